@@ -1,0 +1,210 @@
+"""What an engine of a given version knows: its flags, choices, variables and their moves.
+
+    engine = catalog.engine("vllm-ascend", "v0.22.1rc1")   # vLLM 0.22.1 underneath
+    catalog.flag(engine, "max-model-len")                  # {'type': ..., 'takes_value': True, ...}
+    catalog.moved(engine, "VLLM_ASCEND_ENABLE_MLAPO")      # 'enable_mlapo'
+
+The tables were read from the real parsers of 23 vLLM versions and from the source of 16
+vllm-ascend tags. A version between two listed ones belongs to the earlier.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from kimi_nb import params
+from kimi_nb.errors import ParameterError, PlanError, choice
+
+# Sizes such as 32k, 1M: what the parser calls a human readable integer.
+_SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+_INTEGERS = ("int", "human_readable_int", "human_readable_int_or_auto")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine package at a version. ``tag`` as released (v0.22.1rc1), ``vllm`` the vLLM under
+    it (0.22.1), ``known`` the row of the catalog that speaks for it."""
+
+    package: str
+    version: str
+    vllm: str
+    known: str
+
+    @property
+    def tag(self) -> str:
+        """The version with the v of its git tag and image."""
+        return f"v{self.version}"
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}"
+
+
+@functools.cache
+def tables(package: str) -> dict[str, Any]:
+    """The raw catalog of ``vllm`` or ``vllm-ascend``."""
+    path = params.PACKAGE / "data" / f"catalog-{package}.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def versions(package: str) -> tuple[str, ...]:
+    """The listed versions of a package, oldest first, without the v."""
+    table = tables(package)
+    return tuple(name.removeprefix("v") for name in table.get("tags") or table["versions"])
+
+
+@functools.cache
+def _order(version: str) -> Version:
+    return Version(version)
+
+
+def engine(package: str, version: object) -> Engine:
+    """The engine of that package and version.
+
+    Raises ParameterError for a version that nobody released: vllm-ascend tags are taken by
+    name only, a vLLM version may lie between two listed ones.
+    """
+    text = str(version).strip().removeprefix("v")
+    listed = versions(package)
+    if package == "vllm-ascend":
+        if text not in listed:
+            raise ParameterError(choice(f"{package} version", version, listed))
+        row = params.data("versions")["vllm-ascend"].get(text, {})
+        base = str(row.get("vllm", _order(text).base_version))
+        return Engine(package, text, base, _row(base))
+    try:
+        order = _order(text)
+    except InvalidVersion:
+        raise ParameterError(choice(f"{package} version", version, listed)) from None
+    # A patch release of the last line is still described by it; a new line is not.
+    if not _order(listed[0]) <= order or order.release[:2] > _order(listed[-1]).release[:2]:
+        raise ParameterError(choice(f"{package} version", version, listed))
+    return Engine(package, text, text, _row(text))
+
+
+def _row(vllm: str) -> str:
+    return max((name for name in versions("vllm") if _order(name) <= _order(vllm)),
+               key=_order, default=versions("vllm")[0])
+
+
+def satisfies(engine: Engine, needed: str) -> bool:
+    """Whether the vLLM of an engine lies in a range such as ``>=0.18.0``."""
+    from packaging.specifiers import SpecifierSet
+
+    return not needed or SpecifierSet(needed).contains(engine.vllm, prereleases=True)
+
+
+def _active(runs: list[dict[str, Any]], version: str) -> dict[str, Any] | None:
+    order = _order(version)
+    for run in runs:
+        if _order(run["first"]) <= order <= _order(run["last"]):
+            return run
+    return None
+
+
+def flag(engine: Engine, name: str, command: str = "serve") -> dict[str, Any] | None:
+    """What the parser knows of ``name`` (no dashes) at this version; None if it knows nothing."""
+    return _active(tables("vllm")[command].get(f"--{name}", []), engine.known)
+
+
+def variable(engine: Engine, name: str) -> dict[str, Any] | None:
+    """Whether vLLM, or the plugin, reads an environment variable at this version."""
+    found = _active(tables("vllm")["env"].get(name, []), engine.known)
+    if found is None and engine.package == "vllm-ascend":
+        found = _active(tables("vllm-ascend")["env"].get(name, []), engine.version)
+    return found
+
+
+def history(name: str, kind: str) -> list[dict[str, Any]]:
+    """All runs of versions that knew a flag (``kind`` serve) or a variable (``kind`` env)."""
+    key = name if kind == "env" else f"--{name}"
+    runs = tables("vllm")[kind].get(key, [])
+    return runs or (tables("vllm-ascend")["env"].get(name, []) if kind == "env" else [])
+
+
+def moved(engine: Engine, variable: str) -> str | None:
+    """The ``--additional-config`` key, dotted, that replaces a variable at this version."""
+    if engine.package != "vllm-ascend":
+        return None
+    for key, runs in tables("vllm-ascend")["additional_config"].items():
+        run = _active(runs, engine.version)
+        if run and run.get("env") == variable:
+            return additional_key(engine, key)
+    return None
+
+
+def additional_key(engine: Engine, key: str) -> str:
+    """Where an ``--additional-config`` key lives at this version: at the top, or under a
+    table that took it in (``scheduler_config`` since v0.25)."""
+    if engine.package == "vllm-ascend":
+        run = _active(tables("vllm-ascend")["additional_config"].get(key, []), engine.version)
+        if run and "also_under" in run:
+            return f"{run['also_under']}.{key}"
+    return key
+
+
+def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
+    """Refuse what the parser of this version would refuse of one flag.
+
+    ``name`` may be dotted (a key of a JSON flag); then only the flag itself is looked up.
+    Raises ParameterError or PlanError naming flag, value, version and what is allowed.
+    """
+    top, _, rest = name.partition(".")
+    found = flag(engine, top)
+    if found is None:
+        raise _absent(engine, top, where)
+    if rest:
+        return
+    kind = found.get("type", "")
+    if not found["takes_value"]:
+        if not isinstance(value, bool):
+            raise ParameterError(f"{where}: --{top} is a switch: true or false, found {value!r}.")
+        if value is False and not found.get("negations"):
+            raise ParameterError(f"{where}: --{top} has no --no- form in {engine}; leave it out "
+                                 "instead of setting it to false.")
+    elif isinstance(value, bool):
+        raise ParameterError(f"{where}: --{top} takes a value, found {value!r}.")
+    elif kind in _INTEGERS and not _is_integer(value, kind):
+        raise ParameterError(f"{where}: --{top} takes a whole number, found {value!r}.")
+    elif kind == "float" and not isinstance(value, int | float):
+        raise ParameterError(f"{where}: --{top} takes a number, found {value!r}.")
+    elif found.get("choices") and str(value) not in found["choices"]:
+        raise ParameterError(f"{where}: " + choice(f"--{top} value", value, found["choices"]))
+
+
+def _is_integer(value: Any, kind: str) -> bool:
+    if isinstance(value, int):
+        return value >= 0 or kind == "int"
+    if kind == "int" or not isinstance(value, str):
+        return False
+    return value[:-1].replace(".", "", 1).isdigit() and value[-1:] in _SIZES or value == "auto" \
+        and kind.endswith("auto")
+
+
+def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError:
+    runs = history(name, "serve")
+    if not runs:
+        instead = params.data("versions")["instead"].get(name)
+        hint = f"Use {instead}." if instead else ""
+        known = [flag.removeprefix("--") for flag in tables("vllm")["serve"]]
+        nearest = choice("flag", name, known)
+        return ParameterError(f"{where}: no vLLM version has --{name}. {hint}" if hint else
+                              f"{where}: {nearest.split(' Allowed: ')[0]} "
+                              f"{engine} has {len(known)} flags: vllm serve --help lists them.")
+    first, last = runs[0]["first"], runs[-1]["last"]
+    if _order(first) > _order(engine.known):
+        return PlanError(f"{where}: --{name} needs vLLM {first} or newer; this plan is for "
+                         f"{engine}. Choose a newer one with --engine-version.")
+    instead = params.data("versions")["instead"].get(name, "")
+    return PlanError(f"{where}: --{name} is gone: vLLM {last} was the last listed version with it, "
+                     f"this plan is for {engine}.{f' Use {instead}.' if instead else ''}")
+
+
+def older(version: str, engine: Engine) -> bool:
+    """Whether a version of the catalog lies before the engine's."""
+    return _order(version) < _order(engine.known)

@@ -1,0 +1,90 @@
+"""The settings of a plan in the words of one engine version.
+
+    settings, notes = language.speak(settings, engine)
+
+Recipes are written once. A variable that moved to ``--additional-config`` at this version is
+written there; what the version no longer reads is left out; what it does not know yet is an
+error. Every change is told in ``notes``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kimi_nb import catalog, params
+from kimi_nb.errors import PlanError
+from kimi_nb.settings import Layered, Value
+
+_BOOLEANS = {"1": True, "0": False, "true": True, "false": False}
+
+
+def speak(settings: Layered, engine: catalog.Engine) -> tuple[Layered, tuple[str, ...]]:
+    """``settings`` for ``engine`` and what had to change.
+
+    Raises PlanError for a flag that needs a newer version, ParameterError for one that the
+    person set and no version has.
+    """
+    notes: list[str] = []
+    env, moved = _speak_env(settings.env, engine, notes)
+    flags = _speak_flags({**settings.flags, **moved}, engine, notes)
+    return Layered(flags, env), tuple(notes)
+
+
+def _speak_env(env: Any, engine: catalog.Engine,
+               notes: list[str]) -> tuple[dict[str, Value], dict[str, Value]]:
+    kept: dict[str, Value] = {}
+    moved: dict[str, Value] = {}
+    never = params.data("versions")["never_read"]
+    for name, value in env.items():
+        key = catalog.moved(engine, name)
+        if key is not None:
+            new = f"additional-config.{key}"
+            moved[new] = Value(_plain(value.value), value.layer, value.source, value.reason)
+            notes.append(f"{name} is written as --additional-config {key} in {engine}")
+        elif name in never and value.layer != "override":
+            notes.append(f"{name} is left out: {never[name]}")
+        elif catalog.variable(engine, name) is None and (gone := _gone(engine, name)):
+            if value.layer == "override":
+                raise PlanError(f"{value.source}: {name}: {gone}.")
+            notes.append(f"{name} is left out: {gone}")
+        else:
+            kept[name] = value
+    return kept, moved
+
+
+def _gone(engine: catalog.Engine, name: str) -> str:
+    """Why a variable of vLLM or the plugin does nothing at this version; "" for the variables
+    of others (HCCL, NCCL, the allocator), of which the catalog knows nothing."""
+    runs = catalog.history(name, "env")
+    if not runs:
+        return ""
+    newest = runs[-1]["last"].removeprefix("v")
+    return f"{engine} does not read it (the listed versions that do end with {newest})"
+
+
+def _plain(text: str) -> Any:
+    """The JSON value of a variable's text: 1 is true where a key took a switch's place."""
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    return int(text) if text.isdigit() else text
+
+
+def _speak_flags(flags: dict[str, Value], engine: catalog.Engine,
+                 notes: list[str]) -> dict[str, Value]:
+    out: dict[str, Value] = {}
+    for name, value in flags.items():
+        top, _, rest = name.partition(".")
+        if top == "additional-config" and rest and "." not in rest:
+            key = catalog.additional_key(engine, rest)
+            if key != rest:
+                notes.append(f"--additional-config {rest} is written as {key} in {engine}")
+            name = f"{top}.{key}"
+        known = catalog.flag(engine, top)
+        runs = catalog.history(top, "serve")
+        is_old = known is None and runs and catalog.older(runs[-1]["last"], engine)
+        if is_old and value.layer in ("hardware", "model", "recipe"):
+            notes.append(f"--{top} is left out: vLLM {runs[-1]['last']} was the last with it")
+            continue
+        catalog.check_flag(engine, name, value.value, value.source)
+        out[name] = value
+    return out

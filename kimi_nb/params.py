@@ -1,0 +1,199 @@
+"""Parameter files: found, read, checked, with errors that name file, key, value and remedy.
+
+    hardware = params.hardware("a3")              # params/hardware/a3.yaml
+    site = params.site("/home/me/cluster.yaml")   # a file of one's own
+
+`params/` is found from where the package is, never from the working directory: papermill runs
+a notebook in the caller's directory, JupyterLab and nbmake in the notebook's.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from kimi_nb import schema
+from kimi_nb.errors import ParameterError, choice
+
+PACKAGE = Path(__file__).resolve().parent
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LARGEST = 4 << 20
+_Table = TypeVar("_Table", bound=BaseModel)
+
+
+class _Strict(_Loader):  # type: ignore[misc,valid-type]
+    """YAML in which a key given twice is an error: the second would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str | int | float | bool):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"a key must be a plain word, found {key!r}", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key}' is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def root() -> Path:
+    """The folder that holds ``params/`` and ``notebooks/``: of the checkout, or the one that a
+    wheel carries inside the package."""
+    return PACKAGE / "tree" if (PACKAGE / "tree").is_dir() else PACKAGE.parent
+
+
+def names(kind: str) -> list[str]:
+    """The names of a kind (``hardware``, ``models``, ``sites``) that ship with the project."""
+    return sorted(path.stem for path in (root() / "params" / kind).glob("[!_]*.yaml"))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """One YAML file as a mapping.
+
+    Raises ParameterError with file, line and column for a file that is missing, unreadable,
+    too large, not text, malformed or not a mapping.
+    """
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ParameterError(f"{path}: larger than 4 MB; a parameter file is a few KB.")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ParameterError(f"{path}: no such file. Write it, or name one that exists "
+                             "(kimi-nb list shows what ships with the project).") from None
+    except UnicodeDecodeError:
+        raise ParameterError(f"{path}: not a text file in UTF-8.") from None
+    except OSError as error:
+        raise ParameterError(f"{path}: cannot be read: {error.strerror}.") from None
+    try:
+        data = yaml.load(text, Loader=_Strict)  # noqa: S506 - a subclass of the safe loader
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise ParameterError(f"{path}{where}: {problem}. Indent with spaces, two a level, and put "
+                             "quotes around a value that holds ': ' or starts with a sign."
+                             ) from None
+    if not isinstance(data, dict):
+        raise ParameterError(f"{path}: keys and values are wanted (key: value), "
+                             f"found {type(data).__name__}.")
+    return data
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """``over`` laid on ``base``: mappings join key by key, anything else replaces."""
+    out = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = merge(out[key], value) if both else value
+    return out
+
+
+def _extended(path: Path, kind: str, depth: int = 0) -> dict[str, Any]:
+    """A file laid on the one it extends: ``extends: a3`` (ours), or a file beside it."""
+    data = read_yaml(path)
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    if depth > 4:
+        raise ParameterError(f"{path}: extends: more than 4 files deep; does it extend itself?")
+    beside = path.parent / f"{base}.yaml"
+    parent = beside if beside.exists() and beside != path else root() / "params" / kind / f"{base}.yaml"
+    if not parent.exists() or parent == path:
+        raise ParameterError(f"{path}: extends: {choice(kind, base, names(kind))}")
+    below = _extended(parent, kind, depth + 1)
+    if kind == "hardware" and "name" in below and "like" not in data:
+        data["like"] = below.get("like") or below["name"]
+    return merge(below, data)
+
+
+def validate(table: type[_Table], data: Any, where: object) -> _Table:
+    """``data`` as a ``table``; ParameterError with every fault: file, key, value, allowed."""
+    try:
+        return table.model_validate(data)
+    except ValidationError as error:
+        raise ParameterError(explain_faults(error, where)) from None
+
+
+def explain_faults(error: ValidationError, where: object) -> str:
+    """The faults of a pydantic error as lines for a person, ten at most."""
+    lines = []
+    for fault in error.errors(include_url=False):
+        key = ".".join(str(part) for part in fault["loc"]) or "(whole file)"
+        message = fault["msg"].removeprefix("Value error, ")
+        if fault["type"] == "extra_forbidden":
+            lines.append(f"{key}: this key is not known here")
+        elif fault["type"] == "missing":
+            lines.append(f"{key}: is missing")
+        elif isinstance(fault["input"], dict | list | tuple):
+            lines.append(f"{key}: {message}")
+        else:
+            lines.append(f"{key}: found {_shown(fault['input'])}: {message}")
+    more = [f"... and {len(lines) - 10} more"] if len(lines) > 10 else []
+    return "\n".join([f"{where}: {len(lines)} fault{'s' * (len(lines) > 1)}",
+                      *(f"  {line}" for line in lines[:10]), *more])
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _load(kind: str, table: type[_Table], given: str) -> _Table:
+    """A name of ours, or the path of a file of one's own."""
+    if not isinstance(given, str) or not given.strip():
+        raise ParameterError(choice(kind.rstrip("s"), given, names(kind)))
+    is_path = "/" in given or given.endswith((".yaml", ".yml"))
+    path = Path(given).expanduser() if is_path else root() / "params" / kind / f"{given}.yaml"
+    if not is_path and given not in names(kind):
+        raise ParameterError(choice(kind.rstrip("s"), given, names(kind),
+                                    "A path to a file of your own works too (./mine.yaml)."))
+    return validate(table, _extended(path, kind), path)
+
+
+@functools.cache
+def _ours(kind: str, table: type[_Table], name: str) -> _Table:
+    return _load(kind, table, name)
+
+
+def _get(kind: str, table: type[_Table], given: str) -> _Table:
+    # Files that ship with the project do not change while a process runs; a user's may.
+    return _ours(kind, table, given) if given in names(kind) else _load(kind, table, given)
+
+
+def hardware(given: str) -> schema.Hardware:
+    """A hardware by name or path."""
+    return _get("hardware", schema.Hardware, given)
+
+
+def model(given: str) -> schema.Model:
+    """A model by name or path."""
+    return _get("models", schema.Model, given)
+
+
+def site(given: str) -> schema.Site:
+    """A site by name or path."""
+    return _get("sites", schema.Site, given)
+
+
+@functools.cache
+def features() -> dict[str, schema.Feature]:
+    """Every feature by name (params/features.yaml)."""
+    path = root() / "params" / "features.yaml"
+    try:
+        return TypeAdapter(dict[str, schema.Feature]).validate_python(read_yaml(path))
+    except ValidationError as error:
+        raise ParameterError(explain_faults(error, path)) from None
+
+
+@functools.cache
+def data(name: str) -> Any:
+    """A YAML file of ``kimi_nb/data`` by its stem."""
+    return read_yaml(PACKAGE / "data" / f"{name}.yaml")

@@ -1,0 +1,107 @@
+"""Which deployments there are, and the one that a person means.
+
+    for row in recipes.listing(): ...
+    recipe = recipes.find(model, hardware, "pd")
+    scenario = recipes.scenario(recipe, "throughput")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kimi_nb import params, schema
+from kimi_nb.errors import NoRecipeError, choice
+
+DEFAULT = "default"
+
+
+def of(model: schema.Model, hardware: schema.Hardware) -> list[schema.Recipe]:
+    """All recipes of a model on a hardware, in the order of the model's file."""
+    return [recipe for recipe in model.recipes if recipe.hardware == hardware.recipes_of]
+
+
+def find(model: schema.Model, hardware: schema.Hardware, layout: str | None, variant: str = "",
+         transport: str = "") -> schema.Recipe:
+    """The recipe that a person means.
+
+    ``layout`` None stands for the only one there is; without a ``variant`` the first that the
+    site's ``transport`` can carry is taken. Raises NoRecipeError with what there is.
+    """
+    there = of(model, hardware)
+    layouts = list(dict.fromkeys(recipe.layout for recipe in there))
+    if layout is None and len(layouts) == 1:
+        layout = layouts[0]
+    if layout is not None and layout not in schema.LAYOUTS:
+        raise NoRecipeError(choice("layout", layout, schema.LAYOUTS))
+    matching = [recipe for recipe in there if recipe.layout == layout]
+    if not matching:
+        asked = f" with layout {layout}" if layout else ""
+        raise NoRecipeError(
+            f"No document describes {model.title} on {hardware.name}{asked}.\n"
+            f"{'Say which layout you mean.' if layout is None and there else ''}"
+            f"{_what_there_is(model, hardware)}")
+    if variant:
+        exact = [recipe for recipe in matching if recipe.variant == variant]
+        if not exact:
+            raise NoRecipeError(choice(f"variant of {model.name} on {hardware.name}, {layout}:",
+                                       variant, [recipe.variant for recipe in matching]))
+        return exact[0]
+    carried = [recipe for recipe in matching if recipe.jobs == (transport == "slurm")]
+    return (carried or matching)[0]
+
+
+def scenario(recipe: schema.Recipe, name: str) -> schema.Scenario | None:
+    """A scenario of a recipe by name; None for the recipe as it is."""
+    if name in ("", DEFAULT):
+        return None
+    if name not in recipe.scenarios:
+        raise NoRecipeError(choice(
+            f"scenario of {recipe.hardware} {recipe.layout} {recipe.variant}:", name,
+            [DEFAULT, *recipe.scenarios]))
+    return recipe.scenarios[name]
+
+
+def _what_there_is(model: schema.Model, hardware: schema.Hardware) -> str:
+    lines = ["There is:"]
+    for other in _all_models(model):
+        by_hardware: dict[str, list[str]] = {}
+        for recipe in other.recipes:
+            layouts = by_hardware.setdefault(recipe.hardware, [])
+            if recipe.layout not in layouts:
+                layouts.append(recipe.layout)
+        lines += [f"  {other.name:<12} on {name:<7} {', '.join(layouts)}"
+                  for name, layouts in by_hardware.items()]
+    if hardware.recipes_of in model.container_versions:
+        lines.append(f"  {model.name:<12} on {hardware.name:<7} the container only (notebook 02)")
+    return "\n".join(lines)
+
+
+def _all_models(first: schema.Model) -> Iterable[schema.Model]:
+    others = [params.model(name) for name in params.names("models")]
+    return [first, *(other for other in others if other.name != first.name)]
+
+
+def listing() -> list[dict[str, Any]]:
+    """One row for each model, hardware, layout, variant and scenario that can be planned."""
+    rows = []
+    for name in params.names("models"):
+        model = params.model(name)
+        for recipe in model.recipes:
+            named = [(DEFAULT, recipe.title, recipe.source, recipe.documented)]
+            named += [(key, entry.title, entry.source, recipe.documented)
+                      for key, entry in recipe.scenarios.items()]
+            rows += [{"model": model.name, "hardware": recipe.hardware, "layout": recipe.layout,
+                      "scenario": key, "variant": recipe.variant, "documented": documented,
+                      "source": str(source), "title": title,
+                      "engine_version": recipe.engine_version}
+                     for key, title, source, documented in named]
+    return rows
+
+
+def missing() -> list[dict[str, str]]:
+    """Every model, hardware and layout that no document describes."""
+    there = {(row["model"], row["hardware"], row["layout"]) for row in listing()}
+    return [{"model": model, "hardware": hardware, "layout": layout}
+            for model in params.names("models") for hardware in params.names("hardware")
+            for layout in schema.LAYOUTS if (model, hardware, layout) not in there]

@@ -1,0 +1,421 @@
+"""What a parameter file may hold: one class a table, one field a key.
+
+Nothing here reads a file or knows a path; `kimi_nb.params` does. Every class refuses a key
+that it does not know, so that a typing error stops at once instead of being ignored.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+# What a word of a script may be made of. Everything is quoted as well when it is written, so
+# this is the second lock: a value with a shell character is a mistake and is named as one.
+SAFE_TEXT = re.compile(r"[\w ./:@%+=,~{}\[\]\"-]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOSTNAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+                       r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*")
+
+
+def safe_text(text: str) -> str:
+    """Refuse control and shell characters: ``;`` ``|`` ``&`` ``$`` `````` quotes, newlines."""
+    if not SAFE_TEXT.fullmatch(text):
+        bad = next(character for character in text if not SAFE_TEXT.fullmatch(character))
+        raise ValueError(f"the character {bad!r} is not allowed (letters, digits, spaces "
+                         "and . _ / : @ % + = , ~ - [ ] { } are)")
+    return text
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", text):
+        raise ValueError("a name starts with a letter or digit and holds only letters, digits, "
+                         "'.', '_' and '-', 63 at most")
+    return text
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        # 141.xx.xx.1 and 300.1.1.1 are hostnames by grammar and mistakes by sense.
+        if re.fullmatch(r"[0-9x.]+", text) or not _HOSTNAME.fullmatch(text):
+            raise ValueError("an IP address (192.0.2.11) or a host name (node-1.example.org) "
+                             "is wanted here") from None
+        return text
+
+
+def _path(text: str) -> str:
+    safe_text(text)
+    if not text.startswith("/") or "{" in text or '"' in text:
+        raise ValueError("an absolute path is wanted here, such as /root/.cache")
+    return text
+
+
+def _interface(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}", text):
+        raise ValueError("a network interface is wanted here, such as eth0 or enp67s0f5 "
+                         "(15 characters at most)")
+    return text
+
+
+def _variable(text: str) -> str:
+    if not VARIABLE.fullmatch(text):
+        raise ValueError("the NAME of an environment variable is wanted here, never its value")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Text = Annotated[str, AfterValidator(safe_text)]
+Address = Annotated[str, AfterValidator(_address)]
+Path = Annotated[str, AfterValidator(_path)]
+Interface = Annotated[str, AfterValidator(_interface)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Vendor = Literal["ascend", "cuda", "rocm"]
+Layout = Literal["single", "dp", "pd"]
+Role = Literal["mixed", "prefill", "decode"]
+LAYOUTS: tuple[Layout, ...] = ("single", "dp", "pd")
+ROLES: tuple[Role, ...] = ("mixed", "prefill", "decode")
+
+
+class Table(BaseModel):
+    """A mapping with known keys and nothing else."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Source(Table):
+    """Where a fact comes from: a document of ``data/documents.yaml``, its section, and the
+    names of its commands in the golden list."""
+
+    document: str
+    section: str = ""
+    commands: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.document} {self.section}".strip()
+
+
+class Settings(Table):
+    """Engine flags (without the dashes) and environment variables.
+
+    A value is a scalar, a list, a mapping (a JSON flag), ``null`` (take the setting away),
+    or ``{value: ..., reason: ...}`` where the reason is worth telling.
+    """
+
+    flags: dict[str, Any] = {}
+    env: dict[str, Any] = {}
+
+
+class Ports(Table):
+    """First ports; further ranks count up from them. ``http: null`` leaves vLLM's 8000."""
+
+    http: Port | None = None
+    rpc: Port | None = None
+    kv: Port | None = None
+    side_channel: Port | None = None
+    master: Port | None = None
+
+
+# Hardware ----------------------------------------------------------------------------------
+
+
+class Devices(Table):
+    """The accelerators of one node. ``memory_gb``: GB of one device; bandwidths in GB/s."""
+
+    count: Count
+    memory_gb: Count
+    label: str
+    visible: Variable
+    memory_bandwidth_gb_s: Count | None = None
+
+
+class Container(Table):
+    """``docker run`` up to the image. ``options`` are (option, value) pairs."""
+
+    image: Text
+    options: tuple[tuple[Text, ...], ...] = ()
+    mounts: tuple[Text, ...] = ()
+    entrypoint: Literal["bash", "vllm serve"]
+
+
+class Check(Table):
+    """One look at a node before anything starts (notebook 01)."""
+
+    title: str
+    argv: tuple[str, ...]
+    expect: str
+    pattern: str = ""
+    each: Literal["node", "device", "peer"] = "node"
+    layouts: tuple[Layout, ...] = LAYOUTS
+    source: str = ""
+
+
+class Step(Table):
+    """One command of an installation."""
+
+    says: str
+    argv: tuple[str, ...]
+    directory: str = ""
+    env: dict[Variable, str] = {}
+
+
+class HostTuning(Table):
+    """What is set on the host, not in the container."""
+
+    governor: str | None = None
+    sysctl: dict[str, int] = {}
+
+
+class Hardware(Table):
+    """What one node is."""
+
+    name: Name
+    title: str
+    vendor: Vendor
+    engine: Literal["vllm-ascend", "vllm"]
+    devices: Devices
+    like: Name | None = None
+    host_memory_gb: Count | None = None
+    architecture: Literal["aarch64", "x86_64"]
+    container: Container
+    installs: dict[str, tuple[Step, ...]] = {}
+    checks: dict[str, Check] = {}
+    host_tuning: HostTuning = HostTuning()
+    settings: Settings = Settings()
+    network_env: dict[Variable, str] = {}
+    source: Source
+    notes: tuple[str, ...] = ()
+
+    @property
+    def recipes_of(self) -> str:
+        """The hardware whose recipes apply: its own, or those of the one it is like."""
+        return self.like or self.name
+
+
+# Model -------------------------------------------------------------------------------------
+
+
+class Weights(Table):
+    """One published checkpoint. ``size_gb``: GB on disk, None where nobody says."""
+
+    id: Text
+    precision: str
+    directory: Name
+    hub: Literal["huggingface", "modelscope"]
+    size_gb: Count | None = None
+    size_is: Literal["published", "estimated"] | None = None
+    files: tuple[str, ...] = ()
+    settings: Settings = Settings()
+    edit: str = ""
+    source: str = ""
+
+
+class Draft(Table):
+    """A draft model for speculative decoding."""
+
+    id: Text
+    method: Literal["eagle3", "dflash"]
+    tokens: Count
+    directory: Name
+    vendors: tuple[Vendor, ...]
+    vllm: str = ""
+    source: str = ""
+
+
+class RoleSpec(Table):
+    """How the engines of one role are laid out: ``groups`` groups of ``nodes`` nodes, each
+    group with ``dp`` ranks of ``tp`` devices."""
+
+    groups: Count = 1
+    nodes: Count = 1
+    dp: Count = 1
+    tp: Count = 1
+    ports: Ports = Ports()
+    features: tuple[str, ...] = ()
+    settings: Settings = Settings()
+
+
+class RoleChange(Table):
+    """What a scenario changes of a role; what it does not name stays."""
+
+    groups: Count | None = None
+    nodes: Count | None = None
+    dp: Count | None = None
+    tp: Count | None = None
+    settings: Settings = Settings()
+
+
+class Scenario(Table):
+    """A named row of a tuning chapter."""
+
+    title: str
+    source: Source
+    figures: Literal["published", "estimated"] = "published"
+    features: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    settings: Settings = Settings()
+    roles: dict[Role, RoleChange] = {}
+
+
+class Recipe(Table):
+    """A model's serving settings for one hardware, layout and variant."""
+
+    hardware: Name
+    layout: Layout
+    variant: Name
+    title: str
+    documented: bool = True
+    source: Source
+    engine_version: str
+    weights: Name
+    install: str
+    bind: Literal["address", "all"] = "address"
+    processes: Literal["node", "rank"] = "node"
+    router: Literal["upstream", "vllm-router"] | None = None
+    router_port: Port | None = None
+    features: tuple[str, ...] = ()
+    settings: Settings = Settings()
+    roles: dict[Role, RoleSpec]
+    scenarios: dict[Name, Scenario] = {}
+    clients: tuple[str, ...] = ()
+    jobs: bool = False
+
+    @model_validator(mode="after")
+    def _roles_fit_the_layout(self) -> Recipe:
+        wanted = {"prefill", "decode"} if self.layout == "pd" else {"mixed"}
+        if set(self.roles) != wanted:
+            raise ValueError(f"layout {self.layout} has the roles {sorted(wanted)}, "
+                             f"found {sorted(self.roles)}")
+        return self
+
+
+class Client(Table):
+    """A command of the documents that talks to the service: a benchmark, an evaluation."""
+
+    title: str
+    argv: tuple[str, ...]
+    env: dict[Variable, str] = {}
+    sweep: tuple[int, ...] = ()
+    source: Source
+
+
+class Model(Table):
+    """What is served."""
+
+    name: Name
+    title: str
+    family: Text
+    served_name: Text | None = None
+    context_length: Count
+    parameters_billion: Count
+    architecture: dict[str, int]
+    thinking_key: bool = True
+    weights: dict[Name, Weights]
+    drafts: dict[Name, Draft] = {}
+    settings: Settings = Settings()
+    container_versions: dict[Name, str] = {}
+    clients: dict[Name, Client] = {}
+    recipes: tuple[Recipe, ...]
+    source: Source
+    notes: tuple[str, ...] = ()
+
+
+# Features ----------------------------------------------------------------------------------
+
+
+class Feature(Table):
+    """A choice that a person switches on and off."""
+
+    title: str
+    reason: str
+    price: str
+    excludes: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    vendors: tuple[Vendor, ...] = ("ascend", "cuda", "rocm")
+    layouts: tuple[Layout, ...] = LAYOUTS
+    roles: tuple[Role, ...] = ROLES
+    vllm: str = ""
+    models: tuple[str, ...] = ()
+    draft: str = ""
+    host: bool = False
+    on: Settings = Settings()
+    off: Settings = Settings()
+    source: str = ""
+
+
+# Site --------------------------------------------------------------------------------------
+
+
+class Node(Table):
+    """One machine of the site."""
+
+    name: Name
+    address: Address
+    nic: Interface | None = None
+
+
+class Ssh(Table):
+    """How the nodes are reached; the key is a file's path, never its content."""
+
+    user: Name = "root"
+    port: Port = 22
+    key_file: Path | None = None
+    jump_host: Address | None = None
+
+
+class Slurm(Table):
+    """What sbatch is told. ``account`` and the like are the cluster's own names."""
+
+    account: Name
+    partition: Name = "gpu"
+    qos: Name | None = None
+    cpu_partition: Name = "common"
+    cpu_qos: Name | None = None
+    modules: tuple[Text, ...] = ("anaconda3",)
+
+
+class Paths(Table):
+    """Where things live on the nodes. With ``models``, weights are read from that folder
+    instead of being named by their hub id."""
+
+    cache: Path
+    models: Path | None = None
+    project: Path | None = None
+    work: Path = "/root/kimi"
+
+
+class Site(Table):
+    """The user's own cluster."""
+
+    name: Name
+    hardware: Name
+    transport: Literal["local", "ssh", "slurm"]
+    nodes: tuple[Node, ...] = Field(min_length=1)
+    nic: Interface = "eth0"
+    ssh: Ssh = Ssh()
+    slurm: Slurm | None = None
+    paths: Paths
+    container_name: Name = "vllm-ascend"
+    api_key_env: Variable | None = None
+    settings: Settings = Settings()
+
+    @model_validator(mode="after")
+    def _nodes_are_distinct(self) -> Site:
+        for key in ("name", "address"):
+            seen: dict[str, int] = {}
+            for index, node in enumerate(self.nodes):
+                value = getattr(node, key)
+                if value in seen:
+                    raise ValueError(f"nodes.{index}.{key}: '{value}' is already the {key} of "
+                                     f"nodes.{seen[value]}; every node has its own")
+                seen[value] = index
+        if (self.transport == "slurm") != (self.slurm is not None):
+            raise ValueError("transport slurm and the table 'slurm' go together: "
+                             f"transport is {self.transport}, "
+                             f"slurm is {'given' if self.slurm else 'missing'}")
+        return self

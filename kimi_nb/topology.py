@@ -1,0 +1,200 @@
+"""Where the engines of a plan stand: nodes, ranks, devices, ports.
+
+A *group* is a set of data parallel ranks that find each other at one address and rpc port. A
+*place* is one ``vllm serve`` process of it: on one node, with its devices and ports. Nodes are
+taken in the order of the site, role after role. What does not fit is refused with the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kimi_nb import schema
+from kimi_nb.errors import PlanError
+from kimi_nb.roles import RolePlan
+
+KV_STEP = 100  # ports between the key-value ports of two groups
+DEFAULT_HTTP = 8000  # vLLM's own
+HEADS = "attention heads"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One data parallel group. ``address``: of its first node, where the ranks meet."""
+
+    index: int
+    role: str
+    number: int
+    dp: int
+    tp: int
+    nodes: tuple[schema.Node, ...]
+    rpc_port: int | None
+    kv_port: int | None
+    side_channel_port: int | None
+
+    @property
+    def address(self) -> str:
+        return self.nodes[0].address
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One engine process. ``rank``: its first data parallel rank; ``ranks``: how many it runs;
+    ``node_rank``: which part of a tensor parallel group over nodes it is, else 0."""
+
+    group: Group
+    node: schema.Node
+    rank: int
+    ranks: int
+    node_rank: int
+    devices: tuple[int, ...]
+    http_port: int | None
+    headless: bool
+
+    @property
+    def name(self) -> str:
+        suffix = f"node{self.node_rank}" if self.spans else f"rank{self.rank}"
+        return f"{self.group.role}{self.group.number}-{suffix}"
+
+    @property
+    def spans(self) -> bool:
+        """Whether one rank needs more than this node."""
+        return self.group.tp > len(self.devices)
+
+    @property
+    def kv_ports(self) -> range:
+        """The ports on which the KV cache connector listens: kv_port + dp_rank x tp, one for
+        each tensor parallel rank."""
+        base = self.group.kv_port
+        if base is None:
+            return range(0)
+        first = base + self.rank * self.group.tp
+        return range(first, first + self.ranks * self.group.tp)
+
+    @property
+    def side_channel_port(self) -> int | None:
+        """NIXL's handshake port; vLLM itself adds the data parallel rank to the base."""
+        base = self.group.side_channel_port
+        return None if base is None else base + self.rank
+
+
+def layout(roles: Mapping[str, RolePlan], hardware: schema.Hardware, site: schema.Site,
+           per_rank: bool, heads: int) -> list[Group]:
+    """The groups of a plan on the nodes of a site.
+
+    Raises PlanError with the arithmetic where dp, tp, nodes and devices do not fit.
+    """
+    for role in roles.values():
+        _check_shape(role, hardware, heads)
+    needed = sum(role.groups * role.nodes for role in roles.values())
+    if needed > len(site.nodes):
+        working = " + ".join(f"{role.role} {role.groups} x {role.nodes}" for role in roles.values())
+        raise PlanError(f"This plan needs {needed} nodes ({working}: groups x nodes), the site "
+                        f"{site.name} has {len(site.nodes)}: {_some(site.nodes)}. Add nodes to "
+                        "the site file (--site) or plan smaller (--set).")
+    groups: list[Group] = []
+    nodes = iter(site.nodes)
+    for role in roles.values():
+        for number in range(role.groups):
+            mine = tuple(next(nodes) for _ in range(role.nodes))
+            groups.append(_group(role, number, len(groups), mine, per_rank))
+    return groups
+
+
+def _group(role: RolePlan, number: int, index: int, nodes: tuple[schema.Node, ...],
+           per_rank: bool) -> Group:
+    kv = role.ports["kv"]
+    # Each group has nodes of its own, so equal ports would not collide; different ones make
+    # logs readable. They repeat after 64 groups to stay below 65536.
+    return Group(index=index, role=role.role, number=number, dp=role.dp, tp=role.tp, nodes=nodes,
+                 rpc_port=role.ports["rpc"] if per_rank or len(nodes) > 1 else None,
+                 kv_port=None if kv is None else kv + KV_STEP * (index % 64),
+                 side_channel_port=role.ports["side_channel"])
+
+
+def _some(nodes: tuple[schema.Node, ...]) -> str:
+    names = [node.name for node in nodes[:8]]
+    return ", ".join(names) + (", ..." if len(nodes) > 8 else "")
+
+
+def _check_shape(role: RolePlan, hardware: schema.Hardware, heads: int) -> None:
+    there, title = hardware.devices.count, hardware.title
+    if heads % role.tp:
+        raise PlanError(f"{role.role}: tp {role.tp} does not divide the {heads} attention heads "
+                        f"({heads} / {role.tp} = {heads / role.tp:.2f}); "
+                        f"allowed: {_divisors(heads)}.")
+    if role.tp > there:
+        if role.dp != 1 or role.tp != role.nodes * there:
+            raise PlanError(
+                f"{role.role}: tp {role.tp} is more than the {there} devices of one {title}. Over "
+                f"nodes it works without data parallel only: dp 1 and tp = nodes x {there} = "
+                f"{role.nodes} x {there} = {role.nodes * there}; found dp {role.dp}.")
+        return
+    if role.dp % role.nodes:
+        raise PlanError(f"{role.role}: dp {role.dp} over {role.nodes} nodes is "
+                        f"{role.dp / role.nodes:.2f} ranks a node; dp must be a multiple of "
+                        f"{role.nodes}.")
+    local = role.dp // role.nodes
+    if local * role.tp > there:
+        raise PlanError(f"{role.role}: dp {role.dp} over {role.nodes} node{'s' * (role.nodes > 1)} "
+                        f"is {local} ranks a node; {local} ranks x tp {role.tp} = "
+                        f"{local * role.tp} devices, one {title} has {there}.")
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+
+
+def places(group: Group, role: RolePlan, devices: int, per_rank: bool) -> Iterator[Place]:
+    """The engine processes of a group, in the order of nodes and ranks. ``per_rank``: one
+    process for each rank, else one for each node."""
+    http = role.ports["http"]
+    if group.tp > devices:
+        for number, node in enumerate(group.nodes):
+            yield Place(group, node, 0, 1, number, tuple(range(devices)),
+                        None if number else http or DEFAULT_HTTP, bool(number))
+        return
+    local = group.dp // len(group.nodes)
+    for number, node in enumerate(group.nodes):
+        first = number * local
+        if per_rank:
+            for i in range(local):
+                mine = tuple(range(i * group.tp, (i + 1) * group.tp))
+                yield Place(group, node, first + i, 1, 0, mine, (http or DEFAULT_HTTP) + i, False)
+        else:
+            yield Place(group, node, first, local, 0, tuple(range(local * group.tp)),
+                        None if number else http or DEFAULT_HTTP, bool(number))
+
+
+def check_ports(places: list[Place], extra: list[tuple[str, int, str]]) -> None:
+    """Refuse a port that two listeners of one node share, or that is above 65535.
+
+    ``extra``: (node name, port, what) of listeners that are no engine, such as the router.
+    """
+    used: dict[str, dict[int, str]] = {}
+
+    def claim(node: str, port: int, what: str) -> None:
+        if port > 65535:
+            raise PlanError(f"{node}: {what} would listen at port {port}; the last one is 65535. "
+                            "Lower the first port.")
+        ports = used.setdefault(node, {})
+        if port in ports:
+            raise PlanError(f"{node}: port {port} is wanted twice: by {ports[port]} and by "
+                            f"{what}. Move one of them (--set port=, kv-port=, rpc-port=, "
+                            "router.port=).")
+        ports[port] = what
+
+    for place in places:
+        node = place.node.name
+        if place.http_port is not None:
+            claim(node, place.http_port, f"HTTP of {place.name}")
+        for port in place.kv_ports:
+            claim(node, port, f"the KV cache of {place.name}")
+        if place.side_channel_port is not None:
+            claim(node, place.side_channel_port, f"the NIXL side channel of {place.name}")
+        group = place.group
+        if group.rpc_port is not None and place.rank == 0 and node == group.nodes[0].name:
+            claim(node, group.rpc_port, f"the rpc port of {group.role} group {group.number}")
+    for node, port, what in extra:
+        claim(node, port, what)

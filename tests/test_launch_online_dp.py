@@ -1,0 +1,604 @@
+"""The launcher of the bundle, run as its user runs it: real processes, a template in tmp_path.
+
+Every template is a few lines of bash that write down what they were given. Where a test must know
+that something has happened, it waits for the file or the line that says so, never for a time.
+"""
+
+import ast
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SCRIPT = pathlib.Path(__file__).parents[1] / "kimi_nb" / "data" / "bundle" / "launch_online_dp.py"
+ADDRESS = ("--dp-address", "192.0.2.10")
+# Each server leaves its own number and that of a grandchild, then waits to be stopped.
+SERVER = "sleep 300 & echo $$ $! > tmp.$4; mv tmp.$4 up.$4; wait"
+# The same examples every time, none stored.
+QUICK = settings(derandomize=True, database=None, deadline=None, max_examples=60)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+spec = importlib.util.spec_from_file_location("launch_online_dp", SCRIPT)
+launcher = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(launcher)
+
+
+class Node:
+    """A folder with a template, and the launchers started in it."""
+
+    def __init__(self, folder):
+        folder.mkdir(exist_ok=True)
+        self.folder, self.started = folder, []
+        self.environ = {k: v for k, v in os.environ.items() if k != "KIMI_NB_DEVICES"}
+
+    def template(self, body):
+        (self.folder / "run_dp_template.sh").write_text(body + "\n")
+
+    def start(self, *options, script=SCRIPT, **popen):
+        process = subprocess.Popen(
+            [sys.executable, str(script), *map(str, options)],
+            cwd=self.folder,
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **popen,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *options, **popen):
+        process = self.start(*options, **popen)
+        out, err = process.communicate(timeout=10)
+        return process.returncode, out, err
+
+    def text(self, name):
+        return (self.folder / name).read_text()
+
+    def pids(self, *ranks):
+        """The processes of these ranks, servers and grandchildren, once they are up."""
+        for rank in ranks:
+            wait_for(lambda rank=rank: (self.folder / f"up.{rank}").exists())
+        return [int(pid) for rank in ranks for pid in self.text(f"up.{rank}").split()]
+
+    def clear(self):
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for up in self.folder.glob("up.*"):  # only if a test failed is there anyone left
+            for pid in map(int, up.read_text().split()):
+                if not is_gone(pid):
+                    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    """`nodes(3)` makes three, each in its own folder: runs that only wait can wait together."""
+
+    def make(count):
+        nodes.made += [Node(tmp_path / str(i)) for i in range(count)]
+        return nodes.made
+
+    nodes = make
+    nodes.made = []
+    yield nodes
+    for node in nodes.made:
+        node.clear()
+
+
+@pytest.fixture
+def node(tmp_path):
+    node = Node(tmp_path)
+    yield node
+    node.clear()
+
+
+def wait_for(condition, limit=8):
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def is_gone(pid):
+    """No such process, or one that has ended and only awaits collection."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return stat.rpartition(")")[2].split()[0] in "ZX"
+
+
+def assert_gone(pids):
+    assert pids
+    assert [pid for pid in pids if not is_gone(pid)] == []
+
+
+# --- the plan and what the template is given -----------------------------------------------------
+def test_the_seven_arguments_reach_the_template_in_order(node):
+    node.template('printf "%s|" "$#" "$@" > args.$4')
+    code, _, _ = node.run(
+        *("--dp-size", 8, "--tp-size", 4, "--dp-size-local", 2, "--dp-rank-start", 4),
+        *("--dp-address", "node-1.example.org", "--dp-rpc-port", 13389),
+        *("--vllm-start-port", 9100),
+    )
+    assert code == 0
+    assert node.text("args.4") == "7|0,1,2,3|9100|8|4|node-1.example.org|13389|4|"
+    assert node.text("args.5") == "7|4,5,6,7|9101|8|5|node-1.example.org|13389|4|"
+    assert sorted(path.name for path in node.folder.glob("args.*")) == ["args.4", "args.5"]
+
+
+def test_only_size_and_address_are_needed(node):
+    """Left out --dp-rpc-port ended the upstream script with a TypeError."""
+    node.template('printf "%s|" "$@" > args.$4')
+    code, _, err = node.run("--dp-size", 2, *ADDRESS)
+    assert code == 0 and "Traceback" not in err
+    assert node.text("args.0") == "0|9000|2|0|192.0.2.10|12345|1|"
+    assert node.text("args.1") == "1|9001|2|1|192.0.2.10|12345|1|"
+
+
+@QUICK
+@given(
+    dp=st.integers(1, 300),
+    tp=st.integers(1, 64),
+    local=st.integers(1, 300),
+    start=st.integers(0, 299),
+    port=st.integers(1, 65535),
+    rpc=st.integers(1, 65535),
+    devices=st.none() | st.integers(1, 4096),
+)
+def test_plan_gives_every_rank_its_own(dp, tp, local, start, port, rpc, devices):
+    options = ["--dp-size", dp, "--tp-size", tp, "--dp-size-local", local, "--dp-rank-start", start]
+    options += ["--vllm-start-port", port, "--dp-rpc-port", rpc, *ADDRESS]
+    args = launcher.parse([*map(str, options)])
+    args.devices = devices
+    if launcher.problems(args):  # refused: then one of these, written independently, must hold
+        assert (
+            local > dp
+            or start + local > dp
+            or (devices is not None and local * tp > devices)
+            or port + local - 1 > 65535
+            or rpc in range(port, port + local)
+        )
+        return
+    ranks = launcher.plan(args)
+    assert [rank.rank for rank in ranks] == list(range(start, start + local))
+    assert set(rank.rank for rank in ranks) <= set(range(dp))
+    used = [int(device) for rank in ranks for device in rank.devices.split(",")]
+    assert len(used) == len(set(used)) == local * tp
+    assert devices is None or set(used) <= set(range(devices))
+    assert all(len(rank.devices.split(",")) == tp for rank in ranks)
+    ports = [rank.port for rank in ranks]
+    assert len(set(ports)) == local and rpc not in ports
+    assert set(ports) <= set(range(1, 65536))
+
+
+@QUICK
+@given(sizes=st.lists(st.integers(1, 8), min_size=1, max_size=6), tp=st.integers(1, 8))
+def test_plans_of_the_nodes_together_are_the_whole(sizes, tp):
+    dp, start, found = sum(sizes), 0, []
+    for local in sizes:
+        args = ["--dp-size", dp, "--dp-size-local", local, "--dp-rank-start", start]
+        args = launcher.parse([*map(str, args), "--tp-size", str(tp), *ADDRESS])
+        assert launcher.problems(args) == []
+        found += [rank.rank for rank in launcher.plan(args)]
+        start += local
+    assert found == list(range(dp))
+
+
+# --- what is refused -----------------------------------------------------------------------------
+REFUSED = {
+    "dp-size": ("--dp-size 0", ["--dp-size 0", "at least 1"]),
+    "dp-size, negative": ("--dp-size -1", ["--dp-size -1", "at least 1"]),
+    "tp-size": ("--dp-size 2 --tp-size 0", ["--tp-size 0", "at least 1"]),
+    "local, none": ("--dp-size 2 --dp-size-local 0", ["--dp-size-local 0", "1..2"]),
+    "local, too many": ("--dp-size 2 --dp-size-local 3", ["--dp-size-local 3", "1..2"]),
+    "start, negative": ("--dp-size 2 --dp-rank-start -1", ["--dp-rank-start -1", "at least 0"]),
+    "start, past the end": (
+        "--dp-size 8 --dp-rank-start 8",
+        ["--dp-rank-start 8", "ranks 8..15 do not exist: --dp-size 8 has ranks 0..7"],
+    ),
+    "start, partly past the end": (
+        "--dp-size 8 --dp-size-local 4 --dp-rank-start 6",
+        ["--dp-rank-start 6", "ranks 8..9 do not exist", "0..4 is allowed"],
+    ),
+    "devices": (
+        "--dp-size 8 --tp-size 4 --devices 16",
+        ["--dp-size-local 8", "8 ranks x tp 4 = 32 devices, this node has 16", "(--devices)"],
+    ),
+    "devices, none": ("--dp-size 1 --devices 0", ["--devices 0", "at least 1"]),
+    "ports, past the end": (
+        "--dp-size 4 --vllm-start-port 65533",
+        ["--vllm-start-port 65533", "65533..65536", "1..65535"],
+    ),
+    "ports, below": ("--dp-size 1 --vllm-start-port 0", ["--vllm-start-port 0", "1..65535"]),
+    "rpc port": ("--dp-size 1 --dp-rpc-port 65536", ["--dp-rpc-port 65536", "1..65535"]),
+    "rpc port, below": ("--dp-size 1 --dp-rpc-port 0", ["--dp-rpc-port 0", "1..65535"]),
+    "rpc port, among the HTTP ports": (
+        "--dp-size 4 --vllm-start-port 9000 --dp-rpc-port 9003",
+        ["--dp-rpc-port 9003", "outside 9000..9003"],
+    ),
+    "not a number": ("--dp-size four", ["--dp-size", "'four'", "whole number"]),
+    "not quite a number": ("--dp-size 1_0", ["--dp-size", "'1_0'", "whole number"]),
+    "no such number": (f"--dp-size {'9' * 5000}", ["--dp-size", "whole number"]),
+    "grace": ("--dp-size 1 --grace soon", ["--grace", "'soon'", "whole number"]),
+    "no size": ("", ["--dp-size", "required"]),
+    "unknown option": ("--dp-size 1 --dp-sizes 2", ["--dp-sizes"]),
+    "abbreviation": ("--dp-size 1 --dp-size-l 1", ["--dp-size-l"]),
+    "template, missing": ("--dp-size 1 --template no.sh", ["--template 'no.sh'", "readable file"]),
+    "template, a folder": ("--dp-size 1 --template .", ["--template '.'", "readable file"]),
+    "log folder": (
+        "--dp-size 1 --log-dir run_dp_template.sh/logs",
+        ["--log-dir 'run_dp_template.sh/logs'", "writable folder"],
+    ),
+}
+
+
+@pytest.mark.parametrize("options, parts", REFUSED.values(), ids=REFUSED)
+def test_refused_before_anything_starts(node, options, parts):
+    node.template("touch started.$4")
+    code, out, err = node.run(*options.split(), *ADDRESS)
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1 and err.startswith("launch_online_dp.py: error: ")
+    assert [part for part in parts if part not in err] == []
+    assert [path.name for path in node.folder.iterdir()] == ["run_dp_template.sh"]
+
+
+def test_each_error_has_its_line(node):
+    node.template("touch started.$4")
+    code, _, err = node.run("--dp-size", 0, "--tp-size", 0, "--dp-address", "a b")
+    assert code == 2
+    lines = err.splitlines()
+    assert [re.search("--[a-z-]+", line).group() for line in lines] == [
+        "--dp-size",
+        "--tp-size",
+        "--dp-address",
+    ]
+    assert not list(node.folder.glob("started.*"))
+
+
+BAD_ADDRESSES = ["", " ", "a b", "a;b", "$(id)", "`id`", "a|b", "a&b", "a>b", "h\n", "h\nx", "'h'"]
+BAD_ADDRESSES += ['"h"', "h*", "-h", "~", "a/b", "a..b", "10.0.0", "10.0.0.256", "1::2::3", "ж"]
+BAD_ADDRESSES += ["fe80::1%eth0", "h:80", "x" * 64, "a." * 127 + "b"]
+
+
+@pytest.mark.parametrize("address", BAD_ADDRESSES)
+def test_address_refused(address):
+    args = launcher.parse(["--dp-size", "1", f"--dp-address={address}"])
+    (line,) = launcher.problems(args)
+    assert line.startswith(f"--dp-address {address!r}: ") and "\n" not in line
+    assert "host name or IP address is allowed" in line
+
+
+@pytest.mark.parametrize(
+    "address", ["192.0.2.10", "::1", "2001:db8::a", "node-1", "my_node", "n1.example.org"]
+)
+def test_address_accepted(address):
+    assert launcher.problems(launcher.parse(["--dp-size", "1", "--dp-address", address])) == []
+
+
+def test_address_refused_with_exit_code_2(node):
+    node.template("touch started.$4")
+    code, out, err = node.run("--dp-size", 1, "--dp-address", "$(touch x)")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--dp-address '$(touch x)'" in err
+    assert [path.name for path in node.folder.iterdir()] == ["run_dp_template.sh"]
+
+
+@QUICK
+@given(
+    good=st.sampled_from(["node-1.example.org", "192.0.2.10", "2001:db8::a"]),
+    at=st.integers(0, 18),
+    bad=st.sampled_from(" \t\n;|&$`<>(){}[]*?!~#'\"\\%/\0\x7f\xa0\u2028\u0436\uff18"),
+)
+def test_no_address_has_a_meaning_for_a_shell(good, at, bad):
+    assert not launcher.is_address(good[:at] + bad + good[at:])
+
+
+def test_devices_of_the_node_from_the_environment(node):
+    node.template("touch started.$4")
+    options = ("--dp-size", 3, "--tp-size", 2, *ADDRESS)
+    node.environ["KIMI_NB_DEVICES"] = "4"
+    code, _, err = node.run(*options)
+    assert code == 2 and not list(node.folder.glob("started.*"))
+    assert "3 ranks x tp 2 = 6 devices, this node has 4 (KIMI_NB_DEVICES)" in err
+    node.environ["KIMI_NB_DEVICES"] = "all"
+    code, _, err = node.run(*options)
+    assert code == 2 and err.count("\n") == 1
+    assert "KIMI_NB_DEVICES: 'all' found, a whole number is allowed" in err
+    node.environ["KIMI_NB_DEVICES"] = "4"
+    node.template("true")
+    assert node.run(*options, "--devices", 6)[0] == 0  # the option is asked first
+
+
+def test_unreadable_template_and_log_folder(node, monkeypatch):
+    """Asked of the function: root, who often runs the tests, is allowed everything."""
+    node.template("true")
+    args = launcher.parse(["--dp-size", "1", *ADDRESS, "--log-dir", str(node.folder)])
+    args.template = str(node.folder / "run_dp_template.sh")
+    assert launcher.file_problems(args) == []
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
+    (line,) = launcher.file_problems(args)
+    assert "--log-dir" in line and "writable folder" in line
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    (line,) = launcher.file_problems(args)
+    assert "--template" in line and "readable file" in line
+
+
+# --- which template ------------------------------------------------------------------------------
+def test_template_is_the_one_beside_the_script_then_the_one_in_the_folder(node, tmp_path):
+    beside = tmp_path / "bundle"
+    beside.mkdir()
+    script = shutil.copy(SCRIPT, beside)
+    node.template("echo folder")
+    (tmp_path / "other.sh").write_text("echo other\n")
+    run = ("--dp-size", 1, *ADDRESS)
+    assert node.run(*run, script=script)[0] == 0
+    assert node.text("logs/rank_0.log") == "folder\n"
+    (beside / "run_dp_template.sh").write_text("echo beside\n")
+    assert node.run(*run, script=script)[0] == 0
+    assert node.text("logs/rank_0.log") == "beside\n"
+    assert node.run(*run, "--template", "other.sh", script=script)[0] == 0
+    assert node.text("logs/rank_0.log") == "other\n"
+
+
+# --- logs, start lines, sessions -----------------------------------------------------------------
+def test_one_log_a_rank_and_the_last_one_kept(node):
+    node.template('echo "out of $4"; echo "err of $4" >&2')
+    run = ("--dp-size", 4, "--dp-size-local", 2, "--dp-rank-start", 2, *ADDRESS)
+    assert node.run(*run, "--log-dir", "a/b")[0] == 0
+    assert node.text("a/b/rank_2.log") == "out of 2\nerr of 2\n"
+    assert node.text("a/b/rank_3.log") == "out of 3\nerr of 3\n"
+    node.template("echo again")
+    assert node.run(*run, "--log-dir", "a/b")[0] == 0
+    assert node.text("a/b/rank_2.log") == "again\n"
+    assert node.text("a/b/rank_2.log.1") == "out of 2\nerr of 2\n"
+    names = sorted(path.name for path in (node.folder / "a/b").iterdir())
+    assert names == ["rank_2.log", "rank_2.log.1", "rank_3.log", "rank_3.log.1"]
+
+
+def test_start_lines_sessions_and_a_log_that_is_written_at_once(node):
+    """One line a rank; each leads a session of its own; a server's print is in the log at once."""
+    node.template(f"exec {sys.executable} -c 'import time; print(\"hello\"); time.sleep(300)'")
+    process = node.start("--dp-size", 4, "--dp-size-local", 2, "--dp-rank-start", 2,
+                         "--tp-size", 2, *ADDRESS)  # fmt: skip
+    lines = [process.stdout.readline() for _ in range(2)]
+    pids = []
+    for line, expected in zip(lines, ["rank 2: devices 0,1 port 9000", "rank 3: devices 2,3 port"]):
+        assert line.startswith(expected)
+        pids.append(int(re.search(r" pid (\d+) ", line).group(1)))
+        log = node.folder / line.split(" log ")[1].strip()
+        assert log.samefile(node.folder / f"logs/rank_{expected[5]}.log")
+        wait_for(lambda log=log: log.read_text() == "hello\n")
+    assert [(os.getpgid(pid), os.getsid(pid)) for pid in pids] == [(pid, pid) for pid in pids]
+    process.terminate()
+    out, _ = process.communicate(timeout=10)
+    assert out == ""  # these two lines were all
+    assert_gone(pids)
+
+
+# --- the end of a rank ---------------------------------------------------------------------------
+FAILING = """
+if [ $4 != 1 ]; then %s; fi
+sleep 300 & echo $! > up.1
+until [ -e up.0 ] && [ -e up.2 ]; do sleep 0.02; done
+for i in $(seq 30); do echo "line $i"; done
+%s
+"""
+
+
+def test_a_failed_rank_stops_the_others(nodes):
+    cases = {
+        "exit 3": ("exit code 3", 3),
+        "exit 125": ("exit code 125", 125),
+        "exit 126": ("exit code 126", 1),  # 126 and up mean something else to a shell
+        "kill -KILL $$": ("signal SIGKILL", 1),
+    }
+    for node, last_words in zip(nodes(len(cases)), cases):
+        node.template(FAILING % (SERVER, last_words))
+        node.start("--dp-size", 3, *ADDRESS)
+    for node, (said, expected) in zip(nodes.made, cases.values()):
+        _, err = node.started[0].communicate(timeout=10)
+        assert node.started[0].returncode == expected
+        # servers and grandchildren of the others, and what the failed one had started
+        assert_gone(node.pids(0, 1, 2))
+        head, _, rest = err.partition("; last lines of ./logs/rank_1.log:\n")
+        assert head == f"rank 1 failed: {said}"
+        assert rest.splitlines()[:20] == [f"line {i}" for i in range(11, 31)]
+        assert "line" not in "".join(rest.splitlines()[20:])
+        assert err.count("failed") == 1  # the others were stopped: that is no failure of theirs
+
+
+def test_a_rank_that_fails_on_its_own_is_told_the_same_way(node):
+    node.template("exit 7")
+    code, _, err = node.run("--dp-size", 1, *ADDRESS)
+    assert code == 7
+    assert "rank 0 failed: exit code 7; last lines of ./logs/rank_0.log:" in err
+
+
+def test_all_ended_well_is_exit_0(node):
+    node.template("echo bye")
+    code, _, err = node.run("--dp-size", 3, *ADDRESS)
+    assert code == 0 and "failed" not in err
+
+
+def test_a_rank_that_ends_well_leaves_the_others_running(node):
+    node.template("[ $4 = 0 ] && exit 0; until [ -e enough ]; do sleep 0.02; done; echo done")
+    process = node.start("--dp-size", 2, *ADDRESS)
+    note = process.stderr.readline()
+    assert note == "rank 0 ended with exit code 0; the others are kept running\n"
+    (_, line) = process.stdout.readline(), process.stdout.readline()
+    assert not is_gone(int(re.search(r"^rank 1: .* pid (\d+) ", line).group(1)))
+    assert process.poll() is None
+    (node.folder / "enough").touch()
+    assert process.wait(timeout=10) == 0
+    assert process.stderr.read() == ""  # said once, and not of the last one
+    assert node.text("logs/rank_1.log") == "done\n"
+
+
+def test_nothing_is_left_behind_by_a_rank_that_ended(node):
+    """A template that puts its server in the background and returns has not got rid of us."""
+    node.template("sleep 300 & echo $! > up.$4")
+    code, _, err = node.run("--dp-size", 2, *ADDRESS)
+    assert code == 0
+    assert_gone(node.pids(0, 1))
+
+
+def test_tail_of_odd_logs(tmp_path):
+    log = tmp_path / "log"
+    log.write_bytes(b"")
+    assert launcher.tail(log) == ""
+    log.write_bytes(b"load:  1%\rload: 50%\rload: 99%\r\n\xff end")
+    assert launcher.tail(log) == "load: 99%\n\ufffd end"
+    log.write_bytes(b"x\n" * 200_000 + b"last\n")
+    assert launcher.tail(log).split("\n") == ["x"] * 19 + ["last"]
+    log.unlink()
+    assert "No such file" in launcher.tail(log)
+
+
+def test_how_it_ended():
+    said = [launcher.how_it_ended(code) for code in (0, 3, -9, -15, -signal.SIGRTMIN - 1)]
+    assert said[:4] == ["exit code 0", "exit code 3", "signal SIGKILL", "signal SIGTERM"]
+    assert said[4] == f"signal {signal.SIGRTMIN + 1}"
+
+
+# --- signals -------------------------------------------------------------------------------------
+def test_a_signal_stops_every_rank(nodes):
+    signals = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    for node in nodes(len(signals)):
+        node.template(SERVER)
+        node.start("--dp-size", 3, *ADDRESS)
+    for node, signum in zip(nodes.made, signals):
+        pids = node.pids(0, 1, 2)
+        assert not any(map(is_gone, pids)) and len(pids) == 6
+        node.started[0].send_signal(signum)
+    for node, signum in zip(nodes.made, signals):
+        _, err = node.started[0].communicate(timeout=10)
+        assert node.started[0].returncode == 128 + signum
+        assert_gone(node.pids(0, 1, 2))
+        assert "Traceback" not in err and "failed" not in err
+
+
+def test_the_ranks_are_asked_first_and_given_time(node):
+    """A server's own clean-up runs to its end within the grace."""
+    node.template("trap 'sleep 0.5; echo clean; exit 0' TERM; touch up.$4; sleep 300 & wait")
+    process = node.start("--dp-size", 2, *ADDRESS)
+    node.pids(0, 1)
+    process.terminate()
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 128 + signal.SIGTERM and "SIGKILL" not in err
+    assert [node.text(f"logs/rank_{rank}.log") for rank in (0, 1)] == ["clean\n", "clean\n"]
+
+
+# An ignored signal stays ignored in what is started: nobody here ends on SIGTERM.
+STUBBORN = "trap '' TERM; " + SERVER
+
+
+def test_after_the_grace_they_are_killed(node):
+    node.template(STUBBORN)
+    process = node.start("--dp-size", 2, *ADDRESS, "--grace", 1)
+    pids = node.pids(0, 1)
+    asked = time.monotonic()
+    process.terminate()
+    _, err = process.communicate(timeout=10)
+    assert time.monotonic() - asked >= 1
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "rank 0: SIGKILL to" in err and "rank 1: SIGKILL to" in err
+    assert_gone(pids)
+
+
+def test_a_second_signal_kills_at_once(node):
+    node.template(STUBBORN)
+    process = node.start("--dp-size", 2, *ADDRESS, "--grace", 300)
+    pids = node.pids(0, 1)
+    process.terminate()
+    assert any("rank 1: SIGTERM to" in line for line in process.stderr)  # it waits, 300 s
+    assert not any(map(is_gone, pids))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert_gone(pids)
+
+
+def test_stubborn_ranks_of_a_failed_run_are_killed_too(node):
+    node.template(FAILING % (STUBBORN, "exit 4"))
+    code, _, err = node.run("--dp-size", 3, *ADDRESS, "--grace", 0)
+    assert code == 4 and "rank 2: SIGKILL to" in err
+    assert_gone(node.pids(0, 1, 2))
+
+
+def test_nohup_is_respected(node):
+    node.template(SERVER)
+    process = node.start(
+        *("--dp-size", 1, *ADDRESS),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    pids = node.pids(0)
+    process.send_signal(signal.SIGHUP)
+    process.terminate()
+    process.communicate(timeout=10)
+    assert process.returncode == 128 + signal.SIGTERM  # the first that counted
+    assert_gone(pids)
+
+
+def test_the_ranks_end_with_a_launcher_that_is_killed(node):
+    node.template("echo $$ > tmp.$4; mv tmp.$4 up.$4; exec sleep 300")
+    process = node.start("--dp-size", 2, *ADDRESS)
+    pids = node.pids(0, 1)
+    process.kill()
+    process.wait(timeout=10)
+    wait_for(lambda: all(map(is_gone, pids)))
+
+
+def test_a_closed_terminal_does_not_end_the_ranks(node):
+    """`launch_online_dp.py | head -1` is no reason to stop serving, nor to exit with an error."""
+    node.template("until [ -e enough ]; do sleep 0.02; done; touch ended.$4")
+    process = node.start("--dp-size", 2, *ADDRESS)
+    process.stdout.close()
+    process.stderr.close()
+    (node.folder / "enough").touch()
+    assert process.wait(timeout=10) == 0
+    assert (node.folder / "ended.0").exists() and (node.folder / "ended.1").exists()
+
+
+# --- a start that fails --------------------------------------------------------------------------
+def test_a_failed_start_stops_those_already_started(node):
+    node.template(SERVER)
+    (node.folder / "logs/rank_1.log.1").mkdir(parents=True)  # so rank 1 cannot have its log
+    (node.folder / "logs/rank_1.log").touch()
+    code, out, err = node.run("--dp-size", 3, *ADDRESS)
+    assert code == 1 and "rank 1 could not be started: " in err and "Traceback" not in err
+    (pid,) = re.findall(r" pid (\d+) ", out)  # of rank 0; rank 2 was not tried
+    assert_gone([int(pid)])
+
+
+def test_without_bash(node, tmp_path):
+    node.template("true")
+    (tmp_path / "empty").mkdir()
+    node.environ["PATH"] = str(tmp_path / "empty")
+    code, out, err = node.run("--dp-size", 2, *ADDRESS)
+    assert (code, out) == (1, "")
+    assert err.startswith("rank 0 could not be started: ") and "bash" in err
+    assert err.count("\n") == 1
+
+
+# --- the file itself -----------------------------------------------------------------------------
+def test_runs_in_an_engine_container():
+    """Python 3.9, nothing but the standard library, and its executable bit."""
+    tree = ast.parse(SCRIPT.read_text(), feature_version=(3, 9))
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+             for alias in node.names]  # fmt: skip
+    names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert set(names) <= set(sys.stdlib_module_names)
+    assert os.access(SCRIPT, os.X_OK) and SCRIPT.read_text().startswith("#!/usr/bin/env python3\n")
+    assert launcher.__doc__.startswith("python3 launch_online_dp.py --dp-size ")
