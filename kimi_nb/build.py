@@ -1,0 +1,193 @@
+"""From names to a plan: load, find the recipe, resolve the roles, place the engines.
+
+    plan = build.plan("k2.5", "a3", "pd", scenario="throughput", overrides=["decode.dp=16"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kimi_nb import (
+    catalog,
+    clients,
+    containers,
+    engines,
+    errata,
+    jobs,
+    overrides,
+    params,
+    recipes,
+    router,
+    schema,
+    topology,
+)
+from kimi_nb.errors import ParameterError, PlanError
+from kimi_nb.plan import Container, Engine, Job, Plan
+from kimi_nb.roles import Request, RolePlan, resolve
+from kimi_nb.settings import Value
+
+
+def plan(model: str, hardware: str, layout: str | None = None, *, scenario: str = "",
+         variant: str = "", site: str = "", chosen: Iterable[str] = (),
+         dropped: Iterable[str] = (), pairs: Iterable[str] = (),
+         engine_version: str = "") -> Plan:
+    """The plan for these names (or paths of files of one's own).
+
+    ``chosen`` and ``dropped`` are features switched on and off, ``pairs`` are key=value
+    overrides, ``site`` defaults to the example of the hardware. Raises KimiErrors.
+    """
+    return from_request(request(model, hardware, layout, scenario=scenario, variant=variant,
+                                site=site, chosen=chosen, dropped=dropped, pairs=pairs,
+                                engine_version=engine_version))
+
+
+def request(model: str, hardware: str, layout: str | None = None, *, scenario: str = "",
+            variant: str = "", site: str = "", chosen: Iterable[str] = (),
+            dropped: Iterable[str] = (), pairs: Iterable[str] = (),
+            engine_version: str = "") -> Request:
+    """Everything that the plan is made from, loaded and looked up."""
+    chip, served = params.hardware(hardware), params.model(model)
+    cluster = params.site(site) if site else None
+    recipe = recipes.find(served, chip, layout, variant, cluster.transport if cluster else "")
+    cluster = cluster or example_site(chip, recipe)
+    _check_site(cluster, chip, recipe)
+    return Request(
+        model=served, hardware=chip, recipe=recipe, site=cluster,
+        scenario=recipes.scenario(recipe, scenario),
+        engine=catalog.engine(chip.engine, engine_version or recipe.engine_version),
+        overrides=overrides.parse(list(pairs), tuple(recipe.roles)),
+        chosen=tuple(dict.fromkeys(chosen)), dropped=tuple(dict.fromkeys(dropped)))
+
+
+def example_site(hardware: schema.Hardware, recipe: schema.Recipe | None = None) -> schema.Site:
+    """The example site that ships for a hardware (the SLURM one for a recipe of jobs)."""
+    name = f"{hardware.recipes_of}{'-slurm' if recipe and recipe.jobs else ''}"
+    if name not in params.names("sites"):
+        raise ParameterError(f"There is no example site for {hardware.name}: write one and name "
+                             "it with --site (params/sites/a3.yaml is a start).")
+    return params.site(name)
+
+
+def _check_site(site: schema.Site, hardware: schema.Hardware, recipe: schema.Recipe) -> None:
+    if site.hardware not in (hardware.name, hardware.recipes_of):
+        raise PlanError(f"Site {site.name} has hardware {site.hardware}, the plan is for "
+                        f"{hardware.name}: choose --hw {site.hardware} or another --site.")
+    if recipe.jobs and site.slurm is None:
+        raise PlanError(f"Variant {recipe.variant} is made of SLURM jobs; site {site.name} has "
+                        f"transport {site.transport}. Add the table 'slurm' to the site file, or "
+                        "choose another --variant.")
+    if recipe.jobs and site.paths.models is None:
+        raise PlanError(f"Variant {recipe.variant} downloads the weights: site {site.name} needs "
+                        "paths.models, the folder for them.")
+
+
+def from_request(asked: Request) -> Plan:
+    """The plan of a request. Pure: no clock, no network, no file written."""
+    recipe, site = asked.recipe, asked.site
+    roles = {role: resolve(asked, role) for role in schema.ROLES if role in recipe.roles}
+    placed, flags, env = _engines(asked, roles)
+    fronted = None
+    kind = asked.overrides.router or recipe.router
+    if asked.overrides.router and recipe.router is None:
+        raise ParameterError(f"--set router=...: layout {recipe.layout} has no router.")
+    if kind is not None:
+        port = asked.overrides.router_port or recipe.router_port or 1999
+        fronted = router.router(kind, port, placed)
+    # The site's node by name: an engine knows its name and address only.
+    url = fronted.url if fronted else next(engine.url for engine in placed if engine.url)
+    served = str(flags[next(reversed(roles))].get(
+        "served-model-name", Value(asked.located(asked.weights), "", "")).value)
+    commands = clients.clients(asked, url or "", served)
+    golden = {*recipe.source.commands,
+              *(name for key in recipe.clients
+                for name in asked.model.clients[key].source.commands)}
+    first = next(iter(roles.values()))
+    return Plan(
+        model=asked.model.name, hardware=asked.hardware.name, layout=recipe.layout,
+        scenario=_name_of(asked), variant=recipe.variant, site=site.name, title=recipe.title,
+        documented=recipe.documented, source=str((asked.scenario or recipe).source),
+        engine=asked.hardware.engine, engine_version=asked.engine.version,
+        vllm_version=asked.engine.vllm, image=containers.image(asked.hardware, asked.engine),
+        served_name=served, weights=asked.weights.id,
+        devices_per_node=asked.hardware.devices.count, processes=recipe.processes,
+        install=recipe.install, transport=site.transport, url=url or "", engines=placed,
+        router=fronted, containers=_containers(asked, placed),
+        jobs=_jobs(asked, placed, commands), clients=commands,
+        features={role: plan.features for role, plan in roles.items()},
+        host_tuning=_host_tuning(asked, first),
+        secrets={"VLLM_API_KEY": site.api_key_env} if site.api_key_env else {},
+        errata=errata.touching(golden),
+        notes=tuple(dict.fromkeys(note for plan in roles.values() for note in plan.notes)),
+        edits=(asked.weights.edit,) if asked.weights.edit else (), flags=flags, env=env)
+
+
+def _name_of(asked: Request) -> str:
+    for name, scenario in asked.recipe.scenarios.items():
+        if scenario is asked.scenario:
+            return name
+    return recipes.DEFAULT
+
+
+def _engines(asked: Request, roles: dict[str, RolePlan]
+             ) -> tuple[tuple[Engine, ...], dict[str, Any], dict[str, Any]]:
+    """Every engine, and by role the flags and variables that its engines share."""
+    per_rank = asked.recipe.processes == "rank"
+    groups = topology.layout(roles, asked.hardware, asked.site, per_rank,
+                             asked.model.architecture["heads"])
+    nodes = sum(len(group.nodes) for group in groups)
+    flags: dict[str, Any] = {}
+    env: dict[str, Any] = {}
+    plain: dict[str, tuple[dict[str, Any], dict[str, str]]] = {}
+    for name, role in roles.items():
+        flags[name], env[name] = engines.role_values(asked, role, roles, nodes)
+        plain[name] = ({key: value.value for key, value in flags[name].items()},
+                       {key: value.value for key, value in env[name].items()})
+    places = [place for group in groups
+              for place in topology.places(group, roles[group.role],
+                                           asked.hardware.devices.count, per_rank)]
+    extra = []
+    if asked.recipe.router or asked.overrides.router:
+        port = asked.overrides.router_port or asked.recipe.router_port or 1999
+        extra = [(groups[0].nodes[0].name, port, "the router")]
+    topology.check_ports(places, extra)
+    built = tuple(engines.engine_of(asked, roles[place.group.role], place,
+                                    *plain[place.group.role]) for place in places)
+    return built, flags, env
+
+
+def _containers(asked: Request, placed: tuple[Engine, ...]) -> tuple[Container, ...]:
+    if asked.recipe.install != "docker":
+        return ()
+    first: dict[str, Engine] = {}
+    for engine in placed:
+        first.setdefault(engine.node, engine)
+    return tuple(containers.container(asked.hardware, asked.site, node, asked.engine,
+                                      first[node.name])
+                 for node in asked.site.nodes if node.name in first)
+
+
+def _jobs(asked: Request, placed: tuple[Engine, ...], commands: tuple[Any, ...]
+          ) -> tuple[Job, ...]:
+    """The SLURM jobs: the plan's own engine is the optimised one, or the baseline; the other
+    one is planned beside it."""
+    if not asked.recipe.jobs:
+        return ()
+
+    def engine(scenario: schema.Scenario | None) -> Engine:
+        if scenario is asked.scenario:
+            return placed[0]
+        other = Request(**{**vars(asked), "scenario": scenario})
+        return _engines(other, {"mixed": resolve(other, "mixed")})[0][0]
+
+    best = asked.scenario or asked.recipe.scenarios["optimised"]
+    return jobs.jobs(asked, engine(None), engine(best), commands[0].argv)
+
+
+def _host_tuning(asked: Request, role: RolePlan) -> tuple[tuple[str, str], ...]:
+    """(name, value): ``governor`` first, then each sysctl."""
+    if not role.host_tuning:
+        return ()
+    tuning = asked.hardware.host_tuning
+    governor = [("governor", tuning.governor)] if tuning.governor else []
+    return (*governor, *((name, str(value)) for name, value in tuning.sysctl.items()))

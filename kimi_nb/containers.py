@@ -1,0 +1,58 @@
+"""The ``docker run`` of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kimi_nb import catalog, schema
+from kimi_nb.plan import Container, Engine
+from kimi_nb.roles import fill
+from kimi_nb.settings import LISTS
+
+
+def image(hardware: schema.Hardware, engine: catalog.Engine) -> str:
+    """The image's name with its tag."""
+    return fill(hardware.container.image, {"version": engine.version, "vllm": engine.vllm})
+
+
+def container(hardware: schema.Hardware, site: schema.Site, node: schema.Node,
+              engine: catalog.Engine, serves: Engine | None = None) -> Container:
+    """The container of a node: a shell in which the scripts run, or, where the image's entry
+    point is ``vllm serve``, the engine itself (``serves``)."""
+    spec = hardware.container
+    port = serves.http_port if serves and serves.http_port else 8000
+    words = {"container_name": site.container_name, "cache": site.paths.cache,
+             "work": site.paths.work, "address": node.address, "port": str(port)}
+    argv = ["docker", "run"]
+    for option in spec.options:
+        if any("{device}" in word for word in option):
+            for device in range(hardware.devices.count):
+                argv += [fill(word, {"device": str(device)}) for word in option]
+        else:
+            argv += [fill(word, words) for word in option]
+    name = image(hardware, engine)
+    runs_engine = spec.entrypoint == "vllm serve"
+    if runs_engine and serves:
+        argv += _variables(serves)
+    for mount in spec.mounts:
+        argv += ["-v", fill(mount, words)]
+    if not runs_engine:
+        argv += ["-it", name, "bash"]
+        return Container(node.name, name, {"IMAGE": name}, tuple(argv), False)
+    argv += [name, *(_inside(serves.argv[2:]) if serves else ())]
+    return Container(node.name, name, {}, tuple(argv), True)
+
+
+def _variables(serves: Engine) -> list[str]:
+    return [word for name, value in serves.env.items() if name not in LISTS
+            for word in ("-e", f"{name}={value}")]
+
+
+def _inside(words: Sequence[str]) -> list[str]:
+    """An engine's arguments inside a container with ports of its own: the published port is
+    the host's, so a ``--port`` does not belong in there."""
+    out = list(words)
+    if "--port" in out:
+        at = out.index("--port")
+        del out[at:at + 2]
+    return out

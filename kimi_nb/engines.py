@@ -1,0 +1,119 @@
+"""The command line and variables of each engine of a plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kimi_nb.plan import Engine
+from kimi_nb.roles import Request, RolePlan, fill
+from kimi_nb.settings import Value, nested
+from kimi_nb.topology import Place
+
+# Written first, in this order; the rest follows in the order of the layers.
+_FIRST = ("host", "port", "served-model-name")
+_KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+
+
+def argv_of(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
+    """``vllm serve MODEL --flag value ...`` from dotted leaves. A switch that is on has no
+    value, one that is off takes its ``--no-`` form; JSON has no spaces to lose."""
+    words = ["vllm", "serve", model]
+    whole = nested(flags)
+    names = [name for name in _FIRST if name in whole]
+    for name in [*names, *(name for name in whole if name not in _FIRST)]:
+        value = whole[name]
+        if value is True:
+            words.append(f"--{name}")
+        elif value is False:
+            words.append(f"--no-{name}")
+        else:
+            words += [f"--{name}", text_of(value)]
+    return tuple(words)
+
+
+def text_of(value: Any) -> str:
+    """A flag's value as one word of a command line."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, separators=(",", ":"))
+    return str(value)
+
+
+def role_values(request: Request, role: RolePlan, roles: Mapping[str, RolePlan],
+                nodes: int) -> tuple[dict[str, Value], dict[str, Value]]:
+    """The flags and variables that all engines of a role share, those that the plan works out
+    included. Variables may still hold ``{address}``, ``{nic}`` and ``{leader}``."""
+    flags, env = dict(role.settings.flags), dict(role.settings.env)
+
+    def add(table: dict[str, Value], name: str, value: Any, reason: str = "") -> None:
+        table[name] = Value(value, "plan", "worked out", reason)
+
+    add(flags, "tensor-parallel-size", role.tp)
+    if role.dp > 1 or request.recipe.processes == "rank":
+        add(flags, "data-parallel-size", role.dp)
+    if "kv-transfer-config.kv_connector" in flags:
+        add(flags, "kv-transfer-config.kv_role", _KV_ROLES[role.role])
+        if role.ports["kv"] is not None:
+            add(flags, "kv-transfer-config.kv_port", role.ports["kv"])
+            for name, other in roles.items():
+                base = f"kv-transfer-config.kv_connector_extra_config.{name}"
+                add(flags, f"{base}.dp_size", other.dp)
+                add(flags, f"{base}.tp_size", other.tp)
+    if nodes > 1:
+        for name, text in request.hardware.network_env.items():
+            env.setdefault(name, Value(text, "site", f"site {request.site.name}",
+                                       "the plan has more than one node"))
+    if role.ports["side_channel"] is not None:
+        add(env, "VLLM_NIXL_SIDE_CHANNEL_PORT", str(role.ports["side_channel"]),
+            "the base: vLLM adds the data parallel rank itself")
+    return flags, env
+
+
+def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any]:
+    """The flags in which one engine differs from the others of its role."""
+    group, out = place.group, {}
+    if request.recipe.bind == "address":
+        out["host"] = place.node.address
+    if role.ports["http"] is not None:
+        out["port"] = place.http_port or role.ports["http"]
+    if place.spans:
+        out["master-addr"] = group.address
+        if role.ports["master"] is not None:
+            out["master-port"] = role.ports["master"]
+        out["nnodes"] = len(group.nodes)
+        out["node-rank"] = place.node_rank
+    elif request.recipe.processes == "rank":
+        out["data-parallel-rank"] = place.rank
+    elif len(group.nodes) > 1:
+        out["data-parallel-size-local"] = place.ranks
+        if place.rank:
+            out["data-parallel-start-rank"] = place.rank
+    if group.rpc_port is not None and not place.spans:
+        out["data-parallel-address"] = group.address
+        out["data-parallel-rpc-port"] = group.rpc_port
+    if place.headless:
+        out["headless"] = True
+    if group.kv_port is not None:
+        out["kv-transfer-config.kv_port"] = group.kv_port
+        out["kv-transfer-config.engine_id"] = str(group.index)
+    return out
+
+
+def engine_of(request: Request, role: RolePlan, place: Place, flags: Mapping[str, Any],
+              env: Mapping[str, str]) -> Engine:
+    """One engine: the role's shared ``flags`` and ``env`` with this place's own."""
+    group, node = place.group, place.node
+    words = {"address": node.address, "nic": node.nic or request.site.nic,
+             "leader": group.address}
+    mine = {name: fill(value, words) for name, value in env.items()}
+    if request.recipe.processes == "rank":
+        mine[request.hardware.devices.visible] = ",".join(map(str, place.devices))
+    return Engine(
+        name=place.name, node=node.name, address=node.address, role=role.role,
+        group=group.number, rank=place.rank, ranks=place.ranks, dp_size=group.dp,
+        tp_size=group.tp, devices=place.devices, http_port=place.http_port,
+        kv_port=place.kv_ports.start if place.kv_ports else None, rpc_port=group.rpc_port,
+        side_channel_port=place.side_channel_port, headless=place.headless, env=mine,
+        argv=argv_of(request.located(request.weights),
+                     {**flags, **place_flags(request, role, place)}))

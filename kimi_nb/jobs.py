@@ -1,0 +1,163 @@
+"""The SLURM jobs of a plan: from an empty project folder to a benchmark.
+
+Each job can be submitted again: what is there already is kept and said so.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kimi_nb import params, schema, shell
+from kimi_nb.plan import Engine, Job
+from kimi_nb.roles import Request
+
+PYTHON = "3.11"
+SERVER_FILE = "server_host.txt"
+
+
+def jobs(request: Request, baseline: Engine, optimised: Engine,
+         benchmark: Sequence[str]) -> tuple[Job, ...]:
+    """The seven jobs in the order in which they are submitted."""
+    table = params.data("slurm")
+    makers = {"create-env": _create_env, "install": _install, "download": _download,
+              "tune-moe": _tune_moe}
+    out = []
+    for number, (name, spec) in enumerate(table.items(), start=1):
+        env = _environment(request, name)
+        if name in ("baseline", "optimised"):
+            engine = baseline if name == "baseline" else optimised
+            env |= {key: value for key, value in engine.env.items() if key not in env}
+            argv, body = _serve(request, engine)
+        elif name == "benchmark":
+            argv, body = _benchmark(request, benchmark)
+        else:
+            argv, body = makers[name](request)
+        out.append(Job(name=name, file=f"{number}_{name.replace('-', '_')}.sbatch",
+                       after=spec["after"], options=_options(request.site, spec), env=env,
+                       argv=tuple(argv), body=tuple(body)))
+    return tuple(out)
+
+
+def _options(site: schema.Site, spec: Mapping[str, Any]) -> tuple[str, ...]:
+    slurm = site.slurm
+    assert slurm is not None  # a recipe with jobs is only planned on such a site
+    gpu = spec["partition"] == "gpu"
+    qos = slurm.qos if gpu else slurm.cpu_qos
+    return (f"--partition={slurm.partition if gpu else slurm.cpu_partition}",
+            f"--job-name={spec['job_name']}", f"--time={spec['time']}",
+            f"--account={slurm.account}", *([f"--qos={qos}"] if qos else []), "--nodes=1",
+            f"--ntasks-per-node={spec['tasks']}",
+            *([f"--gpus-per-node={spec['gpus']}"] if "gpus" in spec else []),
+            f"--cpus-per-task={spec['cpus']}", f"--mem={spec['memory']}",
+            f"-o {spec['job_name']}.%j.out", f"-e {spec['job_name']}.%j.err")
+
+
+def _environment(request: Request, name: str) -> dict[str, str]:
+    places = request.places()
+    env = {"VIRTUAL_ENV": places["virtual_env"], "PATH": f"{places['virtual_env']}/bin"}
+    if name in ("download", "baseline", "optimised"):
+        env["HF_HOME"] = places["cache"]
+    return env
+
+
+def _create_env(request: Request) -> tuple[list[str], list[str]]:
+    folder = request.places()["virtual_env"]
+    argv = ["conda", "create", "--prefix", folder, f"python={PYTHON}", "-y"]
+    return argv, [f"if [ -x {shell.quote(folder + '/bin/python')} ]; then",
+                  f"    echo {shell.quote(f'No change: {folder} is there already.')}",
+                  "    exit 0", "fi", *shell.command(argv),
+                  f"echo {shell.quote(f'Made {folder}.')}"]
+
+
+def _install(request: Request) -> tuple[list[str], list[str]]:
+    places = request.places()
+    source, tag = f"{places['project']}/vllm", request.engine.tag
+    argv = ["pip", "install", f"vllm=={request.engine.vllm}"]
+    clone = ["git", "clone", "--depth", "1", "--branch", tag,
+             "https://github.com/vllm-project/vllm", source]
+    return argv, [
+        *_needs_environment(places["virtual_env"]),
+        "# pip must be the environment's own: any other writes into the home folder.",
+        'echo "pip: $(command -v pip)"',
+        *shell.command(argv),
+        *shell.command(["pip", "install", "huggingface_hub"]),
+        "# The kernel tuner is not in the wheel; it is run from the source of the same version.",
+        f"[ -d {shell.quote(source)} ] || {shlex.join(clone)}",
+        "python -c 'import vllm; print(vllm.__version__, vllm.__file__)'"]
+
+
+def _download(request: Request) -> tuple[list[str], list[str]]:
+    weights = request.weights
+    argv = ["hf", "download", weights.id, "--local-dir", request.located(weights)]
+    drafts = [draft for draft in request.model.drafts.values()
+              if request.hardware.vendor in draft.vendors]
+    lines = [*_needs_environment(request.places()["virtual_env"]), *shell.command(argv)]
+    for draft in drafts:
+        lines += shell.command(["hf", "download", draft.id, "--local-dir",
+                                request.located(draft)])
+    return argv, [*lines, "echo 'Download complete.'"]
+
+
+def _serve(request: Request, engine: Engine) -> tuple[list[str], list[str]]:
+    places = request.places()
+    host_file = f"{places['project']}/{SERVER_FILE}"
+    lines = _needs_environment(places["virtual_env"])
+    for name, value in engine.env.items():
+        if name in ("VIRTUAL_ENV", "PATH", "HF_HOME"):
+            continue
+        line = shell.export(name, value)
+        if name == "VLLM_TUNED_CONFIG_FOLDER":
+            line = f"if [ -d {shell.quote(value)} ]; then {line}; fi"
+        lines.append(line)
+    lines += ["# The other jobs, and you, find the server by this file.",
+              f"hostname > {shell.quote(host_file)}", *shell.command(engine.argv)]
+    return list(engine.argv), lines
+
+
+def _tune_moe(request: Request) -> tuple[list[str], list[str]]:
+    places = request.places()
+    role = request.recipe.roles["mixed"]
+    argv = ["python", f"{places['project']}/vllm/benchmarks/kernels/benchmark_moe.py",
+            "--model", request.located(request.weights), "--tp-size", str(role.tp),
+            "--enable-expert-parallel", "--dtype", "int4_w4a16", "--trust-remote-code", "--tune",
+            "--save-dir", places["tuning"]]
+    return argv, [*_needs_environment(places["virtual_env"]),
+                  f"mkdir -p {shell.quote(places['tuning'])}", *shell.command(argv),
+                  f"ls {shell.quote(places['tuning'])}"]
+
+
+def _benchmark(request: Request, command: Sequence[str]) -> tuple[list[str], list[str]]:
+    places = request.places()
+    at = command.index("--base-url") + 1
+    url, host_file = command[at], f"{places['project']}/{SERVER_FILE}"
+    port = url.rpartition(":")[2]
+    words: list[object] = [*command]
+    words[at] = shell.raw('"$SERVER_URL"')
+    return list(command), [
+        *_needs_environment(places["virtual_env"]),
+        f"SERVER_URL={shell.quote(url)}",
+        f"if [ -s {shell.quote(host_file)} ]; then",
+        f'    SERVER_URL="http://$(cat {shell.quote(host_file)}):{port}"', "fi",
+        *shell.command(words)]
+
+
+def _needs_environment(folder: str) -> list[str]:
+    return [f"if [ ! -d {shell.quote(folder)} ]; then",
+            f"    echo {shell.quote(f'{folder} is missing: submit 1_create_env.sbatch first.')} >&2",
+            "    exit 1", "fi"]
+
+
+def script(job: Job, modules: Sequence[str]) -> str:
+    """The text of one job's file."""
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in job.options),
+             "set -eo pipefail", 'cd "${SLURM_SUBMIT_DIR:-.}"',
+             "module purge || { echo 'module purge failed' >&2; exit 1; }",
+             *(f"module load {shell.quote(name)} || "
+               f"{{ echo {shell.quote(f'module load {name} failed')} >&2; exit 1; }}"
+               for name in modules)]
+    # Only what every job needs; a serving job adds its own variables in its body.
+    lines += [shell.export(name, job.env[name]) for name in ("VIRTUAL_ENV", "PATH", "HF_HOME")
+              if name in job.env]
+    return "\n".join([*lines, "", *job.body]) + "\n"

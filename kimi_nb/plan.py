@@ -1,0 +1,205 @@
+"""The plan: a recipe bound to a site, every placeholder filled. Values only; `build` makes it.
+
+    plan = build.plan("k2.5", "a3", "pd")
+    plan.engines[0].argv          # what is executed, as a list
+    plan.explain()                # every flag and variable: value, layer, reason, source
+    plan.as_json()                # the same bytes for the same inputs
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kimi_nb import params
+from kimi_nb.settings import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One ``vllm serve`` process.
+
+    ``rank`` is its first data parallel rank and ``ranks`` how many it runs; ``devices`` are the
+    node's own numbers; a headless engine has no ``http_port``; ``kv_port`` is the first port at
+    which its KV cache connector listens. ``env`` holds what is exported, ``argv`` what runs.
+    """
+
+    name: str
+    node: str
+    address: str
+    role: str
+    group: int
+    rank: int
+    ranks: int
+    dp_size: int
+    tp_size: int
+    devices: tuple[int, ...]
+    http_port: int | None
+    kv_port: int | None
+    rpc_port: int | None
+    side_channel_port: int | None
+    headless: bool
+    env: Mapping[str, str]
+    argv: tuple[str, ...]
+
+    @property
+    def url(self) -> str | None:
+        """Where its API answers, without a path; None for a headless engine."""
+        return None if self.http_port is None else f"http://{self.address}:{self.http_port}"
+
+
+@dataclass(frozen=True)
+class Router:
+    """The front door of a prefill-decode plan. ``workers`` are (role, url, engine name)."""
+
+    kind: str
+    node: str
+    host: str
+    port: int
+    workers: tuple[tuple[str, str, str], ...]
+    argv: tuple[str, ...]
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Container:
+    """The ``docker run`` of one node: ``env`` is what its script exports first."""
+
+    node: str
+    image: str
+    env: Mapping[str, str]
+    argv: tuple[str, ...]
+    runs_engine: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """One sbatch job. ``argv`` is its main command; ``body`` the lines of its script."""
+
+    name: str
+    file: str
+    after: str
+    options: tuple[str, ...]
+    env: Mapping[str, str]
+    argv: tuple[str, ...]
+    body: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ClientCommand:
+    """A command that talks to the service; with a ``sweep`` one run for each concurrency."""
+
+    name: str
+    title: str
+    env: Mapping[str, str]
+    argv: tuple[str, ...]
+    sweep: tuple[int, ...]
+    source: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of `Plan.explain`."""
+
+    role: str
+    kind: str
+    name: str
+    value: Any
+    layer: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """See the module. ``settings`` are by role: flags and variables with their layers."""
+
+    model: str
+    hardware: str
+    layout: str
+    scenario: str
+    variant: str
+    site: str
+    title: str
+    documented: bool
+    source: str
+    engine: str
+    engine_version: str
+    vllm_version: str
+    image: str
+    served_name: str
+    weights: str
+    devices_per_node: int
+    processes: str
+    install: str
+    transport: str
+    url: str
+    engines: tuple[Engine, ...]
+    router: Router | None
+    containers: tuple[Container, ...]
+    jobs: tuple[Job, ...]
+    clients: tuple[ClientCommand, ...]
+    features: Mapping[str, tuple[str, ...]]
+    host_tuning: tuple[tuple[str, str], ...]
+    secrets: Mapping[str, str]
+    errata: tuple[Mapping[str, Any], ...]
+    notes: tuple[str, ...]
+    edits: tuple[str, ...]
+    media: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, Mapping[str, Value]] = field(default_factory=dict, repr=False)
+    env: Mapping[str, Mapping[str, Value]] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """A word for folders: model, hardware, layout, and what is not the default."""
+        extra = [part for part in (self.variant if self.variant != "docker" else "",
+                                   self.scenario if self.scenario != "default" else "") if part]
+        return "-".join([self.model, self.hardware, self.layout, *extra])
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes in use, in the site's order."""
+        return tuple(dict.fromkeys(engine.node for engine in self.engines))
+
+    def of(self, node: str) -> tuple[Engine, ...]:
+        """The engines of one node."""
+        return tuple(engine for engine in self.engines if engine.node == node)
+
+    def explain(self) -> list[Setting]:
+        """Every flag and variable of every role with value, layer, reason and source."""
+        words = params.data("glossary")
+        rows = []
+        for kind, table, meaning in (("flag", self.flags, words["flags"]),
+                                     ("variable", self.env, words["env"])):
+            for role, values in table.items():
+                for name, value in values.items():
+                    text = value.reason or meaning.get(name) or meaning.get(name.split(".")[0], "")
+                    rows.append(Setting(role, kind, name, value.value, value.layer, value.source,
+                                        text))
+        return rows
+
+    def as_dict(self, files: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The plan as plain values; ``files`` are those of its bundle, by relative path."""
+        out = asdict(self)
+        for key in ("flags", "env"):
+            del out[key]
+        out["name"] = self.name
+        if self.router:
+            out["router"]["url"] = self.router.url
+            out["router"]["workers"] = [{"role": role, "url": url, "engine": name}
+                                        for role, url, name in self.router.workers]
+        for engine, shown in zip(self.engines, out["engines"], strict=True):
+            shown["url"] = engine.url
+        out["settings"] = [asdict(row) for row in self.explain()]
+        if files is not None:
+            out["files"] = dict(files)
+        return out
+
+    def as_json(self, files: Mapping[str, str] | None = None) -> str:
+        """`as_dict` as one JSON document."""
+        return json.dumps(self.as_dict(files), indent=2, ensure_ascii=False)
