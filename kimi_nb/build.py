@@ -22,9 +22,9 @@ from kimi_nb import (
     schema,
     topology,
 )
-from kimi_nb.errors import ParameterError, PlanError
-from kimi_nb.plan import Container, Engine, Job, Plan
-from kimi_nb.roles import Request, RolePlan, resolve
+from kimi_nb.errors import ParameterError, PlanError, choice
+from kimi_nb.plan import Container, Engine, InstallStep, Job, Launch, Plan
+from kimi_nb.roles import Request, RolePlan, fill, resolve
 from kimi_nb.settings import Value
 
 
@@ -112,7 +112,9 @@ def from_request(asked: Request) -> Plan:
         served_name=served, weights=asked.weights.id,
         devices_per_node=asked.hardware.devices.count, processes=recipe.processes,
         install=recipe.install, transport=site.transport, url=url or "", engines=placed,
-        router=fronted, containers=_containers(asked, placed),
+        router=fronted, launches=_launches(asked, placed),
+        containers=_containers(asked, placed), installs=_installs(asked),
+        modules=site.slurm.modules if site.slurm else (),
         jobs=_jobs(asked, placed, commands), clients=commands,
         features={role: plan.features for role, plan in roles.items()},
         host_tuning=_host_tuning(asked, first),
@@ -154,6 +156,47 @@ def _engines(asked: Request, roles: dict[str, RolePlan]
     built = tuple(engines.engine_of(asked, roles[place.group.role], place,
                                     *plain[place.group.role]) for place in places)
     return built, flags, env
+
+
+def _launches(asked: Request, placed: tuple[Engine, ...]) -> tuple[Launch, ...]:
+    """One call of the launcher for each node, where each rank is a process of its own."""
+    if asked.recipe.processes != "rank":
+        return ()
+    first: dict[str, Engine] = {}
+    count: dict[str, int] = {}
+    leader: dict[tuple[str, int], str] = {}
+    for engine in placed:
+        first.setdefault(engine.node, engine)
+        count[engine.node] = count.get(engine.node, 0) + 1
+        leader.setdefault((engine.role, engine.group), engine.address)
+    return tuple(Launch(node, (
+        "python", "launch_online_dp.py", "--dp-size", str(engine.dp_size),
+        "--tp-size", str(engine.tp_size), "--dp-size-local", str(count[node]),
+        "--dp-rank-start", str(engine.rank),
+        "--dp-address", leader[engine.role, engine.group],
+        "--dp-rpc-port", str(engine.rpc_port), "--vllm-start-port", str(engine.http_port),
+        "--devices", str(asked.hardware.devices.count))) for node, engine in first.items())
+
+
+def _installs(asked: Request) -> dict[str, tuple[InstallStep, ...]]:
+    """The ways to install the engine, filled; under SLURM the jobs do it."""
+    if asked.recipe.jobs:
+        return {}
+    return {name: install_steps(asked.hardware, asked.site, asked.engine, name)
+            for name in asked.hardware.installs}
+
+
+def install_steps(hardware: schema.Hardware, site: schema.Site, engine: catalog.Engine,
+                  method: str) -> tuple[InstallStep, ...]:
+    """The commands of one way to install, for this site and version."""
+    if method not in hardware.installs:
+        raise ParameterError(choice(f"way to install on {hardware.name}:", method,
+                                    hardware.installs))
+    words = {"image": containers.image(hardware, engine), "work": site.paths.work,
+             "version": engine.version, "vllm": engine.vllm}
+    return tuple(InstallStep(step.says, tuple(fill(word, words) for word in step.argv),
+                             fill(step.directory, words), dict(step.env))
+                 for step in hardware.installs[method])
 
 
 def _containers(asked: Request, placed: tuple[Engine, ...]) -> tuple[Container, ...]:

@@ -78,6 +78,24 @@ class Container:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """How the ranks of one node are started: a call of launch_online_dp.py."""
+
+    node: str
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class InstallStep:
+    """One command of an installation: what it does, where it runs, what it exports."""
+
+    says: str
+    argv: tuple[str, ...]
+    directory: str
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Job:
     """One sbatch job. ``argv`` is its main command; ``body`` the lines of its script."""
 
@@ -141,16 +159,18 @@ class Plan:
     url: str
     engines: tuple[Engine, ...]
     router: Router | None
+    launches: tuple[Launch, ...]
     containers: tuple[Container, ...]
+    installs: Mapping[str, tuple[InstallStep, ...]]
     jobs: tuple[Job, ...]
     clients: tuple[ClientCommand, ...]
     features: Mapping[str, tuple[str, ...]]
     host_tuning: tuple[tuple[str, str], ...]
     secrets: Mapping[str, str]
+    modules: tuple[str, ...]
     errata: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...]
     edits: tuple[str, ...]
-    media: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, Mapping[str, Value]] = field(default_factory=dict, repr=False)
     env: Mapping[str, Mapping[str, Value]] = field(default_factory=dict, repr=False)
 

@@ -24,7 +24,7 @@ ADDRESS = ("--dp-address", "192.0.2.10")
 # Each server leaves its own number and that of a grandchild, then waits to be stopped.
 SERVER = "sleep 300 & echo $$ $! > tmp.$4; mv tmp.$4 up.$4; wait"
 # The same examples every time, none stored.
-QUICK = settings(derandomize=True, database=None, deadline=None, max_examples=60)
+QUICK = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 spec = importlib.util.spec_from_file_location("launch_online_dp", SCRIPT)
@@ -32,37 +32,61 @@ launcher = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(launcher)
 
 
+class Run:
+    """One launcher; what it says goes to files, which can be read at any time and never block."""
+
+    def __init__(self, node, options, script, **popen):
+        self.files = [node.outputs / f"{len(node.runs)}.{stream}" for stream in ("out", "err")]
+        with open(self.files[0], "w") as out, open(self.files[1], "w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, str(script), *map(str, options)],
+                cwd=node.folder,
+                env=node.environ,
+                **{"stdout": out, "stderr": err, **popen},
+            )
+
+    def says(self, pattern):
+        """Wait until it has said so on stdout; the groups of the match."""
+        wait_for(lambda: re.search(pattern, self.files[0].read_text(), re.M))
+        return re.search(pattern, self.files[0].read_text(), re.M).groups()
+
+    def warns(self, text):
+        wait_for(lambda: text in self.files[1].read_text())
+
+    def send(self, signum):
+        self.process.send_signal(signum)
+
+    def end(self):
+        """Wait for it: exit code, stdout, stderr."""
+        code = self.process.wait(timeout=10)
+        return code, *(path.read_text() for path in self.files)
+
+
 class Node:
     """A folder with a template, and the launchers started in it."""
 
-    def __init__(self, folder):
-        folder.mkdir(exist_ok=True)
-        self.folder, self.started = folder, []
-        self.environ = {k: v for k, v in os.environ.items() if k != "KIMI_NB_DEVICES"}
+    def __init__(self, place):
+        self.folder, self.outputs, self.runs = place / "node", place / "outputs", []
+        self.folder.mkdir(parents=True)
+        self.outputs.mkdir()
+        theirs = ("KIMI_NB_DEVICES", "PYTHONUNBUFFERED")
+        self.environ = {k: v for k, v in os.environ.items() if k not in theirs}
 
     def template(self, body):
         (self.folder / "run_dp_template.sh").write_text(body + "\n")
 
     def start(self, *options, script=SCRIPT, **popen):
-        process = subprocess.Popen(
-            [sys.executable, str(script), *map(str, options)],
-            cwd=self.folder,
-            env=self.environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            **popen,
-        )
-        self.started.append(process)
-        return process
+        self.runs.append(Run(self, options, script, **popen))
+        return self.runs[-1]
 
-    def run(self, *options, **popen):
-        process = self.start(*options, **popen)
-        out, err = process.communicate(timeout=10)
-        return process.returncode, out, err
+    def run(self, *options, script=SCRIPT):
+        return self.start(*options, script=script).end()
 
     def text(self, name):
         return (self.folder / name).read_text()
+
+    def names(self):
+        return sorted(path.name for path in self.folder.iterdir())
 
     def pids(self, *ranks):
         """The processes of these ranks, servers and grandchildren, once they are up."""
@@ -71,10 +95,9 @@ class Node:
         return [int(pid) for rank in ranks for pid in self.text(f"up.{rank}").split()]
 
     def clear(self):
-        for process in self.started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+        for run in self.runs:
+            run.process.kill()
+            run.process.wait()
         for up in self.folder.glob("up.*"):  # only if a test failed is there anyone left
             for pid in map(int, up.read_text().split()):
                 if not is_gone(pid):
@@ -135,7 +158,7 @@ def test_the_seven_arguments_reach_the_template_in_order(node):
     assert code == 0
     assert node.text("args.4") == "7|0,1,2,3|9100|8|4|node-1.example.org|13389|4|"
     assert node.text("args.5") == "7|4,5,6,7|9101|8|5|node-1.example.org|13389|4|"
-    assert sorted(path.name for path in node.folder.glob("args.*")) == ["args.4", "args.5"]
+    assert node.names() == ["args.4", "args.5", "logs", "run_dp_template.sh"]
 
 
 def test_only_size_and_address_are_needed(node):
@@ -147,52 +170,85 @@ def test_only_size_and_address_are_needed(node):
     assert node.text("args.1") == "1|9001|2|1|192.0.2.10|12345|1|"
 
 
+def parsed(**options):
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    return launcher.parse([*words, *ADDRESS])
+
+
+@st.composite
+def possible(draw):
+    """The options of a node that can exist."""
+    dp, tp = draw(st.integers(1, 300)), draw(st.integers(1, 32))
+    local = draw(st.integers(1, dp))
+    port = draw(st.integers(1, 65536 - local))
+    rpc = draw(st.integers(1, 65535).filter(lambda rpc: not port <= rpc < port + local))
+    return parsed(
+        dp_size=dp,
+        tp_size=tp,
+        dp_size_local=local,
+        dp_rank_start=draw(st.integers(0, dp - local)),
+        vllm_start_port=port,
+        dp_rpc_port=rpc,
+        devices=local * tp + draw(st.integers(0, 3)),
+    )
+
+
+@QUICK
+@given(possible())
+def test_plan_gives_every_rank_its_own(args):
+    assert launcher.problems(args) == []
+    ranks, local, start = launcher.plan(args), args.dp_size_local, args.dp_rank_start
+    assert [rank.rank for rank in ranks] == list(range(start, start + local))
+    assert {rank.rank for rank in ranks} <= set(range(args.dp_size))
+    devices = [[int(device) for device in rank.devices.split(",")] for rank in ranks]
+    assert {len(those) for those in devices} == {args.tp_size}
+    used = sum(devices, [])
+    assert len(used) == len(set(used)) and set(used) <= set(range(args.devices))
+    ports = [rank.port for rank in ranks]
+    assert len(set(ports)) == local and args.dp_rpc_port not in ports
+    assert set(ports) <= set(range(1, 65536))
+
+
 @QUICK
 @given(
-    dp=st.integers(1, 300),
-    tp=st.integers(1, 64),
-    local=st.integers(1, 300),
-    start=st.integers(0, 299),
-    port=st.integers(1, 65535),
-    rpc=st.integers(1, 65535),
-    devices=st.none() | st.integers(1, 4096),
+    dp=st.integers(-1, 4),
+    tp=st.integers(-1, 3),
+    local=st.integers(-1, 5),
+    start=st.integers(-1, 4),
+    port=st.integers(-1, 3) | st.integers(65531, 65537),
+    rpc=st.integers(-1, 6) | st.integers(65531, 65537),
+    devices=st.integers(0, 9),
 )
-def test_plan_gives_every_rank_its_own(dp, tp, local, start, port, rpc, devices):
-    options = ["--dp-size", dp, "--tp-size", tp, "--dp-size-local", local, "--dp-rank-start", start]
-    options += ["--vllm-start-port", port, "--dp-rpc-port", rpc, *ADDRESS]
-    args = launcher.parse([*map(str, options)])
-    args.devices = devices
-    if launcher.problems(args):  # refused: then one of these, written independently, must hold
-        assert (
-            local > dp
-            or start + local > dp
-            or (devices is not None and local * tp > devices)
-            or port + local - 1 > 65535
-            or rpc in range(port, port + local)
-        )
-        return
-    ranks = launcher.plan(args)
-    assert [rank.rank for rank in ranks] == list(range(start, start + local))
-    assert set(rank.rank for rank in ranks) <= set(range(dp))
-    used = [int(device) for rank in ranks for device in rank.devices.split(",")]
-    assert len(used) == len(set(used)) == local * tp
-    assert devices is None or set(used) <= set(range(devices))
-    assert all(len(rank.devices.split(",")) == tp for rank in ranks)
-    ports = [rank.port for rank in ranks]
-    assert len(set(ports)) == local and rpc not in ports
-    assert set(ports) <= set(range(1, 65536))
+def test_what_cannot_exist_is_refused_and_nothing_else(dp, tp, local, start, port, rpc, devices):
+    args = parsed(
+        dp_size=dp,
+        tp_size=tp,
+        dp_size_local=local,
+        dp_rank_start=start,
+        vllm_start_port=port,
+        dp_rpc_port=rpc,
+        devices=devices,
+    )
+    exists = (
+        min(dp, tp, local, devices) >= 1
+        and start >= 0
+        and start + local <= dp
+        and local * tp <= devices
+        and 1 <= port <= port + local - 1 <= 65535
+        and 1 <= rpc <= 65535
+        and rpc not in range(port, port + local)
+    )
+    assert (launcher.problems(args) == []) == exists
 
 
 @QUICK
 @given(sizes=st.lists(st.integers(1, 8), min_size=1, max_size=6), tp=st.integers(1, 8))
 def test_plans_of_the_nodes_together_are_the_whole(sizes, tp):
-    dp, start, found = sum(sizes), 0, []
+    dp, found = sum(sizes), []
     for local in sizes:
-        args = ["--dp-size", dp, "--dp-size-local", local, "--dp-rank-start", start]
-        args = launcher.parse([*map(str, args), "--tp-size", str(tp), *ADDRESS])
+        args = parsed(dp_size=dp, dp_size_local=local, dp_rank_start=len(found), tp_size=tp)
         assert launcher.problems(args) == []
         found += [rank.rank for rank in launcher.plan(args)]
-        start += local
     assert found == list(range(dp))
 
 
@@ -215,6 +271,10 @@ REFUSED = {
     "devices": (
         "--dp-size 8 --tp-size 4 --devices 16",
         ["--dp-size-local 8", "8 ranks x tp 4 = 32 devices, this node has 16", "(--devices)"],
+    ),
+    "devices, one short": (
+        "--dp-size 2 --tp-size 2 --devices 3",
+        ["2 ranks x tp 2 = 4 devices, this node has 3"],
     ),
     "devices, none": ("--dp-size 1 --devices 0", ["--devices 0", "at least 1"]),
     "ports, past the end": (
@@ -251,7 +311,7 @@ def test_refused_before_anything_starts(node, options, parts):
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1 and err.startswith("launch_online_dp.py: error: ")
     assert [part for part in parts if part not in err] == []
-    assert [path.name for path in node.folder.iterdir()] == ["run_dp_template.sh"]
+    assert node.names() == ["run_dp_template.sh"]
 
 
 def test_each_error_has_its_line(node):
@@ -264,7 +324,7 @@ def test_each_error_has_its_line(node):
         "--tp-size",
         "--dp-address",
     ]
-    assert not list(node.folder.glob("started.*"))
+    assert node.names() == ["run_dp_template.sh"]
 
 
 BAD_ADDRESSES = ["", " ", "a b", "a;b", "$(id)", "`id`", "a|b", "a&b", "a>b", "h\n", "h\nx", "'h'"]
@@ -292,7 +352,7 @@ def test_address_refused_with_exit_code_2(node):
     code, out, err = node.run("--dp-size", 1, "--dp-address", "$(touch x)")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "--dp-address '$(touch x)'" in err
-    assert [path.name for path in node.folder.iterdir()] == ["run_dp_template.sh"]
+    assert node.names() == ["run_dp_template.sh"]
 
 
 @QUICK
@@ -310,7 +370,7 @@ def test_devices_of_the_node_from_the_environment(node):
     options = ("--dp-size", 3, "--tp-size", 2, *ADDRESS)
     node.environ["KIMI_NB_DEVICES"] = "4"
     code, _, err = node.run(*options)
-    assert code == 2 and not list(node.folder.glob("started.*"))
+    assert code == 2 and node.names() == ["run_dp_template.sh"]
     assert "3 ranks x tp 2 = 6 devices, this node has 4 (KIMI_NB_DEVICES)" in err
     node.environ["KIMI_NB_DEVICES"] = "all"
     code, _, err = node.run(*options)
@@ -341,7 +401,7 @@ def test_template_is_the_one_beside_the_script_then_the_one_in_the_folder(node, 
     beside.mkdir()
     script = shutil.copy(SCRIPT, beside)
     node.template("echo folder")
-    (tmp_path / "other.sh").write_text("echo other\n")
+    (node.folder / "other.sh").write_text("echo other\n")
     run = ("--dp-size", 1, *ADDRESS)
     assert node.run(*run, script=script)[0] == 0
     assert node.text("logs/rank_0.log") == "folder\n"
@@ -370,21 +430,18 @@ def test_one_log_a_rank_and_the_last_one_kept(node):
 def test_start_lines_sessions_and_a_log_that_is_written_at_once(node):
     """One line a rank; each leads a session of its own; a server's print is in the log at once."""
     node.template(f"exec {sys.executable} -c 'import time; print(\"hello\"); time.sleep(300)'")
-    process = node.start("--dp-size", 4, "--dp-size-local", 2, "--dp-rank-start", 2,
-                         "--tp-size", 2, *ADDRESS)  # fmt: skip
-    lines = [process.stdout.readline() for _ in range(2)]
-    pids = []
-    for line, expected in zip(lines, ["rank 2: devices 0,1 port 9000", "rank 3: devices 2,3 port"]):
-        assert line.startswith(expected)
-        pids.append(int(re.search(r" pid (\d+) ", line).group(1)))
-        log = node.folder / line.split(" log ")[1].strip()
-        assert log.samefile(node.folder / f"logs/rank_{expected[5]}.log")
-        wait_for(lambda log=log: log.read_text() == "hello\n")
-    assert [(os.getpgid(pid), os.getsid(pid)) for pid in pids] == [(pid, pid) for pid in pids]
-    process.terminate()
-    out, _ = process.communicate(timeout=10)
-    assert out == ""  # these two lines were all
-    assert_gone(pids)
+    run = node.start(
+        *("--dp-size", 4, "--dp-size-local", 2, "--dp-rank-start", 2, "--tp-size", 2, *ADDRESS)
+    )
+    first = run.says(r"^rank 2: devices 0,1 port 9000 pid (\d+) log (.+)$")
+    second = run.says(r"^rank 3: devices 2,3 port 9001 pid (\d+) log (.+)$")
+    assert [log for _, log in (first, second)] == ["./logs/rank_2.log", "./logs/rank_3.log"]
+    for pid, log in (first, second):
+        assert os.getpgid(int(pid)) == os.getsid(int(pid)) == int(pid)
+        wait_for(lambda log=log: node.text(log) == "hello\n")
+    run.send(signal.SIGTERM)
+    assert run.end()[1].count("\n") == 2  # these two lines were all
+    assert_gone([int(first[0]), int(second[0])])
 
 
 # --- the end of a rank ---------------------------------------------------------------------------
@@ -408,8 +465,8 @@ def test_a_failed_rank_stops_the_others(nodes):
         node.template(FAILING % (SERVER, last_words))
         node.start("--dp-size", 3, *ADDRESS)
     for node, (said, expected) in zip(nodes.made, cases.values()):
-        _, err = node.started[0].communicate(timeout=10)
-        assert node.started[0].returncode == expected
+        code, _, err = node.runs[0].end()
+        assert code == expected
         # servers and grandchildren of the others, and what the failed one had started
         assert_gone(node.pids(0, 1, 2))
         head, _, rest = err.partition("; last lines of ./logs/rank_1.log:\n")
@@ -433,16 +490,16 @@ def test_all_ended_well_is_exit_0(node):
 
 
 def test_a_rank_that_ends_well_leaves_the_others_running(node):
-    node.template("[ $4 = 0 ] && exit 0; until [ -e enough ]; do sleep 0.02; done; echo done")
-    process = node.start("--dp-size", 2, *ADDRESS)
-    note = process.stderr.readline()
-    assert note == "rank 0 ended with exit code 0; the others are kept running\n"
-    (_, line) = process.stdout.readline(), process.stdout.readline()
-    assert not is_gone(int(re.search(r"^rank 1: .* pid (\d+) ", line).group(1)))
-    assert process.poll() is None
+    node.template(
+        "[ $4 = 0 ] && exit 0; until [ -e enough ]; do sleep 0.02; done; sleep 0.5; echo done"
+    )
+    run, note = node.start("--dp-size", 2, *ADDRESS), "rank 0 ended with exit code 0; the others "
+    run.warns(note)
+    (pid,) = run.says(r"^rank 1: .* pid (\d+) ")
+    assert not is_gone(int(pid)) and run.process.poll() is None
     (node.folder / "enough").touch()
-    assert process.wait(timeout=10) == 0
-    assert process.stderr.read() == ""  # said once, and not of the last one
+    code, _, err = run.end()
+    assert (code, err) == (0, note + "are kept running\n")  # said once, and not of the last one
     assert node.text("logs/rank_1.log") == "done\n"
 
 
@@ -481,10 +538,10 @@ def test_a_signal_stops_every_rank(nodes):
     for node, signum in zip(nodes.made, signals):
         pids = node.pids(0, 1, 2)
         assert not any(map(is_gone, pids)) and len(pids) == 6
-        node.started[0].send_signal(signum)
+        node.runs[0].send(signum)
     for node, signum in zip(nodes.made, signals):
-        _, err = node.started[0].communicate(timeout=10)
-        assert node.started[0].returncode == 128 + signum
+        code, _, err = node.runs[0].end()
+        assert code == 128 + signum
         assert_gone(node.pids(0, 1, 2))
         assert "Traceback" not in err and "failed" not in err
 
@@ -492,11 +549,11 @@ def test_a_signal_stops_every_rank(nodes):
 def test_the_ranks_are_asked_first_and_given_time(node):
     """A server's own clean-up runs to its end within the grace."""
     node.template("trap 'sleep 0.5; echo clean; exit 0' TERM; touch up.$4; sleep 300 & wait")
-    process = node.start("--dp-size", 2, *ADDRESS)
+    run = node.start("--dp-size", 2, *ADDRESS)
     node.pids(0, 1)
-    process.terminate()
-    _, err = process.communicate(timeout=10)
-    assert process.returncode == 128 + signal.SIGTERM and "SIGKILL" not in err
+    run.send(signal.SIGTERM)
+    code, _, err = run.end()
+    assert code == 128 + signal.SIGTERM and "SIGKILL" not in err
     assert [node.text(f"logs/rank_{rank}.log") for rank in (0, 1)] == ["clean\n", "clean\n"]
 
 
@@ -506,27 +563,25 @@ STUBBORN = "trap '' TERM; " + SERVER
 
 def test_after_the_grace_they_are_killed(node):
     node.template(STUBBORN)
-    process = node.start("--dp-size", 2, *ADDRESS, "--grace", 1)
-    pids = node.pids(0, 1)
-    asked = time.monotonic()
-    process.terminate()
-    _, err = process.communicate(timeout=10)
+    run = node.start("--dp-size", 2, *ADDRESS, "--grace", 1)
+    pids, asked = node.pids(0, 1), time.monotonic()
+    run.send(signal.SIGTERM)
+    code, _, err = run.end()
     assert time.monotonic() - asked >= 1
-    assert process.returncode == 128 + signal.SIGTERM
+    assert code == 128 + signal.SIGTERM
     assert "rank 0: SIGKILL to" in err and "rank 1: SIGKILL to" in err
     assert_gone(pids)
 
 
 def test_a_second_signal_kills_at_once(node):
     node.template(STUBBORN)
-    process = node.start("--dp-size", 2, *ADDRESS, "--grace", 300)
+    run = node.start("--dp-size", 2, *ADDRESS, "--grace", 300)
     pids = node.pids(0, 1)
-    process.terminate()
-    assert any("rank 1: SIGTERM to" in line for line in process.stderr)  # it waits, 300 s
+    run.send(signal.SIGTERM)
+    run.warns("rank 1: SIGTERM to")
     assert not any(map(is_gone, pids))
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
-    assert process.returncode == 128 + signal.SIGTERM
+    run.send(signal.SIGINT)
+    assert run.end()[0] == 128 + signal.SIGTERM
     assert_gone(pids)
 
 
@@ -539,36 +594,36 @@ def test_stubborn_ranks_of_a_failed_run_are_killed_too(node):
 
 def test_nohup_is_respected(node):
     node.template(SERVER)
-    process = node.start(
+    run = node.start(
         *("--dp-size", 1, *ADDRESS),
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
     pids = node.pids(0)
-    process.send_signal(signal.SIGHUP)
-    process.terminate()
-    process.communicate(timeout=10)
-    assert process.returncode == 128 + signal.SIGTERM  # the first that counted
+    run.send(signal.SIGHUP)
+    run.send(signal.SIGTERM)
+    assert run.end()[0] == 128 + signal.SIGTERM  # the first that counted
     assert_gone(pids)
 
 
 def test_the_ranks_end_with_a_launcher_that_is_killed(node):
     node.template("echo $$ > tmp.$4; mv tmp.$4 up.$4; exec sleep 300")
-    process = node.start("--dp-size", 2, *ADDRESS)
+    run = node.start("--dp-size", 2, *ADDRESS)
     pids = node.pids(0, 1)
-    process.kill()
-    process.wait(timeout=10)
+    run.send(signal.SIGKILL)
+    assert run.end()[0] == -signal.SIGKILL
     wait_for(lambda: all(map(is_gone, pids)))
 
 
 def test_a_closed_terminal_does_not_end_the_ranks(node):
     """`launch_online_dp.py | head -1` is no reason to stop serving, nor to exit with an error."""
     node.template("until [ -e enough ]; do sleep 0.02; done; touch ended.$4")
-    process = node.start("--dp-size", 2, *ADDRESS)
-    process.stdout.close()
-    process.stderr.close()
+    reader, writer = os.pipe()
+    run = node.start("--dp-size", 2, *ADDRESS, stdout=writer, stderr=writer)
+    os.close(writer)
+    os.close(reader)
     (node.folder / "enough").touch()
-    assert process.wait(timeout=10) == 0
-    assert (node.folder / "ended.0").exists() and (node.folder / "ended.1").exists()
+    assert run.end()[0] == 0
+    assert {"ended.0", "ended.1"} <= set(node.names())
 
 
 # --- a start that fails --------------------------------------------------------------------------

@@ -1,0 +1,249 @@
+"""The plan as files that a person could run by hand.
+
+    files = scripts.files(plan)      # {'a3-0/serve.sh': '#!/bin/bash...', ...}
+
+Pure: text in, text out; `bundle.write` puts it on a disk.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from kimi_nb import clients, jobs, params, shell
+from kimi_nb.plan import Container, Engine, Launch, Plan
+
+# What launch_online_dp.py hands to the template, by the flag whose value it is.
+POSITIONS = {"--port": 2, "--data-parallel-size": 3, "--data-parallel-rank": 4,
+             "--data-parallel-address": 5, "--data-parallel-rpc-port": 6,
+             "--tensor-parallel-size": 7}
+_STATIC = {"quantization-target": "edit_quantization_target.py"}
+
+
+@functools.cache
+def static(name: str) -> str:
+    """A script that is the same for every plan (kimi_nb/data/bundle)."""
+    return (params.PACKAGE / "data" / "bundle" / name).read_text(encoding="utf-8")
+
+
+def files(plan: Plan) -> dict[str, str]:
+    """Every file of the bundle by its relative path, in a fixed order."""
+    out: dict[str, str] = {}
+    containers = {container.node: container for container in plan.containers}
+    launches = {launch.node: launch for launch in plan.launches}
+    by_node: dict[str, list[Engine]] = {}
+    for engine in plan.engines:
+        by_node.setdefault(engine.node, []).append(engine)
+    for node, engines in by_node.items():
+        mine = _node_files(plan, engines, containers.get(node), launches.get(node))
+        out |= {f"{node}/{name}": text for name, text in mine.items()}
+    out |= {f"jobs/{job.file}": jobs.script(job, plan.modules) for job in plan.jobs}
+    out |= {f"install/{name}.sh": _install(plan, name) for name in plan.installs}
+    out |= _clients(plan)
+    out["README.md"] = _readme(plan, list(by_node))
+    out["plan.json"] = plan.as_json() + "\n"
+    return out
+
+
+def _node_files(plan: Plan, engines: list[Engine], container: Container | None,
+                launch: Launch | None) -> dict[str, str]:
+    """What one node needs, by name."""
+    first = engines[0]
+    out: dict[str, str] = {}
+    if plan.host_tuning:
+        out["host_tuning.sh"] = _host_tuning(plan.host_tuning)
+    for edit in plan.edits:
+        out[_STATIC[edit]] = static(_STATIC[edit])
+    if container is not None:
+        out["docker_run.sh"] = _docker_run(plan, container)
+    if launch is not None:
+        out["launch_online_dp.py"] = static("launch_online_dp.py")
+        out["run_dp_template.sh"] = _template(plan, first)
+        out["launch.sh"] = _launch(engines, launch)
+    elif not plan.jobs and not (container and container.runs_engine):
+        out["serve.sh"] = _serve(plan, first)
+    if plan.router and plan.router.node == first.node:
+        out["proxy.sh"] = _proxy(plan)
+    out["README.md"] = _node_readme(plan, first, list(out))
+    return out
+
+
+@functools.lru_cache(maxsize=8)
+def _host_tuning(tuning: tuple[tuple[str, str], ...]) -> str:
+    lines = []
+    for name, value in tuning:
+        if name == "governor":
+            # The glob stays outside quotes: one file for each core.
+            files = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
+            lines += [f"if compgen -G '{files}' > /dev/null; then",
+                      f"    echo {shell.quote(value)} | tee {files} > /dev/null", "else",
+                      "    echo 'No CPU frequency control here: the governor stays as it is.'",
+                      "fi"]
+        else:
+            lines += shell.command(["sysctl", "-w", f"{name}={value}"])
+    return shell.script(["Host settings for steady latency. Run as root on the host, once after",
+                         "each start of the machine; they are gone after a restart."], lines)
+
+
+def _exports(env: Mapping[str, str], secrets: Mapping[str, str]) -> list[str]:
+    lines = []
+    for name, value in env.items():
+        line = shell.export(name, value)
+        if name == "LD_PRELOAD":
+            # A preload that is missing makes every command complain; it is only a speed-up.
+            line = f"if [ -e {shell.quote(value)} ]; then {line}; fi"
+        lines.append(line)
+    return lines + _secrets(secrets)
+
+
+def _secrets(secrets: Mapping[str, str]) -> list[str]:
+    """Secrets come from the caller's environment, by name; no value is ever written."""
+    return [f'export {name}="${{{source}:?set {source} before you start}}"'
+            for name, source in secrets.items()]
+
+
+def _serve(plan: Plan, engine: Engine) -> str:
+    argv = ["exec", *engine.argv]
+    return shell.script([f"{plan.title}.", f"Engine {engine.name} on {engine.node} "
+                         f"({engine.address}), {plan.engine} {plan.engine_version}."],
+                        [*_exports(engine.env, plan.secrets), "", *shell.command(argv)])
+
+
+def _template(plan: Plan, engine: Engine) -> str:
+    """The script of one rank; launch_online_dp.py fills in $1 to $7."""
+    words: list[object] = ["exec", *engine.argv]
+    for i, word in enumerate(words[:-1]):
+        if word in POSITIONS:
+            words[i + 1] = shell.raw(f'"${POSITIONS[word]}"')
+    visible = _visible(engine)
+    env = {name: value for name, value in engine.env.items() if name != visible}
+    lines = [*_exports(env, plan.secrets), f'export {visible}="$1"', "", *shell.command(words)]
+    return shell.script(
+        [f"{plan.title}.", f"One {engine.role} rank on {engine.node} ({engine.address}).",
+         "$1 devices, $2 port, $3 ranks in all, $4 this rank, $5 address and $6 port where the",
+         "ranks meet, $7 devices a rank: launch_online_dp.py gives them."], lines)
+
+
+def _visible(engine: Engine) -> str:
+    return next(name for name in reversed(engine.env) if name.endswith("VISIBLE_DEVICES"))
+
+
+def _launch(engines: list[Engine], launch: Launch) -> str:
+    ranks = f"{engines[0].rank} to {engines[-1].rank}" if len(engines) > 1 else f"{engines[0].rank}"
+    return shell.script([f"Start the {engines[0].role} ranks {ranks} of {launch.node}."],
+                        ['cd "$(dirname "$0")"', *shell.command(["exec", *launch.argv])])
+
+
+def _docker_run(plan: Plan, container: Container) -> str:
+    words: list[object] = list(container.argv)
+    passed = [word for name in sorted({*plan.secrets, *plan.secrets.values()})
+              for word in ("-e", name)]
+    if container.runs_engine:
+        at = words.index(container.image)
+        words[at:at] = passed
+        return shell.script([f"{plan.title}.", f"The engine on {container.node}, in its image."],
+                            [*_secrets(plan.secrets), *shell.command(["exec", *words])])
+    end = len(words) - 3  # -it IMAGE bash
+    words[end:] = [*passed, shell.raw('${tty[@]+"${tty[@]}"}'), shell.raw('"$IMAGE"'),
+                   shell.raw('"${@:-bash}"')]
+    lines = [shell.export("IMAGE", container.env["IMAGE"]), "tty=()",
+             "if [ -t 0 ]; then tty=(-it); fi", *shell.command(["exec", *words])]
+    return shell.script([f"The container of {container.node}: a shell, or the command given.",
+                         "    ./docker_run.sh", "    ./docker_run.sh bash /path/to/serve.sh"],
+                        lines)
+
+
+def _proxy(plan: Plan) -> str:
+    router = plan.router
+    assert router is not None
+    source = ("The program is in the repository of vllm-ascend, examples/disaggregated_prefill_v1; "
+              "run this beside it." if router.kind == "upstream" else "pip install vllm-router")
+    return shell.script([f"The front door: {router.url}. {source}"],
+                        shell.command(["exec", *router.argv]))
+
+
+def _install(plan: Plan, name: str) -> str:
+    lines: list[str] = []
+    for step in plan.installs[name]:
+        text = shell.command(step.argv)
+        if step.env:
+            text[0] = " ".join(f"{key}={shell.quote(value)}" for key, value in step.env.items()) \
+                + f" {text[0]}"
+        if step.directory:
+            text = [f"(cd {shell.quote(step.directory)} && {text[0]}", *text[1:]]
+            text[-1] += ")"
+        lines += [f"# {step.says}", *text, ""]
+    return shell.script([f"{plan.engine} {plan.engine_version} by {name}, on every node."], lines)
+
+
+def _clients(plan: Plan) -> dict[str, str]:
+    chat: list[object] = list(clients.curl(plan.url, plan.served_name))
+    if plan.secrets:
+        source = plan.secrets["VLLM_API_KEY"]
+        chat[3:3] = ["-H", shell.raw(f'"Authorization: Bearer ${source}"')]
+    out = {"client/chat.sh": shell.script(
+        ["One chat completion; OK is HTTP 200 and JSON with choices."], shell.command(chat))}
+    for client in plan.clients:
+        exports = [shell.export(name, value) for name, value in client.env.items()]
+        if client.sweep:
+            words: list[object] = list(client.argv)
+            words[words.index("--num-prompts") + 1] = shell.raw('"$((concurrency * 10))"')
+            words[words.index("--max-concurrency") + 1] = shell.raw('"$concurrency"')
+            body = [f"for concurrency in {' '.join(map(str, client.sweep))}; do",
+                    *(f"    {line}" for line in shell.command(words)), "done"]
+        else:
+            body = shell.command(client.argv)
+        out[f"client/{client.name}.sh"] = shell.script([f"{client.title}."], [*exports, *body])
+    return out
+
+
+_STEPS = {
+    "host_tuning.sh": "as root on the host, once after each start of the machine",
+    "edit_quantization_target.py": "once for the weights: `python edit_quantization_target.py "
+                                   "apply FOLDER` (`revert` undoes it)",
+    "docker_run.sh": "opens the container; run what follows inside it",
+    "serve.sh": "starts the engine",
+    "launch.sh": "starts every rank of this node with launch_online_dp.py and "
+                 "run_dp_template.sh; one log for each rank in `logs/`",
+    "proxy.sh": "starts the front door, when every engine answers",
+}
+
+
+def _node_readme(plan: Plan, first: Engine, names: list[str]) -> str:
+    steps = [(name, _STEPS[name]) for name in _STEPS if name in names]
+    lines = [f"# {first.node} ({first.address})", "",
+             f"{plan.title}: this node is {first.role}.", "", "Run in this order:", ""]
+    for number, (name, text) in enumerate(steps, start=1):
+        if name == "docker_run.sh" and "serve.sh" not in names and "launch.sh" not in names:
+            text = "starts the engine in its image"
+        lines.append(f"{number}. `{name}`: {text}.")
+    if plan.jobs:
+        lines.append("The jobs in `../jobs` start the engine here.")
+    return "\n".join(lines) + "\n"
+
+
+def _readme(plan: Plan, nodes: list[str]) -> str:
+    shown = nodes if len(nodes) <= 16 else [*nodes[:16], "..."]
+    lines = [f"# {plan.name}", "", f"{plan.title}.", "",
+             f"- Engine: {plan.engine} {plan.engine_version} (vLLM {plan.vllm_version})",
+             f"- Site: {plan.site}, {len(nodes)} node{'s' * (len(nodes) > 1)}: {', '.join(shown)}",
+             f"- Front door: {plan.url}, model name {plan.served_name}",
+             f"- Source: {plan.source}{'' if plan.documented else ' (not documented)'}", ""]
+    if plan.jobs:
+        lines += ["Submit in this order, each after the one it needs:", ""]
+        lines += [f"{i}. `sbatch jobs/{job.file}`" + (f" (after {job.after})" if job.after else "")
+                  for i, job in enumerate(plan.jobs, start=1)]
+    else:
+        lines += ["1. `install/`: one way to install, on every node.",
+                  "2. Copy each node's folder to that node and follow its README.md; "
+                  "start all nodes of a group within a few minutes of each other."]
+        if plan.router:
+            lines.append(f"3. `{plan.router.node}/proxy.sh`, when every engine answers.")
+    lines += ["", "Then `client/chat.sh`; OK is HTTP 200 and JSON with choices.", ""]
+    if plan.secrets:
+        names = ", ".join(sorted(set(plan.secrets.values())))
+        lines += [f"Secrets are read from the environment: set {names} on every node.", ""]
+    if plan.errata:
+        lines += ["Differences from the document, each with its reason:", ""]
+        lines += [f"- {entry['id']}: {entry['uses']}" for entry in plan.errata]
+    return "\n".join(lines).rstrip() + "\n"
