@@ -1,0 +1,23 @@
+"""Serve Moonshot Kimi with vLLM: one plan from three parameter files, checked and written out.
+
+    import kimi_nb
+    run = kimi_nb.start(hw="a3", model="k2.5")
+    plan = run.plan("pd")
+
+Names are loaded when they are first used, so that ``import kimi_nb`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+_PUBLIC = {"start": "start", "Run": "run", "KimiError": "errors", "Plan": "plan"}
+__all__ = ["KimiError", "Plan", "Run", "__version__", "start"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(f"kimi_nb.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module 'kimi_nb' has no attribute '{name}'")

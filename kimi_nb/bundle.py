@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from kimi_nb.errors import WriteError
+from kimi_nb import show
+from kimi_nb.errors import ParameterError, WriteError, choice
 
 _MARK = "plan.json"
 
@@ -99,3 +102,43 @@ def unified(before: Mapping[str, str], after: Mapping[str, str], most: int = 200
                                           f"before/{name}", f"after/{name}", lineterm="", n=1)
     more = [f"... {len(lines) - most} more lines"] if len(lines) > most else []
     return "\n".join(lines[:most] + more)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle on the disk and what changed against the one before."""
+
+    folder: Path
+    files: dict[str, str]
+    changes: dict[str, str]
+
+    def faults(self) -> list[str]:
+        """What ``bash -n`` finds wrong with the scripts; nothing is run. OK is []."""
+        names = [name for name in self.files if name.endswith((".sh", ".sbatch"))]
+        out = []
+        for name in names:
+            done = subprocess.run(["bash", "-n", str(self.folder / name)], capture_output=True,
+                                  text=True, check=False)
+            if done.returncode:
+                out.append(done.stderr.strip())
+        return out
+
+    def show(self, name: str) -> show.Text:
+        """One file as it is on the disk."""
+        if name not in self.files:
+            raise ParameterError(choice("file of the bundle", name, self.files))
+        return show.Text(name, self.files[name])
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    __repr__ = __str__
+
+    def _table(self) -> show.Table:
+        return show.Table(f"{len(self.files)} files in {self.folder}", ("file", "lines", "against "
+                          "the last bundle"), tuple(
+            (name, text.count("\n"), self.changes.get(name, "as before"))
+            for name, text in self.files.items()))

@@ -144,13 +144,20 @@ class Container(Table):
 
 
 class Check(Table):
-    """One look at a node before anything starts (notebook 01)."""
+    """One look at a node before anything starts (notebook 01).
+
+    ``pattern`` must be found in what ``argv`` prints; ``least_gb`` is the least GB that its last
+    number, in bytes, may be. ``needs`` says when it can run at all: where the tool is, where
+    the file (the last word) is, or only on a node of the site.
+    """
 
     title: str
     argv: tuple[str, ...]
     expect: str
     pattern: str = ""
+    least_gb: str = ""
     each: Literal["node", "device", "peer"] = "node"
+    needs: Literal["tool", "file", "node"] = "tool"
     layouts: tuple[Layout, ...] = LAYOUTS
     source: str = ""
 

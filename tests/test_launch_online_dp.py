@@ -58,8 +58,8 @@ class Run:
 
     def end(self):
         """Wait for it: exit code, stdout, stderr."""
-        code = self.process.wait(timeout=10)
-        return code, *(path.read_text() for path in self.files)
+        wait_for(lambda: self.process.poll() is not None)
+        return self.process.returncode, *(path.read_text() for path in self.files)
 
 
 class Node:
@@ -178,7 +178,7 @@ def parsed(**options):
 @st.composite
 def possible(draw):
     """The options of a node that can exist."""
-    dp, tp = draw(st.integers(1, 300)), draw(st.integers(1, 32))
+    dp, tp = draw(st.integers(1, 64)), draw(st.integers(1, 16))
     local = draw(st.integers(1, dp))
     port = draw(st.integers(1, 65536 - local))
     rpc = draw(st.integers(1, 65535).filter(lambda rpc: not port <= rpc < port + local))
@@ -365,6 +365,16 @@ def test_no_address_has_a_meaning_for_a_shell(good, at, bad):
     assert not launcher.is_address(good[:at] + bad + good[at:])
 
 
+def test_the_option_goes_before_the_environment(monkeypatch):
+    monkeypatch.setenv("KIMI_NB_DEVICES", "4")
+    assert launcher.problems(parsed(dp_size=6, devices=6)) == []
+    assert len(launcher.problems(parsed(dp_size=6))) == 1
+    monkeypatch.setenv("KIMI_NB_DEVICES", "")
+    assert launcher.problems(parsed(dp_size=6)) == []
+    monkeypatch.delenv("KIMI_NB_DEVICES")
+    assert launcher.problems(parsed(dp_size=6)) == []  # nobody said: no upper bound
+
+
 def test_devices_of_the_node_from_the_environment(node):
     node.template("touch started.$4")
     options = ("--dp-size", 3, "--tp-size", 2, *ADDRESS)
@@ -376,9 +386,6 @@ def test_devices_of_the_node_from_the_environment(node):
     code, _, err = node.run(*options)
     assert code == 2 and err.count("\n") == 1
     assert "KIMI_NB_DEVICES: 'all' found, a whole number is allowed" in err
-    node.environ["KIMI_NB_DEVICES"] = "4"
-    node.template("true")
-    assert node.run(*options, "--devices", 6)[0] == 0  # the option is asked first
 
 
 def test_unreadable_template_and_log_folder(node, monkeypatch):
@@ -396,35 +403,35 @@ def test_unreadable_template_and_log_folder(node, monkeypatch):
 
 
 # --- which template ------------------------------------------------------------------------------
-def test_template_is_the_one_beside_the_script_then_the_one_in_the_folder(node, tmp_path):
-    beside = tmp_path / "bundle"
-    beside.mkdir()
-    script = shutil.copy(SCRIPT, beside)
-    node.template("echo folder")
-    (node.folder / "other.sh").write_text("echo other\n")
-    run = ("--dp-size", 1, *ADDRESS)
-    assert node.run(*run, script=script)[0] == 0
-    assert node.text("logs/rank_0.log") == "folder\n"
-    (beside / "run_dp_template.sh").write_text("echo beside\n")
-    assert node.run(*run, script=script)[0] == 0
-    assert node.text("logs/rank_0.log") == "beside\n"
-    assert node.run(*run, "--template", "other.sh", script=script)[0] == 0
-    assert node.text("logs/rank_0.log") == "other\n"
+def test_template_is_the_one_beside_the_script_then_the_one_in_the_folder(nodes):
+    for node, expected in zip(nodes(3), ["folder", "beside", "other"]):
+        bundle = node.folder / "bundle"
+        bundle.mkdir()
+        node.template("echo folder")
+        (node.folder / "other.sh").write_text("echo other\n")
+        if expected != "folder":
+            (bundle / "run_dp_template.sh").write_text("echo beside\n")
+        chosen = ("--template", "other.sh") if expected == "other" else ()
+        node.start("--dp-size", 1, *ADDRESS, *chosen, script=shutil.copy(SCRIPT, bundle))
+    for node, expected in zip(nodes.made, ["folder", "beside", "other"]):
+        assert node.runs[0].end()[0] == 0
+        assert node.text("logs/rank_0.log") == expected + "\n"
 
 
 # --- logs, start lines, sessions -----------------------------------------------------------------
 def test_one_log_a_rank_and_the_last_one_kept(node):
     node.template('echo "out of $4"; echo "err of $4" >&2')
-    run = ("--dp-size", 4, "--dp-size-local", 2, "--dp-rank-start", 2, *ADDRESS)
-    assert node.run(*run, "--log-dir", "a/b")[0] == 0
-    assert node.text("a/b/rank_2.log") == "out of 2\nerr of 2\n"
-    assert node.text("a/b/rank_3.log") == "out of 3\nerr of 3\n"
-    node.template("echo again")
-    assert node.run(*run, "--log-dir", "a/b")[0] == 0
-    assert node.text("a/b/rank_2.log") == "again\n"
-    assert node.text("a/b/rank_2.log.1") == "out of 2\nerr of 2\n"
-    names = sorted(path.name for path in (node.folder / "a/b").iterdir())
-    assert names == ["rank_2.log", "rank_2.log.1", "rank_3.log", "rank_3.log.1"]
+    logs = node.folder / "a" / "b"
+    logs.mkdir(parents=True)
+    (logs / "rank_2.log").write_text("before\n" * 100)
+    (logs / "rank_2.log.1").write_text("long ago\n")
+    options = ("--dp-size", 4, "--dp-size-local", 2, "--dp-rank-start", 2, "--log-dir", "a/b")
+    assert node.run(*options, *ADDRESS)[0] == 0
+    assert {path.name: path.read_text() for path in logs.iterdir()} == {
+        "rank_2.log": "out of 2\nerr of 2\n",
+        "rank_2.log.1": "before\n" * 100,
+        "rank_3.log": "out of 3\nerr of 3\n",
+    }
 
 
 def test_start_lines_sessions_and_a_log_that_is_written_at_once(node):
@@ -546,29 +553,25 @@ def test_a_signal_stops_every_rank(nodes):
         assert "Traceback" not in err and "failed" not in err
 
 
-def test_the_ranks_are_asked_first_and_given_time(node):
-    """A server's own clean-up runs to its end within the grace."""
-    node.template("trap 'sleep 0.5; echo clean; exit 0' TERM; touch up.$4; sleep 300 & wait")
-    run = node.start("--dp-size", 2, *ADDRESS)
-    node.pids(0, 1)
-    run.send(signal.SIGTERM)
-    code, _, err = run.end()
-    assert code == 128 + signal.SIGTERM and "SIGKILL" not in err
-    assert [node.text(f"logs/rank_{rank}.log") for rank in (0, 1)] == ["clean\n", "clean\n"]
-
-
 # An ignored signal stays ignored in what is started: nobody here ends on SIGTERM.
 STUBBORN = "trap '' TERM; " + SERVER
 
 
-def test_after_the_grace_they_are_killed(node):
-    node.template(STUBBORN)
-    run = node.start("--dp-size", 2, *ADDRESS, "--grace", 1)
-    pids, asked = node.pids(0, 1), time.monotonic()
-    run.send(signal.SIGTERM)
-    code, _, err = run.end()
-    assert time.monotonic() - asked >= 1
-    assert code == 128 + signal.SIGTERM
+def test_the_ranks_are_asked_first_given_time_and_then_killed(nodes):
+    polite, stubborn = nodes(2)
+    polite.template("trap 'sleep 0.5; echo clean; exit 0' TERM; touch up.$4; sleep 300 & wait")
+    stubborn.template(STUBBORN)
+    polite.start("--dp-size", 2, *ADDRESS)
+    stubborn.start("--dp-size", 2, *ADDRESS, "--grace", 1)
+    polite.pids(0, 1)
+    pids, asked = stubborn.pids(0, 1), time.monotonic()
+    for node in nodes.made:
+        node.runs[0].send(signal.SIGTERM)
+    code, _, err = polite.runs[0].end()
+    assert code == 128 + signal.SIGTERM and "SIGKILL" not in err
+    assert [polite.text(f"logs/rank_{rank}.log") for rank in (0, 1)] == ["clean\n", "clean\n"]
+    code, _, err = stubborn.runs[0].end()
+    assert code == 128 + signal.SIGTERM and time.monotonic() - asked >= 1
     assert "rank 0: SIGKILL to" in err and "rank 1: SIGKILL to" in err
     assert_gone(pids)
 

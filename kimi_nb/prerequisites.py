@@ -1,0 +1,150 @@
+"""Looks at a node before anything starts. Reads only; nothing is changed.
+
+    for check in prerequisites.checks(request):
+        result = prerequisites.look(check)      # pass, fail, or skipped with the reason
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kimi_nb import schema, show
+from kimi_nb.roles import fill
+
+Runner = Callable[[Sequence[str]], tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """One command that looks at a node, filled in: what it is for, what OK is."""
+
+    name: str
+    title: str
+    argv: tuple[str, ...]
+    expect: str
+    pattern: str
+    least_gb: int
+    needs: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came of a look. ``status``: pass, fail or skipped; ``found``: what was seen, or why
+    it was skipped."""
+
+    look: Look
+    status: str
+    found: str
+
+
+def looks(hardware: schema.Hardware, site: schema.Site, weights: schema.Weights,
+          layout: str) -> Iterator[Look]:
+    """Every look for this plan, one for each device or peer where the check says so."""
+    folder = (f"{site.paths.models}/{weights.directory}" if site.paths.models
+              else site.paths.cache)
+    words = {"weights_folder": folder, "weights_gb": str(weights.size_gb or 0),
+             "devices": str(hardware.devices.count)}
+    for name, check in hardware.checks.items():
+        if layout not in check.layouts:
+            continue
+        over: list[dict[str, str]] = [{}]
+        if check.each == "device":
+            over = [{"device": str(number)} for number in range(hardware.devices.count)]
+        elif check.each == "peer":
+            over = [{"peer": node.address} for node in site.nodes]
+        for extra in over:
+            here = words | extra
+            yield Look(name=" ".join([name, *extra.values()]), title=check.title,
+                       argv=tuple(fill(word, here) for word in check.argv),
+                       expect=fill(check.expect, here), pattern=check.pattern,
+                       least_gb=int(fill(check.least_gb, here) or 0), needs=check.needs,
+                       source=check.source)
+
+
+def look(asked: Look, site: schema.Site, here: bool, runner: Runner | None = None) -> Seen:
+    """Run one look where it can run. ``here``: whether this machine is a node of the site."""
+    why = _skip(asked, site, here)
+    if why:
+        return Seen(asked, "skipped", f"{why}; would have run: {shlex.join(asked.argv)}")
+    code, text = (runner or run)(asked.argv)
+    shown = " ".join(text.split())[:160]
+    if code:
+        return Seen(asked, "fail", f"exit code {code}: {shown}")
+    if asked.least_gb:
+        numbers = re.findall(r"\d+", text)
+        free = int(numbers[-1]) // 10**9 if numbers else 0
+        return Seen(asked, "pass" if free >= asked.least_gb else "fail",
+                    f"{free} GB free, {asked.least_gb} GB wanted")
+    good = re.search(asked.pattern, text, re.MULTILINE) if asked.pattern else True
+    return Seen(asked, "pass" if good else "fail", shown)
+
+
+def _skip(asked: Look, site: schema.Site, here: bool) -> str:
+    if asked.needs == "node" and not here:
+        return f"this machine is not a node of the site {site.name}"
+    if asked.needs == "file" and not Path(asked.argv[-1]).exists():
+        return f"{asked.argv[-1]} is not on this machine"
+    if shutil.which(asked.argv[0]) is None:
+        return f"{asked.argv[0]} is not on this machine"
+    return ""
+
+
+def run(argv: Sequence[str], seconds: float = 30) -> tuple[int, str]:
+    """(exit code, what it printed); 124 after ``seconds``, as timeout(1) has it."""
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return 124, f"no answer within {seconds:g} s"
+    except OSError as error:
+        return 126, str(error)
+    return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+def is_node(site: schema.Site) -> bool:
+    """Whether this machine is a node of the site: it can bind one of the site's addresses, or
+    bears the name of a node."""
+    name = socket.gethostname()
+    return any(node.name == name or _is_local(node.address) for node in site.nodes)
+
+
+def _is_local(address: str) -> bool:
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address, 0, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(where)
+    except OSError:
+        return False
+    return True
+
+
+def counts(seen: Sequence[Seen]) -> dict[str, int]:
+    """How many looks passed, failed and were skipped."""
+    return {status: sum(one.status == status for one in seen)
+            for status in ("pass", "fail", "skipped")}
+
+
+def table(seen: Sequence[Seen]) -> show.Table:
+    """A row for each look; those of one check that were all skipped share a row."""
+    rows: list[tuple[str, ...]] = []
+    by_check: dict[str, list[Seen]] = {}
+    for one in seen:
+        by_check.setdefault(one.look.name.partition(" ")[0], []).append(one)
+    for name, group in by_check.items():
+        together = len(group) > 1 and {one.status for one in group} == {"skipped"}
+        for one in group[:1] if together else group:
+            title = f"{name} ({len(group)} times)" if together else one.look.name
+            rows.append((title, one.look.title, one.look.expect, one.status, one.found))
+    total = counts(seen)
+    return show.Table(
+        f"{total['pass']} passed, {total['fail']} failed, {total['skipped']} skipped",
+        ("check", "what", "OK is", "status", "seen"), tuple(rows))

@@ -1,0 +1,213 @@
+"""The notebooks of a run, executed headless one after the other (or several at once).
+
+    runbook.run("k2.5", "a3", only=["03", "05"], jobs=2)
+
+Each notebook ends as an executed .ipynb and an HTML page in ``runs/<utc>-<model>-<hw>/``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kimi_nb import evidence, params, recipes, show
+from kimi_nb.errors import NoRecipeError, ParameterError, WriteError, choice
+from kimi_nb.start import runs_folder
+
+
+@dataclass(frozen=True)
+class Result:
+    """One notebook's end. ``status``: ok or failed; ``fault``: what it says, "" when ok."""
+
+    notebook: str
+    status: str
+    seconds: float
+    fault: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A whole run: its folder and a result for each notebook, in their order."""
+
+    folder: Path
+    results: tuple[Result, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(result.status == "ok" for result in self.results)
+
+    def __str__(self) -> str:
+        return str(show.Table(f"{self.folder}", ("notebook", "status", "seconds", "fault"), tuple(
+            (result.notebook, result.status, f"{result.seconds:.1f}", result.fault)
+            for result in self.results)))
+
+
+def which(model: str, hardware: str, only: Iterable[str] = ()) -> list[str]:
+    """The notebooks that apply to a model and hardware; of those, the ones asked for by number
+    or name. Raises NoRecipeError where nothing applies, ParameterError for an unknown one."""
+    manifest: dict[str, dict[str, str]] = params.data("notebooks")
+    served, chip = params.model(model), params.hardware(hardware)
+    layouts = {recipe.layout for recipe in recipes.of(served, chip)}
+    if not layouts and chip.recipes_of not in served.container_versions:
+        recipes.find(served, chip, None)  # raises with what there is
+    apply = [name for name, entry in manifest.items()
+             if not entry["layout"] or entry["layout"] in layouts]
+    wanted = [word.strip() for word in only if word.strip()]
+    if not wanted:
+        return apply
+    chosen = []
+    for word in wanted:
+        named = [name for name in manifest if name == word.removesuffix(".ipynb")
+                 or name.partition("_")[0] == word]
+        if not named:
+            raise ParameterError(choice("notebook", word, manifest))
+        if named[0] not in apply:
+            raise NoRecipeError(
+                f"Notebook {named[0]} is for layout {manifest[named[0]]['layout']}; "
+                f"{served.title} on {chip.name} has: {', '.join(sorted(layouts)) or 'none'}.")
+        chosen += named
+    return [name for name in apply if name in chosen]
+
+
+def run(model: str, hardware: str, *, only: Iterable[str] = (), jobs: int = 1, site: str = "",
+        run_dir: str = "") -> Outcome:
+    """Execute the notebooks that apply and say how each ended; never raises for a notebook's
+    own failure."""
+    names = which(model, hardware, only)
+    if site:
+        params.site(site)
+    if jobs < 1:
+        raise ParameterError(f"--jobs: 1 or more is wanted, found {jobs}.")
+    folder = _folder(run_dir, params.model(model).name, params.hardware(hardware).name)
+    evidence.record(folder, "run", model=model, hardware=hardware, site=site, notebooks=names,
+                    package=_version(), python=sys.version.split()[0])
+    given = {"hw": _absolute(hardware), "model": _absolute(model), "run_dir": str(folder)}
+    if site:
+        given["site"] = _absolute(site)
+    _quiet()
+    results = _execute_all(names, folder, given, jobs)
+    outcome = Outcome(folder, tuple(results))
+    evidence.record(folder, "end", ok=outcome.ok)
+    return outcome
+
+
+def _absolute(name: str) -> str:
+    """A path as the kernel will find it, whatever directory that runs in."""
+    is_path = "/" in name or name.endswith((".yaml", ".yml"))
+    return str(Path(name).expanduser().resolve()) if is_path else name
+
+
+def _version() -> str:
+    from kimi_nb import __version__
+
+    return __version__
+
+
+def _quiet() -> None:
+    # papermill and nbconvert warn about what they cannot know is meant so.
+    for name in ("papermill", "traitlets", "nbconvert"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _folder(run_dir: str, model: str, hardware: str) -> Path:
+    base = (Path(run_dir).expanduser() if run_dir
+            else runs_folder() / f"{evidence.now()}-{model}-{hardware}")
+    base = Path.cwd() / base
+    for number in range(1, 100):
+        # Two runs that start in one second must not share a folder.
+        folder = base if number == 1 else base.with_name(f"{base.name}.{number}")
+        try:
+            folder.mkdir(parents=True, exist_ok=bool(run_dir))
+            return folder
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise WriteError(f"{error.filename}: cannot be written: {error.strerror}. Choose "
+                             "another --run-dir or mend its permissions.") from None
+    raise WriteError(f"{base}: is there already, 99 times; choose --run-dir.")
+
+
+def _execute_all(names: Sequence[str], folder: Path, given: dict[str, str],
+                 jobs: int) -> list[Result]:
+    from tqdm import tqdm
+
+    results: list[Result] = []
+    with tqdm(total=len(names), unit="notebook", file=sys.stderr,
+              disable=not sys.stderr.isatty()) as bar:
+        def done(result: Result) -> None:
+            bar.update()
+            bar.write(f"{result.notebook:<20} {result.status:<7} {result.seconds:5.1f} s",
+                      file=sys.stderr)
+            results.append(result)
+
+        if jobs == 1:
+            for name in names:
+                bar.set_description(name)
+                done(_execute(name, folder, given))
+        else:
+            with ThreadPoolExecutor(jobs) as pool:
+                for result in pool.map(lambda name: _execute(name, folder, given), names):
+                    done(result)
+    return results
+
+
+def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
+    """One notebook, executed by papermill and written beside the others."""
+    import papermill
+    from papermill.exceptions import PapermillExecutionError
+
+    source = params.root() / "notebooks" / f"{name}.ipynb"
+    target = folder / f"{name}.ipynb"
+    began, fault = time.monotonic(), ""
+    try:
+        with tempfile.TemporaryDirectory(prefix="kimi-nb-") as sockets:
+            papermill.execute_notebook(
+                str(source), str(target), parameters=given, kernel_name="python3",
+                progress_bar=False, cwd=str(source.parent),
+                request_save_on_cell_execute=False, autosave_cell_every=0,
+                **_transport(sockets))
+    except PapermillExecutionError as error:
+        fault = f"{error.ename}: {_plain(error.evalue)}"
+    except Exception as error:  # a kernel that does not start is this notebook's result, too
+        fault = f"{type(error).__name__}: {error}"
+    if target.exists():
+        _html(target)
+    seconds = time.monotonic() - began
+    result = Result(name, "failed" if fault else "ok", seconds, fault)
+    evidence.record(folder, "notebook", notebook=name, status=result.status,
+                    seconds=round(seconds, 2), fault=fault, output=target.name)
+    return result
+
+
+def _transport(sockets: str) -> dict[str, Any]:
+    """Kernels that talk over sockets in a folder of their own: TCP ports of kernels that start
+    together can collide."""
+    from jupyter_client.manager import AsyncKernelManager
+
+    class IpcKernelManager(AsyncKernelManager):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(transport="ipc", ip=f"{sockets}/k", **options)
+
+    return {"kernel_manager_class": IpcKernelManager} if sys.platform == "linux" else {}
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def _html(notebook: Path) -> None:
+    """The executed notebook as one page that loads nothing from elsewhere."""
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(mathjax_url="", require_js_url="", jquery_url="", mermaid_js_url="",
+                            widget_renderer_url="")
+    body, _ = exporter.from_filename(str(notebook))
+    notebook.with_suffix(".html").write_text(body, encoding="utf-8")

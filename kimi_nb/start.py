@@ -1,0 +1,78 @@
+"""The first call of every notebook: bind its parameters, refuse what is not allowed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from pathlib import Path
+
+from kimi_nb import build, params, show
+from kimi_nb.errors import ParameterError, choice
+from kimi_nb.run import Run
+
+ACTIONS = ("plan",)
+
+
+def start(*, hw: str, model: str, site: str = "", action: str = "plan", confirm: str = "",
+          run_dir: str = "") -> Run:
+    """Bind a notebook's six parameters and say what it is about to look at.
+
+    Raises ParameterError for a parameter that the notebook does not have, or a value that is
+    not allowed, with the list of what is.
+    """
+    _check_injected()
+    for name, value in (("hw", hw), ("model", model), ("site", site), ("action", action),
+                        ("confirm", confirm), ("run_dir", run_dir)):
+        if not isinstance(value, str):
+            raise ParameterError(f"{name}: a text is wanted, found {value!r}. With papermill use "
+                                 f"-r {name} VALUE, which keeps texts as they are.")
+    if action not in ACTIONS:
+        raise ParameterError(choice("action", action, ACTIONS))
+    served, chip = params.model(model), params.hardware(hw)
+    cluster = params.site(site) if site else build.example_site(chip)
+    folder = Path(run_dir).expanduser() if run_dir else runs_folder() / f"{served.name}-{chip.name}"
+    run = Run(model, hw, site, action, confirm, Path(os.path.abspath(folder)))
+    run.record("start", model=served.name, hardware=chip.name, site=cluster.name, action=action)
+    show.show(show.Table("", ("what", "is"), (
+        ("model", served.title), ("hardware", chip.title), ("site", f"{cluster.name}: "
+         f"{len(cluster.nodes)} node{'s' * (len(cluster.nodes) > 1)}, {cluster.transport}"),
+        ("action", f"{action}: files are written to the run's folder, nothing else is touched"),
+        ("folder", str(run.folder)))))
+    return run
+
+
+def runs_folder() -> Path:
+    """``runs/`` of the checkout; of the working directory where there is no checkout."""
+    root = params.root()
+    return (root if (root / "pyproject.toml").is_file() else Path.cwd()) / "runs"
+
+
+def _check_injected() -> None:
+    """Refuse a parameter that the notebook does not declare.
+
+    papermill puts what it was given into a cell of its own, right after the notebook's, and
+    only warns about a name that is not declared there.
+    """
+    module = sys.modules.get("IPython")
+    interpreter = module.get_ipython() if module else None
+    cells = interpreter.user_ns.get("In", []) if interpreter else []
+    for at in range(1, len(cells)):
+        if cells[at].startswith("# Parameters\n"):
+            declared, given = _assigned(cells[at - 1]), _assigned(cells[at])
+            for name in given:
+                if declared and name not in declared:
+                    raise ParameterError(choice("notebook parameter", name, declared))
+
+
+def _assigned(cell: str) -> list[str]:
+    try:
+        statements = ast.parse(cell).body
+    except SyntaxError:
+        return []
+    names = []
+    for statement in statements:
+        targets = (statement.targets if isinstance(statement, ast.Assign)
+                   else [statement.target] if isinstance(statement, ast.AnnAssign) else [])
+        names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return names
