@@ -123,11 +123,14 @@ class Bundle:
                 out.append(done.stderr.strip())
         return out
 
-    def show(self, name: str) -> show.Text:
-        """One file as it is on the disk."""
-        if name not in self.files:
-            raise ParameterError(choice("file of the bundle", name, self.files))
-        return show.Text(name, self.files[name])
+    def part(self, folder: str) -> show.Text:
+        """The scripts of one folder of the bundle: a node, ``jobs``, ``install``, ``client``."""
+        parts = {name.partition("/")[0] for name in self.files if "/" in name}
+        if folder not in parts:
+            raise ParameterError(choice("folder of the bundle", folder, sorted(parts)))
+        texts = [f"##### {name}\n{text}" for name, text in self.files.items()
+                 if name.startswith(f"{folder}/") and name.endswith((".sh", ".sbatch"))]
+        return show.Text(str(self.folder / folder), "\n".join(texts))
 
     def _repr_html_(self) -> str:
         return self._table()._repr_html_()

@@ -79,22 +79,20 @@ def _target(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from kimi_nb import params, recipes, show
+    from kimi_nb import recipes, tables
 
     rows, missing = recipes.listing(), recipes.missing()
     if args.json:
         print(json.dumps({"recipes": rows, "missing": missing}, indent=2))
         return 0
-    only = [(name, chip) for name in params.names("models")
-            for chip in params.model(name).container_versions]
-    print(show.recipes(rows))
+    print(tables.recipes(rows))
     print()
-    print(show.matrix(rows, missing, only))
+    print(tables.matrix(rows, missing, recipes.container_only()))
     return 0
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from kimi_nb import build, bundle, scripts, show
+    from kimi_nb import build, bundle, scripts, tables
 
     plan = build.plan(args.model, args.hw, args.layout, scenario=args.scenario,
                       variant=args.variant, site=args.site, chosen=args.chosen,
@@ -104,11 +102,11 @@ def _plan(args: argparse.Namespace) -> int:
     if args.json:
         print(plan.as_json({name: text for name, text in files.items() if name != "plan.json"}))
         return 0
-    print(show.topology(plan))
+    print(tables.topology(plan))
     print(f"\n{plan.title}. {plan.engine} {plan.engine_version}, front door {plan.url}, "
           f"model name {plan.served_name}.")
     if args.explain:
-        print(f"\n{show.settings(plan)}\n\n{show.errata(plan)}")
+        print(f"\n{tables.settings(plan)}\n\n{tables.errata(plan)}")
     for note in plan.notes:
         print(f"note: {note}")
     print(f"{len(plan.errata)} differences from the documents"

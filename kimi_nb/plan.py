@@ -186,6 +186,13 @@ class Plan:
         """The nodes in use, in the site's order."""
         return tuple(dict.fromkeys(engine.node for engine in self.engines))
 
+    def first(self, role: str) -> Engine:
+        """The first engine of a role; KeyError where the plan has no such role."""
+        for engine in self.engines:
+            if engine.role == role:
+                return engine
+        raise KeyError(role)
+
     def of(self, node: str) -> tuple[Engine, ...]:
         """The engines of one node."""
         return tuple(engine for engine in self.engines if engine.node == node)

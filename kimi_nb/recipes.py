@@ -105,3 +105,9 @@ def missing() -> list[dict[str, str]]:
     return [{"model": model, "hardware": hardware, "layout": layout}
             for model in params.names("models") for hardware in params.names("hardware")
             for layout in schema.LAYOUTS if (model, hardware, layout) not in there]
+
+
+def container_only() -> list[tuple[str, str]]:
+    """(model, hardware) of which the documents give the container and nothing else."""
+    return [(name, chip) for name in params.names("models")
+            for chip in params.model(name).container_versions]

@@ -20,6 +20,7 @@ from kimi_nb import (
     build,
     bundle,
     catalog,
+    containers,
     evidence,
     params,
     prerequisites,
@@ -28,9 +29,9 @@ from kimi_nb import (
     scripts,
     shell,
     show,
+    tables,
     weights,
 )
-from kimi_nb.errors import NoRecipeError
 from kimi_nb.plan import Plan
 
 
@@ -51,54 +52,68 @@ class Run:
 
     def recipes(self) -> show.Table:
         """The deployments of this model and hardware."""
-        chip = params.hardware(self.hw).recipes_of
-        served = params.model(self.model).name
-        return show.recipes([row for row in recipes.listing()
-                             if (row["model"], row["hardware"]) == (served, chip)])
+        key = (self._model.name, self._hardware.recipes_of)
+        return tables.recipes([row for row in recipes.listing()
+                               if (row["model"], row["hardware"]) == key])
 
     def all_recipes(self) -> show.Table:
         """Which model, hardware and layout exist."""
-        only = [(params.model(name).name, chip) for name in params.names("models")
-                for chip in params.model(name).container_versions]
-        return show.matrix(recipes.listing(), recipes.missing(), only)
+        return tables.matrix(recipes.listing(), recipes.missing(), recipes.container_only())
 
     def features(self) -> show.Table:
         """The choices that can be switched on this hardware and for this model."""
-        chip, served = params.hardware(self.hw), params.model(self.model)
-        rows = tuple((name, feature.reason, feature.price, ", ".join(feature.excludes))
-                     for name, feature in params.features().items()
-                     if chip.vendor in feature.vendors
-                     and (not feature.models or served.name in feature.models)
-                     and (not feature.draft or feature.draft in served.drafts
-                          and chip.vendor in served.drafts[feature.draft].vendors))
-        return show.Table("Features: --with NAME, --without NAME",
-                          ("feature", "reason", "price", "excludes"), rows)
+        return tables.features(self._model, self._hardware)
+
+    def weights(self) -> show.Table:
+        """The checkpoints of this model and how large they are."""
+        return tables.weights(self._model)
+
+    def nodes(self) -> show.Table:
+        """The nodes of the site."""
+        return tables.site(self._site())
+
+    def notebooks(self) -> show.Table:
+        """The notebooks, and which of them apply."""
+        return tables.notebooks([recipe.layout for recipe in self._recipes])
+
+    def hardware_notes(self) -> show.Table:
+        """What is particular about this hardware and this model."""
+        return show.Table("Notes", ("note",), tuple(
+            (note,) for note in (*self._hardware.notes, *self._model.notes)))
 
     def plan(self, layout: str | None = None, *, scenario: str = "", variant: str = "",
-             features: Iterable[str] = (), without: Iterable[str] = (), set: Iterable[str] = (),
-             engine_version: str = "") -> Plan:
+             features: Iterable[str] = (), without: Iterable[str] = (),
+             overrides: Iterable[str] = (), engine_version: str = "") -> Plan:
         """Plan a layout and show where its engines stand. Raises KimiErrors."""
         plan = build.plan(self.model, self.hw, layout, scenario=scenario, variant=variant,
                           site=self.site, chosen=_words(features), dropped=_words(without),
-                          pairs=_words(set, ";"), engine_version=str(engine_version))
+                          pairs=_words(overrides, ";"), engine_version=str(engine_version))
         self.record("plan", plan=plan.name, site=plan.site, engines=len(plan.engines),
                     engine=f"{plan.engine} {plan.engine_version}", variant=plan.variant,
                     scenario=plan.scenario, errata=[entry["id"] for entry in plan.errata])
-        show.show(show.topology(plan))
+        show.show(tables.topology(plan))
         return plan
 
     def explain(self, plan: Plan, role: str | None = None) -> show.Table:
         """Every flag and variable with value, layer, source and meaning."""
-        return show.settings(plan, role)
+        return tables.settings(plan, role)
 
     def errata(self, plan: Plan) -> show.Table:
         """What the plan does differently from its documents."""
-        return show.errata(plan)
+        return tables.errata(plan)
 
     def notes(self, plan: Plan) -> show.Table:
         """What the engine's version changed in the wording."""
         return show.Table(f"In the words of {plan.engine} {plan.engine_version}", ("note",),
                           tuple((note,) for note in plan.notes))
+
+    def connector(self, plan: Plan) -> show.Table:
+        """What each side tells the KV cache connector."""
+        return tables.connector(plan)
+
+    def workers(self, plan: Plan) -> show.Table:
+        """The engines behind the router."""
+        return tables.workers(plan)
 
     def write(self, plan: Plan) -> bundle.Bundle:
         """Write the plan's scripts; what changed against the last bundle of this name."""
@@ -126,103 +141,107 @@ class Run:
         text = bundle.unified(self._last(plan.name) or {}, scripts.files(plan))
         return show.Text("Against the last bundle of this name", text or "no change")
 
+    def steps(self, plan: Plan) -> show.Table:
+        """What a person runs, in which order, on which node."""
+        return show.Table("By hand, in this order", ("where", "run", "what it does"),
+                          tuple(scripts.steps(plan)))
+
     def chat(self, plan: Plan) -> show.Text:
         """The request with which the documents try the service."""
         return show.Text("client/chat.sh", scripts.files(plan)["client/chat.sh"])
 
-    def weights(self) -> show.Table:
-        """The checkpoints of this model and how large they are."""
-        rows = [(name, item.id, item.precision, item.hub,
-                 f"{item.size_gb} GB ({item.size_is})" if item.size_gb else "not published")
-                for name, item in params.model(self.model).weights.items()]
-        rows += [(name, draft.id, f"draft, {draft.method}", "huggingface", "not published")
-                 for name, draft in params.model(self.model).drafts.items()]
-        return show.Table("Weights", ("name", "id", "precision", "hub", "size on disk"),
-                          tuple(rows))
-
     def check_weights(self, folder: str) -> list[str]:
         """What is missing of a checkpoint in a folder of this machine; [] is good."""
-        served = params.model(self.model)
-        needed = {name for item in served.weights.values() for name in item.files}
+        needed = {name for item in self._model.weights.values() for name in item.files}
         found = weights.faults(Path(folder).expanduser(), sorted(needed))
         self.record("weights", folder=folder, faults=found)
         return found
 
     def prerequisites(self, layout: str | None = None) -> show.Table:
         """Look at this machine as a node of the site; each look passes, fails or is skipped
-        with the reason and the command it would have run."""
-        chip, served = params.hardware(self.hw), params.model(self.model)
-        recipe = self._recipe(layout)
+        with the reason and the command it would have run. Without a layout: the largest."""
+        recipe = self._largest(layout)
         cluster = self._site(recipe)
-        name = recipe.weights if recipe else next(iter(served.weights))
+        name = recipe.weights if recipe else next(iter(self._model.weights))
         here = prerequisites.is_node(cluster)
         seen = [prerequisites.look(item, cluster, here) for item in prerequisites.looks(
-            chip, cluster, served.weights[name], recipe.layout if recipe else "dp")]
+            self._hardware, cluster, self._model.weights[name],
+            recipe.layout if recipe else "dp")]
         self.record("prerequisites", **prerequisites.counts(seen),
                     failed=[one.look.name for one in seen if one.status == "fail"])
         return prerequisites.table(seen)
 
-    def _recipe(self, layout: str | None = None) -> schema.Recipe | None:
-        """The recipe of a layout, or the first there is; None where there is the container only."""
-        chip, served = params.hardware(self.hw), params.model(self.model)
-        there = recipes.of(served, chip)
-        if layout is None and there:
-            return there[-1] if all(recipe.layout != "pd" for recipe in there) else next(
-                recipe for recipe in there if recipe.layout == "pd")
-        if not there and chip.recipes_of in served.container_versions:
-            return None
-        return recipes.find(served, chip, layout)
-
-    def _site(self, recipe: schema.Recipe | None = None) -> schema.Site:
-        return (params.site(self.site) if self.site
-                else build.example_site(params.hardware(self.hw), recipe))
-
     def installs(self) -> list[str]:
         """The ways to install the engine on this hardware."""
-        return list(params.hardware(self.hw).installs)
+        return list(self._hardware.installs)
 
     def install(self, method: str, engine_version: str = "") -> show.Text:
         """The commands of one way to install, each with what it does."""
-        chip = params.hardware(self.hw)
-        steps = build.install_steps(chip, self._site(), self._engine(engine_version), method)
+        steps = build.install_steps(self._hardware, self._site(), self._engine(engine_version),
+                                    method)
         lines = []
         for step in steps:
             where = f"  [in {step.directory}]" if step.directory else ""
             lines += [f"# {step.says}{where}", *shell.command(
                 [*(f"{name}={value}" for name, value in step.env.items()), *step.argv])]
         self.record("install", method=method, steps=len(steps))
-        return show.Text(f"{chip.engine} by {method}", "\n".join(lines))
+        return show.Text(f"{self._hardware.engine} by {method}", "\n".join(lines))
 
     def container(self, engine_version: str = "") -> show.Text:
         """The container of the site's first node."""
-        from kimi_nb.containers import container
-
-        chip, cluster = params.hardware(self.hw), self._site()
-        made = container(chip, cluster, cluster.nodes[0], self._engine(engine_version))
+        cluster = self._site()
+        made = containers.container(self._hardware, cluster, cluster.nodes[0],
+                                    self._engine(engine_version))
         return show.Text(f"Container on {made.node}", "\n".join(shell.command(made.argv)))
 
     def versions(self, engine_version: str = "") -> show.Table:
         """The versions that belong together."""
-        engine = self._engine(engine_version)
-        row = params.data("versions")["vllm-ascend"].get(engine.version, {})
-        rows = [(engine.package, engine.version), ("vllm", engine.vllm),
-                *((name, value) for name, value in row.items() if name != "vllm")]
-        return show.Table("Versions that belong together", ("part", "version"), tuple(rows))
+        return tables.versions(self._engine(engine_version))
+
+    def edits(self) -> list[str]:
+        """The scripts that edit this model's weights before they can be served."""
+        return [scripts.EDITS[item.edit] for item in self._model.weights.values() if item.edit]
+
+    def job_files(self) -> show.Table:
+        """The SLURM jobs of this model and hardware; empty where none are documented."""
+        with_jobs = [recipe for recipe in self._recipes if recipe.jobs]
+        if not with_jobs:
+            return show.Table("0 jobs", ("file", "after", "command"), ())
+        mine = self.site if self.site and self._site().slurm else ""
+        return tables.jobs(build.plan(self.model, self.hw, with_jobs[0].layout,
+                                      variant=with_jobs[0].variant, site=mine))
+
+    @property
+    def _model(self) -> schema.Model:
+        return params.model(self.model)
+
+    @property
+    def _hardware(self) -> schema.Hardware:
+        return params.hardware(self.hw)
+
+    @property
+    def _recipes(self) -> list[schema.Recipe]:
+        return recipes.of(self._model, self._hardware)
+
+    def _largest(self, layout: str | None) -> schema.Recipe | None:
+        """The recipe of a layout; without one that with the most nodes; None where the
+        container is all that is documented."""
+        if layout is None and self._recipes:
+            return max(self._recipes, key=lambda recipe: sum(
+                role.groups * role.nodes for role in recipe.roles.values()))
+        if not self._recipes and self._hardware.recipes_of in self._model.container_versions:
+            return None
+        return recipes.find(self._model, self._hardware, layout)
+
+    def _site(self, recipe: schema.Recipe | None = None) -> schema.Site:
+        return params.site(self.site) if self.site else build.example_site(self._hardware, recipe)
 
     def _engine(self, engine_version: str) -> catalog.Engine:
-        chip, served = params.hardware(self.hw), params.model(self.model)
-        there = recipes.of(served, chip)
-        default = (there[0].engine_version if there
-                   else served.container_versions.get(chip.recipes_of))
+        default = (self._recipes[0].engine_version if self._recipes
+                   else self._model.container_versions.get(self._hardware.recipes_of))
         if default is None:
-            raise NoRecipeError(f"No document describes {served.title} on {chip.name}, not even "
-                                "its container: kimi-nb list shows what there is.")
-        return catalog.engine(chip.engine, engine_version or default)
-
-    def jobs(self, plan: Plan) -> show.Table:
-        """The SLURM jobs of a plan, in the order in which they are submitted."""
-        return show.Table(f"{len(plan.jobs)} jobs", ("file", "after", "command"),
-                          tuple((job.file, job.after, " ".join(job.argv[:4])) for job in plan.jobs))
+            recipes.find(self._model, self._hardware, None)  # raises with what there is
+        return catalog.engine(self._hardware.engine, engine_version or default)
 
     def close(self) -> show.Table:
         """The end: nothing was started by action plan, and what was recorded."""

@@ -8,7 +8,7 @@ Pure: text in, text out; `bundle.write` puts it on a disk.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kimi_nb import clients, jobs, params, shell
 from kimi_nb.plan import Container, Engine, Launch, Plan
@@ -17,7 +17,8 @@ from kimi_nb.plan import Container, Engine, Launch, Plan
 POSITIONS = {"--port": 2, "--data-parallel-size": 3, "--data-parallel-rank": 4,
              "--data-parallel-address": 5, "--data-parallel-rpc-port": 6,
              "--tensor-parallel-size": 7}
-_STATIC = {"quantization-target": "edit_quantization_target.py"}
+# The script of an edit of the weights, by the name that a model file gives it.
+EDITS = {"quantization-target": "edit_quantization_target.py"}
 
 
 @functools.cache
@@ -53,7 +54,7 @@ def _node_files(plan: Plan, engines: list[Engine], container: Container | None,
     if plan.host_tuning:
         out["host_tuning.sh"] = _host_tuning(plan.host_tuning)
     for edit in plan.edits:
-        out[_STATIC[edit]] = static(_STATIC[edit])
+        out[EDITS[edit]] = static(EDITS[edit])
     if container is not None:
         out["docker_run.sh"] = _docker_run(plan, container)
     if launch is not None:
@@ -209,14 +210,35 @@ _STEPS = {
 }
 
 
+def steps(plan: Plan) -> list[tuple[str, str, str]]:
+    """(where, what to run, what it does), in the order in which a person goes."""
+    if plan.jobs:
+        rows = [("login node", f"sbatch jobs/{job.file}",
+                 f"after {job.after}" if job.after else "") for job in plan.jobs]
+    else:
+        rows = [("every node", "bash install/<one way>.sh", "installs the engine")]
+        present = {name.rpartition("/")[2] for name in files(plan)}
+        for name, text in _STEPS.items():
+            if name in present and name != "proxy.sh":
+                rows.append(("every node", f"./{name}", _says(name, text, present)))
+        if plan.router:
+            rows.append((plan.router.node, "./proxy.sh", _STEPS["proxy.sh"]))
+    return [*rows, ("anywhere", "bash client/chat.sh", "asks one question")]
+
+
+def _says(name: str, text: str, present: Collection[str]) -> str:
+    """What a step does; a container in which nothing else is started is the engine itself."""
+    if name == "docker_run.sh" and not {"serve.sh", "launch.sh"} & set(present):
+        return "starts the engine in its image"
+    return text
+
+
 def _node_readme(plan: Plan, first: Engine, names: list[str]) -> str:
     steps = [(name, _STEPS[name]) for name in _STEPS if name in names]
     lines = [f"# {first.node} ({first.address})", "",
              f"{plan.title}: this node is {first.role}.", "", "Run in this order:", ""]
     for number, (name, text) in enumerate(steps, start=1):
-        if name == "docker_run.sh" and "serve.sh" not in names and "launch.sh" not in names:
-            text = "starts the engine in its image"
-        lines.append(f"{number}. `{name}`: {text}.")
+        lines.append(f"{number}. `{name}`: {_says(name, text, names)}.")
     if plan.jobs:
         lines.append("The jobs in `../jobs` start the engine here.")
     return "\n".join(lines) + "\n"

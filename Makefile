@@ -1,0 +1,45 @@
+# make run     the runbook headless for MODEL on HW (k2.5 on a3)
+# make test    all tests
+# make lab     JupyterLab on the notebooks
+# make venv    .venv with everything that run and test need
+# make bench   the benchmarks
+# make clean   remove .venv and runs/
+PYTHON ?= python3
+MODEL ?= k2.5
+HW ?= a3
+JOBS ?= 1
+BIN := .venv/bin
+
+.PHONY: help run test lint lab venv bench clean
+help:
+	@sed -n 's/^# make /make /p' Makefile
+
+# The stamp is newer than what it was made from, or it is made again.
+.venv/.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch .venv/.stamp
+
+venv: .venv/.stamp
+
+run: venv
+	$(BIN)/kimi-nb run --model $(MODEL) --hw $(HW) --jobs $(JOBS)
+
+test: venv lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+	$(BIN)/python -m pytest -n 2 --nbmake --nbmake-timeout=300 notebooks
+
+lint: venv
+	$(BIN)/ruff check kimi_nb tests benchmarks notebooks
+
+lab: venv
+	$(BIN)/jupyter lab --ip 127.0.0.1 notebooks
+
+bench: venv
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/large_plan.py
+	$(BIN)/python benchmarks/notebooks.py
+
+clean:
+	rm -rf .venv runs

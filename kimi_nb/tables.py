@@ -1,0 +1,164 @@
+"""What a plan, a model or a hardware looks like as a table. Pure: values in, tables out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kimi_nb import catalog, params, schema
+from kimi_nb.plan import Engine, Plan
+from kimi_nb.show import Table, spans
+
+
+def topology(plan: Plan) -> Table:
+    """Every engine: where it runs, which ranks and devices it has, where it listens. Ranks of
+    one node that differ only by counting up share a row."""
+    rows = []
+    for engines in _runs(plan.engines):
+        first, last = engines[0], engines[-1]
+        ranks = spans(range(first.rank, last.rank + last.ranks))
+        devices = spans(sorted({device for engine in engines for device in engine.devices}))
+        rows.append((first.node, first.address, first.role, first.group,
+                     f"{ranks} of {first.dp_size}", first.tp_size, devices,
+                     _span(first, last, lambda engine: engine.http_port),
+                     _kv(first, last),
+                     first.rpc_port, len(engines)))
+    return Table(f"{plan.name}: {len(plan.engines)} engines on {len(plan.nodes)} nodes",
+                 ("node", "address", "role", "group", "ranks", "tp", "devices", "HTTP", "kv",
+                  "rpc", "engines"), tuple(rows))
+
+
+def _runs(engines: Sequence[Engine]) -> list[list[Engine]]:
+    out: list[list[Engine]] = []
+    for engine in engines:
+        if out and (out[-1][0].node, out[-1][0].role) == (engine.node, engine.role):
+            out[-1].append(engine)
+        else:
+            out.append([engine])
+    return out
+
+
+def _span(first: Engine, last: Engine, get: Callable[[Engine], int | None]) -> str | None:
+    a, b = get(first), get(last)
+    return None if a is None else str(a) if a == b else f"{a}-{b}"
+
+
+def _kv(first: Engine, last: Engine) -> str | None:
+    if first.kv_port is None or last.kv_port is None:
+        return None
+    return f"{first.kv_port}-{last.kv_port + last.ranks * last.tp_size - 1}"
+
+
+def settings(plan: Plan, role: str | None = None) -> Table:
+    """Every flag and variable with its value, layer, source and meaning."""
+    rows = tuple((row.role, ("--" if row.kind == "flag" else "") + row.name, row.value, row.layer,
+                  row.source, row.reason) for row in plan.explain() if role in (None, row.role))
+    return Table("Settings", ("role", "name", "value", "layer", "source", "meaning"), rows)
+
+
+def errata(plan: Plan) -> Table:
+    """What the plan does differently from its documents, and why."""
+    return Table("Differences from the documents",
+                 ("erratum", "the document says", "we use", "why", "evidence"),
+                 tuple((entry["id"], entry["says"], entry["uses"], entry["why"],
+                        entry["evidence"]) for entry in plan.errata))
+
+
+def recipes(rows: Sequence[dict[str, Any]]) -> Table:
+    """Every deployment that can be planned."""
+    keys = ("model", "hardware", "layout", "variant", "scenario", "documented", "source", "title")
+    return Table("Deployments", keys, tuple(tuple(row[key] for key in keys) for row in rows))
+
+
+def matrix(rows: Sequence[dict[str, Any]], missing: Sequence[dict[str, str]],
+           container_only: Sequence[tuple[str, str]]) -> Table:
+    """Model by hardware by layout: documented, or that no document describes it."""
+    there = {(row["model"], row["hardware"], row["layout"]): row["documented"] for row in rows}
+    named = [*rows, *missing]
+    models = list(dict.fromkeys(row["model"] for row in named))
+    chips = list(dict.fromkeys(row["hardware"] for row in named))
+    layouts = ("single", "dp", "pd")
+
+    def cell(model: str, chip: str, layout: str) -> str:
+        known = there.get((model, chip, layout))
+        if known is None:
+            return "container only" if (model, chip) in container_only else "does not exist"
+        return "documented" if known else "undocumented"
+
+    return Table("Which exist", ("model", "hardware", *layouts),
+                 tuple((model, chip, *(cell(model, chip, layout) for layout in layouts))
+                       for model in models for chip in chips))
+
+
+def features(model: schema.Model, hardware: schema.Hardware) -> Table:
+    """The choices that can be switched on this hardware and for this model."""
+    rows = []
+    for name, feature in params.features().items():
+        draft = model.drafts.get(feature.draft)
+        if (hardware.vendor not in feature.vendors
+                or feature.models and model.name not in feature.models
+                or feature.draft and (draft is None or hardware.vendor not in draft.vendors)):
+            continue
+        rows.append((name, feature.reason, feature.price, ", ".join(feature.excludes)))
+    return Table("Features", ("feature", "reason", "price", "excludes"), tuple(rows))
+
+
+def weights(model: schema.Model) -> Table:
+    """The checkpoints of a model and how large they are."""
+    rows = [(name, item.id, item.precision, item.hub,
+             f"{item.size_gb} GB ({item.size_is})" if item.size_gb else "not published")
+            for name, item in model.weights.items()]
+    rows += [(name, draft.id, f"draft, {draft.method}", "huggingface", "not published")
+             for name, draft in model.drafts.items()]
+    return Table("Weights", ("name", "id", "precision", "hub", "size on disk"), tuple(rows))
+
+
+def versions(engine: catalog.Engine) -> Table:
+    """The versions that belong together."""
+    row = params.data("versions")["vllm-ascend"].get(engine.version, {})
+    rows = [("vllm", engine.vllm), *((name, value) for name, value in row.items()
+                                     if name != "vllm")]
+    if engine.package != "vllm":
+        rows.insert(0, (engine.package, engine.version))
+    return Table("Versions that belong together", ("part", "version"), tuple(rows))
+
+
+def connector(plan: Plan) -> Table:
+    """What each side of a prefill-decode plan tells the KV cache connector."""
+    rows = []
+    for role, values in plan.flags.items():
+        rows += [(role, name.removeprefix("kv-transfer-config."), value.value)
+                 for name, value in values.items() if name.startswith("kv-transfer-config.")]
+    first = {engine.role: engine for engine in reversed(plan.engines)}
+    for role, engine in first.items():
+        port = engine.kv_port if engine.kv_port is not None else engine.side_channel_port
+        rows.append((role, "listens from port", port))
+    return Table("KV cache connector", ("role", "key", "value"), tuple(rows))
+
+
+def workers(plan: Plan) -> Table:
+    """The engines behind the router."""
+    found = plan.router.workers if plan.router else ()
+    return Table(f"Behind {plan.url}", ("role", "url", "engine"), found)
+
+
+def site(cluster: schema.Site) -> Table:
+    """The nodes of a site."""
+    return Table(f"{cluster.name} ({cluster.hardware}, {cluster.transport})",
+                 ("node", "address", "interface"),
+                 tuple((node.name, node.address, node.nic or cluster.nic)
+                       for node in cluster.nodes))
+
+
+def jobs(plan: Plan) -> Table:
+    """The SLURM jobs of a plan, in the order in which they are submitted."""
+    return Table(f"{len(plan.jobs)} jobs", ("file", "after", "command"),
+                 tuple((job.file, job.after, " ".join(job.argv[:4])) for job in plan.jobs))
+
+
+def notebooks(layouts: Sequence[str]) -> Table:
+    """The notebooks, and whether each applies to a model and hardware with these layouts."""
+    return Table("Notebooks", ("notebook", "about", "applies"),
+                 tuple((f"{name}.ipynb", entry["title"],
+                        not entry["layout"] or entry["layout"] in layouts)
+                       for name, entry in params.data("notebooks").items()))
