@@ -141,13 +141,16 @@ def _engines(asked: Request, roles: dict[str, RolePlan]
     flags: dict[str, Any] = {}
     env: dict[str, Any] = {}
     plain: dict[str, tuple[dict[str, Any], dict[str, str]]] = {}
+    places = [place for group in groups
+              for place in topology.places(group, roles[group.role],
+                                           asked.hardware.devices.count, per_rank)]
     for name, role in roles.items():
         flags[name], env[name] = engines.role_values(asked, role, roles, nodes)
         plain[name] = ({key: value.value for key, value in flags[name].items()},
                        {key: value.value for key, value in env[name].items()})
-    places = [place for group in groups
-              for place in topology.places(group, roles[group.role],
-                                           asked.hardware.devices.count, per_rank)]
+        first = next(place for place in places if place.group.role == name)
+        flags[name] |= {key: Value(value, "plan", "first engine; each has its own")
+                        for key, value in engines.place_flags(asked, role, first).items()}
     extra = []
     if asked.recipe.router or asked.overrides.router:
         port = asked.overrides.router_port or asked.recipe.router_port or 1999

@@ -55,7 +55,6 @@ def role_values(request: Request, role: RolePlan, roles: Mapping[str, RolePlan],
     if "kv-transfer-config.kv_connector" in flags:
         add(flags, "kv-transfer-config.kv_role", _KV_ROLES[role.role])
         if role.ports["kv"] is not None:
-            add(flags, "kv-transfer-config.kv_port", role.ports["kv"])
             for name, other in roles.items():
                 base = f"kv-transfer-config.kv_connector_extra_config.{name}"
                 add(flags, f"{base}.dp_size", other.dp)

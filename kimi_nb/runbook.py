@@ -18,9 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import evidence, params, recipes, show
+from kimi_nb import errors, evidence, params, recipes, show
 from kimi_nb.errors import NoRecipeError, ParameterError, WriteError, choice
 from kimi_nb.start import runs_folder
+
+KIMI_ERRORS = {name for name, value in vars(errors).items()
+               if isinstance(value, type) and issubclass(value, errors.KimiError)}
 
 
 @dataclass(frozen=True)
@@ -173,9 +176,9 @@ def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
                 str(source), str(target), parameters=given, kernel_name="python3",
                 progress_bar=False, cwd=str(source.parent),
                 request_save_on_cell_execute=False, autosave_cell_every=0,
-                **_transport(sockets))
+                **_transport(sockets, folder / "kernels.log"))
     except PapermillExecutionError as error:
-        fault = f"{error.ename}: {_plain(error.evalue)}"
+        fault = _fault(error)
     except Exception as error:  # a kernel that does not start is this notebook's result, too
         fault = f"{type(error).__name__}: {error}"
     if target.exists():
@@ -187,27 +190,40 @@ def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
     return result
 
 
-def _transport(sockets: str) -> dict[str, Any]:
-    """Kernels that talk over sockets in a folder of their own: TCP ports of kernels that start
-    together can collide."""
+def _transport(sockets: str, log: Path) -> dict[str, Any]:
+    """Kernels that talk over sockets in a folder of their own (TCP ports of kernels that start
+    together can collide) and say what they have to say into a file."""
     from jupyter_client.manager import AsyncKernelManager
 
-    class IpcKernelManager(AsyncKernelManager):
+    class QuietKernelManager(AsyncKernelManager):
         def __init__(self, **options: Any) -> None:
-            super().__init__(transport="ipc", ip=f"{sockets}/k", **options)
+            ipc = {"transport": "ipc", "ip": f"{sockets}/k"} if sys.platform == "linux" else {}
+            super().__init__(**ipc, **options)
 
-    return {"kernel_manager_class": IpcKernelManager} if sys.platform == "linux" else {}
+        async def start_kernel(self, **options: Any) -> None:
+            with log.open("ab") as file:
+                await super().start_kernel(stderr=file, **options)
+
+    return {"kernel_manager_class": QuietKernelManager}
 
 
-def _plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+def _fault(error: Any) -> str:
+    """What a failed cell says; an assertion without words says its line."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error.evalue)).strip()
+    if error.ename in KIMI_ERRORS:
+        # The kernel's own rendering starts with the name again.
+        return text.removeprefix(f"{error.ename}: ")
+    if not text and error.ename == "AssertionError":
+        lines = [line.strip() for line in str(error.source).splitlines()]
+        text = next((line for line in lines if line.startswith("assert")), "")
+    return f"{error.ename}: {text}"
 
 
 def _html(notebook: Path) -> None:
     """The executed notebook as one page that loads nothing from elsewhere."""
     from nbconvert import HTMLExporter
 
-    exporter = HTMLExporter(mathjax_url="", require_js_url="", jquery_url="", mermaid_js_url="",
-                            widget_renderer_url="")
+    templates = str(params.PACKAGE / "data" / "nbconvert")
+    exporter = HTMLExporter(template_name="kimi", extra_template_basedirs=[templates])
     body, _ = exporter.from_filename(str(notebook))
     notebook.with_suffix(".html").write_text(body, encoding="utf-8")

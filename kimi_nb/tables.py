@@ -129,10 +129,10 @@ def connector(plan: Plan) -> Table:
     for role, values in plan.flags.items():
         rows += [(role, name.removeprefix("kv-transfer-config."), value.value)
                  for name, value in values.items() if name.startswith("kv-transfer-config.")]
-    first = {engine.role: engine for engine in reversed(plan.engines)}
-    for role, engine in first.items():
-        port = engine.kv_port if engine.kv_port is not None else engine.side_channel_port
-        rows.append((role, "listens from port", port))
+    for role in plan.flags:
+        first = plan.first(role)
+        port = first.kv_port if first.kv_port is not None else first.side_channel_port
+        rows.append((role, f"{first.name} listens from port", port))
     return Table("KV cache connector", ("role", "key", "value"), tuple(rows))
 
 

@@ -268,6 +268,10 @@ REFUSED = {
         "--dp-size 8 --dp-size-local 4 --dp-rank-start 6",
         ["--dp-rank-start 6", "ranks 8..9 do not exist", "0..4 is allowed"],
     ),
+    "start, one past the end": (
+        "--dp-size 8 --dp-size-local 4 --dp-rank-start 5",
+        ["--dp-rank-start 5", "ranks 8..8 do not exist", "0..4 is allowed"],
+    ),
     "devices": (
         "--dp-size 8 --tp-size 4 --devices 16",
         ["--dp-size-local 8", "8 ranks x tp 4 = 32 devices, this node has 16", "(--devices)"],
@@ -516,6 +520,20 @@ def test_nothing_is_left_behind_by_a_rank_that_ended(node):
     code, _, err = node.run("--dp-size", 2, *ADDRESS)
     assert code == 0
     assert_gone(node.pids(0, 1))
+
+
+def test_process_1_need_not_collect_orphans(node):
+    """In a container it may be a `sleep infinity`; the dead must not be taken for stubborn."""
+    node.template("sleep 300 & echo $! > up.$4; exit 3")
+    process_1 = node.outputs / "process_1.py"
+    process_1.write_text(
+        "import ctypes, subprocess, sys\n"
+        "ctypes.CDLL(None).prctl(36, ctypes.c_ulong(1))  # orphans come here, to stay\n"
+        f"sys.exit(subprocess.call([sys.executable, {str(SCRIPT)!r}, *sys.argv[1:]]))\n"
+    )
+    code, _, err = node.run("--dp-size", 1, *ADDRESS, "--grace", 1, script=process_1)
+    assert code == 3 and "SIGTERM to" in err and "SIGKILL" not in err
+    assert_gone(node.pids(0))
 
 
 def test_tail_of_odd_logs(tmp_path):
