@@ -182,8 +182,8 @@ def _is_integer(value: Any, kind: str) -> bool:
         return value >= 0 or kind == "int"
     if kind == "int" or not isinstance(value, str):
         return False
-    return value[:-1].replace(".", "", 1).isdigit() and value[-1:] in _SIZES or value == "auto" \
-        and kind.endswith("auto")
+    return (value[:-1].replace(".", "", 1).isdigit() and value[-1:] in _SIZES) or (value == "auto" \
+        and kind.endswith("auto"))
 
 
 def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError:

@@ -73,7 +73,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ParameterError(f"{path}: cannot be read: {error.strerror}.") from None
     try:
-        data = yaml.load(text, Loader=_Strict)  # noqa: S506 - a subclass of the safe loader
+        data = yaml.load(text, Loader=_Strict)
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

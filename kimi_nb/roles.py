@@ -170,11 +170,13 @@ def _active(request: Request, role: str) -> tuple[str, ...]:
     names = [name for name in names if name not in gone] + list(request.chosen)
     active = tuple(name for name in dict.fromkeys(names) if _applies(name, role))
     for name in active:
-        _check(request, name, active)
+        _check_alone(request, name)
+    for name in active:
+        _check_together(name, active)
     return active
 
 
-def _check(request: Request, name: str, active: Iterable[str]) -> None:
+def _check_alone(request: Request, name: str) -> None:
     feature, recipe = _known(name), request.recipe
     if request.hardware.vendor not in feature.vendors:
         raise PlanError(f"feature {name} is for {', '.join(feature.vendors)}; "
@@ -197,6 +199,10 @@ def _check(request: Request, name: str, active: Iterable[str]) -> None:
         raise PlanError(f"feature {name} needs vLLM {needed}; {request.engine} is vLLM "
                         f"{request.engine.vllm}. Take it away (--without {name}) or choose "
                         "another --engine-version.")
+
+
+def _check_together(name: str, active: Iterable[str]) -> None:
+    feature = _known(name)
     for other in feature.excludes:
         if other in active:
             raise PlanError(f"features {name} and {other} exclude each other: add "

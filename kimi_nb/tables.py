@@ -96,8 +96,8 @@ def features(model: schema.Model, hardware: schema.Hardware) -> Table:
     for name, feature in params.features().items():
         draft = model.drafts.get(feature.draft)
         if (hardware.vendor not in feature.vendors
-                or feature.models and model.name not in feature.models
-                or feature.draft and (draft is None or hardware.vendor not in draft.vendors)):
+                or (feature.models and model.name not in feature.models)
+                or (feature.draft and (draft is None or hardware.vendor not in draft.vendors))):
             continue
         rows.append((name, feature.reason, feature.price, ", ".join(feature.excludes)))
     return Table("Features", ("feature", "reason", "price", "excludes"), tuple(rows))

@@ -27,8 +27,9 @@ def faults(folder: Path, needed: Iterable[str] = ()) -> list[str]:
     index = folder / _INDEX
     if index.is_file():
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+            weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            names = sorted(set(weight_map.values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             return [*out, f"{_INDEX}: not readable as an index ({error})"]
     else:
         names = sorted(path.name for path in folder.glob("*.safetensors"))

@@ -168,7 +168,7 @@ def _switch(name: str, tool: str, command: str | None) -> bool:
     if command is None:
         return name in ("-y",)
     runs = catalog.tables("vllm")[command].get(name.replace("--no-", "--"), [])
-    return name == "--skip-non-local-expert-weights" or bool(runs) and not runs[-1]["takes_value"]
+    return name == "--skip-non-local-expert-weights" or (bool(runs) and not runs[-1]["takes_value"])
 
 
 def _leaves(name: str, value: str) -> set[tuple[str, str, str]]:

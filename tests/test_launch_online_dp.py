@@ -202,7 +202,7 @@ def test_plan_gives_every_rank_its_own(args):
     assert {rank.rank for rank in ranks} <= set(range(args.dp_size))
     devices = [[int(device) for device in rank.devices.split(",")] for rank in ranks]
     assert {len(those) for those in devices} == {args.tp_size}
-    used = sum(devices, [])
+    used = [device for those in devices for device in those]
     assert len(used) == len(set(used)) and set(used) <= set(range(args.devices))
     ports = [rank.port for rank in ranks]
     assert len(set(ports)) == local and args.dp_rpc_port not in ports
@@ -408,7 +408,7 @@ def test_unreadable_template_and_log_folder(node, monkeypatch):
 
 # --- which template ------------------------------------------------------------------------------
 def test_template_is_the_one_beside_the_script_then_the_one_in_the_folder(nodes):
-    for node, expected in zip(nodes(3), ["folder", "beside", "other"]):
+    for node, expected in zip(nodes(3), ["folder", "beside", "other"], strict=True):
         bundle = node.folder / "bundle"
         bundle.mkdir()
         node.template("echo folder")
@@ -417,7 +417,7 @@ def test_template_is_the_one_beside_the_script_then_the_one_in_the_folder(nodes)
             (bundle / "run_dp_template.sh").write_text("echo beside\n")
         chosen = ("--template", "other.sh") if expected == "other" else ()
         node.start("--dp-size", 1, *ADDRESS, *chosen, script=shutil.copy(SCRIPT, bundle))
-    for node, expected in zip(nodes.made, ["folder", "beside", "other"]):
+    for node, expected in zip(nodes.made, ["folder", "beside", "other"], strict=True):
         assert node.runs[0].end()[0] == 0
         assert node.text("logs/rank_0.log") == expected + "\n"
 
@@ -472,10 +472,10 @@ def test_a_failed_rank_stops_the_others(nodes):
         "exit 126": ("exit code 126", 1),  # 126 and up mean something else to a shell
         "kill -KILL $$": ("signal SIGKILL", 1),
     }
-    for node, last_words in zip(nodes(len(cases)), cases):
+    for node, last_words in zip(nodes(len(cases)), cases, strict=True):
         node.template(FAILING % (SERVER, last_words))
         node.start("--dp-size", 3, *ADDRESS)
-    for node, (said, expected) in zip(nodes.made, cases.values()):
+    for node, (said, expected) in zip(nodes.made, cases.values(), strict=True):
         code, _, err = node.runs[0].end()
         assert code == expected
         # servers and grandchildren of the others, and what the failed one had started
@@ -517,8 +517,7 @@ def test_a_rank_that_ends_well_leaves_the_others_running(node):
 def test_nothing_is_left_behind_by_a_rank_that_ended(node):
     """A template that puts its server in the background and returns has not got rid of us."""
     node.template("sleep 300 & echo $! > up.$4")
-    code, _, err = node.run("--dp-size", 2, *ADDRESS)
-    assert code == 0
+    assert node.run("--dp-size", 2, *ADDRESS)[0] == 0
     assert_gone(node.pids(0, 1))
 
 
@@ -560,11 +559,11 @@ def test_a_signal_stops_every_rank(nodes):
     for node in nodes(len(signals)):
         node.template(SERVER)
         node.start("--dp-size", 3, *ADDRESS)
-    for node, signum in zip(nodes.made, signals):
+    for node, signum in zip(nodes.made, signals, strict=True):
         pids = node.pids(0, 1, 2)
         assert not any(map(is_gone, pids)) and len(pids) == 6
         node.runs[0].send(signum)
-    for node, signum in zip(nodes.made, signals):
+    for node, signum in zip(nodes.made, signals, strict=True):
         code, _, err = node.runs[0].end()
         assert code == 128 + signum
         assert_gone(node.pids(0, 1, 2))

@@ -13,6 +13,7 @@ Standard library only, Python 3.9 or later: it runs inside the engine's containe
 """
 
 import argparse
+import contextlib
 import ipaddress
 import os
 import re
@@ -153,10 +154,8 @@ def parse(argv=None):
 # Above: no effects, but for the parser's own message. Below: files, processes, signals.
 def say(fd, text):
     # Straight to the descriptor: a closed terminal or an odd locale must not end the servers.
-    try:
+    with contextlib.suppress(OSError):
         os.write(fd, (text + "\n").encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass
 
 
 def file_problems(args):

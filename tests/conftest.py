@@ -1,0 +1,83 @@
+"""What several tests share: every plan that can be made, and stand-ins that print what they got."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kimi_nb import build, recipes
+
+ROWS = [(row["model"], row["hardware"], row["layout"], row["variant"], row["scenario"])
+        for row in recipes.listing()]
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(params=ROWS, ids=["-".join(row) for row in ROWS])
+def each_plan(request):
+    """Every deployment and scenario of `kimi-nb list`."""
+    model, hardware, layout, variant, scenario = request.param
+    return build.plan(model, hardware, layout, variant=variant, scenario=scenario)
+
+
+class Echo:
+    """Programs that, instead of working, append their name, argv and environment to a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin, self.log = folder / "bin", folder / "calls.jsonl"
+        self.bin.mkdir()
+
+    def add(self, *names: str, then: str = "") -> None:
+        """Stand in for programs; ``then`` is shell that runs afterwards."""
+        for name in names:
+            path = self.bin / name
+            path.write_text(f"""#!/bin/bash
+{sys.executable} -c '
+import json, os, sys
+with open({str(self.log)!r}.strip(), "a") as file:
+    file.write(json.dumps([sys.argv[1:], dict(os.environ)]) + "\\n")
+' {name} "$@"
+{then}
+""".replace(f"'{self.log}'", f'"{self.log}"'))
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def run(self, script: Path, *args: str, **env: str) -> subprocess.CompletedProcess:
+        """Run a script with the stand-ins first on PATH and nothing else of ours."""
+        path = f"{self.bin}:{os.environ['PATH']}"
+        return subprocess.run(["bash", str(script), *args], env={"PATH": path, **env},
+                              capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                              timeout=60, cwd=script.parent, check=False)
+
+    @property
+    def calls(self) -> list[tuple[list[str], dict[str, str]]]:
+        """(argv, environment) of each call, oldest first."""
+        if not self.log.exists():
+            return []
+        return [tuple(json.loads(line)) for line in self.log.read_text().splitlines()]
+
+
+@pytest.fixture
+def echo(tmp_path):
+    return Echo(tmp_path)
+
+
+@pytest.fixture
+def site_file(tmp_path):
+    """Write a site file: the A3 example with some lines replaced."""
+    text = (ROOT / "params" / "sites" / "a3.yaml").read_text()
+
+    def write(*changes: tuple[str, str], name: str = "mine.yaml") -> str:
+        changed = text
+        for old, new in changes:
+            assert old in changed, old
+            changed = changed.replace(old, new)
+        path = tmp_path / name
+        path.write_text(changed)
+        return str(path)
+
+    return write

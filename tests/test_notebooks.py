@@ -1,0 +1,180 @@
+"""The notebooks: their form, and that they run headless for every model and hardware."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from kimi_nb import evidence, params, recipes, runbook
+from kimi_nb.errors import NoRecipeError
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SIX = ["hw", "model", "site", "action", "confirm", "run_dir"]
+ENDS = ["Clean up", "Record"]
+STAGES = ["Start", "Preflight", "Plan", "Differences from the document", "What would change",
+          "Write", "Gate", "Act", "Verify", *ENDS]
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def notebook(request):
+    return nbformat.read(request.param, as_version=4)
+
+
+def test_the_manifest_lists_every_notebook():
+    assert [path.stem for path in NOTEBOOKS] == list(params.data("notebooks"))
+
+
+def test_form(notebook):
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert 20 <= len(notebook.cells) <= 40
+    assert notebook.cells[0].cell_type == "markdown" and notebook.cells[0].source.startswith("# ")
+    for before, cell in zip(notebook.cells, notebook.cells[1:], strict=False):
+        if cell.cell_type != "code":
+            continue
+        assert before.cell_type == "markdown", f"no sentence above: {cell.source}"
+        assert not cell.outputs and cell.execution_count is None
+        if "parameters" not in cell.metadata.get("tags", []):
+            assert "OK" in before.source, f"does not say what OK is: {before.source}"
+            assert 1 <= len(cell.source.splitlines()) <= 5, cell.source
+        assert not any(line.lstrip().startswith(("!", "%")) for line in cell.source.splitlines())
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+        assert not any(isinstance(node, kinds) for node in ast.walk(ast.parse(cell.source)))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+def test_parameters(path):
+    """One tagged cell of literals, that papermill's inspector understands whole."""
+    import papermill as pm
+
+    cells = nbformat.read(path, as_version=4).cells
+    tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    assert len(tagged) == 1
+    lines = tagged[0].source.splitlines()
+    names = [statement.target.id for statement in ast.parse(tagged[0].source).body
+             if isinstance(statement, ast.AnnAssign) and ast.literal_eval(statement.value) is not None]
+    assert len(names) == len(lines) and names[:6] == SIX
+    inferred = pm.inspect_notebook(str(path))
+    assert list(inferred) == names
+    assert all(len(parameter["help"]) > 10 for parameter in inferred.values())
+
+
+def test_skeleton(notebook):
+    headings = [line.removeprefix("## ") for cell in notebook.cells
+                if cell.cell_type == "markdown" for line in cell.source.splitlines()
+                if line.startswith("## ")]
+    assert headings[:2] == ["Parameters", "Start"] and headings[-2:] == ENDS
+    if "Preflight" in headings:
+        assert [name for name in headings if name in STAGES] == STAGES
+
+
+def papermill(*args: str, cwd: Path) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "papermill", "--no-progress-bar", *args],
+                          capture_output=True, text=True, cwd=cwd, check=False)
+
+
+@pytest.mark.parametrize("folder, path", [(".", "notebooks/05_pd.ipynb"),
+                                          ("notebooks", "05_pd.ipynb")])
+def test_from_the_root_and_from_the_folder(folder, path, tmp_path):
+    done = papermill(path, str(tmp_path / "out.ipynb"), "-p", "hw", "a3", "-p", "run_dir",
+                     str(tmp_path / "run"), cwd=ROOT / folder)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "k2.5-a3-pd" / "bundle" / "a3-0" / "proxy.sh").is_file()
+
+
+@pytest.mark.parametrize("given, wanted", [
+    (["-p", "hww", "a3"], "did you mean 'hw'"),
+    (["-p", "hw", "a9"], "Allowed: a2, a3"),
+    (["-p", "hw", "h200"], "There is:"),
+    (["-p", "action", "deploy!"], "Allowed: plan"),
+    (["-p", "model", "2.5"], "-r model"),
+    (["-p", "overrides", "max-num-seq=3"], "did you mean 'max-num-seqs'"),
+    (["-p", "run_dir", "/proc/none"], "cannot be written"),
+])
+def test_wrong_parameters_stop(given, wanted, tmp_path):
+    done = papermill("notebooks/05_pd.ipynb", str(tmp_path / "out.ipynb"), "-p", "run_dir",
+                     str(tmp_path / "run"), *given, cwd=ROOT)
+    assert done.returncode != 0
+    assert wanted in done.stderr
+    cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+    errors = [output for cell in cells for output in cell.get("outputs", [])
+              if output.output_type == "error"]
+    assert len(errors) == 1 and len(errors[0].traceback) < 3, "a stack for a person's mistake"
+
+
+COMBINATIONS = sorted({(row["model"], row["hardware"]) for row in recipes.listing()}
+                      | set(recipes.container_only()))
+
+
+@pytest.mark.parametrize("model, hardware", COMBINATIONS,
+                         ids=[f"{model}-{hardware}" for model, hardware in COMBINATIONS])
+def test_every_model_and_hardware(model, hardware, tmp_path):
+    outcome = runbook.run(model, hardware, run_dir=str(tmp_path / "run"))
+    assert outcome.ok, str(outcome)
+    names = [result.notebook for result in outcome.results]
+    layouts = {row["layout"] for row in recipes.listing()
+               if (row["model"], row["hardware"]) == (model, hardware)}
+    assert len(names) == 3 + len(layouts)
+    stages = [entry["stage"] for entry in evidence.read(outcome.folder)]
+    assert stages[0] == "run" and stages[-1] == "end" and stages.count("notebook") == len(names)
+    for name in names:
+        page = (outcome.folder / f"{name}.html").read_text()
+        assert "<script" not in page, "the page would run, or load, something"
+        assert "src=\"http" not in page and "@import" not in page and "url(http" not in page
+
+
+def test_variants_and_scenarios(tmp_path):
+    """The parameters of a stage reach its plan."""
+    import papermill as pm
+
+    pm.execute_notebook(str(ROOT / "notebooks/03_single_node.ipynb"), str(tmp_path / "o.ipynb"),
+                        parameters={"hw": "h200", "variant": "slurm", "scenario": "optimised",
+                                    "without": "cpu-offload", "overrides": "max-num-seqs=9",
+                                    "run_dir": str(tmp_path / "run")},
+                        kernel_name="python3", progress_bar=False)
+    plan = json.loads(next((tmp_path / "run").glob("*/bundle/plan.json")).read_text())
+    argv = plan["engines"][0]["argv"]
+    assert argv[argv.index("--max-num-seqs") + 1] == "9" and "--enable-eplb" in argv
+    assert "--kv-offloading-size" not in argv
+
+
+def test_a_failed_notebook_fails_the_run(tmp_path, monkeypatch):
+    """A site of other hardware: every notebook that plans stops, and the run says which."""
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "params", tree / "params")
+    shutil.copytree(ROOT / "notebooks", tree / "notebooks")
+    broken = tree / "notebooks" / "00_start.ipynb"
+    broken.write_text(broken.read_text().replace("assert len(features) > 5",
+                                                 "assert len(features) > 500"))
+    monkeypatch.setattr(params, "root", lambda: tree)
+    outcome = runbook.run("k2.5", "a3", only=["00", "01"], run_dir=str(tmp_path / "run"))
+    assert not outcome.ok
+    assert [result.status for result in outcome.results] == ["failed", "ok"]
+    assert "len(features) > 500" in outcome.results[0].fault
+    assert evidence.read(outcome.folder)[-1]["ok"] is False
+
+
+def test_only_and_what_applies():
+    assert runbook.which("k2.5", "a3") == ["00_start", "01_prerequisites", "02_install",
+                                           "03_single_node", "05_pd"]
+    assert runbook.which("k2.6", "a2") == ["00_start", "01_prerequisites", "02_install"]
+    assert runbook.which("k2.5", "a2", ["04", "00"]) == ["00_start", "04_multi_node_dp"]
+    with pytest.raises(NoRecipeError):
+        runbook.which("k2-thinking", "gb200")
+
+
+def test_several_at_once_and_a_second_run_in_the_same_second(tmp_path, monkeypatch):
+    monkeypatch.setattr(evidence, "now", lambda: "20260101T000000Z")
+    monkeypatch.setattr(runbook, "runs_folder", lambda: tmp_path / "runs")
+    first = runbook.run("k2.5", "a3", only=["00", "01"], jobs=2)
+    second = runbook.run("k2.5", "a3", only=["00"])
+    assert first.ok and second.ok and first.folder != second.folder
+    assert [result.notebook for result in first.results] == ["00_start", "01_prerequisites"]

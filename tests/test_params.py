@@ -1,0 +1,150 @@
+"""Parameter files: what is read, and how each mistake is answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from kimi_nb import build, params
+from kimi_nb.errors import KimiError, ParameterError, PlanError
+
+
+def fault(call, *args, **named) -> str:
+    """The message of the error that a call ends in."""
+    with pytest.raises(KimiError) as caught:
+        call(*args, **named)
+    return str(caught.value)
+
+
+def test_everything_that_ships_is_valid():
+    for name in params.names("hardware"):
+        chip = params.hardware(name)
+        assert chip.name == name and chip.recipes_of == name
+    for name in params.names("models"):
+        model = params.model(name)
+        assert model.name == name
+        for recipe in model.recipes:
+            assert recipe.weights in model.weights
+            assert recipe.hardware in params.names("hardware")
+            assert set(recipe.clients) <= set(model.clients)
+            assert recipe.source.document in params.data("documents")
+            for scenario in recipe.scenarios.values():
+                assert scenario.source.document in params.data("documents")
+    hardware = {params.site(name).hardware for name in params.names("sites")}
+    assert hardware == set(params.names("hardware"))
+
+
+def test_sites_have_documentation_addresses():
+    """RFC 5737: nobody's machines."""
+    ranges = ("192.0.2.", "198.51.100.", "203.0.113.")
+    for name in params.names("sites"):
+        assert all(node.address.startswith(ranges) for node in params.site(name).nodes)
+
+
+def test_unknown_name_says_what_there_is():
+    text = fault(params.hardware, "a33")
+    assert "'a33'" in text and "did you mean 'a3'" in text and "mi300x" in text
+    assert "k2-thinking" in fault(params.model, "k3")
+
+
+def test_missing_file(tmp_path):
+    assert "no such file" in fault(params.site, str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize("text, wanted", [
+    ("a: [1, 2", "line"), ("a: b: c", "line 1"), ("\tname: x", "line 1"), ("- 1\n- 2", "list"),
+    ("", "NoneType"), ("name: x\nname: y", "given twice"), ("{[1]: 2}", "plain word"),
+    ("a: " + "[" * 5000, ""), ("just words", "str"),
+])
+def test_malformed_yaml(tmp_path, text, wanted):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    message = fault(params.site, str(path))
+    assert str(path) in message and wanted in message
+    assert len(message.splitlines()) < 25
+
+
+def test_not_text_and_too_large(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"\xff\xfe\x00name")
+    assert "UTF-8" in fault(params.site, str(path))
+    path.write_text("#" * (5 << 20))
+    assert "4 MB" in fault(params.site, str(path))
+
+
+@pytest.mark.parametrize("old, new, wanted", [
+    ("transport: ssh", "transport: carrier-pigeon", ["transport", "'carrier-pigeon'", "slurm"]),
+    ("nic: enp67s0f5", "nick: enp67s0f5", ["nick", "not known"]),
+    ("hardware: a3\n", "", ["hardware", "missing"]),
+    ("192.0.2.12", "192.0.2.11", ["nodes.1.address", "already", "nodes.0"]),
+    ("name: a3-1", "name: a3-0", ["nodes.1.name", "already"]),
+    ("192.0.2.12", "141.xx.xx.2", ["nodes.1.address", "141.xx.xx.2", "192.0.2.11"]),
+    ("192.0.2.12", "300.1.1.1", ["nodes.1.address"]),
+    ("192.0.2.12", '"192.0.2.12; reboot"', ["nodes.1.address", "reboot"]),
+    ("nic: enp67s0f5", 'nic: "eth0$(id)"', ["nic", "eth0$(id)"]),
+    ("cache: /root/.cache", 'cache: "/root/`id`"', ["paths.cache", "'`'"]),
+    ("cache: /root/.cache", "cache: cache", ["paths.cache", "absolute"]),
+    ("name: a3-example", 'name: "a;b"', ["name", "a;b"]),
+    ("ssh: {user: root, port: 22}", "ssh: {user: root, port: 70000}", ["ssh.port", "70000"]),
+    ("nic: enp67s0f5", "nic: enp67s0f5\napi_key_env: sk-1234567890", ["api_key_env", "NAME"]),
+    ("transport: ssh", "transport: slurm", ["slurm"]),
+])
+def test_site_mistakes(site_file, old, new, wanted):
+    path = site_file((old, new))
+    message = fault(params.site, path)
+    assert path in message
+    for word in wanted:
+        assert word in message
+    assert len(message.splitlines()) <= 12
+
+
+def test_all_faults_at_once(site_file):
+    path = site_file(("nic: enp67s0f5", "nick: x"), ("transport: ssh", "transport: x"))
+    assert "2 faults" in fault(params.site, path)
+
+
+def test_a_user_file_extends_ours(tmp_path):
+    path = tmp_path / "a3-big.yaml"
+    path.write_text("extends: a3\nname: a3-big\ntitle: A3 with more memory\n"
+                    "devices: {memory_gb: 128}\n")
+    chip = params.hardware(str(path))
+    assert (chip.name, chip.recipes_of) == ("a3-big", "a3")
+    assert (chip.devices.count, chip.devices.memory_gb) == (16, 128)
+    plan = build.plan("k2.5", str(path), "pd")
+    assert plan.hardware == "a3-big" and len(plan.engines) == 36
+
+
+def test_extending_nothing_and_itself(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: a9\nname: mine\n")
+    assert "a9" in fault(params.hardware, str(path))
+    path.write_text("extends: mine\nname: mine\n")
+    assert "extends" in fault(params.hardware, str(path))
+
+
+def test_site_of_other_hardware():
+    with pytest.raises(PlanError, match="a2.*a3"):
+        build.plan("k2.5", "a3", "pd", site="a2")
+
+
+def test_site_with_too_few_nodes():
+    with pytest.raises(PlanError, match=r"needs 6 nodes \(prefill 2 x 1 \+ decode 1 x 4.*has 4"):
+        build.plan("k2.5", "a3", "pd", pairs=["decode.nodes=4", "decode.dp=64"])
+
+
+def test_variables_of_a_site_are_checked(site_file):
+    path = site_file(("nic: enp67s0f5", "nic: enp67s0f5\nsettings: {env: {FLAG: true}}"))
+    with pytest.raises(ParameterError, match=r"FLAG.*quotes"):
+        build.plan("k2.5", "a3", "single", site=path)
+    path = site_file(("nic: enp67s0f5", "nic: x0\nsettings: {env: {FLAG: 'a;b'}}"))
+    with pytest.raises(ParameterError, match="';' is not allowed"):
+        build.plan("k2.5", "a3", "single", site=path)
+
+
+def test_site_settings_have_their_layer(site_file):
+    path = site_file(("nic: enp67s0f5", "nic: x0\nsettings: {flags: {max-num-seqs: 7}}"))
+    plan = build.plan("k2.5", "a3", "single", site=path)
+    rows = {row.name: row for row in plan.explain()}
+    assert (rows["max-num-seqs"].value, rows["max-num-seqs"].layer) == (7, "site")
+    assert rows["seed"].layer == "recipe" and rows["seed"].source == "ascend-k2.5 5.1"
+    assert rows["HCCL_OP_EXPANSION_MODE"].layer == "hardware"
+    assert rows["quantization"].layer == "model"
