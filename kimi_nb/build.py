@@ -141,9 +141,10 @@ def _engines(asked: Request, roles: dict[str, RolePlan]
     flags: dict[str, Any] = {}
     env: dict[str, Any] = {}
     plain: dict[str, tuple[dict[str, Any], dict[str, str]]] = {}
-    places = [place for group in groups
-              for place in topology.places(group, roles[group.role],
-                                           asked.hardware.devices.count, per_rank)]
+    count = asked.hardware.devices.count
+    by_group = [(group, list(topology.places(group, roles[group.role], count, per_rank)))
+                for group in groups]
+    places = [place for _, mine in by_group for place in mine]
     for name, role in roles.items():
         flags[name], env[name] = engines.role_values(asked, role, roles, nodes)
         plain[name] = ({key: value.value for key, value in flags[name].items()},
@@ -156,8 +157,8 @@ def _engines(asked: Request, roles: dict[str, RolePlan]
         port = asked.overrides.router_port or asked.recipe.router_port or 1999
         extra = [(groups[0].nodes[0].name, port, "the router")]
     topology.check_ports(places, extra)
-    built = tuple(engines.engine_of(asked, roles[place.group.role], place,
-                                    *plain[place.group.role]) for place in places)
+    built = tuple(engine for group, mine in by_group for engine in engines.group_engines(
+        asked, roles[group.role], mine, *plain[group.role]))
     return built, flags, env
 
 

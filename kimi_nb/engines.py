@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kimi_nb.plan import Engine
@@ -99,20 +99,44 @@ def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any
     return out
 
 
-def engine_of(request: Request, role: RolePlan, place: Place, flags: Mapping[str, Any],
-              env: Mapping[str, str]) -> Engine:
-    """One engine: the role's shared ``flags`` and ``env`` with this place's own."""
+def group_engines(request: Request, role: RolePlan, places: Sequence[Place],
+                  flags: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[Engine]:
+    """The engines of one group: the role's shared ``flags`` and ``env`` with each place's own.
+
+    The command lines of a group differ in a few plain values, so that the first is built and
+    the others are copies with those values put in: a group may have thousands.
+    """
+    model = request.located(request.weights)
+    per_rank = request.recipe.processes == "rank"
+    templated = [name for name, value in env.items() if "{" in value]
+    built: tuple[str, ...] = ()
+    shape: tuple[str, ...] | None = None
+    at: dict[str, int] = {}
+    for place in places:
+        own = place_flags(request, role, place)
+        if tuple(own) != shape:
+            shape, built = tuple(own), argv_of(model, {**flags, **own})
+            at = {name: built.index(f"--{name}") + 1 for name, value in own.items()
+                  if "." not in name and value is not True}
+        words = list(built)
+        for name, index in at.items():
+            words[index] = text_of(own[name])
+        group, node = place.group, place.node
+        mine = dict(env)
+        if templated:
+            fills = {"address": node.address, "nic": node.nic or request.site.nic,
+                     "leader": group.address}
+            mine |= {name: fill(env[name], fills) for name in templated}
+        if per_rank:
+            mine[request.hardware.devices.visible] = ",".join(map(str, place.devices))
+        yield _engine(place, mine, tuple(words))
+
+
+def _engine(place: Place, env: Mapping[str, str], argv: tuple[str, ...]) -> Engine:
     group, node = place.group, place.node
-    words = {"address": node.address, "nic": node.nic or request.site.nic,
-             "leader": group.address}
-    mine = {name: fill(value, words) for name, value in env.items()}
-    if request.recipe.processes == "rank":
-        mine[request.hardware.devices.visible] = ",".join(map(str, place.devices))
     return Engine(
-        name=place.name, node=node.name, address=node.address, role=role.role,
+        name=place.name, node=node.name, address=node.address, role=group.role,
         group=group.number, rank=place.rank, ranks=place.ranks, dp_size=group.dp,
         tp_size=group.tp, devices=place.devices, http_port=place.http_port,
         kv_port=place.kv_ports.start if place.kv_ports else None, rpc_port=group.rpc_port,
-        side_channel_port=place.side_channel_port, headless=place.headless, env=mine,
-        argv=argv_of(request.located(request.weights),
-                     {**flags, **place_flags(request, role, place)}))
+        side_channel_port=place.side_channel_port, headless=place.headless, env=env, argv=argv)

@@ -60,4 +60,5 @@ def choice(kind: str, found: object, allowed: Iterable[str], hint: str = "") -> 
     near = difflib.get_close_matches(str(found), names, n=1)
     guess = f"; did you mean '{near[0]}'?" if near else "."
     shown = ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
-    return f"{kind} '{found}' is not known{guess} Allowed: {shown or 'none'}.{' ' * bool(hint)}{hint}"
+    text = f"{kind} '{found}' is not known{guess} Allowed: {shown or 'none'}."
+    return f"{text} {hint}" if hint else text

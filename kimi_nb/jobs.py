@@ -144,8 +144,8 @@ def _benchmark(request: Request, command: Sequence[str]) -> tuple[list[str], lis
 
 
 def _needs_environment(folder: str) -> list[str]:
-    return [f"if [ ! -d {shell.quote(folder)} ]; then",
-            f"    echo {shell.quote(f'{folder} is missing: submit 1_create_env.sbatch first.')} >&2",
+    why = f"{folder} is missing: submit 1_create_env.sbatch first."
+    return [f"if [ ! -d {shell.quote(folder)} ]; then", f"    echo {shell.quote(why)} >&2",
             "    exit 1", "fi"]
 
 

@@ -104,8 +104,9 @@ def _extended(path: Path, kind: str, depth: int = 0) -> dict[str, Any]:
         return data
     if depth > 4:
         raise ParameterError(f"{path}: extends: more than 4 files deep; does it extend itself?")
-    beside = path.parent / f"{base}.yaml"
-    parent = beside if beside.exists() and beside != path else root() / "params" / kind / f"{base}.yaml"
+    parent = path.parent / f"{base}.yaml"
+    if parent == path or not parent.exists():
+        parent = root() / "params" / kind / f"{base}.yaml"
     if not parent.exists() or parent == path:
         raise ParameterError(f"{path}: extends: {choice(kind, base, names(kind))}")
     below = _extended(parent, kind, depth + 1)

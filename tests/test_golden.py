@@ -23,7 +23,8 @@ WHERE = yaml.safe_load((HERE / "where.yaml").read_text())
 
 # Short names of the documents, and switches of tools that the catalog does not describe.
 SHORT = {"-tp": "--tensor-parallel-size"}
-SWITCHES = {"docker": {"--rm", "-it"}, "lm_eval": {"--apply_chat_template", "--fewshot_as_multiturn"},
+SWITCHES = {"docker": {"--rm", "-it"},
+            "lm_eval": {"--apply_chat_template", "--fewshot_as_multiturn"},
             "benchmark_moe": {"--tune", "--enable-expert-parallel", "--trust-remote-code"}}
 
 
@@ -176,7 +177,8 @@ def _leaves(name: str, value: str) -> set[tuple[str, str, str]]:
     if value.startswith(("{", "[")):
         def walk(path, item):
             if isinstance(item, dict):
-                return {leaf for key, inner in item.items() for leaf in walk(f"{path}.{key}", inner)}
+                return {leaf for key, inner in item.items()
+                        for leaf in walk(f"{path}.{key}", inner)}
             return {("argv", path, item if isinstance(item, str) else json.dumps(item))}
         return walk(plain, json.loads(value))
     if plain == "model_args":
@@ -248,8 +250,8 @@ def differences(name: str) -> set[tuple[str, str, str | None, str | None]]:
               if not (kind == "sbatch" and key in ("account", "qos") and not value)}
     if entry["what"] == "sbatch":
         named = {key for kind, key, value in theirs if kind == "sbatch"}
-        mine = {pair for pair in mine
-                if not (pair[0] == "sbatch" and pair[1] in ("account", "qos") and pair[1] not in named)}
+        mine = {pair for pair in mine if pair[0] != "sbatch" or pair[1] in named
+                or pair[1] not in ("account", "qos")}
     missing, extra = theirs - mine, mine - theirs
     out = set()
     for kind, key, value in sorted(missing):

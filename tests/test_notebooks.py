@@ -60,7 +60,8 @@ def test_parameters(path):
     assert len(tagged) == 1
     lines = tagged[0].source.splitlines()
     names = [statement.target.id for statement in ast.parse(tagged[0].source).body
-             if isinstance(statement, ast.AnnAssign) and ast.literal_eval(statement.value) is not None]
+             if isinstance(statement, ast.AnnAssign)
+             and ast.literal_eval(statement.value) is not None]
     assert len(names) == len(lines) and names[:6] == SIX
     inferred = pm.inspect_notebook(str(path))
     assert list(inferred) == names

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kimi_nb import build, catalog, params, recipes, scripts, topology
+from kimi_nb import build, catalog, params, recipes, schema, scripts, topology
 from kimi_nb.errors import KimiError, NoRecipeError, ParameterError, PlanError
 from kimi_nb.roles import RolePlan
 from kimi_nb.settings import EMPTY, flattened, lay, nested
@@ -193,7 +193,8 @@ def test_features_on_and_off():
     (("k2.5", "a3", "single"), ["turbo"], [], ["'turbo' is not known"]),
     (("k2.5", "a3", "single"), [], ["turbo"], ["'turbo' is not known"]),
     (("k2.5", "a3", "single"), ["jemalloc"], ["jemalloc"], ["say one"]),
-    (("k2.5", "h200", "single"), ["eagle3-instant"], [], [">=0.18.0", "0.17.0", "--engine-version"]),
+    (("k2.5", "h200", "single"), ["eagle3-instant"], [],
+     [">=0.18.0", "0.17.0", "--engine-version"]),
 ])
 def test_features_that_do_not_fit(where, on, off, words):
     with pytest.raises(KimiError) as caught:
@@ -322,8 +323,7 @@ def test_placed_engines_never_collide(first, second, per_rank):
     node; by counting, not by the planner's own arithmetic."""
     chip = params.hardware("a3")
     example = params.site("a3")
-    nodes = tuple(example.nodes[0].model_copy(update={"name": f"n{i}", "address": f"192.0.2.{i + 1}"})
-                  for i in range(24))
+    nodes = tuple(schema.Node(name=f"n{i}", address=f"192.0.2.{i + 1}") for i in range(24))
     site = example.model_copy(update={"nodes": nodes})
     roles = {"prefill": _role(first, "prefill"), "decode": _role(second)}
     try:

@@ -142,8 +142,8 @@ def test_slurm_jobs_run_their_commands(tmp_path, echo):
     folder = put(plan, tmp_path / "bundle")
     env = tmp_path / "projects" / "virt_envs" / "vllm-kimi"
     echo.add("pip", "hf", "vllm", "git", "python", "module")
-    echo.add("conda", then=f"mkdir -p {shlex.quote(str(env))}/bin; "
-                           f"ln -sf {shlex.quote(str(echo.bin / 'python'))} {shlex.quote(str(env))}/bin/python")
+    echo.add("conda", then=shlex.join(["mkdir", "-p", f"{env}/bin"]) + "\n"
+             + shlex.join(["ln", "-sf", f"{echo.bin}/python", f"{env}/bin/python"]))
     (tmp_path / "projects").mkdir()
     for job in plan.jobs:
         before = len(echo.calls)
