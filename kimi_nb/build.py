@@ -14,6 +14,7 @@ from kimi_nb import (
     containers,
     engines,
     errata,
+    fields,
     jobs,
     overrides,
     params,
@@ -85,7 +86,7 @@ def _check_site(site: schema.Site, hardware: schema.Hardware, recipe: schema.Rec
 def from_request(asked: Request) -> Plan:
     """The plan of a request. Pure: no clock, no network, no file written."""
     recipe, site = asked.recipe, asked.site
-    roles = {role: resolve(asked, role) for role in schema.ROLES if role in recipe.roles}
+    roles = {role: resolve(asked, role) for role in fields.ROLES if role in recipe.roles}
     placed, flags, env = _engines(asked, roles)
     fronted = None
     kind = asked.overrides.router or recipe.router
@@ -103,6 +104,7 @@ def from_request(asked: Request) -> Plan:
               *(name for key in recipe.clients
                 for name in asked.model.clients[key].source.commands)}
     first = next(iter(roles.values()))
+    _check_context(asked, flags)
     return Plan(
         model=asked.model.name, hardware=asked.hardware.name, layout=recipe.layout,
         scenario=_name_of(asked), variant=recipe.variant, site=site.name, title=recipe.title,
@@ -122,6 +124,17 @@ def from_request(asked: Request) -> Plan:
         errata=errata.touching(golden),
         notes=tuple(dict.fromkeys(note for plan in roles.values() for note in plan.notes)),
         edits=(asked.weights.edit,) if asked.weights.edit else (), flags=flags, env=env)
+
+
+def _check_context(asked: Request, flags: dict[str, Any]) -> None:
+    """A context that the model was not trained for is refused: the engine would refuse it, too,
+    after loading."""
+    most = asked.model.context_length
+    for role, values in flags.items():
+        found = values.get("max-model-len")
+        if found and isinstance(found.value, int) and found.value > most:
+            raise PlanError(f"{role}: max-model-len {found.value} ({found.source}) is more than "
+                            f"the {most} tokens of {asked.model.title}.")
 
 
 def _name_of(asked: Request) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from kimi_nb import schema
+from kimi_nb import fields
 from kimi_nb.errors import ParameterError, choice
 from kimi_nb.settings import flag_name
 
@@ -57,7 +57,7 @@ def parse(pairs: tuple[str, ...] | list[str], roles: tuple[str, ...]) -> Overrid
         if not sign or not key:
             raise ParameterError(f"{where}: key=value is wanted, such as max-num-seqs=32.")
         head, dot, rest = key.partition(".")
-        role = head if head in schema.ROLES and dot else ""
+        role = head if head in fields.ROLES and dot else ""
         name = rest if role else key
         if role and role not in roles:
             raise ParameterError(f"{where}: " + choice("role of this layout", role, roles))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from kimi_nb import params, schema
+from kimi_nb import fields, params, schema
 from kimi_nb.errors import NoRecipeError, choice
 
 DEFAULT = "default"
@@ -32,8 +32,8 @@ def find(model: schema.Model, hardware: schema.Hardware, layout: str | None, var
     layouts = list(dict.fromkeys(recipe.layout for recipe in there))
     if layout is None and len(layouts) == 1:
         layout = layouts[0]
-    if layout is not None and layout not in schema.LAYOUTS:
-        raise NoRecipeError(choice("layout", layout, schema.LAYOUTS))
+    if layout is not None and layout not in fields.LAYOUTS:
+        raise NoRecipeError(choice("layout", layout, fields.LAYOUTS))
     matching = [recipe for recipe in there if recipe.layout == layout]
     if not matching:
         asked = f" with layout {layout}" if layout else ""
@@ -104,7 +104,7 @@ def missing() -> list[dict[str, str]]:
     there = {(row["model"], row["hardware"], row["layout"]) for row in listing()}
     return [{"model": model, "hardware": hardware, "layout": layout}
             for model in params.names("models") for hardware in params.names("hardware")
-            for layout in schema.LAYOUTS if (model, hardware, layout) not in there]
+            for layout in fields.LAYOUTS if (model, hardware, layout) not in there]
 
 
 def container_only() -> list[tuple[str, str]]:

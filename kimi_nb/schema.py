@@ -6,80 +6,26 @@ that it does not know, so that a typing error stops at once instead of being ign
 
 from __future__ import annotations
 
-import ipaddress
-import re
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-# What a word of a script may be made of. Everything is quoted as well when it is written, so
-# this is the second lock: a value with a shell character is a mistake and is named as one.
-SAFE_TEXT = re.compile(r"[\w ./:@%+=,~{}\[\]\"-]*")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HOSTNAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-                       r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*")
-
-
-def safe_text(text: str) -> str:
-    """Refuse control and shell characters: ``;`` ``|`` ``&`` ``$`` `````` quotes, newlines."""
-    if not SAFE_TEXT.fullmatch(text):
-        bad = next(character for character in text if not SAFE_TEXT.fullmatch(character))
-        raise ValueError(f"the character {bad!r} is not allowed (letters, digits, spaces "
-                         "and . _ / : @ % + = , ~ - [ ] { } are)")
-    return text
-
-
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", text):
-        raise ValueError("a name starts with a letter or digit and holds only letters, digits, "
-                         "'.', '_' and '-', 63 at most")
-    return text
-
-
-def _address(text: str) -> str:
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        # 141.xx.xx.1 and 300.1.1.1 are hostnames by grammar and mistakes by sense.
-        if re.fullmatch(r"[0-9x.]+", text) or not _HOSTNAME.fullmatch(text):
-            raise ValueError("an IP address (192.0.2.11) or a host name (node-1.example.org) "
-                             "is wanted here") from None
-        return text
-
-
-def _path(text: str) -> str:
-    safe_text(text)
-    if not text.startswith("/") or "{" in text or '"' in text:
-        raise ValueError("an absolute path is wanted here, such as /root/.cache")
-    return text
-
-
-def _interface(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}", text):
-        raise ValueError("a network interface is wanted here, such as eth0 or enp67s0f5 "
-                         "(15 characters at most)")
-    return text
-
-
-def _variable(text: str) -> str:
-    if not VARIABLE.fullmatch(text):
-        raise ValueError("the NAME of an environment variable is wanted here, never its value")
-    return text
-
-
-Name = Annotated[str, AfterValidator(_name)]
-Text = Annotated[str, AfterValidator(safe_text)]
-Address = Annotated[str, AfterValidator(_address)]
-Path = Annotated[str, AfterValidator(_path)]
-Interface = Annotated[str, AfterValidator(_interface)]
-Variable = Annotated[str, AfterValidator(_variable)]
-Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-Vendor = Literal["ascend", "cuda", "rocm"]
-Layout = Literal["single", "dp", "pd"]
-Role = Literal["mixed", "prefill", "decode"]
-LAYOUTS: tuple[Layout, ...] = ("single", "dp", "pd")
-ROLES: tuple[Role, ...] = ("mixed", "prefill", "decode")
+from kimi_nb.fields import (
+    LAYOUTS,
+    ROLES,
+    Address,
+    Count,
+    Interface,
+    Layout,
+    Line,
+    Name,
+    Path,
+    Port,
+    Role,
+    Text,
+    Variable,
+    Vendor,
+)
 
 
 class Table(BaseModel):
@@ -151,9 +97,9 @@ class Check(Table):
     the file (the last word) is, or only on a node of the site.
     """
 
-    title: str
+    title: Line
     argv: tuple[str, ...]
-    expect: str
+    expect: Line
     pattern: str = ""
     least_gb: str = ""
     each: Literal["node", "device", "peer"] = "node"
@@ -165,7 +111,7 @@ class Check(Table):
 class Step(Table):
     """One command of an installation."""
 
-    says: str
+    says: Line
     argv: tuple[str, ...]
     directory: str = ""
     env: dict[Variable, str] = {}
@@ -182,7 +128,7 @@ class Hardware(Table):
     """What one node is."""
 
     name: Name
-    title: str
+    title: Line
     vendor: Vendor
     engine: Literal["vllm-ascend", "vllm"]
     devices: Devices
@@ -196,7 +142,7 @@ class Hardware(Table):
     settings: Settings = Settings()
     network_env: dict[Variable, str] = {}
     source: Source
-    notes: tuple[str, ...] = ()
+    notes: tuple[Line, ...] = ()
 
     @property
     def recipes_of(self) -> str:
@@ -260,7 +206,7 @@ class RoleChange(Table):
 class Scenario(Table):
     """A named row of a tuning chapter."""
 
-    title: str
+    title: Line
     source: Source
     figures: Literal["published", "estimated"] = "published"
     features: tuple[str, ...] = ()
@@ -275,7 +221,7 @@ class Recipe(Table):
     hardware: Name
     layout: Layout
     variant: Name
-    title: str
+    title: Line
     documented: bool = True
     source: Source
     engine_version: str
@@ -304,7 +250,7 @@ class Recipe(Table):
 class Client(Table):
     """A command of the documents that talks to the service: a benchmark, an evaluation."""
 
-    title: str
+    title: Line
     argv: tuple[str, ...]
     env: dict[Variable, str] = {}
     sweep: tuple[int, ...] = ()
@@ -315,13 +261,10 @@ class Model(Table):
     """What is served."""
 
     name: Name
-    title: str
-    family: Text
-    served_name: Text | None = None
+    title: Line
     context_length: Count
     parameters_billion: Count
     architecture: dict[str, int]
-    thinking_key: bool = True
     weights: dict[Name, Weights]
     drafts: dict[Name, Draft] = {}
     settings: Settings = Settings()
@@ -329,7 +272,7 @@ class Model(Table):
     clients: dict[Name, Client] = {}
     recipes: tuple[Recipe, ...]
     source: Source
-    notes: tuple[str, ...] = ()
+    notes: tuple[Line, ...] = ()
 
 
 # Features ----------------------------------------------------------------------------------
@@ -338,9 +281,9 @@ class Model(Table):
 class Feature(Table):
     """A choice that a person switches on and off."""
 
-    title: str
-    reason: str
-    price: str
+    title: Line
+    reason: Line
+    price: Line
     excludes: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     vendors: tuple[Vendor, ...] = ("ascend", "cuda", "rocm")

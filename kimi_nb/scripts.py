@@ -173,7 +173,7 @@ def _install(plan: Plan, name: str) -> str:
         if step.directory:
             text = [f"(cd {shell.quote(step.directory)} && {text[0]}", *text[1:]]
             text[-1] += ")"
-        lines += [f"# {step.says}", *text, ""]
+        lines += [shell.remark(step.says), *text, ""]
     return shell.script([f"{plan.engine} {plan.engine_version} by {name}, on every node."], lines)
 
 

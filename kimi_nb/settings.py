@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_nb.errors import ParameterError
-from kimi_nb.schema import VARIABLE, Settings, safe_text
+from kimi_nb.fields import VARIABLE, safe_text
+from kimi_nb.schema import Settings
 
 LAYERS = ("hardware", "model", "recipe", "site", "override", "plan")
 # Lists of folders or libraries, which a script puts in front of what is there already.

@@ -48,7 +48,12 @@ def export(name: str, value: object) -> str:
     return f"export {name}={_word(value)}"
 
 
+def remark(text: str) -> str:
+    """A comment of one line: a line break in it would end it."""
+    return f"# {' '.join(text.split())}".rstrip()
+
+
 def script(comment: Iterable[str], lines: Iterable[str], strict: str = "set -euo pipefail") -> str:
     """A bash script: first line, what it is for, then ``lines``."""
-    head = ["#!/bin/bash", *(f"# {line}".rstrip() for line in comment), strict, ""]
+    head = ["#!/bin/bash", *map(remark, comment), strict, ""]
     return "\n".join([*head, *lines]).rstrip() + "\n"

@@ -113,6 +113,13 @@ def test_a_user_file_extends_ours(tmp_path):
     assert plan.hardware == "a3-big" and len(plan.engines) == 36
 
 
+def test_prose_stays_on_its_line(tmp_path):
+    """A title stands in comments of scripts."""
+    path = tmp_path / "mine.yaml"
+    path.write_text('extends: a3\nname: mine\ntitle: "A3\\nreboot"\n')
+    assert "title" in fault(params.hardware, str(path))
+
+
 def test_extending_nothing_and_itself(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("extends: a9\nname: mine\n")

@@ -107,6 +107,7 @@ def test_tensor_parallel_over_nodes():
     (["tp=8", "dp=4"], ["dp 4", "4 ranks x tp 8 = 32 devices", "16"]),
     (["tp=3"], ["tp 3", "64 attention heads", "allowed: 1, 2, 4, 8"]),
     (["tp=32", "dp=1"], ["tp 32", "1 x 16 = 16"]),
+    (["max-model-len=300000"], ["300000", "262144"]),
     (["nodes=2", "dp=5", "tp=1"], ["dp 5 over 2 nodes", "2.50"]),
 ])
 def test_what_does_not_fit_is_refused_with_the_sum(pairs, words):

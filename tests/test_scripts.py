@@ -214,6 +214,11 @@ def test_any_value_of_a_variable_comes_out_as_it_went_in(value):
     assert done.stdout == value.encode()
 
 
+def test_a_comment_cannot_end_early():
+    lines = shell.script(["one\ntouch /tmp/x", "two"], ["true"]).splitlines()
+    assert lines[1:3] == ["# one touch /tmp/x", "# two"]
+
+
 @given(st.text(min_size=1, max_size=20))
 def test_a_value_is_refused_or_harmless(value):
     """Through the whole plan: a served name of any text is refused, or is one word of argv."""

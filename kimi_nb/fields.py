@@ -1,0 +1,90 @@
+"""The kinds of text and number that a parameter file may hold, each with its own refusal.
+
+Everything is quoted as well when it is written into a script, so this is the second lock: a value
+with a shell character is a mistake and is named as one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+# What a word of a script may be made of.
+SAFE_TEXT = re.compile(r"[\w ./:@%+=,~{}\[\]\"-]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOSTNAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+                       r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*")
+
+
+def safe_text(text: str) -> str:
+    """Refuse control and shell characters: ``;`` ``|`` ``&`` ``$`` `````` quotes, newlines."""
+    if not SAFE_TEXT.fullmatch(text):
+        bad = next(character for character in text if not SAFE_TEXT.fullmatch(character))
+        raise ValueError(f"the character {bad!r} is not allowed (letters, digits, spaces "
+                         "and . _ / : @ % + = , ~ - [ ] { } are)")
+    return text
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", text):
+        raise ValueError("a name starts with a letter or digit and holds only letters, digits, "
+                         "'.', '_' and '-', 63 at most")
+    return text
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        # 141.xx.xx.1 and 300.1.1.1 are hostnames by grammar and mistakes by sense.
+        if re.fullmatch(r"[0-9x.]+", text) or not _HOSTNAME.fullmatch(text):
+            raise ValueError("an IP address (192.0.2.11) or a host name (node-1.example.org) "
+                             "is wanted here") from None
+        return text
+
+
+def _path(text: str) -> str:
+    safe_text(text)
+    if not text.startswith("/") or "{" in text or '"' in text:
+        raise ValueError("an absolute path is wanted here, such as /root/.cache")
+    return text
+
+
+def _interface(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}", text):
+        raise ValueError("a network interface is wanted here, such as eth0 or enp67s0f5 "
+                         "(15 characters at most)")
+    return text
+
+
+def _variable(text: str) -> str:
+    if not VARIABLE.fullmatch(text):
+        raise ValueError("the NAME of an environment variable is wanted here, never its value")
+    return text
+
+
+def _line(text: str) -> str:
+    """Prose for a heading or a comment: any characters, but on one line."""
+    if not text.strip() or any(ord(character) < 32 or character in "\x7f\x85\u2028\u2029"
+                               for character in text):
+        raise ValueError("one line of text is wanted here, without control characters")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Line = Annotated[str, AfterValidator(_line)]
+Text = Annotated[str, AfterValidator(safe_text)]
+Address = Annotated[str, AfterValidator(_address)]
+Path = Annotated[str, AfterValidator(_path)]
+Interface = Annotated[str, AfterValidator(_interface)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Vendor = Literal["ascend", "cuda", "rocm"]
+Layout = Literal["single", "dp", "pd"]
+Role = Literal["mixed", "prefill", "decode"]
+LAYOUTS: tuple[Layout, ...] = ("single", "dp", "pd")
+ROLES: tuple[Role, ...] = ("mixed", "prefill", "decode")
