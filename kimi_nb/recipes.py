@@ -85,7 +85,7 @@ def _all_models(first: schema.Model) -> Iterable[schema.Model]:
 def listing() -> list[dict[str, Any]]:
     """One row for each model, hardware, layout, variant and scenario that can be planned."""
     rows = []
-    for name in params.names("models"):
+    for name in _models():
         model = params.model(name)
         for recipe in model.recipes:
             named = [(DEFAULT, recipe.title, recipe.source, recipe.documented)]
@@ -99,11 +99,16 @@ def listing() -> list[dict[str, Any]]:
     return rows
 
 
+def _models() -> list[str]:
+    """The models with the plain numbers first: k2.5, k2.6, k2-thinking."""
+    return sorted(params.names("models"), key=lambda name: name.replace("-", "~"))
+
+
 def missing() -> list[dict[str, str]]:
     """Every model, hardware and layout that no document describes."""
     there = {(row["model"], row["hardware"], row["layout"]) for row in listing()}
     return [{"model": model, "hardware": hardware, "layout": layout}
-            for model in params.names("models") for hardware in params.names("hardware")
+            for model in _models() for hardware in params.names("hardware")
             for layout in fields.LAYOUTS if (model, hardware, layout) not in there]
 
 

@@ -138,7 +138,10 @@ class Run:
 
     def diff(self, plan: Plan) -> show.Text:
         """The lines that writing this plan would change."""
-        text = bundle.unified(self._last(plan.name) or {}, scripts.files(plan))
+        before = self._last(plan.name)
+        if before is None:
+            return show.Text("Against the last bundle of this name", "there is none: all is new")
+        text = bundle.unified(before, scripts.files(plan))
         return show.Text("Against the last bundle of this name", text or "no change")
 
     def steps(self, plan: Plan) -> show.Table:

@@ -210,6 +210,9 @@ _STEPS = {
 }
 
 
+_ROLES = {"mixed": "prefill and decode together", "prefill": "prefill", "decode": "decode"}
+
+
 def steps(plan: Plan) -> list[tuple[str, str, str]]:
     """(where, what to run, what it does), in the order in which a person goes."""
     if plan.jobs:
@@ -236,7 +239,8 @@ def _says(name: str, text: str, present: Collection[str]) -> str:
 def _node_readme(plan: Plan, first: Engine, names: list[str]) -> str:
     steps = [(name, _STEPS[name]) for name in _STEPS if name in names]
     lines = [f"# {first.node} ({first.address})", "",
-             f"{plan.title}: this node is {first.role}.", "", "Run in this order:", ""]
+             f"{plan.title}. Role of this node: {_ROLES[first.role]}.", "",
+             "Run in this order:", ""]
     for number, (name, text) in enumerate(steps, start=1):
         lines.append(f"{number}. `{name}`: {_says(name, text, names)}.")
     if plan.jobs:

@@ -57,7 +57,8 @@ class Text:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return (f"<b>{html.escape(self.title)}</b><pre style='overflow-x:auto'>"
+        return (f"<b>{html.escape(self.title)}</b><pre style='overflow-x:auto;"
+                f"font-family:monospace'>"
                 f"{html.escape(self.text)}</pre>")
 
 
