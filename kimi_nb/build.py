@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -103,8 +104,14 @@ def from_request(asked: Request) -> Plan:
     golden = {*recipe.source.commands,
               *(name for key in recipe.clients
                 for name in asked.model.clients[key].source.commands)}
-    first = next(iter(roles.values()))
+    first, built = next(iter(roles.values())), _containers(asked, placed)
     _check_context(asked, flags)
+    _check_filled([(engine.name, [*engine.argv, *engine.env.values()]) for engine in placed[:1]]
+                  + [(role, [str(value.value) for value in values.values()
+                             if isinstance(value.value, str)])
+                     for table in (flags, env) for role, values in table.items()]
+                  + [(client.name, [*client.argv, *client.env.values()]) for client in commands]
+                  + [(container.node, container.argv) for container in built[:1]])
     return Plan(
         model=asked.model.name, hardware=asked.hardware.name, layout=recipe.layout,
         scenario=_name_of(asked), variant=recipe.variant, site=site.name, title=recipe.title,
@@ -115,7 +122,7 @@ def from_request(asked: Request) -> Plan:
         devices_per_node=asked.hardware.devices.count, processes=recipe.processes,
         install=recipe.install, transport=site.transport, url=url or "", engines=placed,
         router=fronted, launches=_launches(asked, placed),
-        containers=_containers(asked, placed), installs=_installs(asked),
+        containers=built, installs=_installs(asked),
         modules=site.slurm.modules if site.slurm else (),
         jobs=_jobs(asked, placed, commands), clients=commands,
         features={role: plan.features for role, plan in roles.items()},
@@ -127,14 +134,28 @@ def from_request(asked: Request) -> Plan:
 
 
 def _check_context(asked: Request, flags: dict[str, Any]) -> None:
-    """A context that the model was not trained for is refused: the engine would refuse it, too,
-    after loading."""
+    """Refuse a prefill-decode plan without a connector, and a context that the model was not
+    trained for: the engine would refuse both, after loading."""
     most = asked.model.context_length
     for role, values in flags.items():
+        if role != "mixed" and "kv-transfer-config.kv_connector" not in values:
+            raise PlanError(f"{role}: without kv-transfer-config.kv_connector no cache travels "
+                            "from prefill to decode; layout pd needs it.")
         found = values.get("max-model-len")
         if found and isinstance(found.value, int) and found.value > most:
             raise PlanError(f"{role}: max-model-len {found.value} ({found.source}) is more than "
                             f"the {most} tokens of {asked.model.title}.")
+
+
+def _check_filled(texts: list[tuple[str, Iterable[str]]]) -> None:
+    """Refuse a placeholder that nothing fills; those of a node are filled for each engine."""
+    known = {"{address}", "{nic}", "{leader}"}
+    for what, words in texts:
+        for word in words:
+            left = [name for name in re.findall(r"\{[a-z_]+\}", word) if name not in known]
+            if left:
+                raise ParameterError(f"{what}: the placeholder {left[0]} in {word[:80]!r} is not "
+                                     f"known; known are {', '.join(sorted(known))}.")
 
 
 def _name_of(asked: Request) -> str:

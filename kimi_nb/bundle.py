@@ -2,50 +2,80 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import fcntl
+import json
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kimi_nb import show
 from kimi_nb.errors import ParameterError, WriteError, choice
 
-_MARK = "plan.json"
+_PLAN = "plan.json"  # lists the bundle's files, and so tells a bundle from other folders
 
 
 def write(files: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Put ``files`` (relative path to text) into ``folder`` and return what changed against
     the bundle that was there: path to "new", "changed" or "gone".
 
-    Raises WriteError for a place that cannot be written, or a folder that holds something else.
+    Files that a bundle did not write (logs, notes) stay. Raises WriteError for a place that
+    cannot be written, or a folder that holds something else.
     """
-    folder = Path(os.path.abspath(folder.expanduser()))
-    before = read(folder)
-    if before is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise WriteError(f"{folder}: is there already and is no bundle (it has no {_MARK}); name "
-                         "a new folder, or empty this one.")
-    changes = diff(before or {}, files)
-    if before is not None and not changes:
-        return {}
-    fresh: Path | None = None
+    folder = Path(os.path.realpath(folder.expanduser()))
+    if folder == Path.cwd() or folder in Path.cwd().parents:
+        raise WriteError(f"{folder}: is the working directory, or above it; name a new folder.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        with _alone(folder.parent):
+            return _write(files, folder)
+    except OSError as error:
+        raise WriteError(f"{folder}: cannot be written: {error.strerror}. Choose another folder "
+                         "(--out, run_dir) or mend its permissions.") from None
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One writer at a time in a folder; the lock goes with the process."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _write(files: Mapping[str, str], folder: Path) -> dict[str, str]:
+    before = read(folder)
+    if before is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise WriteError(f"{folder}: is there already and is no bundle (no {_PLAN} of ours); name "
+                         "a new folder, or empty this one.")
+    changes = diff(before or {}, files)
+    if before is not None and not changes and _executable(folder, files):
+        return {}
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name[:40]}.", dir=folder.parent))
+    try:
         _fill(fresh, files)
+        if before is not None:
+            _keep(folder, fresh, before)
         fresh.chmod(0o755)
         _swap(fresh, folder)
-    except OSError as error:
-        where = error.filename or folder
-        raise WriteError(f"{where}: cannot be written: {error.strerror}. Choose another folder "
-                         "(--out, run_dir) or mend its permissions.") from None
     finally:
-        if fresh is not None and fresh.exists():
-            shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(fresh, ignore_errors=True)
     return changes
+
+
+def _executable(folder: Path, files: Mapping[str, str]) -> bool:
+    return all(os.access(folder / name, os.X_OK) for name in files if _mode(name) == 0o755)
+
+
+def _mode(name: str) -> int:
+    return 0o755 if name.endswith((".sh", ".py", ".sbatch")) else 0o644
 
 
 def _fill(folder: Path, files: Mapping[str, str]) -> None:
@@ -55,10 +85,20 @@ def _fill(folder: Path, files: Mapping[str, str]) -> None:
         if parent and parent not in made:
             os.makedirs(folder / parent, exist_ok=True)
             made.add(parent)
-        mode = 0o755 if name.endswith((".sh", ".py", ".sbatch")) else 0o644
-        handle = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        handle = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, _mode(name))
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
+
+
+def _keep(old: Path, fresh: Path, before: Mapping[str, str]) -> None:
+    """Carry over what others put into the old folder: logs of ranks, notes."""
+    for path in sorted(old.rglob("*")):
+        name = str(path.relative_to(old))
+        target = fresh / name
+        if path.is_dir() or name in before or target.exists():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target, follow_symlinks=False)
 
 
 def _swap(fresh: Path, folder: Path) -> None:
@@ -66,23 +106,30 @@ def _swap(fresh: Path, folder: Path) -> None:
     if not folder.exists():
         os.rename(fresh, folder)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-    os.rename(folder, old / folder.name)
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name[:40]}.old.", dir=folder.parent))
     try:
-        os.rename(fresh, folder)
-    except OSError:
-        os.rename(old / folder.name, folder)
-        raise
+        os.rename(folder, aside / "was")
+        try:
+            os.rename(fresh, folder)
+        except BaseException:
+            os.rename(aside / "was", folder)
+            raise
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        # Only when the new folder stands may the old one go.
+        if folder.exists():
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def read(folder: Path) -> dict[str, str] | None:
     """The files of a bundle by relative path; None where there is no bundle."""
-    if not (folder / _MARK).is_file():
+    try:
+        names = json.loads((folder / _PLAN).read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8", errors="replace")
-            for path in sorted(folder.rglob("*")) if path.is_file()}
+    if not isinstance(names, list):
+        return None
+    return {name: (folder / name).read_text(encoding="utf-8", errors="replace")
+            for name in names if (folder / name).is_file()}
 
 
 def diff(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
@@ -96,7 +143,7 @@ def unified(before: Mapping[str, str], after: Mapping[str, str], most: int = 200
     """The changed lines as ``diff -u`` would show them, ``most`` lines of them."""
     lines: list[str] = []
     for name in diff(before, after):
-        if name != _MARK:
+        if name != _PLAN:
             lines += difflib.unified_diff(before.get(name, "").splitlines(),
                                           after.get(name, "").splitlines(),
                                           f"before/{name}", f"after/{name}", lineterm="", n=1)

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from kimi_nb import params
 from kimi_nb.errors import ParameterError, PlanError, choice
 
 # Sizes such as 32k, 1M: what the parser calls a human readable integer.
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+_JSON = ("json", "loads", "optional_type.<locals>._optional_type(loads)", "union_dict_and_str")
 _INTEGERS = ("int", "human_readable_int", "human_readable_int_or_auto")
 
 
@@ -69,21 +71,22 @@ def engine(package: str, version: object) -> Engine:
     Raises ParameterError for a version that nobody released: vllm-ascend tags are taken by
     name only, a vLLM version may lie between two listed ones.
     """
-    text = str(version).strip().removeprefix("v")
+    text = str(version).strip().removeprefix("v")[:40]
     listed = versions(package)
     if package == "vllm-ascend":
         if text not in listed:
-            raise ParameterError(choice(f"{package} version", version, listed))
+            raise ParameterError(choice(f"{package} version", text, listed))
         row = params.data("versions")["vllm-ascend"].get(text, {})
         base = str(row.get("vllm", _order(text).base_version))
         return Engine(package, text, base, _row(base))
-    try:
-        order = _order(text)
-    except InvalidVersion:
-        raise ParameterError(choice(f"{package} version", version, listed)) from None
+    # As released and as tagged: not every text that a version parser understands.
+    if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}(rc[0-9]{1,3}|\.post[0-9]{1,3})?",
+                        text, re.ASCII):
+        raise ParameterError(choice(f"{package} version", text, listed))
+    order = _order(text)
     # A patch release of the last line is still described by it; a new line is not.
     if not _order(listed[0]) <= order or order.release[:2] > _order(listed[-1]).release[:2]:
-        raise ParameterError(choice(f"{package} version", version, listed))
+        raise ParameterError(choice(f"{package} version", text, listed))
     return Engine(package, text, text, _row(text))
 
 
@@ -173,17 +176,30 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
         raise ParameterError(f"{where}: --{top} takes a whole number, found {value!r}.")
     elif kind == "float" and not isinstance(value, int | float):
         raise ParameterError(f"{where}: --{top} takes a number, found {value!r}.")
-    elif found.get("choices") and str(value) not in found["choices"]:
-        raise ParameterError(f"{where}: " + choice(f"--{top} value", value, found["choices"]))
+    elif kind in _JSON and not isinstance(value, dict):
+        raise ParameterError(f"{where}: --{top} takes a JSON object, found {value!r}.")
+    elif found.get("choices") and str(value) not in map(str, found["choices"]):
+        raise ParameterError(f"{where}: " + choice(f"--{top} value", value,
+                                                   map(str, found["choices"])))
+    least, most = params.data("versions")["limits"].get(top, (None, None))
+    if least is not None and not least <= _number(value) <= most:
+        raise ParameterError(f"{where}: --{top} is {least} to {most}, found {value!r}.")
+
+
+def _number(value: Any) -> float:
+    """A size such as 32k as a number; ``auto`` counts as 1."""
+    if isinstance(value, str):
+        return float(value[:-1]) * _SIZES[value[-1]] if value[-1] in _SIZES else 1
+    return value
 
 
 def _is_integer(value: Any, kind: str) -> bool:
     if isinstance(value, int):
-        return value >= 0 or kind == "int"
+        return True
     if kind == "int" or not isinstance(value, str):
         return False
-    return (value[:-1].replace(".", "", 1).isdigit() and value[-1:] in _SIZES) or (value == "auto" \
-        and kind.endswith("auto"))
+    return (re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?[kKmMgG]", value) is not None
+            or (value == "auto" and kind.endswith("auto")))
 
 
 def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError:
@@ -195,7 +211,7 @@ def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError
         nearest = choice("flag", name, known)
         return ParameterError(f"{where}: no vLLM version has --{name}. {hint}" if hint else
                               f"{where}: {nearest.split(' Allowed: ')[0]} "
-                              f"{engine} has {len(known)} flags: vllm serve --help lists them.")
+                              f"kimi_nb/data/catalog-vllm.json lists all {len(known)}.")
     first, last = runs[0]["first"], runs[-1]["last"]
     if _order(first) > _order(engine.known):
         return PlanError(f"{where}: --{name} needs vLLM {first} or newer; this plan is for "

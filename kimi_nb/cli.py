@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from kimi_nb import __version__
 from kimi_nb.errors import KimiError
@@ -56,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
                       help="max-num-seqs=32, decode.dp=16, env.NAME=VALUE, router=vllm-router")
     plan.add_argument("--engine-version", default="", metavar="V",
                       help="speak the language of this version")
-    plan.add_argument("--out", type=Path, metavar="DIR", help="write the bundle to DIR")
+    plan.add_argument("--out", metavar="DIR", help="write the bundle to DIR")
     plan.add_argument("--explain", action="store_true",
                       help="show every setting with its layer, source and meaning")
     plan.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -64,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="execute the notebooks that apply", allow_abbrev=False)
     _target(run)
-    run.add_argument("--only", default="", metavar="03,05", help="these notebooks only")
+    run.add_argument("--only", metavar="03,05", help="these notebooks only")
     run.add_argument("--jobs", type=int, default=1, metavar="N", help="N notebooks at a time")
     run.add_argument("--run-dir", default="", metavar="DIR",
                      help="where results go (default: runs/<utc>-<model>-<hw>)")
@@ -92,15 +91,16 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from kimi_nb import build, bundle, scripts, tables
+    from kimi_nb import build, bundle, params, scripts, tables
 
     plan = build.plan(args.model, args.hw, args.layout, scenario=args.scenario,
                       variant=args.variant, site=args.site, chosen=args.chosen,
                       dropped=args.dropped, pairs=args.pairs, engine_version=args.engine_version)
-    files = scripts.files(plan) if args.json or args.out else {}
-    changes = bundle.write(files, args.out) if args.out else {}
+    files = scripts.files(plan) if args.json or args.out is not None else {}
+    if args.out is not None:
+        changes = bundle.write(files, params.user_path(args.out, "--out"))
     if args.json:
-        print(plan.as_json({name: text for name, text in files.items() if name != "plan.json"}))
+        print(plan.as_json(files))
         return 0
     print(tables.topology(plan))
     print(f"\n{plan.title}. {plan.engine} {plan.engine_version}, front door {plan.url}, "
@@ -111,7 +111,7 @@ def _plan(args: argparse.Namespace) -> int:
         print(f"note: {note}")
     print(f"{len(plan.errata)} differences from the documents"
           + ("." if args.explain else ": --explain shows each, with every setting."))
-    if args.out:
+    if args.out is not None:
         print(f"{len(files)} files in {args.out}"
               + (f", {len(changes)} new or changed." if changes else ": no change."))
     else:
@@ -122,7 +122,7 @@ def _plan(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from kimi_nb import runbook
 
-    outcome = runbook.run(args.model, args.hw, only=args.only.split(","), jobs=args.jobs,
+    outcome = runbook.run(args.model, args.hw, only=args.only, jobs=args.jobs,
                           site=args.site, run_dir=args.run_dir)
     print(outcome)
     return 0 if outcome.ok else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kimi_nb import catalog, schema
-from kimi_nb.plan import Container, Engine
+from kimi_nb.plan import Container, Engine, authority
 from kimi_nb.roles import fill
 from kimi_nb.settings import LISTS
 
@@ -22,7 +22,7 @@ def container(hardware: schema.Hardware, site: schema.Site, node: schema.Node,
     spec = hardware.container
     port = serves.http_port if serves and serves.http_port else 8000
     words = {"container_name": site.container_name, "cache": site.paths.cache,
-             "work": site.paths.work, "address": node.address, "port": str(port)}
+             "work": site.paths.work, "publish": authority(node.address, port)}
     argv = ["docker", "run"]
     for option in spec.options:
         if any("{device}" in word for word in option):

@@ -37,13 +37,44 @@ def _name(text: str) -> str:
 
 def _address(text: str) -> str:
     try:
-        return str(ipaddress.ip_address(text))
+        # Without the scope of a link-local address (fe80::1%eth0): it may be any text, and
+        # means something else on every node.
+        return str(ipaddress.ip_address(text if "%" not in text else ""))
     except ValueError:
         # 141.xx.xx.1 and 300.1.1.1 are hostnames by grammar and mistakes by sense.
         if re.fullmatch(r"[0-9x.]+", text) or not _HOSTNAME.fullmatch(text):
             raise ValueError("an IP address (192.0.2.11) or a host name (node-1.example.org) "
                              "is wanted here") from None
         return text
+
+
+def _word(text: str) -> str:
+    safe_text(text)
+    if not text or text[0] in "- ":
+        raise ValueError("a name or path is wanted here; it cannot be empty or start with '-'")
+    return text
+
+
+def _sysctl(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9_]+(\.[a-zA-Z0-9_]+)+", text):
+        raise ValueError("a kernel setting is wanted here, such as vm.swappiness")
+    return text
+
+
+def secret(variable: str) -> bool:
+    """Whether a variable by its name holds a secret, whose value must never be written."""
+    return variable == "VLLM_API_KEY" or bool(
+        re.search(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)(_ID)?$", variable))
+
+
+def _range(text: str) -> str:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise ValueError("a range of versions is wanted here, such as >=0.18.0") from None
+    return text
 
 
 def _path(text: str) -> str:
@@ -77,12 +108,16 @@ def _line(text: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 Line = Annotated[str, AfterValidator(_line)]
 Text = Annotated[str, AfterValidator(safe_text)]
+Word = Annotated[str, AfterValidator(_word)]
+Range = Annotated[str, AfterValidator(_range)]
+Sysctl = Annotated[str, AfterValidator(_sysctl)]
 Address = Annotated[str, AfterValidator(_address)]
 Path = Annotated[str, AfterValidator(_path)]
 Interface = Annotated[str, AfterValidator(_interface)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
+DeviceCount = Annotated[int, Field(ge=1, le=1024, strict=True)]
 Vendor = Literal["ascend", "cuda", "rocm"]
 Layout = Literal["single", "dp", "pd"]
 Role = Literal["mixed", "prefill", "decode"]

@@ -134,7 +134,7 @@ def _benchmark(request: Request, command: Sequence[str]) -> tuple[list[str], lis
     url, host_file = command[at], f"{places['project']}/{SERVER_FILE}"
     port = url.rpartition(":")[2]
     words: list[object] = [*command]
-    words[at] = shell.raw('"$SERVER_URL"')
+    words[at] = shell.Raw('"$SERVER_URL"')
     return list(command), [
         *_needs_environment(places["virtual_env"]),
         f"SERVER_URL={shell.quote(url)}",

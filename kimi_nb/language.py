@@ -66,7 +66,7 @@ def _plain(text: str) -> Any:
     """The JSON value of a variable's text: 1 is true where a key took a switch's place."""
     if text in _BOOLEANS:
         return _BOOLEANS[text]
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
 
 
 def _speak_flags(flags: dict[str, Value], engine: catalog.Engine,

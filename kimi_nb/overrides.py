@@ -13,10 +13,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
-
-import yaml
 
 from kimi_nb import fields
 from kimi_nb.errors import ParameterError, choice
@@ -28,24 +27,55 @@ _PORTS = {"port": "http", "vllm-start-port": "http", "rpc-port": "rpc",
           "data-parallel-rpc-port": "rpc", "kv-port": "kv", "side-channel-port": "side_channel",
           "master-port": "master"}
 # What the plan works out itself: setting it by hand would contradict the rest.
-_DERIVED = ("data-parallel-size-local", "data-parallel-start-rank", "data-parallel-rank",
-            "data-parallel-address", "headless", "nnodes", "node-rank", "master-addr", "host")
+DERIVED = {
+    **dict.fromkeys(("tensor-parallel-size", "data-parallel-size"), "dp= and tp="),
+    **dict.fromkeys(("data-parallel-size-local", "data-parallel-start-rank", "data-parallel-rank",
+                     "data-parallel-address", "headless", "nnodes", "node-rank", "master-addr"),
+                    "nodes=, dp=, tp= or the site file"),
+    **dict.fromkeys(("port", "data-parallel-rpc-port", "master-port"),
+                    "port=, rpc-port= or master-port="),
+    "host": "the node's address in the site file",
+    **dict.fromkeys(("kv-transfer-config.kv_port", "kv-transfer-config.engine_id",
+                     "kv-transfer-config.kv_role",
+                     "kv-transfer-config.kv_connector_extra_config"), "kv-port=, dp= and tp="),
+}
+# Ways to lay out engines that this planner does not place, so that its sums would be wrong.
+_UNPLACED = ("pipeline-parallel-size", "prefill-context-parallel-size", "data-parallel-hybrid-lb",
+             "data-parallel-external-lb", "data-parallel-backend", "api-server-count",
+             "distributed-executor-backend")
+_OTHER = {"model": "the recipe names the weights", "help": "it would end the engine",
+          "config": "a file of flags would bypass the plan",
+          "api-key": "secrets are never written down; name one with api_key_env in the site file"}
+
+
+def refuse_derived(name: str, where: str) -> None:
+    """ParameterError for a flag that the plan works out itself, or that it must not have."""
+    top = name.partition(".")[0]
+    for derived, instead in DERIVED.items():
+        if name == derived or name.startswith(f"{derived}."):
+            raise ParameterError(f"{where}: the plan works out --{derived}; change {instead}.")
+    if top in _UNPLACED:
+        raise ParameterError(f"{where}: --{top} is not planned here: devices and ports are "
+                             "counted for data and tensor parallel only.")
+    if top in _OTHER:
+        raise ParameterError(f"{where}: --{top} is not set by hand: {_OTHER[top]}.")
 
 
 @dataclass
 class Overrides:
     """What the person set, sorted by what it is. ``shape`` and ``ports``: by role; ``settings``:
-    by role, "" for all."""
+    (role or "" for all, the pair as given, flags and variables), in the order given."""
 
     shape: dict[str, dict[str, int]] = field(default_factory=dict)
     ports: dict[str, dict[str, int]] = field(default_factory=dict)
-    settings: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    settings: list[tuple[str, str, dict[str, dict[str, Any]]]] = field(default_factory=list)
     router: str | None = None
     router_port: int | None = None
 
-    def of(self, role: str) -> list[dict[str, dict[str, Any]]]:
-        """The settings for one role: those for all roles, then its own."""
-        return [self.settings[key] for key in ("", role) if key in self.settings]
+    def of(self, role: str) -> list[tuple[str, dict[str, dict[str, Any]]]]:
+        """(the pair as given, its setting) for one role: those for all roles, then its own."""
+        return [(where, given) for wanted in ("", role) for owner, where, given in self.settings
+                if owner == wanted]
 
 
 def parse(pairs: tuple[str, ...] | list[str], roles: tuple[str, ...]) -> Overrides:
@@ -53,7 +83,7 @@ def parse(pairs: tuple[str, ...] | list[str], roles: tuple[str, ...]) -> Overrid
     out = Overrides()
     for pair in pairs:
         key, sign, text = pair.partition("=")
-        key, where = key.strip(), f"--set {pair}"
+        key, where = key.strip(), f"--set {pair[:80]}"
         if not sign or not key:
             raise ParameterError(f"{where}: key=value is wanted, such as max-num-seqs=32.")
         head, dot, rest = key.partition(".")
@@ -82,21 +112,18 @@ def _set(out: Overrides, role: str, name: str, text: str, where: str,
         value = _count(text, where) if plain in _SHAPE else _port(text, where)
         table.setdefault(role or roles[0], {})[key] = value
     elif name.startswith("env."):
-        _settings(out, role)["env"][name[4:]] = text
-    elif plain.partition(".")[0] in _DERIVED:
-        raise ParameterError(f"{where}: the plan works out --{plain} from the nodes, dp and tp; "
-                             "change those (nodes=, dp=, tp=) or the site file.")
+        if not text:
+            raise ParameterError(f"{where}: a value is wanted after '='.")
+        out.settings.append((role, where, {"env": {name[4:]: text}}))
     else:
-        _settings(out, role)["flags"][plain] = _value(text, where)
-
-
-def _settings(out: Overrides, role: str) -> dict[str, dict[str, Any]]:
-    return out.settings.setdefault(role, {"flags": {}, "env": {}})
+        refuse_derived(plain, where)
+        out.settings.append((role, where, {"flags": {plain: _value(text, where)}}))
 
 
 def _count(text: str, where: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ParameterError(f"{where}: a whole number of 1 or more is wanted, found {text!r}.")
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+        raise ParameterError(f"{where}: a whole number of 1 or more is wanted, found "
+                             f"{text[:40]!r}.")
     return int(text)
 
 
@@ -108,15 +135,20 @@ def _port(text: str, where: str) -> int:
 
 
 def _value(text: str, where: str) -> Any:
-    """A value as YAML would read it, except that JSON is JSON."""
-    if text[:1] in "{[" and text:
+    """true, false, null, a number or JSON where the text is one; else the text as it is (and
+    not what YAML makes of 0123, 12:30 or yes)."""
+    if not text.strip():
+        raise ParameterError(f"{where}: a value is wanted after '='; null takes the flag away.")
+    plain = {"true": True, "false": False, "null": None}
+    if text in plain:
+        return plain[text]
+    if re.fullmatch(r"-?(0|[1-9][0-9]{0,18})", text):
+        return int(text)
+    if re.fullmatch(r"-?[0-9]{1,18}\.[0-9]{1,18}", text):
+        return float(text)
+    if text[0] in "{[":
         try:
             return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ParameterError(f"{where}: not JSON: {error.msg} at character {error.pos + 1}."
-                                 ) from None
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    return value if isinstance(value, str | int | float | bool) or value is None else text
+        except (ValueError, RecursionError) as error:
+            raise ParameterError(f"{where}: not JSON: {str(error)[:120]}.") from None
+    return text

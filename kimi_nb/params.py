@@ -10,13 +10,14 @@ a notebook in the caller's directory, JupyterLab and nbmake in the notebook's.
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from kimi_nb import schema
+from kimi_nb import fields, schema
 from kimi_nb.errors import ParameterError, choice
 
 PACKAGE = Path(__file__).resolve().parent
@@ -59,12 +60,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """One YAML file as a mapping.
 
     Raises ParameterError with file, line and column for a file that is missing, unreadable,
-    too large, not text, malformed or not a mapping.
+    too large, not text, malformed, nested out of all proportion, or not a mapping.
     """
     try:
-        if path.stat().st_size > _LARGEST:
+        if path.exists() and not path.is_file():
+            raise ParameterError(f"{path}: not a file.")
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST + 1)
+        if len(raw) > _LARGEST:
             raise ParameterError(f"{path}: larger than 4 MB; a parameter file is a few KB.")
-        text = path.read_text(encoding="utf-8")
+        text = raw.decode("utf-8")
     except FileNotFoundError:
         raise ParameterError(f"{path}: no such file. Write it, or name one that exists "
                              "(kimi-nb list shows what ships with the project).") from None
@@ -72,19 +77,54 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ParameterError(f"{path}: not a text file in UTF-8.") from None
     except OSError as error:
         raise ParameterError(f"{path}: cannot be read: {error.strerror}.") from None
+    if fault := _too_deep(text):
+        raise ParameterError(f"{path}: {fault}.")
     try:
         data = yaml.load(text, Loader=_Strict)
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
+        _measure(data)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "not YAML"
-        raise ParameterError(f"{path}{where}: {problem}. Indent with spaces, two a level, and put "
-                             "quotes around a value that holds ': ' or starts with a sign."
-                             ) from None
+        advice = "" if isinstance(error, yaml.constructor.ConstructorError) else (
+            " Indent with spaces, two a level, and put quotes around a value that holds ': ' or "
+            "starts with a sign.")
+        raise ParameterError(f"{path}{where}: {error.problem}.{advice}") from None
+    except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
+        # A date that is none, a number that is too long, a character that YAML forbids.
+        raise ParameterError(f"{path}: {str(error)[:160] or 'not YAML'}. Put quotes around a text "
+                             "that looks like a date or a number.") from None
     if not isinstance(data, dict):
         raise ParameterError(f"{path}: keys and values are wanted (key: value), "
                              f"found {type(data).__name__}.")
     return data
+
+
+def _too_deep(text: str) -> str:
+    """Why a text is not handed to the parser, whose C code recurses without a limit; "" where
+    it is. Counts brackets and indentation only, so it may refuse what no person writes."""
+    depth = deepest = 0
+    for character in text:
+        if character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    if deepest > 64 or re.search(r"^ {200}|^ *([-?] ){32}", text, re.MULTILINE):
+        return "nested more than 64 levels deep"
+    return ""
+
+
+def _measure(data: Any) -> None:
+    """ValueError for what grows when it is read: aliases of aliases, or of themselves."""
+    left, waiting = 100_000, [(data, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        left -= 1
+        if left < 0 or depth > 80:
+            raise ValueError("its aliases (&name, *name) unfold into far more than was written")
+        if isinstance(item, dict | list):
+            inner = item.values() if isinstance(item, dict) else item
+            waiting.extend((value, depth + 1) for value in inner)
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -104,11 +144,14 @@ def _extended(path: Path, kind: str, depth: int = 0) -> dict[str, Any]:
         return data
     if depth > 4:
         raise ParameterError(f"{path}: extends: more than 4 files deep; does it extend itself?")
+    if not isinstance(base, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", base):
+        raise ParameterError(f"{path}: extends: the name of a file beside this one, or of one of "
+                             f"ours is wanted ({', '.join(names(kind))}), without .yaml.")
     parent = path.parent / f"{base}.yaml"
     if parent == path or not parent.exists():
         parent = root() / "params" / kind / f"{base}.yaml"
-    if not parent.exists() or parent == path:
-        raise ParameterError(f"{path}: extends: {choice(kind, base, names(kind))}")
+    if parent == path or not parent.exists():
+        raise ParameterError(f"{path}: extends: " + choice("base", base, names(kind)))
     below = _extended(parent, kind, depth + 1)
     if kind == "hardware" and "name" in below and "like" not in data:
         data["like"] = below.get("like") or below["name"]
@@ -142,8 +185,22 @@ def explain_faults(error: ValidationError, where: object) -> str:
                       *(f"  {line}" for line in lines[:10]), *more])
 
 
+def user_path(given: str, what: str) -> Path:
+    """A path that a person gave, with ``~`` filled in.
+
+    Raises ParameterError for shell characters (a script or a message may repeat the path) and
+    for a home that nobody has.
+    """
+    try:
+        if not given.strip() or "{" in given:
+            raise ValueError("a path is wanted, without braces")
+        return Path(fields.safe_text(given)).expanduser()
+    except (ValueError, RuntimeError) as error:
+        raise ParameterError(f"{what} {given[:80]!r}: {error}.") from None
+
+
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = repr(value) if value is not None else "nothing"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -152,7 +209,8 @@ def _load(kind: str, table: type[_Table], given: str) -> _Table:
     if not isinstance(given, str) or not given.strip():
         raise ParameterError(choice(kind.rstrip("s"), given, names(kind)))
     is_path = "/" in given or given.endswith((".yaml", ".yml"))
-    path = Path(given).expanduser() if is_path else root() / "params" / kind / f"{given}.yaml"
+    path = user_path(given, kind.rstrip("s")) if is_path else (
+        root() / "params" / kind / f"{given}.yaml")
     if not is_path and given not in names(kind):
         raise ParameterError(choice(kind.rstrip("s"), given, names(kind),
                                     "A path to a file of your own works too (./mine.yaml)."))

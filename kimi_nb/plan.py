@@ -9,12 +9,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kimi_nb import params
 from kimi_nb.settings import Value
+
+
+def authority(address: str, port: int) -> str:
+    """host:port as it stands in a URL: an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def url_of(address: str, port: int) -> str:
+    """The URL of a server, without a path."""
+    return f"http://{authority(address, port)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,7 @@ class Engine:
     @property
     def url(self) -> str | None:
         """Where its API answers, without a path; None for a headless engine."""
-        return None if self.http_port is None else f"http://{self.address}:{self.http_port}"
+        return None if self.http_port is None else url_of(self.address, self.http_port)
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class Router:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return url_of(self.host, self.port)
 
 
 @dataclass(frozen=True)
@@ -210,8 +220,9 @@ class Plan:
                                         text))
         return rows
 
-    def as_dict(self, files: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The plan as plain values; ``files`` are those of its bundle, by relative path."""
+    def as_dict(self, files: Mapping[str, str] | Sequence[str] = ()) -> dict[str, Any]:
+        """The plan as plain values; ``files`` are those of its bundle: their relative paths, or
+        path and text of each."""
         out = {"name": self.name} | {key: value for key, value in _shallow(self).items()
                                      if key not in ("flags", "env")}
         out["engines"] = [_shallow(engine) | {"url": engine.url} for engine in self.engines]
@@ -225,11 +236,9 @@ class Plan:
         out["installs"] = {name: [_shallow(step) for step in steps]
                            for name, steps in self.installs.items()}
         out["settings"] = [_shallow(row) for row in self.explain()]
-        if files is not None:
-            out["files"] = dict(files)
-        return out
+        return out | {"files": dict(files) if isinstance(files, Mapping) else list(files)}
 
-    def as_json(self, files: Mapping[str, str] | None = None) -> str:
+    def as_json(self, files: Mapping[str, str] | Sequence[str] = ()) -> str:
         """`as_dict` as one JSON document, a line for each key and each item of a list. (The
         encoder's own indentation is some ten times slower, which a thousand nodes feel.)"""
         lines = []
@@ -242,7 +251,7 @@ class Plan:
         return "{\n" + ",\n".join(lines) + "\n}"
 
 
-_dumps = json.JSONEncoder(ensure_ascii=False).encode
+_dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _shallow(value: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kimi_nb import catalog, language, params, schema
 from kimi_nb.errors import ParameterError, PlanError, choice
-from kimi_nb.overrides import Overrides
+from kimi_nb.overrides import Overrides, refuse_derived
 from kimi_nb.settings import EMPTY, Layered, Value, lay
 
 
@@ -106,8 +106,10 @@ def resolve(request: Request, role: str) -> RolePlan:
     for name in request.chosen:
         if role in _known(name).roles:
             settings = _switch(settings, request, name, "override")
-    for given in request.overrides.of(role):
-        settings = lay(settings, given, "override", "--set")
+    for name, value in settings.flags.items():
+        refuse_derived(name, value.source)
+    for where, given in request.overrides.of(role):
+        settings = lay(settings, given, "override", where)
 
     settings, notes = language.speak(settings, request.engine)
     shape = {key: getattr(change, key, None) or getattr(spec, key)

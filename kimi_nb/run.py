@@ -32,6 +32,7 @@ from kimi_nb import (
     tables,
     weights,
 )
+from kimi_nb.errors import ParameterError
 from kimi_nb.plan import Plan
 
 
@@ -87,7 +88,7 @@ class Run:
         """Plan a layout and show where its engines stand. Raises KimiErrors."""
         plan = build.plan(self.model, self.hw, layout, scenario=scenario, variant=variant,
                           site=self.site, chosen=_words(features), dropped=_words(without),
-                          pairs=_words(overrides, ";"), engine_version=str(engine_version))
+                          pairs=_words(overrides, ";"), engine_version=_text(engine_version))
         self.record("plan", plan=plan.name, site=plan.site, engines=len(plan.engines),
                     engine=f"{plan.engine} {plan.engine_version}", variant=plan.variant,
                     scenario=plan.scenario, errata=[entry["id"] for entry in plan.errata])
@@ -261,4 +262,15 @@ def _words(given: Iterable[str] | str, sign: str = ",") -> list[str]:
     whose values may hold commas)."""
     if isinstance(given, str):
         return [word.strip() for word in given.split(sign) if word.strip()]
+    if not isinstance(given, list | tuple) or not all(isinstance(word, str) for word in given):
+        raise ParameterError(f"a list of words is wanted, or a text with '{sign}' between them; "
+                             f"found {given!r}. With papermill use -r NAME VALUE.")
     return list(given)
+
+
+def _text(given: object) -> str:
+    """A version as it was written: papermill's -p makes a number of 0.20."""
+    if not isinstance(given, str):
+        raise ParameterError(f"engine_version: a text is wanted, found {given!r}. With papermill "
+                             "use -r engine_version VALUE, which keeps texts as they are.")
+    return given

@@ -7,7 +7,10 @@ Each notebook ends as an executed .ipynb and an HTML page in ``runs/<utc>-<model
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
+import os
 import re
 import sys
 import tempfile
@@ -53,9 +56,12 @@ class Outcome:
             for result in self.results)))
 
 
-def which(model: str, hardware: str, only: Iterable[str] = ()) -> list[str]:
+def which(model: str, hardware: str, only: Iterable[str] | str | None = None) -> list[str]:
     """The notebooks that apply to a model and hardware; of those, the ones asked for by number
-    or name. Raises NoRecipeError where nothing applies, ParameterError for an unknown one."""
+    or name (a list, or a text with commas; None for all).
+
+    Raises NoRecipeError where nothing applies, ParameterError for an unknown one.
+    """
     manifest: dict[str, dict[str, str]] = params.data("notebooks")
     served, chip = params.model(model), params.hardware(hardware)
     layouts = {recipe.layout for recipe in recipes.of(served, chip)}
@@ -63,9 +69,13 @@ def which(model: str, hardware: str, only: Iterable[str] = ()) -> list[str]:
         recipes.find(served, chip, None)  # raises with what there is
     apply = [name for name, entry in manifest.items()
              if not entry["layout"] or entry["layout"] in layouts]
-    wanted = [word.strip() for word in only if word.strip()]
-    if not wanted:
+    if only is None:
         return apply
+    words = only.split(",") if isinstance(only, str) else only
+    wanted = [word.strip() for word in words if word.strip()]
+    if not wanted:
+        raise ParameterError(f"--only: numbers of notebooks are wanted, such as 03,05; {only!r} "
+                             "names none.")
     chosen = []
     for word in wanted:
         named = [name for name in manifest if name == word.removesuffix(".ipynb")
@@ -80,8 +90,8 @@ def which(model: str, hardware: str, only: Iterable[str] = ()) -> list[str]:
     return [name for name in apply if name in chosen]
 
 
-def run(model: str, hardware: str, *, only: Iterable[str] = (), jobs: int = 1, site: str = "",
-        run_dir: str = "") -> Outcome:
+def run(model: str, hardware: str, *, only: Iterable[str] | str | None = None, jobs: int = 1,
+        site: str = "", run_dir: str = "") -> Outcome:
     """Execute the notebooks that apply and say how each ended; never raises for a notebook's
     own failure."""
     names = which(model, hardware, only)
@@ -90,13 +100,30 @@ def run(model: str, hardware: str, *, only: Iterable[str] = (), jobs: int = 1, s
     if jobs < 1:
         raise ParameterError(f"--jobs: 1 or more is wanted, found {jobs}.")
     folder = _folder(run_dir, params.model(model).name, params.hardware(hardware).name)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _run(names, folder, model, hardware, site, jobs)
+    except BlockingIOError:
+        raise WriteError(f"{folder}: another run is writing there; wait for it, or choose another "
+                         "--run-dir.") from None
+    finally:
+        os.close(lock)
+
+
+def _run(names: Sequence[str], folder: Path, model: str, hardware: str, site: str,
+         jobs: int) -> Outcome:
     evidence.record(folder, "run", model=model, hardware=hardware, site=site, notebooks=names,
                     package=_version(), python=sys.version.split()[0])
     given = {"hw": _absolute(hardware), "model": _absolute(model), "run_dir": str(folder)}
     if site:
         given["site"] = _absolute(site)
     _quiet()
-    results = _execute_all(names, folder, given, jobs)
+    try:
+        results = _execute_all(names, folder, given, jobs)
+    except KeyboardInterrupt:
+        evidence.record(folder, "end", ok=False, interrupted=True)
+        raise
     outcome = Outcome(folder, tuple(results))
     evidence.record(folder, "end", ok=outcome.ok)
     return outcome
@@ -121,21 +148,27 @@ def _quiet() -> None:
 
 
 def _folder(run_dir: str, model: str, hardware: str) -> Path:
-    base = (Path(run_dir).expanduser() if run_dir
-            else runs_folder() / f"{evidence.now()}-{model}-{hardware}")
-    base = Path.cwd() / base
+    if run_dir:
+        return _make(Path.cwd() / params.user_path(run_dir, "--run-dir"), again=True)
+    base = runs_folder() / f"{evidence.now()}-{model}-{hardware}"
     for number in range(1, 100):
         # Two runs that start in one second must not share a folder.
         folder = base if number == 1 else base.with_name(f"{base.name}.{number}")
-        try:
-            folder.mkdir(parents=True, exist_ok=bool(run_dir))
-            return folder
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise WriteError(f"{error.filename}: cannot be written: {error.strerror}. Choose "
-                             "another --run-dir or mend its permissions.") from None
+        if not folder.exists():
+            with contextlib.suppress(FileExistsError):
+                return _make(folder, again=False)
     raise WriteError(f"{base}: is there already, 99 times; choose --run-dir.")
+
+
+def _make(folder: Path, again: bool) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=again)
+        return folder
+    except OSError as error:
+        if isinstance(error, FileExistsError) and not again:
+            raise
+        raise WriteError(f"{error.filename}: cannot be written: {error.strerror}. Choose "
+                         "another --run-dir or mend its permissions.") from None
 
 
 def _execute_all(names: Sequence[str], folder: Path, given: dict[str, str],

@@ -15,17 +15,24 @@ from kimi_nb.fields import (
     ROLES,
     Address,
     Count,
+    DeviceCount,
     Interface,
     Layout,
     Line,
     Name,
     Path,
     Port,
+    Range,
     Role,
+    Sysctl,
     Text,
     Variable,
     Vendor,
+    Word,
 )
+
+# Names in a bundle that are no node's.
+RESERVED = ("install", "client", "jobs", "README.md", "plan.json")
 
 
 class Table(BaseModel):
@@ -73,7 +80,7 @@ class Ports(Table):
 class Devices(Table):
     """The accelerators of one node. ``memory_gb``: GB of one device; bandwidths in GB/s."""
 
-    count: Count
+    count: DeviceCount
     memory_gb: Count
     label: str
     visible: Variable
@@ -83,7 +90,7 @@ class Devices(Table):
 class Container(Table):
     """``docker run`` up to the image. ``options`` are (option, value) pairs."""
 
-    image: Text
+    image: Word
     options: tuple[tuple[Text, ...], ...] = ()
     mounts: tuple[Text, ...] = ()
     entrypoint: Literal["bash", "vllm serve"]
@@ -113,15 +120,15 @@ class Step(Table):
 
     says: Line
     argv: tuple[str, ...]
-    directory: str = ""
-    env: dict[Variable, str] = {}
+    directory: Text = ""
+    env: dict[Variable, Text] = {}
 
 
 class HostTuning(Table):
     """What is set on the host, not in the container."""
 
-    governor: str | None = None
-    sysctl: dict[str, int] = {}
+    governor: Name | None = None
+    sysctl: dict[Sysctl, int] = {}
 
 
 class Hardware(Table):
@@ -136,11 +143,11 @@ class Hardware(Table):
     host_memory_gb: Count | None = None
     architecture: Literal["aarch64", "x86_64"]
     container: Container
-    installs: dict[str, tuple[Step, ...]] = {}
-    checks: dict[str, Check] = {}
+    installs: dict[Name, tuple[Step, ...]] = {}
+    checks: dict[Name, Check] = {}
     host_tuning: HostTuning = HostTuning()
     settings: Settings = Settings()
-    network_env: dict[Variable, str] = {}
+    network_env: dict[Variable, Text] = {}
     source: Source
     notes: tuple[Line, ...] = ()
 
@@ -156,7 +163,7 @@ class Hardware(Table):
 class Weights(Table):
     """One published checkpoint. ``size_gb``: GB on disk, None where nobody says."""
 
-    id: Text
+    id: Word
     precision: str
     directory: Name
     hub: Literal["huggingface", "modelscope"]
@@ -164,19 +171,19 @@ class Weights(Table):
     size_is: Literal["published", "estimated"] | None = None
     files: tuple[str, ...] = ()
     settings: Settings = Settings()
-    edit: str = ""
+    edit: Literal["", "quantization-target"] = ""
     source: str = ""
 
 
 class Draft(Table):
     """A draft model for speculative decoding."""
 
-    id: Text
+    id: Word
     method: Literal["eagle3", "dflash"]
     tokens: Count
     directory: Name
     vendors: tuple[Vendor, ...]
-    vllm: str = ""
+    vllm: Range = ""
     source: str = ""
 
 
@@ -244,6 +251,12 @@ class Recipe(Table):
         if set(self.roles) != wanted:
             raise ValueError(f"layout {self.layout} has the roles {sorted(wanted)}, "
                              f"found {sorted(self.roles)}")
+        if (self.layout == "pd") != (self.router is not None):
+            raise ValueError("layout pd and a router go together: layout is "
+                             f"{self.layout}, router is {self.router}")
+        if self.jobs and not ("optimised" in self.scenarios and self.clients):
+            raise ValueError("a recipe of jobs has a scenario 'optimised' and a client: they are "
+                             "the last jobs")
         return self
 
 
@@ -252,9 +265,16 @@ class Client(Table):
 
     title: Line
     argv: tuple[str, ...]
-    env: dict[Variable, str] = {}
-    sweep: tuple[int, ...] = ()
+    env: dict[Variable, Text] = {}
+    sweep: tuple[Count, ...] = ()
     source: Source
+
+    @model_validator(mode="after")
+    def _a_sweep_has_its_flags(self) -> Client:
+        for flag in ("--num-prompts", "--max-concurrency") if self.sweep else ():
+            if flag not in self.argv[:-1]:
+                raise ValueError(f"a sweep sets {flag}: put it into argv, with its value")
+        return self
 
 
 class Model(Table):
@@ -264,7 +284,7 @@ class Model(Table):
     title: Line
     context_length: Count
     parameters_billion: Count
-    architecture: dict[str, int]
+    architecture: dict[str, Count]
     weights: dict[Name, Weights]
     drafts: dict[Name, Draft] = {}
     settings: Settings = Settings()
@@ -273,6 +293,20 @@ class Model(Table):
     recipes: tuple[Recipe, ...]
     source: Source
     notes: tuple[Line, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_are_defined(self) -> Model:
+        if "heads" not in self.architecture:
+            raise ValueError("architecture.heads: is missing; tp must divide it")
+        for index, recipe in enumerate(self.recipes):
+            if recipe.weights not in self.weights:
+                raise ValueError(f"recipes.{index}.weights: '{recipe.weights}' is not one of "
+                                 f"{', '.join(self.weights)}")
+            for name in recipe.clients:
+                if name not in self.clients:
+                    raise ValueError(f"recipes.{index}.clients: '{name}' is not one of "
+                                     f"{', '.join(self.clients) or 'none'}")
+        return self
 
 
 # Features ----------------------------------------------------------------------------------
@@ -289,7 +323,7 @@ class Feature(Table):
     vendors: tuple[Vendor, ...] = ("ascend", "cuda", "rocm")
     layouts: tuple[Layout, ...] = LAYOUTS
     roles: tuple[Role, ...] = ROLES
-    vllm: str = ""
+    vllm: Range = ""
     models: tuple[str, ...] = ()
     draft: str = ""
     host: bool = False
@@ -364,6 +398,10 @@ class Site(Table):
                     raise ValueError(f"nodes.{index}.{key}: '{value}' is already the {key} of "
                                      f"nodes.{seen[value]}; every node has its own")
                 seen[value] = index
+        for index, node in enumerate(self.nodes):
+            if node.name in RESERVED:
+                raise ValueError(f"nodes.{index}.name: '{node.name}' is the name of a part of "
+                                 "every bundle; call the node something else")
         if (self.transport == "slurm") != (self.slurm is not None):
             raise ValueError("transport slurm and the table 'slurm' go together: "
                              f"transport is {self.transport}, "

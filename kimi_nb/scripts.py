@@ -42,7 +42,7 @@ def files(plan: Plan) -> dict[str, str]:
     out |= {f"install/{name}.sh": _install(plan, name) for name in plan.installs}
     out |= _clients(plan)
     out["README.md"] = _readme(plan, list(by_node))
-    out["plan.json"] = plan.as_json() + "\n"
+    out["plan.json"] = plan.as_json([*out, "plan.json"]) + "\n"
     return out
 
 
@@ -115,7 +115,7 @@ def _template(plan: Plan, engine: Engine) -> str:
     words: list[object] = ["exec", *engine.argv]
     for i, word in enumerate(words[:-1]):
         if word in POSITIONS:
-            words[i + 1] = shell.raw(f'"${POSITIONS[word]}"')
+            words[i + 1] = shell.Raw(f'"${POSITIONS[word]}"')
     visible = _visible(engine)
     env = {name: value for name, value in engine.env.items() if name != visible}
     lines = [*_exports(env, plan.secrets), f'export {visible}="$1"', "", *shell.command(words)]
@@ -145,8 +145,8 @@ def _docker_run(plan: Plan, container: Container) -> str:
         return shell.script([f"{plan.title}.", f"The engine on {container.node}, in its image."],
                             [*_secrets(plan.secrets), *shell.command(["exec", *words])])
     end = len(words) - 3  # -it IMAGE bash
-    words[end:] = [*passed, shell.raw('${tty[@]+"${tty[@]}"}'), shell.raw('"$IMAGE"'),
-                   shell.raw('"${@:-bash}"')]
+    words[end:] = [*passed, shell.Raw('${tty[@]+"${tty[@]}"}'), shell.Raw('"$IMAGE"'),
+                   shell.Raw('"${@:-bash}"')]
     lines = [shell.export("IMAGE", container.env["IMAGE"]), "tty=()",
              "if [ -t 0 ]; then tty=(-it); fi", *shell.command(["exec", *words])]
     return shell.script([f"The container of {container.node}: a shell, or the command given.",
@@ -181,15 +181,15 @@ def _clients(plan: Plan) -> dict[str, str]:
     chat: list[object] = list(clients.curl(plan.url, plan.served_name))
     if plan.secrets:
         source = plan.secrets["VLLM_API_KEY"]
-        chat[3:3] = ["-H", shell.raw(f'"Authorization: Bearer ${source}"')]
+        chat[3:3] = ["-H", shell.Raw(f'"Authorization: Bearer ${source}"')]
     out = {"client/chat.sh": shell.script(
         ["One chat completion; OK is HTTP 200 and JSON with choices."], shell.command(chat))}
     for client in plan.clients:
         exports = [shell.export(name, value) for name, value in client.env.items()]
         if client.sweep:
             words: list[object] = list(client.argv)
-            words[words.index("--num-prompts") + 1] = shell.raw('"$((concurrency * 10))"')
-            words[words.index("--max-concurrency") + 1] = shell.raw('"$concurrency"')
+            words[words.index("--num-prompts") + 1] = shell.Raw('"$((concurrency * 10))"')
+            words[words.index("--max-concurrency") + 1] = shell.Raw('"$concurrency"')
             body = [f"for concurrency in {' '.join(map(str, client.sweep))}; do",
                     *(f"    {line}" for line in shell.command(words)), "done"]
         else:

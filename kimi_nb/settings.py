@@ -10,17 +10,21 @@ changes one key and the rest stays, each leaf with its own source.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_nb.errors import ParameterError
-from kimi_nb.fields import VARIABLE, safe_text
+from kimi_nb.fields import VARIABLE, safe_text, secret
 from kimi_nb.schema import Settings
 
 LAYERS = ("hardware", "model", "recipe", "site", "override", "plan")
 # Lists of folders or libraries, which a script puts in front of what is there already.
 LISTS = ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH")
+
+_FLAG = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +75,19 @@ def _lay_flags(below: Mapping[str, Value], over: Mapping[str, Any], layer: str,
     for name, given in over.items():
         for path, value, reason in _leaves(flag_name(name), given):
             where = f"{source}: {path}"
-            if value is None or "." not in path:
-                for key in [key for key in out if key.startswith(f"{path}.")]:
-                    del out[key]
+            if not _FLAG.fullmatch(path):
+                raise ParameterError(f"{where}: not the name of a flag, or of a key of a JSON "
+                                     "flag (letters, digits, '_', '-', and '.' between keys).")
+            # What is set as a whole replaces its parts, and a part replaces the whole.
+            for key in [key for key in out if key.startswith(f"{path}.")]:
+                del out[key]
+            for i, character in enumerate(path):
+                if character == ".":
+                    out.pop(path[:i], None)
             if value is None:
                 out.pop(path, None)
-                continue
-            # A leaf below a flag that a lower layer gave as a whole: the whole gives way.
-            out.pop(path.partition(".")[0] if "." in path else "", None)
-            out[path] = Value(_checked(value, where), layer, source, reason)
+            else:
+                out[path] = Value(_checked(value, where), layer, source, reason)
     return out
 
 
@@ -94,6 +102,10 @@ def _lay_env(below: Mapping[str, Value], over: Mapping[str, Any], layer: str,
         if value is None:
             out.pop(name, None)
             continue
+        if secret(name):
+            raise ParameterError(f"{where}: secrets are never written down. Keep the value in the "
+                                 "environment and name it in the site file: api_key_env: "
+                                 f"{'MY_KEY' if name == 'VLLM_API_KEY' else name}.")
         if isinstance(value, bool | float) or not isinstance(value, str | int):
             raise ParameterError(f"{where}: found {value!r}: put the value of a variable in "
                                  "quotes, so that YAML keeps it as it is written.")
@@ -101,35 +113,42 @@ def _lay_env(below: Mapping[str, Value], over: Mapping[str, Any], layer: str,
     return out
 
 
-def _leaves(path: str, given: Any, nested: bool = True) -> list[tuple[str, Any, str]]:
+def _leaves(path: str, given: Any, nested: bool = True, depth: int = 0
+            ) -> list[tuple[str, Any, str]]:
     """(dotted name, value, reason) of each leaf; an empty mapping is a leaf."""
+    if depth > 16:
+        raise ParameterError(f"{path[:60]}...: more than 16 keys deep.")
     if isinstance(given, Mapping):
         if "value" in given and set(given) <= {"value", "reason"}:
             return [(path, given["value"], str(given.get("reason", "")))]
         if nested and given:
             return [leaf for key, value in given.items()
-                    for leaf in _leaves(f"{path}.{key}", value)]
+                    for leaf in _leaves(f"{path}.{key}", value, depth=depth + 1)]
     return [(path, given, "")]
 
 
 def _checked(value: Any, where: str) -> Any:
-    """``value`` itself, when every text in it may stand in a script."""
-    for text in _texts(value):
-        try:
-            safe_text(text)
-        except ValueError as error:
-            raise ParameterError(f"{where}: found {text!r}: {error}.") from None
-    return value
-
-
-def _texts(value: Any) -> list[str]:
+    """``value`` itself, when it is JSON and every text in it may stand in a script."""
     if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        return [text for pair in value.items() for part in pair for text in _texts(part)]
-    if isinstance(value, list | tuple):
-        return [text for part in value for text in _texts(part)]
-    return []
+        try:
+            safe_text(value)
+        except ValueError as error:
+            raise ParameterError(f"{where}: found {value[:80]!r}: {error}.") from None
+        if value.startswith("-"):
+            raise ParameterError(f"{where}: found {value[:80]!r}: a value that starts with '-' "
+                                 "would be read as a flag.")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _checked(part, where)
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            for part in pair:
+                _checked(part, where)
+    elif not ((isinstance(value, int) and abs(value) < 2**63) or value is None
+              or (isinstance(value, float) and math.isfinite(value))):
+        raise ParameterError(f"{where}: found {str(value)[:40]} ({type(value).__name__}): a text, "
+                             "a finite number, true, false, a list or a mapping is wanted.")
+    return value
 
 
 def nested(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,15 +13,13 @@ def quote(word: object) -> str:
     return shlex.quote(str(word))
 
 
-def raw(text: str) -> str:
-    """Marks a word that is shell on purpose (``"$1"``); only scripts.py and jobs.py use it, with
-    texts of their own, never with a value."""
-    return f"\0{text}"
+class Raw(str):
+    """A word that is shell on purpose (``"$1"``). Only scripts.py and jobs.py make one, of texts
+    of their own, never of a value; a type, so that no value can pretend to be one."""
 
 
 def _word(word: object) -> str:
-    text = str(word)
-    return text[1:] if text.startswith("\0") else quote(text)
+    return str(word) if isinstance(word, Raw) else quote(word)
 
 
 def command(argv: Sequence[object], indent: str = "    ") -> list[str]:
@@ -45,7 +43,7 @@ def export(name: str, value: object) -> str:
     """``export NAME=value``; a list of folders or libraries goes in front of what is there."""
     if name in LISTS:
         return f"export {name}={quote(value)}${{{name}:+:${name}}}"
-    return f"export {name}={_word(value)}"
+    return f"export {name}={quote(value)}"
 
 
 def remark(text: str) -> str:

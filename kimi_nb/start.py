@@ -31,7 +31,8 @@ def start(*, hw: str, model: str, site: str = "", action: str = "plan", confirm:
         raise ParameterError(choice("action", action, ACTIONS))
     served, chip = params.model(model), params.hardware(hw)
     cluster = params.site(site) if site else build.example_site(chip)
-    folder = Path(run_dir).expanduser() if run_dir else runs_folder() / f"{served.name}-{chip.name}"
+    folder = (params.user_path(run_dir, "run_dir") if run_dir
+              else runs_folder() / f"{served.name}-{chip.name}")
     run = Run(model, hw, site, action, confirm, Path(os.path.abspath(folder)))
     run.record("start", model=served.name, hardware=chip.name, site=cluster.name, action=action)
     show.show(show.Table("", ("what", "is"), (

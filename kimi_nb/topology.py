@@ -16,7 +16,7 @@ from kimi_nb.roles import RolePlan
 
 KV_STEP = 100  # ports between the key-value ports of two groups
 DEFAULT_HTTP = 8000  # vLLM's own
-HEADS = "attention heads"
+DEFAULT_MASTER = 29501  # vLLM's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Group:
     rpc_port: int | None
     kv_port: int | None
     side_channel_port: int | None
+    master_port: int | None = None
 
     @property
     def address(self) -> str:
@@ -87,6 +88,10 @@ def layout(roles: Mapping[str, RolePlan], hardware: schema.Hardware, site: schem
     """
     for role in roles.values():
         _check_shape(role, hardware, heads)
+    if "prefill" in roles and roles["prefill"].tp < roles["decode"].tp:
+        raise PlanError(f"prefill tp {roles['prefill'].tp} is less than decode tp "
+                        f"{roles['decode'].tp}: the connector hands each prefill rank's cache to "
+                        "as many decode ranks or fewer. Raise prefill.tp or lower decode.tp.")
     needed = sum(role.groups * role.nodes for role in roles.values())
     if needed > len(site.nodes):
         working = " + ".join(f"{role.role} {role.groups} x {role.nodes}" for role in roles.values())
@@ -110,7 +115,7 @@ def _group(role: RolePlan, number: int, index: int, nodes: tuple[schema.Node, ..
     return Group(index=index, role=role.role, number=number, dp=role.dp, tp=role.tp, nodes=nodes,
                  rpc_port=role.ports["rpc"] if per_rank or len(nodes) > 1 else None,
                  kv_port=None if kv is None else kv + KV_STEP * (index % 64),
-                 side_channel_port=role.ports["side_channel"])
+                 side_channel_port=role.ports["side_channel"], master_port=role.ports["master"])
 
 
 def _some(nodes: tuple[schema.Node, ...]) -> str:
@@ -124,6 +129,11 @@ def _check_shape(role: RolePlan, hardware: schema.Hardware, heads: int) -> None:
         raise PlanError(f"{role.role}: tp {role.tp} does not divide the {heads} attention heads "
                         f"({heads} / {role.tp} = {heads / role.tp:.2f}); "
                         f"allowed: {_divisors(heads)}.")
+    split = role.settings.flags.get("decode-context-parallel-size")
+    if split and role.tp % split.value:
+        raise PlanError(f"{role.role}: decode-context-parallel-size {split.value} does not divide "
+                        f"tp {role.tp} ({split.source}): it splits the ranks of one tensor "
+                        "parallel group.")
     if role.tp > there:
         if role.dp != 1 or role.tp != role.nodes * there:
             raise PlanError(
@@ -182,7 +192,7 @@ def check_ports(places: list[Place], extra: list[tuple[str, int, str]]) -> None:
         if port in ports:
             raise PlanError(f"{node}: port {port} is wanted twice: by {ports[port]} and by "
                             f"{what}. Move one of them (--set port=, kv-port=, rpc-port=, "
-                            "router.port=).")
+                            "master-port=, router.port=).")
         ports[port] = what
 
     for place in places:
@@ -196,5 +206,7 @@ def check_ports(places: list[Place], extra: list[tuple[str, int, str]]) -> None:
         group = place.group
         if group.rpc_port is not None and place.rank == 0 and node == group.nodes[0].name:
             claim(node, group.rpc_port, f"the rpc port of {group.role} group {group.number}")
+        if place.spans and place.node_rank == 0:
+            claim(node, group.master_port or DEFAULT_MASTER, f"the master port of {place.name}")
     for node, port, what in extra:
         claim(node, port, what)

@@ -34,7 +34,7 @@ def test_plan_json_is_one_document_and_nothing_else(tmp_path):
     data = json.loads(done.stdout)
     written = {str(path.relative_to(tmp_path / "b")) for path in (tmp_path / "b").rglob("*")
                if path.is_file()}
-    assert set(data["files"]) | {"plan.json"} == written
+    assert set(data["files"]) == written
     assert done.stdout == kimi(*PLAN, "pd", "--json").stdout
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import nbformat
 import pytest
 
 from kimi_nb import evidence, params, recipes, runbook
-from kimi_nb.errors import NoRecipeError
+from kimi_nb.errors import KimiError, NoRecipeError, WriteError
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -99,6 +101,9 @@ def test_from_the_root_and_from_the_folder(folder, path, tmp_path):
     (["-p", "model", "2.5"], "-r model"),
     (["-p", "overrides", "max-num-seq=3"], "did you mean 'max-num-seqs'"),
     (["-p", "run_dir", "/proc/none"], "cannot be written"),
+    (["-p", "run_dir", "a;b"], "';' is not allowed"),
+    (["-p", "features", "3"], "-r NAME"),
+    (["-p", "engine_version", "0.20"], "-r engine_version"),
 ])
 def test_wrong_parameters_stop(given, wanted, tmp_path):
     done = papermill("notebooks/05_pd.ipynb", str(tmp_path / "out.ipynb"), "-p", "run_dir",
@@ -161,6 +166,40 @@ def test_a_failed_notebook_fails_the_run(tmp_path, monkeypatch):
     assert [result.status for result in outcome.results] == ["failed", "ok"]
     assert "len(features) > 500" in outcome.results[0].fault
     assert evidence.read(outcome.folder)[-1]["ok"] is False
+
+
+def test_one_run_in_a_folder(tmp_path):
+    """A second run in the same folder at the same time is refused; afterwards it is not."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(WriteError, match="another run"):
+        runbook.run("k2.5", "a3", only="00", run_dir=str(folder))
+    os.close(lock)
+    assert runbook.run("k2.5", "a3", only="00", run_dir=str(folder)).ok
+
+
+@pytest.mark.parametrize("only, run_dir", [(",", ""), (None, "a;b"), (None, "{x}")])
+def test_runs_that_are_not_started(only, run_dir):
+    with pytest.raises(KimiError):
+        runbook.run("k2.5", "a3", only=only, run_dir=run_dir)
+
+
+def test_a_file_is_no_run_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError):
+        runbook.run("k2.5", "a3", run_dir=str(tmp_path / "file"))
+
+
+def test_an_interrupted_run_says_so(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runbook, "_execute_all", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        runbook.run("k2.5", "a3", run_dir=str(tmp_path / "run"))
+    assert evidence.read(tmp_path / "run")[-1]["interrupted"] is True
 
 
 def test_only_and_what_applies():

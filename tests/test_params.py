@@ -7,6 +7,10 @@ import pytest
 from kimi_nb import build, params
 from kimi_nb.errors import KimiError, ParameterError, PlanError
 
+# Each line holds nine times the one before: 9 ** 9 leaves in a few hundred characters.
+LAUGHS = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
+
 
 def fault(call, *args, **named) -> str:
     """The message of the error that a call ends in."""
@@ -53,7 +57,10 @@ def test_missing_file(tmp_path):
 @pytest.mark.parametrize("text, wanted", [
     ("a: [1, 2", "line"), ("a: b: c", "line 1"), ("\tname: x", "line 1"), ("- 1\n- 2", "list"),
     ("", "NoneType"), ("name: x\nname: y", "given twice"), ("{[1]: 2}", "plain word"),
-    ("a: " + "[" * 5000, ""), ("just words", "str"),
+    ("a: " + "[" * 100_000, "64 levels"), ("- " * 5000 + "x", "64 levels"), ("just words", "str"),
+    ("name: 2024-99-99", "quotes"), ("name: !!int abc", "quotes"), ("a: &a [*a]", "unfold"),
+    (LAUGHS, "unfold"),
+    ("name: " + "9" * 5000, ""), ("name: \0", ""),
 ])
 def test_malformed_yaml(tmp_path, text, wanted):
     path = tmp_path / "mine.yaml"
@@ -74,6 +81,10 @@ def test_not_text_and_too_large(tmp_path):
 @pytest.mark.parametrize("old, new, wanted", [
     ("transport: ssh", "transport: carrier-pigeon", ["transport", "'carrier-pigeon'", "slurm"]),
     ("nic: enp67s0f5", "nick: enp67s0f5", ["nick", "not known"]),
+    ("192.0.2.12", '"fe80::1%a\\ntouch X\\n#"', ["nodes.1.address"]),
+    ("192.0.2.12", "fe80::1%eth0", ["nodes.1.address"]),
+    ("name: a3-1", "name: install", ["nodes.1.name", "every bundle"]),
+    ("name: a3-1", "name: plan.json", ["nodes.1.name", "every bundle"]),
     ("hardware: a3\n", "", ["hardware", "missing"]),
     ("192.0.2.12", "192.0.2.11", ["nodes.1.address", "already", "nodes.0"]),
     ("name: a3-1", "name: a3-0", ["nodes.1.name", "already"]),
@@ -111,6 +122,64 @@ def test_a_user_file_extends_ours(tmp_path):
     assert (chip.devices.count, chip.devices.memory_gb) == (16, 128)
     plan = build.plan("k2.5", str(path), "pd")
     assert plan.hardware == "a3-big" and len(plan.engines) == 36
+
+
+@pytest.mark.parametrize("text, wanted", [
+    ("network_env: {FOO: '$(id)'}", "network_env.FOO"),
+    ("installs: {../../evil: []}", "installs"),
+    ("host_tuning: {governor: 'a;b'}", "governor"),
+    ("host_tuning: {sysctl: {'vm.x;reboot': 1}}", "sysctl"),
+    ("devices: {count: 1000000000000}", "devices.count"),
+    ("container: {image: ''}", "container.image"),
+    ("container: {image: '-x'}", "container.image"),
+])
+def test_hardware_mistakes(tmp_path, text, wanted):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"extends: a3\nname: mine\n{text}\n")
+    assert wanted in fault(params.hardware, str(path))
+
+
+@pytest.mark.parametrize("old, new, wanted", [
+    ("weights: w4a8", "weights: w8a8", "'w8a8' is not one of w4a8"),
+    ("clients: [bench]", "clients: [stress]", "'stress' is not one of bench"),
+    ("heads: 64", "headz: 64", "architecture.heads"),
+    ("heads: 64", "heads: 0", "architecture.heads"),
+    ('vllm: ">=0.18.0"', "vllm: banana", "range of versions"),
+    ("    router: upstream\n", "", "go together"),
+    ("id: Eco-Tech/Kimi-K2.6-W4A8", "id: '$(id)'", "weights.w4a8.id"),
+])
+def test_model_mistakes(tmp_path, old, new, wanted):
+    text = (params.root() / "params" / "models" / "k2.6.yaml").read_text()
+    assert old in text
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(old, new))
+    assert wanted in fault(params.model, str(path))
+
+
+@pytest.mark.parametrize("given", ["/dev/zero", "/dev/null", "/", "~nouser-at-all/x.yaml",
+                                   "./a;b.yaml", "./$(id).yaml", "/" + "x" * 300 + ".yaml"])
+def test_paths_that_are_no_files(given):
+    assert len(fault(params.site, given)) < 600
+
+
+def test_a_directory_with_spaces_and_other_letters(tmp_path):
+    folder = tmp_path / "mein Ordner \u6d4b\u8bd5"
+    folder.mkdir()
+    (folder / "site.yaml").write_text((params.root() / "params/sites/a3.yaml").read_text())
+    assert params.site(str(folder / "site.yaml")).name == "a3-example"
+
+
+def test_values_of_a_kind_that_is_no_json(site_file):
+    for text in ("2024-01-01", "!!binary aGk=", ".nan", ".inf", "!!set {a}"):
+        path = site_file(("nic: enp67s0f5", f"nic: x0\nsettings: {{flags: {{seed: {text}}}}}"))
+        fault(build.plan, "k2.5", "a3", "single", site=path)
+
+
+def test_ipv6_addresses_have_brackets_in_urls(site_file):
+    path = site_file(("192.0.2.11", "'2001:db8::1'"))
+    plan = build.plan("k2.5", "a3", "single", site=path)
+    assert plan.url == "http://[2001:db8::1]:8088"
+    assert plan.engines[0].argv[plan.engines[0].argv.index("--host") + 1] == "2001:db8::1"
 
 
 def test_prose_stays_on_its_line(tmp_path):

@@ -139,6 +139,34 @@ def test_ports_used_twice_or_out_of_range(pairs, words):
     ("swap-space=4", ["gone", "0.17.0", "kv-offloading-size"]),
     ("skip-non-local-expert-weights=true", ["no vLLM version", "enable-ep-weight-filter"]),
     ("headless=true", ["works out"]),
+    ("pipeline-parallel-size=2", ["not planned here"]),
+    ("prefill-context-parallel-size=2", ["not planned here"]),
+    ("decode-context-parallel-size=3", ["does not divide tp 4"]),
+    ("kv-transfer-config.kv_port=1", ["works out", "kv-port="]),
+    ("kv-transfer-config=3", ["JSON object"]),
+    ("additional-config=5", ["JSON object"]),
+    ("api-key=hunter2", ["api_key_env"]),
+    ("env.VLLM_API_KEY=hunter2", ["api_key_env"]),
+    ("env.HF_TOKEN=hunter2", ["never written down"]),
+    ("model=foo", ["not set by hand"]),
+    ("help=true", ["not set by hand"]),
+    ("max-num-seqs=", ["a value is wanted"]),
+    ("max-num-seqs=0", ["1 to"]),
+    ("max-num-seqs=-5", ["1 to"]),
+    ("gpu-memory-utilization=5", ["0.01 to 1.0"]),
+    ("gpu-memory-utilization=.nan", ["number"]),
+    ("max-model-len=\u0663k", ["whole number"]),
+    ("seed=0123", ["whole number"]),
+    ("seed=2024-99-99", ["whole number"]),
+    ("tp=\u0664", ["whole number"]),
+    ("tp=" + "9" * 5000, ["whole number"]),
+    ("served-model-name=--port", ["starts with '-'"]),
+    ("served-model-name=x{foo}", ["{foo}"]),
+    ("env.A={foo}", ["{foo}"]),
+    ('speculative-config={"a$(id)":1}', ["key of a JSON"]),
+    ("a b=1", ["not the name of a flag"]),
+    ("=", ["key=value"]),
+    ("speculative-config=" + "[" * 5000, ["not JSON"]),
     ("data-parallel-rank=3", ["works out"]),
     ("prefill.tp=2", ["role", "mixed"]),
     ("tp=0", ["1 or more"]),
@@ -256,10 +284,64 @@ def test_what_a_version_dropped_is_left_out_and_said():
 
 @pytest.mark.parametrize("chip, version", [
     ("a3", "v0.20.0rc1"), ("a3", "0.22"), ("h200", "9.9"), ("h200", "new"), ("h200", "0.1.0"),
-    ("h200", "0.34.0")])
+    ("h200", "0.34.0"), ("h200", "vv0.22.0"), ("h200", "1!0.22.0"), ("h200", "0.22.0+cpu"),
+    ("h200", "0.22"), ("h200", "9" * 5000)])
 def test_versions_that_nobody_released(chip, version):
     with pytest.raises(ParameterError, match="version .* is not known"):
         build.plan("k2.5", chip, "single", engine_version=version)
+
+
+def test_every_recipe_at_every_version():
+    """Planned in that version's words, or refused in a sentence; nothing else."""
+    for row in recipes.listing():
+        if row["scenario"] != "default":
+            continue
+        package = params.hardware(row["hardware"]).engine
+        for version in catalog.versions(package):
+            try:
+                plan = build.plan(row["model"], row["hardware"], row["layout"],
+                                  variant=row["variant"], engine_version=version)
+            except KimiError:
+                continue
+            engine = catalog.engine(package, version)
+            for word in plan.engines[0].argv:
+                if word.startswith("--"):
+                    name = word.removeprefix("--")
+                    assert catalog.flag(engine, name) or catalog.flag(
+                        engine, name.removeprefix("no-")), (version, word)
+            for name in plan.engines[0].env:
+                assert catalog.variable(engine, name) or not catalog.history(name, "env")
+
+
+def test_what_a_layer_may_not_set(site_file):
+    for flag in ("headless: true", "tensor-parallel-size: 2", "port: 9", "host: a", "node-rank: 7"):
+        path = site_file(("nic: enp67s0f5", f"nic: x0\nsettings: {{flags: {{{flag}}}}}"))
+        with pytest.raises(ParameterError, match=r"site a3-example: the plan works out"):
+            build.plan("k2.5", "a3", "single", site=path)
+
+
+@pytest.mark.parametrize("pairs, words", [
+    (["prefill.tp=1", "decode.tp=8", "decode.dp=4"], ["prefill tp 1 is less than decode tp 8"]),
+    (["decode.kv-transfer-config=null"], ["kv_connector"]),
+])
+def test_a_disaggregated_plan_that_could_not_work(pairs, words):
+    with pytest.raises(PlanError) as caught:
+        build.plan("k2.5", "a3", "pd", pairs=pairs)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_master_port_is_a_port():
+    with pytest.raises(PlanError, match="8000"):
+        build.plan("k2.5", "gb200", "dp", pairs=["master-port=8000"])
+
+
+def test_text_stays_text():
+    for text in ("0123", "12:30", "1_0", "yes", "007"):
+        plan = build.plan("k2-thinking", "a3", "single", pairs=[f"served-model-name={text}"])
+        assert plan.served_name == text
+    plan = build.plan("k2.5", "a3", "single", pairs=["speculative-config=null"])
+    assert "--speculative-config" not in plan.engines[0].argv
 
 
 def test_a_draft_that_the_version_does_not_know():
@@ -356,8 +438,8 @@ def test_placed_engines_never_collide(first, second, per_rank):
     assert len(used) == len(set(used))
 
 
-leaves = st.one_of(st.integers(), st.booleans(), st.text("abc", min_size=1),
-                   st.lists(st.integers(), max_size=3))
+leaves = st.one_of(st.integers(-2**62, 2**62), st.booleans(), st.text("abc", min_size=1),
+                   st.lists(st.integers(-9, 9), max_size=3))
 keys = st.text("xyz_", min_size=1, max_size=4)
 tables = st.recursive(leaves, lambda inner: st.dictionaries(keys, inner, min_size=1, max_size=3))
 

@@ -235,7 +235,8 @@ def test_a_value_is_refused_or_harmless(value):
 
 # On the disk -------------------------------------------------------------------------------
 
-FILES = {"plan.json": "{}\n", "n0/serve.sh": "#!/bin/bash\n"}
+FILES = {"plan.json": '{"files": ["plan.json", "n0/serve.sh"]}', "n0/serve.sh": "#!/bin/bash\n"}
+OTHERS = {"plan.json": '{"files": ["plan.json", "n1/serve.sh"]}', "n1/serve.sh": "x"}
 
 
 def test_write_twice_changes_nothing(tmp_path):
@@ -244,9 +245,64 @@ def test_write_twice_changes_nothing(tmp_path):
     stamp = (folder / "n0/serve.sh").stat().st_mtime_ns
     assert bundle.write(FILES, folder) == {}
     assert (folder / "n0/serve.sh").stat().st_mtime_ns == stamp
-    changed = {"plan.json": "{}\n", "n1/serve.sh": "x"}
-    assert bundle.write(changed, folder) == {"n1/serve.sh": "new", "n0/serve.sh": "gone"}
+    assert bundle.write(OTHERS, folder) == {"plan.json": "changed", "n1/serve.sh": "new",
+                                            "n0/serve.sh": "gone"}
     assert not (folder / "n0").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_what_others_put_there_stays(tmp_path):
+    """The launcher writes logs into the bundle; people write notes."""
+    folder = tmp_path / "b"
+    bundle.write(FILES, folder)
+    (folder / "n0" / "logs").mkdir()
+    (folder / "n0" / "logs" / "rank_0.log").write_text("started")
+    (folder / "notes.txt").write_text("mine")
+    bundle.write(OTHERS, folder)
+    assert (folder / "n0" / "logs" / "rank_0.log").read_text() == "started"
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert not (folder / "n0" / "serve.sh").exists()
+
+
+def test_a_project_with_a_plan_json_of_its_own_is_no_bundle(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years")
+    for text in ("{}", "[1]", "not json", '{"files": 3}'):
+        (tmp_path / "plan.json").write_text(text)
+        with pytest.raises(WriteError, match="no bundle"):
+            bundle.write(FILES, tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_a_link_leads_to_its_target(tmp_path):
+    bundle.write(FILES, tmp_path / "b")
+    (tmp_path / "link").symlink_to(tmp_path / "b")
+    bundle.write(OTHERS, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "b" / "n1" / "serve.sh").exists()
+
+
+def test_the_working_directory_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for place in (Path(), tmp_path.parent):
+        with pytest.raises(WriteError, match="working directory"):
+            bundle.write(FILES, place)
+
+
+def test_a_mode_that_was_lost_comes_back(tmp_path):
+    bundle.write(FILES, tmp_path / "b")
+    (tmp_path / "b/n0/serve.sh").chmod(0o644)
+    bundle.write(FILES, tmp_path / "b")
+    assert (tmp_path / "b/n0/serve.sh").stat().st_mode & 0o111
+
+
+def test_two_writers_at_once(tmp_path):
+    """Whoever is last wins, whole; nothing of the other is left."""
+    code = ("import sys; from pathlib import Path; from kimi_nb import bundle\n"
+            "for i in range(20): bundle.write({'plan.json': '{\"files\": [\"plan.json\", \"x\"],'"
+            " + f'\"i\": {i}' + '}', 'x': sys.argv[2]}, Path(sys.argv[1]))")
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "b"), name])
+               for name in "ab"]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert bundle.read(tmp_path / "b").keys() == {"plan.json", "x"}
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
@@ -275,7 +331,7 @@ def test_unwritable_places(tmp_path):
 def test_a_write_that_fails_half_way_leaves_the_old_bundle(tmp_path, monkeypatch):
     folder = tmp_path / "b"
     bundle.write(FILES, folder)
-    bad = {"plan.json": "{\"a\":1}\n", "n0/serve.sh": "new", "n0/serve.sh/x": "impossible"}
+    bad = {**OTHERS, "n0/serve.sh": "new", "n0/serve.sh/x": "impossible"}
     with pytest.raises(WriteError):
         bundle.write(bad, folder)
     assert bundle.read(folder) == FILES
