@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
-_PUBLIC = {"start": "start", "Run": "run", "KimiError": "errors", "Plan": "plan"}
+_PUBLIC = {"start": "session", "Run": "run", "KimiError": "errors", "Plan": "plan"}
 __all__ = ["KimiError", "Plan", "Run", "__version__", "start"]
 
 

@@ -161,9 +161,11 @@ class Bundle:
 
     def faults(self) -> list[str]:
         """What ``bash -n`` finds wrong with the scripts; nothing is run. OK is []."""
-        names = [name for name in self.files if name.endswith((".sh", ".sbatch"))]
+        # Nodes share many scripts; each text is read once.
+        names = {text: name for name, text in self.files.items()
+                 if name.endswith((".sh", ".sbatch"))}
         out = []
-        for name in names:
+        for name in names.values():
             done = subprocess.run(["bash", "-n", str(self.folder / name)], capture_output=True,
                                   text=True, check=False)
             if done.returncode:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import importlib
 import logging
 import os
 import re
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +26,7 @@ from typing import Any
 
 from kimi_nb import errors, evidence, params, recipes, show
 from kimi_nb.errors import NoRecipeError, ParameterError, WriteError, choice
-from kimi_nb.start import runs_folder
+from kimi_nb.session import runs_folder
 
 KIMI_ERRORS = {name for name, value in vars(errors).items()
                if isinstance(value, type) and issubclass(value, errors.KimiError)}
@@ -118,6 +121,7 @@ def _run(names: Sequence[str], folder: Path, model: str, hardware: str, site: st
     given = {"hw": _absolute(hardware), "model": _absolute(model), "run_dir": str(folder)}
     if site:
         given["site"] = _absolute(site)
+    _import_quickly()
     _quiet()
     try:
         results = _execute_all(names, folder, given, jobs)
@@ -139,6 +143,24 @@ def _version() -> str:
     from kimi_nb import __version__
 
     return __version__
+
+
+def _import_quickly() -> None:
+    """Import papermill and nbconvert without a grammar that nobody needs here.
+
+    Where JupyterLab is installed, jsonschema also imports rfc3987_syntax, which takes a second
+    to build a grammar for the format "iri"; no notebook schema has that format. jsonschema takes
+    its absence as a matter of course.
+    """
+    name = "rfc3987_syntax"
+    if name in sys.modules:
+        return
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        importlib.import_module("papermill")
+        importlib.import_module("nbconvert")
+    finally:
+        del sys.modules[name]
 
 
 def _quiet() -> None:
@@ -254,9 +276,14 @@ def _fault(error: Any) -> str:
 
 def _html(notebook: Path) -> None:
     """The executed notebook as one page that loads nothing from elsewhere."""
+    body, _ = _exporter(threading.get_ident()).from_filename(str(notebook))
+    notebook.with_suffix(".html").write_text(body, encoding="utf-8")
+
+
+@functools.cache
+def _exporter(thread: int) -> Any:
+    """One exporter a thread: it keeps its compiled templates, and is not made to be shared."""
     from nbconvert import HTMLExporter
 
     templates = str(params.PACKAGE / "data" / "nbconvert")
-    exporter = HTMLExporter(template_name="kimi", extra_template_basedirs=[templates])
-    body, _ = exporter.from_filename(str(notebook))
-    notebook.with_suffix(".html").write_text(body, encoding="utf-8")
+    return HTMLExporter(template_name="kimi", extra_template_basedirs=[templates])

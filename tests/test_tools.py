@@ -197,3 +197,19 @@ def test_evidence_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="run_dir"):
         evidence.record(tmp_path / "file" / "run", "one")
+
+
+# The first call ----------------------------------------------------------------------------
+
+
+def test_start_can_be_called_again(tmp_path):
+    """A cell that is run twice: loading a module must not put itself in the function's place."""
+    import kimi_nb
+    from kimi_nb import runbook, session
+
+    assert session and runbook
+    for _ in range(2):
+        run = kimi_nb.start(hw="a3", model="k2.5", run_dir=str(tmp_path / "run"))
+        assert run.plan("pd").engines
+    for name in kimi_nb.__all__:
+        assert callable(getattr(kimi_nb, name)) or name == "__version__"
