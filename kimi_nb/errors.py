@@ -4,9 +4,7 @@
     ├── ParameterError     a parameter, file, key or value that is not allowed
     ├── PlanError          parameters that are fine alone and do not fit together
     │   └── NoRecipeError  nothing is known for this model, hardware and layout
-    ├── GateError          an action that needs a confirmation it did not get
-    ├── WriteError         a place that cannot be written
-    └── RunError           a notebook of a run that failed
+    └── WriteError         a place that cannot be written
 
 A ``KimiError`` is a message for a person: one screen, no traceback. The command
 line prints it and exits with 2; a notebook shows it in red without the stack.
@@ -38,16 +36,8 @@ class NoRecipeError(PlanError):
     """Nothing is known for this model, hardware, layout, variant or scenario."""
 
 
-class GateError(KimiError):
-    """An action that needs a confirmation it did not get."""
-
-
 class WriteError(KimiError):
     """A place that cannot be written."""
-
-
-class RunError(KimiError):
-    """A notebook of a run that failed."""
 
 
 def choice(kind: str, found: object, allowed: Iterable[str], hint: str = "") -> str:

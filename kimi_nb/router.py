@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from kimi_nb.plan import Engine, Router
 
 UPSTREAM = "load_balance_proxy_server_example.py"
-KINDS = ("upstream", "vllm-router")
 
 
 def router(kind: str, port: int, engines: Sequence[Engine]) -> Router:

@@ -20,7 +20,6 @@ from kimi_nb.errors import ParameterError
 from kimi_nb.fields import VARIABLE, safe_text, secret
 from kimi_nb.schema import Settings
 
-LAYERS = ("hardware", "model", "recipe", "site", "override", "plan")
 # Lists of folders or libraries, which a script puts in front of what is there already.
 LISTS = ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
@@ -29,7 +28,8 @@ _FLAG = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One setting: its value, the layer that set it, its source, its reason (may be empty)."""
+    """One setting: its value, the layer that set it (hardware, model, recipe, site, override, or
+    plan for what is worked out), its source, its reason (may be empty)."""
 
     value: Any
     layer: str
