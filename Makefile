@@ -28,13 +28,15 @@ run: venv
 
 test: venv lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests
-	$(BIN)/python -m pytest -n 2 --nbmake --nbmake-timeout=300 notebooks
+	@# One at a time: the TCP ports of kernels that start together can collide.
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks
 
 lint: venv
 	$(BIN)/ruff check kimi_nb tests benchmarks notebooks
 
+# On accelerator nodes people often are root, which Jupyter takes only when told so.
 lab: venv
-	$(BIN)/jupyter lab --ip 127.0.0.1 notebooks
+	$(BIN)/jupyter lab --ip 127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 bench: venv
 	$(BIN)/python benchmarks/startup.py

@@ -29,6 +29,8 @@ from kimi_nb.plan import Container, Engine, InstallStep, Job, Launch, Plan
 from kimi_nb.roles import Request, RolePlan, fill, resolve
 from kimi_nb.settings import Value
 
+ROUTER_PORT = 1999  # the documents'
+
 
 def plan(model: str, hardware: str, layout: str | None = None, *, scenario: str = "",
          variant: str = "", site: str = "", chosen: Iterable[str] = (),
@@ -54,11 +56,14 @@ def request(model: str, hardware: str, layout: str | None = None, *, scenario: s
     recipe = recipes.find(served, chip, layout, variant, cluster.transport if cluster else "")
     cluster = cluster or example_site(chip, recipe)
     _check_site(cluster, chip, recipe)
+    changes = overrides.parse(list(pairs), tuple(recipe.roles))
+    if recipe.router is None and (changes.router or changes.router_port):
+        raise ParameterError(f"--set router: layout {recipe.layout} has no router.")
     return Request(
         model=served, hardware=chip, recipe=recipe, site=cluster,
         scenario=recipes.scenario(recipe, scenario),
         engine=catalog.engine(chip.engine, engine_version or recipe.engine_version),
-        overrides=overrides.parse(list(pairs), tuple(recipe.roles)),
+        overrides=changes,
         chosen=tuple(dict.fromkeys(chosen)), dropped=tuple(dict.fromkeys(dropped)))
 
 
@@ -90,17 +95,15 @@ def from_request(asked: Request) -> Plan:
     roles = {role: resolve(asked, role) for role in fields.ROLES if role in recipe.roles}
     placed, flags, env = _engines(asked, roles)
     fronted = None
-    kind = asked.overrides.router or recipe.router
-    if asked.overrides.router and recipe.router is None:
-        raise ParameterError(f"--set router=...: layout {recipe.layout} has no router.")
-    if kind is not None:
-        port = asked.overrides.router_port or recipe.router_port or 1999
-        fronted = router.router(kind, port, placed)
-    # The site's node by name: an engine knows its name and address only.
-    url = fronted.url if fronted else next(engine.url for engine in placed if engine.url)
-    served = str(flags[next(reversed(roles))].get(
-        "served-model-name", Value(asked.located(asked.weights), "", "")).value)
-    commands = clients.clients(asked, url or "", served)
+    if recipe.router is not None:
+        kind = asked.overrides.router or recipe.router
+        fronted = router.router(kind, _router_port(asked), placed)
+    url = fronted.url if fronted else next(engine.url for engine in placed if engine.url) or ""
+    answering = flags["decode" if "decode" in roles else "mixed"]
+    named = answering.get("served-model-name")
+    # Without a name of its own a model is served under what it was loaded from.
+    served = str(named.value) if named else asked.located(asked.weights)
+    commands = clients.clients(asked, url, served)
     golden = {*recipe.source.commands,
               *(name for key in recipe.clients
                 for name in asked.model.clients[key].source.commands)}
@@ -120,16 +123,16 @@ def from_request(asked: Request) -> Plan:
         vllm_version=asked.engine.vllm, image=containers.image(asked.hardware, asked.engine),
         served_name=served, weights=asked.weights.id,
         devices_per_node=asked.hardware.devices.count, processes=recipe.processes,
-        install=recipe.install, transport=site.transport, url=url or "", engines=placed,
+        install=recipe.install, transport=site.transport, url=url, engines=placed,
         router=fronted, launches=_launches(asked, placed),
         containers=built, installs=_installs(asked),
         modules=site.slurm.modules if site.slurm else (),
         jobs=_jobs(asked, placed, commands), clients=commands,
-        features={role: plan.features for role, plan in roles.items()},
+        features={name: role.features for name, role in roles.items()},
         host_tuning=_host_tuning(asked, first),
         secrets={"VLLM_API_KEY": site.api_key_env} if site.api_key_env else {},
         errata=errata.touching(golden),
-        notes=tuple(dict.fromkeys(note for plan in roles.values() for note in plan.notes)),
+        notes=tuple(dict.fromkeys(note for role in roles.values() for note in role.notes)),
         edits=(asked.weights.edit,) if asked.weights.edit else (), flags=flags, env=env)
 
 
@@ -187,13 +190,16 @@ def _engines(asked: Request, roles: dict[str, RolePlan]
         flags[name] |= {key: Value(value, "plan", "first engine; each has its own")
                         for key, value in engines.place_flags(asked, role, first).items()}
     extra = []
-    if asked.recipe.router or asked.overrides.router:
-        port = asked.overrides.router_port or asked.recipe.router_port or 1999
-        extra = [(groups[0].nodes[0].name, port, "the router")]
+    if asked.recipe.router:
+        extra = [(groups[0].nodes[0].name, _router_port(asked), "the router")]
     topology.check_ports(places, extra)
     built = tuple(engine for group, mine in by_group for engine in engines.group_engines(
         asked, roles[group.role], mine, *plain[group.role]))
     return built, flags, env
+
+
+def _router_port(asked: Request) -> int:
+    return asked.overrides.router_port or asked.recipe.router_port or ROUTER_PORT
 
 
 def _launches(asked: Request, placed: tuple[Engine, ...]) -> tuple[Launch, ...]:

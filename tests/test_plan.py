@@ -175,6 +175,7 @@ def test_ports_used_twice_or_out_of_range(pairs, words):
     ("env.X=a`b", ["'`'"]),
     ("env.1X=a", ["name of an environment variable"]),
     ("router=vllm-router", ["no router"]),
+    ("router.port=1998", ["no router"]),
     ("speculative-config={bad", ["JSON"]),
 ])
 def test_overrides_that_are_wrong(pair, words):
