@@ -120,8 +120,12 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    import signal
+
     from kimi_nb import runbook
 
+    # A scheduler's SIGTERM ends a run as Ctrl-C does: kernels stopped, evidence closed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     outcome = runbook.run(args.model, args.hw, only=args.only, jobs=args.jobs,
                           site=args.site, run_dir=args.run_dir)
     print(outcome)

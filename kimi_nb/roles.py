@@ -88,7 +88,7 @@ def resolve(request: Request, role: str) -> RolePlan:
     settings = lay(settings, request.weights.settings, "model",
                    request.weights.source or str(request.model.source))
     for name in dict.fromkeys([*recipe.features, *spec.features]):
-        if name in active or _applies(name, role):
+        if name in active:
             settings = _switch(settings, request, name, "recipe")
     settings = lay(settings, recipe.settings, "recipe", source)
     settings = lay(settings, spec.settings, "recipe", source)

@@ -5,8 +5,8 @@
     bundle = run.write(plan)
     run.close()
 
-Every method shows what it did, in a notebook as a table, elsewhere as text, and leaves a line
-of evidence in the run's folder.
+What a method returns shows itself, in a notebook as a table, elsewhere as text. What plans,
+looks, writes or ends also leaves a line of evidence in the run's folder.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Run:
     def check_weights(self, folder: str) -> list[str]:
         """What is missing of a checkpoint in a folder of this machine; [] is good."""
         needed = {name for item in self._model.weights.values() for name in item.files}
-        found = weights.faults(Path(folder).expanduser(), sorted(needed))
+        found = weights.faults(params.user_path(folder, "weights_folder"), sorted(needed))
         self.record("weights", folder=folder, faults=found)
         return found
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -78,6 +80,25 @@ def test_mistakes(args, wanted):
     assert wanted in done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
     assert len(done.stderr.splitlines()) <= 25
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_says_so(tmp_path, number):
+    """Evidence is closed and the exit code says that it was not finished."""
+    folder = tmp_path / "run"
+    with subprocess.Popen([sys.executable, "-m", "kimi_nb.cli", "run", "--model", "k2.5", "--hw",
+                           "a3", "--run-dir", str(folder)], stderr=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        # The first page stands: the second notebook is on its way.
+        while not (folder / "00_start.html").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted" in errors
+    assert "Traceback" not in errors
+    last = json.loads((folder / "evidence.jsonl").read_text().splitlines()[-1])
+    assert (last["stage"], last["ok"], last["interrupted"]) == ("end", False, True)
 
 
 def test_a_reader_that_has_seen_enough():
