@@ -133,7 +133,8 @@ def from_request(asked: Request) -> Plan:
         secrets={"VLLM_API_KEY": site.api_key_env} if site.api_key_env else {},
         errata=errata.touching(golden),
         notes=tuple(dict.fromkeys(note for role in roles.values() for note in role.notes)),
-        edits=(asked.weights.edit,) if asked.weights.edit else (), flags=flags, env=env)
+        edits=(asked.weights.edit,) if asked.weights.edit else (), flags=flags, env=env,
+        request=asked)
 
 
 def _check_context(asked: Request, flags: dict[str, Any]) -> None:

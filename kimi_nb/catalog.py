@@ -102,7 +102,8 @@ def satisfies(engine: Engine, needed: str) -> bool:
     return not needed or SpecifierSet(needed).contains(engine.vllm, prereleases=True)
 
 
-def _active(runs: list[dict[str, Any]], version: str) -> dict[str, Any] | None:
+def active(runs: list[dict[str, Any]], version: str) -> dict[str, Any] | None:
+    """The entry of a run-length list that holds at a version of the catalog."""
     order = _order(version)
     for run in runs:
         if _order(run["first"]) <= order <= _order(run["last"]):
@@ -112,14 +113,14 @@ def _active(runs: list[dict[str, Any]], version: str) -> dict[str, Any] | None:
 
 def flag(engine: Engine, name: str, command: str = "serve") -> dict[str, Any] | None:
     """What the parser knows of ``name`` (no dashes) at this version; None if it knows nothing."""
-    return _active(tables("vllm")[command].get(f"--{name}", []), engine.known)
+    return active(tables("vllm")[command].get(f"--{name}", []), engine.known)
 
 
 def variable(engine: Engine, name: str) -> dict[str, Any] | None:
     """Whether vLLM, or the plugin, reads an environment variable at this version."""
-    found = _active(tables("vllm")["env"].get(name, []), engine.known)
+    found = active(tables("vllm")["env"].get(name, []), engine.known)
     if found is None and engine.package == "vllm-ascend":
-        found = _active(tables("vllm-ascend")["env"].get(name, []), engine.version)
+        found = active(tables("vllm-ascend")["env"].get(name, []), engine.version)
     return found
 
 
@@ -135,7 +136,7 @@ def moved(engine: Engine, variable: str) -> str | None:
     if engine.package != "vllm-ascend":
         return None
     for key, runs in tables("vllm-ascend")["additional_config"].items():
-        run = _active(runs, engine.version)
+        run = active(runs, engine.version)
         if run and run.get("env") == variable:
             return additional_key(engine, key)
     return None
@@ -145,7 +146,7 @@ def additional_key(engine: Engine, key: str) -> str:
     """Where an ``--additional-config`` key lives at this version: at the top, or under a
     table that took it in (``scheduler_config`` since v0.25)."""
     if engine.package == "vllm-ascend":
-        run = _active(tables("vllm-ascend")["additional_config"].get(key, []), engine.version)
+        run = active(tables("vllm-ascend")["additional_config"].get(key, []), engine.version)
         if run and "also_under" in run:
             return f"{run['also_under']}.{key}"
     return key

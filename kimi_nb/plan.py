@@ -145,7 +145,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Plan:
-    """See the module. ``settings`` are by role: flags and variables with their layers."""
+    """See the module. ``flags`` and ``env`` are by role, with their layers; ``request`` is the
+    `roles.Request` that it was made from."""
 
     model: str
     hardware: str
@@ -183,6 +184,7 @@ class Plan:
     edits: tuple[str, ...]
     flags: Mapping[str, Mapping[str, Value]] = field(default_factory=dict, repr=False)
     env: Mapping[str, Mapping[str, Value]] = field(default_factory=dict, repr=False)
+    request: Any = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -224,7 +226,7 @@ class Plan:
         """The plan as plain values; ``files`` are those of its bundle: their relative paths, or
         path and text of each."""
         out = {"name": self.name} | {key: value for key, value in _shallow(self).items()
-                                     if key not in ("flags", "env")}
+                                     if key not in ("flags", "env", "request")}
         out["engines"] = [_shallow(engine) | {"url": engine.url} for engine in self.engines]
         if self.router:
             out["router"] = _shallow(self.router) | {

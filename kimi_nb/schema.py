@@ -176,13 +176,14 @@ class Weights(Table):
 
 
 class Draft(Table):
-    """A draft model for speculative decoding."""
+    """A draft model for speculative decoding. ``parameters_million`` is estimated."""
 
     id: Word
     method: Literal["eagle3", "dflash"]
     tokens: Count
     directory: Name
     vendors: tuple[Vendor, ...]
+    parameters_million: Count | None = None
     vllm: Range = ""
     source: str = ""
 

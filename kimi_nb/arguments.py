@@ -1,0 +1,253 @@
+"""A command line of vLLM as its own parser reads it, without vLLM.
+
+    parsed = arguments.parse(catalog.engine("vllm", "0.19.1"), ["--max_model_len", "32k"])
+    parsed.flags["max-model-len"]           # 32000
+    parsed.given[0].fault                   # "": the parser takes it
+
+The parser's rules: ``_`` is ``-``; a unique beginning of a flag is the flag; ``--no-`` forms and
+short names; ``--flag=value``; a dot leads into a JSON flag (``--compilation-config.mode 3``); the
+last of two wins. Nothing is refused here: what the parser would refuse is marked, and the rules
+say it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kimi_nb import catalog
+
+UNKNOWN, AMBIGUOUS, STRAY, MISSING = "unknown", "ambiguous", "stray value", "missing value"
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([kKmMgGtT])")
+_POWERS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
+           "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A value that cannot be read as what its flag takes: ``text`` as it stands, ``why``."""
+
+    text: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One option of a command line. ``name`` is its long name without dashes (as written, where
+    the parser knows none), ``path`` the key below it, ``off`` a ``--no-`` form, ``index`` its
+    place among the words, ``candidates`` what an ambiguous one could mean."""
+
+    name: str
+    path: str
+    spelt: str
+    text: str | None
+    off: bool
+    index: int
+    fault: str = ""
+    candidates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """``flags`` hold the values by long name, JSON as objects; ``positional`` and ``stray`` are
+    (index, word)."""
+
+    given: tuple[Given, ...]
+    flags: Mapping[str, Any]
+    positional: tuple[tuple[int, str], ...]
+    stray: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    name: str
+    spec: Mapping[str, Any]
+    off: bool
+
+
+@functools.lru_cache(maxsize=64)
+def options(row: str, command: str) -> dict[str, _Option]:
+    """Every spelling that the parser of a catalog row knows."""
+    out: dict[str, _Option] = {}
+    for long, runs in catalog.tables("vllm")[command].items():
+        spec = catalog.active(runs, row)
+        if spec is None:
+            continue
+        out[long] = _Option(long[2:], spec, False)
+        for alias in spec.get("aliases", ()):
+            out[alias] = _Option(long[2:], spec, alias in spec.get("negations", ()))
+    return out
+
+
+@functools.lru_cache(maxsize=4096)
+def _find(row: str, command: str, word: str) -> tuple[_Option | None, str, tuple[str, ...]]:
+    """(option, path below it, candidates) of one spelling without a value."""
+    known = options(row, command)
+    if word in known:
+        return known[word], "", ()
+    if not word.startswith("--"):
+        return None, "", ()
+    top, _, path = word.partition(".")
+    dashed = "--" + top[2:].replace("_", "-")
+    if dashed in known:
+        return known[dashed], path, ()
+    near = sorted(name for name in known if name.startswith(dashed) and len(dashed) > 2)
+    # A --no- form and its own flag are one thing to a reader, yet two to the parser.
+    if len(near) == 1:
+        return known[near[0]], path, ()
+    return None, path, tuple(near)
+
+
+def parse(engine: catalog.Engine, words: Sequence[str], command: str = "serve",
+          positionals: int = 1) -> Parsed:
+    """The words after ``vllm serve`` (or after another command) of a version."""
+    given: list[Given] = []
+    flags: dict[str, Any] = {}
+    positional: list[tuple[int, str]] = []
+    stray: list[tuple[int, str]] = []
+    row, at = engine.known, 0
+    while at < len(words):
+        word = words[at]
+        if not _is_option(word):
+            after_switch = given and given[-1].index == at - 1 and given[-1].text is None
+            if len(positional) < positionals and not (after_switch and positional):
+                positional.append((at, word))
+            else:
+                stray.append((at, word))
+            at += 1
+            continue
+        spelt, equals, text = word.partition("=")
+        option, path, near = _find(row, command, spelt)
+        if option is None:
+            value = text if equals else None
+            if not equals and at + 1 < len(words) and not _is_option(words[at + 1]):
+                value = words[at + 1]
+            given.append(Given(spelt.lstrip("-").replace("_", "-"), path, spelt, value, False, at,
+                               AMBIGUOUS if near else UNKNOWN, near))
+            at += 2 if value is not None and not equals else 1
+            continue
+        spec = option.spec
+        if path:
+            at = _dotted(words, at, option, path, spelt, equals, text, given, flags)
+            continue
+        if not spec["takes_value"]:
+            given.append(Given(option.name, "", spelt, text if equals else None, option.off, at,
+                               STRAY if equals else ""))
+            flags[option.name] = not option.off
+            at += 1
+            continue
+        values = [text] if equals else []
+        start, at = at, at + 1
+        many = spec.get("nargs") in ("+", "*")
+        while not equals and at < len(words) and not _is_option(words[at]) \
+                and (many or not values):
+            values.append(words[at])
+            at += 1
+        if not values and spec.get("nargs") not in ("?", "*"):
+            given.append(Given(option.name, "", spelt, None, False, start, MISSING))
+            continue
+        joined = " ".join(values)
+        given.append(Given(option.name, "", spelt, joined, False, start))
+        flags[option.name] = ([typed(spec, value) for value in values] if many
+                              else typed(spec, joined))
+    return Parsed(tuple(given), flags, tuple(positional), tuple(stray))
+
+
+def _dotted(words: Sequence[str], at: int, option: _Option, path: str, spelt: str, equals: str,
+            text: str, given: list[Given], flags: dict[str, Any]) -> int:
+    """A key of a JSON flag given on its own; its words are the next value."""
+    start = at
+    if not equals:
+        at += 1
+        text = words[at] if at < len(words) and not _is_option(words[at]) else ""
+    missing = not equals and not text
+    given.append(Given(option.name, path, spelt, None if missing else text, False, start,
+                       MISSING if missing else ""))
+    if missing:
+        return at
+    whole = flags.get(option.name)
+    whole = _copy(whole) if isinstance(whole, dict) else {}
+    flags[option.name] = whole
+    *parents, last = path.rstrip("+").split(".")
+    for key in parents:
+        inner = whole.get(key)
+        whole[key] = inner = inner if isinstance(inner, dict) else {}
+        whole = inner
+    whole[last] = _leaf(text)
+    return at + 1
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+def _leaf(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_option(word: str) -> bool:
+    """Whether the parser takes a word for an option: a dash, and not a number or a lone one."""
+    return (len(word) > 1 and word[0] == "-" and " " not in word.partition("=")[0]
+            and not re.fullmatch(r"-[0-9.]+", word))
+
+
+def typed(spec: Mapping[str, Any], text: str) -> Any:
+    """A word as the value that its flag takes; Unread where it is none."""
+    return _typed(spec.get("type", "str"), text)
+
+
+@functools.lru_cache(maxsize=8192)
+def _typed(kind: str, text: str) -> Any:
+    if kind.startswith("optional_type.<locals>._optional_type("):
+        if text in ("", "None"):
+            return None
+        kind = kind.rpartition("(")[2].rstrip(")")
+    if "${" in text or text.startswith("$"):
+        return Unread(text, "its value is not known here")
+    if kind == "int":
+        return int(text) if _INTEGER.fullmatch(text) else Unread(text, "a whole number is wanted")
+    if kind.startswith("human_readable_int"):
+        return _size(text, kind.endswith("auto"))
+    if kind == "float":
+        try:
+            return float(text)
+        except ValueError:
+            return Unread(text, "a number is wanted")
+    if kind in ("json", "loads") or kind == "union_dict_and_str":
+        return _json(text, kind)
+    return text
+
+
+def _size(text: str, auto: bool) -> Any:
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if auto and text.lower() in ("auto", "-1"):
+        return "auto"
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        return Unread(text, "a whole number or a size such as 32k is wanted")
+    value = float(match[1]) * _POWERS[match[2]]
+    # 1.5K is refused by the parser: a binary unit wants a whole number before it.
+    if match[2].isupper() and "." in match[1]:
+        return Unread(text, "a binary unit (K, M, G) takes no decimals; use k, m or g")
+    return int(value)
+
+
+def _json(text: str, kind: str) -> Any:
+    if kind == "union_dict_and_str" and not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        return Unread(text, f"not JSON: {error}")
+    except RecursionError:
+        return Unread(text[:80], "JSON nested too deep")

@@ -1,0 +1,346 @@
+"""What the rules look at: engines, front door, containers, jobs and clients, from anywhere.
+
+    check.of_plan(plan)                      # our own plan
+    reading.read([Path("run.sh")], ...)      # scripts of other people, as far as they can be read
+
+A plan and a stranger's scripts become the same values, so that a rule is written once. What is
+not known is None (or absent), and a rule that needs it says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kimi_nb import arguments, catalog, schema
+from kimi_nb.plan import Plan
+
+_ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
+_EVERYWHERE = ("", "0.0.0.0", "::", "[::]")
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where something stands: a name for people (engine, node, document), and file and line."""
+
+    name: str
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One ``vllm serve`` process.
+
+    ``flags`` are typed by the catalog; ``rank`` is the first data parallel rank, ``ranks`` how
+    many it runs, None where a shell variable hides it; ``kv_port`` the first of the ports of its
+    KV cache connector; ``group`` equals that of the engines it forms one group with. ``certain``
+    is False for a command in a branch, a loop or an alternative, which may not run with the
+    others. ``lines`` tells the line of each word.
+    """
+
+    spot: Spot
+    node: str
+    address: str
+    role: str
+    group: Any
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    given: tuple[arguments.Given, ...]
+    flags: Mapping[str, Any]
+    positional: tuple[tuple[int, str], ...]
+    stray: tuple[tuple[int, str], ...]
+    tp: int | None
+    pp: int | None
+    dp: int | None
+    rank: int | None
+    ranks: int | None
+    single: bool
+    devices: tuple[int, ...] | None
+    http_port: int | None
+    kv_port: int | None
+    rpc_port: int | None
+    side_channel_port: int | None
+    headless: bool
+    certain: bool = True
+    lines: tuple[int, ...] = ()
+    start: int = 0
+
+    def at(self, index: int) -> Spot:
+        """The spot of one of the words after ``vllm serve``."""
+        place = self.start + index
+        line = self.lines[place] if place < len(self.lines) else self.spot.line
+        return Spot(self.spot.name, self.spot.file, line)
+
+    def of(self, flag: str) -> Spot:
+        """The spot of a flag; that of the server where it is not given."""
+        for given in reversed(self.given):
+            if given.name == flag:
+                return self.at(given.index)
+        return self.spot
+
+    def number(self, flag: str) -> int | float | None:
+        """A flag's number, None where it is absent or cannot be read."""
+        value = self.flags.get(flag)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def table(self, flag: str) -> Mapping[str, Any]:
+        """A JSON flag's object; empty where it is absent or cannot be read."""
+        value = self.flags.get(flag)
+        return value if isinstance(value, dict) else {}
+
+    def text(self, flag: str) -> str | None:
+        """A flag's text."""
+        value = self.flags.get(flag)
+        return value if isinstance(value, str) else None
+
+    @property
+    def model(self) -> str:
+        """What is served: the positional, or --model; "" where neither is given."""
+        return self.positional[0][1] if self.positional else self.text("model") or ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that it answers to."""
+        value = self.flags.get("served-model-name")
+        if isinstance(value, list):
+            return tuple(str(name) for name in value)
+        return (self.model,) if self.model else ()
+
+    @property
+    def draft(self) -> int:
+        """Tokens that a draft proposes for each step; 0 without one."""
+        found = self.table("speculative-config").get("num_speculative_tokens")
+        return found if isinstance(found, int) and not isinstance(found, bool) else 0
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether its API listens on every interface."""
+        return (self.text("host") or "") in _EVERYWHERE
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A front door. ``workers`` are (role, host, port); ``lists`` the options as written."""
+
+    spot: Spot
+    kind: str
+    node: str
+    host: str
+    port: int | None
+    workers: tuple[tuple[str, str, int | None], ...]
+    lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A command that talks to the service: curl, vllm bench serve, lm_eval. ``names`` is the
+    model it asks for, ``tokenizer`` what it loads; ``open`` is whether it may run code of the
+    checkpoint; None is what cannot be known."""
+
+    spot: Spot
+    kind: str
+    host: str | None
+    port: int | None
+    path: str
+    names: str | None
+    tokenizer: str | None
+    trusts: bool | None
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A container as it is started. ``devices`` are accelerators handed in."""
+
+    spot: Spot
+    node: str
+    image: str
+    name: str
+    argv: tuple[str, ...]
+    mounts: tuple[str, ...]
+    devices: tuple[str, ...]
+    published: tuple[str, ...]
+    env: Mapping[str, str]
+    options: Mapping[str, tuple[str, ...]]
+    runs_engine: bool
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A call of launch_online_dp.py; None where a value is not given or cannot be read."""
+
+    spot: Spot
+    node: str
+    dp: int | None
+    tp: int | None
+    local: int | None
+    first: int | None
+    address: str
+    rpc_port: int | None
+    http_port: int | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A SLURM job: its options (``mem``, ``gpus-per-node``, ...) and the programs it runs."""
+
+    spot: Spot
+    options: Mapping[str, str]
+    programs: tuple[str, ...]
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Any other command of a script: its words, the line, what was exported by then."""
+
+    spot: Spot
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What the reader itself saw in a text, by the rule that tells it."""
+
+    rule: str
+    spot: Spot
+    message: str
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """See the module. ``complete`` is whether every engine of it is here, ``together`` whether
+    its engines are one deployment (a document may show alternatives)."""
+
+    title: str
+    engine: catalog.Engine
+    engine_known: bool
+    servers: tuple[Server, ...] = ()
+    proxies: tuple[Proxy, ...] = ()
+    clients: tuple[Client, ...] = ()
+    boxes: tuple[Box, ...] = ()
+    launchers: tuple[Launcher, ...] = ()
+    batches: tuple[Batch, ...] = ()
+    programs: tuple[Program, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    claims: tuple[Mapping[str, Any], ...] = ()
+    model: schema.Model | None = None
+    weights: schema.Weights | None = None
+    hardware: schema.Hardware | None = None
+    site: schema.Site | None = None
+    devices_per_node: int | None = None
+    complete: bool = False
+    plan: Plan | None = None
+    unread: tuple[tuple[Spot, str], ...] = ()
+
+    @property
+    def ascend(self) -> bool:
+        """Whether the engine is the one for Ascend."""
+        return self.engine.package == "vllm-ascend"
+
+    def groups(self) -> list[tuple[Server, ...]]:
+        """The engines by data parallel group, in order; those of no known group alone."""
+        out: dict[Any, list[Server]] = {}
+        for index, server in enumerate(self.servers):
+            out.setdefault(("alone", index) if server.group is None else server.group,
+                           []).append(server)
+        return [tuple(group) for group in out.values()]
+
+    def at_role(self, role: str) -> tuple[Server, ...]:
+        """The engines of a role."""
+        return tuple(server for server in self.servers if server.role == role)
+
+    def profiles(self) -> list[tuple[Server, int]]:
+        """One engine for each kind of setting, and how many are like it: what differs between
+        ranks (ports, ranks, addresses) is left out of the comparison."""
+        first: dict[Any, Server] = {}
+        count: dict[Any, int] = {}
+        for server in self.servers:
+            key = (server.role, server.spot.file, server.group if server.group else None,
+                   tuple((given.name, given.path, given.text, given.off)
+                         for given in server.given if given.name not in OWN), server.model)
+            first.setdefault(key, server)
+            count[key] = count.get(key, 0) + 1
+        return [(server, count[key]) for key, server in first.items()]
+
+
+# What the ranks of one group have of their own.
+OWN = frozenset({"host", "port", "data-parallel-rank", "data-parallel-start-rank",
+                 "data-parallel-size-local", "data-parallel-address", "node-rank", "headless",
+                 "kv-transfer-config", "api-server-count"})
+OWN_ENV = frozenset({"VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT", "HCCL_IF_IP",
+                     "VLLM_HOST_IP", "CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES",
+                     "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "VLLM_DP_RANK",
+                     "VLLM_DP_RANK_LOCAL", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME",
+                     "HCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "VLLM_PORT", "MASTER_ADDR"})
+_VISIBLE = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+            "ROCR_VISIBLE_DEVICES")
+
+
+def server(engine: catalog.Engine, argv: Sequence[str], env: Mapping[str, str], spot: Spot,
+           node: str = "", start: int = 2, lines: tuple[int, ...] = (), certain: bool = True,
+           group: Any = None, role: str = "", address: str = "",
+           devices: Iterable[int] | None = None) -> Server:
+    """The engine that ``argv`` starts; its own words begin at ``start``."""
+    parsed = arguments.parse(engine, argv[start:] if start else argv)
+    flags = parsed.flags
+    kv = flags.get("kv-transfer-config")
+    kv = kv if isinstance(kv, dict) else {}
+    dp = _whole(flags.get("data-parallel-size", 1))
+    single = "data-parallel-rank" in flags
+    local = flags.get("data-parallel-size-local", 1 if single or flags.get("headless") else None)
+    first = flags.get("data-parallel-rank", flags.get("data-parallel-start-rank", 0))
+    nodes = _whole(flags.get("nnodes", 1)) or 1
+    meets = flags.get("data-parallel-address")
+    if group is None and nodes > 1:
+        group = ("tp", str(flags.get("master-addr")), _whole(flags.get("master-port")))
+    elif group is None and dp is not None and dp > 1 and isinstance(meets, str):
+        group = (meets, _whole(flags.get("data-parallel-rpc-port")), dp)
+    if devices is None:
+        devices = visible(env)
+    rank = _whole(first)
+    kv_port = _port(kv.get("kv_port"))
+    tp = _whole(flags.get("tensor-parallel-size", 1))
+    if kv_port is not None:
+        # Upstream listens at kv_port + rank x tp.
+        kv_port = None if rank is None or tp is None else kv_port + rank * tp
+    side = _port(env.get("VLLM_NIXL_SIDE_CHANNEL_PORT"))
+    if side is not None:
+        side = None if rank is None else side + rank
+    return Server(
+        spot, node, address or _text(flags.get("host")),
+        role or _ROLES.get(str(kv.get("kv_role")), "mixed"), group, tuple(argv), env,
+        parsed.given, flags, parsed.positional, parsed.stray, tp,
+        _whole(flags.get("pipeline-parallel-size", 1)), dp, rank,
+        1 if single else _whole(local) if local is not None else dp, single,
+        tuple(devices) if devices is not None else None,
+        None if flags.get("headless") else _whole(flags.get("port", 8000)), kv_port,
+        _whole(flags.get("data-parallel-rpc-port")), side, flags.get("headless") is True,
+        certain, lines, start)
+
+
+def visible(env: Mapping[str, str]) -> tuple[int, ...] | None:
+    """The devices that the variables leave visible; None where nothing says it."""
+    for name in _VISIBLE:
+        parts = env.get(name, "").split(",")
+        if parts != [""] and all(part.strip().isdecimal() and len(part) < 6 for part in parts):
+            return tuple(int(part) for part in parts)
+    return None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _port(value: Any) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 6:
+        return int(value)
+    return _whole(value)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,288 @@
+"""What one device holds: weights by part, buffers, and how many tokens of cache are left.
+
+    fit = memory.fit(memory.Shape.of(server), architecture, "W4A8", device_gib=64)
+    fit.tokens          # tokens of KV cache that fit on one data parallel rank
+    print(fit)          # a bar: what takes which share
+
+Every figure is estimated from architecture numbers; formulas and their sources stand with each
+function. The parts of a real checkpoint differ by a few per cent (norms, padding, scales).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+GIB = 2**30
+MIB = 2**20
+# The numbers that a model file must have before memory can be worked out.
+NEEDED = ("layers", "dense_layers", "hidden_size", "heads", "q_lora_rank", "kv_lora_rank",
+          "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "intermediate_size", "experts",
+          "experts_per_token", "shared_experts", "moe_intermediate_size", "vocabulary")
+
+# Bytes of one parameter: (routed experts, other linear layers). Embeddings, router and vision
+# stay in 16 bits. The scales of a quantised format are in the figure:
+#   INT4   4 bits and a 16-bit scale for each 32 (compressed-tensors of the published checkpoints;
+#          gives 594 GB for 1,026 B parameters, which is what is published)
+#   W4A8   4 bits and two 32-bit numbers for each 256, other layers 8 bits (estimated)
+#   NVFP4  4 bits and an 8-bit scale for each 16 (NVIDIA's description of the format)
+#   MXFP4  4 bits and an 8-bit scale for each 32 (OCP Microscaling specification)
+PRECISIONS: Mapping[str, tuple[float, float]] = {
+    "BF16": (2.0, 2.0), "FP8": (1.0, 1.0), "INT4": (0.5 + 2 / 32, 2.0),
+    "W4A8": (0.5 + 8 / 256, 1.0), "W8A8": (1.0, 1.0), "NVFP4": (0.5 + 1 / 16, 2.0),
+    "MXFP4": (0.5 + 1 / 32, 2.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How an engine is cut: sizes of tensor, data, pipeline and decode context parallelism,
+    whether experts are spread whole (expert parallelism), spare experts, and what a step holds.
+    """
+
+    tp: int = 1
+    dp: int = 1
+    pp: int = 1
+    dcp: int = 1
+    expert_parallel: bool = False
+    spare_experts: int = 0
+    whole_vision: bool = False
+    cache_bytes: int = 2
+    seqs: int = 256
+    batched_tokens: int = 8192
+    model_len: int | None = None
+    utilization: float = 0.9
+    buffer_mib: int = 0
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks over which the routed experts are spread: dp x tp, with whole experts under
+        expert parallelism, with a slice of each otherwise (vLLM, FusedMoEParallelConfig)."""
+        return self.dp * self.tp
+
+    @classmethod
+    def of(cls, server: Any, ascend: bool = False) -> Shape | None:
+        """The shape of a `deployment.Server`; None where a size cannot be read."""
+        if None in (server.tp, server.dp, server.pp):
+            return None
+
+        def number(flag: str, default: float) -> float:
+            found = server.number(flag)
+            return default if found is None else found
+
+        table = server.table("eplb-config")
+        spare = table.get("num_redundant_experts", 0)
+        buffer = server.env.get("HCCL_BUFFSIZE", "200")
+        kind = server.text("kv-cache-dtype") or "auto"
+        length = server.number("max-model-len")
+        return cls(
+            tp=server.tp, dp=server.dp, pp=server.pp,
+            dcp=int(number("decode-context-parallel-size", 1)),
+            expert_parallel=server.flags.get("enable-expert-parallel") is True,
+            spare_experts=spare if isinstance(spare, int) else 0,
+            whole_vision=server.flags.get("mm-encoder-tp-mode") == "data",
+            cache_bytes=1 if kind.startswith("fp8") else 2,
+            seqs=int(number("max-num-seqs", 256)),
+            batched_tokens=int(number("max-num-batched-tokens", 8192)),
+            model_len=int(length) if length is not None else None,
+            utilization=float(number("gpu-memory-utilization", 0.9)),
+            buffer_mib=int(buffer) if ascend and buffer.isdecimal() else 0)
+
+
+def parameters(arch: Mapping[str, int]) -> dict[str, int]:
+    """Parameters by part, of the whole model.
+
+    Attention of one layer (multi-head latent attention, DeepSeek-V2 report 2.1): down
+    projections of query and cache, up projections of both, output. An expert is three matrices
+    hidden x moe_intermediate (gate, up, down). The first layers are dense.
+    """
+    hidden, heads, layers = arch["hidden_size"], arch["heads"], arch["layers"]
+    sparse = layers - arch["dense_layers"]
+    nope, rope, value = arch["qk_nope_head_dim"], arch["qk_rope_head_dim"], arch["v_head_dim"]
+    down = hidden * (arch["q_lora_rank"] + arch["kv_lora_rank"] + rope)
+    up = (arch["q_lora_rank"] * heads * (nope + rope)
+          + arch["kv_lora_rank"] * heads * (nope + value) + heads * value * hidden)
+    expert = 3 * hidden * arch["moe_intermediate_size"]
+    return {
+        "attention, replicated": layers * down,
+        "attention": layers * up,
+        "dense": arch["dense_layers"] * 3 * hidden * arch["intermediate_size"],
+        "shared experts": sparse * arch["shared_experts"] * expert,
+        "routed experts": sparse * arch["experts"] * expert,
+        "router": sparse * hidden * arch["experts"],
+        "embeddings": 2 * arch["vocabulary"] * hidden,
+        "vision": arch.get("vision_parameters", 0)}
+
+
+def checkpoint_bytes(arch: Mapping[str, int], precision: str) -> float:
+    """Size of a checkpoint in bytes."""
+    routed, linear = PRECISIONS[precision]
+    return sum(count * _bytes_of(part, routed, linear)
+               for part, count in parameters(arch).items())
+
+
+def _bytes_of(part: str, routed: float, linear: float) -> float:
+    if part == "routed experts":
+        return routed
+    return 2.0 if part in ("router", "embeddings", "vision") else linear
+
+
+def weights_per_rank(shape: Shape, arch: Mapping[str, int], precision: str,
+                     draft_parameters: int = 0) -> dict[str, float]:
+    """Bytes of weights on the fullest device, by part.
+
+    Heads, dense and shared layers and the vocabulary are cut by tp; the down projections, the
+    router and (mm-encoder-tp-mode data) the vision tower are on every device; routed experts by
+    dp x tp. A pipeline stage holds its share of the layers. A draft is 16 bits, cut by tp.
+    """
+    routed, linear = PRECISIONS[precision]
+    count = parameters(arch)
+    ranks = shape.expert_ranks
+    if shape.expert_parallel:
+        local = math.ceil((arch["experts"] + shape.spare_experts) / ranks)
+        share = local / arch["experts"]
+    else:
+        share = 1 / ranks
+    part = {
+        "attention": count["attention, replicated"] * linear + count["attention"] * linear
+        / shape.tp,
+        "dense and shared": (count["dense"] + count["shared experts"]) * linear / shape.tp,
+        "routed experts": count["routed experts"] * routed * share,
+        "embeddings": count["embeddings"] * 2.0 / shape.tp,
+        "router": count["router"] * 2.0,
+        "vision": count["vision"] * 2.0 / (1 if shape.whole_vision else shape.tp),
+        "draft": draft_parameters * 2.0 / shape.tp}
+    layered = ("attention", "dense and shared", "routed experts", "router")
+    return {name: size / shape.pp if name in layered else size
+            for name, size in part.items() if size}
+
+
+def cache_bytes_per_token(arch: Mapping[str, int], bytes_each: int = 2) -> int:
+    """Bytes of cache that one token takes on one device: layers x (kv_lora_rank +
+    qk_rope_head_dim) x bytes. Multi-head latent attention keeps one compressed row for all heads,
+    so that every tensor parallel rank holds the same: 61 x (512 + 64) x 2 = 70,272 B for Kimi."""
+    return arch["layers"] * (arch["kv_lora_rank"] + arch["qk_rope_head_dim"]) * bytes_each
+
+
+def activation_bytes(shape: Shape, arch: Mapping[str, int]) -> float:
+    """Peak of a step's activations in bytes: for each token the residual, the routed copies and
+    four working rows of the hidden size in 16 bits, and a 32-bit logit row for each sequence.
+    Estimated; the engine measures it when it starts."""
+    rows = shape.batched_tokens * (arch["experts_per_token"] + 5) * arch["hidden_size"] * 2
+    return rows + shape.seqs * arch["vocabulary"] * 4 / shape.tp
+
+
+def buffer_bytes(shape: Shape) -> float:
+    """HCCL buffers in bytes: each communicator takes 2 x HCCL_BUFFSIZE (CANN, environment
+    variable reference); counted are those of tensor and expert parallelism."""
+    return 2 * 2 * shape.buffer_mib * MIB
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What fits on one device, all in bytes but ``tokens`` (cache tokens of one data parallel
+    rank, with the cache cut by decode context parallelism)."""
+
+    device: float
+    budget: float
+    parts: Mapping[str, float]
+    per_token: int
+    tokens: int
+    shape: Shape
+
+    @property
+    def weights(self) -> float:
+        """Bytes of all weights."""
+        return sum(size for name, size in self.parts.items()
+                   if name not in ("activations", "buffers"))
+
+    @property
+    def used(self) -> float:
+        """Bytes of weights, activations and buffers."""
+        return sum(self.parts.values())
+
+    @property
+    def headroom(self) -> float:
+        """Bytes left for the cache; negative where the rest does not fit."""
+        return self.budget - self.used
+
+    @property
+    def longest(self) -> int:
+        """Tokens of context that each of max-num-seqs requests may have at once."""
+        return self.tokens // max(self.shape.seqs, 1)
+
+    def __str__(self) -> str:
+        return bar(self)
+
+
+def fit(shape: Shape, arch: Mapping[str, int], precision: str, device_gib: float,
+        draft_parameters: int = 0) -> Fit:
+    """What an engine of this shape needs of one device. KeyError for an unknown precision."""
+    parts = weights_per_rank(shape, arch, precision, draft_parameters)
+    parts["activations"] = activation_bytes(shape, arch)
+    if shape.buffer_mib:
+        parts["buffers"] = buffer_bytes(shape)
+    budget = device_gib * GIB * shape.utilization
+    per_token = cache_bytes_per_token(arch, shape.cache_bytes)
+    left = max(budget - sum(parts.values()), 0)
+    return Fit(device_gib * GIB, budget, parts, per_token,
+               int(left // per_token) * shape.dcp, shape)
+
+
+def bar(found: Fit, width: int = 60) -> str:
+    """The device as one line of blocks, and what each block is, in GiB."""
+    shares = [*found.parts.items(), ("cache", max(found.headroom, 0)),
+              ("not used", found.device - found.budget)]
+    signs = "AdRErvmab"  # a letter for each part, in the order of `weights_per_rank`
+    names = ["attention", "dense and shared", "routed experts", "embeddings", "router", "vision",
+             "draft", "activations", "buffers"]
+    letters = dict(zip(names, signs, strict=True)) | {"cache": "#", "not used": "."}
+    line, whole, drawn = "", 0.0, 0
+    for name, size in shares:
+        whole += size
+        upto = min(round(whole / found.device * width), width)
+        line += letters[name] * (upto - drawn)
+        drawn = max(upto, drawn)
+    rows = [f"  {letters[name]} {name:<17}{size / GIB:7.1f} GiB" for name, size in shares
+            if size > 0]
+    over = f"  over the budget by {-found.headroom / GIB:.1f} GiB" if found.headroom < 0 else (
+        f"  {found.tokens} tokens of cache at {found.per_token} B; {found.longest} tokens for each "
+        f"of {found.shape.seqs} requests at once")
+    return "\n".join([f"[{line}] {found.device / GIB:.0f} GiB", *rows, over])
+
+
+# HCCL_BUFFSIZE ------------------------------------------------------------------------------
+
+
+def up(value: int, to: int) -> int:
+    """``value`` rounded up to a multiple."""
+    return -(-value // to) * to
+
+
+def buffer_need_a3(tokens: int, hidden: int, expert_ranks: int, local_experts: int,
+                   experts_per_token: int, shared_experts: int = 0) -> tuple[int, str]:
+    """(MiB that HCCL_BUFFSIZE must be, the working) for dispatch and combine on Atlas A3.
+
+    ((tokens x dispatch x expert ranks x local experts) + (tokens x combine x (k + shared))) x 2,
+    with dispatch = hidden x 2 B rounded to 32, + 44, rounded to 512, and combine = hidden x 2 B
+    rounded to 512 (tiling of MoeDistributeDispatchV2 in the operator sources of CANN and
+    vllm-ascend). A public log of that check (64 tokens, h 2048, 4 ranks, 128 experts, k 10)
+    names 294 MB, and so does this.
+    """
+    dispatch = up(up(hidden * 2, 32) + 44, 512)
+    combine = up(hidden * 2, 512)
+    both = experts_per_token + shared_experts
+    total = (tokens * dispatch * expert_ranks * local_experts + tokens * combine * both) * 2
+    need = total // MIB + 1
+    return need, (f"({tokens} tokens x {dispatch} B x {expert_ranks} ranks x {local_experts} "
+                  f"experts + {tokens} x {combine} B x {both}) x 2 = {need} MB")
+
+
+def buffer_need_a2(tokens: int, hidden: int, experts: int,
+                   experts_per_token: int) -> tuple[int, str]:
+    """(MiB, the working) for dispatch and combine over nodes on Atlas A2: experts x tokens x
+    (hidden x 2 B + 4 x (k rounded to 8) x 3 + 64) + 404 MB (its hierarchical tiling)."""
+    row = hidden * 2 + 4 * up(experts_per_token, 8) * 3 + 64
+    need = -(-experts * tokens * row // MIB) + 404
+    return need, f"{experts} experts x {tokens} tokens x {row} B + 404 MB = {need} MB"
