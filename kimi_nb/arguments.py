@@ -127,7 +127,8 @@ def parse(engine: catalog.Engine, words: Sequence[str], command: str = "serve",
             value = text if equals else None
             if not equals and at + 1 < len(words) and not _is_option(words[at + 1]):
                 value = words[at + 1]
-            given.append(Given(spelt.lstrip("-").replace("_", "-"), path, spelt, value, False, at,
+            name = spelt[2:] if spelt.startswith("--") else spelt.lstrip("-")
+            given.append(Given(name.replace("_", "-"), path, spelt, value, False, at,
                                AMBIGUOUS if near else UNKNOWN, near))
             at += 2 if value is not None and not equals else 1
             continue
@@ -211,7 +212,9 @@ def _typed(kind: str, text: str) -> Any:
         if text in ("", "None"):
             return None
         kind = kind.rpartition("(")[2].rstrip(")")
-    if "${" in text or text.startswith("$"):
+    if "${" in text or text.startswith("$") or (
+            "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}" in text and kind not in (
+                "json", "loads", "union_dict_and_str")):
         return Unread(text, "its value is not known here")
     if kind == "int":
         return int(text) if _INTEGER.fullmatch(text) else Unread(text, "a whole number is wanted")

@@ -225,3 +225,8 @@ def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError
 def older(version: str, engine: Engine) -> bool:
     """Whether a version of the catalog lies before the engine's."""
     return _order(version) < _order(engine.known)
+
+
+def earlier(one: str, other: str) -> bool:
+    """Whether a version of a package lies before another of the same package."""
+    return _order(one.removeprefix("v")) < _order(other.removeprefix("v"))

@@ -67,6 +67,11 @@ class Server:
     certain: bool = True
     lines: tuple[int, ...] = ()
     start: int = 0
+    env_lines: Mapping[str, int] = field(default_factory=dict)
+
+    def env_at(self, name: str) -> Spot:
+        """The spot where a variable was set."""
+        return Spot(self.spot.name, self.spot.file, self.env_lines.get(name, self.spot.line))
 
     def at(self, index: int) -> Spot:
         """The spot of one of the words after ``vllm serve``."""
@@ -236,6 +241,7 @@ class Deployment:
     complete: bool = False
     plan: Plan | None = None
     unread: tuple[tuple[Spot, str], ...] = ()
+    documents: frozenset[str] = frozenset()
 
     @property
     def ascend(self) -> bool:
@@ -245,14 +251,33 @@ class Deployment:
     def groups(self) -> list[tuple[Server, ...]]:
         """The engines by data parallel group, in order; those of no known group alone."""
         out: dict[Any, list[Server]] = {}
+        turn: dict[Any, int] = {}
+        taken: dict[Any, set[int | None]] = {}
         for index, server in enumerate(self.servers):
-            out.setdefault(("alone", index) if server.group is None else server.group,
-                           []).append(server)
+            if server.group is None:
+                out["alone", index] = [server]
+                continue
+            key = (server.group, turn.setdefault(server.group, 0))
+            if not server.certain and server.rank in taken.get(key, ()):
+                # The same rank again in a document: another variant of the deployment.
+                turn[server.group] += 1
+                key = (server.group, turn[server.group])
+            taken.setdefault(key, set()).add(server.rank)
+            out.setdefault(key, []).append(server)
         return [tuple(group) for group in out.values()]
 
     def at_role(self, role: str) -> tuple[Server, ...]:
         """The engines of a role."""
         return tuple(server for server in self.servers if server.role == role)
+
+    def environments(self) -> list[Server]:
+        """One engine for each set of variables and role, the ranks' own left out."""
+        first: dict[Any, Server] = {}
+        for server in self.servers:
+            key = (server.role, server.spot.file, tuple(
+                pair for pair in server.env.items() if pair[0] not in OWN_ENV))
+            first.setdefault(key, server)
+        return list(first.values())
 
     def profiles(self) -> list[tuple[Server, int]]:
         """One engine for each kind of setting, and how many are like it: what differs between
@@ -284,7 +309,8 @@ _VISIBLE = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DE
 def server(engine: catalog.Engine, argv: Sequence[str], env: Mapping[str, str], spot: Spot,
            node: str = "", start: int = 2, lines: tuple[int, ...] = (), certain: bool = True,
            group: Any = None, role: str = "", address: str = "",
-           devices: Iterable[int] | None = None) -> Server:
+           devices: Iterable[int] | None = None,
+           env_lines: Mapping[str, int] | None = None) -> Server:
     """The engine that ``argv`` starts; its own words begin at ``start``."""
     parsed = arguments.parse(engine, argv[start:] if start else argv)
     flags = parsed.flags
@@ -320,7 +346,7 @@ def server(engine: catalog.Engine, argv: Sequence[str], env: Mapping[str, str], 
         tuple(devices) if devices is not None else None,
         None if flags.get("headless") else _whole(flags.get("port", 8000)), kv_port,
         _whole(flags.get("data-parallel-rpc-port")), side, flags.get("headless") is True,
-        certain, lines, start)
+        certain, lines, start, env_lines or {})
 
 
 def visible(env: Mapping[str, str]) -> tuple[int, ...] | None:

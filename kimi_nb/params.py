@@ -77,7 +77,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ParameterError(f"{path}: not a text file in UTF-8.") from None
     except OSError as error:
         raise ParameterError(f"{path}: cannot be read: {error.strerror}.") from None
-    if fault := _too_deep(text):
+    if fault := too_deep(text):
         raise ParameterError(f"{path}: {fault}.")
     try:
         data = yaml.load(text, Loader=_Strict)
@@ -99,7 +99,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def _too_deep(text: str) -> str:
+def too_deep(text: str) -> str:
     """Why a text is not handed to the parser, whose C code recurses without a limit; "" where
     it is. Counts brackets and indentation only, so it may refuse what no person writes."""
     depth = deepest = 0

@@ -76,18 +76,22 @@ def plain(value):
 
 def negates(alias, name):
     """Whether one name of a switch is the opposite of another."""
-    swapped = {"--enable-": "--disable-", "--disable-": "--enable-"}
-    forms = [start[1] + name[len(start[0]):] for start in swapped.items()
-             if name.startswith(start[0])]
-    return alias in [f"--no-{name[2:]}", *forms]
+    forms = [f"--no-{name[2:]}"]
+    for on, off in (("--enable-", "--disable-"), ("--disable-", "--enable-")):
+        if name.startswith(on):
+            forms.append(off + name[len(on):])
+    return alias in forms
 
 
 def flag(action, name, parser):
     """One flag as the parser takes it, without what says nothing."""
     switch = action.nargs == 0
-    aliases = [other for other in action.option_strings if other != name]
+    # From vLLM 0.33 on some names are taken and left out of the help: they come last.
+    taken = [other for other, one in parser._option_string_actions.items() if one is action]
+    aliases = [other for other in dict.fromkeys([*action.option_strings, *taken])
+               if other != name]
     choices = action.choices
-    deprecated = (action in getattr(type(parser), "_deprecated", ())
+    deprecated = (action in getattr(parser, "_deprecated", ())
                   or getattr(action, "deprecated", False)
                   or "deprecated" in str(action.help).lower())
     found = {
@@ -97,7 +101,7 @@ def flag(action, name, parser):
                                      else list(choices)),
         "default": None if action.default is argparse.SUPPRESS else plain(action.default),
         "aliases": aliases or None,
-        "negations": switch and [other for other in aliases if negates(other, name)] or None,
+        "negations": (switch and [one for one in aliases if negates(one, name)]) or None,
         "nargs": action.nargs if isinstance(action.nargs, str) else None,
         "required": action.required or None,
         "deprecated": deprecated or None,
@@ -140,9 +144,12 @@ def configs():
 
 def main():
     """Print one JSON document; whatever vLLM prints meanwhile goes to stderr."""
-    sys.path.pop(0)
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     sys.argv[1:] = []
-    if importlib.util.find_spec("vllm") is None:
+    spec = importlib.util.find_spec("vllm")
+    # A mere folder of that name has no origin.
+    if spec is None or spec.origin is None:
         return 3
     out = os.dup(1)
     os.dup2(2, 1)

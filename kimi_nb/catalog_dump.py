@@ -1,0 +1,135 @@
+"""The catalog of the vLLM that is installed somewhere, and how it differs from the shipped one.
+
+    dumped = catalog_dump.dump("/opt/vllm/bin/python")     # {'version': '0.20.2', 'serve': ...}
+    catalog_dump.compare(dumped)                           # [] when the catalog says the same
+
+That interpreter runs data/dump_vllm.py, which needs no accelerator, no network and no kimi_nb.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from kimi_nb import catalog, catalog_diff, params
+from kimi_nb.errors import ParameterError
+
+# Importing vLLM from a slow disk takes minutes.
+SECONDS = 300
+NO_VLLM = 3
+_SCRIPT = params.PACKAGE / "data" / "dump_vllm.py"
+# No accelerator, no plugin (vllm-ascend changes the parser) and nothing from the network.
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "VLLM_PLUGINS": "", "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+}
+
+
+def dump(python: str = sys.executable) -> dict[str, Any]:
+    """``dump("/opt/vllm/bin/python")``: the vLLM of that interpreter, in the catalog's shape.
+
+    Raises ParameterError when that is no interpreter, has no vLLM, or its vLLM does not load.
+    """
+    path = shutil.which(params.user_path(str(python), "--python"))
+    if path is None:
+        raise ParameterError(f"--python {str(python)[:80]!r} is not a program on this machine. "
+                             "Give the Python of a vLLM environment, such as "
+                             "/opt/vllm/bin/python.")
+    code, out, errors = _run([str(path), str(_SCRIPT)])
+    if code == NO_VLLM:
+        raise ParameterError(f"vLLM is not installed in {path}. --python PATH chooses another "
+                             "interpreter.")
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        if code == 0:
+            return _shaped(json.loads(out))
+    listed = catalog.versions("vllm")
+    last = (errors.strip().splitlines() or ["it said nothing"])[-1][:300]
+    raise ParameterError(f"{path} did not tell what its vLLM knows (exit code {code}): {last}\n"
+                         f"vLLM {listed[0]} to {listed[-1]} can be read; --python PATH chooses "
+                         f"another interpreter. To see it all: {path} {_SCRIPT}")
+
+
+def compare(dumped: Mapping[str, Any]) -> list[str]:
+    """``compare(dump())``: a line for each difference from the catalog's row of that version, or
+    the row that speaks for it."""
+    version = dumped["version"]
+    row = catalog.engine("vllm", _release(version))
+    shipped = catalog_diff.at(row)
+    found = catalog_diff.entries(dumped, (version,), version)
+    out = []
+    for place in sorted(shipped.keys() | found.keys(), key=lambda place: (place[1:], place[0])):
+        kind, where, name = place
+        title = f"{where}: {'--' if kind == 'flag' else ''}{name}"
+        ours, theirs = shipped.get(place), found.get(place)
+        if ours is None:
+            out.append(f"{title} is installed and not in the catalog")
+        elif theirs is None:
+            out.append(f"{title} is in the catalog and not installed")
+        else:
+            out += [f"{title}: {key} {json.dumps(ours.get(key))} in the catalog, "
+                    f"{json.dumps(theirs.get(key))} installed"
+                    for key in sorted(ours.keys() | theirs.keys())
+                    if ours.get(key) != theirs.get(key)]
+    return out
+
+
+def _run(argv: list[str]) -> tuple[int, str, str]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("VLLM_")}
+    try:
+        process = subprocess.Popen(argv, env={**env, **_ENVIRONMENT}, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   start_new_session=True)
+    except OSError as error:
+        return 126, "", str(error)
+    with process:
+        try:
+            out, errors = process.communicate(timeout=SECONDS)
+        except BaseException as error:
+            # Whatever vLLM started ends with it, on Ctrl-C as well.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise ParameterError(f"{argv[0]} was still loading its vLLM after {SECONDS} s, and "
+                                 "was ended. --python PATH chooses another interpreter."
+                                 ) from None
+    return process.returncode, out.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
+
+
+def _shaped(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the script found, with runs of the one version there is."""
+    version = _public(found["version"])
+    run = {"first": version, "last": version}
+
+    def names(given: Iterable[str]) -> dict[str, Any]:
+        return {name: [dict(run)] for name in sorted(given)}
+
+    commands = {command: {name: [{**row, **run}] for name, row in sorted(found[command].items())}
+                for command in catalog_diff.COMMANDS}
+    configs = {name: names(fields) for name, fields in sorted(found["configs"].items())}
+    return {"version": version, **commands, "configs": configs, "env": names(found["env"])}
+
+
+def _public(version: str) -> str:
+    """0.20.2 for 0.20.2+cpu."""
+    return version.partition("+")[0]
+
+
+def _release(version: str) -> str:
+    """The release that a build between two releases (0.20.3.dev4) leads to."""
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        return version
+    return parsed.base_version if parsed.is_devrelease else version

@@ -1,0 +1,101 @@
+"""What the rules say of a deployment: values that show themselves.
+
+    found = plan.check()        # raises CheckError on an error, after showing the table
+    found.errors                # the findings that stop a start
+    found.as_dict()             # what --json prints
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kimi_nb.show import Table
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+SEVERITIES = (ERROR, WARNING, NOTE)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a rule says: where it holds, what was found, what to do about it."""
+
+    rule: str
+    severity: str
+    where: str
+    message: str
+    fix: str
+    source: str
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.file and self.line else self.file or self.where
+        return f"{place}: {self.severity}: {self.message} [{self.rule}]\n    {self.fix}"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All findings of a deployment, errors first. ``skipped`` are the rules that could not be
+    asked and why, ``unread`` what of the files was not read and why."""
+
+    title: str
+    engine: str
+    findings: tuple[Finding, ...]
+    rules: int
+    skipped: Mapping[str, str]
+    unread: tuple[Mapping[str, Any], ...] = ()
+    seen: Mapping[str, int] | None = None
+
+    def of(self, severity: str) -> tuple[Finding, ...]:
+        """The findings of a severity."""
+        return tuple(found for found in self.findings if found.severity == severity)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that stop a start."""
+        return self.of(ERROR)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stops a start."""
+        return not self.errors
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: how many of each, asked of how many rules."""
+        counts = [f"{len(self.of(kind))} {kind}{'s' * (len(self.of(kind)) != 1)}"
+                  for kind in SEVERITIES]
+        asked = self.rules - len(self.skipped)
+        skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
+        return f"{self.title}: {', '.join(counts)}. {asked} rules asked of {self.engine}{skipped}."
+
+    def table(self) -> Table:
+        """The findings as a table, errors first."""
+        rows = tuple((found.severity, found.where, found.message, found.fix, found.rule)
+                     for found in self.findings)
+        return Table(self.verdict, ("severity", "where", "found", "do", "rule"), rows)
+
+    def __str__(self) -> str:
+        lines = [str(found) for found in self.findings]
+        lines += [f"{place(spot)}: not read: {spot['reason']}" for spot in self.unread]
+        return "\n".join([*lines, self.verdict])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The findings as plain values."""
+        counts = {kind: len(self.of(kind)) for kind in SEVERITIES}
+        return {"title": self.title, "ok": self.ok, "engine": self.engine, "counts": counts,
+                "rules": self.rules, "findings": [asdict(found) for found in self.findings],
+                "skipped": dict(self.skipped), "unread": list(self.unread),
+                "seen": dict(self.seen or {})}
+
+
+def place(spot: Mapping[str, Any]) -> str:
+    """file:line of an entry of ``unread``."""
+    return f"{spot['file']}:{spot['line']}" if spot.get("line") else str(spot["file"])

@@ -1,0 +1,122 @@
+"""What scripts do not say outright: engine and version, model, devices of a node.
+
+    guess.engine(["docker run quay.io/ascend/vllm-ascend:v0.18.0 ..."], "", "").engine
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kimi_nb import catalog, commands, params, schema
+from kimi_nb.deployment import Batch, Box, Fault, Server, Spot
+from kimi_nb.errors import ParameterError
+
+_ASCEND = re.compile(r"vllm-ascend|ASCEND_|davinci\d|HCCL_|--quantization[ =]ascend|npu-smi|"
+                     r"VLLM_ASCEND")
+_IMAGE = re.compile(r"[\w./-]*\b(vllm-ascend|vllm-openai(?:-rocm)?)(?:[:@][\w.${}|-]+)")
+_PIP = re.compile(r"\b(vllm|vllm-ascend)==([0-9][\w.]*)")
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """An engine, whether something names its version, and what is odd about that."""
+
+    engine: catalog.Engine
+    known: bool
+    faults: tuple[Fault, ...] = ()
+
+
+def engine(texts: Sequence[str], package: str, version: str) -> Spoken:
+    """The engine of some scripts: as told, else from an image's tag or a pinned install, else
+    the newest that is listed. Raises ParameterError for a version that was told and is none."""
+    if version:
+        named = package or _package(texts)
+        return Spoken(catalog.engine(named, version), True)
+    found: list[tuple[str, str]] = []
+    for text in texts:
+        for match in _IMAGE.finditer(text):
+            tagged = commands.image_engine(match[0])
+            if tagged is not None:
+                found.append(tagged)
+        found += [(match[1], match[2]) for match in _PIP.finditer(text)]
+    package = package or (found[0][0] if found else _package(texts))
+    versions = list(dict.fromkeys(its for name, its in found if name == package and its))
+    if versions:
+        return named_engine(package, versions[0])
+    return Spoken(catalog.engine(package, catalog.versions(package)[-1]), False)
+
+
+def _package(texts: Sequence[str]) -> str:
+    return "vllm-ascend" if any(_ASCEND.search(text) for text in texts) else "vllm"
+
+
+def from_images(images: Sequence[str], package: str) -> catalog.Engine | None:
+    """The engine that images name, once variables in them are filled."""
+    for image in images:
+        tagged = commands.image_engine(image)
+        if tagged and tagged[1] and package in ("", tagged[0]):
+            spoken = named_engine(*tagged)
+            if spoken.known:
+                return spoken.engine
+    return None
+
+
+def named_engine(package: str, version: str) -> Spoken:
+    """The engine of a version that a script names; the nearest listed one where that is none."""
+    try:
+        return Spoken(catalog.engine(package, version), True)
+    except ParameterError:
+        near = nearest(package, version)
+        fault = Fault("truth/unknown-version", Spot(f"{package} {version}"),
+                      f"{package} {version} is not among the listed versions "
+                      f"({catalog.versions(package)[0]} to {catalog.versions(package)[-1]}); "
+                      f"checked as {near}")
+        return Spoken(catalog.engine(package, near), False, (fault,))
+
+
+def nearest(package: str, version: str) -> str:
+    """The listed version next to one that is not: the first that is not older, else the last."""
+    numbers = [int(part) for part in re.findall(r"\d+", version)[:3]]
+    for name in catalog.versions(package):
+        if [int(part) for part in re.findall(r"\d+", name)[:3]] >= numbers:
+            return name
+    return catalog.versions(package)[-1]
+
+
+@functools.cache
+def _models() -> dict[str, tuple[str, str]]:
+    """(model, weights) by what a checkpoint may be called, in lower case."""
+    out: dict[str, tuple[str, str]] = {}
+    for name in params.names("models"):
+        for key, item in params.model(name).weights.items():
+            for word in (item.id, item.id.rpartition("/")[2], item.directory):
+                out.setdefault(word.lower(), (name, key))
+    return out
+
+
+def model(servers: Sequence[Server]) -> tuple[schema.Model | None, schema.Weights | None]:
+    """The model that all servers serve, where it is one of ours."""
+    found = set()
+    for server in servers:
+        word = server.model.rstrip("/").lower()
+        found.add(_models().get(word) or _models().get(word.rpartition("/")[2]))
+    if len(found) != 1 or None in found:
+        return None, None
+    name, weights = next(iter(found)) or ("", "")
+    chosen = params.model(name)
+    return chosen, chosen.weights[weights]
+
+
+def devices(boxes: Sequence[Box], batches: Sequence[Batch]) -> int | None:
+    """Devices of a node: those that a container gets, or that a job asks for."""
+    counts = {len(box.devices) for box in boxes
+              if box.devices and all("davinci" in name for name in box.devices)}
+    for batch in batches:
+        text = batch.options.get("gpus-per-node") or batch.options.get("gres", "")
+        match = re.search(r"(\d+)$", text)
+        if match:
+            counts.add(int(match[1]))
+    return max(counts) if counts else None

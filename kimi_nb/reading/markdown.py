@@ -1,0 +1,78 @@
+"""The scripts inside a markdown document: its code fences.
+
+    markdown.fences("# Serve\\n```bash\\nvllm serve m\\n```\\n")   # [Fence('vllm serve m', 3)]
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_SHELL = {"bash", "sh", "shell", "console", "shell-session", "zsh", "bash,norun", ""}
+_LOOKS = re.compile(r"^\s*(\$ |# )?(export \w+=|vllm (serve|bench)|docker run|curl |python3? |"
+                    r"podman run|sbatch|#SBATCH|nohup|VLLM_\w+=|[A-Z_]+=\S+ .*vllm|bash )",
+                    re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A block of code and the line of its first line; ``kind`` is bash or yaml."""
+
+    text: str
+    line: int
+    kind: str = "bash"
+
+
+@functools.cache
+def _parser() -> Any:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark")
+
+
+def fences(text: str) -> list[Fence]:
+    """The blocks that hold shell commands or a compose file, prompts taken off."""
+    return list(_fences(text, 0))
+
+
+def _fences(text: str, above: int, depth: int = 0) -> Iterator[Fence]:
+    for token in _parser().parse(text):
+        if token.type not in ("fence", "code_block") or token.map is None:
+            continue
+        words = re.split(r"[\s{,]", token.info.strip())
+        kind = words[0].lower().lstrip("{.").rstrip("}")
+        line = above + token.map[0] + (2 if token.type == "fence" else 1)
+        body = token.content
+        if token.type == "code_block" and "```" in body and depth < 4:
+            # A fence inside an indented tab of a documentation tool.
+            yield from _fences(textwrap.dedent(body), line - 1, depth + 1)
+            continue
+        if kind in ("yaml", "yml") and re.search(r"^\s*(services|containers):", body,
+                                                 re.MULTILINE):
+            yield Fence(body, line, "yaml")
+        elif kind in _SHELL or kind.startswith("code-block"):
+            if kind == "" and not _LOOKS.search(body):
+                continue
+            body = re.sub(r"^ *:[\w-]+:.*$", "", body, flags=re.MULTILINE)
+            yield Fence(_unprompted(body), line)
+
+
+def _unprompted(text: str) -> str:
+    """A session without its prompts; what a program answered is left out."""
+    lines = text.split("\n")
+    if not any(line.lstrip().startswith("$ ") for line in lines):
+        return text
+    out, inside = [], False
+    for line in lines:
+        bare = line.lstrip()
+        if bare.startswith("$ "):
+            bare, inside = bare[2:], True
+        elif not inside:
+            bare = ""
+        out.append(bare if inside else "")
+        inside = inside and bare.rstrip().endswith("\\")
+    return "\n".join(out)

@@ -1,0 +1,285 @@
+"""Between engines: one rendezvous, one setting, prefill against decode, the front door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kimi_nb.deployment import OWN, OWN_ENV, Deployment, Server, Spot
+from kimi_nb.findings import ERROR, WARNING
+from kimi_nb.rules import Problem, rule
+
+
+@rule("topology/meeting-point", ERROR,
+      "All nodes of a group name one address, one rendezvous port and one size.",
+      "Give every node the address of the node with rank 0, the same port and the same sizes.",
+      "vLLM: --data-parallel-address and --data-parallel-rpc-port of the head")
+def one_meeting_point(d: Deployment) -> Iterator[Problem]:
+    """A node with another address or port waits for a head that nobody is; the head waits for
+    it. Both time out without naming each other."""
+    for group in d.groups():
+        first = group[0]
+        for server in group[1:]:
+            for flag in ("data-parallel-address", "data-parallel-rpc-port", "data-parallel-size",
+                         "tensor-parallel-size", "master-addr", "master-port", "nnodes"):
+                mine, theirs = server.flags.get(flag), first.flags.get(flag)
+                if mine != theirs:
+                    yield Problem(server.of(flag), f"--{flag} is {_said(mine)}, and "
+                                  f"{_said(theirs)} for {first.spot.name} of the same group")
+    if d.plan is None:
+        yield from _split_groups(d)
+
+
+def _split_groups(d: Deployment) -> Iterator[Problem]:
+    """Nodes that would be one group, but for where they meet."""
+    groups = [group for group in d.groups()
+              if group[0].group is not None and (group[0].dp or 1) > 1 and all(
+                  server.certain and server.rank is not None and server.ranks is not None
+                  for server in group)]
+    for i, group in enumerate(groups):
+        for other in groups[i + 1:]:
+            one, two = group[0], other[0]
+            mine, theirs = _ranks(group), _ranks(other)
+            if one.dp == two.dp and one.role == two.role and one.model == two.model \
+                    and not mine & theirs and len(mine | theirs) == one.dp \
+                    and one.node != two.node:
+                yield Problem(two.of("data-parallel-address"),
+                              f"meets at {_meets(two)}, while {one.spot.name}, which holds the "
+                              f"other ranks of dp {one.dp}, meets at {_meets(one)}")
+
+
+def _ranks(group: tuple[Server, ...]) -> set[int]:
+    return {rank for server in group
+            for rank in range(server.rank or 0, (server.rank or 0) + (server.ranks or 0))}
+
+
+def _meets(server: Server) -> str:
+    return f"{server.text('data-parallel-address')}:{server.rpc_port}"
+
+
+def _said(value: Any) -> str:
+    return "not given" if value is None else str(value)
+
+
+@rule("topology/group-settings", ERROR, "The engines of a group are set alike.",
+      "Use one value on every node of the group.",
+      "vLLM: ranks of a data parallel group run the same steps")
+def settings_alike(d: Deployment) -> Iterator[Problem]:
+    """Ranks of a group exchange tokens at every step: different sizes end in a hang, in a wrong
+    buffer size, or in the slower value for all."""
+    for group in d.groups():
+        if group[0].group is None:
+            continue
+        first = group[0]
+        for server in _different(group):
+            for flag in sorted({*server.flags, *first.flags} - OWN):
+                mine, theirs = server.flags.get(flag), first.flags.get(flag)
+                if mine != theirs and flag not in ("data-parallel-rpc-port", "master-addr",
+                                                   "data-parallel-size", "tensor-parallel-size",
+                                                   "master-port", "nnodes"):
+                    yield Problem(server.of(flag), f"--{flag} is {_said(mine)}, and "
+                                  f"{_said(theirs)} for {first.spot.name} of the same group")
+            if server.model != first.model:
+                yield Problem(server.spot, f"serves {server.model}, and {first.spot.name} of the "
+                              f"same group {first.model}")
+
+
+def _different(group: tuple[Server, ...]) -> Iterator[Server]:
+    """Those that differ from the first; ranks of one node share their texts."""
+    first = group[0]
+    for server in group[1:]:
+        if server.flags != first.flags or server.model != first.model:
+            yield server
+
+
+@rule("topology/group-env", ERROR, "The engines of a group have the same variables.",
+      "Export the same value on every node of the group.",
+      "vLLM and HCCL: collective operations need equal settings on all ranks")
+def env_alike(d: Deployment) -> Iterator[Problem]:
+    """A variable that sizes a buffer or chooses a kernel must be equal on all ranks: otherwise
+    the collective hangs, or one node is slower than the other without a message."""
+    for group in d.groups():
+        if group[0].group is None:
+            continue
+        first = group[0]
+        base = {name: text for name, text in first.env.items() if name not in OWN_ENV}
+        for server in group[1:]:
+            if server.env is first.env or all(server.env.get(name) == text
+                                              for name, text in base.items()) \
+                    and len(server.env) == len(first.env):
+                continue
+            for name in sorted({*server.env, *first.env} - OWN_ENV):
+                mine, theirs = server.env.get(name), first.env.get(name)
+                if mine != theirs and _ours(name):
+                    yield Problem(server.spot, f"{name} is {_said(mine)}, and {_said(theirs)} for "
+                                  f"{first.spot.name} of the same group")
+
+
+def _ours(name: str) -> bool:
+    """Whether a variable is the engine's or its libraries', not the shell's."""
+    return name.startswith(("VLLM_", "HCCL_", "NCCL_", "ASCEND_", "PYTORCH_", "TASK_QUEUE",
+                            "OMP_", "UCX_", "MOONCAKE_"))
+
+
+@rule("topology/headless", ERROR, "Exactly the followers of a group are headless.",
+      "Give --headless to every node but the one with rank 0 (unless each balances by itself).",
+      "vLLM: multi-node data parallel with one API server")
+def followers_headless(d: Deployment) -> Iterator[Problem]:
+    """A follower with an API server of its own is refused or answers for nobody; a headless head
+    leaves the service without a door."""
+    for group in d.groups():
+        for server in group:
+            if server.group is None or server.single or server.rank is None:
+                continue
+            if any(server.flags.get(flag) for flag in (
+                    "data-parallel-hybrid-lb", "data-parallel-external-lb")):
+                continue
+            node = int(server.number("node-rank") or 0)
+            follower = server.rank > 0 or node > 0
+            if follower and not server.headless:
+                yield Problem(server.spot, "is a follower "
+                              + (f"(first rank {server.rank})" if server.rank else
+                                 f"(node rank {node})") + " and lacks --headless")
+            elif not follower and server.headless and d.engine_known \
+                    and server.dp is not None and (server.dp > 1 or node == 0):
+                yield Problem(server.of("headless"), "holds rank 0 and is --headless: nobody "
+                              "would answer requests")
+
+
+# Prefill and decode ---------------------------------------------------------------------
+
+
+@rule("topology/pd-sizes", ERROR,
+      "The sizes in kv_connector_extra_config are those of the real groups.",
+      "Write the dp and tp of the real prefill and decode groups on both sides.",
+      "vllm-ascend: MooncakeConnector reads prefill and decode sizes from there")
+def declared_sizes(d: Deployment) -> Iterator[Problem]:
+    """Decode works out from these numbers from which port to fetch; wrong ones end in 'Failed to
+    connect', or in the cache of another rank."""
+    real: dict[str, set[tuple[int | None, int | None]]] = {}
+    for group in d.groups():
+        real.setdefault(group[0].role, set()).add((group[0].dp, group[0].tp))
+    for server, _ in d.profiles():
+        extra = server.table("kv-transfer-config").get("kv_connector_extra_config")
+        if not isinstance(extra, dict):
+            continue
+        for role in ("prefill", "decode"):
+            said = extra.get(role)
+            sizes = real.get(role, set())
+            if not isinstance(said, dict) or len(sizes) != 1 or None in next(iter(sizes)):
+                continue
+            dp, tp = next(iter(sizes))
+            for key, value in (("dp_size", dp), ("tp_size", tp)):
+                if isinstance(said.get(key), int) and said[key] != value:
+                    yield Problem(server.of("kv-transfer-config"),
+                                  f"{role}.{key} is {said[key]}, the real {role} groups have "
+                                  f"{value}")
+
+
+@rule("topology/pd-tp", ERROR, "The tensor parallel size of prefill is a multiple of decode's.",
+      "Choose tp for prefill at least as large as for decode, and divisible by it.",
+      "vllm-ascend: MooncakeConnector, prefill tp >= decode tp")
+def prefill_not_smaller(d: Deployment) -> Iterator[Problem]:
+    """A decode rank fetches its part from one prefill rank after another; with a smaller prefill
+    size there is none to fetch from."""
+    mooncake = [server for server in d.servers if str(server.table("kv-transfer-config").get(
+        "kv_connector", "")).startswith("Mooncake")]
+    prefill = {server.tp: server for server in mooncake if server.role == "prefill"}
+    decode = {server.tp: server for server in mooncake if server.role == "decode"}
+    if not d.complete and (len(prefill) > 1 or len(decode) > 1):
+        return  # alternatives of a document: which belong together is not known
+    for tp, server in prefill.items():
+        for other in decode:
+            if tp and other and (tp < other or tp % other):
+                yield Problem(server.of("tensor-parallel-size"),
+                              f"prefill has tp {tp}, decode tp {other}")
+
+
+@rule("topology/engine-id", ERROR, "Each group that moves cache has an engine_id of its own.",
+      "Number the groups: prefill 0, 1, ..., then decode.",
+      "vLLM KVTransferConfig.engine_id")
+def own_engine_id(d: Deployment) -> Iterator[Problem]:
+    """Two groups of one id are one and the same to the connector: decode fetches the cache of
+    another request."""
+    owner: dict[str, tuple[Any, Server]] = {}
+    for group in d.groups():
+        server = group[0]
+        found = server.table("kv-transfer-config").get("engine_id")
+        if found is None or not server.certain:
+            continue
+        key = server.group if server.group is not None else id(server)
+        other = owner.setdefault(str(found), (key, server))
+        if other[0] != key:
+            yield Problem(server.of("kv-transfer-config"), f"engine_id {found} is also that of "
+                          f"{other[1].spot.name}, another group")
+
+
+@rule("topology/pd-roles", ERROR, "Where one role is split off, the other exists.",
+      "Start both kv_producer and kv_consumer engines, or leave --kv-transfer-config out.",
+      "vLLM: KV transfer roles")
+def both_roles(d: Deployment) -> Iterator[Problem]:
+    """Decode engines without prefill have nothing to fetch; prefill engines without decode answer
+    one token."""
+    have = {server.role for server in d.servers}
+    if d.complete and len(have & {"prefill", "decode"}) == 1:
+        only = next(iter(have & {"prefill", "decode"}))
+        server = d.at_role(only)[0]
+        yield Problem(server.of("kv-transfer-config"), f"all engines are {only}, none is "
+                      f"{'decode' if only == 'prefill' else 'prefill'}")
+
+
+# The front door -------------------------------------------------------------------------
+
+
+@rule("topology/proxy-lists", ERROR, "A front door has as many ports as hosts.",
+      "Write one host and one port for each rank, in the same order.",
+      "load_balance_proxy_server_example.py")
+def lists_match(d: Deployment) -> Iterator[Problem]:
+    """The proxy pairs the two lists and stops when they differ in length."""
+    for proxy in d.proxies:
+        for stem in ("prefiller", "decoder"):
+            hosts = proxy.lists.get(f"{stem}-hosts", ())
+            ports = proxy.lists.get(f"{stem}-ports", ())
+            if hosts and len(hosts) != len(ports) and not any(
+                    "$" in word for word in (*hosts, *ports)):
+                yield Problem(proxy.spot, f"{len(hosts)} --{stem}-hosts and {len(ports)} "
+                              f"--{stem}-ports")
+
+
+@rule("topology/proxy", ERROR, "The front door lists every engine with an API, and no other.",
+      "List each rank's host and port once.", "the launch commands of the same deployment")
+def proxy_is_ranks(d: Deployment) -> Iterator[Problem]:
+    """A rank that is not listed idles; one that does not exist takes requests and drops them."""
+    for proxy in d.proxies:
+        for role in ("prefill", "decode", "mixed"):
+            listed = [(host, port) for kind, host, port in proxy.workers if kind == role]
+            servers = [server for server in d.at_role(role) if server.http_port is not None]
+            if not listed or not servers or any(
+                    not server.address or server.everywhere or not server.certain
+                    for server in servers) or any(port is None for _, port in listed):
+                yield from _counts(proxy.spot, role, listed, servers, d)
+                continue
+            real = {(server.address, server.http_port) for server in servers}
+            for missing in sorted(real - set(listed), key=str):
+                yield Problem(proxy.spot, f"{role} engine {missing[0]}:{missing[1]} is not listed")
+            for extra in dict.fromkeys(pair for pair in listed if pair not in real):
+                yield Problem(proxy.spot, f"lists {role} {extra[0]}:{extra[1]}, where no engine "
+                              "listens")
+            for pair in dict.fromkeys(pair for pair in listed if listed.count(pair) > 1):
+                yield Problem(proxy.spot, f"lists {role} {pair[0]}:{pair[1]} twice", "",
+                              WARNING)
+
+
+def _counts(spot: Spot, role: str, listed: list[Any], servers: list[Server],
+            d: Deployment) -> Iterator[Problem]:
+    """Without addresses the ports and the number of ranks can still be compared."""
+    if not listed or not servers or any(port is None for _, port in listed) \
+            or any(server.http_port is None or not server.certain for server in servers) \
+            or len(d.proxies) > 1:
+        return
+    ports = {server.http_port for server in servers}
+    for port in sorted({port for _, port in listed} - ports):
+        yield Problem(spot, f"lists {role} port {port}, at which no engine of these files listens")
+    if len({server.node for server in servers}) > 1 and len(servers) != len(listed):
+        yield Problem(spot, f"lists {len(listed)} {role} engines, these files start "
+                      f"{len(servers)}")
