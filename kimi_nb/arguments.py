@@ -213,8 +213,8 @@ def _typed(kind: str, text: str) -> Any:
             return None
         kind = kind.rpartition("(")[2].rstrip(")")
     if "${" in text or text.startswith("$") or (
-            "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}" in text and kind not in (
-                "json", "loads", "union_dict_and_str")):
+            kind not in ("json", "loads", "union_dict_and_str") and re.match(
+                r"[<\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}]", text)):
         return Unread(text, "its value is not known here")
     if kind == "int":
         return int(text) if _INTEGER.fullmatch(text) else Unread(text, "a whole number is wanted")

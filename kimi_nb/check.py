@@ -8,20 +8,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kimi_nb import catalog, commands, params, rules, schema
 from kimi_nb.deployment import Batch, Deployment, Program, Spot, server
-from kimi_nb.errors import ParameterError, choice
-from kimi_nb.findings import Findings
+from kimi_nb.errors import CheckError, ParameterError, choice
+from kimi_nb.findings import SEVERITIES, Bar, Finding, Findings
 from kimi_nb.plan import Plan
+from kimi_nb.rules import capacity
 
 PACKAGES = ("vllm", "vllm-ascend")
 
 
 def plan(plan: Plan) -> Findings:
     """Every rule asked of a plan."""
-    return rules.check(of_plan(plan))
+    return _checked(of_plan(plan))
+
+
+def _checked(deployment: Deployment) -> Findings:
+    return replace(rules.check(deployment), memory=memory_of(deployment))
+
+
+def passed(found: Findings) -> Findings:
+    """The findings, where none is an error; else CheckError with the errors, one screen."""
+    if found.ok:
+        return found
+    shown = [f"{one.where}: {one.message}. {one.fix} [{one.rule}]" for one in found.errors[:8]]
+    more = [f"... and {len(found.errors) - 8} more"] if len(found.errors) > 8 else []
+    raise CheckError("\n".join([found.verdict, *shown, *more]))
+
+
+def memory_of(deployment: Deployment) -> tuple[Bar, ...]:
+    """What each kind of engine needs of a device; nothing where facts are missing."""
+    out = []
+    for one, _ in deployment.profiles():
+        fit = capacity.fit_of(deployment, one)
+        if fit is not None and not any(bar.fit.parts == fit.parts and bar.role == one.role
+                                       for bar in out):
+            out.append(Bar(one.role, one.spot.name, fit))
+    return tuple(out)
 
 
 def of_plan(plan: Plan) -> Deployment:
@@ -78,4 +104,46 @@ def files(paths: Sequence[Path | str], *, engine: str = "", version: str = "",
         raise ParameterError(choice("engine", engine, PACKAGES))
     chip = params.hardware(hardware) if hardware else None
     found = reading.read(paths, engine or (chip.engine if chip and version else ""), version, chip)
-    return rules.check(found)
+    return _checked(found)
+
+
+def documents(model: str = "", hardware: str = "", layout: str = "", variant: str = "",
+              version: str = "") -> Findings:
+    """Every rule asked of the documents' commands as they were published.
+
+    At the version that a document's commands name, and, for what the parser and the
+    configuration refuse, at the other versions that it names. Raises NoRecipeError.
+    """
+    from kimi_nb import documents as source
+
+    every = []
+    for deployment, first in source.deployments(model, hardware, layout, variant, version):
+        found = _checked(deployment)
+        if not first:
+            told = {(one.rule, one.where) for one in every[-1].errors}
+            kept = tuple(replace(one, message=f"{one.message} (the document names "
+                                 f"{deployment.engine.tag})") for one in found.errors
+                         if one.rule.startswith(("engine/", "json/"))
+                         and (one.rule, one.where) not in told)
+            every[-1] = replace(every[-1], findings=(*every[-1].findings, *kept))
+            continue
+        every.append(found)
+    return join(every)
+
+
+def join(every: Sequence[Findings]) -> Findings:
+    """Several checks as one: the findings in order of severity, each once."""
+    if len(every) == 1:
+        first = every[0]
+        return replace(first, findings=by_severity(first.findings))
+    found = tuple(dict.fromkeys(one for findings in every for one in findings.findings))
+    skipped = {name: why for name, why in every[0].skipped.items()
+               if all(name in findings.skipped for findings in every)}
+    return Findings(f"{len(every)} deployments", ", ".join(dict.fromkeys(
+        findings.engine for findings in every)), by_severity(found), every[0].rules, skipped,
+        memory=tuple(bar for findings in every for bar in findings.memory))
+
+
+def by_severity(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Errors first, each severity in the order it came."""
+    return tuple(sorted(findings, key=lambda one: SEVERITIES.index(one.severity)))

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from kimi_nb import __version__
-from kimi_nb.errors import KimiError
+from kimi_nb.errors import KimiError, ParameterError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,22 +44,45 @@ def _parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="one deployment: engines, router, scripts",
                                allow_abbrev=False)
     _target(plan)
-    plan.add_argument("--layout", help="single, dp or pd (default: the only one there is)")
-    plan.add_argument("--scenario", default="", help="a row of a tuning table (kimi-nb list)")
-    plan.add_argument("--variant", default="", help="docker, pip, slurm, ... (kimi-nb list)")
-    plan.add_argument("--with", dest="chosen", metavar="FEATURE", action="append", default=[],
-                      help="switch a feature on")
-    plan.add_argument("--without", dest="dropped", metavar="FEATURE", action="append", default=[],
-                      help="switch a feature off")
-    plan.add_argument("--set", dest="pairs", metavar="KEY=VALUE", action="append", default=[],
-                      help="max-num-seqs=32, decode.dp=16, env.NAME=VALUE, router=vllm-router")
-    plan.add_argument("--engine-version", default="", metavar="V",
-                      help="speak the language of this version")
+    _choices(plan)
     plan.add_argument("--out", metavar="DIR", help="write the bundle to DIR")
     plan.add_argument("--explain", action="store_true",
                       help="show every setting with its layer, source and meaning")
     plan.add_argument("--json", action="store_true", help="one JSON document on stdout")
     plan.set_defaults(call=_plan)
+
+    check = commands.add_parser("check", help="ask the rules: of a plan, a document, any scripts",
+                                allow_abbrev=False)
+    check.add_argument("files", nargs="*", metavar="FILE",
+                       help="scripts, compose files, documents; a folder is one deployment")
+    _target(check, required=False)
+    _choices(check)
+    check.add_argument("--as-documented", action="store_true",
+                       help="check the documents' commands as they were published")
+    check.add_argument("--engine", default="", metavar="NAME", help="vllm or vllm-ascend (files)")
+    check.add_argument("--fix", action="store_true",
+                       help="rewrite what the catalog knows: shows the diff, keeps FILE.orig")
+    check.add_argument("--dry-run", action="store_true", help="with --fix: only the diff")
+    check.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    check.set_defaults(call=_check)
+
+    tables = commands.add_parser("catalog", help="what an engine's version knows",
+                                 allow_abbrev=False).add_subparsers(required=True, metavar="WHAT")
+    difference = tables.add_parser("diff", help="what changed between two versions",
+                                   allow_abbrev=False)
+    difference.add_argument("old", metavar="OLD")
+    difference.add_argument("new", metavar="NEW")
+    difference.add_argument("--engine", default="vllm", metavar="NAME",
+                            help="vllm (default) or vllm-ascend")
+    difference.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    difference.set_defaults(call=_catalog_diff)
+    dump = tables.add_parser("dump", help="the same tables from an installed vLLM, as JSON",
+                             allow_abbrev=False)
+    dump.add_argument("--python", default=sys.executable, metavar="PATH",
+                      help="the interpreter that has vLLM (default: this one)")
+    dump.add_argument("--compare", action="store_true",
+                      help="list what differs from the shipped catalog instead")
+    dump.set_defaults(call=_catalog_dump)
 
     run = commands.add_parser("run", help="execute the notebooks that apply", allow_abbrev=False)
     _target(run)
@@ -71,10 +94,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, help="a name (k2.5), or your own file")
-    parser.add_argument("--hw", required=True, help="a name (a3), or your own file")
+def _target(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    parser.add_argument("--model", required=required, default="",
+                        help="a name (k2.5), or your own file")
+    parser.add_argument("--hw", required=required, default="",
+                        help="a name (a3), or your own file")
     parser.add_argument("--site", default="", help="your own site file (default: the example)")
+
+
+def _choices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--layout", help="single, dp or pd (default: the only one there is)")
+    parser.add_argument("--scenario", default="", help="a row of a tuning table (kimi-nb list)")
+    parser.add_argument("--variant", default="", help="docker, pip, slurm, ... (kimi-nb list)")
+    parser.add_argument("--with", dest="chosen", metavar="FEATURE", action="append", default=[],
+                        help="switch a feature on")
+    parser.add_argument("--without", dest="dropped", metavar="FEATURE", action="append",
+                        default=[], help="switch a feature off")
+    parser.add_argument("--set", dest="pairs", metavar="KEY=VALUE", action="append", default=[],
+                        help="max-num-seqs=32, decode.dp=16, env.NAME=VALUE, router=vllm-router")
+    parser.add_argument("--engine-version", default="", metavar="V",
+                        help="speak the language of this version")
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -117,6 +156,93 @@ def _plan(args: argparse.Namespace) -> int:
     else:
         print("--out DIR writes the scripts.")
     return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    from kimi_nb import build, check, rewrite
+
+    _check_asked(args)
+    if args.fix:
+        for path in args.files:
+            print(rewrite.file(path, args.engine, args.engine_version, dry=args.dry_run))
+        if args.dry_run:
+            return 0
+    if args.files:
+        found = check.files(args.files, engine=args.engine, version=args.engine_version,
+                            hardware=args.hw)
+    elif args.as_documented:
+        found = check.documents(args.model, args.hw, args.layout or "", args.variant,
+                                args.engine_version)
+    else:
+        found = check.plan(build.plan(
+            args.model, args.hw, args.layout, scenario=args.scenario, variant=args.variant,
+            site=args.site, chosen=args.chosen, dropped=args.dropped, pairs=args.pairs,
+            engine_version=args.engine_version))
+    if args.json:
+        print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+    else:
+        for bar in found.memory if not args.files or args.hw else ():
+            print(f"{bar}\n")
+        print(found)
+    return 0 if found.ok else 1
+
+
+def _check_asked(args: argparse.Namespace) -> None:
+    """Refuse what does not belong together, before anything is read."""
+    if not (args.files or args.as_documented or (args.model and args.hw)):
+        raise ParameterError("kimi-nb check: name FILES or a folder, or --model and --hw of a "
+                             "plan, or --as-documented.")
+    plans = {"--scenario": args.scenario, "--site": args.site, "--with": args.chosen,
+             "--without": args.dropped, "--set": args.pairs}
+    other = {"--model": args.model, "--layout": args.layout, "--variant": args.variant}
+    if args.files:
+        wrong = [name for name, value in {**plans, **other,
+                                          "--as-documented": args.as_documented}.items() if value]
+        what = "files"
+    elif args.as_documented:
+        wrong = [name for name, value in {**plans, "--engine": args.engine,
+                                          "--fix": args.fix}.items() if value]
+        what = "documents"
+    else:
+        wrong = [name for name, value in {"--engine": args.engine, "--fix": args.fix}.items()
+                 if value]
+        what = "a plan"
+    if args.dry_run and not args.fix:
+        wrong.append("--dry-run (without --fix)")
+    if wrong:
+        raise ParameterError(f"kimi-nb check: {', '.join(wrong)} says nothing about {what}.")
+    if args.fix and args.json:
+        raise ParameterError("kimi-nb check: --fix shows a diff; run --json afterwards.")
+
+
+def _catalog_diff(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from kimi_nb import catalog_diff
+
+    changes = catalog_diff.difference(args.engine, args.old, args.new)
+    notes = catalog_diff.notes(args.engine, args.old, args.new)
+    if args.json:
+        print(json.dumps({"changes": [asdict(change) for change in changes], "notes": notes},
+                         indent=2))
+        return 0
+    print(catalog_diff.table(changes))
+    for note in notes:
+        print(f"note: {note}")
+    return 0
+
+
+def _catalog_dump(args: argparse.Namespace) -> int:
+    from kimi_nb import catalog_dump
+
+    found = catalog_dump.dump(args.python)
+    if not args.compare:
+        print(json.dumps(found, indent=1, sort_keys=True))
+        return 0
+    differences = catalog_dump.compare(found)
+    print("\n".join([*differences, f"vLLM {found['version']}: {len(differences)} differences from "
+                     "the catalog."]))
+    return 1 if differences else 0
 
 
 def _run(args: argparse.Namespace) -> int:

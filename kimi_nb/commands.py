@@ -38,7 +38,7 @@ def serve_at(words: Sequence[str]) -> int | None:
                 and following.endswith("api_server"):
             return i + 2
         if word == "-m" and following == "vllm.entrypoints.cli.main" \
-                and words[i + 2:i + 3] == ["serve"]:
+                and list(words[i + 2:i + 3]) == ["serve"]:
             return i + 3
     return None
 
@@ -46,7 +46,8 @@ def serve_at(words: Sequence[str]) -> int | None:
 def word_at(words: Sequence[str], name: str, second: str = "") -> int | None:
     """The place behind a program's name (and subcommand); None where it is not called."""
     for i, word in enumerate(words):
-        if os.path.basename(word) == name and (not second or words[i + 1:i + 2] == [second]):
+        if os.path.basename(word) == name and (
+                not second or list(words[i + 1:i + 2]) == [second]):
             return i + (2 if second else 1)
     return None
 
@@ -183,7 +184,7 @@ def _curl(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> 
 
 
 def _bench(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> Client | None:
-    if words[at:at + 1] != ["serve"]:
+    if list(words[at:at + 1]) != ["serve"]:
         return None
     flags = arguments.parse(engine, words[at + 1:], "bench_serve", 0).flags
     base = flags.get("base-url")
@@ -229,7 +230,7 @@ def container_at(words: Sequence[str]) -> int | None:
     for name in ("docker", "podman", "nerdctl"):
         at = word_at(words, name)
         if at is not None:
-            rest = words[at:at + 2]
+            rest = list(words[at:at + 2])
             if rest[:1] == ["run"]:
                 return at + 1
             if rest == ["container", "run"]:

@@ -3,7 +3,8 @@
     KimiError
     ├── ParameterError     a parameter, file, key or value that is not allowed
     ├── PlanError          parameters that are fine alone and do not fit together
-    │   └── NoRecipeError  nothing is known for this model, hardware and layout
+    │   ├── NoRecipeError  nothing is known for this model, hardware and layout
+    │   └── CheckError     a rule found what would stop the deployment
     └── WriteError         a place that cannot be written
 
 A ``KimiError`` is a message for a person: one screen, no traceback. The command
@@ -34,6 +35,10 @@ class PlanError(KimiError):
 
 class NoRecipeError(PlanError):
     """Nothing is known for this model, hardware, layout, variant or scenario."""
+
+
+class CheckError(PlanError):
+    """A rule found what would stop the deployment."""
 
 
 class WriteError(KimiError):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kimi_nb.memory import GIB, Fit
 from kimi_nb.show import Table
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -36,6 +37,30 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Bar:
+    """What one kind of engine needs of a device, as a bar."""
+
+    role: str
+    engine: str
+    fit: Fit
+
+    def __str__(self) -> str:
+        return f"{self.engine} ({self.role}), one device, estimated:\n{self.fit}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The bar as plain values: GiB, and tokens."""
+        fit = self.fit
+        return {"engine": self.engine, "role": self.role, "figures": "estimated",
+                "device_gib": round(fit.device / GIB, 2), "budget_gib": round(fit.budget / GIB, 2),
+                "parts_gib": {name: round(size / GIB, 3) for name, size in fit.parts.items()},
+                "headroom_gib": round(fit.headroom / GIB, 2),
+                "cache_bytes_per_token": fit.per_token, "cache_tokens": fit.tokens,
+                "max_num_seqs": fit.shape.seqs, "longest_context": fit.longest,
+                "max_model_len": fit.shape.model_len, "requests_at_max_model_len":
+                fit.tokens // fit.shape.model_len if fit.shape.model_len else None}
+
+
+@dataclass(frozen=True)
 class Findings:
     """All findings of a deployment, errors first. ``skipped`` are the rules that could not be
     asked and why, ``unread`` what of the files was not read and why."""
@@ -47,6 +72,7 @@ class Findings:
     skipped: Mapping[str, str]
     unread: tuple[Mapping[str, Any], ...] = ()
     seen: Mapping[str, int] | None = None
+    memory: tuple[Bar, ...] = ()
 
     def of(self, severity: str) -> tuple[Finding, ...]:
         """The findings of a severity."""
@@ -78,7 +104,8 @@ class Findings:
         return Table(self.verdict, ("severity", "where", "found", "do", "rule"), rows)
 
     def __str__(self) -> str:
-        lines = [str(found) for found in self.findings]
+        lines = [str(found) for found in self.findings if found.severity != NOTE]
+        lines += [str(found).partition("\n")[0] for found in self.of(NOTE)]
         lines += [f"{place(spot)}: not read: {spot['reason']}" for spot in self.unread]
         return "\n".join([*lines, self.verdict])
 
@@ -93,7 +120,7 @@ class Findings:
         return {"title": self.title, "ok": self.ok, "engine": self.engine, "counts": counts,
                 "rules": self.rules, "findings": [asdict(found) for found in self.findings],
                 "skipped": dict(self.skipped), "unread": list(self.unread),
-                "seen": dict(self.seen or {})}
+                "seen": dict(self.seen or {}), "memory": [bar.as_dict() for bar in self.memory]}
 
 
 def place(spot: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ def _speak_env(env: Any, engine: catalog.Engine,
         key = catalog.moved(engine, name)
         if key is not None:
             new = f"additional-config.{key}"
-            moved[new] = Value(_plain(value.value), value.layer, value.source, value.reason)
+            moved[new] = Value(plain(value.value), value.layer, value.source, value.reason)
             notes.append(f"{name} is written as --additional-config {key} in {engine}")
         elif name in never and value.layer != "override":
             notes.append(f"{name} is left out: {never[name]}")
@@ -62,7 +62,7 @@ def _gone(engine: catalog.Engine, name: str) -> str:
     return f"{engine} does not read it (the listed versions that do end with {newest})"
 
 
-def _plain(text: str) -> Any:
+def plain(text: str) -> Any:
     """The JSON value of a variable's text: 1 is true where a key took a switch's place."""
     if text in _BOOLEANS:
         return _BOOLEANS[text]

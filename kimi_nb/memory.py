@@ -62,14 +62,17 @@ class Shape:
         return self.dp * self.tp
 
     @classmethod
-    def of(cls, server: Any, ascend: bool = False) -> Shape | None:
-        """The shape of a `deployment.Server`; None where a size cannot be read."""
+    def of(cls, server: Any, ascend: bool = False,
+           defaults: Mapping[str, float] | None = None) -> Shape | None:
+        """The shape of a `deployment.Server`; None where a size cannot be read. ``defaults`` are
+        what the engine takes for flags that are not given."""
+        known = defaults or {}
         if None in (server.tp, server.dp, server.pp):
             return None
 
         def number(flag: str, default: float) -> float:
             found = server.number(flag)
-            return default if found is None else found
+            return known.get(flag, default) if found is None else found
 
         table = server.table("eplb-config")
         spare = table.get("num_redundant_experts", 0)

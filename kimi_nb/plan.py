@@ -3,6 +3,7 @@
     plan = build.plan("k2.5", "a3", "pd")
     plan.engines[0].argv          # what is executed, as a list
     plan.explain()                # every flag and variable: value, layer, reason, source
+    plan.check()                  # what the rules say of it
     plan.as_json()                # the same bytes for the same inputs
 """
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kimi_nb import params
+from kimi_nb.findings import Findings
 from kimi_nb.settings import Value
 
 
@@ -204,6 +206,13 @@ class Plan:
             if engine.role == role:
                 return engine
         raise KeyError(role)
+
+    def check(self) -> Findings:
+        """Every rule asked of this plan. Raises CheckError with the errors; returns the findings
+        where there is none."""
+        from kimi_nb import check
+
+        return check.passed(check.plan(self))
 
     def of(self, node: str) -> tuple[Engine, ...]:
         """The engines of one node."""

@@ -18,7 +18,8 @@ from kimi_nb import build, catalog, containers, errata, params
 from kimi_nb.plan import Plan
 
 HERE = Path(__file__).parent / "golden"
-COMMANDS = {entry["name"]: entry for entry in json.loads((HERE / "commands.json").read_text())}
+COMMANDS = {entry["name"]: entry for entry in json.loads(
+    (params.PACKAGE / "data" / "commands.json").read_text())}
 WHERE = yaml.safe_load((HERE / "where.yaml").read_text())
 
 # Short names of the documents, and switches of tools that the catalog does not describe.

@@ -75,7 +75,8 @@ def all_rules() -> dict[str, Rule]:
     """Every rule by its id, family after family."""
     for family in FAMILIES:
         importlib.import_module(f"{__name__}.{family}")
-    return dict(_RULES)
+    order = {f"{__name__}.{family}": index for index, family in enumerate(FAMILIES)}
+    return dict(sorted(_RULES.items(), key=lambda item: order[item[1].find.__module__]))
 
 
 _FACTS: dict[str, tuple[Callable[[Deployment], bool], str]] = {
@@ -114,7 +115,7 @@ def check(deployment: Deployment) -> Findings:
             out.setdefault(key, []).append((problem.spot, problem.fix or one.fix))
     findings = [_finding(known[key[0]], key[1], key[2], spots) for key, spots in out.items()]
     order = {kind: index for index, kind in enumerate(SEVERITIES)}
-    findings.sort(key=lambda found: order[found.severity])
+    findings.sort(key=lambda found: order[found.severity])  # stable: families stay together
     seen = {name: len(getattr(deployment, name)) for name in
             ("servers", "proxies", "clients", "boxes", "launchers", "batches")}
     unread = tuple({"file": spot.file, "line": spot.line, "reason": why}

@@ -5,23 +5,38 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kimi_nb import memory
+from kimi_nb import catalog, memory, params
 from kimi_nb.deployment import Deployment, Server
 from kimi_nb.findings import ERROR, WARNING
 from kimi_nb.rules import Problem, rule
 
 GIB = memory.GIB
+# Within this share of what is needed the estimate cannot tell.
+_MARGIN = 0.85
 
 
 def fit_of(d: Deployment, server: Server) -> memory.Fit | None:
     """What an engine needs of one device; None where facts are missing."""
-    shape = memory.Shape.of(server, d.ascend)
+    shape = memory.Shape.of(server, d.ascend, defaults(d))
     if shape is None or d.model is None or d.hardware is None or d.weights is None \
             or any(name not in d.model.architecture for name in memory.NEEDED) \
             or d.weights.precision not in memory.PRECISIONS or min(shape.tp, shape.dp) < 1:
         return None
     return memory.fit(shape, d.model.architecture, d.weights.precision,
                       d.hardware.devices.memory_gb, draft_parameters(d, server))
+
+
+def defaults(d: Deployment) -> dict[str, float]:
+    """What the engine's version takes for a flag that is not given, on this hardware."""
+    out = {}
+    spec = catalog.flag(d.engine, "gpu-memory-utilization")
+    if spec and isinstance(spec.get("default"), float):
+        out["gpu-memory-utilization"] = spec["default"]
+    for entry in params.data("versions")["defaults"]:
+        if d.hardware is not None and d.hardware.vendor in entry["vendors"] \
+                and d.hardware.devices.memory_gb >= entry["least_memory_gb"]:
+            out[entry["flag"]] = entry["value"]
+    return out
 
 
 def draft_parameters(d: Deployment, server: Server) -> int:
@@ -67,7 +82,8 @@ def cache_holds_context(d: Deployment) -> Iterator[Problem]:
         if found.tokens < length:
             yield Problem(server.of("max-model-len"),
                           f"{found.headroom / GIB:.1f} GiB are left for the cache: {found.tokens} "
-                          f"tokens at {found.per_token} B, --max-model-len is {length}; estimated")
+                          f"tokens at {found.per_token} B, --max-model-len is {length}; estimated",
+                          "", WARNING if found.tokens > _MARGIN * length else "")
 
 
 @rule("capacity/headroom", WARNING, "The device keeps some memory beside the engine.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 
 from kimi_nb import arguments, catalog, params
@@ -291,6 +292,10 @@ def draft_known(d: Deployment) -> Iterator[Problem]:
     assert d.model is not None
     for server, _ in d.profiles():
         method = server.table("speculative-config").get("method")
+        unread = server.flags.get("speculative-config")
+        if isinstance(unread, arguments.Unread):  # broken JSON still says which method is meant
+            named = re.search(r'"method"\s*:\s*"(\w+)"', unread.text)
+            method = named[1] if named else None
         drafts = [draft for draft in d.model.drafts.values() if draft.method == method]
         if method is None or not drafts:
             continue

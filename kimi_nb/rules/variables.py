@@ -29,7 +29,7 @@ def _known(row: str, tag: str) -> frozenset[str]:
 
 
 @functools.cache
-def _ever() -> dict[str, tuple[str, str]]:
+def ever_read() -> dict[str, tuple[str, str]]:
     """Every variable that any listed version reads: the first and the last of them."""
     out: dict[str, tuple[str, str]] = {}
     plugin = catalog.tables("vllm-ascend")
@@ -53,7 +53,7 @@ def _vllm(name: str) -> bool:
       "Spell it as the engine does, or take it out.", _SOURCES)
 def variable_exists(d: Deployment) -> Iterator[Problem]:
     """A variable that nothing reads changes nothing but the reader's belief."""
-    ever = _ever()
+    ever = ever_read()
     others = params.data("versions")["others"]
     for server in d.environments():
         for name in server.env:
@@ -79,7 +79,7 @@ def variable_exists(d: Deployment) -> Iterator[Problem]:
 def variable_not_removed(d: Deployment) -> Iterator[Problem]:
     """A variable that a newer version no longer reads is ignored, at most with a warning in the
     log; what it switched on is off."""
-    here, ever = known(d), _ever()
+    here, ever = known(d), ever_read()
     for server in d.environments():
         for name in server.env:
             if name in here or name not in ever or name in params.data("versions")["never_read"]:
@@ -164,7 +164,7 @@ def variable_agrees(d: Deployment) -> Iterator[Problem]:
       "Look at it before the next upgrade.", _SOURCES)
 def variable_stays(d: Deployment) -> Iterator[Problem]:
     """What a script switches on by such a variable is off after an upgrade, without an error."""
-    here, ever, going = known(d), _ever(), params.data("versions")["going"]
+    here, ever, going = known(d), ever_read(), params.data("versions")["going"]
     newest = {"vllm": catalog.versions("vllm")[-1], "vllm-ascend": catalog.versions(
         "vllm-ascend")[-1]}
     never = params.data("versions")["never_read"]
