@@ -16,11 +16,15 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kimi_nb import catalog
 
+# Flags in which the ranks of one group differ from each other.
+OWN = frozenset({"host", "port", "data-parallel-rank", "data-parallel-start-rank",
+                 "data-parallel-size-local", "data-parallel-address", "node-rank", "headless",
+                 "kv-transfer-config", "api-server-count"})
 UNKNOWN, AMBIGUOUS, STRAY, MISSING = "unknown", "ambiguous", "stray value", "missing value"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([kKmMgGtT])")
@@ -57,10 +61,12 @@ class Parsed:
     """``flags`` hold the values by long name, JSON as objects; ``positional`` and ``stray`` are
     (index, word)."""
 
+    words: Sequence[str]
     given: tuple[Given, ...]
     flags: Mapping[str, Any]
     positional: tuple[tuple[int, str], ...]
     stray: tuple[tuple[int, str], ...]
+    shared: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +110,11 @@ def _find(row: str, command: str, word: str) -> tuple[_Option | None, str, tuple
 
 
 def parse(engine: catalog.Engine, words: Sequence[str], command: str = "serve",
-          positionals: int = 1) -> Parsed:
-    """The words after ``vllm serve`` (or after another command) of a version."""
+          positionals: int = 1, like: Parsed | None = None) -> Parsed:
+    """The words after ``vllm serve`` (or after another command) of a version. ``like`` is the
+    result for words that probably differ in a few values."""
+    if like is not None and (found := _again(engine, words, command, like)) is not None:
+        return found
     given: list[Given] = []
     flags: dict[str, Any] = {}
     positional: list[tuple[int, str]] = []
@@ -156,7 +165,32 @@ def parse(engine: catalog.Engine, words: Sequence[str], command: str = "serve",
         given.append(Given(option.name, "", spelt, joined, False, start))
         flags[option.name] = ([typed(spec, value) for value in values] if many
                               else typed(spec, joined))
-    return Parsed(tuple(given), flags, tuple(positional), tuple(stray))
+    shared = tuple((one.name, one.path, one.text, one.off) for one in given
+                   if one.name not in OWN)
+    return Parsed(words, tuple(given), flags, tuple(positional), tuple(stray), shared)
+
+
+def _again(engine: catalog.Engine, words: Sequence[str], command: str,
+           like: Parsed) -> Parsed | None:
+    """The result for words that differ from others only in values of the ranks' own flags; None
+    where more is different."""
+    if len(words) != len(like.words):
+        return None
+    changed = [at for at, word in enumerate(words) if word != like.words[at]]
+    given, flags = list(like.given), dict(like.flags)
+    by_index = {one.index + 1: place for place, one in enumerate(given)}
+    for at in changed:
+        place = by_index.get(at)
+        one = given[place] if place is not None else None
+        if one is None or place is None or one.name not in OWN or one.path or one.fault \
+                or one.text != like.words[at] or _is_option(words[at]):
+            return None
+        spec = options(engine.known, command).get(f"--{one.name}")
+        if spec is None or spec.spec.get("nargs"):
+            return None
+        given[place] = replace(one, text=words[at])
+        flags[one.name] = typed(spec.spec, words[at])
+    return Parsed(words, tuple(given), flags, like.positional, like.stray, like.shared)
 
 
 def _dotted(words: Sequence[str], at: int, option: _Option, path: str, spelt: str, equals: str,

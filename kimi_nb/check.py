@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kimi_nb import catalog, commands, params, rules, schema
-from kimi_nb.deployment import Batch, Deployment, Program, Spot, server
+from kimi_nb.deployment import Batch, Deployment, Program, Server, Spot, server
 from kimi_nb.errors import CheckError, ParameterError, choice
 from kimi_nb.findings import SEVERITIES, Bar, Finding, Findings
 from kimi_nb.plan import Plan
@@ -53,9 +53,12 @@ def memory_of(deployment: Deployment) -> tuple[Bar, ...]:
 def of_plan(plan: Plan) -> Deployment:
     """A plan as the rules see it: from the command lines that would be executed."""
     engine = catalog.engine(plan.engine, plan.engine_version)
-    servers = tuple(server(
-        engine, one.argv, one.env, Spot(one.name), one.node, group=(one.role, one.group),
-        role=one.role, address=one.address, devices=one.devices) for one in plan.engines)
+    servers: list[Server] = []
+    for one in plan.engines:
+        servers.append(server(
+            engine, one.argv, one.env, Spot(one.name), one.node, group=(one.role, one.group),
+            role=one.role, address=one.address, devices=one.devices,
+            like=servers[-1] if servers else None))
     proxies = () if plan.router is None else (
         commands.proxy(plan.router.argv, Spot("router"), plan.router.node),)
     clients = [commands.client(engine, one.argv, Spot(f"client {one.name}"))
@@ -64,7 +67,7 @@ def of_plan(plan: Plan) -> Deployment:
     model, hardware, weights, site = _facts(plan)
     return Deployment(
         title=plan.name, engine=engine, engine_known=True,
-        servers=servers, proxies=proxies,
+        servers=tuple(servers), proxies=proxies,
         clients=tuple(one for one in clients if one is not None),
         boxes=tuple(commands.box(one.argv, one.env, Spot(f"container on {one.node}"), one.node)
                     for one in plan.containers),

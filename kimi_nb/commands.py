@@ -8,7 +8,6 @@ Pure: words in, the values of `kimi_nb.deployment` out.
 from __future__ import annotations
 
 import json
-import os.path
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,11 +25,16 @@ _SWITCHES = frozenset((
 _ACCELERATORS = re.compile(r"/dev/(davinci[0-9]+|kfd|dri|nvidia[0-9]+)$")
 
 
+def base(word: str) -> str:
+    """The last part of a path."""
+    return word.rpartition("/")[2]
+
+
 def serve_at(words: Sequence[str]) -> int | None:
     """Where the arguments of ``vllm serve`` begin among words, whatever stands before it
     (env, nohup, srun, numactl, ...); None where nothing serves."""
     for i, word in enumerate(words):
-        name = os.path.basename(word)
+        name = base(word)
         following = words[i + 1] if i + 1 < len(words) else ""
         if name == "vllm" and following == "serve":
             return i + 2
@@ -46,7 +50,7 @@ def serve_at(words: Sequence[str]) -> int | None:
 def word_at(words: Sequence[str], name: str, second: str = "") -> int | None:
     """The place behind a program's name (and subcommand); None where it is not called."""
     for i, word in enumerate(words):
-        if os.path.basename(word) == name and (
+        if word.endswith(name) and base(word) == name and (
                 not second or list(words[i + 1:i + 2]) == [second]):
             return i + (2 if second else 1)
     return None
@@ -55,7 +59,7 @@ def word_at(words: Sequence[str], name: str, second: str = "") -> int | None:
 def program_at(words: Sequence[str], pattern: re.Pattern[str] | str) -> int | None:
     """The place behind a script's name."""
     for i, word in enumerate(words):
-        if re.fullmatch(pattern, os.path.basename(word)):
+        if re.fullmatch(pattern, base(word)):
             return i + 1
     return None
 

@@ -9,6 +9,7 @@ not known is None (or absent), and a rule that needs it says nothing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,10 +49,7 @@ class Server:
     group: Any
     argv: tuple[str, ...]
     env: Mapping[str, str]
-    given: tuple[arguments.Given, ...]
-    flags: Mapping[str, Any]
-    positional: tuple[tuple[int, str], ...]
-    stray: tuple[tuple[int, str], ...]
+    parsed: arguments.Parsed
     tp: int | None
     pp: int | None
     dp: int | None
@@ -68,6 +66,31 @@ class Server:
     lines: tuple[int, ...] = ()
     start: int = 0
     env_lines: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def given(self) -> tuple[arguments.Given, ...]:
+        """Its options as they were given."""
+        return self.parsed.given
+
+    @property
+    def flags(self) -> Mapping[str, Any]:
+        """Its flags, typed, by their long names."""
+        return self.parsed.flags
+
+    @property
+    def positional(self) -> tuple[tuple[int, str], ...]:
+        """Its positional words: (index, word)."""
+        return self.parsed.positional
+
+    @property
+    def stray(self) -> tuple[tuple[int, str], ...]:
+        """Words that belong to nothing: (index, word)."""
+        return self.parsed.stray
+
+    @property
+    def shared(self) -> tuple[Any, ...]:
+        """What it has in common with the other ranks of its kind."""
+        return self.parsed.shared
 
     def env_at(self, name: str) -> Spot:
         """The spot where a variable was set."""
@@ -250,6 +273,10 @@ class Deployment:
 
     def groups(self) -> list[tuple[Server, ...]]:
         """The engines by data parallel group, in order; those of no known group alone."""
+        return self._groups
+
+    @functools.cached_property
+    def _groups(self) -> list[tuple[Server, ...]]:
         out: dict[Any, list[Server]] = {}
         turn: dict[Any, int] = {}
         taken: dict[Any, set[int | None]] = {}
@@ -272,6 +299,10 @@ class Deployment:
 
     def environments(self) -> list[Server]:
         """One engine for each set of variables and role, the ranks' own left out."""
+        return self._environments
+
+    @functools.cached_property
+    def _environments(self) -> list[Server]:
         first: dict[Any, Server] = {}
         for server in self.servers:
             key = (server.role, server.spot.file, tuple(
@@ -282,21 +313,27 @@ class Deployment:
     def profiles(self) -> list[tuple[Server, int]]:
         """One engine for each kind of setting, and how many are like it: what differs between
         ranks (ports, ranks, addresses) is left out of the comparison."""
+        return self._profiles
+
+    @functools.cached_property
+    def _profiles(self) -> list[tuple[Server, int]]:
         first: dict[Any, Server] = {}
         count: dict[Any, int] = {}
+        key: Any = None
+        before: Server | None = None
         for server in self.servers:
-            key = (server.role, server.spot.file, server.group if server.group else None,
-                   tuple((given.name, given.path, given.text, given.off)
-                         for given in server.given if given.name not in OWN), server.model)
+            # Ranks that were read alike share this object, and need no comparison.
+            if before is None or server.shared is not before.shared \
+                    or server.role != before.role or server.spot.file != before.spot.file:
+                key = (server.role, server.spot.file, server.shared, server.model)
+            before = server
             first.setdefault(key, server)
             count[key] = count.get(key, 0) + 1
         return [(server, count[key]) for key, server in first.items()]
 
 
 # What the ranks of one group have of their own.
-OWN = frozenset({"host", "port", "data-parallel-rank", "data-parallel-start-rank",
-                 "data-parallel-size-local", "data-parallel-address", "node-rank", "headless",
-                 "kv-transfer-config", "api-server-count"})
+OWN = arguments.OWN
 OWN_ENV = frozenset({"VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT", "HCCL_IF_IP",
                      "VLLM_HOST_IP", "CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES",
                      "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "VLLM_DP_RANK",
@@ -310,9 +347,10 @@ def server(engine: catalog.Engine, argv: Sequence[str], env: Mapping[str, str], 
            node: str = "", start: int = 2, lines: tuple[int, ...] = (), certain: bool = True,
            group: Any = None, role: str = "", address: str = "",
            devices: Iterable[int] | None = None,
-           env_lines: Mapping[str, int] | None = None) -> Server:
-    """The engine that ``argv`` starts; its own words begin at ``start``."""
-    parsed = arguments.parse(engine, argv[start:] if start else argv)
+           env_lines: Mapping[str, int] | None = None, like: Server | None = None) -> Server:
+    """The engine that ``argv`` starts; its own words begin at ``start``. ``like`` is one that is
+    likely to differ in a few values only: ranks of a group are read thousands of times."""
+    parsed = arguments.parse(engine, argv[start:] if start else argv, like=like and like.parsed)
     flags = parsed.flags
     kv = flags.get("kv-transfer-config")
     kv = kv if isinstance(kv, dict) else {}
@@ -340,7 +378,7 @@ def server(engine: catalog.Engine, argv: Sequence[str], env: Mapping[str, str], 
     return Server(
         spot, node, address or _text(flags.get("host")),
         role or _ROLES.get(str(kv.get("kv_role")), "mixed"), group, tuple(argv), env,
-        parsed.given, flags, parsed.positional, parsed.stray, tp,
+        parsed, tp,
         _whole(flags.get("pipeline-parallel-size", 1)), dp, rank,
         1 if single else _whole(local) if local is not None else dp, single,
         tuple(devices) if devices is not None else None,

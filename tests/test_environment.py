@@ -19,7 +19,7 @@ WANTED = {requirement.name: str(requirement.specifier)
 
 def conda() -> dict[str, tuple[str, str]]:
     """name: (versions, reason) of environment.yml."""
-    rows = re.findall(r"^  - ([a-z0-9_-]+)(\S*)(?: +# (.*))?$",
+    rows = re.findall(r"^ +- ([a-z0-9_-]+)([^\s:]*)(?: +# (.*))?$",
                       (ROOT / "environment.yml").read_text(), re.MULTILINE)
     return {name: (versions, reason) for name, versions, reason in rows if name != "conda-forge"}
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,7 +53,7 @@ class Command:
         return tuple(word.text for word in self.words)
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Variable:
     """A shell variable; ``text`` is None where it cannot be known."""
 
@@ -288,9 +288,11 @@ class _Reader:
 
     def _store(self, name: str, value: Variable) -> None:
         old = self.script.variables.get(name)
-        value.exported = value.exported or self.export_all or bool(old and old.exported)
+        exported = value.exported or self.export_all or bool(old and old.exported)
+        if exported != value.exported:
+            value = replace(value, exported=exported)
         if value.text is not None and len(value.text) > _LONGEST:
-            value.text = None
+            value = replace(value, text=None)
         self.script.variables[name] = value
 
     def _assigned(self, node: Any) -> tuple[str, Variable | None]:
@@ -325,13 +327,12 @@ class _Reader:
             if child.type == "variable_assignment":
                 name, value = self._assigned(child)
                 if name and value is not None:
-                    value.exported = exports
-                    self._store(name, value)
+                    self._store(name, replace(value, exported=exports))
             elif child.type == "variable_name" and exports:
                 name = _text(child)
                 known = self.script.variables.setdefault(
                     name, Variable(None, child.start_point[0] + self.offset))
-                known.exported = True
+                self.script.variables[name] = replace(known, exported=True)
                 self.script.used.add(name)
 
     def on_unset_command(self, node: Any, background: bool) -> None:
@@ -357,11 +358,11 @@ class _Reader:
 
     def _branches(self, branches: list[list[Any]], whole: bool) -> None:
         """Read alternatives, each from the same start; what differs after them is not known."""
-        before = {name: replace(var) for name, var in self.script.variables.items()}
+        before = dict(self.script.variables)
         ends = []
         self.doubt += 1
         for branch in branches:
-            self.script.variables = {name: replace(var) for name, var in before.items()}
+            self.script.variables = dict(before)
             for part in branch:
                 try:
                     self.statement(part)
@@ -376,6 +377,9 @@ class _Reader:
         merged: dict[str, Variable] = {}
         for name in dict.fromkeys(key for end in ends for key in end):
             found = [end[name] for end in ends if name in end]
+            if all(var is found[0] for var in found):
+                merged[name] = found[0]
+                continue
             texts = {var.text for var in found}
             first = found[0]
             if len(texts) > 1 or len({var.items for var in found}) > 1:
@@ -703,11 +707,18 @@ def _braces(text: str) -> list[str] | None:
     return None
 
 
-def nodes(root: Any, *kinds: str) -> Iterator[Any]:
-    """Every node of these kinds below a node, without recursion."""
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
+def nodes(root: Any, *kinds: str) -> list[Any]:
+    """Every node of these kinds below a node, in the order of the text."""
+    found: list[Any] = []
+    cursor = root.walk()
+    while True:
+        node = cursor.node
         if node.type in kinds:
-            yield node
-        waiting.extend(reversed(node.children))
+            found.append(node)
+        if cursor.goto_first_child() or cursor.goto_next_sibling():
+            continue
+        while cursor.goto_parent():
+            if cursor.goto_next_sibling():
+                break
+        else:
+            return found

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kimi_nb.deployment import Fault, Spot
@@ -43,11 +43,13 @@ def find(text: str, tree: Any, file: str, first_line: int, document: bool = Fals
         yield fault("shell/line-ends", 0, "lines end in CR LF")
         return
     lines = text.split("\n")
-    hidden = _hidden(tree.root_node)
-    yield from _continuations(lines, hidden, fault)
     root = tree.root_node
-    for node in nodes(root, "command"):
-        yield from _command(node, lines, fault)
+    seen = nodes(root, "raw_string", "heredoc_body", "string", "comment", "command")
+    hidden = _hidden(seen)
+    yield from _continuations(lines, hidden, fault)
+    for node in seen:
+        if node.type == "command":
+            yield from _command(node, lines, fault)
     if not document:
         for number, line in enumerate(lines):
             for match in ANGLED.finditer(line):
@@ -71,20 +73,25 @@ def _broken(root: Any, text: str, fault: Any) -> Iterator[Fault]:
 
 def unreadable(root: Any) -> Iterator[tuple[int, str]]:
     """(line, text) of what the grammar could not read."""
+    if not root.has_error:
+        return
     for node in nodes(root, "ERROR"):
         first = node.text.decode("utf-8", "replace").strip().split("\n")[0]
         if first not in ("", "\\"):
             yield node.start_point[0], first[:60]
 
 
-def _hidden(root: Any) -> set[int]:
+def _hidden(seen: Iterable[Any]) -> set[int]:
     """Lines inside quotes, comments and heredocs, where a backslash means nothing."""
     out: set[int] = set()
-    for node in nodes(root, "raw_string", "heredoc_body", "string"):
+    for node in seen:
         first, last = node.start_point[0], node.end_point[0]
-        out.update(range(first, last) if node.type != "heredoc_body" else range(first, last + 1))
-    for node in nodes(root, "comment"):
-        out.add(node.start_point[0])
+        if node.type == "comment":
+            out.add(first)
+        elif node.type == "heredoc_body":
+            out.update(range(first, last + 1))
+        elif node.type != "command":
+            out.update(range(first, last))
     return out
 
 

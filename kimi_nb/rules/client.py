@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kimi_nb.deployment import LOOPBACK, Client, Deployment
+from kimi_nb.deployment import LOOPBACK, Client, Deployment, Server
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.rules import Problem, rule
 
@@ -185,9 +185,11 @@ def lm_eval_settings(d: Deployment) -> Iterator[Problem]:
       "Write -p HOST:CONTAINER with the engine's --port on the right.", "docker run -p")
 def published_leads(d: Deployment) -> Iterator[Problem]:
     """Requests reach the host and end inside the container at a closed port."""
+    by_spot: dict[tuple[str, str], list[Server]] = {}
+    for server in d.servers:
+        by_spot.setdefault((server.spot.name, server.spot.file), []).append(server)
     for box in d.boxes:
-        inside = [server for server in d.servers if server.spot.name == box.spot.name
-                  and server.spot.file == box.spot.file]
+        inside = by_spot.get((box.spot.name, box.spot.file), [])
         for text in box.published:
             port = text.rpartition(":")[2].partition("/")[0]
             for server in inside:

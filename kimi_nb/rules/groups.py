@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -159,7 +160,7 @@ def declared_sizes(d: Deployment) -> Iterator[Problem]:
     real: dict[str, set[tuple[int | None, int | None]]] = {}
     for group in d.groups():
         real.setdefault(group[0].role, set()).add((group[0].dp, group[0].tp))
-    for server, _ in d.profiles():
+    for server in (group[0] for group in d.groups()):
         extra = server.table("kv-transfer-config").get("kv_connector_extra_config")
         if not isinstance(extra, dict):
             continue
@@ -265,7 +266,7 @@ def proxy_is_ranks(d: Deployment) -> Iterator[Problem]:
             for extra in dict.fromkeys(pair for pair in listed if pair not in real):
                 yield Problem(proxy.spot, f"lists {role} {extra[0]}:{extra[1]}, where no engine "
                               "listens")
-            for pair in dict.fromkeys(pair for pair in listed if listed.count(pair) > 1):
+            for pair in (pair for pair, count in Counter(listed).items() if count > 1):
                 yield Problem(proxy.spot, f"lists {role} {pair[0]}:{pair[1]} twice", "",
                               WARNING)
 

@@ -213,7 +213,7 @@ def random_ports(d: Deployment) -> Iterator[Problem]:
     them is the KV port, and the start fails with 'Address already in use'."""
     devices = d.devices_per_node or 16
     end = 20000 + devices * 1000
-    for server, _ in d.profiles():
+    for server in (group[0] for group in d.groups()):
         kv = server.table("kv-transfer-config")
         if not str(kv.get("kv_connector", "")).startswith("Mooncake") or server.kv_port is None:
             continue
