@@ -247,7 +247,10 @@ def box(words: Sequence[str], env: Mapping[str, str], spot: Spot, node: str = ""
     """A ``docker run``: its options, the image, what runs inside."""
     at = (container_at(words) or 0) if at is None else at
     options: dict[str, list[str]] = {}
-    while at < len(words) and words[at].startswith("-"):
+    while at < len(words) and (words[at].startswith("-") or words[at].endswith("[@]}")):
+        if words[at].endswith("[@]}"):  # an array of options that cannot be known
+            at += 1
+            continue
         name, equals, text = words[at].partition("=")
         at += 1
         if not equals and name in _SWITCHES:

@@ -167,7 +167,7 @@ def ports_once(d: Deployment) -> Iterator[Problem]:
                               f"and {other[0]} of {other[1]}")
                 return
 
-    leaders: set[tuple[str, int | None]] = set()
+    leaders: set[tuple[str, str]] = set()
     for node, servers in together(d).items():
         for server in servers:
             name, tp = server.spot.name, server.tp or 1
@@ -180,9 +180,7 @@ def ports_once(d: Deployment) -> Iterator[Problem]:
             if server.rpc_port is not None and home and (home, str(server.group)) not in leaders:
                 leaders.add((home, str(server.group)))
                 yield from take(home, server.rpc_port, 1, "rank rendezvous",
-                                f"group {address}:{server.rpc_port}"
-                                if not d.plan else f"{server.role} group {server.group[1]}",
-                                server.of("data-parallel-rpc-port"))
+                                f"the group of {name}", server.of("data-parallel-rpc-port"))
     for proxy in d.proxies:
         node = proxy.node or homes.get(proxy.host, "")
         if node:
