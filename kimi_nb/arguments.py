@@ -97,7 +97,10 @@ def _find(row: str, command: str, word: str) -> tuple[_Option | None, str, tuple
     if word in known:
         return known[word], "", ()
     if not word.startswith("--"):
-        return None, "", ()
+        # A short name may lead into its table as well: -cc.mode, -O.mode.
+        short, _, path = word.partition(".")
+        short = {"-O": "-cc"}.get(short, short)
+        return (known[short], path, ()) if path and short in known else (None, "", ())
     top, _, path = word.partition(".")
     dashed = "--" + top[2:].replace("_", "-")
     if dashed in known:
@@ -131,6 +134,11 @@ def parse(engine: catalog.Engine, words: Sequence[str], command: str = "serve",
             at += 1
             continue
         spelt, equals, text = word.partition("=")
+        if re.fullmatch(r"-O[0-9]?", spelt) and "--optimization-level" in options(row, command):
+            # -O3 and -O 3 are the same to the parser.
+            split = ["--optimization-level", *([spelt[2:]] if spelt[2:] else [])]
+            spelt, equals, text = split[0], "=" if len(split) > 1 else equals, \
+                split[1] if len(split) > 1 else text
         option, path, near = _find(row, command, spelt)
         if option is None:
             value = text if equals else None

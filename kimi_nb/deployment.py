@@ -146,7 +146,8 @@ class Server:
     @property
     def everywhere(self) -> bool:
         """Whether its API listens on every interface."""
-        return (self.text("host") or "") in _EVERYWHERE
+        host = self.flags.get("host")
+        return host is None or host in _EVERYWHERE
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,7 @@ class Box:
     env: Mapping[str, str]
     options: Mapping[str, tuple[str, ...]]
     runs_engine: bool
+    passes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,10 @@ class Batch:
     options: Mapping[str, str]
     programs: tuple[str, ...]
     lines: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, option: str) -> Spot:
+        """The spot of an option; that of the job where it is not known."""
+        return Spot(self.spot.name, self.spot.file, self.lines.get(option, self.spot.line))
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def file(path: str | Path, package: str = "", version: str = "", dry: bool = Fal
     texts, _ = files.collect([place])
     if texts[0].kind != "bash":
         raise ParameterError(f"{path}: only bash scripts are rewritten.")
-    spoken = guess.engine([texts[0].text], package, version)
+    spoken = guess.engine([texts[0]], package, version)
     if not spoken.known:
         raise ParameterError(f"{path}: nothing says which version this is for: name it with "
                              "--engine and --engine-version.")

@@ -263,6 +263,7 @@ def test_a_folder_is_one_deployment_and_files_are_nodes(tmp_path):
 def test_rules_that_need_model_facts_say_that_they_were_skipped():
     found = rules.check(lint("vllm serve Qwen/Qwen3-8B"))
     assert "model" in found.skipped["engine/draft-method"]
+    found = rules.check(lint("vllm serve moonshotai/Kimi-K2.5"))
     assert "--hw" in found.skipped["capacity/memory"]
 
 

@@ -27,7 +27,7 @@ SIDES = [(identity, side, number) for identity, case in CASES.items()
 def deployment(side: dict):
     """What a side of a case describes."""
     if "plan" in side:
-        made = check.of_plan(build.plan(**side["plan"]))
+        made = check.of_plan(replace(build.plan(**side["plan"]), **side.get("replace", {})))
     else:
         texts = [Text(name, str(Path(name).parent).replace(".", ""), _kind(Path(name), text), text)
                  for name, text in side["files"].items()]

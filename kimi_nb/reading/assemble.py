@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kimi_nb import catalog, commands, params, schema
 from kimi_nb.deployment import (
-    OWN_ENV,
     Batch,
     Box,
     Client,
@@ -28,14 +27,17 @@ from kimi_nb.deployment import (
     server,
 )
 from kimi_nb.reading import bash, compose, files, guess, markdown, quirks
+from kimi_nb.rules import security
+from kimi_nb.rules.variables import ever_read
 
 _MOST_CALLS = 64
+# Programs that take a script as one word and run it elsewhere.
+_CARRIERS = ("ssh", "tmux", "screen", "pdsh", "setsid", "sbatch", "parallel-ssh", "pssh", "clush")
 _ENDS = ("kill", "pkill", "killall", "wait", "cleanup")
 _OUTSIDE = re.compile(r"SLURM_|HF_|.*(TOKEN|KEY|SECRET|PASSWORD)$|(HOME|USER|PWD|PATH|HOSTNAME|"
                       r"SHELL|UID|TMPDIR|LOGNAME|RANDOM|BASH_SOURCE|LD_LIBRARY_PATH|PYTHONPATH|"
                       r"CUDA_VISIBLE_DEVICES|ASCEND_RT_VISIBLE_DEVICES|MASTER_ADDR|NODE_RANK|"
                       r"RANK|WORLD_SIZE|LOCAL_RANK|LINENO|SECONDS|IFS|OLDPWD|REPLY)$")
-_ENGINE_NAME = re.compile(r"(VLLM|HCCL|NCCL|ASCEND|PYTORCH|GLOO|TP_SOCKET|UCX|TASK_QUEUE|OMP)_\w+")
 
 
 @dataclass
@@ -81,19 +83,21 @@ def read(paths: Sequence[Path | str], engine: str = "", version: str = "",
 
 def of_texts(texts: Sequence[files.Text], engine: str = "", version: str = "",
              hardware: schema.Hardware | None = None,
-             unread: Sequence[tuple[Spot, str]] = ()) -> Deployment:
-    """`read` for texts that are already here."""
-    speaks = guess.engine([text.text for text in texts], engine, version)
+             unread: Sequence[tuple[Spot, str]] = (),
+             speaks: guess.Spoken | None = None) -> Deployment:
+    """`read` for texts that are already here; ``speaks`` is the engine where it is known."""
+    told = speaks is not None
+    speaks = speaks or guess.engine(texts, engine, version)
     found = _Found(unread=list(unread), faults=list(speaks.faults))
     sources, boxes = _sources(texts, found)
     reader = _Assembler(speaks.engine, found, sources)
     for container, source in boxes:
         reader.container(container, source)
     reader.all()
-    if speaks.known is False and found.boxes:
-        again = guess.from_images([box.image for box in found.boxes], engine)
-        if again is not None:
-            return of_texts(texts, again.package, again.version, hardware, unread)
+    if not told and not speaks.known and not speaks.faults:
+        again = guess.from_images(found.boxes, engine)
+        if again is not None:  # the image's name came together from variables
+            return of_texts(texts, engine, version, hardware, unread, again)
     model, weights = guess.model(found.servers)
     title = texts[0].name if len(texts) == 1 else f"{len(texts)} files"
     return Deployment(
@@ -154,7 +158,8 @@ class _Assembler:
             source.tree = bash.tree(masked)
             self.found.faults += quirks.find(source.text, source.tree, source.file, source.line,
                                              source.document)
-            script = bash.interpret(masked, source.file, source.line, root=source.tree)
+            script = bash.interpret(masked, source.file, source.line, root=source.tree,
+                                    included=self._included(source))
             scripts.append((source, script))
             for line, why in script.unread:
                 if why:
@@ -180,7 +185,8 @@ class _Assembler:
             if source.calls:
                 for arguments, env, node in source.calls[:_MOST_CALLS]:
                     again = bash.interpret(quirks.masked(source.text), source.file, source.line,
-                                           arguments, env, source.tree)
+                                           arguments, env, source.tree,
+                                           included=self._included(source))
                     self._commands(source, again, node)
             else:
                 self._commands(source, script, "")
@@ -218,6 +224,14 @@ class _Assembler:
                         target.calls.append((rest, clean, ""))
                     break
 
+    def _included(self, source: _Source) -> Callable[[str], str | None]:
+        """How a script finds the files that it sources: beside itself, by their own names."""
+        def text(name: str) -> str | None:
+            found = self.by_name.get((source.folder, os.path.basename(name)))
+            return quirks.masked(found.text) if found is not None and found is not source else None
+
+        return text
+
     def _node(self, source: _Source) -> str:
         """The node of a script: its folder, where each folder is a node, else the file."""
         alone = self.serving.get(source.folder, 0) <= 1
@@ -248,7 +262,8 @@ class _Assembler:
             self._docker(source, command, spot, home, at, alone, depth)
         elif (inner := _inner(command)) is not None and depth < 4:
             text, line = inner
-            script = bash.interpret(quirks.masked(text), source.file, line, None, command.env)
+            script = bash.interpret(quirks.masked(text), source.file, line, None, command.env,
+                                    env_lines=command.env_lines)
             sub = [replace(one, certain=one.certain and command.certain)
                    for one in script.commands]
             for one in sub:
@@ -258,8 +273,14 @@ class _Assembler:
             if "--omni" in argv:
                 self.found.unread.append((spot, "vllm-omni has flags of its own"))
             elif "--help" not in argv and "-h" not in argv[start:]:
-                self._server(source, command.words, start, command.env, command.env_lines, spot,
-                             home, command.certain and (alone or command.background))
+                before = command.words[:start]
+                env, lines = dict(command.env), dict(command.env_lines)
+                for word in before:  # env A=1, docker exec -e A=1
+                    if match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word.text, re.DOTALL):
+                        env[match[1]], lines[match[1]] = match[2], word.line
+                self._server(source, command.words, start, env, lines, spot,
+                             _step_node(before) or home,
+                             command.certain and (alone or command.background))
         elif commands.is_proxy(argv):
             self.found.proxies.append(commands.proxy(argv, spot, ""))
         elif (client := commands.client(self.engine, argv, spot)) is not None:
@@ -284,6 +305,9 @@ class _Assembler:
     def _docker(self, source: _Source, command: bash.Command, spot: Spot, home: str, at: int,
                 alone: bool, depth: int) -> None:
         box = commands.box(command.argv, command.env, spot, home, at)
+        if not set(box.options.get("--net", ()) + box.options.get("--network", ())) & {"host"}:
+            box = replace(box, node=spot.name)  # a network, and so ports, of its own
+            home = spot.name
         self.found.boxes.append(box)
         if not box.argv:
             return
@@ -301,6 +325,7 @@ class _Assembler:
             entry = " ".join(box.options.get("--entrypoint", ()))
             if entry and "vllm" not in entry:
                 return
+            self._words(source, replace(command, unset=()))
             words = [bash.Word("vllm", command.line), bash.Word("serve", command.line),
                      *command.words]
             self._server(source, words, 2, box.env, command.env_lines, spot, home,
@@ -352,10 +377,12 @@ class _Assembler:
                     "shell/unset", Spot(f"{source.file}:{line}", source.file, line),
                     f"${name} is set nowhere in this script"))
         serves = any(commands.serve_at(command.argv) is not None for command in script.commands)
+        known = {*ever_read(), *params.data("versions")["others"]}
         for name, var in script.variables.items():
-            if serves and not var.exported and name not in script.used \
-                    and _ENGINE_NAME.fullmatch(name) and name not in OWN_ENV - {
-                        "CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"}:
+            if var.exported and security.looks_secret(name, var.text or ""):
+                spot = Spot(f"{source.file}:{var.line}", source.file, var.line)
+                self.found.programs.append(Program(spot, ("export", name), {name: var.text or ""}))
+            if serves and not var.exported and name not in script.used and name in known:
                 self.found.faults.append(Fault(
                     "shell/unexported", Spot(f"{source.file}:{var.line}", source.file, var.line),
                     f"{name} is set and not exported: the engine does not see it"))
@@ -375,6 +402,19 @@ class _Assembler:
                           if command.argv], spot, lines))
 
 
+def _step_node(words: Sequence[bash.Word]) -> str:
+    """The node on which ``srun -w NODE`` puts a step; "" where it says none."""
+    texts = [word.text for word in words]
+    if not any(os.path.basename(text) == "srun" for text in texts):
+        return ""
+    for index, text in enumerate(texts):
+        if text in ("-w", "--nodelist") and index + 1 < len(texts):
+            return texts[index + 1]
+        if text.startswith("--nodelist="):
+            return text.partition("=")[2]
+    return ""
+
+
 _PLACEHOLDER = re.compile(
     rf"{quirks.MARK[0]}[^{quirks.MARK[1]}]*{quirks.MARK[1]}|\b\d+\.(?:\d+\.)*x{{1,3}}\.[\dx.]*|"
     r"^x{3,}$|\bx{1,3}\.x{1,3}\.x{1,3}\.x{1,3}\b|/path/to\b|\|[a-z_]+_version\||"
@@ -389,9 +429,11 @@ def _inner(command: bash.Command) -> tuple[str, int] | None:
         if name in ("bash", "sh") and re.fullmatch(r"-[a-z]*c", words[index + 1].text) \
                 and index + 2 < len(words):
             return words[index + 2].text, words[index + 2].line
-    if words and os.path.basename(words[0].text) in ("ssh", "tmux", "screen", "pdsh", "setsid") \
-            and "vllm" in words[-1].text and " " in words[-1].text:
-        return words[-1].text, words[-1].line
+    if words and os.path.basename(words[0].text) in _CARRIERS:
+        for word in reversed(words[1:]):
+            text = word.text.removeprefix("--wrap=")
+            if "vllm" in text and " " in text:
+                return text, word.line
     return None
 
 

@@ -20,6 +20,7 @@ _MOST_STEPS = 20_000  # of one file: a loop in a loop ends here instead of runni
 _MOST_TURNS = 64
 _MOST_DEPTH = 60
 _LONGEST = 100_000
+_HIDDEN = "${UNKNOWN}"  # what a command prints
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class Script:
     used: set[str] = field(default_factory=set)
     unread: list[tuple[int, str]] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    expected: set[str] = field(default_factory=set)
 
 
 class _Enough(Exception):
@@ -95,13 +97,15 @@ def tree(text: str) -> Any:
 
 
 def interpret(text: str, file: str, first_line: int = 1, arguments: Sequence[str] | None = None,
-              env: Mapping[str, str] | None = None, root: Any = None) -> Script:
+              env: Mapping[str, str] | None = None, root: Any = None,
+              env_lines: Mapping[str, int] | None = None,
+              included: Callable[[str], str | None] | None = None) -> Script:
     """Read a script. ``arguments`` are ``$1``, ``$2``, ... where a caller is known, ``env`` what
-    it exports."""
+    it exports (and at which lines), ``included`` gives the text of a file that is sourced."""
     script = Script(file)
-    reader = _Reader(text, script, first_line, arguments)
+    reader = _Reader(text, script, first_line, arguments, included)
     for name, value in (env or {}).items():
-        script.variables[name] = Variable(value, 0, True)
+        script.variables[name] = Variable(value, (env_lines or {}).get(name, 0), True)
     try:
         reader.block((root or tree(text)).root_node)
         reader.uncalled()
@@ -123,7 +127,9 @@ class _Reader:
     """The walk through one script."""
 
     def __init__(self, text: str, script: Script, first_line: int,
-                 arguments: Sequence[str] | None) -> None:
+                 arguments: Sequence[str] | None,
+                 included: Callable[[str], str | None] | None = None) -> None:
+        self.included = included
         self.script = script
         self.offset = first_line
         self.line = first_line
@@ -133,6 +139,7 @@ class _Reader:
         self.steps = 0
         self.depth = 0
         self.doubt = 0
+        self.beside = 0
         self.export_all = False
         self.missing: list[str] = []
 
@@ -157,11 +164,13 @@ class _Reader:
             self.depth -= 1
             raise _Enough("nested too deep")
         handler = getattr(self, f"on_{node.type}", None)
+        self.beside += background
         if handler is not None:
             handler(node, background)
         elif node.type in ("program", "list", "pipeline", "subshell", "compound_statement",
                            "do_group", "negated_command", "else_clause", "ERROR"):
             self.block(node)
+        self.beside -= background
         self.depth -= 1
 
     def on_comment(self, node: Any, background: bool) -> None:
@@ -181,6 +190,7 @@ class _Reader:
             elif child.type in ("file_redirect", "herestring_redirect", "heredoc_redirect"):
                 continue
             elif child.is_named or child.type in ("word",):
+                self.substitutions(child)
                 words += self.words(child)
             elif child.type not in ("&", ";"):
                 words += [Word(_text(child), child.start_point[0] + self.offset)]
@@ -188,12 +198,20 @@ class _Reader:
         if not words:
             return
         name = words[0].text
+        if name == "set" and any(word.text == "--" for word in words[1:]):
+            at = next(i for i, word in enumerate(words) if word.text == "--")
+            self.arguments = tuple(word.text for word in words[at + 1:])
+            return
         if name in ("set", "shopt"):
             flags = [word.text for word in words[1:]]
             if any(re.fullmatch(r"-[a-zA-Z]*a[a-zA-Z]*", flag) for flag in flags) \
                     or "allexport" in flags:
-                self.export_all = True
+                self.export_all = "+o" not in flags
+            elif "+a" in flags:
+                self.export_all = False
             return
+        if name in ("read", "mapfile", "readarray", "getopts", "printf"):
+            self._given(name, words)
         if name in self.functions and self.depth < _MOST_DEPTH - 8:
             self._call(name, words[1:])
             return
@@ -202,7 +220,8 @@ class _Reader:
             self.arguments = self.arguments[count:]
             return
         if name in ("source", ".") and len(words) > 1:
-            self.script.sources.append(words[1].text)
+            self._source(words[1])
+            return
         if name == "eval" and len(words) > 1:
             self._inner(" ".join(word.text for word in words[1:]), words[1].line)
             return
@@ -213,9 +232,50 @@ class _Reader:
             env[key], lines[key] = text, line
         self.script.commands.append(Command(
             tuple(words), env, lines, node.start_point[0] + self.offset, self.doubt == 0,
-            background, tuple(dict.fromkeys(self.missing))))
+            self.beside > 0, tuple(name for name in dict.fromkeys(self.missing)
+                                   if name not in self.script.expected)))
         if name in ("exit", "exec") and self.doubt == 0 and name == "exit":
             raise _Enough("")
+
+    def _given(self, name: str, words: Sequence[Word]) -> None:
+        """Variables that a builtin fills: they are set, to what cannot be known."""
+        texts = [word.text for word in words[1:]]
+        if name == "printf":
+            texts = texts[1:2] if texts[:1] == ["-v"] else []
+        elif name == "getopts":
+            texts = [*texts[1:2], "OPTARG", "OPTIND"]
+        for text in texts:
+            if re.fullmatch(r"[A-Za-z_]\w*", text):
+                self._store(text, Variable(None, words[0].line))
+
+    def _source(self, word: Word) -> None:
+        """A file that is read into this one: its variables are ours from here on."""
+        text = self.included(word.text) if self.included and self.depth < 20 else None
+        if text is None:
+            self.script.sources.append(word.text)
+            return
+        before = {name: var.text or "" for name, var in self.script.variables.items()
+                  if var.text is not None}
+        inner = interpret(text, self.script.file, 1, None, before)
+        for name, var in inner.variables.items():
+            if var.text != before.get(name):
+                old = self.script.variables.get(name)
+                exported = (name in before and bool(old and old.exported)) or (
+                    name not in before and var.exported)
+                self._store(name, replace(var, line=word.line, exported=exported))
+
+    def substitutions(self, node: Any) -> None:
+        """Commands inside ``$(...)`` of a word: they run, beside what the word becomes."""
+        if b"$(" not in node.text and b"`" not in node.text:
+            return
+        self.doubt += 1
+        for inner in nodes(node, "command_substitution"):
+            if inner.parent is None or not any(
+                    part.type == "command_substitution" for part in _above(inner, node)):
+                missing = self.missing
+                self.block(inner)
+                self.missing = missing
+        self.doubt -= 1
 
     def _inner(self, text: str, line: int) -> None:
         """A script inside a word (eval, bash -c): its commands belong here."""
@@ -313,6 +373,7 @@ class _Reader:
                 items = (*(old.items or ()), *items)
             first = items[0].text if items else ""
             return _text(name), Variable(first, line, False, items)
+        self.substitutions(value)
         word = self._joined(value)
         text = word.text if word.known or "${" in word.text else None
         if adds and text is not None:
@@ -345,6 +406,8 @@ class _Reader:
         for child in node.children:
             if child.type == "then":
                 seen_then = True
+            elif child.is_named and not seen_then:
+                self._condition(child)
             elif child.type in ("elif_clause", "else_clause"):
                 branches.append([part for part in child.named_children])
             elif child.is_named and seen_then:
@@ -426,8 +489,17 @@ class _Reader:
         found = var.text if var else None
         return int(found) if found and re.fullmatch(r"[0-9]{1,9}", found) else None
 
+    def _condition(self, node: Any) -> None:
+        """What an if, while or until asks: it runs, and decides."""
+        self.doubt += 1
+        self.statement(node)
+        self.doubt -= 1
+
     def on_while_statement(self, node: Any, background: bool) -> None:
         body = node.child_by_field_name("body")
+        for child in node.children_by_field_name("condition"):
+            if child.is_named:
+                self._condition(child)
         if body is not None:
             self._once(body, "")
 
@@ -602,6 +674,7 @@ class _Reader:
                 return "", True
             return self._default(node) if there else (raw, False)
         if sign == "?":
+            self.script.expected.add(name)
             return (text, known) if there else (f"${{{name}}}", False)
         if there and (text or not operator.startswith(":")):
             return text, known
@@ -639,7 +712,7 @@ class _Reader:
                         return " ".join(map(str, range(first, numbers[-1] + 1, step))), True
                 if argv[0] == "echo":
                     return " ".join(argv[1:]), True
-        return f"${{{_text(node)[:40]}}}", False
+        return _HIDDEN, False
 
     def _arithmetic(self, node: Any) -> int | None:
         """``$((...))`` of whole numbers and known variables."""
@@ -705,6 +778,16 @@ def _braces(text: str) -> list[str] | None:
     if match and not text.startswith(("{", "'{")):
         return [text[:match.start()] + part + text[match.end():] for part in match[1].split(",")]
     return None
+
+
+def _above(node: Any, top: Any) -> list[Any]:
+    """The nodes between a node and one above it."""
+    out = []
+    parent = node.parent
+    while parent is not None and parent.id != top.id:
+        out.append(parent)
+        parent = parent.parent
+    return out
 
 
 def nodes(root: Any, *kinds: str) -> list[Any]:

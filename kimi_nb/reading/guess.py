@@ -8,15 +8,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kimi_nb import catalog, commands, params, schema
 from kimi_nb.deployment import Batch, Box, Fault, Server, Spot
 from kimi_nb.errors import ParameterError
+from kimi_nb.reading.files import Text
 
 _ASCEND = re.compile(r"vllm-ascend|ASCEND_|davinci\d|HCCL_|--quantization[ =]ascend|npu-smi|"
                      r"VLLM_ASCEND")
-_IMAGE = re.compile(r"[\w./-]*\b(vllm-ascend|vllm-openai(?:-rocm)?)(?:[:@][\w.${}|-]+)")
+_IMAGE = re.compile(r"(?<![\w./-])[\w./-]{0,200}\b(vllm-ascend|vllm-openai(?:-rocm)?)(?:[:@][\w.${}|-]+)")
 _PIP = re.compile(r"\b(vllm|vllm-ascend)==([0-9][\w.]*)")
 
 
@@ -29,48 +30,58 @@ class Spoken:
     faults: tuple[Fault, ...] = ()
 
 
-def engine(texts: Sequence[str], package: str, version: str) -> Spoken:
+def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
     """The engine of some scripts: as told, else from an image's tag or a pinned install, else
     the newest that is listed. Raises ParameterError for a version that was told and is none."""
     if version:
         named = package or _package(texts)
         return Spoken(catalog.engine(named, version), True)
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, str, Spot]] = []
     for text in texts:
-        for match in _IMAGE.finditer(text):
-            tagged = commands.image_engine(match[0])
-            if tagged is not None:
-                found.append(tagged)
-        found += [(match[1], match[2]) for match in _PIP.finditer(text)]
+        for number, line in enumerate(text.text.split("\n"), start=1):
+            if "vllm" not in line:
+                continue
+            spot = Spot(f"{text.name}:{number}", text.name, number)
+            for match in _IMAGE.finditer(line):
+                tagged = commands.image_engine(match[0])
+                if tagged is not None:
+                    found.append((*tagged, spot))
+            found += [(match[1], match[2], spot) for match in _PIP.finditer(line)]
     package = package or (found[0][0] if found else _package(texts))
-    versions = list(dict.fromkeys(its for name, its in found if name == package and its))
-    if versions:
-        return named_engine(package, versions[0])
-    return Spoken(catalog.engine(package, catalog.versions(package)[-1]), False)
+    versions = {its: spot for name, its, spot in reversed(found) if name == package and its}
+    if not versions:
+        return Spoken(catalog.engine(package, catalog.versions(package)[-1]), False)
+    first = next(its for name, its, _ in found if name == package and its)
+    spoken = named_engine(package, first, versions[first])
+    others = [its for its in versions if its != first]
+    if others:
+        spot = versions[others[0]]
+        fault = Fault("truth/several-versions", spot, f"{package} {first} and {', '.join(others)} "
+                      f"are named; all is checked as {spoken.engine}")
+        spoken = replace(spoken, faults=(*spoken.faults, fault))
+    return spoken
 
 
-def _package(texts: Sequence[str]) -> str:
-    return "vllm-ascend" if any(_ASCEND.search(text) for text in texts) else "vllm"
+def _package(texts: Sequence[Text]) -> str:
+    return "vllm-ascend" if any(_ASCEND.search(text.text) for text in texts) else "vllm"
 
 
-def from_images(images: Sequence[str], package: str) -> catalog.Engine | None:
+def from_images(boxes: Sequence[Box], package: str) -> Spoken | None:
     """The engine that images name, once variables in them are filled."""
-    for image in images:
-        tagged = commands.image_engine(image)
+    for box in boxes:
+        tagged = commands.image_engine(box.image)
         if tagged and tagged[1] and package in ("", tagged[0]):
-            spoken = named_engine(*tagged)
-            if spoken.known:
-                return spoken.engine
+            return named_engine(*tagged, box.spot)
     return None
 
 
-def named_engine(package: str, version: str) -> Spoken:
+def named_engine(package: str, version: str, spot: Spot) -> Spoken:
     """The engine of a version that a script names; the nearest listed one where that is none."""
     try:
         return Spoken(catalog.engine(package, version), True)
     except ParameterError:
         near = nearest(package, version)
-        fault = Fault("truth/unknown-version", Spot(f"{package} {version}"),
+        fault = Fault("truth/unknown-version", spot,
                       f"{package} {version} is not among the listed versions "
                       f"({catalog.versions(package)[0]} to {catalog.versions(package)[-1]}); "
                       f"checked as {near}")

@@ -12,7 +12,7 @@ from typing import Any
 from kimi_nb.deployment import Fault, Spot
 from kimi_nb.reading.bash import nodes
 
-_FLAG = re.compile(r"-{1,2}[A-Za-z][\w.-]*(=|$)")
+_FLAG = re.compile(r"-{1,2}[A-Za-z][\w.-]*(=|\s|$)")
 _JSON_FLAG = re.compile(r"--[\w.-]*config$|--limit-mm-per-prompt$|--hf-overrides$|"
                         r"--[\w-]*kwargs$")
 _DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}\N{HYPHEN}\N{NON-BREAKING HYPHEN}"
@@ -44,16 +44,19 @@ def find(text: str, tree: Any, file: str, first_line: int, document: bool = Fals
         return
     lines = text.split("\n")
     root = tree.root_node
-    seen = nodes(root, "raw_string", "heredoc_body", "string", "comment", "command")
+    seen = nodes(root, "raw_string", "heredoc_body", "string", "comment", "command", "array")
     hidden = _hidden(seen)
     yield from _continuations(lines, hidden, fault)
     for node in seen:
         if node.type == "command":
             yield from _command(node, lines, fault)
+        elif node.type == "array":
+            yield from _typography(node.named_children, fault)
+    quoted = [node for node in seen if node.type not in ("command", "array")]
     if not document:
         for number, line in enumerate(lines):
             for match in ANGLED.finditer(line):
-                if number not in hidden and not _quoted(line, match.start()):
+                if not _inside(quoted, number, len(line[:match.start()].encode())):
                     yield fault("shell/redirect", number, f"<{match[1]}> is read as a redirect")
     if root.has_error and not document:
         yield from _broken(root, text, fault)
@@ -62,6 +65,12 @@ def find(text: str, tree: Any, file: str, first_line: int, document: bool = Fals
 def _broken(root: Any, text: str, fault: Any) -> Iterator[Fault]:
     """A quote or bracket that is never closed; other errors may be the grammar's own."""
     last = text.count("\n")
+    missing = next((node for node in nodes(root, ")", "}", '"', "'", "fi", "done", "esac", "]]")
+                    if node.is_missing), None)
+    if missing is not None:
+        yield fault("shell/syntax", missing.parent.start_point[0],
+                    f"what opens here is not closed: {missing.type} is missing")
+        return
     for node in nodes(root, "ERROR"):
         first = node.text.decode("utf-8", "replace").strip().split("\n")[0]
         lines = node.end_point[0] - node.start_point[0]
@@ -87,18 +96,18 @@ def _hidden(seen: Iterable[Any]) -> set[int]:
     for node in seen:
         first, last = node.start_point[0], node.end_point[0]
         if node.type == "comment":
-            out.add(first)
-        elif node.type == "heredoc_body":
+            continue
+        if node.type == "heredoc_body":
             out.update(range(first, last + 1))
-        elif node.type != "command":
+        elif node.type not in ("command", "array"):
             out.update(range(first, last))
     return out
 
 
-def _quoted(line: str, at: int) -> bool:
-    """Whether a place of a line stands in quotes, as far as the line alone tells."""
-    before = line[:at]
-    return before.count("'") % 2 == 1 or before.count('"') % 2 == 1
+def _inside(quoted: Iterable[Any], line: int, column: int) -> bool:
+    """Whether a place of the text stands in quotes, a comment or a heredoc."""
+    return any(tuple(node.start_point) <= (line, column) < tuple(node.end_point)
+               for node in quoted)
 
 
 def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[Fault]:
@@ -106,14 +115,18 @@ def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[F
         following = lines[number + 1] if number + 1 < len(lines) else ""
         if number in hidden:
             continue
+        if _after_backslash(line) and following.strip():
+            yield fault("shell/continuation-comment", number,
+                        "a comment stands after the backslash: the command ends here")
+            continue
+        if _swallowed(line) and _FLAG.match(following.lstrip()):
+            yield fault("shell/continuation-comment", number,
+                        "the comment swallows the backslash: the command ends here")
+            continue
         if re.search(r"\S\s*\\[ \t]+$", line) and not line.lstrip().startswith("#"):
             if following.strip():
                 yield fault("shell/continuation-spaced", number,
                             "spaces stand after the backslash: the command ends here")
-            continue
-        if re.search(r"\s\\[ \t]+#", line) and following.strip():
-            yield fault("shell/continuation-comment", number,
-                        "a comment stands after the backslash: the command ends here")
             continue
         if not line.rstrip().endswith("\\") or line.rstrip().endswith("\\\\") \
                 or line.lstrip().startswith("#"):
@@ -129,6 +142,18 @@ def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[F
             yield fault("shell/continuation-end", number, "a backslash at the end of a command")
 
 
+def _after_backslash(line: str) -> bool:
+    """Whether a comment stands behind the backslash that should continue the line."""
+    return not line.lstrip().startswith("#") and re.search(r"\s\\[ \t]+#", line) is not None
+
+
+def _swallowed(line: str) -> bool:
+    """Whether the backslash at the end of a line stands in its comment."""
+    return line.rstrip().endswith("\\") and not line.lstrip().startswith("#") \
+        and re.search(r"\s#\s", line) is not None and line.count("'") % 2 == 0 \
+        and line.count('"') % 2 == 0
+
+
 def _command(node: Any, lines: list[str], fault: Any) -> Iterator[Fault]:
     named = next((child for child in node.children if child.type == "command_name"), None)
     if named is None:
@@ -141,8 +166,23 @@ def _command(node: Any, lines: list[str], fault: Any) -> Iterator[Fault]:
                 and not re.search(r"\\[ \t]+#", before):
             yield fault("shell/continuation-lost", line - 1,
                         f"the line ends without a backslash, and the next begins with {name[:40]}")
+    yield from _typography(node.children[1:], fault)
     previous = ""
     for child in node.children[1:]:
+        word = child.text.decode("utf-8", "replace")
+        flag, equals, value = word.partition("=")
+        if _JSON_FLAG.match(previous) and word.startswith("{") and '"' in word:
+            yield fault("shell/json-unquoted", child.start_point[0],
+                        f"the JSON of {previous} has no quotes around it")
+        elif equals and _JSON_FLAG.match(flag) and value.startswith("{") and '"' in value:
+            yield fault("shell/json-unquoted", child.start_point[0],
+                        f"the JSON of {flag} has no quotes around it")
+        previous = word
+
+
+def _typography(words: Iterable[Any], fault: Any) -> Iterator[Fault]:
+    """Dashes and quotes that a word processor made."""
+    for child in words:
         word = child.text.decode("utf-8", "replace")
         if word[:1] in _DASHES:
             yield fault("shell/dash", child.start_point[0],
@@ -150,7 +190,3 @@ def _command(node: Any, lines: list[str], fault: Any) -> Iterator[Fault]:
         elif word[:1] in _QUOTES:
             yield fault("shell/dash", child.start_point[0],
                         f"{word[:30]} begins with a typographic quote")
-        if _JSON_FLAG.match(previous) and word.startswith("{") and '"' in word:
-            yield fault("shell/json-unquoted", child.start_point[0],
-                        f"the JSON of {previous} has no quotes around it")
-        previous = word

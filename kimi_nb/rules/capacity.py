@@ -170,7 +170,7 @@ def slurm_memory(d: Deployment) -> Iterator[Problem]:
             offload = server.number("kv-offloading-size") or 0
             need = offload + 8 * (server.tp or 1)
             if mem < need:
-                yield Problem(one.spot, f"--mem={one.options['mem']}, the engine takes about "
+                yield Problem(one.of("mem"), f"--mem={one.options['mem']}, the engine takes about "
                               f"{need:.0f} GiB of host memory: {offload:.0f} for offloaded cache, "
                               f"8 for each of {server.tp} ranks")
 
@@ -189,7 +189,7 @@ def slurm_devices(d: Deployment) -> Iterator[Problem]:
                                       "singularity", "ray", "bash", "python", "python3", "sh")
             for name in one.programs)
         if asked and clients and not busy:
-            yield Problem(one.spot, f"--{asked}={one.options[asked]} for a job that only runs "
+            yield Problem(one.of(asked), f"--{asked}={one.options[asked]} for a job that only runs "
                           f"{clients[0].kind}")
 
 
@@ -223,4 +223,6 @@ def weights_disk(d: Deployment) -> Iterator[Problem]:
                    ("HF_HUB_CACHE", server.env.get("HF_HUB_CACHE", ""))]
         for what, folder in folders:
             if any(folder == base or folder.startswith(base + "/") for base in _TEMPORARY):
-                yield Problem(server.spot, f"{size} in {folder} ({what})")
+                spot = (server.env_at(what) if what.isupper() else server.of(what)
+                        if what != "model" else server.spot)
+                yield Problem(spot, f"{size} in {folder} ({what})")

@@ -172,8 +172,9 @@ def lm_eval_settings(d: Deployment) -> Iterator[Problem]:
     for client in d.clients:
         if client.kind != "lm_eval":
             continue
-        missing = [name for name in ("--num_fewshot", "--apply_chat_template")
-                   if not any(word.startswith(name) for word in client.argv)]
+        missing = [name for name, short in (("--num_fewshot", "-f"), ("--apply_chat_template", ""))
+                   if not any(word.startswith(name) or (short and word == short)
+                              for word in client.argv)]
         if missing:
             yield Problem(client.spot, f"lm_eval without {' and '.join(missing)}")
 

@@ -75,6 +75,7 @@ def is_json(d: Deployment) -> Iterator[Problem]:
                 what, fix = why_not_json(value.text)
                 shown = value.text.replace("\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", "<") \
                     .replace("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", ">")
+                shown = " ".join(shown.split())
                 yield Problem(server.at(given.index), f"{given.spelt}: {what}: {shown[:80]}", fix)
 
 

@@ -34,7 +34,9 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
     known = [name[2:] for name in catalog.tables("vllm")["serve"]]
     for server, _ in d.profiles():
         for given in server.given:
-            if given.fault != arguments.UNKNOWN or listed(given.name) or "$" in given.spelt:
+            single = given.spelt.startswith("-") and not given.spelt.startswith("--")
+            if given.fault != arguments.UNKNOWN or "$" in given.spelt or (
+                    listed(given.name) and not single):
                 continue
             word = given.name.replace("\N{EN DASH}", "-").replace("\N{EM DASH}", "-").strip("-")
             near = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
@@ -59,7 +61,7 @@ def flag_not_removed(d: Deployment) -> Iterator[Problem]:
     """A flag that a newer version dropped is refused like a misspelt one."""
     for server, _ in d.profiles():
         for given in server.given:
-            span = listed(given.name) if given.fault == arguments.UNKNOWN else None
+            span = _span(given)
             if span and catalog.older(span[1], d.engine):
                 instead = _instead(given.name)
                 yield Problem(server.at(given.index),
@@ -75,11 +77,18 @@ def flag_not_newer(d: Deployment) -> Iterator[Problem]:
     """A flag of a later version is refused like a misspelt one."""
     for server, _ in d.profiles():
         for given in server.given:
-            span = listed(given.name) if given.fault == arguments.UNKNOWN else None
+            span = _span(given)
             if span and not catalog.older(span[1], d.engine):
                 yield Problem(server.at(given.index),
                               f"{given.spelt} needs vLLM {span[0]} or newer, this is {_speaks(d)}",
                               "", "" if d.engine_known else WARNING)
+
+
+def _span(given: arguments.Given) -> tuple[str, str] | None:
+    """The versions that know a flag which this one does not."""
+    if given.fault != arguments.UNKNOWN or not given.spelt.startswith("--"):
+        return None
+    return listed(given.name)
 
 
 def _speaks(d: Deployment) -> str:
@@ -201,8 +210,9 @@ def flag_once(d: Deployment) -> Iterator[Problem]:
                 continue  # a list that each use adds to, such as --middleware
             other = seen.setdefault(given.name, given)
             if other is not given:
-                values = (f"{other.text} and {given.text}" if other.text != given.text
-                          else f"{given.text or 'on'} both times")
+                first, second = (one.text or ("off" if one.off else "on")
+                                 for one in (other, given))
+                values = f"{first} and {second}" if first != second else f"{first} both times"
                 yield Problem(server.at(given.index), f"--{given.name} is given twice: {values}")
 
 
@@ -260,13 +270,15 @@ def capture_sizes(d: Deployment) -> Iterator[Problem]:
     """A batch past the largest size runs without a graph, which is what a full server does; a
     size that no batch has costs memory and start time for nothing."""
     for server, _ in d.profiles():
-        sizes = server.table("compilation-config").get("cudagraph_capture_sizes")
+        own = server.flags.get("cudagraph-capture-sizes")
+        sizes = server.table("compilation-config").get("cudagraph_capture_sizes") or own
         seqs = server.number("max-num-seqs")
         if not isinstance(sizes, list) or not sizes or seqs is None \
                 or not all(isinstance(size, int) for size in sizes) \
                 or server.table("compilation-config").get("cudagraph_mode") == "NONE":
             continue
-        step, spot = server.draft + 1, server.of("compilation-config")
+        step = server.draft + 1
+        spot = server.of("cudagraph-capture-sizes" if sizes is own else "compilation-config")
         full = int(seqs) * step
         tokens = server.number("max-num-batched-tokens")
         full = min(full, int(tokens)) if tokens is not None and tokens >= seqs else full

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from kimi_nb.deployment import OWN, OWN_ENV, Deployment, Server, Spot
+from kimi_nb.arguments import Unread
+from kimi_nb.deployment import LOOPBACK, OWN, OWN_ENV, Deployment, Server, Spot
 from kimi_nb.findings import ERROR, WARNING
 from kimi_nb.rules import Problem, rule
 
@@ -24,7 +26,7 @@ def one_meeting_point(d: Deployment) -> Iterator[Problem]:
             for flag in ("data-parallel-address", "data-parallel-rpc-port", "data-parallel-size",
                          "tensor-parallel-size", "master-addr", "master-port", "nnodes"):
                 mine, theirs = server.flags.get(flag), first.flags.get(flag)
-                if mine != theirs:
+                if mine != theirs and not _hidden(mine, theirs):
                     yield Problem(server.of(flag), f"--{flag} is {_said(mine)}, and "
                                   f"{_said(theirs)} for {first.spot.name} of the same group")
     if d.plan is None:
@@ -41,12 +43,46 @@ def _split_groups(d: Deployment) -> Iterator[Problem]:
         for other in groups[i + 1:]:
             one, two = group[0], other[0]
             mine, theirs = _ranks(group), _ranks(other)
-            if one.dp == two.dp and one.role == two.role and one.model == two.model \
-                    and not mine & theirs and len(mine | theirs) == one.dp \
-                    and one.node != two.node:
-                yield Problem(two.of("data-parallel-address"),
+            if one.node == two.node or one.role != two.role or one.model != two.model \
+                    or mine & theirs:
+                continue
+            same = _meets(one) == _meets(two)
+            if one.dp == two.dp and len(mine | theirs) == one.dp and not same:
+                flag = "address" if one.text("data-parallel-address") != two.text(
+                    "data-parallel-address") else "rpc-port"
+                yield Problem(two.of(f"data-parallel-{flag}"),
                               f"meets at {_meets(two)}, while {one.spot.name}, which holds the "
                               f"other ranks of dp {one.dp}, meets at {_meets(one)}")
+            elif one.dp != two.dp and same:
+                yield Problem(two.of("data-parallel-size"), f"--data-parallel-size is {two.dp}, "
+                              f"and {one.dp} for {one.spot.name}, which meets at the same address")
+    yield from _split_engines(d)
+
+
+def _split_engines(d: Deployment) -> Iterator[Problem]:
+    """Nodes that would be one engine or one group, but do not say where they meet."""
+    heads = [server for server in d.servers if server.certain and server.number("nnodes")]
+    for i, one in enumerate(heads):
+        for two in heads[i + 1:]:
+            if one.group != two.group and one.node != two.node and one.model == two.model \
+                    and one.number("nnodes") == two.number("nnodes") \
+                    and one.number("node-rank") != two.number("node-rank") \
+                    and not _hidden(one.group, two.group):
+                yield Problem(two.of("master-addr"), f"meets at {two.text('master-addr')}, "
+                              f"{one.spot.name} of the same engine at {one.text('master-addr')}")
+    for server in d.servers:
+        if server.group is None and server.certain and server.dp and server.dp > 1 \
+                and "data-parallel-start-rank" in server.flags and server.headless:
+            head = next((one for one in d.servers if one.dp == server.dp
+                         and one.text("data-parallel-address")), None)
+            where = f"; {head.spot.name} of dp {head.dp} meets at {_meets(head)}" if head else ""
+            yield Problem(server.spot, "is a follower and says no --data-parallel-address: it "
+                          f"waits at its own{where}")
+
+
+def _hidden(*values: Any) -> bool:
+    """Whether a shell variable hides one of the values."""
+    return any(isinstance(value, Unread) or "$" in str(value) for value in values)
 
 
 def _ranks(group: tuple[Server, ...]) -> set[int]:
@@ -55,7 +91,8 @@ def _ranks(group: tuple[Server, ...]) -> set[int]:
 
 
 def _meets(server: Server) -> str:
-    return f"{server.text('data-parallel-address')}:{server.rpc_port}"
+    port = server.rpc_port if server.rpc_port is not None else "no port given"
+    return f"{server.text('data-parallel-address')}:{port}"
 
 
 def _said(value: Any) -> str:
@@ -75,14 +112,27 @@ def settings_alike(d: Deployment) -> Iterator[Problem]:
         for server in _different(group):
             for flag in sorted({*server.flags, *first.flags} - OWN):
                 mine, theirs = server.flags.get(flag), first.flags.get(flag)
+                if _hidden(mine, theirs) or (flag in _API and (
+                        server.headless or first.headless)):
+                    continue
                 if mine != theirs and flag not in ("data-parallel-rpc-port", "master-addr",
                                                    "data-parallel-size", "tensor-parallel-size",
                                                    "master-port", "nnodes"):
                     yield Problem(server.of(flag), f"--{flag} is {_said(mine)}, and "
                                   f"{_said(theirs)} for {first.spot.name} of the same group")
-            if server.model != first.model:
+            if server.model.rstrip("/").rpartition("/")[2] != first.model.rstrip(
+                    "/").rpartition("/")[2] and not _hidden(server.model, first.model):
                 yield Problem(server.spot, f"serves {server.model}, and {first.spot.name} of the "
                               f"same group {first.model}")
+
+
+# Flags that mean nothing, or something of the node's own, where there is no API.
+_API = frozenset({
+    "served-model-name", "tool-call-parser", "reasoning-parser", "enable-auto-tool-choice",
+    "api-key", "uvicorn-log-level", "disable-log-stats", "enable-log-requests",
+    "disable-log-requests", "chat-template", "download-dir", "allowed-origins",
+    "allowed-local-media-path", "allowed-media-domains", "middleware", "ssl-keyfile",
+    "ssl-certfile", "root-path", "enable-prompt-tokens-details", "default-chat-template-kwargs"})
 
 
 def _different(group: tuple[Server, ...]) -> Iterator[Server]:
@@ -111,13 +161,16 @@ def env_alike(d: Deployment) -> Iterator[Problem]:
                 continue
             for name in sorted({*server.env, *first.env} - OWN_ENV):
                 mine, theirs = server.env.get(name), first.env.get(name)
-                if mine != theirs and _ours(name):
-                    yield Problem(server.spot, f"{name} is {_said(mine)}, and {_said(theirs)} for "
+                if mine != theirs and _ours(name) and not _hidden(mine, theirs):
+                    yield Problem(server.env_at(name), f"{name} is {_said(mine)}, and {_said(theirs)} for "
                                   f"{first.spot.name} of the same group")
 
 
 def _ours(name: str) -> bool:
     """Whether a variable is the engine's or its libraries', not the shell's."""
+    if name in ("NCCL_IB_HCA", "NCCL_DEBUG", "VLLM_API_KEY", "UCX_NET_DEVICES", "NCCL_IB_GID_INDEX",
+                "ASCEND_HOME_PATH") or re.search(r"LOG|CACHE|PATH|PROFILE|_DIR|_ROOT", name):
+        return False  # each node's own
     return name.startswith(("VLLM_", "HCCL_", "NCCL_", "ASCEND_", "PYTORCH_", "TASK_QUEUE",
                             "OMP_", "UCX_", "MOONCAKE_"))
 
@@ -222,6 +275,13 @@ def both_roles(d: Deployment) -> Iterator[Problem]:
     """Decode engines without prefill have nothing to fetch; prefill engines without decode answer
     one token."""
     have = {server.role for server in d.servers}
+    for proxy in d.proxies:
+        for role, other in (("prefill", "decode"), ("decode", "prefill")):
+            listed = [worker for worker in proxy.workers if worker[0] == role]
+            if listed and role not in have and other in have and len(d.at_role(other)) > sum(
+                    worker[0] == other for worker in proxy.workers):
+                yield Problem(proxy.spot, f"lists {len(listed)} {role} engines, and all engines "
+                              f"here are {other} (kv_role)")
     if d.complete and len(have & {"prefill", "decode"}) == 1:
         only = next(iter(have & {"prefill", "decode"}))
         server = d.at_role(only)[0]
@@ -254,10 +314,13 @@ def proxy_is_ranks(d: Deployment) -> Iterator[Problem]:
     for proxy in d.proxies:
         for role in ("prefill", "decode", "mixed"):
             listed = [(host, port) for kind, host, port in proxy.workers if kind == role]
-            servers = [server for server in d.at_role(role) if server.http_port is not None]
-            if not listed or not servers or any(
-                    not server.address or server.everywhere or not server.certain
-                    for server in servers) or any(port is None for _, port in listed):
+            # kv_both engines are what the proxy makes of them.
+            servers = [server for server in d.at_role(role) or d.at_role("mixed")
+                       if server.http_port is not None]
+            if not listed or not servers or not d.at_role(role) or any(
+                    not _numeric(server.address) or server.everywhere or not server.certain
+                    for server in servers) or any(
+                        port is None or not _numeric(host) for host, port in listed):
                 yield from _counts(proxy.spot, role, listed, servers, d)
                 continue
             real = {(server.address, server.http_port) for server in servers}
@@ -269,6 +332,11 @@ def proxy_is_ranks(d: Deployment) -> Iterator[Problem]:
             for pair in (pair for pair, count in Counter(listed).items() if count > 1):
                 yield Problem(proxy.spot, f"lists {role} {pair[0]}:{pair[1]} twice", "",
                               WARNING)
+
+
+def _numeric(host: str) -> bool:
+    """Whether a host is an address that another node would write in the same way."""
+    return bool(re.fullmatch(r"[0-9.]+|\[?[0-9a-fA-F:]+\]?", host)) and host not in LOOPBACK
 
 
 def _counts(spot: Spot, role: str, listed: list[Any], servers: list[Server],

@@ -76,7 +76,7 @@ def container_name(d: Deployment) -> Iterator[Problem]:
         if not _calls(one.argv, "docker") or "ps" not in one.argv[:3]:
             continue
         for word in one.argv:
-            match = re.fullmatch(r"name=([\w.-]+)", word)
+            match = re.fullmatch(r"(?:--filter=)?name=([\w.-]+)", word)
             if match and not any(match[1] in name for name in names):
                 yield Problem(one.spot, f"docker ps looks for {match[1]}, the container is called "
                               f"{', '.join(sorted(names))}")
@@ -88,6 +88,7 @@ def sysctl_writes(d: Deployment) -> Iterator[Problem]:
     """Some versions of sysctl take NAME=VALUE without -w, others print an error: the setting then
     is not made."""
     for one in d.programs:
-        if _calls(one.argv, "sysctl") and "-w" not in one.argv and "--write" not in one.argv \
+        if _calls(one.argv, "sysctl") and "--write" not in one.argv and not any(
+                re.fullmatch(r"-[a-z]*w[a-z]*", word) for word in one.argv) \
                 and any("=" in word for word in one.argv[1:]):
             yield Problem(one.spot, f"{' '.join(one.argv)[:80]} lacks -w")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kimi_nb.arguments import Unread
 from kimi_nb.deployment import LOOPBACK, Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.rules import Problem, rule
@@ -34,13 +35,15 @@ def local_media(d: Deployment) -> Iterator[Problem]:
 def open_api(d: Deployment) -> Iterator[Problem]:
     """Whoever reaches any interface of the node uses the model and reads its metrics."""
     for server, _ in d.profiles():
-        if server.headless or server.flags.get("api-key") or server.env.get("VLLM_API_KEY"):
+        if server.headless or server.flags.get("api-key") or server.env.get("VLLM_API_KEY") \
+                or isinstance(server.flags.get("host"), Unread):
             continue
         if d.plan is not None and d.plan.secrets:
             continue
         inside = any(one.runs_engine and one.spot.file == server.spot.file
                      and one.spot.name in (server.spot.name, f"container on {server.node}")
-                     for one in d.boxes)
+                     and not set(one.options.get("--net", ()) + one.options.get("--network", ()))
+                     & {"host"} for one in d.boxes)
         if server.everywhere and not (inside or (d.plan is not None and d.boxes)):
             how = f"--host {server.text('host')}" if server.flags.get("host") else "no --host"
             yield Problem(server.of("host"), f"{how} and no API key: it listens on every "
@@ -53,7 +56,9 @@ def open_api(d: Deployment) -> Iterator[Problem]:
 def published(d: Deployment) -> Iterator[Problem]:
     """Docker opens a published port on every interface, before the rules of the firewall."""
     for one in d.boxes:
-        if not one.runs_engine or one.env.get("VLLM_API_KEY") or "--api-key" in one.argv:
+        if not one.runs_engine or one.env.get("VLLM_API_KEY") or any(
+                word.partition("=")[0] == "--api-key" for word in one.argv) \
+                or "VLLM_API_KEY" in one.passes:
             continue
         for text in one.published:
             parts = text.rsplit(":", 2)
@@ -104,6 +109,13 @@ def secret(d: Deployment) -> Iterator[Problem]:
             if "$" not in text and "Unread" not in text and text:
                 yield Problem(server.of("api-key"), "--api-key stands in the command (its value is "
                               "not shown): ps shows it to every user", "", WARNING)
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Whether a variable holds something that should stand nowhere."""
+    return bool(_SECRET_VALUE.search(value)) or (
+        bool(_SECRET_NAME.search(name)) and len(value) > 7 and "$" not in value
+        and not _placeholder(value))
 
 
 def _placeholder(value: str) -> bool:

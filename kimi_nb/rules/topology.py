@@ -40,7 +40,7 @@ def devices_fit(d: Deployment) -> Iterator[Problem]:
             if outside and (server.node, server.spot.file) not in launched and not d.launchers:
                 yield Problem(server.spot, f"devices {spans(outside)} do not exist: the node has "
                               f"{have} (0 to {have - 1})")
-        if None in (server.tp, server.pp, server.ranks):
+        if None in (server.tp, server.pp, server.ranks) or _spread(server):
             continue
         nodes = server.number("nnodes") or 1
         need = (server.ranks or 1) * (server.tp or 1) * (server.pp or 1) // int(nodes)
@@ -49,9 +49,15 @@ def devices_fit(d: Deployment) -> Iterator[Problem]:
             what = (f"the {limit} devices it sees" if server.devices is not None
                     else f"the {have} of the node")
             yield Problem(server.of("tensor-parallel-size"),
-                          f"{server.ranks} ranks x tp {server.tp}"
+                          f"{server.ranks} rank{'s' * (server.ranks != 1)} x tp {server.tp}"
                           + (f" x pp {server.pp}" if server.pp != 1 else "")
                           + f" need {need} devices, more than {what}")
+
+
+def _spread(server: Server) -> bool:
+    """Whether Ray may put the ranks of an engine on several nodes."""
+    return "ray" in (server.flags.get("distributed-executor-backend"),
+                     server.flags.get("data-parallel-backend"))
 
 
 @rule("topology/visible-devices", ERROR,
@@ -64,7 +70,8 @@ def devices_seen(d: Deployment) -> Iterator[Problem]:
     if d.devices_per_node is not None:
         return  # topology/devices says it, with the node's own number
     for server in d.servers:
-        if server.devices is None or None in (server.tp, server.pp, server.ranks):
+        if server.devices is None or None in (server.tp, server.pp, server.ranks) \
+                or _spread(server):
             continue
         need = (server.tp or 1) * (server.pp or 1) * (server.ranks or 1)
         need //= int(server.number("nnodes") or 1)
@@ -85,8 +92,10 @@ def one_owner(d: Deployment) -> Iterator[Problem]:
             for device in server.devices or ():
                 other = owner.setdefault(device, server)
                 if other is not server:
+                    share = sum(one.number("gpu-memory-utilization") or 0.9
+                                for one in (server, other))
                     yield Problem(server.spot, f"device {device} of {node} also belongs to "
-                                  f"{other.spot.name}")
+                                  f"{other.spot.name}", "", WARNING if share <= 1 else "")
                     break
 
 
@@ -122,6 +131,7 @@ def ranks_once(d: Deployment) -> Iterator[Problem]:
     """A missing rank keeps the whole group waiting; a rank started twice is refused or breaks
     the rendezvous of the first."""
     for group in d.groups():
+        yield from _node_ranks(group)
         first = group[0]
         if first.dp is None or first.dp == 1 or first.group is None \
                 or any(server.rank is None or server.ranks is None for server in group):
@@ -136,12 +146,29 @@ def ranks_once(d: Deployment) -> Iterator[Problem]:
                     break
         missing = [rank for rank in range(first.dp) if rank not in seen]
         if missing and (d.complete or len(group) > 1):
-            yield Problem(first.spot, f"ranks {spans(missing)} of {first.dp} are started by nobody "
-                          "here")
+            yield Problem(first.spot, f"rank{'s' * (len(missing) > 1)} {spans(missing)} of "
+                          f"{first.dp} started by nobody here")
         elif missing:
             yield Problem(first.spot, f"ranks {spans(missing)} of {first.dp} are not among these "
                           "files", "Name the files of the other nodes too, and they are checked "
                           "against each other.", NOTE)
+
+
+def _node_ranks(group: tuple[Server, ...]) -> Iterator[Problem]:
+    """Nodes that together run one engine have a number each."""
+    seen: dict[float, Server] = {}
+    for server in group:
+        nodes, rank = server.number("nnodes"), server.number("node-rank") or 0
+        if nodes is None or nodes < 2 or "node-rank" in server.flags and server.number(
+                "node-rank") is None:
+            continue
+        if rank >= nodes:
+            yield Problem(server.of("node-rank"), f"--node-rank {rank:g} does not exist: "
+                          f"--nnodes {nodes:g} has 0 to {nodes - 1:g}")
+        other = seen.setdefault(rank, server)
+        if other is not server and server.certain:
+            yield Problem(server.of("node-rank"), f"--node-rank {rank:g} is also that of "
+                          f"{other.spot.name}")
 
 
 @rule("topology/ports", ERROR, "Each port of a node is listened at once.",
@@ -153,16 +180,17 @@ def ports_once(d: Deployment) -> Iterator[Problem]:
     for server in d.servers:
         if server.node and server.address:
             homes.setdefault(server.address, server.node)
-    by_node: dict[str, dict[int, tuple[str, str]]] = defaultdict(dict)
+    by_node: dict[str, dict[int, tuple[str, str, object]]] = defaultdict(dict)
 
     def take(node: str, first: int | None, count: int, what: str, owner: str,
-             spot: Spot) -> Iterator[Problem]:
+             spot: Spot, key: object) -> Iterator[Problem]:
         if first is None:
             return
         taken = by_node[node]
+        mine = (what, owner, key)
         for port in range(first, first + max(count, 1)):
-            other = taken.setdefault(port, (what, owner))
-            if other != (what, owner):
+            other = taken.setdefault(port, mine)
+            if other is not mine:
                 yield Problem(spot, f"port {port} of {node} is taken twice: {what} of {owner}, "
                               f"and {other[0]} of {other[1]}")
                 return
@@ -171,20 +199,22 @@ def ports_once(d: Deployment) -> Iterator[Problem]:
     for node, servers in together(d).items():
         for server in servers:
             name, tp = server.spot.name, server.tp or 1
-            yield from take(node, server.http_port, 1, "HTTP", name, server.spot)
+            yield from take(node, server.http_port, 1, "HTTP", name, server.spot, server)
             yield from take(node, server.kv_port, tp * (server.ranks or 1), "KV cache", name,
-                            server.of("kv-transfer-config"))
-            yield from take(node, server.side_channel_port, 1, "side channel", name, server.spot)
+                            server.of("kv-transfer-config"), server)
+            yield from take(node, server.side_channel_port, 1, "side channel", name, server.spot,
+                            server)
             address = server.text("data-parallel-address") or ""
             home = homes.get(address, node if address in LOOPBACK else "")
             if server.rpc_port is not None and home and (home, str(server.group)) not in leaders:
                 leaders.add((home, str(server.group)))
                 yield from take(home, server.rpc_port, 1, "rank rendezvous",
-                                f"the group of {name}", server.of("data-parallel-rpc-port"))
+                                f"the group of {name}", server.of("data-parallel-rpc-port"),
+                                server.group)
     for proxy in d.proxies:
         node = proxy.node or homes.get(proxy.host, "")
         if node:
-            yield from take(node, proxy.port, 1, "front door", proxy.spot.name, proxy.spot)
+            yield from take(node, proxy.port, 1, "front door", proxy.spot.name, proxy.spot, proxy)
 
 
 @rule("topology/port-range", ERROR, "A port lies between 1 and 65535.",

@@ -304,3 +304,13 @@ def version_listed(d: Deployment) -> Iterator[Problem]:
     for fault in d.faults:
         if fault.rule == "truth/unknown-version":
             yield Problem(fault.spot, fault.message)
+
+
+@rule("truth/several-versions", WARNING, "The files of a deployment name one version.",
+      "Check each on its own, or name the version with --engine-version.", "the images' tags")
+def one_version(d: Deployment) -> Iterator[Problem]:
+    """Two versions in one group refuse each other; of two deployments only one is checked as what
+    it is."""
+    for fault in d.faults:
+        if fault.rule == "truth/several-versions":
+            yield Problem(fault.spot, fault.message)

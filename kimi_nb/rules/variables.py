@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from kimi_nb import catalog, params
-from kimi_nb.deployment import LOOPBACK, Deployment, Server
+from kimi_nb.deployment import LOOPBACK, Deployment, Server, Spot
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.rules import Problem, rule
 
@@ -68,7 +68,7 @@ def variable_exists(d: Deployment) -> Iterator[Problem]:
                               f"Did you mean {near[0]}?" if near else "")
             elif name not in others and name.startswith(("HCCL_", "NCCL_", "ASCEND_", "PYTORCH_",
                                                          "TASK_", "GLOO_")):
-                near = difflib.get_close_matches(name, others, n=1, cutoff=0.92)
+                near = difflib.get_close_matches(name, others, n=1, cutoff=0.88)
                 if near:
                     yield Problem(server.env_at(name), f"{name} is not known, {near[0]} is",
                                   f"Did you mean {near[0]}?")
@@ -188,11 +188,16 @@ def variable_not_default(d: Deployment) -> Iterator[Problem]:
     for server in d.environments():
         for name, text in server.env.items():
             found = catalog.active(table.get(name, []), d.engine.version)
-            if found and found.get("default") is not None and text == found["default"]:
+            if found and found.get("default") is not None and text == str(found["default"]):
                 yield Problem(server.env_at(name), f"{name}={text} is the default of {d.engine}")
 
 
 # In the role where it belongs ---------------------------------------------------------------
+
+
+def _told_at(server: Server, by: str) -> Spot:
+    """Where a feature was switched on."""
+    return server.of("additional-config") if by.startswith("--") else server.env_at(by)
 
 
 def _switched(d: Deployment, server: Server, variable: str, key: str) -> str:
@@ -213,7 +218,7 @@ def flashcomm_role(d: Deployment) -> Iterator[Problem]:
     for server in d.environments():
         by = _switched(d, server, "VLLM_ASCEND_ENABLE_FLASHCOMM1", "enable_flashcomm1")
         if by and server.role == "decode":
-            yield Problem(server.env_at(by), f"{by} on decode")
+            yield Problem(_told_at(server, by), f"{by} on decode")
 
 
 @rule("variables/role-mlapo", NOTE, "MLAPO is switched on where it acts: on decode.",
@@ -225,7 +230,7 @@ def mlapo_role(d: Deployment) -> Iterator[Problem]:
     for server in d.environments():
         by = _switched(d, server, "VLLM_ASCEND_ENABLE_MLAPO", "enable_mlapo")
         if by and server.role != "decode":
-            yield Problem(server.env_at(by), f"{by} on {server.role}: it acts for decode "
+            yield Problem(_told_at(server, by), f"{by} on {server.role}: it acts for decode "
                           "(kv_consumer) only",
                           "", WARNING if server.role == "prefill" else "")
 
@@ -238,7 +243,7 @@ def balance_role(d: Deployment) -> Iterator[Problem]:
     for server in d.environments():
         by = _switched(d, server, "VLLM_ASCEND_BALANCE_SCHEDULING", "enable_balance_scheduling")
         if by and server.role != "mixed":
-            yield Problem(server.env_at(by), f"{by} on {server.role}")
+            yield Problem(_told_at(server, by), f"{by} on {server.role}")
 
 
 @rule("variables/role-recompute", NOTE, "The recompute scheduler runs on decode.",
