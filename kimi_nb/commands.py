@@ -18,10 +18,11 @@ from kimi_nb.deployment import Batch, Box, Client, Launcher, Proxy, Spot
 
 _PROXY = re.compile(r"(load_balance_proxy|toy_proxy|disagg_proxy|proxy_server).*\.py")
 # Options of docker run that take no value; every other one does.
-_SWITCHES = frozenset((
-    "-d --detach -i --interactive -t --tty -it -ti -dit -itd -id -di -td -dt --rm --privileged "
-    "--init --no-healthcheck --oom-kill-disable --read-only -P --publish-all --sig-proxy -q "
-    "--quiet --disable-content-trust --replace --tls-verify").split())
+_SWITCHES = frozenset([
+    "-d", "--detach", "-i", "--interactive", "-t", "--tty", "-it", "-ti", "-dit", "-itd", "-id",
+    "-di", "-td", "-dt", "--rm", "--privileged", "--init", "--no-healthcheck",
+    "--oom-kill-disable", "--read-only", "-P", "--publish-all", "--sig-proxy", "-q", "--quiet",
+    "--disable-content-trust", "--replace", "--tls-verify"])
 _ACCELERATORS = re.compile(r"/dev/(davinci[0-9]+|kfd|dri|nvidia[0-9]+)$")
 
 
@@ -126,9 +127,11 @@ def split_url(url: str) -> tuple[str | None, int | None, str]:
     except ValueError:
         return None, None, ""
     try:
-        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        port = parts.port
     except ValueError:
         port = None
+    if port is None and not re.search(r"[$<{:]", parts.netloc):
+        port = {"http": 80, "https": 443}.get(parts.scheme)
     if host is None or re.search(r"[$<>{}]", url.split("://", 1)[1].split("/")[0].rpartition(":")[0]
                                  or host):
         host = None
@@ -154,10 +157,11 @@ def client(engine: catalog.Engine, words: Sequence[str], spot: Spot) -> Client |
     return None
 
 
-_CURL_VALUES = frozenset((
-    "-H --header -X --request -d --data --data-raw --data-binary --json -o --output -m "
-    "--max-time --connect-timeout -u --user -A --user-agent -e --referer -b --cookie -c -F "
-    "--form -T --retry --retry-delay -w --write-out -x --proxy --cacert -K --max-filesize").split())
+_CURL_VALUES = frozenset([
+    "-H", "--header", "-X", "--request", "-d", "--data", "--data-raw", "--data-binary",
+    "--json", "-o", "--output", "-m", "--max-time", "--connect-timeout", "-u", "--user", "-A",
+    "--user-agent", "-e", "--referer", "-b", "--cookie", "-c", "-F", "--form", "-T", "--retry",
+    "--retry-delay", "-w", "--write-out", "-x", "--proxy", "--cacert", "-K", "--max-filesize"])
 
 
 def _curl(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> Client | None:

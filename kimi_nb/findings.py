@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kimi_nb.memory import GIB, Fit
-from kimi_nb.show import Table
+from kimi_nb.show import Table, Text
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -97,6 +97,16 @@ class Findings:
         skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
         return f"{self.title}: {', '.join(counts)}. {asked} rules asked of {self.engine}{skipped}."
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many errors, warnings and notes."""
+        return {f"{kind}s": len(self.of(kind)) for kind in SEVERITIES}
+
+    def bars(self) -> Text:
+        """What one device of each kind of engine holds."""
+        text = "\n\n".join(map(str, self.memory))
+        return Text("Memory of one device, estimated", text or "not known for this model")
+
     def table(self) -> Table:
         """The findings as a table, errors first."""
         rows = tuple((found.severity, found.where, found.message, found.fix, found.rule)
@@ -116,8 +126,7 @@ class Findings:
 
     def as_dict(self) -> dict[str, Any]:
         """The findings as plain values."""
-        counts = {kind: len(self.of(kind)) for kind in SEVERITIES}
-        return {"title": self.title, "ok": self.ok, "engine": self.engine, "counts": counts,
+        return {"title": self.title, "ok": self.ok, "engine": self.engine, "counts": self.counts,
                 "rules": self.rules, "findings": [asdict(found) for found in self.findings],
                 "skipped": dict(self.skipped), "unread": list(self.unread),
                 "seen": dict(self.seen or {}), "memory": [bar.as_dict() for bar in self.memory]}

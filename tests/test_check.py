@@ -57,7 +57,7 @@ def same_after_rendering(plan) -> None:
 def test_our_own_plans_have_no_error(each_plan):
     found = each_plan.check()
     assert found.ok and found.memory
-    assert json.loads(json.dumps(found.as_dict()))["counts"]["error"] == 0
+    assert json.loads(json.dumps(found.as_dict()))["counts"]["errors"] == 0
 
 
 def test_rendering_then_linting_is_the_same_plan(each_plan):

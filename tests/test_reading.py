@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from kimi_nb import check, rules
 from kimi_nb.cli import main
-from kimi_nb.errors import ParameterError
 from kimi_nb.reading import assemble, bash, compose, markdown
 from kimi_nb.reading.files import Text
 
@@ -60,7 +58,7 @@ def script(draw) -> str:
         elif kind == "if":
             lines += [f"if [ 1 = 1 ]; then {name}=same; else {name}=same; fi"]
         elif kind == "function":
-            lines += [f"f() {{ probe in \"$1\" \"$2\"; }}", f"f '{value}' two"]
+            lines += ["f() { probe in \"$1\" \"$2\"; }", f"f '{value}' two"]
         elif kind == "prefix":
             lines.append(f"{name}=only probe \"${other}\"")
         elif kind == "heredoc":

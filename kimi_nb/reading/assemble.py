@@ -99,6 +99,8 @@ def of_texts(texts: Sequence[files.Text], engine: str = "", version: str = "",
         if again is not None:  # the image's name came together from variables
             return of_texts(texts, engine, version, hardware, unread, again)
     model, weights = guess.model(found.servers)
+    # A document shows containers of several kinds of node.
+    documents = frozenset(text.name for text in texts if text.kind == "markdown")
     title = texts[0].name if len(texts) == 1 else f"{len(texts)} files"
     return Deployment(
         title=title, engine=speaks.engine, engine_known=speaks.known,
@@ -107,9 +109,8 @@ def of_texts(texts: Sequence[files.Text], engine: str = "", version: str = "",
         batches=tuple(found.batches), programs=tuple(found.programs),
         faults=tuple(found.faults), model=model, weights=weights, hardware=hardware,
         devices_per_node=hardware.devices.count if hardware else guess.devices(
-            found.boxes, found.batches),
-        unread=tuple(found.unread), documents=frozenset(
-            text.name for text in texts if text.kind == "markdown"))
+            [box for box in found.boxes if box.spot.file not in documents], found.batches),
+        unread=tuple(found.unread), documents=documents)
 
 
 def _sources(texts: Sequence[files.Text], found: _Found
@@ -248,7 +249,9 @@ class _Assembler:
         over = False
         for command in script.commands:
             # What starts after a kill or a wait may run without what was started before.
-            over = over or os.path.basename(command.argv[0]) in _ENDS
+            over = over or os.path.basename(command.argv[0]) in _ENDS or (
+                command.argv[:1] in (("docker",), ("podman",))
+                and command.argv[1:2] in (("rm",), ("stop",), ("kill",)))
             certain = command.certain and not over and not source.document
             self._one(source, replace(command, certain=certain), node, count <= 1, depth)
 
@@ -312,7 +315,7 @@ class _Assembler:
         if not box.argv:
             return
         words = command.words[len(command.words) - len(box.argv):]
-        lines = {name: command.line for name in box.env}
+        lines = dict.fromkeys(box.env, command.line)
         inside = replace(command, words=tuple(words), env=box.env, env_lines=lines)
         self._inside(source, inside, box, spot, home, alone, depth)
 

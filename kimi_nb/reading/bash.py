@@ -409,13 +409,13 @@ class _Reader:
             elif child.is_named and not seen_then:
                 self._condition(child)
             elif child.type in ("elif_clause", "else_clause"):
-                branches.append([part for part in child.named_children])
+                branches.append(list(child.named_children))
             elif child.is_named and seen_then:
                 branches[0].append(child)
         self._branches(branches, whole=any(child.type == "else_clause" for child in node.children))
 
     def on_case_statement(self, node: Any, background: bool) -> None:
-        branches = [[part for part in child.named_children[1:]] for child in node.children
+        branches = [list(child.named_children[1:]) for child in node.children
                     if child.type == "case_item"]
         self._branches(branches, whole=False)
 
@@ -716,7 +716,7 @@ class _Reader:
 
     def _arithmetic(self, node: Any) -> int | None:
         """``$((...))`` of whole numbers and known variables."""
-        inner = [child for child in node.named_children]
+        inner = list(node.named_children)
         return self._sum(inner[0]) if len(inner) == 1 else None
 
     def _sum(self, node: Any, depth: int = 0) -> int | None:

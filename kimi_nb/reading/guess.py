@@ -17,7 +17,8 @@ from kimi_nb.reading.files import Text
 
 _ASCEND = re.compile(r"vllm-ascend|ASCEND_|davinci\d|HCCL_|--quantization[ =]ascend|npu-smi|"
                      r"VLLM_ASCEND")
-_IMAGE = re.compile(r"(?<![\w./-])[\w./-]{0,200}\b(vllm-ascend|vllm-openai(?:-rocm)?)(?:[:@][\w.${}|-]+)")
+_IMAGE = re.compile(r"(?<![\w./-])[\w./-]{0,200}\b(vllm-ascend|vllm-openai(?:-rocm)?)"
+                    r"(?:[:@][\w.${}|-]+)")
 _PIP = re.compile(r"\b(vllm|vllm-ascend)==([0-9][\w.]*)")
 
 

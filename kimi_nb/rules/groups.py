@@ -72,7 +72,8 @@ def _split_engines(d: Deployment) -> Iterator[Problem]:
                               f"{one.spot.name} of the same engine at {one.text('master-addr')}")
     for server in d.servers:
         if server.group is None and server.certain and server.dp and server.dp > 1 \
-                and "data-parallel-start-rank" in server.flags and server.headless:
+                and "data-parallel-start-rank" in server.flags and server.headless \
+                and "data-parallel-address" not in server.flags:
             head = next((one for one in d.servers if one.dp == server.dp
                          and one.text("data-parallel-address")), None)
             where = f"; {head.spot.name} of dp {head.dp} meets at {_meets(head)}" if head else ""
@@ -155,15 +156,15 @@ def env_alike(d: Deployment) -> Iterator[Problem]:
         first = group[0]
         base = {name: text for name, text in first.env.items() if name not in OWN_ENV}
         for server in group[1:]:
-            if server.env is first.env or all(server.env.get(name) == text
+            if server.env is first.env or (all(server.env.get(name) == text
                                               for name, text in base.items()) \
-                    and len(server.env) == len(first.env):
+                    and len(server.env) == len(first.env)):
                 continue
             for name in sorted({*server.env, *first.env} - OWN_ENV):
                 mine, theirs = server.env.get(name), first.env.get(name)
                 if mine != theirs and _ours(name) and not _hidden(mine, theirs):
-                    yield Problem(server.env_at(name), f"{name} is {_said(mine)}, and {_said(theirs)} for "
-                                  f"{first.spot.name} of the same group")
+                    yield Problem(server.env_at(name), f"{name} is {_said(mine)}, and "
+                                  f"{_said(theirs)} for {first.spot.name} of the same group")
 
 
 def _ours(name: str) -> bool:

@@ -159,8 +159,8 @@ def _node_ranks(group: tuple[Server, ...]) -> Iterator[Problem]:
     seen: dict[float, Server] = {}
     for server in group:
         nodes, rank = server.number("nnodes"), server.number("node-rank") or 0
-        if nodes is None or nodes < 2 or "node-rank" in server.flags and server.number(
-                "node-rank") is None:
+        if nodes is None or nodes < 2 or ("node-rank" in server.flags and server.number(
+                "node-rank") is None):
             continue
         if rank >= nodes:
             yield Problem(server.of("node-rank"), f"--node-rank {rank:g} does not exist: "
