@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from kimi_nb.deployment import Deployment, Spot
 from kimi_nb.findings import ERROR, SEVERITIES, WARNING, Finding, Findings
 
-FAMILIES = ("topology", "groups", "engine", "configs", "variables", "capacity", "security",
-            "shell", "client", "programs", "truth")
+FAMILIES = ("topology", "groups", "disaggregation", "engine", "settings", "configs", "variables",
+            "features", "capacity", "security", "shell", "client", "programs", "truth", "claims")
 
 
 @dataclass(frozen=True)
