@@ -41,6 +41,7 @@ lab: venv
 bench: venv
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/large_plan.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/check.py
 	$(BIN)/python benchmarks/notebooks.py
 
 clean:

@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("list", help="what there is: model x hardware x layout",
                                   allow_abbrev=False)
+    listing.add_argument("--rules", action="store_true", help="the rules of kimi-nb check")
     listing.add_argument("--json", action="store_true", help="one JSON document on stdout")
     listing.set_defaults(call=_list)
 
@@ -117,8 +118,15 @@ def _choices(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from kimi_nb import recipes, tables
+    from kimi_nb import recipes, rules, tables
 
+    if args.rules:
+        known = list(rules.all_rules().values())
+        if args.json:
+            print(json.dumps([rules.as_dict(one) for one in known], indent=2))
+        else:
+            print(rules.table(known))
+        return 0
     rows, missing = recipes.listing(), recipes.missing()
     if args.json:
         print(json.dumps({"recipes": rows, "missing": missing}, indent=2))

@@ -157,8 +157,13 @@ class _Assembler:
         for source in list(self.sources):
             masked = quirks.masked(source.text)
             source.tree = bash.tree(masked)
-            self.found.faults += quirks.find(source.text, source.tree, source.file, source.line,
-                                             source.document)
+            faults = list(quirks.find(source.text, source.tree, source.file, source.line,
+                                      source.document))
+            self.found.faults += faults
+            if any(fault.rule.startswith("shell/continuation-") and not fault.rule.endswith("-end")
+                   for fault in faults):
+                masked = quirks.mended(masked, faults, source.line)
+                source.text, source.tree = masked, bash.tree(masked)
             script = bash.interpret(masked, source.file, source.line, root=source.tree,
                                     included=self._included(source))
             scripts.append((source, script))

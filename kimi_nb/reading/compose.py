@@ -5,22 +5,27 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import yaml
 
 from kimi_nb import params
 
-_DEFAULT = re.compile(r"\$\{(\w+):?-([^{}]+)\}")
+_FILL = re.compile(r"\$\$|\$\{(\w+):?-([^{}]+)\}")
+_BLOCK = ("|", ">")
+_MOST_BASES = 16
+_NULL = "tag:yaml.org,2002:null"
 
 
 @dataclass
 class Container:
     """One container: image, words that it runs, variables, what is handed in; line numbers of
-    the words count from 1 in the text."""
+    the words count from 1 in the text. ``passes`` are variables handed in by name, ``gpus`` what
+    ``--gpus`` would be told, ``certain`` whether it starts with the others."""
 
     name: str
     line: int
@@ -33,6 +38,15 @@ class Container:
     mounts: list[str] = field(default_factory=list)
     host_network: bool = False
     privileged: bool = False
+    devices: list[str] = field(default_factory=list)
+    gpus: list[str] = field(default_factory=list)
+    passes: list[str] = field(default_factory=list)
+    env_files: list[str] = field(default_factory=list)
+    certain: bool = True
+
+
+class _TooMuch(Exception):
+    """Aliases unfold into far more than was written."""
 
 
 def containers(text: str) -> tuple[list[Container], str]:
@@ -45,105 +59,309 @@ def containers(text: str) -> tuple[list[Container], str]:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
         return [], f"not YAML{where}"
-    out = []
-    for root in roots:
-        for name, node in _found(root):
-            out.append(_container(name, node))
+    reader = _Reader(text)
+    out: list[Container] = []
+    try:
+        for root in roots:
+            out.extend(reader.found(root))
+    except _TooMuch:
+        return out, "its aliases (&name, *name) unfold into far more than was written"
     return out, ""
 
 
-def _found(root: yaml.Node | None) -> Iterator[tuple[str, yaml.MappingNode]]:
-    """Mappings with an image and something to run, and the key they stand under."""
-    waiting: list[tuple[str, yaml.Node | None]] = [("", root)]
-    seen: set[int] = set()
-    while waiting:
-        name, node = waiting.pop(0)
-        if node is None or id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            keys = {key.value: value for key, value in node.value
-                    if isinstance(key, yaml.ScalarNode)}
-            if "image" in keys and isinstance(keys["image"], yaml.ScalarNode) and (
-                    keys.keys() & {"command", "args", "entrypoint"}):
-                named = keys.get("name")
-                yield (named.value if isinstance(named, yaml.ScalarNode) else name), node
+class _Reader:
+    """Containers of the nodes of one text. What is read is counted: aliases let a small text
+    ask for the same thing over and over."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.split("\n")
+        self.left = 300_000 + 4 * len(text)
+
+    def spend(self, steps: int = 1) -> None:
+        """Count what is read."""
+        self.left -= steps
+        if self.left < 0:
+            raise _TooMuch
+
+    # Nodes ----------------------------------------------------------------------------------
+
+    def items(self, node: yaml.Node | None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """Keys of a mapping with their nodes and values, ``<<`` laid below its own keys."""
+        out: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        waiting, seen = [node], set()
+        while waiting:
+            one = waiting.pop()
+            if not isinstance(one, yaml.MappingNode) or id(one) in seen:
                 continue
-            waiting += [(key.value, value) for key, value in node.value
-                        if isinstance(key, yaml.ScalarNode)]
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += [(name, item) for item in node.value]
+            seen.add(id(one))
+            self.spend(1 + len(one.value))
+            own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+            merged: list[yaml.Node] = []
+            for key, value in one.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    continue
+                if key.value == "<<":
+                    merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
+                else:
+                    own[key.value] = key, value
+            for name, pair in own.items():
+                out.setdefault(name, pair)
+            self.spend(len(merged))
+            waiting += reversed(merged)
+        return out
 
+    def each(self, node: yaml.Node | None) -> Sequence[yaml.Node]:
+        """The items of a list; a lone value is a list of one."""
+        found = node.value if isinstance(node, yaml.SequenceNode) else [] if node is None else [node]
+        self.spend(len(found))
+        return found
 
-def _container(name: str, node: yaml.MappingNode) -> Container:
-    out = Container(name, node.start_mark.line + 1, "")
-    kubernetes = False
-    for key, value in node.value:
-        word = key.value
+    def table(self, node: yaml.Node | None) -> dict[str, str]:
+        """The plain values of a mapping."""
+        return {name: text for name, (_, value) in self.items(node).items()
+                if (text := self.text(value)) is not None}
+
+    def text(self, node: yaml.Node | None) -> str | None:
+        """A plain value with defaults filled in; None for a list, a mapping or nothing."""
+        if not isinstance(node, yaml.ScalarNode) or node.tag == _NULL:
+            return None
+        self.spend(1 + len(node.value))
+        return _filled(node.value)
+
+    def below(self, node: yaml.Node | None, *path: str) -> yaml.Node | None:
+        """What stands under keys of keys."""
+        for key in path:
+            node = self.items(node).get(key, (None, None))[1]
+        return node
+
+    # Containers -----------------------------------------------------------------------------
+
+    def found(self, root: yaml.Node | None) -> Iterator[Container]:
+        """Mappings with an image and something to run, and the key they stand under."""
+        # (key, node, the key of what it stands in, its neighbours)
+        waiting: list[tuple[str, yaml.Node | None, str, dict[str, tuple[yaml.Node, yaml.Node]]]]
+        waiting = [("", root, "", {})]
+        seen: set[int] = set()
+        for name, node, parent, beside in waiting:  # grows as it goes
+            if node is None or id(node) in seen:
+                continue
+            seen.add(id(node))
+            if isinstance(node, yaml.SequenceNode):
+                waiting += [(name, item, parent, {}) for item in node.value]
+            if not isinstance(node, yaml.MappingNode):
+                continue
+            chain = [self.items(node)]
+            service = parent == "services"
+            if service:
+                chain += self.bases(chain[0], beside)
+            if _is_container(set().union(*chain), chain, service):
+                yield self.container(name, node, chain[::-1])
+                continue
+            waiting += [(key, value, name, chain[0]) for key, (_, value) in chain[0].items()
+                        # What compose leaves aside: texts to take over from.
+                        if node is not root or not key.startswith("x-")]
+
+    def bases(self, own: dict[str, tuple[yaml.Node, yaml.Node]],
+              beside: dict[str, tuple[yaml.Node, yaml.Node]]
+              ) -> list[dict[str, tuple[yaml.Node, yaml.Node]]]:
+        """What a service extends, the nearest first; those of other files are not read."""
+        out: list[dict[str, tuple[yaml.Node, yaml.Node]]] = []
+        seen: set[str] = set()
+        while "extends" in own and len(out) < _MOST_BASES:
+            value = own["extends"][1]
+            told = self.table(value)
+            name = self.text(value) or ("" if "file" in told else told.get("service", ""))
+            if name in seen or name not in beside:
+                break
+            seen.add(name)
+            own = self.items(beside[name][1])
+            out.append(own)
+        return out
+
+    def container(self, name: str, node: yaml.Node,
+                  chain: list[dict[str, tuple[yaml.Node, yaml.Node]]]) -> Container:
+        """A container from its keys, the ones it extends first."""
+        out = Container(name, node.start_mark.line + 1, "")
+        kubernetes = name in ("containers", "initContainers") or any("args" in one for one in chain)
+        for keys in chain:
+            for word, (_, value) in keys.items():
+                self.key(out, word, value, kubernetes)
+        if kubernetes:
+            # Inside a pod ports are published by a service, which is another document.
+            out.ports = []
+        return out
+
+    def key(self, out: Container, word: str, value: yaml.Node, kubernetes: bool) -> None:
+        """One key of a container."""
         if word == "image":
-            out.image = _filled(value.value)
-        elif word == "entrypoint":
-            out.entrypoint = _words(value)
-        elif word == "args":
-            out.command += _words(value)
-            kubernetes = True
-        elif word == "command":
-            out.command = _words(value) + out.command
+            out.image = self.text(value) or ""
+        elif word == "name" and kubernetes or word == "container_name":
+            out.name = self.text(value) or out.name
+        elif word == "entrypoint" or word == "command" and kubernetes:
+            out.entrypoint = self.words(value)
+        elif word in ("command", "args"):
+            out.command = self.words(value)
         elif word in ("environment", "env"):
-            _variables(value, out)
-        elif word == "ports" and isinstance(value, yaml.SequenceNode):
-            out.ports = [_filled(item.value) for item in value.value
-                         if isinstance(item, yaml.ScalarNode)]
-        elif word == "volumes" and isinstance(value, yaml.SequenceNode):
-            out.mounts = [_filled(item.value) for item in value.value
-                          if isinstance(item, yaml.ScalarNode)]
-        elif word == "volumeMounts" and isinstance(value, yaml.SequenceNode):
-            out.mounts = ["volume:volume" for _ in value.value]
-        elif word == "network_mode" and isinstance(value, yaml.ScalarNode):
-            out.host_network = value.value == "host"
-        elif word == "privileged" and isinstance(value, yaml.ScalarNode):
-            out.privileged = value.value.lower() == "true"
-    if kubernetes:
-        # Inside a pod ports are published by a service, which is another document.
-        out.ports = []
-    return out
+            self.variables(value, out)
+        elif word == "env_file":
+            out.env_files += [text for item in self.each(value)
+                              if (text := self.text(item) or self.table(item).get("path"))]
+        elif word == "envFrom":
+            out.env_files += [text for item in self.each(value)
+                              for _, inner in self.items(item).values()
+                              if (text := self.table(inner).get("name"))]
+        elif word == "ports":
+            out.ports += [text for item in self.each(value) if (text := self.port(item))]
+        elif word == "volumes":
+            out.mounts += [text for item in self.each(value)
+                           if (text := self.text(item) or _mount(self.table(item)))]
+        elif word == "volumeMounts":
+            out.mounts += [f"{told.get('name', 'volume')}:{told.get('mountPath', 'volume')}"
+                           for item in self.each(value) for told in [self.table(item)]]
+        elif word == "devices":
+            out.devices += [text for item in self.each(value)
+                            if (text := self.text(item) or self.table(item).get("source"))]
+        elif word == "gpus":
+            out.gpus += self.gpus(value)
+        elif word == "deploy":
+            out.gpus += self.gpus(self.below(value, "resources", "reservations", "devices"))
+        elif word == "network_mode":
+            out.host_network = self.text(value) == "host"
+        elif word == "privileged":
+            out.privileged = _true(self.text(value))
+        elif word == "securityContext":
+            out.privileged = _true(self.table(value).get("privileged"))
+        elif word == "profiles":
+            out.certain = False
+
+    def port(self, node: yaml.Node) -> str:
+        """A published port as ``docker run -p`` has it."""
+        told = self.table(node)
+        parts = [told.get("host_ip"), told.get("published"), told.get("target")]
+        return self.text(node) or ":".join(part for part in parts if part)
+
+    def gpus(self, node: yaml.Node | None) -> list[str]:
+        """GPUs of a service as ``docker run --gpus`` has them."""
+        out = []
+        for item in self.each(node):
+            keys = self.items(item)
+            told = self.table(item)
+            kinds = [self.text(one) for one in self.each(keys["capabilities"][1])] \
+                if "capabilities" in keys else ["gpu"]
+            numbers = [self.text(one) or "" for one in self.each(keys["device_ids"][1])] \
+                if "device_ids" in keys else []
+            if text := self.text(item):
+                out.append(text)
+            elif numbers:
+                out.append("device=" + ",".join(numbers))
+            elif keys and "gpu" in kinds:
+                out.append(told.get("count", "all"))
+        return out
+
+    def words(self, node: yaml.Node) -> list[tuple[str, int]]:
+        """The words of a command with their lines."""
+        if isinstance(node, yaml.SequenceNode):
+            return [(text, item.start_mark.line + 1 + (item.style in _BLOCK))
+                    for item in self.each(node) if (text := self.text(item)) is not None]
+        text = self.text(node)
+        if text is None:
+            return []
+        first = node.start_mark.line + 1
+        found = _split(text)
+        if node.style == "|":
+            return [(word, first + 1 + breaks) for word, breaks in found]
+        if node.end_mark.line > node.start_mark.line:
+            # Its lines were joined: they are found in what was written, where that splits alike.
+            written = _split(_filled(self.written(node)))
+            if len(written) == len(found):
+                found = [(word, breaks) for (word, _), (_, breaks) in zip(found, written,
+                                                                         strict=True)]
+                return [(word, first + breaks) for word, breaks in found]
+        return [(word, first + (node.style in _BLOCK)) for word, _ in found]
+
+    def written(self, node: yaml.Node) -> str:
+        """A plain value of several lines as it stands in the text, without its quotes."""
+        start, end = node.start_mark, node.end_mark
+        lines = self.lines[start.line:end.line + 1]
+        self.spend(len(lines))
+        quoted = node.style in ("'", '"')
+        lines[-1] = lines[-1][:max(end.column - quoted, 0)]
+        lines[0] = "" if node.style in _BLOCK else lines[0][start.column + quoted:]
+        return "\n".join(lines)
+
+    def variables(self, node: yaml.Node, out: Container) -> None:
+        """Variables of a mapping, of ``NAME=VALUE``, or of ``name:`` and ``value:``; a name alone
+        takes its value from outside."""
+        given: list[tuple[str | None, str | None, yaml.Node]] = []
+        if isinstance(node, yaml.MappingNode):
+            given = [(name, self.text(value), key)
+                     for name, (key, value) in self.items(node).items()]
+        else:
+            for item in self.each(node):
+                told = self.table(item)
+                if (text := self.text(item)) is not None:
+                    name, equals, value = text.partition("=")
+                    given.append((name, value if equals else None, item))
+                else:
+                    given.append((told.get("name"), told.get("value"), item))
+        for name, value, at in given:
+            if name and value is not None:
+                out.env[name] = value
+                out.env_lines[name] = at.start_mark.line + 1
+            elif name and name not in out.passes:
+                out.passes.append(name)
 
 
-def _words(node: yaml.Node) -> list[tuple[str, int]]:
-    line = node.start_mark.line + 1
-    if isinstance(node, yaml.SequenceNode):
-        return [(_filled(item.value), item.start_mark.line + 1) for item in node.value
-                if isinstance(item, yaml.ScalarNode)]
-    if not isinstance(node, yaml.ScalarNode):
-        return []
-    text = _filled(node.value)
+def _is_container(keys: set[str], chain: list[dict[str, tuple[yaml.Node, yaml.Node]]],
+                  service: bool) -> bool:
+    """Whether keys are those of a container that says what it runs."""
+    named = any(isinstance(one["image"][1], yaml.ScalarNode) for one in chain if "image" in one)
+    return (named or (service and "build" in keys)) \
+        and bool(keys & {"command", "args", "entrypoint"})
+
+
+def _split(text: str) -> list[tuple[str, int]]:
+    """Words as a shell splits them, each with the number of line breaks before it."""
+    # A backslash at the end of a line joins lines; shlex would make a word of it.
+    text = text.replace("\\\n", " \n")
+    stream = io.StringIO(text)
+    lexer = shlex.shlex(stream, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    out: list[tuple[str, int]] = []
+    breaks = at = 0
+    blank = re.compile(r"\s*")
     try:
-        return [(word, line) for word in shlex.split(text)]
-    except ValueError:
-        return [(word, line) for word in text.split()]
+        while True:
+            begin = blank.match(text, at).end()  # type: ignore[union-attr]
+            breaks += text.count("\n", at, begin)
+            word = lexer.get_token()
+            if word is None:
+                return out
+            out.append((word, breaks))
+            at = max(begin, stream.tell())
+            # The blank that ended the word was read with it.
+            breaks += text.count("\n", begin, at)
+    except ValueError:  # a quote that nothing closes
+        return [(word, number) for number, line in enumerate(text.split("\n"))
+                for word in line.split()]
 
 
-def _variables(node: yaml.Node, out: Container) -> None:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
-                out.env[key.value] = _filled(value.value)
-                out.env_lines[key.value] = key.start_mark.line + 1
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            if isinstance(item, yaml.ScalarNode) and "=" in item.value:
-                name, _, text = item.value.partition("=")
-                out.env[name] = _filled(text)
-                out.env_lines[name] = item.start_mark.line + 1
-            elif isinstance(item, yaml.MappingNode):
-                keys = {key.value: value for key, value in item.value
-                        if isinstance(key, yaml.ScalarNode)}
-                named, value = keys.get("name"), keys.get("value")
-                if isinstance(named, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
-                    out.env[named.value] = _filled(value.value)
-                    out.env_lines[named.value] = item.start_mark.line + 1
+def _mount(told: dict[str, str]) -> str:
+    """A long volume as ``docker run -v`` has it; "" for one in memory."""
+    if told.get("type") in ("tmpfs", "npipe", "cluster"):
+        return ""
+    parts = [told.get("source"), told.get("target"), "ro" if _true(told.get("read_only")) else ""]
+    return ":".join(part for part in parts if part)
+
+
+def _true(text: str | None) -> bool:
+    return (text or "").lower() in ("true", "yes", "on")
 
 
 def _filled(text: str) -> str:
     """A text with the defaults of ``${NAME:-default}``; ``$$`` is a dollar."""
-    return _DEFAULT.sub(lambda match: match[2], text).replace("$$", "$")
+    for _ in range(4):  # a default may hold another
+        before, text = text, _FILL.sub(lambda match: match[2] or "$$", text)
+        if text == before:
+            break
+    return text.replace("$$", "$")

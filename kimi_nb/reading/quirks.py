@@ -142,6 +142,29 @@ def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[F
             yield fault("shell/continuation-end", number, "a backslash at the end of a command")
 
 
+def mended(text: str, faults: Iterable[Fault], first_line: int) -> str:
+    """The text as it was meant: continued where it was meant to go on, line for line. What else
+    is wrong with the command is then found in the same reading."""
+    lines = text.split("\n")
+    for fault in faults:
+        number = fault.spot.line - first_line
+        if not 0 <= number < len(lines):
+            continue
+        line = lines[number]
+        if fault.rule == "shell/continuation-spaced":
+            lines[number] = line.rstrip()
+        elif fault.rule == "shell/continuation-lost":
+            lines[number] = f"{line.rstrip()} \\"
+        elif fault.rule == "shell/continuation-comment":
+            before = re.split(r"(?:^|\s)\\?[ \t]*#", line, maxsplit=1)[0]
+            lines[number] = f"{before} \\"
+            for after in range(number + 1, len(lines)):  # comments that stand together
+                if not lines[after].lstrip().startswith("#"):
+                    break
+                lines[after] = "\\"
+    return "\n".join(lines)
+
+
 def _after_backslash(line: str) -> bool:
     """Whether a comment stands behind the backslash that should continue the line."""
     return not line.lstrip().startswith("#") and re.search(r"\s\\[ \t]+#", line) is not None

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kimi_nb.deployment import Deployment, Spot
 from kimi_nb.findings import ERROR, SEVERITIES, WARNING, Finding, Findings
+from kimi_nb.show import Table
 
 FAMILIES = ("topology", "groups", "disaggregation", "engine", "settings", "configs", "variables",
             "features", "capacity", "security", "shell", "client", "programs", "truth", "claims")
@@ -132,7 +133,13 @@ def _finding(rule: Rule, severity: str, message: str,
     return Finding(rule.id, severity, where, message, fix, rule.source, spot.file, spot.line)
 
 
-def pairs(items: Iterable[Spot]) -> Iterator[str]:
-    """Names of spots for a sentence."""
-    for item in items:
-        yield f"{item.file}:{item.line}" if item.file else item.name
+def as_dict(one: Rule) -> dict[str, object]:
+    """A rule as plain values."""
+    return {"rule": one.id, "severity": one.severity, "says": one.says, "why": one.why,
+            "fix": one.fix, "source": one.source, "needs": list(one.needs)}
+
+
+def table(known: Iterable[Rule]) -> Table:
+    """Rules as a table."""
+    rows = tuple((one.id, one.severity, one.says, one.why) for one in known)
+    return Table(f"{len(rows)} rules", ("rule", "severity", "what must hold", "what breaks"), rows)

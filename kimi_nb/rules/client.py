@@ -44,9 +44,13 @@ def client_port(d: Deployment) -> Iterator[Problem]:
     # Other programs (another proxy, a tunnel) may listen at what their words name.
     elsewhere = {int(number) for one in d.programs for word in one.argv
                  for number in re.findall(r"(?<![\d.])[1-9][0-9]{2,4}(?![\d.])", word)}
+    hosts = {None, *LOOPBACK, *(proxy.host for proxy in d.proxies)}
+    for server in d.environments():
+        hosts |= {server.address, server.text("data-parallel-address"),
+                  server.env.get("HCCL_IF_IP")}
+    hosts |= {server.address for server in d.servers}
     for client in d.clients:
-        local = client.host in (None, *LOOPBACK) or any(
-            client.host == server.address for server in d.servers)
+        local = client.host in hosts
         if client.port is None or client.port in doors or client.port in elsewhere or not (
                 local or d.complete or client.kind != "curl"):
             continue

@@ -67,9 +67,14 @@ def why_not_json(text: str) -> tuple[str, str]:
 def is_json(d: Deployment) -> Iterator[Problem]:
     """The parser refuses what is not JSON; the message shows a position in a text that the shell
     has already changed."""
+    told = {(fault.spot.file, fault.spot.line) for fault in d.faults
+            if fault.rule == "shell/json-unquoted"}
     for server, _ in d.profiles():
         for given in server.given:
             value = server.flags.get(given.name)
+            spot = server.at(given.index)
+            if (spot.file, spot.line) in told:
+                continue  # the shell took its quotes: that is said
             if isinstance(value, arguments.Unread) and value.why.startswith("not JSON") \
                     and given.text == value.text and "${" not in value.text:
                 what, fix = why_not_json(value.text)
