@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import catalog, commands, params, rules, schema
-from kimi_nb.deployment import Batch, Deployment, Program, Server, Spot, server
+from kimi_nb import callers, catalog, commands, docker, params, rules, schema
+from kimi_nb.deployment import Batch, Deployment, Program
 from kimi_nb.errors import CheckError, ParameterError, choice
 from kimi_nb.findings import SEVERITIES, Bar, Finding, Findings
 from kimi_nb.plan import Plan
 from kimi_nb.rules import capacity
+from kimi_nb.servers import Server, Spot, server
 
 PACKAGES = ("vllm", "vllm-ascend")
 
@@ -61,7 +62,7 @@ def of_plan(plan: Plan) -> Deployment:
             like=servers[-1] if servers else None))
     proxies = () if plan.router is None else (
         commands.proxy(plan.router.argv, Spot("router"), plan.router.node),)
-    clients = [commands.client(engine, one.argv, Spot(f"client {one.name}"))
+    clients = [callers.client(engine, one.argv, Spot(f"client {one.name}"))
                for one in plan.clients]
     jobs, programs = _jobs(plan)
     model, hardware, weights, site = _facts(plan)
@@ -69,7 +70,7 @@ def of_plan(plan: Plan) -> Deployment:
         title=plan.name, engine=engine, engine_known=True,
         servers=tuple(servers), proxies=proxies,
         clients=tuple(one for one in clients if one is not None),
-        boxes=tuple(commands.box(one.argv, one.env, Spot(f"container on {one.node}"), one.node)
+        boxes=tuple(docker.box(one.argv, one.env, Spot(f"container on {one.node}"), one.node)
                     for one in plan.containers),
         launchers=tuple(commands.launcher(one.argv, Spot(f"launcher on {one.node}"), one.node)
                         for one in plan.launches),

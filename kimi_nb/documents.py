@@ -15,21 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb import catalog, commands, params, schema
-from kimi_nb.deployment import (
-    Batch,
-    Box,
-    Client,
-    Deployment,
-    Fault,
-    Launcher,
-    Program,
-    Proxy,
-    Server,
-    Spot,
-    server,
-)
+from kimi_nb import callers, catalog, commands, docker, params, schema
+from kimi_nb.deployment import Batch, Box, Client, Deployment, Fault, Launcher, Program, Proxy
 from kimi_nb.errors import NoRecipeError, ParameterError
+from kimi_nb.servers import Server, Spot, server
 
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _PLACEHOLDER = re.compile(r"<[a-z_0-9]+>|\|[a-z_]+\||\d+\.xx\.xx\.\d+|\bx{3,}\b")
@@ -167,7 +156,7 @@ class _Reader:
         filled = tuple(self.fill(word) for word in argv)
         env = {name: self.fill(text) for name, text in self.env.items()}
         self.placeholders((*filled, *env.values()))
-        if commands.container_at(filled) is not None:
+        if docker.container_at(filled) is not None:
             self.unset(argv)
             self.box(filled, env, node)
         elif commands.program_at(filled, commands.LAUNCHER) is not None:
@@ -180,7 +169,7 @@ class _Reader:
         elif (start := commands.serve_at(filled)) is not None:
             if not any("$1" in text for text in self.env.values()):
                 self.serve(filled, env, self.spot, node, start)
-        elif (client := commands.client(self.engine, filled, self.spot)) is not None:
+        elif (client := callers.client(self.engine, filled, self.spot)) is not None:
             if "sbatch" in self.entry:
                 client = Client(**{**_fields(client), "spot": Spot(self.name, self.name)})
             self.found.clients.append(client)
@@ -220,7 +209,7 @@ class _Reader:
 
     def box(self, argv: tuple[str, ...], env: Mapping[str, str], node: str) -> None:
         """A container, and the engine inside where the image is one."""
-        made = commands.box(argv, env, self.spot, node)
+        made = docker.box(argv, env, self.spot, node)
         self.found.boxes.append(made)
         if made.runs_engine:
             self.found.servers.append(server(

@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from kimi_nb import commands, rules
-from kimi_nb.deployment import Batch, Spot
+from kimi_nb import commands, docker, rules
+from kimi_nb.deployment import Batch
 from kimi_nb.reading import assemble, compose, guess
 from kimi_nb.reading.files import Text
+from kimi_nb.servers import Spot
 
 IMAGE = "vllm/vllm-openai:v0.19.1"
 
@@ -25,7 +26,7 @@ def found(text: str, **how) -> set[str]:
 def run(words: str, env=None):
     import shlex
 
-    return commands.box(shlex.split(words), env or {}, Spot("x"))
+    return docker.box(shlex.split(words), env or {}, Spot("x"))
 
 
 # Compose: what is taken over from elsewhere ---------------------------------------------------

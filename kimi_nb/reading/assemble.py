@@ -12,23 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import catalog, commands, params, schema
-from kimi_nb.deployment import (
-    Batch,
-    Box,
-    Client,
-    Deployment,
-    Fault,
-    Launcher,
-    Program,
-    Proxy,
-    Server,
-    Spot,
-    server,
-)
+from kimi_nb import callers, catalog, commands, docker, params, schema
+from kimi_nb.deployment import Batch, Box, Client, Deployment, Fault, Launcher, Program, Proxy
 from kimi_nb.reading import bash, compose, files, guess, markdown, quirks
 from kimi_nb.rules import security
 from kimi_nb.rules.variables import ever_read
+from kimi_nb.servers import Server, Spot, server
 
 _MOST_CALLS = 64
 # Programs that take a script as one word and run it elsewhere.
@@ -265,7 +254,7 @@ class _Assembler:
         argv = command.argv
         spot = Spot(f"{source.file}:{command.line}", source.file, command.line)
         home = node or self._node(source)
-        at = commands.container_at(argv)
+        at = docker.container_at(argv)
         if at is not None:
             self._docker(source, command, spot, home, at, alone, depth)
         elif (inner := _inner(command)) is not None and depth < 4:
@@ -291,7 +280,7 @@ class _Assembler:
                              command.certain and (alone or command.background))
         elif commands.is_proxy(argv):
             self.found.proxies.append(commands.proxy(argv, spot, ""))
-        elif (client := commands.client(self.engine, argv, spot)) is not None:
+        elif (client := callers.client(self.engine, argv, spot)) is not None:
             self.found.clients.append(client)
         elif commands.program_at(argv, commands.LAUNCHER) is None:
             self.found.programs.append(Program(spot, argv, {}))
@@ -312,17 +301,21 @@ class _Assembler:
 
     def _docker(self, source: _Source, command: bash.Command, spot: Spot, home: str, at: int,
                 alone: bool, depth: int) -> None:
-        box = commands.box(command.argv, command.env, spot, home, at)
-        if not set(box.options.get("--net", ()) + box.options.get("--network", ())) & {"host"}:
+        box = docker.box(command.argv, command.env, spot, home, at)
+        if not box.host_network:
             box = replace(box, node=spot.name)  # a network, and so ports, of its own
             home = spot.name
         self.found.boxes.append(box)
         if not box.argv:
             return
-        words = command.words[len(command.words) - len(box.argv):]
+        entry = box.options.get("--entrypoint", ())[-1:]
+        words = (*(bash.Word(text, command.line) for text in entry),
+                 *command.words[len(command.words) - len(box.argv):])
         lines = dict.fromkeys(box.env, command.line)
-        inside = replace(command, words=tuple(words), env=box.env, env_lines=lines)
+        inside = replace(command, words=words, env=box.env, env_lines=lines)
+        before = len(self.found.servers)
         self._inside(source, inside, box, spot, home, alone, depth)
+        self._sees(box, before)
 
     def _inside(self, source: _Source, command: bash.Command, box: Box, spot: Spot, home: str,
                 alone: bool, depth: int) -> None:
@@ -344,18 +337,44 @@ class _Assembler:
         shift = source.line - 1
         line = one.line + shift
         spot = Spot(f"{source.file}:{line}", source.file, line)
+        # Fences of a document are alternatives, each on a node of its own.
+        host = source.file if source.line == 1 else f"{source.file}:{source.line}"
+        node = host if one.host_network else f"{spot.name} ({one.name})"
         argv = tuple(word for word, _ in (*one.entrypoint, *one.command))
-        options: dict[str, tuple[str, ...]] = {"--privileged": ("true",)} if one.privileged else {}
-        runs = commands.serve_at(argv) is not None or (
-            not one.entrypoint and commands.serves_by_itself(one.image) and bool(argv))
+        options = {name: values for name, values in (
+            ("--privileged", ("true",) if one.privileged else ()),
+            ("--network", ("host",) if one.host_network else ()),
+            ("--env-file", tuple(one.env_files))) if values}
+        runs = docker.serves(argv) or (
+            not one.entrypoint and docker.serves_by_itself(one.image) and bool(argv))
         env_lines = {name: at + shift for name, at in one.env_lines.items()}
-        box = Box(spot, f"{source.file}:{one.name}", one.image, one.name, argv, tuple(one.mounts),
-                  (), () if one.host_network else tuple(one.ports), one.env, options, runs)
+        devices = (*docker.accelerators(one.devices), *docker.gpus(one.gpus))
+        box = Box(spot, node, one.image, one.name, argv, tuple(one.mounts), devices,
+                  () if one.host_network else tuple(one.ports), one.env, options, runs,
+                  tuple(one.passes))
         self.found.boxes.append(box)
         words = tuple(bash.Word(word, at + shift) for word, at in (*one.entrypoint, *one.command))
         if words:
-            command = bash.Command(words, one.env, env_lines, line, True, True)
+            before = len(self.found.servers)
+            command = bash.Command(words, one.env, env_lines, line, one.certain, True)
             self._inside(source, command, box, spot, box.node, True, 0)
+            self._sees(box, before)
+
+    def _sees(self, box: Box, before: int) -> None:
+        """Engines inside a container see the devices that it gets, under the node's numbers."""
+        numbers = docker.device_numbers(box.devices)
+        for index, one in enumerate(self.found.servers[before:], start=before):
+            ray = "ray" in (one.text("distributed-executor-backend"),
+                            one.text("data-parallel-backend"))
+            if numbers is None or ray:  # ray may place ranks on other nodes
+                continue
+            inside = one.devices
+            if inside is None and not any(re.fullmatch(
+                    "(CUDA|ASCEND_RT|HIP|ROCR)_VISIBLE_DEVICES", name) for name in one.env):
+                inside = tuple(range(len(numbers)))
+            if inside is not None and all(device < len(numbers) for device in inside):
+                self.found.servers[index] = replace(
+                    one, devices=tuple(numbers[device] for device in inside))
 
     # Faults -----------------------------------------------------------------------------
 

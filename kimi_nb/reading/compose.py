@@ -18,7 +18,12 @@ from kimi_nb import params
 _FILL = re.compile(r"\$\$|\$\{(\w+):?-([^{}]+)\}")
 _BLOCK = ("|", ">")
 _MOST_BASES = 16
+_MOST_MERGED = 64
 _NULL = "tag:yaml.org,2002:null"
+_BLANK = re.compile(r"\s*")
+_Keys = dict[str, tuple[yaml.Node, yaml.Node]]
+_BLANK = re.compile(r"\s*")
+_Keys = _Keys
 
 
 @dataclass
@@ -85,17 +90,18 @@ class _Reader:
 
     # Nodes ----------------------------------------------------------------------------------
 
-    def items(self, node: yaml.Node | None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    def items(self, node: yaml.Node | None) -> _Keys:
         """Keys of a mapping with their nodes and values, ``<<`` laid below its own keys."""
-        out: dict[str, tuple[yaml.Node, yaml.Node]] = {}
-        waiting, seen = [node], set()
-        while waiting:
+        out: _Keys = {}
+        waiting: list[yaml.Node | None] = [node]
+        seen: set[int] = set()
+        while waiting and len(seen) < _MOST_MERGED:
             one = waiting.pop()
             if not isinstance(one, yaml.MappingNode) or id(one) in seen:
                 continue
             seen.add(id(one))
-            self.spend(1 + len(one.value))
-            own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+            self.spend(4 + len(one.value))
+            own: _Keys = {}
             merged: list[yaml.Node] = []
             for key, value in one.value:
                 if not isinstance(key, yaml.ScalarNode):
@@ -112,7 +118,8 @@ class _Reader:
 
     def each(self, node: yaml.Node | None) -> Sequence[yaml.Node]:
         """The items of a list; a lone value is a list of one."""
-        found = node.value if isinstance(node, yaml.SequenceNode) else [] if node is None else [node]
+        lone = [] if node is None else [node]
+        found = node.value if isinstance(node, yaml.SequenceNode) else lone
         self.spend(len(found))
         return found
 
@@ -139,8 +146,7 @@ class _Reader:
     def found(self, root: yaml.Node | None) -> Iterator[Container]:
         """Mappings with an image and something to run, and the key they stand under."""
         # (key, node, the key of what it stands in, its neighbours)
-        waiting: list[tuple[str, yaml.Node | None, str, dict[str, tuple[yaml.Node, yaml.Node]]]]
-        waiting = [("", root, "", {})]
+        waiting: list[tuple[str, yaml.Node | None, str, _Keys]] = [("", root, "", {})]
         seen: set[int] = set()
         for name, node, parent, beside in waiting:  # grows as it goes
             if node is None or id(node) in seen:
@@ -154,18 +160,16 @@ class _Reader:
             service = parent == "services"
             if service:
                 chain += self.bases(chain[0], beside)
-            if _is_container(set().union(*chain), chain, service):
+            if _is_container(chain, service):
                 yield self.container(name, node, chain[::-1])
                 continue
             waiting += [(key, value, name, chain[0]) for key, (_, value) in chain[0].items()
                         # What compose leaves aside: texts to take over from.
                         if node is not root or not key.startswith("x-")]
 
-    def bases(self, own: dict[str, tuple[yaml.Node, yaml.Node]],
-              beside: dict[str, tuple[yaml.Node, yaml.Node]]
-              ) -> list[dict[str, tuple[yaml.Node, yaml.Node]]]:
+    def bases(self, own: _Keys, beside: _Keys) -> list[_Keys]:
         """What a service extends, the nearest first; those of other files are not read."""
-        out: list[dict[str, tuple[yaml.Node, yaml.Node]]] = []
+        out: list[_Keys] = []
         seen: set[str] = set()
         while "extends" in own and len(out) < _MOST_BASES:
             value = own["extends"][1]
@@ -178,8 +182,7 @@ class _Reader:
             out.append(own)
         return out
 
-    def container(self, name: str, node: yaml.Node,
-                  chain: list[dict[str, tuple[yaml.Node, yaml.Node]]]) -> Container:
+    def container(self, name: str, node: yaml.Node, chain: list[_Keys]) -> Container:
         """A container from its keys, the ones it extends first."""
         out = Container(name, node.start_mark.line + 1, "")
         kubernetes = name in ("containers", "initContainers") or any("args" in one for one in chain)
@@ -195,9 +198,9 @@ class _Reader:
         """One key of a container."""
         if word == "image":
             out.image = self.text(value) or ""
-        elif word == "name" and kubernetes or word == "container_name":
+        elif word in ("name", "container_name"):
             out.name = self.text(value) or out.name
-        elif word == "entrypoint" or word == "command" and kubernetes:
+        elif word == "entrypoint" or (word == "command" and kubernetes):
             out.entrypoint = self.words(value)
         elif word in ("command", "args"):
             out.command = self.words(value)
@@ -274,9 +277,8 @@ class _Reader:
             # Its lines were joined: they are found in what was written, where that splits alike.
             written = _split(_filled(self.written(node)))
             if len(written) == len(found):
-                found = [(word, breaks) for (word, _), (_, breaks) in zip(found, written,
-                                                                         strict=True)]
-                return [(word, first + breaks) for word, breaks in found]
+                return [(word, first + breaks)
+                        for (word, _), (_, breaks) in zip(found, written, strict=True)]
         return [(word, first + (node.style in _BLOCK)) for word, _ in found]
 
     def written(self, node: yaml.Node) -> str:
@@ -312,9 +314,9 @@ class _Reader:
                 out.passes.append(name)
 
 
-def _is_container(keys: set[str], chain: list[dict[str, tuple[yaml.Node, yaml.Node]]],
-                  service: bool) -> bool:
+def _is_container(chain: list[_Keys], service: bool) -> bool:
     """Whether keys are those of a container that says what it runs."""
+    keys = set().union(*chain)
     named = any(isinstance(one["image"][1], yaml.ScalarNode) for one in chain if "image" in one)
     return (named or (service and "build" in keys)) \
         and bool(keys & {"command", "args", "entrypoint"})
@@ -329,10 +331,9 @@ def _split(text: str) -> list[tuple[str, int]]:
     lexer.whitespace_split, lexer.commenters = True, ""
     out: list[tuple[str, int]] = []
     breaks = at = 0
-    blank = re.compile(r"\s*")
     try:
         while True:
-            begin = blank.match(text, at).end()  # type: ignore[union-attr]
+            begin = _BLANK.match(text, at).end()  # type: ignore[union-attr]
             breaks += text.count("\n", at, begin)
             word = lexer.get_token()
             if word is None:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kimi_nb.deployment import Spot
 from kimi_nb.errors import ParameterError
+from kimi_nb.servers import Spot
 
 LARGEST = 1 << 20
 _MOST_FILES = 5000

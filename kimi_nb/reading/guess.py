@@ -10,10 +10,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kimi_nb import catalog, commands, params, schema
-from kimi_nb.deployment import Batch, Box, Fault, Server, Spot
+from kimi_nb import catalog, docker, params, schema
+from kimi_nb.deployment import Batch, Box, Fault
 from kimi_nb.errors import ParameterError
 from kimi_nb.reading.files import Text
+from kimi_nb.servers import Server, Spot
 
 _ASCEND = re.compile(r"vllm-ascend|ASCEND_|davinci\d|HCCL_|--quantization[ =]ascend|npu-smi|"
                      r"VLLM_ASCEND")
@@ -44,7 +45,7 @@ def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
                 continue
             spot = Spot(f"{text.name}:{number}", text.name, number)
             for match in _IMAGE.finditer(line):
-                tagged = commands.image_engine(match[0])
+                tagged = docker.image_engine(match[0])
                 if tagged is not None:
                     found.append((*tagged, spot))
             found += [(match[1], match[2], spot) for match in _PIP.finditer(line)]
@@ -70,7 +71,7 @@ def _package(texts: Sequence[Text]) -> str:
 def from_images(boxes: Sequence[Box], package: str) -> Spoken | None:
     """The engine that images name, once variables in them are filled."""
     for box in boxes:
-        tagged = commands.image_engine(box.image)
+        tagged = docker.image_engine(box.image)
         if tagged and tagged[1] and package in ("", tagged[0]):
             return named_engine(*tagged, box.spot)
     return None
@@ -124,11 +125,18 @@ def model(servers: Sequence[Server]) -> tuple[schema.Model | None, schema.Weight
 
 def devices(boxes: Sequence[Box], batches: Sequence[Batch]) -> int | None:
     """Devices of a node: those that a container gets, or that a job asks for."""
-    counts = {len(box.devices) for box in boxes
-              if box.devices and all("davinci" in name for name in box.devices)}
+    counts = set()
+    for box in boxes:
+        if box.devices and all("davinci" in name for name in box.devices):
+            # Another container may have those below: the node has at least up to the last.
+            counts.add(max(docker.device_numbers(box.devices) or (len(box.devices) - 1,)) + 1)
     for batch in batches:
-        text = batch.options.get("gpus-per-node") or batch.options.get("gres", "")
-        match = re.search(r"(\d+)$", text)
-        if match:
-            counts.add(int(match[1]))
+        text = batch.options.get("gpus-per-node") or ",".join(
+            part for part in batch.options.get("gres", "").split(",")
+            if re.match(r"(gres[:/])?(gpu|npu|dcu|ascend|davinci)", part))
+        # A kind without a number is one; two kinds (gpu:a100:4,gpu:h100:4) add up.
+        found = [re.fullmatch(r"(?:[\w/]+:){0,3}?(\d{1,6})?(?:[a-z]\w*)?(?:\(.*\))?", part)
+                 for part in text.split(",")]
+        if text and all(found):
+            counts.add(sum(int(part[1] or 1) for part in found if part))
     return max(counts) if counts else None

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kimi_nb.deployment import Fault, Spot
+from kimi_nb.deployment import Fault
 from kimi_nb.reading.bash import nodes
+from kimi_nb.servers import Spot
 
 _FLAG = re.compile(r"-{1,2}[A-Za-z][\w.-]*(=|\s|$)")
 _JSON_FLAG = re.compile(r"--[\w.-]*config$|--limit-mm-per-prompt$|--hf-overrides$|"

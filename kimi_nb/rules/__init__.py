@@ -14,8 +14,9 @@ import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from kimi_nb.deployment import Deployment, Spot
+from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, SEVERITIES, WARNING, Finding, Findings
+from kimi_nb.servers import Spot
 from kimi_nb.show import Table
 
 FAMILIES = ("topology", "groups", "disaggregation", "engine", "settings", "configs", "variables",

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from kimi_nb import catalog, memory, params
-from kimi_nb.deployment import Deployment, Server
+from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, WARNING
 from kimi_nb.rules import Problem, rule
+from kimi_nb.servers import Server
 
 GIB = memory.GIB
 # Within this share of what is needed the estimate cannot tell.

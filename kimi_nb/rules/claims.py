@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kimi_nb import catalog, memory, params
-from kimi_nb.deployment import Deployment, Spot
+from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.rules import Problem, rule
 from kimi_nb.rules.engine import listed
+from kimi_nb.servers import Spot
 
 
 def _claims(d: Deployment, kind: str) -> Iterator[tuple[Mapping[str, Any], Spot]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kimi_nb.deployment import LOOPBACK, Client, Deployment, Server
+from kimi_nb.deployment import Client, Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.rules import Problem, rule
+from kimi_nb.servers import LOOPBACK, Server
 
 
 def _doors(d: Deployment) -> dict[int, str]:
@@ -190,11 +191,11 @@ def lm_eval_settings(d: Deployment) -> Iterator[Problem]:
       "Write -p HOST:CONTAINER with the engine's --port on the right.", "docker run -p")
 def published_leads(d: Deployment) -> Iterator[Problem]:
     """Requests reach the host and end inside the container at a closed port."""
-    by_spot: dict[tuple[str, str], list[Server]] = {}
+    by_node: dict[str, list[Server]] = {}
     for server in d.servers:
-        by_spot.setdefault((server.spot.name, server.spot.file), []).append(server)
+        by_node.setdefault(server.node, []).append(server)
     for box in d.boxes:
-        inside = by_spot.get((box.spot.name, box.spot.file), [])
+        inside = by_node.get(box.node, []) if box.runs_engine and not box.host_network else []
         for text in box.published:
             port = text.rpartition(":")[2].partition("/")[0]
             for server in inside:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kimi_nb import arguments, catalog
-from kimi_nb.deployment import Deployment, Server, Spot
+from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, WARNING
 from kimi_nb.rules import Problem, rule
+from kimi_nb.servers import Server, Spot
 
 # The class whose fields are the keys of a JSON flag; the keys of these are refused when unknown.
 STRICT = {"compilation-config": "CompilationConfig", "kv-transfer-config": "KVTransferConfig",
@@ -67,14 +68,9 @@ def why_not_json(text: str) -> tuple[str, str]:
 def is_json(d: Deployment) -> Iterator[Problem]:
     """The parser refuses what is not JSON; the message shows a position in a text that the shell
     has already changed."""
-    told = {(fault.spot.file, fault.spot.line) for fault in d.faults
-            if fault.rule == "shell/json-unquoted"}
     for server, _ in d.profiles():
         for given in server.given:
             value = server.flags.get(given.name)
-            spot = server.at(given.index)
-            if (spot.file, spot.line) in told:
-                continue  # the shell took its quotes: that is said
             if isinstance(value, arguments.Unread) and value.why.startswith("not JSON") \
                     and given.text == value.text and "${" not in value.text:
                 what, fix = why_not_json(value.text)

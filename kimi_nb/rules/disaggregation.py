@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from kimi_nb.deployment import LOOPBACK, Deployment, Server, Spot
+from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, WARNING
 from kimi_nb.rules import Problem, rule
+from kimi_nb.servers import LOOPBACK, Server, Spot
 
 
 @rule("topology/pd-sizes", ERROR,

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from kimi_nb.arguments import Unread
-from kimi_nb.deployment import OWN, OWN_ENV, Deployment, Server
+from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR
 from kimi_nb.rules import Problem, rule
+from kimi_nb.servers import OWN, OWN_ENV, Server
 
 
 @rule("topology/meeting-point", ERROR,

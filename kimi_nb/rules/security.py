@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from kimi_nb.arguments import Unread
-from kimi_nb.deployment import LOOPBACK, Deployment
+from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.rules import Problem, rule
+from kimi_nb.servers import LOOPBACK
 
 _SECRET_NAME = re.compile(r"(^|_)(TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 # What tokens of well-known services look like; the value itself is never shown.
@@ -40,11 +41,10 @@ def open_api(d: Deployment) -> Iterator[Problem]:
             continue
         if d.plan is not None and d.plan.secrets:
             continue
-        inside = any(one.runs_engine and one.spot.file == server.spot.file
-                     and one.spot.name in (server.spot.name, f"container on {server.node}")
-                     and not set(one.options.get("--net", ()) + one.options.get("--network", ()))
-                     & {"host"} for one in d.boxes)
-        if server.everywhere and not (inside or (d.plan is not None and d.boxes)):
+        # Inside a container with a network of its own the published port decides.
+        inside = any(one.runs_engine and one.node == server.node and not one.host_network
+                     for one in d.boxes)
+        if server.everywhere and not inside:
             how = f"--host {server.text('host')}" if server.flags.get("host") else "no --host"
             yield Problem(server.of("host"), f"{how} and no API key: it listens on every "
                           "interface and asks nobody")

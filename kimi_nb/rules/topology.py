@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from kimi_nb.deployment import LOOPBACK, Deployment, Server, Spot
+from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.rules import Problem, rule
+from kimi_nb.servers import LOOPBACK, Server, Spot
 from kimi_nb.show import spans
 
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from kimi_nb import catalog, params
-from kimi_nb.deployment import Deployment, Spot
+from kimi_nb.deployment import Deployment
 from kimi_nb.findings import NOTE, WARNING
 from kimi_nb.rules import Problem, rule
+from kimi_nb.servers import Spot
 
 _EXAMPLES = re.compile(r"^(192\.0\.2|198\.51\.100|203\.0\.113)\.[0-9]+$")
 
