@@ -293,7 +293,7 @@ _LINE = st.sampled_from(_ASSIGN + _SERVES)
 def _script(draw, depth: int = 2) -> str:
     lines = []
     for _ in range(draw(st.integers(1, 4))):
-        kind = draw(st.sampled_from(["line", "line", "line", "if", "for", "f", "case", "sub"])) \
+        kind = draw(st.sampled_from(["line", "line", "line", "if", "for", "f", "case", "group"])) \
             if depth else "line"
         if kind == "line":
             lines.append(draw(_LINE))
@@ -310,7 +310,7 @@ def _script(draw, depth: int = 2) -> str:
         elif kind == "case":
             lines.append(f"case $1 in\n  a)\n{inner}\n;;\n  *) y ;;\nesac")
         else:
-            lines.append(f"(\n{inner}\n)")
+            lines.append(f"{{\n{inner}\n}}")
     return "\n".join(lines)
 
 

@@ -8,59 +8,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from kimi_nb import callers, catalog, commands, docker, params, schema
-from kimi_nb.deployment import Batch, Box, Client, Deployment, Fault, Launcher, Program, Proxy
-from kimi_nb.reading import bash, compose, files, guess, markdown, quirks
-from kimi_nb.rules import security
-from kimi_nb.rules.variables import ever_read
-from kimi_nb.servers import Server, Spot, server
+from kimi_nb import callers, catalog, commands, docker, schema
+from kimi_nb.deployment import Box, Deployment, Launcher, Program
+from kimi_nb.reading import bash, compose, files, guess, quirks, suspects
+from kimi_nb.reading.script import Command, Script, Word
+from kimi_nb.reading.sources import Found, Source, sources
+from kimi_nb.reading.syntax import tree
+from kimi_nb.servers import Spot, server
 
 _MOST_CALLS = 64
 # Programs that take a script as one word and run it elsewhere.
 _CARRIERS = ("ssh", "tmux", "screen", "pdsh", "setsid", "sbatch", "parallel-ssh", "pssh", "clush")
 _ENDS = ("kill", "pkill", "killall", "wait", "cleanup")
-_OUTSIDE = re.compile(r"SLURM_|HF_|.*(TOKEN|KEY|SECRET|PASSWORD)$|(HOME|USER|PWD|PATH|HOSTNAME|"
-                      r"SHELL|UID|TMPDIR|LOGNAME|RANDOM|BASH_SOURCE|LD_LIBRARY_PATH|PYTHONPATH|"
-                      r"CUDA_VISIBLE_DEVICES|ASCEND_RT_VISIBLE_DEVICES|MASTER_ADDR|NODE_RANK|"
-                      r"RANK|WORLD_SIZE|LOCAL_RANK|LINENO|SECONDS|IFS|OLDPWD|REPLY)$")
-
-
-@dataclass
-class _Source:
-    """A piece of shell text: a file, a fence, or a script that another one writes."""
-
-    file: str
-    folder: str
-    text: str
-    line: int
-    document: bool
-    tree: Any = None
-    calls: list[tuple[tuple[str, ...], Mapping[str, str], str]] = field(default_factory=list)
-    includes: bool = False
-    unset: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def base(self) -> str:
-        return os.path.basename(self.file)
-
-
-@dataclass
-class _Found:
-    """What was found so far."""
-
-    servers: list[Server] = field(default_factory=list)
-    proxies: list[Proxy] = field(default_factory=list)
-    clients: list[Client] = field(default_factory=list)
-    boxes: list[Box] = field(default_factory=list)
-    launchers: list[Launcher] = field(default_factory=list)
-    batches: list[Batch] = field(default_factory=list)
-    programs: list[Program] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-    unread: list[tuple[Spot, str]] = field(default_factory=list)
 
 
 def read(paths: Sequence[Path | str], engine: str = "", version: str = "",
@@ -77,9 +39,9 @@ def of_texts(texts: Sequence[files.Text], engine: str = "", version: str = "",
     """`read` for texts that are already here; ``speaks`` is the engine where it is known."""
     told = speaks is not None
     speaks = speaks or guess.engine(texts, engine, version)
-    found = _Found(unread=list(unread), faults=list(speaks.faults))
-    sources, boxes = _sources(texts, found)
-    reader = _Assembler(speaks.engine, found, sources)
+    found = Found(unread=list(unread), faults=list(speaks.faults))
+    shells, boxes = sources(texts, found)
+    reader = _Assembler(speaks.engine, found, shells)
     for container, source in boxes:
         reader.container(container, source)
     reader.all()
@@ -102,35 +64,10 @@ def of_texts(texts: Sequence[files.Text], engine: str = "", version: str = "",
         unread=tuple(found.unread), documents=documents)
 
 
-def _sources(texts: Sequence[files.Text], found: _Found
-             ) -> tuple[list[_Source], list[tuple[compose.Container, _Source]]]:
-    sources, boxes = [], []
-
-    def in_yaml(text: str, name: str, folder: str, line: int) -> None:
-        made, why = compose.containers(text)
-        if why:
-            found.unread.append((Spot(name, name), why))
-        for one in made:
-            boxes.append((one, _Source(name, folder, "", line, True)))
-
-    for text in texts:
-        if text.kind == "yaml":
-            in_yaml(text.text, text.name, text.folder, 1)
-        elif text.kind == "markdown":
-            for fence in markdown.fences(text.text):
-                if fence.kind == "yaml":
-                    in_yaml(fence.text, text.name, text.folder, fence.line)
-                else:
-                    sources.append(_Source(text.name, text.folder, fence.text, fence.line, True))
-        else:
-            sources.append(_Source(text.name, text.folder, text.text, 1, False))
-    return sources, boxes
-
-
 class _Assembler:
     """Reads every source once, those that others call with what they are called with."""
 
-    def __init__(self, engine: catalog.Engine, found: _Found, sources: list[_Source]) -> None:
+    def __init__(self, engine: catalog.Engine, found: Found, sources: list[Source]) -> None:
         self.engine = engine
         self.found = found
         self.sources = sources
@@ -145,14 +82,14 @@ class _Assembler:
         scripts = []
         for source in list(self.sources):
             masked = quirks.masked(source.text)
-            source.tree = bash.tree(masked)
+            source.tree = tree(masked)
             faults = list(quirks.find(source.text, source.tree, source.file, source.line,
                                       source.document))
             self.found.faults += faults
             if any(fault.rule.startswith("shell/continuation-") and not fault.rule.endswith("-end")
                    for fault in faults):
                 masked = quirks.mended(masked, faults, source.line)
-                source.text, source.tree = masked, bash.tree(masked)
+                source.text, source.tree = masked, tree(masked)
             script = bash.interpret(masked, source.file, source.line, root=source.tree,
                                     included=self._included(source))
             scripts.append((source, script))
@@ -166,8 +103,8 @@ class _Assembler:
                     for line, said in quirks.unreadable(source.tree.root_node)][:3]
             for name, (text, line) in script.written.items():
                 if "vllm" in text:
-                    inner = _Source(source.file, source.folder, text, line, source.document)
-                    inner.tree = bash.tree(quirks.masked(text))
+                    inner = Source(source.file, source.folder, text, line, source.document)
+                    inner.tree = tree(quirks.masked(text))
                     scripts.append((inner, bash.interpret(quirks.masked(text), source.file, line,
                                                           root=inner.tree)))
                     self.by_name.setdefault((source.folder, os.path.basename(name)), inner)
@@ -185,10 +122,10 @@ class _Assembler:
                     self._commands(source, again, node)
             else:
                 self._commands(source, script, "")
-            self._faults(source, script)
-            self._batch(source, script)
+            suspects.variables(source, script, self.found)
+            suspects.job(source, script, self.found)
 
-    def _calls(self, source: _Source, script: bash.Script) -> None:
+    def _calls(self, source: Source, script: Script) -> None:
         """Which scripts of these files a script starts, and with what."""
         for command in script.commands:
             argv = command.argv
@@ -219,7 +156,7 @@ class _Assembler:
                         target.calls.append((rest, clean, ""))
                     break
 
-    def _included(self, source: _Source) -> Callable[[str], str | None]:
+    def _included(self, source: Source) -> Callable[[str], str | None]:
         """How a script finds the files that it sources: beside itself, by their own names."""
         def text(name: str) -> str | None:
             found = self.by_name.get((source.folder, os.path.basename(name)))
@@ -227,7 +164,7 @@ class _Assembler:
 
         return text
 
-    def _node(self, source: _Source) -> str:
+    def _node(self, source: Source) -> str:
         """The node of a script: its folder, where each folder is a node, else the file."""
         alone = self.serving.get(source.folder, 0) <= 1
         if source.folder and len(self.folders) > 1 and alone:
@@ -236,7 +173,7 @@ class _Assembler:
 
     # Commands ---------------------------------------------------------------------------
 
-    def _commands(self, source: _Source, script: bash.Script, node: str,
+    def _commands(self, source: Source, script: Script, node: str,
                   depth: int = 0) -> None:
         count = sum(1 for command in script.commands
                     if commands.serve_at(command.argv) is not None)
@@ -249,7 +186,7 @@ class _Assembler:
             certain = command.certain and not over and not source.document
             self._one(source, replace(command, certain=certain), node, count <= 1, depth)
 
-    def _one(self, source: _Source, command: bash.Command, node: str, alone: bool,
+    def _one(self, source: Source, command: Command, node: str, alone: bool,
              depth: int) -> None:
         argv = command.argv
         spot = Spot(f"{source.file}:{command.line}", source.file, command.line)
@@ -285,9 +222,9 @@ class _Assembler:
         elif commands.program_at(argv, commands.LAUNCHER) is None:
             self.found.programs.append(Program(spot, argv, {}))
             return
-        self._words(source, command)
+        suspects.words(source, command, self.found)
 
-    def _server(self, source: _Source, words: Sequence[bash.Word], start: int,
+    def _server(self, source: Source, words: Sequence[Word], start: int,
                 env: Mapping[str, str], env_lines: Mapping[str, int], spot: Spot, node: str,
                 certain: bool) -> None:
         argv = tuple(word.text for word in words)
@@ -299,7 +236,7 @@ class _Assembler:
             made = replace(made, spot=named)
         self.found.servers.append(made)
 
-    def _docker(self, source: _Source, command: bash.Command, spot: Spot, home: str, at: int,
+    def _docker(self, source: Source, command: Command, spot: Spot, home: str, at: int,
                 alone: bool, depth: int) -> None:
         box = docker.box(command.argv, command.env, spot, home, at)
         if not box.host_network:
@@ -309,7 +246,7 @@ class _Assembler:
         if not box.argv:
             return
         entry = box.options.get("--entrypoint", ())[-1:]
-        words = (*(bash.Word(text, command.line) for text in entry),
+        words = (*(Word(text, command.line) for text in entry),
                  *command.words[len(command.words) - len(box.argv):])
         lines = dict.fromkeys(box.env, command.line)
         inside = replace(command, words=words, env=box.env, env_lines=lines)
@@ -317,7 +254,7 @@ class _Assembler:
         self._inside(source, inside, box, spot, home, alone, depth)
         self._sees(box, before)
 
-    def _inside(self, source: _Source, command: bash.Command, box: Box, spot: Spot, home: str,
+    def _inside(self, source: Source, command: Command, box: Box, spot: Spot, home: str,
                 alone: bool, depth: int) -> None:
         """What runs inside a container."""
         if _inner(command) is not None or commands.serve_at(command.argv) is not None:
@@ -326,13 +263,13 @@ class _Assembler:
             entry = " ".join(box.options.get("--entrypoint", ()))
             if entry and "vllm" not in entry:
                 return
-            self._words(source, replace(command, unset=()))
-            words = [bash.Word("vllm", command.line), bash.Word("serve", command.line),
+            suspects.words(source, replace(command, unset=()), self.found)
+            words = [Word("vllm", command.line), Word("serve", command.line),
                      *command.words]
             self._server(source, words, 2, box.env, command.env_lines, spot, home,
                          command.certain and alone)
 
-    def container(self, one: compose.Container, source: _Source) -> None:
+    def container(self, one: compose.Container, source: Source) -> None:
         """A container of a compose or Kubernetes file."""
         shift = source.line - 1
         line = one.line + shift
@@ -353,10 +290,10 @@ class _Assembler:
                   () if one.host_network else tuple(one.ports), one.env, options, runs,
                   tuple(one.passes))
         self.found.boxes.append(box)
-        words = tuple(bash.Word(word, at + shift) for word, at in (*one.entrypoint, *one.command))
+        words = tuple(Word(word, at + shift) for word, at in (*one.entrypoint, *one.command))
         if words:
             before = len(self.found.servers)
-            command = bash.Command(words, one.env, env_lines, line, one.certain, True)
+            command = Command(words, one.env, env_lines, line, one.certain, True)
             self._inside(source, command, box, spot, box.node, True, 0)
             self._sees(box, before)
 
@@ -376,60 +313,8 @@ class _Assembler:
                 self.found.servers[index] = replace(
                     one, devices=tuple(numbers[device] for device in inside))
 
-    # Faults -----------------------------------------------------------------------------
 
-    def _words(self, source: _Source, command: bash.Command) -> None:
-        """Placeholders and unset variables in the words of a command that matters."""
-        seen = set()
-        for word in (*command.words, *(bash.Word(text, command.env_lines.get(name, command.line))
-                                       for name, text in command.env.items())):
-            match = _PLACEHOLDER.search(word.text)
-            if match and (match[0], word.line) not in seen:
-                seen.add((match[0], word.line))
-                shown = match[0].replace(quirks.MARK[0], "<").replace(quirks.MARK[1], ">")
-                self.found.faults.append(Fault(
-                    "shell/placeholder", Spot(f"{source.file}:{word.line}", source.file,
-                                              word.line), f"a placeholder is left in: {shown}"))
-        if source.document:
-            return
-        for name in command.unset:
-            if not _OUTSIDE.match(name) and not source.includes:
-                source.unset.setdefault(name, command.line)
-
-    def _faults(self, source: _Source, script: bash.Script) -> None:
-        # One or two are forgotten, more come from a caller by intention.
-        if len(source.unset) < 3:
-            for name, line in source.unset.items():
-                self.found.faults.append(Fault(
-                    "shell/unset", Spot(f"{source.file}:{line}", source.file, line),
-                    f"${name} is set nowhere in this script"))
-        serves = any(commands.serve_at(command.argv) is not None for command in script.commands)
-        known = {*ever_read(), *params.data("versions")["others"]}
-        for name, var in script.variables.items():
-            if var.exported and security.looks_secret(name, var.text or ""):
-                spot = Spot(f"{source.file}:{var.line}", source.file, var.line)
-                self.found.programs.append(Program(spot, ("export", name), {name: var.text or ""}))
-            if serves and not var.exported and name not in script.used and name in known:
-                self.found.faults.append(Fault(
-                    "shell/unexported", Spot(f"{source.file}:{var.line}", source.file, var.line),
-                    f"{name} is set and not exported: the engine does not see it"))
-
-    def _batch(self, source: _Source, script: bash.Script) -> None:
-        options, lines = [], {}
-        for number, line in enumerate(source.text.split("\n")):
-            match = re.match(r"#SBATCH\s+(.+?)\s*(?:\s#.*)?$", line)
-            if match:
-                options.append(match[1])
-                for name in commands.sbatch([match[1]]):
-                    lines[name] = number + source.line
-        if options:
-            spot = Spot(source.file, source.file, source.line)
-            self.found.batches.append(commands.batch(
-                options, [os.path.basename(command.argv[0]) for command in script.commands
-                          if command.argv], spot, lines))
-
-
-def _step_node(words: Sequence[bash.Word]) -> str:
+def _step_node(words: Sequence[Word]) -> str:
     """The node on which ``srun -w NODE`` puts a step; "" where it says none."""
     texts = [word.text for word in words]
     if not any(os.path.basename(text) == "srun" for text in texts):
@@ -442,13 +327,7 @@ def _step_node(words: Sequence[bash.Word]) -> str:
     return ""
 
 
-_PLACEHOLDER = re.compile(
-    rf"{quirks.MARK[0]}[^{quirks.MARK[1]}]*{quirks.MARK[1]}|\b\d+\.(?:\d+\.)*x{{1,3}}\.[\dx.]*|"
-    r"^x{3,}$|\bx{1,3}\.x{1,3}\.x{1,3}\.x{1,3}\b|/path/to\b|\|[a-z_]+_version\||"
-    r"\byour[_-][a-z_-]+|\bYOUR_[A-Z_]+|<[A-Z_]{3,}>")
-
-
-def _inner(command: bash.Command) -> tuple[str, int] | None:
+def _inner(command: Command) -> tuple[str, int] | None:
     """The script in ``bash -c SCRIPT``, or in the last word of ssh; None for other commands."""
     words = command.words
     for index, word in enumerate(words[:-1]):
@@ -474,5 +353,3 @@ def _ranks(made: Launcher) -> Iterator[tuple[str, ...]]:
         yield (devices, str(made.http_port + index), str(made.dp), str(made.first + index),
                made.address, str(made.rpc_port or ""), str(made.tp))
 
-
-__all__ = ["of_texts", "params", "read"]
