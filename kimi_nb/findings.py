@@ -7,12 +7,13 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb.memory import GIB, Fit
-from kimi_nb.show import Table, Text
+from kimi_nb.memory import GIB, Fit, sentence, shares_of
+from kimi_nb.show import Table
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -60,6 +61,53 @@ class Bar:
                 fit.tokens // fit.shape.model_len if fit.shape.model_len else None}
 
 
+# Okabe and Ito's colours, which people who see fewer colours tell apart.
+_COLOURS = {"attention": "#0072b2", "dense and shared": "#56b4e9", "routed experts": "#009e73",
+            "embeddings": "#f0e442", "router": "#999999", "vision": "#cc79a7",
+            "draft": "#d55e00", "activations": "#e69f00", "buffers": "#332288",
+            "cache": "#ffffff", "not used": "#dddddd"}
+
+
+@dataclass(frozen=True)
+class Bars:
+    """The bars of a plan: one stacked bar for each kind of engine."""
+
+    bars: tuple[Bar, ...]
+
+    @property
+    def text(self) -> str:
+        """The bars as text."""
+        return "\n\n".join(map(str, self.bars)) or "not known for this model"
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return "<b>Memory of one device, estimated</b>" + "".join(map(_drawn, self.bars))
+
+
+def _drawn(bar: Bar) -> str:
+    """A bar as HTML: its parts in proportion, and what each is."""
+    fit, parts, legend = bar.fit, "", ""
+    whole = max(fit.device, fit.used)
+    for name, size in shares_of(fit):
+        if size <= 0:
+            continue
+        colour = _COLOURS[name]
+        said = f"{name} {size / GIB:.1f} GiB"
+        parts += (f'<span title="{said}" style="display:inline-block;height:22px;'
+                  f'width:{size / whole * 100:.2f}%;background:{colour}"></span>')
+        legend += (f'<span style="white-space:nowrap;margin-right:1em"><span style="display:'
+                   f'inline-block;width:.8em;height:.8em;border:1px solid #888;'
+                   f'background:{colour}"></span> {said}</span> ')
+    return (f"<p style='margin:.8em 0 .2em'>{html.escape(bar.engine)} ({bar.role}), "
+            f"{fit.device / GIB:.0f} GiB</p><div role='img' aria-label='{html.escape(str(bar))}' "
+            f"style='border:1px solid #888;width:700px;font-size:0;line-height:0'>"
+            f"{parts}</div><div>{legend}</div><div>{html.escape(sentence(fit))}</div>")
+
+
 @dataclass(frozen=True)
 class Findings:
     """All findings of a deployment, errors first. ``skipped`` are the rules that could not be
@@ -102,10 +150,9 @@ class Findings:
         """How many errors, warnings and notes."""
         return {f"{kind}s": len(self.of(kind)) for kind in SEVERITIES}
 
-    def bars(self) -> Text:
+    def bars(self) -> Bars:
         """What one device of each kind of engine holds."""
-        text = "\n\n".join(map(str, self.memory))
-        return Text("Memory of one device, estimated", text or "not known for this model")
+        return Bars(self.memory)
 
     def table(self) -> Table:
         """The findings as a table, errors first."""

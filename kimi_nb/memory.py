@@ -233,10 +233,15 @@ def fit(shape: Shape, arch: Mapping[str, int], precision: str, device_gib: float
                int(left // per_token) * shape.dcp, shape)
 
 
+def shares_of(found: Fit) -> list[tuple[str, float]]:
+    """Every part of a device with its bytes, the cache and what the engine leaves alone last."""
+    return [*found.parts.items(), ("cache", max(found.headroom, 0)),
+            ("not used", found.device - found.budget)]
+
+
 def bar(found: Fit, width: int = 60) -> str:
     """The device as one line of blocks, and what each block is, in GiB."""
-    shares = [*found.parts.items(), ("cache", max(found.headroom, 0)),
-              ("not used", found.device - found.budget)]
+    shares = shares_of(found)
     signs = "AdRErvmab"  # a letter for each part, in the order of `weights_per_rank`
     names = ["attention", "dense and shared", "routed experts", "embeddings", "router", "vision",
              "draft", "activations", "buffers"]
@@ -249,10 +254,18 @@ def bar(found: Fit, width: int = 60) -> str:
         drawn = max(upto, drawn)
     rows = [f"  {letters[name]} {name:<17}{size / GIB:7.1f} GiB" for name, size in shares
             if size > 0]
-    over = f"  over the budget by {-found.headroom / GIB:.1f} GiB" if found.headroom < 0 else (
-        f"  {found.tokens} tokens of cache at {found.per_token} B; {found.longest} tokens for each "
-        f"of {found.shape.seqs} requests at once")
-    return "\n".join([f"[{line}] {found.device / GIB:.0f} GiB", *rows, over])
+    return "\n".join([f"[{line}] {found.device / GIB:.0f} GiB", *rows, f"  {sentence(found)}"])
+
+
+def sentence(found: Fit) -> str:
+    """What the cache is good for, in requests."""
+    if found.headroom < 0:
+        return f"over the budget by {-found.headroom / GIB:.1f} GiB"
+    length = found.shape.model_len
+    whole = f"{found.tokens // length} requests of --max-model-len {length} at once, or " \
+        if length else ""
+    return (f"{found.tokens} tokens of cache at {found.per_token} B: {whole}{found.longest} tokens "
+            f"for each of {found.shape.seqs}")
 
 
 # HCCL_BUFFSIZE ------------------------------------------------------------------------------

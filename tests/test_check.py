@@ -343,6 +343,14 @@ def test_more_context_parallelism_holds_more_tokens():
     assert "tokens of cache" in str(one) and one.longest == one.tokens // 256
 
 
+def test_bars_show_every_part_as_text_and_as_html():
+    bars = check.plan(build.plan("k2.5", "a3", "pd")).bars()
+    drawn = bars._repr_html_()
+    for part in (*bars.bars[0].fit.parts, "cache", "not used"):
+        assert part in bars.text and part in drawn
+    assert "aria-label" in drawn and "estimated" in drawn and "requests of --max-model-len" in drawn
+
+
 def test_what_does_not_fit_says_so():
     arch = params.model("k2.5").architecture
     small = memory.fit(memory.Shape(tp=1), arch, "INT4", 64)
