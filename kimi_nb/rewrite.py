@@ -5,7 +5,8 @@
 
 Variables that moved become keys of ``--additional-config``, what nothing reads goes, renamed
 flags take their new names. Edits are made at places of the syntax tree; everything else stays
-byte for byte.
+byte for byte. Where the script would mean something else afterwards, or that is not plain,
+nothing is done and ``left`` says so: a setting is never lost.
 """
 
 from __future__ import annotations
