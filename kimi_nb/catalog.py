@@ -142,6 +142,12 @@ def moved(engine: Engine, variable: str) -> str | None:
     return None
 
 
+def takes_number(variable: str) -> bool:
+    """Whether a variable of the plugin is a number and no switch: its default is one."""
+    runs = tables("vllm-ascend")["env"].get(variable, [])
+    return any(type(run.get("default")) is int for run in runs)
+
+
 def additional_key(engine: Engine, key: str) -> str:
     """Where an ``--additional-config`` key lives at this version: at the top, or under a
     table that took it in (``scheduler_config`` since v0.25)."""

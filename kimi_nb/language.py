@@ -39,7 +39,8 @@ def _speak_env(env: Any, engine: catalog.Engine,
         key = catalog.moved(engine, name)
         if key is not None:
             new = f"additional-config.{key}"
-            moved[new] = Value(plain(value.value), value.layer, value.source, value.reason)
+            text = plain(value.value, catalog.takes_number(name))
+            moved[new] = Value(text, value.layer, value.source, value.reason)
             notes.append(f"{name} is written as --additional-config {key} in {engine}")
         elif name in never and value.layer != "override":
             notes.append(f"{name} is left out: {never[name]}")
@@ -62,9 +63,10 @@ def _gone(engine: catalog.Engine, name: str) -> str:
     return f"{engine} does not read it (the listed versions that do end with {newest})"
 
 
-def plain(text: str) -> Any:
-    """The JSON value of a variable's text: 1 is true where a key took a switch's place."""
-    if text in _BOOLEANS:
+def plain(text: str, number: bool = False) -> Any:
+    """The JSON value of a variable's text: 1 is true where a key took a switch's place, and 1
+    where it took a ``number``'s."""
+    if text in _BOOLEANS and not (number and text.isdigit()):
         return _BOOLEANS[text]
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
 

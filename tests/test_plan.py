@@ -459,3 +459,11 @@ def test_a_later_layer_wins_and_the_rest_stays(below, above):
     laid = lay(lay(EMPTY, {"flags": below}, "recipe", "a"), {"flags": above}, "override", "b")
     assert {name: value.value for name, value in laid.flags.items()} == {**below, **above}
     assert {name for name, value in laid.flags.items() if value.layer == "override"} == set(above)
+
+
+def test_a_variable_that_counts_moves_as_a_number():
+    plan = build.plan("k2.5", "a3", "single", pairs=["env.VLLM_ASCEND_ENABLE_NZ=1",
+                                                     "env.VLLM_ASCEND_ENABLE_FUSED_MC2=1"])
+    found = json.loads(plan.engines[0].argv[plan.engines[0].argv.index("--additional-config") + 1])
+    assert found["weight_nz_mode"] == 1 and found["weight_nz_mode"] is not True
+    assert found["enable_fused_mc2"] is True

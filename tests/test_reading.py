@@ -118,6 +118,11 @@ def test_what_is_exported_is_what_the_engine_sees():
     assert {"A": "1", "B": "2", "D": "4"}.items() <= one.env.items() and "C" not in one.env
 
 
+def test_what_is_set_in_a_subshell_stays_there():
+    one, two = servers("(export A=1; vllm serve m --port 1) &\nvllm serve m --port 2 &")
+    assert one.env["A"] == "1" and "A" not in two.env
+
+
 def test_lines_are_those_of_the_file():
     one, = servers("#!/bin/bash\n\nexport HCCL_BUFFSIZE=1\nvllm serve m \\\n  --port 1 \\\n"
                    "  --nonsense\n")

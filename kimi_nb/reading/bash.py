@@ -84,7 +84,11 @@ class _Reader(Words):
         self.beside += background
         if handler is not None:
             handler(node, background)
-        elif node.type in ("program", "list", "pipeline", "subshell", "compound_statement",
+        elif node.type == "subshell":
+            before = dict(self.script.variables)
+            self.block(node)
+            self.script.variables = before  # what is set inside stays inside
+        elif node.type in ("program", "list", "pipeline", "compound_statement",
                            "do_group", "negated_command", "else_clause", "ERROR"):
             self.block(node)
         self.beside -= background
