@@ -172,12 +172,12 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from kimi_nb import build, check, rewrite
+    from kimi_nb import build, check, rewriting
 
     _check_asked(args)
     if args.fix:
         for path in args.files:
-            print(rewrite.file(path, args.engine, args.engine_version, dry=args.dry_run))
+            print(rewriting.file(path, args.engine, args.engine_version, dry=args.dry_run))
         if args.dry_run:
             return 0
     if args.files:

@@ -343,14 +343,14 @@ def test_fix_rewrites_what_the_catalog_knows(tmp_path, capsys):
 
 
 def test_fix_moves_keys_and_makes_a_config_where_there_is_none(tmp_path):
-    from kimi_nb import catalog, rewrite
+    from kimi_nb import catalog, rewriting
 
-    made = rewrite.text("export VLLM_ASCEND_ENABLE_MLAPO=0\nvllm serve m --port 1\n",
-                        catalog.engine("vllm-ascend", "0.25.1rc1"))
+    made = rewriting.text("export VLLM_ASCEND_ENABLE_MLAPO=0\nvllm serve m --port 1\n",
+                          catalog.engine("vllm-ascend", "0.25.1rc1"))
     assert made.new == ("vllm serve m --port 1 \\\n    --additional-config "
                         "'{\"enable_mlapo\": false}'\n")
-    made = rewrite.text("vllm serve m --additional-config '{\"recompute_scheduler_enable\": true}'",
-                        catalog.engine("vllm-ascend", "0.25.1rc1"))
+    old = "vllm serve m --additional-config '{\"recompute_scheduler_enable\": true}'"
+    made = rewriting.text(old, catalog.engine("vllm-ascend", "0.25.1rc1"))
     assert '{"scheduler_config": {"recompute_scheduler_enable": true}}' in made.new
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import catalog, rewrite, rules
+from kimi_nb import catalog, rewriting, rules
 from kimi_nb.language import plain
 from kimi_nb.reading import assemble
 from kimi_nb.reading.files import Text
@@ -22,14 +22,14 @@ REWRITTEN = {"variables/ignored", "variables/moved", "variables/never-read",
              "engine/flag-removed"}
 
 
-def fix(script: str, version: str = "0.22.1rc1") -> rewrite.Rewritten:
+def fix(script: str, version: str = "0.22.1rc1") -> rewriting.Rewritten:
     """Rewrite, and what holds for every script: bash reads it, and the second time nothing is
     rewritten and the same is left."""
     engine = catalog.engine("vllm-ascend", version)
-    made = rewrite.text(script, engine)
+    made = rewriting.text(script, engine)
     if reads(script):
         assert reads(made.new), made.new
-    again = rewrite.text(made.new, engine)
+    again = rewriting.text(made.new, engine)
     assert (again.new, again.done, again.left) == (made.new, (), made.left)
     assert "\\\n\n" in script or "\\\n\n" not in made.new
     assert re.search(r"\n[ \t]*\\\n", script) or not re.search(r"\n[ \t]*\\\n", made.new)
@@ -153,7 +153,7 @@ def test_rewritten(old, new):
         assert not made.left and made.done
     assert not found(made.new)
     # Line ends are nobody's business: the same with CR LF.
-    windows = rewrite.text(old.replace("\n", "\r\n"), ENGINE)
+    windows = rewriting.text(old.replace("\n", "\r\n"), ENGINE)
     assert windows.new == made.new.replace("\n", "\r\n")
 
 
@@ -170,7 +170,7 @@ def test_old_keys_move_under_their_table():
 
 def test_a_flag_that_came_back_stays():
     script = "vllm serve m --disable-log-requests\n"
-    assert rewrite.text(script, catalog.engine("vllm", "0.33.0")).new == script
+    assert rewriting.text(script, catalog.engine("vllm", "0.33.0")).new == script
 
 
 # What stays, and is said ----------------------------------------------------------------------
@@ -269,9 +269,9 @@ def test_what_would_break_the_script_is_not_done():
 
 def test_mixed_line_ends_stay():
     script = f"export {DEAD}=1\r\nx\n"
-    made = rewrite.text(script, ENGINE)
+    made = rewriting.text(script, ENGINE)
     assert made.new == script and "CR LF" in made.left[0]
-    assert not rewrite.text("x\r\ny\n", ENGINE).left
+    assert not rewriting.text("x\r\ny\n", ENGINE).left
 
 
 # Whatever the script --------------------------------------------------------------------------
@@ -343,5 +343,5 @@ def test_a_script_means_the_same_after(script):
 @given(st.text(alphabet="ab\"'\\ \n(){}[]$;&|<>=#-" + "\r", max_size=60))
 def test_any_text_is_taken(noise):
     script = f"{noise}\nexport {MLAPO}=1\n{noise}\nvllm serve m --swap-space 4 {noise}\n"
-    made = rewrite.text(script, ENGINE)
+    made = rewriting.text(script, ENGINE)
     assert json.dumps(made.left) and (not reads(script) or reads(made.new))

@@ -1,0 +1,57 @@
+"""What became of a script, and writing it to its file.
+
+    print(Rewritten("run.sh", old, new, done, left))           # the diff, what was done, what not
+    result.save(Path("run.sh"), made)                          # run.sh.orig keeps the old one
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from kimi_nb.errors import WriteError
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A script before and after, and what was done or could not be, one sentence each."""
+
+    name: str
+    old: str
+    new: str
+    done: tuple[str, ...]
+    left: tuple[str, ...]
+
+    @property
+    def diff(self) -> str:
+        """The changed lines."""
+        return "\n".join(difflib.unified_diff(self.old.splitlines(), self.new.splitlines(),
+                                              self.name, f"{self.name} (rewritten)", lineterm=""))
+
+    def __str__(self) -> str:
+        lines = [self.diff or f"{self.name}: nothing to rewrite"]
+        lines += [f"{self.name}: {said}" for said in (*self.done, *self.left)]
+        return "\n".join(lines)
+
+
+def save(place: Path, made: Rewritten) -> None:
+    """Write the new text; the old one stands beside it under a name that was free."""
+    kept = place.with_name(f"{place.name}.orig")
+    number = 1
+    while kept.exists():
+        number += 1
+        kept = place.with_name(f"{place.name}.orig{number}")
+    target = place.resolve()
+    try:
+        kept.write_bytes(made.old.encode())
+        handle, fresh = tempfile.mkstemp(prefix=f".{place.name[:40]}.", dir=target.parent)
+        with os.fdopen(handle, "wb") as out:
+            out.write(made.new.encode())
+        os.chmod(fresh, target.stat().st_mode & 0o7777)
+        os.replace(fresh, target)
+    except OSError as error:
+        raise WriteError(f"{place}: cannot be written: {error.strerror}. It is as "
+                         "before.") from None
