@@ -345,3 +345,9 @@ def test_any_text_is_taken(noise):
     script = f"{noise}\nexport {MLAPO}=1\n{noise}\nvllm serve m --swap-space 4 {noise}\n"
     made = rewriting.text(script, ENGINE)
     assert json.dumps(made.left) and (not reads(script) or reads(made.new))
+
+
+def test_a_variable_that_counts_becomes_a_number():
+    made = rewriting.text("export VLLM_ASCEND_ENABLE_NZ=1\nvllm serve m\n",
+                          catalog.engine("vllm-ascend", "0.22.1rc1"))
+    assert '"weight_nz_mode": 1' in made.new

@@ -92,7 +92,8 @@ def _variable(script: Parsed, changes: Changes, serves: list[Serve], name: str,
     if key is not None:
         why = elsewhere or _move(script, changes, serves, name, key, sets)
         for one in sets if why else ():
-            table = json_keys.nested(key, plain(one.value)) if one.value else {}
+            value = plain(one.value, catalog.takes_number(name)) if one.value else None
+            table = json_keys.nested(key, value) if one.value else {}
             add = f"add {json_keys.quoted(table)} to" if one.value else f"set {key} in"
             changes.left[one.node.start_byte] = (f"{name} stays: {why}; {add} "
                                                  "--additional-config by hand")
@@ -148,7 +149,7 @@ def _move(script: Parsed, changes: Changes, serves: list[Serve], name: str, key:
             return serve.why or "vllm serves with and without it share --additional-config"
     there = all(json_keys.has(serves[index].slot.table, key) for index in targets)
     for index, value in targets.items():
-        serves[index].slot.keys[key] = plain(value)
+        serves[index].slot.keys[key] = plain(value, catalog.takes_number(name))
     changes.done.append(f"{name} is taken out: --additional-config {key} is there" if there else
                         f"{name} is now --additional-config {key}")
     return ""
