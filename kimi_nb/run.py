@@ -99,10 +99,6 @@ class Run:
         """Every flag and variable with value, layer, source and meaning."""
         return tables.settings(plan, role)
 
-    def errata(self, plan: Plan) -> show.Table:
-        """What the plan does differently from its documents."""
-        return tables.errata(plan)
-
     def notes(self, plan: Plan) -> show.Table:
         """What the engine's version changed in the wording."""
         return show.Table(f"In the words of {plan.engine} {plan.engine_version}", ("note",),
@@ -111,10 +107,6 @@ class Run:
     def connector(self, plan: Plan) -> show.Table:
         """What each side tells the KV cache connector."""
         return tables.connector(plan)
-
-    def workers(self, plan: Plan) -> show.Table:
-        """The engines behind the router."""
-        return tables.workers(plan)
 
     def write(self, plan: Plan) -> bundle.Bundle:
         """Write the plan's scripts; what changed against the last bundle of this name."""

@@ -136,11 +136,6 @@ def connector(plan: Plan) -> Table:
     return Table("KV cache connector", ("role", "key", "value"), tuple(rows))
 
 
-def workers(plan: Plan) -> Table:
-    """The engines behind the router."""
-    found = plan.router.workers if plan.router else ()
-    return Table(f"Behind {plan.url}", ("role", "url", "engine"), found)
-
 
 def site(cluster: schema.Site) -> Table:
     """The nodes of a site."""

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SIX = ["hw", "model", "site", "action", "confirm", "run_dir"]
 ENDS = ["Clean up", "Record"]
-STAGES = ["Start", "Preflight", "Plan", "Differences from the document", "What would change",
+STAGES = ["Start", "Preflight", "Plan", "Findings", "What would change",
           "Write", "Gate", "Act", "Verify", *ENDS]
 
 
