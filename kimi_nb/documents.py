@@ -12,13 +12,13 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_nb import callers, catalog, commands, docker, params, schema
-from kimi_nb.deployment import Batch, Box, Client, Deployment, Fault, Launcher, Program, Proxy
+from kimi_nb.deployment import Deployment, Fault, Launcher, Program
 from kimi_nb.errors import NoRecipeError, ParameterError
-from kimi_nb.servers import Server, Spot, server
+from kimi_nb.reading.sources import Found
+from kimi_nb.servers import Spot, server
 
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _PLACEHOLDER = re.compile(r"<[a-z_0-9]+>|\|[a-z_]+\||\d+\.xx\.xx\.\d+|\bx{3,}\b")
@@ -35,18 +35,6 @@ def document_of(name: str) -> str:
     """The document of a command."""
     golden = published()[name]["document"]
     return next(key for key, item in params.data("documents").items() if item["golden"] == golden)
-
-
-@dataclass
-class _Found:
-    servers: list[Server] = field(default_factory=list)
-    proxies: list[Proxy] = field(default_factory=list)
-    clients: list[Client] = field(default_factory=list)
-    boxes: list[Box] = field(default_factory=list)
-    launchers: list[Launcher] = field(default_factory=list)
-    batches: list[Batch] = field(default_factory=list)
-    programs: list[Program] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
 
 
 def chosen(model: str, hardware: str, layout: str, variant: str
@@ -109,7 +97,7 @@ def _claims(names: Sequence[str], layout: str) -> list[dict[str, Any]]:
 def _deployment(served: schema.Model, recipe: schema.Recipe, chip: schema.Hardware,
                 engine: catalog.Engine, names: Sequence[str],
                 claims: Sequence[Mapping[str, Any]]) -> Deployment:
-    found = _Found()
+    found = Found()
     for name in names:
         _Reader(found, engine, name).read(recipe)
     for document in dict.fromkeys(map(document_of, names)):
@@ -128,7 +116,7 @@ def _deployment(served: schema.Model, recipe: schema.Recipe, chip: schema.Hardwa
 class _Reader:
     """One published command, into what it is."""
 
-    def __init__(self, found: _Found, engine: catalog.Engine, name: str) -> None:
+    def __init__(self, found: Found, engine: catalog.Engine, name: str) -> None:
         self.found, self.engine, self.name = found, engine, name
         self.entry = published()[name]
         self.document = params.data("documents")[document_of(name)]
