@@ -41,7 +41,9 @@ def dump(python: str = sys.executable) -> dict[str, Any]:
 
     Raises ParameterError when that is no interpreter, has no vLLM, or its vLLM does not load.
     """
-    path = shutil.which(params.user_path(str(python), "--python"))
+    named = params.user_path(str(python), "--python")
+    # A path stays a path: which() would look a bare name up elsewhere.
+    path = shutil.which(os.path.abspath(named) if os.sep in str(python) else named)
     if path is None:
         raise ParameterError(f"--python {str(python)[:80]!r} is not a program on this machine. "
                              "Give the Python of a vLLM environment, such as "

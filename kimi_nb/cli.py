@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from kimi_nb import __version__
 from kimi_nb.errors import KimiError, ParameterError
+from kimi_nb.show import visible
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return args.call(args)
     except KimiError as error:
-        print(f"kimi-nb: {error}", file=sys.stderr)
+        print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader (head, less) has seen enough; keep Python from complaining at its exit.
@@ -177,7 +178,8 @@ def _check(args: argparse.Namespace) -> int:
     _check_asked(args)
     if args.fix:
         for path in args.files:
-            print(rewriting.file(path, args.engine, args.engine_version, dry=args.dry_run))
+            print(visible(str(rewriting.file(path, args.engine, args.engine_version,
+                                             dry=args.dry_run))))
         if args.dry_run:
             return 0
     if args.files:
@@ -203,7 +205,7 @@ def _check(args: argparse.Namespace) -> int:
 def _check_asked(args: argparse.Namespace) -> None:
     """Refuse what does not belong together, before anything is read."""
     if not (args.files or args.as_documented or (args.model and args.hw)):
-        raise ParameterError("kimi-nb check: name FILES or a folder, or --model and --hw of a "
+        raise ParameterError("check: name FILES or a folder, or --model and --hw of a "
                              "plan, or --as-documented.")
     plans = {"--scenario": args.scenario, "--site": args.site, "--with": args.chosen,
              "--without": args.dropped, "--set": args.pairs}
@@ -223,9 +225,9 @@ def _check_asked(args: argparse.Namespace) -> None:
     if args.dry_run and not args.fix:
         wrong.append("--dry-run (without --fix)")
     if wrong:
-        raise ParameterError(f"kimi-nb check: {', '.join(wrong)} says nothing about {what}.")
+        raise ParameterError(f"check: {', '.join(wrong)} says nothing about {what}.")
     if args.fix and args.json:
-        raise ParameterError("kimi-nb check: --fix shows a diff; run --json afterwards.")
+        raise ParameterError("check: --fix shows a diff; run --json afterwards.")
 
 
 def _catalog_diff(args: argparse.Namespace) -> int:

@@ -117,6 +117,7 @@ class Fault:
     rule: str
     spot: Spot
     message: str
+    severity: str = ""
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,8 @@ def deployments(model: str = "", hardware: str = "", layout: str = "", variant: 
                 version: str = "") -> Iterator[tuple[Deployment, bool]]:
     """Each documented deployment, and whether it is checked at the version of its commands; the
     others are at a further version that the document names. ``version`` replaces them all."""
+    refused: list[ParameterError] = []
+    any_made = False
     for served, recipe in chosen(model, hardware, layout, variant):
         chip = params.hardware(recipe.hardware)
         names = [*recipe.source.commands, *(name for key in recipe.clients
@@ -76,13 +78,17 @@ def deployments(model: str = "", hardware: str = "", layout: str = "", variant: 
         for index, text in enumerate(versions):
             try:
                 engine = catalog.engine(chip.engine, text)
-            except ParameterError:
+            except ParameterError as error:
                 if index == 0:
-                    raise
+                    refused.append(error)  # another engine's document
+                    break
                 continue  # never released: the rule on claimed versions says so
             if engine.version not in seen:
                 seen.add(engine.version)
+                any_made = True
                 yield _deployment(served, recipe, chip, engine, names, claims), index == 0
+    if not any_made and refused:
+        raise refused[0]
 
 
 def _claims(names: Sequence[str], layout: str) -> list[dict[str, Any]]:

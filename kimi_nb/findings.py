@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kimi_nb.memory import GIB, Fit, sentence, shares_of
-from kimi_nb.show import Table
+from kimi_nb.show import Table, visible
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -34,7 +34,8 @@ class Finding:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file and self.line else self.file or self.where
-        return f"{place}: {self.severity}: {self.message} [{self.rule}]\n    {self.fix}"
+        said = visible(f"{place}: {self.severity}: {self.message} [{self.rule}]", lines=False)
+        return f"{said}\n    {visible(self.fix, lines=False)}"
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,10 @@ class Findings:
                   for kind in SEVERITIES]
         asked = self.rules - len(self.skipped)
         skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
-        return f"{self.title}: {', '.join(counts)}. {asked} rules asked of {self.engine}{skipped}."
+        nothing = " Nothing here starts an engine." if self.seen is not None and not (
+            self.seen["servers"] or self.seen["boxes"] or self.seen["launchers"]) else ""
+        return (f"{self.title}: {', '.join(counts)}. {asked} rules asked of {self.engine}{skipped}."
+                f"{nothing}")
 
     @property
     def counts(self) -> dict[str, int]:
@@ -163,8 +167,9 @@ class Findings:
     def __str__(self) -> str:
         lines = [str(found) for found in self.findings if found.severity != NOTE]
         lines += [str(found).partition("\n")[0] for found in self.of(NOTE)]
-        lines += [f"{place(spot)}: not read: {spot['reason']}" for spot in self.unread]
-        return "\n".join([*lines, self.verdict])
+        lines += [visible(f"{place(spot)}: not read: {spot['reason']}", lines=False)
+                  for spot in self.unread]
+        return "\n".join([*lines, visible(self.verdict, lines=False)])
 
     __repr__ = __str__
 

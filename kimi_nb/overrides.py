@@ -19,7 +19,7 @@ from typing import Any
 
 from kimi_nb import fields
 from kimi_nb.errors import ParameterError, choice
-from kimi_nb.settings import flag_name
+from kimi_nb.settings import flag_name, flattened
 
 _SHAPE = {"groups": "groups", "nodes": "nodes", "dp": "dp", "tp": "tp",
           "data-parallel-size": "dp", "tensor-parallel-size": "tp"}
@@ -46,6 +46,11 @@ _UNPLACED = ("pipeline-parallel-size", "prefill-context-parallel-size", "data-pa
 _OTHER = {"model": "the recipe names the weights", "help": "it would end the engine",
           "config": "a file of flags would bypass the plan",
           "api-key": "secrets are never written down; name one with api_key_env in the site file"}
+
+
+# Variables that the plan sets for each rank or node; one value for all would be wrong or lost.
+_PLACED = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+           "ROCR_VISIBLE_DEVICES", "HCCL_IF_IP", "VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_HOST_IP")
 
 
 def refuse_derived(name: str, where: str) -> None:
@@ -111,13 +116,19 @@ def _set(out: Overrides, role: str, name: str, text: str, where: str,
         table, key = (out.shape, _SHAPE[plain]) if plain in _SHAPE else (out.ports, _PORTS[plain])
         value = _count(text, where) if plain in _SHAPE else _port(text, where)
         table.setdefault(role or roles[0], {})[key] = value
+    elif name.startswith("env.") and name[4:] in _PLACED:
+        raise ParameterError(f"{where}: the plan sets {name[4:]} for each rank; change the site "
+                             "file, dp= or tp=.")
     elif name.startswith("env."):
         if not text:
             raise ParameterError(f"{where}: a value is wanted after '='.")
         out.settings.append((role, where, {"env": {name[4:]: text}}))
     else:
         refuse_derived(plain, where)
-        out.settings.append((role, where, {"flags": {plain: _value(text, where)}}))
+        value = _value(text, where)
+        for leaf in flattened(plain, value):
+            refuse_derived(leaf, where)  # a table given whole may hold what the plan works out
+        out.settings.append((role, where, {"flags": {plain: value}}))
 
 
 def _count(text: str, where: str) -> int:

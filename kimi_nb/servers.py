@@ -192,7 +192,8 @@ def server(engine: catalog.Engine, argv: Sequence[str], env: Mapping[str, str], 
         _whole(flags.get("pipeline-parallel-size", 1)), dp, rank,
         1 if single else _whole(local) if local is not None else dp, single,
         tuple(devices) if devices is not None else None,
-        None if flags.get("headless") else _whole(flags.get("port", 8000)), kv_port,
+        None if flags.get("headless") or ("config" in flags and "port" not in flags)
+        else _whole(flags.get("port", 8000)), kv_port,
         _whole(flags.get("data-parallel-rpc-port")), side, flags.get("headless") is True,
         certain, lines, start, env_lines or {})
 

@@ -72,6 +72,16 @@ def _plain(cell: Any) -> str:
     return str(cell)
 
 
+def visible(text: str, lines: bool = True) -> str:
+    """A text that a terminal shows and does not obey: control and direction characters escaped,
+    line ends too unless ``lines``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() or (lines and character == "\n")
+        else character.encode("unicode_escape").decode() for character in text)
+
+
 def show(value: Any) -> None:
     """Display in a notebook, print elsewhere."""
     if in_notebook():

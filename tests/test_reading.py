@@ -405,3 +405,57 @@ def test_json_of_a_plan(capsys):
     assert main(["check", "--model", "k2.5", "--hw", "a3", "--layout", "single", "--set",
                  "max-num-batched-tokens=8"]) == 1
     assert "engine/batched-tokens" in capsys.readouterr().out
+
+
+# What a hostile user tried ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [
+    "for h in a b; do ssh $h \"vllm serve m --port 8000 &\"; done\n",
+    "for g in 0 1; do docker run --network kimi --gpus device=$g vllm/vllm-openai:v0.20.2 "
+    "--model m; done\n",
+    "vllm serve m --enable-lora --lora-modules sql=/l &\n"
+    "curl http://localhost:8000/v1/completions -d '{\"model\": \"sql\"}'\n",
+    "vllm serve m &\ncurl https://api.example.com/v1/chat/completions -d '{\"model\": \"gpt\"}'\n",
+    "vllm serve --config f.yaml &\ncurl http://localhost:8001/v1/models\n",
+])
+def test_correct_shapes_that_look_odd_have_no_error(text):
+    found = rules.check(lint(text))
+    assert found.ok, found
+
+
+@pytest.mark.parametrize("text", [
+    "A=(a b c d e f g)\n" + "A+=(\"${A[@]}\")\n" * 40 + "vllm serve m\n",
+    "X='" + "a " * 40_000 + "'\n" + "echo $X\n" * 60 + "vllm serve m\n",
+    "X='" + "# " * 40_000 + "'\n" + "eval \"$X\"\n" * 40,
+    "echo \"q\" <ip>\n" * 12_000, "#SBATCH a" + " " * 100_000 + "b\n", "echo a{" + "," * 60_000,
+    "vllm serve m --host " + "1." * 60_000, "<a>" * 60_000, "‹" * 60_000,
+    "".join(f"export V{i}={i}\nmake {i}\n" for i in range(5000)),
+    "".join(f"V{i}={i}\nif x; then y; fi\n" for i in range(4000)),
+    "vllm serve m " + " ".join(f"--foo{i} 1" for i in range(8000)),
+    "".join(f"export V{i}={i}\nvllm serve m{i} --port {i}\n" for i in range(3000)),
+])
+def test_no_script_takes_for_ever(text):
+    import time
+
+    began = time.process_time()
+    rules.check(lint(text))
+    # No figure of speed: quadratic or worse would take minutes here.
+    assert time.process_time() - began < 40
+
+
+def test_a_terminal_is_shown_and_not_told(tmp_path, capsys):
+    path = tmp_path / "run\x1b]0;x\x07.sh"
+    path.write_text("vllm serve m --port $'\\e]0;gone\\a' --dtype $'\\x9b31m\u202e'\n")
+    main(["check", str(path)])
+    out = capsys.readouterr()
+    assert not set(out.out + out.err) & set("\x1b\x07\x9b\u202e")
+    main(["check", str(tmp_path / "no\x1b[31m")])
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_what_starts_nothing_says_so(tmp_path, capsys):
+    (tmp_path / "a.sh").write_text("echo hello\n")
+    assert main(["check", str(tmp_path)]) == 0
+    assert "Nothing here starts an engine" in capsys.readouterr().out
+    assert main(["check", ""]) == 2

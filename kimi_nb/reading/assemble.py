@@ -16,12 +16,14 @@ from kimi_nb.deployment import Box, Deployment, Launcher, Program
 from kimi_nb.reading import bash, compose, files, guess, quirks, suspects
 from kimi_nb.reading.script import Command, Script, Word
 from kimi_nb.reading.sources import Found, Source, sources
-from kimi_nb.reading.syntax import tree
+from kimi_nb.reading.syntax import Unparsed, tree
 from kimi_nb.servers import Spot, server
 
 _MOST_CALLS = 64
 # Programs that take a script as one word and run it elsewhere.
 _CARRIERS = ("ssh", "tmux", "screen", "pdsh", "setsid", "sbatch", "parallel-ssh", "pssh", "clush")
+_SSH_VALUES = set("BbcDEeFIiJLlmOoPpQRSWw")
+_MOST_ENGINES = 1024  # of all files, beyond which nobody reads findings
 _ENDS = ("kill", "pkill", "killall", "wait", "cleanup")
 
 
@@ -82,7 +84,11 @@ class _Assembler:
         scripts = []
         for source in list(self.sources):
             masked = quirks.masked(source.text)
-            source.tree = tree(masked)
+            try:
+                source.tree = tree(masked)
+            except Unparsed as slow:
+                self.found.unread.append((Spot(source.file, source.file, source.line), str(slow)))
+                continue
             faults = list(quirks.find(source.text, source.tree, source.file, source.line,
                                       source.document))
             self.found.faults += faults
@@ -104,7 +110,11 @@ class _Assembler:
             for name, (text, line) in script.written.items():
                 if "vllm" in text:
                     inner = Source(source.file, source.folder, text, line, source.document)
-                    inner.tree = tree(quirks.masked(text))
+                    try:
+                        inner.tree = tree(quirks.masked(text))
+                    except Unparsed as slow:
+                        self.found.unread.append((Spot(source.file, source.file, line), str(slow)))
+                        continue
                     scripts.append((inner, bash.interpret(quirks.masked(text), source.file, line,
                                                           root=inner.tree)))
                     self.by_name.setdefault((source.folder, os.path.basename(name)), inner)
@@ -190,7 +200,8 @@ class _Assembler:
              depth: int) -> None:
         argv = command.argv
         spot = Spot(f"{source.file}:{command.line}", source.file, command.line)
-        home = node or self._node(source)
+        home = _remote(argv) or node or self._node(source)
+        node = _remote(argv) or node
         at = docker.container_at(argv)
         if at is not None:
             self._docker(source, command, spot, home, at, alone, depth)
@@ -204,7 +215,10 @@ class _Assembler:
                 self._one(source, one, node, alone, depth + 1)
             return
         elif (start := commands.serve_at(argv)) is not None:
-            if "--omni" in argv:
+            if len(self.found.servers) >= _MOST_ENGINES or len(argv) > 4000:
+                self.found.unread.append((spot, f"more than {_MOST_ENGINES} engines or 4000 "
+                                          "words: not read"))
+            elif "--omni" in argv:
                 self.found.unread.append((spot, "vllm-omni has flags of its own"))
             elif "--help" not in argv and "-h" not in argv[start:]:
                 before = command.words[:start]
@@ -240,8 +254,9 @@ class _Assembler:
                 alone: bool, depth: int) -> None:
         box = docker.box(command.argv, command.env, spot, home, at)
         if not box.host_network:
-            box = replace(box, node=spot.name)  # a network, and so ports, of its own
-            home = spot.name
+            # A network, and so ports, of its own; each turn of a loop starts another.
+            home = f"{spot.name} ({len(self.found.boxes) + 1})"
+            box = replace(box, node=home)
         self.found.boxes.append(box)
         if not box.argv:
             return
@@ -312,6 +327,16 @@ class _Assembler:
             if inside is not None and all(device < len(numbers) for device in inside):
                 self.found.servers[index] = replace(
                     one, devices=tuple(numbers[device] for device in inside))
+
+
+def _remote(argv: Sequence[str]) -> str:
+    """The host on which ssh runs the rest of a command; "" for other commands."""
+    if not argv or os.path.basename(argv[0]) != "ssh":
+        return ""
+    rest = list(argv[1:])
+    while rest and rest[0].startswith("-"):
+        del rest[: 2 if rest[0][1:2] in _SSH_VALUES and len(rest[0]) == 2 else 1]
+    return rest[0] if len(rest) > 1 and "$" not in rest[0] else ""
 
 
 def _step_node(words: Sequence[Word]) -> str:

@@ -16,12 +16,14 @@ from dataclasses import replace
 from typing import Any
 
 from kimi_nb.reading.script import Command, Enough, Script, Variable, Word
-from kimi_nb.reading.syntax import above, nodes, text_of, tree
+from kimi_nb.reading.syntax import Unparsed, above, nodes, text_of, tree
 from kimi_nb.reading.words import MOST_TURNS, Words
 
-_MOST_STEPS = 20_000  # of one file: a loop in a loop ends here instead of running for ever
+_MOST_STEPS = 10_000  # of one file: a loop in a loop ends here instead of running for ever
 _MOST_DEPTH = 60
 _LONGEST = 100_000
+_MOST_ITEMS = 4000
+_MOST_WORK = 4_000_000
 
 
 def interpret(text: str, file: str, first_line: int = 1, arguments: Sequence[str] | None = None,
@@ -58,6 +60,7 @@ class _Reader(Words):
         self.depth = 0
         self.doubt = 0
         self.beside = 0
+        self.spent = 0
         self.export_all = False
 
     # Statements -------------------------------------------------------------------------
@@ -118,6 +121,7 @@ class _Reader(Words):
         words += extra
         if not words:
             return
+        self.spend(sum(len(word.text) for word in words) + 16 * len(words))
         name = words[0].text
         if name == "set" and any(word.text == "--" for word in words[1:]):
             at = next(i for i, word in enumerate(words) if word.text == "--")
@@ -146,9 +150,13 @@ class _Reader(Words):
         if name == "eval" and len(words) > 1:
             self._inner(" ".join(word.text for word in words[1:]), words[1].line)
             return
-        env = {key: var.text if var.text is not None else f"${{{key}}}"
-               for key, var in self.script.variables.items() if var.exported}
-        lines = {key: var.line for key, var in self.script.variables.items() if var.exported}
+        env: dict[str, str] = {}
+        lines: dict[str, int] = {}
+        if not self.plain_program(words):
+            self.spend(20 * len(self.script.variables))
+            env = {key: var.text if var.text is not None else f"${{{key}}}"
+                   for key, var in self.script.variables.items() if var.exported}
+            lines = {key: var.line for key, var in self.script.variables.items() if var.exported}
         for key, (text, line) in own.items():
             env[key], lines[key] = text, line
         self.script.commands.append(Command(
@@ -157,6 +165,18 @@ class _Reader(Words):
                                    if name not in self.script.expected)))
         if name in ("exit", "exec") and self.doubt == 0 and name == "exit":
             raise Enough("")
+
+    def spend(self, bytes_: int) -> None:
+        """Count work; a script that makes too much of it is not read to its end."""
+        self.spent += bytes_
+        if self.spent > _MOST_WORK:
+            raise Enough("what its words unfold into is too much: the rest is not read")
+
+    @staticmethod
+    def plain_program(words: Sequence[Word]) -> bool:
+        """Whether a command is one to which the environment does not matter here."""
+        return words[0].text in ("echo", "printf", "mkdir", "cd", "sleep", "cat", "rm", "cp", "mv",
+                                 "true", ":", "grep", "sed", "awk", "tee", "test", "[", "local")
 
     def _given(self, name: str, words: Sequence[Word]) -> None:
         """Variables that a builtin fills: they are set, to what cannot be known."""
@@ -202,9 +222,13 @@ class _Reader(Words):
         """A script inside a word (eval, bash -c): its commands belong here."""
         if len(text) > _LONGEST or self.depth > _MOST_DEPTH - 8:
             return
+        self.spend(20 * len(text))  # parsing costs more than copying
         old = self.offset
         self.offset = line
-        self.block(tree(text).root_node)
+        try:
+            self.block(tree(text).root_node)
+        except Unparsed as slow:
+            raise Enough(str(slow)) from None
         self.offset = old
 
     def _call(self, name: str, words: Sequence[Word]) -> None:
@@ -292,6 +316,9 @@ class _Reader(Words):
                           for word in self.words(child))
             if adds and old is not None:
                 items = (*(old.items or ()), *items)
+            self.spend(16 * len(items))
+            if len(items) > _MOST_ITEMS:
+                return text_of(name), Variable(None, line)
             first = items[0].text if items else ""
             return text_of(name), Variable(first, line, False, items)
         self.substitutions(value)
@@ -342,6 +369,7 @@ class _Reader(Words):
 
     def _branches(self, branches: list[list[Any]], whole: bool) -> None:
         """Read alternatives, each from the same start; what differs after them is not known."""
+        self.spend(20 * len(self.script.variables) * (len(branches) + 1))
         before = dict(self.script.variables)
         ends = []
         self.doubt += 1

@@ -15,15 +15,13 @@ import yaml
 
 from kimi_nb import params
 
-_FILL = re.compile(r"\$\$|\$\{(\w+):?-([^{}]+)\}")
+_FILL = re.compile(r"\$\$|\$\{(\w{1,200}):?-([^{}]{1,2000})\}")
 _BLOCK = ("|", ">")
 _MOST_BASES = 16
 _MOST_MERGED = 64
 _NULL = "tag:yaml.org,2002:null"
 _BLANK = re.compile(r"\s*")
 _Keys = dict[str, tuple[yaml.Node, yaml.Node]]
-_BLANK = re.compile(r"\s*")
-_Keys = _Keys
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pathlib import Path
 from kimi_nb.errors import ParameterError
 from kimi_nb.servers import Spot
 
-LARGEST = 1 << 20
+LARGEST = 256 << 10
 _MOST_FILES = 5000
 _SKIPPED = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", "runs"}
 _SUFFIXES = {".sh": "bash", ".bash": "bash", ".sbatch": "bash", ".slurm": "bash", ".job": "bash",
@@ -49,6 +49,8 @@ def collect(paths: Sequence[Path | str]) -> tuple[list[Text], list[tuple[Spot, s
     unread: list[tuple[Spot, str]] = []
     seen: set[Path] = set()
     for given in paths:
+        if not str(given).strip():
+            raise ParameterError("an empty name of a file: is a shell variable not set?")
         path = Path(given)
         if not path.exists():
             raise ParameterError(f"{given}: no such file or folder.")
@@ -96,9 +98,11 @@ def _folder(root: Path, texts: list[Text], unread: list[tuple[Spot, str]],
 def _might_serve(path: Path) -> bool:
     """Whether a file that is not read looks as if it mattered."""
     try:
-        if path.stat().st_size > LARGEST:
-            return path.suffix in _SUFFIXES
-        return re.search(rb"vllm[\"', ]+serve\b", path.read_bytes()) is not None
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            raw = file.read(LARGEST + 1) or b""
+        return (len(raw) > LARGEST and path.suffix in _SUFFIXES) or re.search(
+            rb"vllm[\"', ]+serve\b", raw) is not None
     except OSError:
         return True
 
@@ -108,11 +112,12 @@ def _open(path: Path, shown: str, folder: str) -> Text | str:
     try:
         if not path.is_file():
             return "not a regular file"
-        size = path.stat().st_size
-        if size > LARGEST:
-            return (f"{size / 2**20:.0f} MB is larger than {LARGEST >> 20} MB; a script is a few "
-                    "KB")
-        raw = path.read_bytes()
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            raw = file.read(LARGEST + 1) or b""
+        if len(raw) > LARGEST:
+            size = max(path.stat().st_size, len(raw))
+            return f"{size / 2**20:.1f} MB is larger than {LARGEST >> 10} KB; a script is a few KB"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if b"\0" in raw:

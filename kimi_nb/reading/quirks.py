@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,6 +18,8 @@ from kimi_nb.servers import Spot
 _FLAG = re.compile(r"-{1,2}[A-Za-z][\w.-]*(=|\s|$)")
 _JSON_FLAG = re.compile(r"--[\w.-]*config$|--limit-mm-per-prompt$|--hf-overrides$|"
                         r"--[\w-]*kwargs$")
+_MOST_OF_A_LINE = 20
+_MOST_MASKED = 1000
 _DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}\N{HYPHEN}\N{NON-BREAKING HYPHEN}"
 _QUOTES = "\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}" \
           "\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}"
@@ -30,15 +34,18 @@ def masked(text: str) -> str:
     def word(match: re.Match[str]) -> str:
         return f"{MARK[0]}{match[1].replace(' ', '_')}{MARK[1]}"
 
-    return re.sub(r"\|([a-z][a-z_]*_version)\|", word, ANGLED.sub(word, text))
+    # Thousands of them are no script, and slow the grammar down.
+    return re.sub(r"\|([a-z][a-z_]*_version)\|", word, ANGLED.sub(word, text, _MOST_MASKED),
+                  count=_MOST_MASKED)
 
 
 def find(text: str, tree: Any, file: str, first_line: int, document: bool = False
          ) -> Iterator[Fault]:
     """The faults of a script; ``document`` is a fence of a document, whose placeholders are
     meant."""
-    def fault(rule: str, line: int, message: str) -> Fault:
-        return Fault(rule, Spot(f"{file}:{line + first_line}", file, line + first_line), message)
+    def fault(rule: str, line: int, message: str, severity: str = "") -> Fault:
+        return Fault(rule, Spot(f"{file}:{line + first_line}", file, line + first_line), message,
+                     severity)
 
     if "\r\n" in text:
         yield fault("shell/line-ends", 0, "lines end in CR LF")
@@ -53,11 +60,12 @@ def find(text: str, tree: Any, file: str, first_line: int, document: bool = Fals
             yield from _command(node, lines, fault)
         elif node.type == "array":
             yield from _typography(node.named_children, fault)
-    quoted = [node for node in seen if node.type not in ("command", "array")]
+    quoted = _outermost(node for node in seen if node.type not in ("command", "array"))
+    starts = [first for first, _ in quoted]
     if not document:
         for number, line in enumerate(lines):
-            for match in ANGLED.finditer(line):
-                if not _inside(quoted, number, len(line[:match.start()].encode())):
+            for match in itertools.islice(ANGLED.finditer(line), _MOST_OF_A_LINE):
+                if not _inside(starts, quoted, number, len(line[:match.start()].encode())):
                     yield fault("shell/redirect", number, f"<{match[1]}> is read as a redirect")
     if root.has_error and not document:
         yield from _broken(root, text, fault)
@@ -65,19 +73,18 @@ def find(text: str, tree: Any, file: str, first_line: int, document: bool = Fals
 
 def _broken(root: Any, text: str, fault: Any) -> Iterator[Fault]:
     """A quote or bracket that is never closed; other errors may be the grammar's own."""
-    last = text.count("\n")
     missing = next((node for node in nodes(root, ")", "}", '"', "'", "fi", "done", "esac", "]]")
                     if node.is_missing), None)
     if missing is not None:
         yield fault("shell/syntax", missing.parent.start_point[0],
-                    f"what opens here is not closed: {missing.type} is missing")
+                    f"what opens here is not closed: {missing.type} is missing",
+                    "error" if missing.type in ("'", '"') else "")
         return
     for node in nodes(root, "ERROR"):
         first = node.text.decode("utf-8", "replace").strip().split("\n")[0]
-        lines = node.end_point[0] - node.start_point[0]
-        if first[:1] in ("'", '"', "`") or (lines > 3 and node.end_point[0] >= last - 1):
+        if first[:1] in ("'", '"', "`"):
             yield fault("shell/syntax", node.start_point[0],
-                        f"a quote or bracket that opens here is not closed: {first[:60]}")
+                        f"a quote that opens here is not closed: {first[:60]}", "error")
             return
 
 
@@ -105,10 +112,24 @@ def _hidden(seen: Iterable[Any]) -> set[int]:
     return out
 
 
-def _inside(quoted: Iterable[Any], line: int, column: int) -> bool:
+_Point = tuple[int, int]
+
+
+def _outermost(seen: Iterable[Any]) -> list[tuple[_Point, _Point]]:
+    """Where quotes, comments and heredocs begin and end, those inside others left out."""
+    out: list[tuple[_Point, _Point]] = []
+    for node in seen:  # in the order of the text
+        first, last = tuple(node.start_point), tuple(node.end_point)
+        if not out or first >= out[-1][1]:
+            out.append((first, last))
+    return out
+
+
+def _inside(starts: list[_Point], quoted: list[tuple[_Point, _Point]], line: int,
+            column: int) -> bool:
     """Whether a place of the text stands in quotes, a comment or a heredoc."""
-    return any(tuple(node.start_point) <= (line, column) < tuple(node.end_point)
-               for node in quoted)
+    at = bisect.bisect_right(starts, (line, column)) - 1
+    return at >= 0 and (line, column) < quoted[at][1]
 
 
 def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[Fault]:

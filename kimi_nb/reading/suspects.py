@@ -17,6 +17,7 @@ from kimi_nb.rules import security
 from kimi_nb.rules.variables import ever_read
 from kimi_nb.servers import Spot
 
+_SEEN = 2000  # characters of a word in which a placeholder is looked for
 # Variables that a caller or the system gives.
 _OUTSIDE = re.compile(r"SLURM_|HF_|.*(TOKEN|KEY|SECRET|PASSWORD)$|(HOME|USER|PWD|PATH|HOSTNAME|"
                       r"SHELL|UID|TMPDIR|LOGNAME|RANDOM|BASH_SOURCE|LD_LIBRARY_PATH|PYTHONPATH|"
@@ -33,7 +34,7 @@ def words(source: Source, command: Command, found: Found) -> None:
     seen = set()
     for word in (*command.words, *(Word(text, command.env_lines.get(name, command.line))
                                    for name, text in command.env.items())):
-        match = _PLACEHOLDER.search(word.text)
+        match = _PLACEHOLDER.search(word.text[:_SEEN])
         if match and (match[0], word.line) not in seen:
             seen.add((match[0], word.line))
             shown = match[0].replace(quirks.MARK[0], "<").replace(quirks.MARK[1], ">")
@@ -43,7 +44,7 @@ def words(source: Source, command: Command, found: Found) -> None:
     if source.document:
         return
     for name in command.unset:
-        if not _OUTSIDE.match(name) and not source.includes:
+        if not _OUTSIDE.match(name) and name != "UNKNOWN" and not source.includes:
             source.unset.setdefault(name, command.line)
 
 
@@ -71,10 +72,10 @@ def job(source: Source, script: Script, found: Found) -> None:
     """The options of a SLURM job, where a script is one."""
     options, lines = [], {}
     for number, line in enumerate(source.text.split("\n")):
-        match = re.match(r"#SBATCH\s+(.+?)\s*(?:\s#.*)?$", line)
-        if match:
-            options.append(match[1])
-            for name in commands.sbatch([match[1]]):
+        if line.startswith("#SBATCH") and line[7:8].isspace():
+            option = line[8:].partition(" #")[0].strip()
+            options.append(option)
+            for name in commands.sbatch([option]):
                 lines[name] = number + source.line
     if options:
         spot = Spot(source.file, source.file, source.line)

@@ -7,7 +7,12 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any
+
+from kimi_nb.errors import ParameterError
+
+_MOST_SECONDS = 4.0
 
 
 @functools.cache
@@ -18,9 +23,24 @@ def _parser() -> Any:
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 
 
+class Unparsed(ParameterError):
+    """A text on which the grammar takes too long: no person wrote it."""
+
+
 def tree(text: str) -> Any:
-    """The syntax tree of a script."""
-    return _parser().parse(text.encode("utf-8", "replace"))
+    """The syntax tree of a script. Raises Unparsed.
+
+    The grammar's error recovery is quadratic on some texts (a minute for 180 KB of redirects), so
+    that it is given a few seconds; a real script takes milliseconds.
+    """
+    raw = text.encode("utf-8", "replace")
+    until = time.thread_time() + _MOST_SECONDS
+    try:
+        return _parser().parse(lambda at, _: raw[at:at + 65536],
+                               progress_callback=lambda *_: time.thread_time() > until)
+    except ValueError:
+        _parser().reset()
+        raise Unparsed("the grammar takes too long for it") from None
 
 
 def text_of(node: Any) -> str:

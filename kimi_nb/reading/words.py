@@ -263,6 +263,8 @@ def _ansi(text: str) -> str:
 
 def _braces(text: str) -> list[str] | None:
     """``{0..7}`` and ``{a,b}`` as bash spreads them; None where there is nothing to spread."""
+    if len(text) > 500:
+        return None
     match = re.search(r"\{(-?[0-9]{1,5})\.\.(-?[0-9]{1,5})\}", text)
     if match:
         first, last = int(match[1]), int(match[2])

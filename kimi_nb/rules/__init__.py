@@ -54,6 +54,7 @@ class Rule:
         return " ".join((self.find.__doc__ or "").split())
 
 
+_LONGEST = 400  # of a message, whatever a script holds
 _RULES: dict[str, Rule] = {}
 # Rules of these families that look at one command, not at what holds between several.
 _ALONE = {"topology/devices", "topology/visible-devices", "topology/rank-range",
@@ -129,6 +130,7 @@ def check(deployment: Deployment) -> Findings:
 def _finding(rule: Rule, severity: str, message: str,
              spots: list[tuple[Spot, str]]) -> Finding:
     spot, fix = spots[0]
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
     names = list(dict.fromkeys(each.name for each, _ in spots))
     where = names[0] if len(names) < 2 else f"{names[0]} and {len(names) - 1} more"
     return Finding(rule.id, severity, where, message, fix, rule.source, spot.file, spot.line)

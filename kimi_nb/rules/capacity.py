@@ -60,11 +60,16 @@ def fits(d: Deployment) -> Iterator[Problem]:
         found = fit_of(d, server)
         if found is None or found.headroom > 0:
             continue
+        fix = ""
+        if found.parts.get("buffers", 0) > 0.25 * found.budget:
+            fix = f"Lower HCCL_BUFFSIZE ({found.shape.buffer_mib} MB, four times)."
+        elif found.shape.utilization < 0.7:
+            fix = f"Raise --gpu-memory-utilization ({found.shape.utilization:g})."
         parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in found.parts.items())
         yield Problem(server.of("tensor-parallel-size"),
                       f"{found.used / GIB:.1f} GiB are needed ({parts}), "
                       f"{found.budget / GIB:.1f} GiB are there "
-                      f"({found.device / GIB:.0f} x {found.shape.utilization}); estimated")
+                      f"({found.device / GIB:.0f} x {found.shape.utilization}); estimated", fix)
 
 
 @rule("capacity/cache", ERROR, "The cache holds at least one request of the longest context.",
@@ -77,7 +82,8 @@ def cache_holds_context(d: Deployment) -> Iterator[Problem]:
     assert d.model is not None
     for server, _ in d.profiles():
         found = fit_of(d, server)
-        if found is None or found.headroom <= 0:
+        if found is None or found.headroom <= 0 \
+                or server.flags.get("max-model-len") in ("auto", -1):
             continue
         length = found.shape.model_len or d.model.context_length
         if found.tokens < length:

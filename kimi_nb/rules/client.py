@@ -34,6 +34,15 @@ def _hidden(d: Deployment) -> bool:
         or any(proxy.port is None for proxy in d.proxies)
 
 
+def _hosts(d: Deployment) -> set[str | None]:
+    """Every host at which this deployment may answer."""
+    hosts = {None, *LOOPBACK, "0.0.0.0", *(proxy.host for proxy in d.proxies)}
+    for server in d.environments():
+        hosts |= {server.address, server.text("data-parallel-address"),
+                  server.env.get("HCCL_IF_IP")}
+    return hosts | {server.address for server in d.servers}
+
+
 @rule("client/port", ERROR, "A client asks at a port where something answers.",
       "Give the client the front door's --port (or --base-url).",
       "the servers of the same deployment; clients default to port 8000")
@@ -45,11 +54,7 @@ def client_port(d: Deployment) -> Iterator[Problem]:
     # Other programs (another proxy, a tunnel) may listen at what their words name.
     elsewhere = {int(number) for one in d.programs for word in one.argv
                  for number in re.findall(r"(?<![\d.])[1-9][0-9]{2,4}(?![\d.])", word)}
-    hosts = {None, *LOOPBACK, *(proxy.host for proxy in d.proxies)}
-    for server in d.environments():
-        hosts |= {server.address, server.text("data-parallel-address"),
-                  server.env.get("HCCL_IF_IP")}
-    hosts |= {server.address for server in d.servers}
+    hosts = _hosts(d)
     for client in d.clients:
         local = client.host in hosts
         if client.port is None or client.port in doors or client.port in elsewhere or not (
@@ -92,10 +97,14 @@ def _names(d: Deployment) -> tuple[str, ...]:
       "OpenAI API: an unknown model is a 404")
 def client_name(d: Deployment) -> Iterator[Problem]:
     """The server answers 404, 'The model ... does not exist.', to every request."""
-    names = _names(d)
+    names, hosts = _names(d), _hosts(d)
+    adapters = {str(item).partition("=")[0] for server in d.servers
+                for item in server.flags.get("lora-modules") or ()}
     if not names or any("$" in name or not name for name in names):
         return
     for client in d.clients:
+        if client.host not in hosts or client.names in adapters:
+            continue
         if client.names and client.names not in names and "<" not in client.names \
                 and client.path.startswith("/v1/") and client.path != "/v1/models":
             near = next((name for name in names if name.lower() == client.names.lower()), "")

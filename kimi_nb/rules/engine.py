@@ -10,6 +10,8 @@ from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, WARNING
 from kimi_nb.rules import Problem, rule
 
+_DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"
+_MOST = 25  # unknown flags of one command; a thousand are no command line
 _PARSER = "the argument parser of the version (kimi_nb/data/catalog-vllm.json)"
 
 
@@ -32,7 +34,7 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
     loads; a whole multi-node start fails for one word."""
     known = [name[2:] for name in catalog.tables("vllm")["serve"]]
     for server, _ in d.profiles():
-        for given in server.given:
+        for given in [one for one in server.given if one.fault][:_MOST]:
             single = given.spelt.startswith("-") and not given.spelt.startswith("--")
             if given.fault != arguments.UNKNOWN or "$" in given.spelt or (
                     listed(given.name) and not single):
@@ -46,7 +48,7 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
                 continue
             instead = _instead(given.name)
             fix = f"Use {instead}." if instead else f"Did you mean --{near[0]}?" if near else ""
-            how = (" (it begins with a typographic dash)" if not given.spelt.isascii() else
+            how = (" (it begins with a typographic dash)" if given.spelt[:1] in _DASHES else
                    " (long flags begin with two dashes)" if not given.spelt.startswith("--")
                    and near else "")
             # Without a version an old script or a fork may know what no listed version does.
@@ -157,6 +159,7 @@ def value_kind(d: Deployment) -> Iterator[Problem]:
     """The parser refuses a value of the wrong kind before anything loads."""
     limits = params.data("versions")["limits"]
     for server, _ in d.profiles():
+        last = {given.name: given for given in server.given}
         for given in server.given:
             value = server.flags.get(given.name)
             if isinstance(value, arguments.Unread) and "known here" not in value.why \
@@ -166,7 +169,7 @@ def value_kind(d: Deployment) -> Iterator[Problem]:
             least, most = limits.get(given.name, (None, None))
             number = server.number(given.name)
             if least is not None and number is not None and not least <= number <= most \
-                    and number != -1:
+                    and number != -1 and given is last.get(given.name):
                 yield Problem(server.at(given.index),
                               f"{given.spelt} {given.text}: {least} to {most} is allowed")
 
@@ -189,7 +192,8 @@ def choice_exists(d: Deployment) -> Iterator[Problem]:
             if text not in choices and text.replace("_", "-") not in choices:
                 near = difflib.get_close_matches(text, choices, n=1)
                 yield Problem(server.at(given.index),
-                              f"{given.spelt} {given.text} is no choice in {_speaks(d)}: "
+                              f"{given.spelt} {given.text} is no choice in {d.engine}"
+                              f"{'' if d.engine_known else ' (assumed: nothing names it)'}: "
                               f"{', '.join(choices[:24])}",
                               f"Did you mean {near[0]}?" if near else "",
                               "" if d.engine_known else WARNING)

@@ -143,10 +143,13 @@ def interface_named(d: Deployment) -> Iterator[Problem]:
     """Without them each library takes the first interface it finds, and the nodes wait for each
     other until 'Getting socket times out'."""
     by_group: dict[str, set[str]] = defaultdict(set)
+    ranks: dict[str, int] = defaultdict(int)
     for server in d.servers:
         by_group[str(server.group)].add(server.node)
+        ranks[str(server.group)] += server.ranks or 1
     for server in d.environments():
-        several = len(by_group[str(server.group)]) > 1 or (server.dp or 1) > (server.ranks or 1)
+        several = len(by_group[str(server.group)]) > 1 or \
+            (server.dp or 1) > ranks[str(server.group)]
         if server.group is not None and several:
             missing = [name for name in ("HCCL_IF_IP", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME",
                                          "HCCL_SOCKET_IFNAME") if name not in server.env]

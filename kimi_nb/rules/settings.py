@@ -73,8 +73,10 @@ def capture_sizes(d: Deployment) -> Iterator[Problem]:
         spot = server.of("cudagraph-capture-sizes" if sizes is own else "compilation-config")
         full = int(seqs) * step
         tokens = server.number("max-num-batched-tokens")
-        full = min(full, int(tokens)) if tokens is not None and tokens >= seqs else full
         rule_of = f"max-num-seqs {seqs} x ({server.draft} + 1) = {full}"
+        if tokens is not None and seqs <= tokens < full:
+            full = int(tokens)
+            rule_of += f", of which a step holds {full}"
         if max(sizes) < full:
             yield Problem(spot, f"capture sizes end at {max(sizes)}, a full batch has {full} "
                           f"tokens ({rule_of}): it runs without a graph")

@@ -16,7 +16,7 @@ def _told(identity: str, why: str) -> Callable[[Deployment], Iterator[Problem]]:
     def find(d: Deployment) -> Iterator[Problem]:
         for fault in d.faults:
             if fault.rule == identity:
-                yield Problem(fault.spot, fault.message)
+                yield Problem(fault.spot, fault.message, "", fault.severity)
 
     find.__doc__ = why
     return find

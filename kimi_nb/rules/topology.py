@@ -115,6 +115,10 @@ def rank_range(d: Deployment) -> Iterator[Problem]:
                           f"{one.dp} has ranks 0 to {one.dp - 1}, this node starts {one.local} "
                           f"from {one.first}")
     for server in d.servers:
+        if server.dp is not None and server.dp < 1:
+            yield Problem(server.of("data-parallel-size"), f"--data-parallel-size {server.dp}: 1 "
+                          "or more is allowed")
+            continue
         if server.dp is None or server.rank is None or (d.launchers and server.single):
             continue
         last = server.rank + (server.ranks or 1) - 1
@@ -228,7 +232,9 @@ def port_range(d: Deployment) -> Iterator[Problem]:
                                   ("rendezvous", server.rpc_port, 1),
                                   ("side channel", server.side_channel_port, 1)):
             if port is not None and not 1 <= port <= 65535 - count + 1:
-                yield Problem(server.spot, f"{what} port {port}"
+                flag = {"HTTP": "port", "KV cache": "kv-transfer-config",
+                        "rendezvous": "data-parallel-rpc-port"}.get(what, "")
+                yield Problem(server.of(flag), f"{what} port {port}"
                               + (f" to {port + count - 1}" if count > 1 else "")
                               + " is outside 1 to 65535")
 

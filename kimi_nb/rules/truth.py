@@ -59,7 +59,8 @@ def known_fault(d: Deployment) -> Iterator[Problem]:
             continue
         if entry.get("role") and entry["role"] not in roles:
             continue
-        yield Problem(Spot(str(d.engine)), f"{entry['says']} ({entry['first']} to {last})",
+        versions = last if str(entry["first"]) == last else f"{entry['first']} to {last}"
+        yield Problem(Spot(str(d.engine)), f"{entry['says']} ({versions})",
                       str(entry.get("fix", "")))
 
 

@@ -189,3 +189,21 @@ def variable_not_default(d: Deployment) -> Iterator[Problem]:
             found = catalog.active(table.get(name, []), d.engine.version)
             if found and found.get("default") is not None and text == str(found["default"]):
                 yield Problem(server.env_at(name), f"{name}={text} is the default of {d.engine}")
+
+
+_NUMBERS = ("HCCL_BUFFSIZE", "OMP_NUM_THREADS", "HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT",
+            "HCCL_IF_BASE_PORT", "ASCEND_CONNECT_TIMEOUT", "ASCEND_TRANSFER_TIMEOUT",
+            "VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_PORT", "VLLM_ENGINE_READY_TIMEOUT_S",
+            "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS")
+
+
+@rule("variables/number", ERROR, "A variable that counts holds a whole number.",
+      "Write the number alone: megabytes, seconds or a port, without a unit.",
+      "CANN and vLLM: int() of the text")
+def variable_counts(d: Deployment) -> Iterator[Problem]:
+    """CANN refuses the text or takes its default; vLLM stops with a ValueError."""
+    for server in d.environments():
+        for name in _NUMBERS:
+            text = server.env.get(name)
+            if text and not text.strip().isdecimal() and not any(sign in text for sign in "${<‹"):
+                yield Problem(server.env_at(name), f"{name}={text[:40]} is no whole number")
