@@ -139,7 +139,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from kimi_nb import build, bundle, check, params, scripts, tables
+    from kimi_nb import build, bundle, params, scripts, tables
 
     plan = build.plan(args.model, args.hw, args.layout, scenario=args.scenario,
                       variant=args.variant, site=args.site, chosen=args.chosen,
@@ -157,11 +157,6 @@ def _plan(args: argparse.Namespace) -> int:
         print(f"\n{tables.settings(plan)}\n\n{tables.errata(plan)}")
     for note in plan.notes:
         print(f"note: {note}")
-    found = check.plan(plan)
-    for error in found.errors:
-        print(error)
-    print(f"check: {', '.join(f'{count} {kind}' for kind, count in found.counts.items())} "
-          "(kimi-nb check shows them)")
     print(f"{len(plan.errata)} differences from the documents"
           + ("." if args.explain else ": --explain shows each, with every setting."))
     if args.out is not None:
@@ -169,6 +164,7 @@ def _plan(args: argparse.Namespace) -> int:
               + (f", {len(changes)} new or changed." if changes else ": no change."))
     else:
         print("--out DIR writes the scripts.")
+    print("kimi-nb check, with the same words, asks the rules of it.")
     return 0
 
 

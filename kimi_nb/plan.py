@@ -12,11 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_nb import params
-from kimi_nb.findings import Findings
 from kimi_nb.settings import Value
+
+if TYPE_CHECKING:  # what checks a plan is loaded when one is checked
+    from kimi_nb.findings import Findings
 
 
 def authority(address: str, port: int) -> str:
