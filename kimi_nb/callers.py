@@ -72,10 +72,9 @@ def _bench(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) ->
     else:
         host = _known(flags.get("host", "127.0.0.1"))
         port = flags.get("port", 8000)
-    backend = flags.get("backend", "openai")
     path = flags.get("endpoint", "/v1/completions")
     model = _known(flags.get("model"))
-    return Client(spot, "vllm bench serve" if backend else "", host,
+    return Client(spot, "vllm bench serve", host,
                   port if isinstance(port, int) else None, str(path),
                   _known(flags.get("served-model-name")) or model,
                   _known(flags.get("tokenizer")) or model,

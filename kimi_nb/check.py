@@ -65,7 +65,7 @@ def of_plan(plan: Plan) -> Deployment:
     clients = [callers.client(engine, one.argv, Spot(f"client {one.name}"))
                for one in plan.clients]
     jobs, programs = _jobs(plan)
-    model, hardware, weights, site = _facts(plan)
+    model, hardware, weights = _facts(plan)
     return Deployment(
         title=plan.name, engine=engine, engine_known=True,
         servers=tuple(servers), proxies=proxies,
@@ -75,15 +75,13 @@ def of_plan(plan: Plan) -> Deployment:
         launchers=tuple(commands.launcher(one.argv, Spot(f"launcher on {one.node}"), one.node)
                         for one in plan.launches),
         batches=jobs, programs=programs, model=model, weights=weights, hardware=hardware,
-        site=site, devices_per_node=plan.devices_per_node, complete=True, plan=plan)
+        devices_per_node=plan.devices_per_node, complete=True, plan=plan)
 
 
 def _facts(plan: Plan) -> tuple[schema.Model | None, schema.Hardware | None,
-                                schema.Weights | None, schema.Site | None]:
+                                schema.Weights | None]:
     asked = plan.request
-    if asked is None:
-        return None, None, None, None
-    return asked.model, asked.hardware, asked.weights, asked.site
+    return (asked.model, asked.hardware, asked.weights) if asked else (None, None, None)
 
 
 def _jobs(plan: Plan) -> tuple[tuple[Batch, ...], tuple[Program, ...]]:

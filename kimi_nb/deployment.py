@@ -35,7 +35,7 @@ class Proxy:
 @dataclass(frozen=True)
 class Client:
     """A command that talks to the service: curl, vllm bench serve, lm_eval. ``names`` is the
-    model it asks for, ``tokenizer`` what it loads; ``open`` is whether it may run code of the
+    model it asks for, ``tokenizer`` what it loads; ``trusts`` is whether it may run code of the
     checkpoint; None is what cannot be known."""
 
     spot: Spot
@@ -140,7 +140,6 @@ class Deployment:
     model: schema.Model | None = None
     weights: schema.Weights | None = None
     hardware: schema.Hardware | None = None
-    site: schema.Site | None = None
     devices_per_node: int | None = None
     complete: bool = False
     plan: Plan | None = None

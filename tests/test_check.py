@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -304,6 +305,16 @@ def test_errors_stop_a_plan():
     plan = build.plan("k2.5", "a3", "pd", pairs=["decode.max-num-batched-tokens=8"])
     with pytest.raises(CheckError, match=r"max-num-batched-tokens 8.*engine/batched-tokens"):
         plan.check()
+
+
+def test_a_job_of_a_plan_that_asks_for_too_little_memory_is_found():
+    plan = build.plan("k2.5", "h200", "single", variant="slurm", scenario="optimised")
+    small = replace(plan, jobs=tuple(replace(job, options=tuple(
+        "--mem=100G" if option.startswith("--mem=") else option for option in job.options))
+        for job in plan.jobs))
+    assert "capacity/slurm-memory" not in {one.rule for one in check.plan(plan).findings}
+    found = [one for one in check.plan(small).errors if one.rule == "capacity/slurm-memory"]
+    assert {one.file for one in found} == {"jobs/4_baseline.sbatch", "jobs/6_optimised.sbatch"}
 
 
 # Memory --------------------------------------------------------------------------------------

@@ -75,7 +75,6 @@ class _Assembler:
         self.sources = sources
         self.by_name = {(source.folder, source.base): source for source in sources
                         if not source.document}
-        self.launched: set[str] = set()
         self.serving: dict[str, int] = {}
         self.folders = {source.folder for source in sources}
 

@@ -1,6 +1,6 @@
 """What the shell does to a text before a command sees it, found in the syntax tree.
 
-    quirks.find(text, bash.tree(text), "run.sh", 1)      # [Fault('shell/continuation-lost', ...)]
+    quirks.find(text, syntax.tree(text), "run.sh", 1)    # [Fault('shell/continuation-lost', ...)]
 """
 
 from __future__ import annotations

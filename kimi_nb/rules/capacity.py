@@ -172,7 +172,9 @@ def slurm_memory(d: Deployment) -> Iterator[Problem]:
         if mem is None or mem == 0:
             continue
         for server in d.servers:
-            if server.spot.file != one.spot.file:
+            # The jobs of a plan that hold devices and run vllm are those of its engine.
+            ours = d.plan is not None and "vllm" in one.programs and "gpus-per-node" in one.options
+            if server.spot.file != one.spot.file and not ours:
                 continue
             offload = server.number("kv-offloading-size") or 0
             need = offload + 8 * (server.tp or 1)
