@@ -113,7 +113,7 @@ def settings_alike(d: Deployment) -> Iterator[Problem]:
         for server in _different(group):
             for flag in sorted({*server.flags, *first.flags} - OWN):
                 mine, theirs = server.flags.get(flag), first.flags.get(flag)
-                if _hidden(mine, theirs) or (flag in _API and (
+                if _hidden(mine, theirs) or (flag in API_FLAGS and (
                         server.headless or first.headless)):
                     continue
                 if mine != theirs and flag not in ("data-parallel-rpc-port", "master-addr",
@@ -128,7 +128,7 @@ def settings_alike(d: Deployment) -> Iterator[Problem]:
 
 
 # Flags that mean nothing, or something of the node's own, where there is no API.
-_API = frozenset({
+API_FLAGS = frozenset({
     "served-model-name", "tool-call-parser", "reasoning-parser", "enable-auto-tool-choice",
     "api-key", "uvicorn-log-level", "disable-log-stats", "enable-log-requests",
     "disable-log-requests", "chat-template", "download-dir", "allowed-origins",
@@ -162,12 +162,12 @@ def env_alike(d: Deployment) -> Iterator[Problem]:
                 continue
             for name in sorted({*server.env, *first.env} - OWN_ENV):
                 mine, theirs = server.env.get(name), first.env.get(name)
-                if mine != theirs and _ours(name) and not _hidden(mine, theirs):
+                if mine != theirs and is_shared(name) and not _hidden(mine, theirs):
                     yield Problem(server.env_at(name), f"{name} is {_said(mine)}, and "
                                   f"{_said(theirs)} for {first.spot.name} of the same group")
 
 
-def _ours(name: str) -> bool:
+def is_shared(name: str) -> bool:
     """Whether a variable is the engine's or its libraries', not the shell's."""
     if name in ("NCCL_IB_HCA", "NCCL_DEBUG", "VLLM_API_KEY", "UCX_NET_DEVICES", "NCCL_IB_GID_INDEX",
                 "ASCEND_HOME_PATH") or re.search(r"LOG|CACHE|PATH|PROFILE|_DIR|_ROOT", name):

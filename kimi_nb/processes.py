@@ -1,0 +1,134 @@
+"""Programs that end when we end: the caller's side of `supervisor`.
+
+    with processes.Programs(folder / "supervisor.log") as programs:
+        programs.start("a3-0 serve", ["bash", "serve.sh"], folder, env, folder / "serve.log")
+        programs.ended()           # {"a3-0 serve": 1} once it has
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kimi_nb.errors import KimiError
+
+STOP_WAIT = 8.0  # seconds; the supervisor needs 3 at most
+
+
+class Programs:
+    """A supervisor and what it runs. Leaving the ``with`` stops all of it."""
+
+    def __init__(self, log: Path) -> None:
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kimi_nb.supervisor"], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+        self._log = log
+        self._changed = threading.Condition()
+        self._ended: dict[str, int] = {}
+        self._pids: dict[str, int] = {}
+        self._answers: list[Mapping[str, Any]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def start(self, name: str, argv: Sequence[str], folder: Path, env: Mapping[str, str],
+              log: Path) -> None:
+        """Start a program; what it prints goes to ``log``."""
+        self._ended.pop(name, None)
+        self._order(do="start", name=name, argv=list(argv), cwd=str(folder), env=dict(env),
+                    log=str(log))
+
+    def ended(self) -> dict[str, int]:
+        """Exit codes of the programs that have ended, by name; negative for a signal."""
+        with self._changed:
+            return dict(self._ended)
+
+    def pid(self, name: str) -> int | None:
+        """The process id of a program; None where it was not started."""
+        return self._pids.get(name)
+
+    def wait(self, name: str, seconds: float) -> int | None:
+        """The exit code of a program; None when it still runs after ``seconds``."""
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._ended or not self._alive, seconds)
+            return self._ended.get(name)
+
+    def stop(self, name: str | None = None) -> None:
+        """Stop one program, or all of them, with everything below."""
+        self._ask("stopped", do="stop", name=name)
+
+    def peak_mb(self) -> tuple[float, int]:
+        """(largest sum of PSS seen in MB, processes now)."""
+        answer = self._ask("measured", do="measure")
+        return float(answer.get("peak_mb", 0.0)), int(answer.get("processes", 0))
+
+    def close(self) -> None:
+        """Stop everything and wait until it is gone."""
+        if self._process.stdin and not self._process.stdin.closed:
+            try:
+                self._process.stdin.close()
+            except OSError:
+                pass
+        try:
+            self._process.wait(STOP_WAIT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(1)
+        if self._process.stdout:
+            self._process.stdout.close()
+
+    def __enter__(self) -> Programs:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def _alive(self) -> bool:
+        return self._process.poll() is None
+
+    def _order(self, **order: Any) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write((json.dumps(order) + "\n").encode())
+            self._process.stdin.flush()
+        except (OSError, ValueError) as error:
+            raise KimiError(f"The supervisor of this run has ended ({error}); it was stopped from "
+                            f"outside. Its messages: {self._log}") from None
+
+    def _ask(self, event: str, **order: Any) -> Mapping[str, Any]:
+        with self._changed:
+            self._answers.clear()
+        self._order(**order)
+        end = time.monotonic() + STOP_WAIT
+        with self._changed:
+            self._changed.wait_for(lambda: any(one["event"] == event for one in self._answers)
+                                   or not self._alive, end - time.monotonic())
+            return next((one for one in self._answers if one["event"] == event), {})
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            event = json.loads(line)
+            with self._changed:
+                if event["event"] == "started":
+                    self._pids[event["name"]] = event["pid"]
+                elif event["event"] == "ended":
+                    self._ended[event["name"]] = event["code"]
+                    if event.get("error"):
+                        os.write(2, f"{event['name']}: {event['error']}\n".encode())
+                else:
+                    self._answers.append(event)
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()

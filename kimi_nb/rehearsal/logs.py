@@ -1,0 +1,66 @@
+"""The logs of a rehearsal as they grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kimi_nb.diagnosis import Log
+from kimi_nb.plan import Plan
+
+_WAITING = "Waiting for "  # said again and again: no progress
+
+
+class Logs:
+    """Every log file below a rehearsal's folder, read where the last look ended."""
+
+    def __init__(self, plan: Plan, root: Path) -> None:
+        self._root = root
+        self._nodes = [engine.node for engine in plan.engines]
+        self._lines: dict[Path, list[str]] = {}
+        self._at: dict[Path, int] = {}
+        self.progress = 0
+
+    def read(self) -> None:
+        """Take in what is new. Only whole lines: the rest is read when it is there."""
+        for path in [*self._root.glob("logs/*.log"), *self._root.glob("bundle/*/logs/rank_*.log")]:
+            try:
+                with path.open("rb") as file:
+                    file.seek(self._at.get(path, 0))
+                    data = file.read()
+            except OSError:
+                continue
+            whole = data[:data.rfind(b"\n") + 1]
+            self._at[path] = self._at.get(path, 0) + len(whole)
+            lines = whole.decode("utf-8", "replace").splitlines()
+            self._lines.setdefault(path, []).extend(lines)
+            self.progress += sum(_WAITING not in line for line in lines)
+
+    def all(self) -> list[Log]:
+        """What was read, by node and rank, in a fixed order."""
+        out = []
+        for path in sorted(self._lines):
+            node, rank = self._where(path)
+            if node is not None:
+                out.append(Log(node, rank, str(path.relative_to(self._root)), self._lines[path]))
+        return out
+
+    def _where(self, path: Path) -> tuple[str | None, int | None]:
+        if path.name.startswith("rank_"):
+            return path.parent.parent.name, int(path.stem.removeprefix("rank_"))
+        node = next((node for node in self._nodes
+                     if path.name.startswith(f"{node}.")), None)
+        return node, None
+
+    def last(self, node: str, rank: int) -> tuple[str, str]:
+        """(file, last line) of a rank, or of its node where it has no log of its own."""
+        for log in reversed(self.all()):
+            if log.node == node and log.rank in (rank, None) and log.lines \
+                    and (log.rank is not None or log.file.endswith(".engines.log")):
+                return log.file, log.lines[-1]
+        return "", "no log"
+
+    def last_of(self, name: str) -> tuple[str, str]:
+        """(file, last line) of a program by its name."""
+        path = self._root / "logs" / f"{name}.log"
+        lines = self._lines.get(path) or ["nothing was said"]
+        return str(path.relative_to(self._root)), lines[-1]

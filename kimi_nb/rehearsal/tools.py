@@ -1,0 +1,27 @@
+"""The programs that a rehearsal puts first on PATH, by name.
+
+Each is a function of a `Call`; it prints, returns an exit code, raises `Refused` for what the
+real one would refuse, or `Replace` to become another program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kimi_nb.rehearsal import containers, host_tools, job_tools, proxies
+from kimi_nb.rehearsal.calls import Call
+from kimi_nb.rehearsal.engine import serve
+
+TOOLS: dict[str, Callable[[Call], int]] = {
+    "vllm": serve.vllm,
+    "docker": containers.docker,
+    "vllm-router": proxies.vllm_router,
+    "ssh": proxies.ssh,
+    **host_tools.TOOLS,
+    **job_tools.TOOLS,
+}
+
+
+def run(call: Call) -> int:
+    """Be the tool; its exit code."""
+    return TOOLS[call.tool](call)

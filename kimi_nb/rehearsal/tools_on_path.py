@@ -1,0 +1,29 @@
+"""The folder that is first on PATH in a rehearsal."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from kimi_nb.rehearsal.world import World
+
+_CLIENT = Path(__file__).with_name("client.py")
+_TOOLS = ("vllm", "docker", "npu-smi", "hccn_tool", "nvidia-smi", "rocm-smi", "sysctl", "tee",
+          "hostname", "module", "conda", "pip", "git", "hf", "ssh", "vllm-router")
+
+
+def write(root: Path, world: World) -> None:
+    """``root/bin`` with a stand-in for each tool, the interpreter and the upstream proxy."""
+    folder = root / "bin"
+    folder.mkdir()
+    python = shlex.quote(sys.executable)
+    for name in _TOOLS:
+        _script(folder / name, f'exec {python} -I -S {shlex.quote(str(_CLIENT))} "$0" "$@"')
+    for name in ("python", "python3"):
+        _script(folder / name, f'exec {python} "$@"')
+
+
+def _script(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+    path.chmod(0o755)

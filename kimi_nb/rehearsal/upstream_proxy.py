@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""REHEARSAL: the options of load_balance_proxy_server_example.py, given to the real vllm-router.
+
+Stands beside proxy.sh in a rehearsal, where the upstream program would be. It refuses what the
+upstream program refuses: lists of hosts and ports of different lengths, options it does not know.
+"""
+
+import argparse
+import os
+import sys
+
+
+def translate(argv):
+    """The words of vllm-router for the upstream program's."""
+    parser = argparse.ArgumentParser("load_balance_proxy_server_example.py", allow_abbrev=True)
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--host", default="localhost")
+    parser.add_argument("--prefiller-hosts", "--prefiller-host", nargs="+", default=["localhost"])
+    parser.add_argument("--prefiller-ports", "--prefiller-port", type=int, nargs="+",
+                        default=[8001])
+    parser.add_argument("--decoder-hosts", "--decoder-host", nargs="+", default=["localhost"])
+    parser.add_argument("--decoder-ports", "--decoder-port", type=int, nargs="+", default=[8002])
+    parser.add_argument("--max-retries", type=int, default=3)
+    parser.add_argument("--retry-delay", type=float, default=0.001)
+    args = parser.parse_args(argv)
+    for role, hosts, ports in (("prefiller", args.prefiller_hosts, args.prefiller_ports),
+                               ("decoder", args.decoder_hosts, args.decoder_ports)):
+        if len(hosts) != len(ports):
+            parser.error(f"Number of {role} hosts must match number of {role} ports: "
+                         f"{len(hosts)} hosts, {len(ports)} ports")
+    words = ["vllm-router", "--host", args.host, "--port", str(args.port),
+             "--vllm-pd-disaggregation", "--policy", "round_robin",
+             "--retry-max-retries", str(args.max_retries)]
+    for option, hosts, ports in (("--prefill", args.prefiller_hosts, args.prefiller_ports),
+                                 ("--decode", args.decoder_hosts, args.decoder_ports)):
+        for host, port in zip(hosts, ports):
+            words += [option, f"http://{'[' + host + ']' if ':' in host else host}:{port}"]
+    return words
+
+
+if __name__ == "__main__":
+    command = translate(sys.argv[1:])
+    print("REHEARSAL: " + " ".join(command), flush=True)
+    os.execvp(command[0], command)

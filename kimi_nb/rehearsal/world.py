@@ -1,0 +1,127 @@
+"""What a rehearsal pretends there is: nodes, accelerators, images, weights, and what is wrong.
+
+    world = World.of(plan, folder)          # pure
+    world.write(folder / "world.json")      # every stand-in reads it there
+
+A rehearsal's nodes are addresses of this machine's loopback, one for each node of the plan, so
+that every port stays the planned one. `rebound` gives the same plan on those addresses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kimi_nb import build
+from kimi_nb.errors import PlanError
+from kimi_nb.plan import Plan
+
+NODE = "KIMI_NB_REHEARSAL_NODE"  # names the node to the stand-ins that run on it
+FOLDER = "KIMI_NB_REHEARSAL"  # names the rehearsal's folder to them
+MARK = "REHEARSAL"
+_FIRST = 77  # 127.77.0.1 and on: nobody else's servers are there
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong: which, on which node, and at which rank (None: not a rank's)."""
+
+    name: str
+    node: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class World:
+    """See the module. ``nodes`` are addresses by name; ``devices`` is how many accelerators each
+    has, ``memory_gb`` GB of one; ``weights`` are the checkpoints and drafts that are there, named
+    as the command lines name them; ``seconds_*`` how long a stand-in takes for loading and for
+    one token."""
+
+    plan: str
+    engine: str
+    engine_version: str
+    vendor: str
+    accelerator: str
+    devices: int
+    memory_gb: int
+    visible: str
+    context_length: int
+    heads: int
+    nodes: Mapping[str, str]
+    images: tuple[str, ...]
+    weights: tuple[str, ...]
+    layers: int = 61
+    seconds_to_load: float = 0.0
+    seconds_per_token: float = 0.0
+    faults: tuple[Fault, ...] = field(default=())
+
+    @classmethod
+    def of(cls, plan: Plan) -> World:
+        """The world in which everything that the plan needs is there."""
+        request, hardware = plan.request, plan.request.hardware
+        there = [request.located(item) for item in
+                 (*request.model.weights.values(), *request.model.drafts.values())]
+        return cls(plan=plan.name, engine=plan.engine, engine_version=plan.engine_version,
+                   vendor=hardware.vendor, accelerator=hardware.title,
+                   devices=hardware.devices.count, memory_gb=int(hardware.devices.memory_gb),
+                   visible=hardware.devices.visible,
+                   context_length=request.model.context_length,
+                   heads=int(request.model.architecture["heads"]),
+                   nodes={engine.node: engine.address for engine in plan.engines},
+                   images=tuple(dict.fromkeys([plan.image, *(box.image
+                                                             for box in plan.containers)])),
+                   weights=tuple(there))
+
+    @classmethod
+    def read(cls, path: Path) -> World:
+        """The world that `write` wrote."""
+        table = json.loads(path.read_text(encoding="utf-8"))
+        table["faults"] = tuple(Fault(**item) for item in table["faults"])
+        return cls(**{key: tuple(value) if isinstance(value, list) else value
+                      for key, value in table.items()})
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    def fault(self, name: str, node: str, rank: int | None = None) -> bool:
+        """Whether a fault is there: at a node, and where it is a rank's, at that rank."""
+        return any(one.name == name and one.node == node and one.rank in (None, rank)
+                   for one in self.faults)
+
+    def has(self, checkpoint: str, node: str) -> bool:
+        """Whether a checkpoint is on a node."""
+        return checkpoint in self.weights and not self.missing(checkpoint, node)
+
+    def missing(self, checkpoint: str, node: str) -> bool:
+        """Whether a fault took it from the node."""
+        return any(one.node == node and one.name == f"missing:{checkpoint}"
+                   for one in self.faults)
+
+
+def address(index: int) -> str:
+    """The loopback address of the node at a place of the site."""
+    return f"127.{_FIRST}.{index // 250}.{index % 250 + 1}"
+
+
+def rebound(plan: Plan, work: Path) -> Plan:
+    """The same plan on loopback addresses, with ``work`` as the folder in which its scripts and
+    projects are. Ports, ranks, devices, flags and images are those of the plan."""
+    site = plan.request.site
+    if len(site.nodes) > 250 * 250:
+        raise PlanError(f"A rehearsal has addresses for 62500 nodes; site {site.name} has "
+                        f"{len(site.nodes)}.")
+    nodes = tuple(node.model_copy(update={"address": address(index), "nic": "lo"})
+                  for index, node in enumerate(site.nodes))
+    paths: dict[str, Any] = {"work": str(work)}
+    if site.paths.project is not None:
+        paths["project"] = str(work / "project")
+    if plan.jobs and site.paths.models is not None:
+        paths["models"] = str(work / "project" / "models")
+    local = site.model_copy(update={
+        "nodes": nodes, "nic": "lo", "paths": site.paths.model_copy(update=paths)})
+    return build.from_request(replace(plan.request, site=local))

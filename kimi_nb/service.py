@@ -1,0 +1,194 @@
+"""A service as its clients see it: one probe for every rank, and what an answer shows.
+
+    for one in service.endpoints(plan): service.chat(one, plan.served_name).fault(one)
+
+Ready is a completion, never /health alone: a broken engine answers 200 there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+
+from kimi_nb.plan import Engine, Plan
+
+QUESTION = "Say in one sentence what you are."
+TOOLS = ({"type": "function", "function": {
+    "name": "get_weather", "description": "The weather of a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}},
+                   "required": ["city"]}}},)
+TOOL_QUESTION = "What is the weather in Beijing? Use get_weather."
+_TAGS = re.compile(r"</?think>")
+_TOOL_TAGS = re.compile(r"<\|tool_calls?_")
+_local = threading.local()
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One data parallel rank and the way to it. ``index`` is what X-data-parallel-rank says where
+    one API serves several ranks; ``reasoning`` and ``tools`` are whether the engine was started
+    with the parsers that keep thoughts and calls out of the content."""
+
+    engine: str
+    role: str
+    node: str
+    rank: int
+    url: str
+    index: int | None
+    reasoning: bool
+    tools: bool
+
+    @property
+    def name(self) -> str:
+        """prefill0-rank3"""
+        return re.sub(r"-(rank|node)\d+$", "", self.engine) + f"-rank{self.rank}"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An HTTP answer. ``status`` 0 is none at all: ``error`` says why."""
+
+    status: int
+    text: str
+    seconds: float
+    error: str = ""
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        """The JSON object; empty where it is none."""
+        try:
+            value = json.loads(self.text)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def message(self) -> Mapping[str, Any]:
+        """The first choice's message; empty where there is none."""
+        choices = self.body.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else {}
+        found = first.get("message") if isinstance(first, dict) else None
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def content(self) -> str:
+        """What it says, thoughts left out."""
+        return str(self.message.get("content") or "")
+
+    @property
+    def thoughts(self) -> str:
+        """What it thought, in either of vLLM's words for it."""
+        return str(self.message.get("reasoning") or self.message.get("reasoning_content") or "")
+
+    @property
+    def answered(self) -> bool:
+        """Whether this is a completion: 200 with words or calls."""
+        return self.status == 200 and bool(
+            self.content or self.thoughts or self.message.get("tool_calls"))
+
+
+def endpoints(plan: Plan) -> tuple[Endpoint, ...]:
+    """Every rank of a plan with the API that answers for it, in the plan's order."""
+    heads: dict[tuple[str, int], Engine] = {}
+    out = []
+    for engine in plan.engines:
+        key = (engine.role, engine.group)
+        if engine.url is not None:
+            heads[key] = engine
+        head = heads[key]
+        if engine.headless and engine.tp_size > len(engine.devices):
+            continue  # a part of the head's own rank
+        flags = plan.flags[engine.role]
+        shared = head is not engine or engine.ranks > 1
+        for rank in range(engine.rank, engine.rank + engine.ranks):
+            out.append(Endpoint(
+                engine.name, engine.role, engine.node, rank, head.url or "",
+                rank - head.rank if shared else None, "reasoning-parser" in flags,
+                "tool-call-parser" in flags))
+    return tuple(out)
+
+
+def healthy(url: str, seconds: float) -> bool:
+    """Whether GET /health is 200."""
+    return _send("GET", f"{url}/health", seconds).status == 200
+
+
+def chat(where: Endpoint | str, model: str, seconds: float, question: str = QUESTION,
+         key: str = "", **more: Any) -> Reply:
+    """One chat completion from a rank, or from a URL. ``key`` is an API key, never kept."""
+    url = where if isinstance(where, str) else where.url
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    if not isinstance(where, str) and where.index is not None:
+        headers["X-data-parallel-rank"] = str(where.index)
+    body = {"model": model, "messages": [{"role": "user", "content": question}],
+            "max_tokens": 64, "temperature": 0, **more}
+    return _send("POST", f"{url}/v1/chat/completions", seconds, json=body, headers=headers)
+
+
+def moved(urls: Sequence[str], seconds: float) -> float:
+    """Prompt tokens whose cache came from another engine, summed over engines' /metrics."""
+    total = 0.0
+    for url in urls:
+        text = _send("GET", f"{url}/metrics", seconds).text
+        total += sum(float(value) for value in re.findall(
+            r'^vllm:prompt_tokens_by_source_total\{[^}]*source="external_kv_transfer"[^}]*\} '
+            r"(\S+)$", text, re.MULTILINE))
+    return total
+
+
+def flaw(reply: Reply, where: Endpoint) -> tuple[str, str] | None:
+    """(kind, cause) of what is wrong with a completion; None where nothing is."""
+    text = reply.content + reply.thoughts
+    if garbled(text):
+        return "garbled-output", f"garbled output: {text[:40]!r}"
+    if where.reasoning and _TAGS.search(reply.content):
+        return "reasoning-leaks", "reasoning leaks into content: " \
+            f"{_around(_TAGS, reply.content)!r}"
+    if where.tools and _TOOL_TAGS.search(text):
+        return "tool-call-leaks", f"a tool call leaks as text: {_around(_TOOL_TAGS, text)!r}"
+    return None
+
+
+def garbled(text: str) -> bool:
+    """Whether a text is what broken kernels give: replacement characters, or one or two
+    characters over and over."""
+    plain = "".join(text.split())
+    if not plain:
+        return False
+    if plain.count("\N{REPLACEMENT CHARACTER}") * 10 > len(plain):
+        return True
+    return len(plain) >= 8 and len(set(plain)) <= max(2, len(plain) // 40)
+
+
+def _around(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    at = match.start() if match else 0
+    return text[max(0, at - 20):at + 40]
+
+
+def _send(method: str, url: str, seconds: float, **more: Any) -> Reply:
+    session = getattr(_local, "session", None)
+    if session is None:
+        session = _local.session = requests.Session()
+        session.trust_env = False  # a proxy of the environment is not on the way to a node
+    begun = time.monotonic()
+    try:
+        answer = session.request(method, url, timeout=(seconds, seconds), **more)
+        return Reply(answer.status_code, answer.text, time.monotonic() - begun)
+    except requests.Timeout:
+        return Reply(0, "", time.monotonic() - begun, f"no answer in {seconds:g} s")
+    except requests.RequestException as error:
+        return Reply(0, "", time.monotonic() - begun, _reason(error))
+
+
+def _reason(error: requests.RequestException) -> str:
+    text = str(error)
+    found = re.search(r"\[Errno \d+\] [\w ]+|Connection aborted|RemoteDisconnected", text)
+    return found[0] if found else text[:200]
