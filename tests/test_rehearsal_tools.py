@@ -19,7 +19,7 @@ import pytest
 from kimi_nb import build, docker, params, prerequisites, scripts
 from kimi_nb.rehearsal import containers, host_tools, job_tools
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
-from kimi_nb.rehearsal.world import MARK, NODE, Fault, World
+from kimi_nb.rehearsal.world import MARK, NODE, Fault, World, rebound
 
 TOOLS = {"docker": containers.docker, **host_tools.TOOLS, **job_tools.TOOLS}
 HARDWARE = {"a2": ("k2.5", "dp"), "a3": ("k2.5", "pd"), "h200": ("k2.5", "single"),
@@ -358,7 +358,7 @@ def image_inspect(here: Rehearsal, image: str, capsys) -> str:
 
 def all_looks(name: str, tmp_path: Path):
     model, layout = HARDWARE[name]
-    plan = build.plan(model, name, layout)
+    plan = rebound(build.plan(model, name, layout), tmp_path)
     request, here = plan.request, make(tmp_path, plan)
     for layout in ("single", "dp", "pd"):
         for look in prerequisites.looks(request.hardware, request.site, request.weights, layout):
@@ -368,13 +368,11 @@ def all_looks(name: str, tmp_path: Path):
 
 @pytest.mark.parametrize("name", HARDWARE)
 def test_every_check_of_a_node_passes(name, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(prerequisites.shutil, "which", lambda tool: f"/bin/{tool}")
+    monkeypatch.setattr(prerequisites.shutil, "which", lambda tool, **how: f"/bin/{tool}")
     seen = set()
     for here, site, look in all_looks(name, tmp_path):
-        def runner(argv, here=here, site=site):
-            # The peers of a rehearsal are its own addresses.
-            node = next((node.name for node in site.nodes if node.address == argv[-1]), argv[-1])
-            code = here.run(argv[0], *argv[1:-1], node)
+        def runner(argv, here=here):
+            code = here.run(*argv)
             out, err = capsys.readouterr()
             assert MARK in out + err
             return code, err + out
@@ -434,7 +432,9 @@ def test_nvidia_smi(h200, capsys):
     assert capsys.readouterr().out.splitlines() == [f"{n}, {141 * 1024}" for n in range(8)]
     assert "not a valid field" in str(h200.refusal("nvidia-smi", "--query-gpu=x", "--format=csv"))
     assert "switch is missing" in str(h200.refusal("nvidia-smi", "--query-gpu=index"))
-    assert h200.refusal("nvidia-smi", "--gpu-reset").code == 1
+    for words in (["--gpu-reset"], ["--query-gpu=index", "name", "--format=csv"]):
+        refusal = h200.refusal("nvidia-smi", *words)
+        assert "Invalid combination of input arguments" in str(refusal) and refusal.code == 2
 
 
 # Settings -------------------------------------------------------------------------------------

@@ -44,11 +44,12 @@ def main():
     answer = b""
     while got := channel.recv(65536):
         answer += got
-    kind, _, rest = answer.partition(b"\0")
-    if kind == b"exec":
-        argv, _, env = rest.partition(b"\0\0")
-        os.execvpe(argv.split(b"\0")[0], argv.split(b"\0"),
-                   dict(pair.split(b"=", 1) for pair in env.split(b"\0") if pair))
+        if answer[:5] == b"exec\0" and len(answer) >= 13 + int.from_bytes(answer[5:13], "big"):
+            argv, _, env = answer[13:].partition(b"\0\0")
+            words = argv.split(b"\0")
+            pairs = (pair.split(b"=", 1) for pair in env.split(b"\0") if b"=" in pair)
+            os.execvpe(words[0], words, dict(pairs))
+    _, _, rest = answer.partition(b"\0")
     code = int(rest or b"1")
     if code < 0:
         signal(-code, SIG_DFL)

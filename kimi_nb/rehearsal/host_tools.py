@@ -18,6 +18,7 @@ from kimi_nb import params
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.containers import DEVICES
 from kimi_nb.rehearsal.world import MARK
+from kimi_nb.rehearsal.world import address as address_of
 
 _DRIVER = {"cuda": "570.133.20", "ascend": "25.2.0"}
 _DISK = 8 * 10**12  # bytes free on a pretended node
@@ -110,7 +111,7 @@ def _npu_table(call: Call, devices: Sequence[int]) -> None:
         npu, chip = _npu(call, device)
         _row(f"{npu:<6}{_npu_name(call)}", "OK", f"{'160.0':<12}{'40':<18}{'0    / 0'}")
         _row(f"{chip:<6}{device if physical else ''}", f"0000:{0x81 + device:02X}:00.0",
-             f"{'0':<12}{'0    / 0':<14}{3100:<5}/ {call.world.memory_gb * 1024}")
+             f"{'0':<12}{'0    / 0':<18}{3100:<5}/ {call.world.memory_gb * 1024}")
         print(wide)
 
 
@@ -178,10 +179,10 @@ def nvidia_smi(call: Call) -> int:
     """``nvidia-smi``: the table, -L, --query-gpu, topo -m."""
     devices = _there(call, "cuda")
     words = list(call.words)
-    query = next((word.partition("=")[2] for word in words if word.startswith("--query-gpu=")), "")
-    if query:
-        form = next((word.partition("=")[2] for word in words if word.startswith("--format=")), "")
-        return _query(call, devices, query.split(","), form.split(","))
+    told = dict(word.partition("=")[::2] for word in words)
+    if told.keys() <= {"--query-gpu", "--format"} and told.get("--query-gpu"):
+        return _query(call, devices, told["--query-gpu"].split(","),
+                      told.get("--format", "").split(","))
     if words == ["topo", "-m"]:
         print("\t".join([MARK, *(f"GPU{one}" for one in devices)]))
         for one in devices:
@@ -191,8 +192,8 @@ def nvidia_smi(call: Call) -> int:
         for one in devices:
             print(f"GPU {one}: {_gpu_name(call)} (UUID: {_uuid(one)})")
     elif words:
-        raise Refused(f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for "
-                      f"help. ({MARK}: {' '.join(words)})", 1)
+        raise Refused("Invalid combination of input arguments. Please run 'nvidia-smi -h' for "
+                      "help.", 2)
     else:
         _gpu_table(call, devices)
     return 0
@@ -388,7 +389,9 @@ def ping(call: Call) -> int:
     words = list(call.words)
     where = words[-1] if words else ""
     address = call.world.nodes.get(where, where)
-    if address not in call.world.nodes.values():
+    # Every node of the site, also those on which the plan starts nothing.
+    network = address_of(0).rsplit(".", 2)[0]
+    if address not in call.world.nodes.values() and not address.startswith(f"{network}."):
         raise _instead(call)
     told = dict(itertools.pairwise(words)).get("-c", "4")
     count = int(told) if told.isdecimal() else 4

@@ -129,16 +129,24 @@ def rehearse(plan: Plan, folder: Path, *, fault: str = "", started: float | None
     begun = time.monotonic() if started is None else started
     check_machine()
     root = _fresh(folder)
-    stage = _Stage(plan, root, fault, begun, say)
     found: Diagnosis | None = None
     try:
         with Programs(root / "logs" / "supervisor.log") as programs:
+            # First, because loading takes it as long as everything before its first use.
+            programs.start("spawner", [sys.executable, "-m", "kimi_nb.rehearsal.spawner",
+                                       str(root)], root, dict(os.environ),
+                           root / "logs" / "spawner.log")
+            stage = _Stage(plan, root, fault, begun, say, programs)
             try:
-                stage.run(programs)
+                stage.run()
             except _Found as end:
                 found = end.found
             finally:
                 peak, _ = programs.peak_mb()
+    except (KimiError, OSError):
+        if not (root / "world.json").exists():
+            shutil.rmtree(root)
+        raise
     finally:
         for name in ("spawner.sock", "spawner.new"):
             (root / name).unlink(missing_ok=True)
@@ -166,6 +174,7 @@ def _fresh(folder: Path) -> Path:
         number += 1
         try:
             (base / f"{number:03}").mkdir()
+            (base / f"{number:03}" / "logs").mkdir()
         except FileExistsError:
             continue
         return base / f"{number:03}"
@@ -175,8 +184,8 @@ class _Stage:
     """One rehearsal under way."""
 
     def __init__(self, plan: Plan, root: Path, fault: str, begun: float,
-                 say: Callable[[str], None]) -> None:
-        self.root, self._begun, self._say = root, begun, say
+                 say: Callable[[str], None], programs: Programs) -> None:
+        self.root, self._begun, self._say, self._programs = root, begun, say, programs
         self.work = root / "bundle"
         self.plan = rebound(plan, self.work)
         self.seen = _Seen()
@@ -188,19 +197,17 @@ class _Stage:
             if self.fault == "port-taken":
                 self._occupied = target.engine
         self.world = world
-        (root / "logs").mkdir()
         bundle.write(files, self.work)
+        tools_on_path.write(root)
         world.write(root / "world.json")
-        tools_on_path.write(root, world)
         self.endpoints = service.endpoints(self.plan)
         self.logs = Logs(self.plan, root)
         self._failing: dict[str, tuple[service.Reply, int]] = {}
 
     # The steps ------------------------------------------------------------------------
 
-    def run(self, programs: Programs) -> None:
+    def run(self) -> None:
         """All of them. Raises _Found at the first thing that is wrong."""
-        self._programs = programs
         self._spawner()
         self._on_every_node("reach", lambda node: ["ssh", self.world.nodes[node], "hostname"])
         if self.plan.host_tuning:
@@ -220,9 +227,6 @@ class _Stage:
             self._start("occupant", self.plan.engines[0].node, [
                 sys.executable, "-m", "http.server", str(self._occupied.http_port), "--bind",
                 self._occupied.address, "--directory", str(self.root / "logs")], self.root)
-        self._programs.start("spawner", [sys.executable, "-m", "kimi_nb.rehearsal.spawner",
-                                         str(self.root)], self.root, _inherited(),
-                             self.root / "logs" / "spawner.log")
         end = time.monotonic() + 30
         while not (self.root / "spawner.sock").exists():
             if "spawner" in self._programs.ended() or time.monotonic() > end:
@@ -551,7 +555,3 @@ def _no_answer(one: service.Endpoint, reply: service.Reply) -> Diagnosis:
 def _how(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
-
-def _inherited() -> dict[str, str]:
-    """Our own variables for our own programs."""
-    return dict(os.environ)

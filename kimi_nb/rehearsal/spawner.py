@@ -17,12 +17,14 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kimi_nb.rehearsal import tools
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
+from kimi_nb.rehearsal.engine import serve
 from kimi_nb.rehearsal.world import World
 
 PR_SET_PDEATHSIG = 1
@@ -31,11 +33,14 @@ PR_SET_PDEATHSIG = 1
 def main(folder: Path) -> int:
     """Serve the stand-ins of a folder until a signal; 0."""
     os.chdir(folder)  # a socket's path may have 107 bytes
+    while not Path("world.json").exists():  # we are started first, to be loaded by then
+        time.sleep(0.005)
     world = World.read(Path("world.json"))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("spawner.new")
     listener.listen(512)
     os.rename("spawner.new", "spawner.sock")  # it exists when it listens, never before
+    serve.warm(world)
     # What is loaded by now is never freed: the forks then share its pages.
     gc.collect()
     gc.freeze()
@@ -86,6 +91,8 @@ def _accept(listener: socket.socket, world: World, children: dict[int, socket.so
                 listener.close()
                 for other in children.values():
                     other.close()
+                # Said here, not by the parent: nothing else may come before it.
+                channel.sendall(os.getpid().to_bytes(8, "big"))
                 code = _become(parts, handles, channel, world)
         except BaseException:  # the fork must never go on as the spawner
             traceback.print_exc()
@@ -94,10 +101,6 @@ def _accept(listener: socket.socket, world: World, children: dict[int, socket.so
             os._exit(code)
     for handle in handles:
         os.close(handle)
-    try:
-        channel.sendall(pid.to_bytes(8, "big"))
-    except OSError:
-        pass  # the stand-in is gone; its fork sees that as well
     children[pid] = channel
 
 
@@ -159,8 +162,8 @@ def _become(parts: list[str], handles: list[int], channel: socket.socket, world:
         text = "\0".join(other.argv) + "\0\0" + "\0".join(
             f"{name}={value}" for name, value in other.env.items())
         _flush()
-        channel.sendall(b"exec\0" + text.encode("utf-8", "surrogateescape"))
-        channel.shutdown(socket.SHUT_RDWR)
+        packed = text.encode("utf-8", "surrogateescape")
+        channel.sendall(b"exec\0" + len(packed).to_bytes(8, "big") + packed)
         return 0
     except Refused as refusal:
         print(refusal, file=sys.stderr)

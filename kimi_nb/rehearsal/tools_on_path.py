@@ -6,14 +6,12 @@ import shlex
 import sys
 from pathlib import Path
 
-from kimi_nb.rehearsal.world import World
-
 _CLIENT = Path(__file__).with_name("client.py")
 _TOOLS = ("vllm", "docker", "npu-smi", "hccn_tool", "nvidia-smi", "rocm-smi", "sysctl", "tee",
           "hostname", "module", "conda", "pip", "git", "hf", "ssh", "vllm-router")
 
 
-def write(root: Path, world: World) -> None:
+def write(root: Path) -> None:
     """``root/bin`` with a stand-in for each tool, the interpreter and the upstream proxy."""
     folder = root / "bin"
     folder.mkdir()

@@ -85,8 +85,10 @@ class World:
                       for key, value in table.items()})
 
     def write(self, path: Path) -> None:
-        """As JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        """As JSON, whole or not at all: the stand-ins wait for it."""
+        new = path.with_name(f"{path.name}.new")
+        new.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        new.replace(path)
 
     def fault(self, name: str, node: str, rank: int | None = None) -> bool:
         """Whether a fault is there: at a node, and where it is a rank's, at that rank."""

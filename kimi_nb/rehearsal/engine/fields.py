@@ -69,8 +69,8 @@ def read(raw: bytes, route: Route) -> dict[str, Any]:
         raise _unread(route, 0, str(error)) from None
     if not isinstance(body, dict):
         raise invalid(route, {
-            "type": "model_attributes_type", "loc": ("body",), "input": body, "msg":
-            "Input should be a valid dictionary or object to extract fields from"})
+            "type": "model_attributes_type", "loc": ("body",), "msg":
+            "Input should be a valid dictionary or object to extract fields from", "input": body})
     return body
 
 
@@ -138,12 +138,12 @@ def refused(route: Route, body: Any, why: str, param: str | None = None) -> ApiE
     """The error for fields that are fine alone and do not fit together."""
     shown = f"{why} (parameter={param})" if param else why
     return invalid(route, {"type": "value_error", "loc": ("body",), "msg": f"Value error, {shown}",
-                            "input": body, "ctx": {"error": ValueError(why)}}, param=param)
+                           "input": body, "ctx": {"error": ValueError(why)}}, param=param)
 
 
 def _unread(route: Route, place: int, why: str) -> ApiError:
-    return invalid(route, {"type": "json_invalid", "loc": ("body", place), "input": {},
-                            "msg": "JSON decode error", "ctx": {"error": why}})
+    return invalid(route, {"type": "json_invalid", "loc": ("body", place),
+                           "msg": "JSON decode error", "input": {}, "ctx": {"error": why}})
 
 
 def compact(value: Any) -> str:

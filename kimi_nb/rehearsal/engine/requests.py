@@ -83,9 +83,8 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that is in order. ``choice``: "none", "auto" or "required";
-    ``literal``: the text that a response format asks for; ``shown``: reasoning may be returned;
-    counts in tokens."""
+    """A request that is in order. ``choice``: "none", "auto" or "required"; ``literal``: the text
+    that a response format asks for; ``shown``: reasoning may be returned; counts in tokens."""
 
     prompt: prompts.Prompt
     stream: bool
@@ -122,9 +121,9 @@ def chat(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
     _fits(served, param, fields.get(param))
     thinking = fields.get("chat_template_kwargs", {}).get("thinking") is not False
     prompt = prompts.of_chat(fields["messages"], body.get("tools"), thinking, served.blind)
-    return _request(served, fields, body, CHAT, headers, prompt, fields.get(param), dict(
-        literal=literal, thinking=thinking, shown=fields.get("include_reasoning", True),
-        tools=tools, choice=choice, parallel=fields.get("parallel_tool_calls", True)))
+    return _request(served, fields, body, CHAT, headers, prompt, fields.get(param), {
+        "literal": literal, "thinking": thinking, "shown": fields.get("include_reasoning", True),
+        "tools": tools, "choice": choice, "parallel": fields.get("parallel_tool_calls", True)})
 
 
 def completion(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
@@ -133,21 +132,21 @@ def completion(served: Served, raw: bytes, headers: Mapping[str, str]) -> Reques
     fields = take(body, _FIELDS, COMPLETION)
     if body.get("prompt") in (None, ""):
         raise refused(COMPLETION, body,
-                       "Either prompt or prompt_embeds must be provided and non-empty.")
+                      "Either prompt or prompt_embeds must be provided and non-empty.")
     prompt = prompts.of_completion(body["prompt"], COMPLETION)
     literal = _literal(fields, body, COMPLETION)
     _known(served, fields)
     limit = fields.get("max_tokens", None if body.get("max_tokens", 0) is None else 16)
     _fits(served, "max_tokens", limit)
     return _request(served, fields, body, COMPLETION, headers, prompt, limit,
-                    dict(literal=literal))
+                    {"literal": literal})
 
 
 def tokenize(served: Served, raw: bytes) -> tuple[list[str], bool]:
     """A body of POST /tokenize: its tokens, and whether their texts are asked for."""
     body = read(raw, TOKENIZE)
     fields = take(body, {"model": "string", "prompt": "string", "messages": "list",
-                            "return_token_strs": "bool"}, TOKENIZE)
+                         "return_token_strs": "bool"}, TOKENIZE)
     if "prompt" not in fields and "messages" not in fields:
         raise invalid(TOKENIZE, *(fault("missing", ("body", union, name), body) for union, name in
                                    (("TokenizeCompletionRequest", "prompt"),
@@ -172,7 +171,7 @@ def _tools(body: dict[str, Any], fields: Mapping[str, Any]) -> tuple[tuple[Tool,
     given, choice = fields.get("tools"), body.get("tool_choice")
     if given == []:
         raise refused(CHAT, body, "`tools` must not be an empty array. "
-                       "Either provide at least one tool or omit the field entirely.")
+                      "Either provide at least one tool or omit the field entirely.")
     tools = []
     for at, tool in enumerate(given or ()):
         place = ("body", "tools", at)
@@ -199,19 +198,19 @@ def _tools(body: dict[str, Any], fields: Mapping[str, Any]) -> tuple[tuple[Tool,
         return tuple(tools), choice
     if not isinstance(choice, dict):
         raise refused(CHAT, body, f"Invalid value for `tool_choice`: {choice}! Only named tools, "
-                       '"none", "auto" or "required" are supported.')
+                      '"none", "auto" or "required" are supported.')
     usage = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
     function = choice.get("function")
     if not isinstance(function, dict):
         raise refused(CHAT, body,
-                       f"Invalid value for `function`: `{function}` in `tool_choice`! {usage}")
+                      f"Invalid value for `function`: `{function}` in `tool_choice`! {usage}")
     if not isinstance(name := function.get("name"), str) or not name:
         raise refused(CHAT, body,
-                       f"Invalid `name` in `function`: `{name}` in `tool_choice`! {usage}")
+                      f"Invalid `name` in `function`: `{name}` in `tool_choice`! {usage}")
     named = tuple(tool for tool in tools if tool.name == name)
     if not named:
         raise refused(CHAT, body, "The tool specified in `tool_choice` does not match any of the "
-                       "specified `tools`")
+                      "specified `tools`")
     # A function may be called "auto": with one left, "required" means it and nothing else.
     return named[:1], "required"
 
@@ -226,7 +225,7 @@ def _literal(fields: Mapping[str, Any], body: dict[str, Any], route: Route,
     if kind == "json_schema":
         if not isinstance(schema := form.get("json_schema"), dict):
             raise refused(route, body, "When response_format type is 'json_schema', the "
-                           "'json_schema' field must be provided.", "response_format")
+                          "'json_schema' field must be provided.", "response_format")
         return compact(text.example(schema.get("schema")))
     if kind == "json_object" or wish.get("json_object"):
         return compact({text.MARK: True})

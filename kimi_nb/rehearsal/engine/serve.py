@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
+import json
 import os
 import signal
 import socket
@@ -14,17 +16,20 @@ import uvicorn
 
 from kimi_nb import catalog
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
-from kimi_nb.rehearsal.engine import devices, refusals
+from kimi_nb.rehearsal.engine import answers, devices, refusals
 from kimi_nb.rehearsal.engine.api import Api
 from kimi_nb.rehearsal.engine.engine import Engine, out_of_memory
 from kimi_nb.rehearsal.engine.log import Log, StartError
 from kimi_nb.rehearsal.engine.rendezvous import Group
 from kimi_nb.rehearsal.engine.settings import Settings, settings
 from kimi_nb.rehearsal.engine.transfer import Store
-from kimi_nb.rehearsal.world import MARK
+from kimi_nb.rehearsal.world import MARK, World
 
 SHARDS = 64  # files of a checkpoint, as the published ones have
 SLOW_START = 120.0  # seconds; longer than any rehearsal waits
+_WARM = ("m", "--tensor-parallel-size", "1", "--speculative-config", '{"method":"eagle3"}',
+         "--kv-transfer-config", '{"kv_connector":"c","kv_role":"kv_both"}',
+         "--compilation-config", '{"cudagraph_mode":"FULL_DECODE_ONLY"}')
 _FAILED = ("RuntimeError: Engine core initialization failed. See root cause above. "
            "Failed core proc(s): ")
 
@@ -42,6 +47,20 @@ def vllm(call: Call) -> int:
         raise Refused(f"{MARK} vllm {' '.join(call.words[:1])}: only `vllm serve` is rehearsed; "
                       "the rest is left to the real vLLM, which is not installed here.")
     raise Replace((real, *call.words), call.env)
+
+
+def warm(world: World) -> None:
+    """Do once, before the forks, what each of them would do: tables read, types built, modules
+    loaded that are loaded at first use. The forks share what is there."""
+    importlib.import_module("uvicorn.protocols.http.httptools_impl")
+    importlib.import_module("uvicorn.lifespan.off")
+    engine = catalog.engine(world.engine, world.engine_version)
+    refusals.refusal(engine, _WARM, {}, world)
+    served = answers.Served(("m",), "m", 4096, "kimi_k2", "kimi_k2", True, True, engine.vllm)
+    ask = answers.chat(served, json.dumps({"model": "m", "messages": [
+        {"role": "user", "content": "warm"}]}).encode(), {}, "0", 0)
+    answers.whole(ask)
+    list(answers.frames(ask))
 
 
 async def _serve(call: Call, engine: catalog.Engine) -> int:

@@ -19,9 +19,8 @@ from typing import Any
 MARK = "REHEARSAL"
 VOCABULARY = 163840  # Kimi's own
 # Each with its space is one token: what is filled up to a length ends there to the token.
-FILL = tuple(f" {word}" for word in
-             "and so it is all but an act for the day: no gpu was put to use, yet each one of us "
-             "may see how the run can go on its way".split())
+FILL = tuple(re.findall(r" \w+", " and so it is all but an act for the day no gpu was put to use "
+                        "yet any of us may see how the run can go on its way"))
 _PIECE = re.compile(r"<\|[a-z_]{1,40}\|>|</?think>| \S{1,3}|\S{1,4}|\s{1,4}")
 _DEEP, _BOTTOM, _NODES = 4, 16, 500  # levels with all that is optional; levels; values
 _EXACT = 2 ** 53
