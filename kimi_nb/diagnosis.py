@@ -100,7 +100,12 @@ class _Match:
 def of_logs(logs: Sequence[Log], plan: Plan, when: str) -> Diagnosis | None:
     """The first cause in the logs of a deployment; None where they show none. ``when`` says
     what went on: "at start", "at load", "under load", "while serving"."""
-    found = sorted(_matches(logs), key=lambda match: match.order)
+    found = list(_matches(logs))
+    # A launcher tells of every rank that ended, also of those that lost another one.
+    lost = {(one.log.node, one.log.rank) for one in found if one.signature.cascade}
+    found = sorted(found, key=lambda match: (
+        match.signature.id == "rank-died" and (match.log.node, int(match.found["rank"])) in lost,
+        *match.order))
     if found:
         return _diagnosis(found[0], plan, when)
     return _unknown(logs, plan, when)
@@ -112,9 +117,11 @@ def _matches(logs: Sequence[Log]) -> Iterator[_Match]:
             for signature in signatures():
                 match = signature.pattern.search(line)
                 if match:
-                    groups = {name.rstrip("2"): value for name, value in
-                              match.groupdict().items() if value is not None}
-                    yield _Match(signature, groups, log, number, line)
+                    # Who waited once may have gone on since.
+                    if not signature.waits or number == len(log.lines) - 1:
+                        groups = {name.rstrip("2"): value for name, value in
+                                  match.groupdict().items() if value is not None}
+                        yield _Match(signature, groups, log, number, line)
                     break
 
 
@@ -145,11 +152,14 @@ def _diagnosis(match: _Match, plan: Plan, when: str) -> Diagnosis:
         node = engine.node if engine else node
     elif kind == "device-twice":
         rank = _intruder(plan, match, rank)
-    elif signature.cascade and "rank" in found:
+    elif "rank" in found and signature.id != "rank-died":
         engine = _of_group(plan, log, int(found["rank"]))
-        node, rank = (engine.node if engine else node), int(found["rank"])
+        if engine is not None:
+            node, rank = engine.node, _whole_rank(engine, int(found["rank"]))
     if rank is None:
         rank = _only(plan, node, kind)
+    if kind.startswith("out-of-memory"):
+        when = "under load" if when in _SERVING else "at load"
     words = {"when": when, "key": "", "given": "", **found}
     return Diagnosis(kind, node, rank, signature.cause.format(**words),
                      f"{log.file}: {_short(match.line)}", signature.help)
@@ -196,10 +206,15 @@ def _of_group(plan: Plan, log: Log, rank: int) -> Engine | None:
                  if engine.rank <= rank < engine.rank + engine.ranks), None)
 
 
+def _whole_rank(engine: Engine, rank: int) -> int:
+    """The data parallel rank of an engine for a number in its group: a node of a tensor parallel
+    engine over nodes is no rank of its own."""
+    return engine.rank if engine.ranks == 1 and engine.tp_size > len(engine.devices) else rank
+
+
 def _absent(plan: Plan, log: Log, rank: int) -> tuple[Engine | None, int]:
     engine = _of_group(plan, log, rank)
-    spans = engine is not None and engine.ranks == 1 and engine.tp_size > len(engine.devices)
-    return engine, engine.rank if engine is not None and spans else rank
+    return engine, rank if engine is None else _whole_rank(engine, rank)
 
 
 def _at_kv_port(plan: Plan, host: str, port: int) -> Engine | None:

@@ -44,15 +44,16 @@ def main():
     answer = b""
     while got := channel.recv(65536):
         answer += got
-        if answer[:5] == b"exec\0" and len(answer) >= 13 + int.from_bytes(answer[5:13], "big"):
-            argv, _, env = answer[13:].partition(b"\0\0")
-            words = argv.split(b"\0")
-            pairs = (pair.split(b"=", 1) for pair in env.split(b"\0") if b"=" in pair)
-            os.execvpe(words[0], words, dict(pairs))
+        end = 13 + int.from_bytes(answer[5:13], "big")
+        if answer[:5] == b"exec\0" and len(answer) >= max(13, end):
+            count, *parts = answer[13:end].split(b"\0")
+            words, pairs = parts[:int(count)], parts[int(count):]
+            os.execvpe(words[0], words, dict(pair.split(b"=", 1) for pair in pairs))
     _, _, rest = answer.partition(b"\0")
     code = int(rest or b"1")
     if code < 0:
-        signal(-code, SIG_DFL)
+        if code != -9:  # which has no handler
+            signal(-code, SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
 

@@ -18,6 +18,7 @@ class Logs:
         self._nodes = [engine.node for engine in plan.engines]
         self._lines: dict[Path, list[str]] = {}
         self._at: dict[Path, int] = {}
+        self._waits: dict[Path, str] = {}
         self.progress = 0
 
     def read(self) -> None:
@@ -33,7 +34,11 @@ class Logs:
             self._at[path] = self._at.get(path, 0) + len(whole)
             lines = whole.decode("utf-8", "replace").splitlines()
             self._lines.setdefault(path, []).extend(lines)
-            self.progress += sum(_WAITING not in line for line in lines)
+            for line in lines:
+                waits = line.partition(_WAITING)[2]
+                # Who waits for the same as before has not moved.
+                self.progress += not waits or waits != self._waits.get(path)
+                self._waits[path] = waits
 
     def all(self) -> list[Log]:
         """What was read, by node and rank, in a fixed order."""

@@ -34,8 +34,9 @@ from kimi_nb.router import UPSTREAM
 
 READY_WAIT = 60.0  # seconds until every engine answers; stand-ins take 2 to 6
 PATIENCE = 4.0  # seconds without any progress until what is missing counts as missing
-ANSWER_WAIT = 4.0  # seconds for one completion of a stand-in
+ANSWER_WAIT = 3.0  # seconds for one completion of a stand-in
 DOOR_WAIT = 20.0  # seconds until the front door lets a request through
+_TRIES = 2  # completions that fail before an engine counts as broken
 _PROBES = 8  # probes at a time
 _LOADS = 2  # requests for each engine behind the front door, as load
 
@@ -314,7 +315,7 @@ class _Stage:
                     return
                 self.logs.read()
                 self._check_ended("at start")
-                self._check_failing(alone=len(left) - len(self._failing) == 0)
+                self._check_failing()
                 progress = (len(self.seen.ready), self.logs.progress)
                 if progress != before:
                     before, moved_at = progress, time.monotonic()
@@ -359,10 +360,10 @@ class _Stage:
                 f"{name} ended with {_how(codes[name])}" for name in ended),
                 node=ended[0].partition(" ")[0])
 
-    def _check_failing(self, alone: bool) -> None:
+    def _check_failing(self) -> None:
         """An engine that answers, but not with a completion, again and again."""
         for name, (reply, count) in self._failing.items():
-            if count >= (2 if reply.status == 0 and alone else 3):
+            if count >= _TRIES:
                 one = next(one for one in self.endpoints if one.name == name)
                 raise _Found(_no_answer(one, reply))
 

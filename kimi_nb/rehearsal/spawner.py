@@ -159,8 +159,8 @@ def _become(parts: list[str], handles: list[int], channel: socket.socket, world:
     try:
         return tools.run(call)
     except Replace as other:
-        text = "\0".join(other.argv) + "\0\0" + "\0".join(
-            f"{name}={value}" for name, value in other.env.items())
+        text = "\0".join([str(len(other.argv)), *other.argv, *(
+            f"{name}={value}" for name, value in other.env.items())])
         _flush()
         packed = text.encode("utf-8", "surrogateescape")
         channel.sendall(b"exec\0" + len(packed).to_bytes(8, "big") + packed)

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 _CLIENT = Path(__file__).with_name("client.py")
-_TOOLS = ("vllm", "docker", "npu-smi", "hccn_tool", "nvidia-smi", "rocm-smi", "sysctl", "tee",
-          "hostname", "module", "conda", "pip", "git", "hf", "ssh", "vllm-router")
+# The names of `tools.TOOLS`, which is not loaded for them: it brings the whole engine.
+NAMES = ("vllm", "docker", "npu-smi", "hccn_tool", "nvidia-smi", "rocm-smi", "sysctl", "tee",
+         "hostname", "df", "ls", "ping", "module", "conda", "pip", "uv", "git", "hf", "ssh",
+         "vllm-router")
 
 
 def write(root: Path) -> None:
@@ -16,7 +18,7 @@ def write(root: Path) -> None:
     folder = root / "bin"
     folder.mkdir()
     python = shlex.quote(sys.executable)
-    for name in _TOOLS:
+    for name in NAMES:
         _script(folder / name, f'exec {python} -I -S {shlex.quote(str(_CLIENT))} "$0" "$@"')
     for name in ("python", "python3"):
         _script(folder / name, f'exec {python} "$@"')

@@ -9,6 +9,7 @@ from typing import Any
 from kimi_nb import catalog, servers
 from kimi_nb.arguments import OWN
 from kimi_nb.rehearsal.calls import Call
+from kimi_nb.rehearsal.containers import DEVICES, PUBLISHED
 from kimi_nb.rules.groups import API_FLAGS, is_shared
 
 _EVERYWHERE = (None, "", "0.0.0.0", "::")
@@ -101,12 +102,17 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
     nodes = int(one.number("nnodes") or 1)
     tp = one.tp or 1
     local = tp // nodes if nodes > 1 else tp
-    visible = one.devices if one.devices is not None else tuple(range(world.devices))
+    here = _numbers(call.env.get(DEVICES)) or tuple(range(world.devices))
+    visible = here if one.devices is None else tuple(
+        device for device in one.devices if device in here)
     host = one.text("host")
     address = call.address if host in _EVERYWHERE else str(host)
+    port = one.http_port or 8000
+    if PUBLISHED in call.env:
+        port = _outside(call.env[PUBLISHED], port)
     return Settings(
         model=one.model, draft=str(one.table("speculative-config").get("model") or ""),
-        names=one.names, node=call.node, address=address, port=one.http_port or 8000,
+        names=one.names, node=call.node, address=address, port=port,
         headless=one.headless, alone=one.single or any(
             one.flags.get(flag) is True for flag in _BALANCED), dp=dp, tp=tp, rank=rank, ranks=ranks, nodes=nodes,
         node_rank=int(one.number("node-rank") or 0), devices=visible[:local * ranks],
@@ -119,6 +125,20 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         tool_parser=one.text("tool-call-parser") or "",
         auto_tools=one.flags.get("enable-auto-tool-choice") is True,
         eager=one.flags.get("enforce-eager") is True, engine=engine)
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    return tuple(int(part) for part in (text or "").split(",") if part.isdecimal())
+
+
+def _outside(published: str, port: int) -> int:
+    """The node's port behind which a container's port is; 0, which nobody knows, for a port that
+    is not published."""
+    for item in published.split(","):
+        *_, outer, inner = ["", *item.partition("/")[0].split(":")]
+        if inner == str(port) and outer.isdecimal():
+            return int(outer)
+    return 0
 
 
 def _length(one: servers.Server, most: int) -> int:
