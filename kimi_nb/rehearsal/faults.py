@@ -30,12 +30,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Kind:
-    """One fault: what it simulates, and what makes it. ``role`` is whose engine it strikes."""
+    """One fault: what it simulates, and what makes it. ``role`` is whose engine it strikes,
+    ``where`` which of them can have it."""
 
     says: str
     world: Callable[[Plan, World, Target], World] | None = None
     files: Callable[[Plan, Files, Target], Files] | None = None
     role: str = "decode"
+    where: Callable[[Engine], bool] = lambda engine: True
 
 
 def apply(asked: str, plan: Plan, world: World, files: Mapping[str, str]
@@ -49,7 +51,7 @@ def apply(asked: str, plan: Plan, world: World, files: Mapping[str, str]
     if name not in FAULTS:
         raise ParameterError(choice("fault", name, FAULTS))
     kind, out = FAULTS[name], dict(files)
-    target = _target(plan, kind.role, engine)
+    target = _target(plan, kind, name, engine)
     if kind.world is not None:
         world = kind.world(plan, world, target)
     if kind.files is not None:
@@ -60,14 +62,27 @@ def apply(asked: str, plan: Plan, world: World, files: Mapping[str, str]
     return world, out, target
 
 
-def _target(plan: Plan, role: str, name: str) -> Target:
+def _target(plan: Plan, kind: Kind, fault: str, name: str) -> Target:
+    able = [engine for engine in plan.engines if kind.where(engine)]
     if name:
-        for engine in plan.engines:
-            if engine.name == name:
-                return Target(engine, engine.rank + engine.ranks - 1)
-        raise ParameterError(choice("engine", name, [engine.name for engine in plan.engines]))
-    mine = [engine for engine in plan.engines if engine.role == role] or list(plan.engines)
-    return Target(mine[-1], mine[-1].rank + mine[-1].ranks - 1)
+        able = [engine for engine in able if engine.name == name]
+        if not able and name in (engine.name for engine in plan.engines):
+            raise PlanError(f"fault {fault}: {name} cannot have it ({kind.says}).")
+        if not able:
+            raise ParameterError(choice("engine", name,
+                                        [engine.name for engine in plan.engines]))
+    able = [engine for engine in able if engine.role == kind.role] or able
+    return Target(able[-1], able[-1].rank + able[-1].ranks - 1)
+
+
+def _answers(engine: Engine) -> bool:
+    """Whether the engine gives answers: its own ones, or those of its ranks behind a head. A
+    further node of a tensor parallel engine gives none."""
+    return not engine.headless or engine.tp_size <= len(engine.devices)
+
+
+def _listens(engine: Engine) -> bool:
+    return engine.http_port is not None
 
 
 def applies(name: str, plan: Plan, world: World, files: Mapping[str, str]) -> bool:
@@ -248,8 +263,8 @@ FAULTS: dict[str, Kind] = {
     "rank-dies-at-start": Kind("a rank fails while it starts", _behaves("rank-dies-at-start")),
     "rank-dies-while-serving": Kind("a rank is killed at its third request",
                                     _behaves("rank-dies-while-serving")),
-    "port-taken": Kind("another program listens at an engine's port", _needs(
-        "port-taken", "engine with a port", lambda plan, at: at.engine.http_port is not None)),
+    "port-taken": Kind("another program listens at an engine's port", _behaves("port-taken"),
+                       where=_listens),
     "wrong-rank": Kind("a rank is started as one that does not exist", files=_wrong_rank),
     "missing-rank": Kind("a rank of a group is never started", files=_missing_rank),
     "device-twice": Kind("a rank is given the devices of its neighbour", files=_device_twice),
@@ -261,15 +276,17 @@ FAULTS: dict[str, Kind] = {
         "no-kv-params", "KV cache connector", _transfers), role="prefill"),
     "empty-200": Kind("the proxy answers 200 with nothing in it", _router),
     "engine-hangs": Kind("an engine takes requests and never answers; /health says 200",
-                         _behaves("engine-hangs")),
-    "first-chat-500": Kind("/health says 200, the first chat 500", _behaves("first-chat-500")),
-    "garbled-output": Kind("an engine answers !!!!", _behaves("garbled-output")),
+                         _behaves("engine-hangs"), where=_answers),
+    "first-chat-500": Kind("/health says 200, the first chat 500", _behaves("first-chat-500"),
+                           where=_answers),
+    "garbled-output": Kind("an engine answers !!!!", _behaves("garbled-output"),
+                           where=_answers),
     "reasoning-leaks": Kind("thoughts stand in the content", _needs(
         "reasoning-leaks", "reasoning parser",
-        lambda plan, at: "reasoning-parser" in plan.flags[at.engine.role])),
+        lambda plan, at: "reasoning-parser" in plan.flags[at.engine.role]), where=_answers),
     "tool-call-leaks": Kind("a tool call stands in the content as text", _needs(
         "tool-call-leaks", "tool call parser",
-        lambda plan, at: "tool-call-parser" in plan.flags[at.engine.role])),
+        lambda plan, at: "tool-call-parser" in plan.flags[at.engine.role]), where=_answers),
     "slow-start": Kind("an engine loads past the deadline", _behaves("slow-start")),
     "node-unreachable": Kind("a node does not answer", _behaves("node-unreachable", True)),
     "disk-full": Kind("a rank cannot write its cache", _behaves("disk-full")),

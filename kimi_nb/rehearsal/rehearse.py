@@ -13,6 +13,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -326,7 +327,7 @@ class _Stage:
 
     def _probe(self, one: service.Endpoint) -> bool:
         """Whether a rank gave a completion."""
-        if not service.healthy(one.url, ANSWER_WAIT):
+        if not service.listens(one.url, ANSWER_WAIT) or not service.healthy(one.url, ANSWER_WAIT):
             return False
         reply = service.chat(one, self.plan.served_name, ANSWER_WAIT, key=self._key,
                              max_tokens=16)
@@ -355,9 +356,8 @@ class _Stage:
         if ended:
             time.sleep(0.3)  # what the others still say
             self.logs.read()
-            codes = self._programs.ended()
             self._diagnose(when, fallback=", ".join(
-                f"{name} ended with {_how(codes[name])}" for name in ended),
+                f"{name} ended with {_how(self._programs.ended()[name])}" for name in ended),
                 node=ended[0].partition(" ")[0])
 
     def _check_failing(self) -> None:
@@ -373,13 +373,12 @@ class _Stage:
             raise _Found(_no_answer(next(
                 one for one in self.endpoints if one.name == name), reply))
         self._find("at start")
-        one = left[0]
-        last = self.logs.last(one.node, one.rank)
-        loading = [at for at in left if "Loading" in self.logs.last(at.node, at.rank)[1]]
-        if loading:
-            one = loading[0]
-            last = self.logs.last(one.node, one.rank)
-        file, line = last
+        last = {engine.name: self.logs.last(engine.node, engine.rank)
+                for engine in self.plan.engines}
+        waiting = {one.engine for one in left}
+        one = next((engine for engine in self.plan.engines if "Loading" in last[engine.name][1]),
+                   next(engine for engine in self.plan.engines if engine.name in waiting))
+        file, line = last[one.name]
         raise _Found(Diagnosis(
             "slow-start", one.node, one.rank,
             f"slow start: {one.name} is not ready past the deadline, "
@@ -521,9 +520,18 @@ class _Stage:
                   ) -> None:
         logs = [log for log in self.logs.all() if not only or log.node in only]
         found = diagnosis.of_logs(logs, self.plan, when)
-        raise _Found(found or Diagnosis(
-            "unknown", (only or [node])[0], None, f"failed {when}: {fallback}",
-            str(self.root / "logs"), "Read the logs."))
+        raise _Found(found or self._died(when, fallback, (only or [node])[0]))
+
+    def _died(self, when: str, how: str, node: str) -> Diagnosis:
+        """A script that has ended without a word."""
+        mine = [engine for engine in self.plan.engines if engine.node == node]
+        file, line = self.logs.last_of(f"{node}.engines" if mine else node)
+        return Diagnosis(
+            f"rank-dies-{'at-start' if when == 'at start' else 'while-serving'}" if mine
+            else "proxy-died", node if mine else self.plan.router.node if self.plan.router else "",
+            mine[0].rank if len(mine) == 1 else None, f"rank died {when}: {how}" if mine
+            else f"the proxy ended {when}: {how}", f"{file}: {line}",
+            "A SIGKILL without a message is often the host's memory (dmesg); else read the log.")
 
 
 _FLAW_HELP = {
@@ -554,5 +562,5 @@ def _no_answer(one: service.Endpoint, reply: service.Reply) -> Diagnosis:
 
 
 def _how(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 

@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kimi_nb.rehearsal.engine import answers, metrics
@@ -94,9 +95,14 @@ class Api:
         engine = self._engine
         try:
             raw = await _body(receive)
-            ask = make(engine.served, raw, headers, f"{kind}-{MARK}-{engine.settings.node}-"
-                       f"{engine.settings.port}-{next(self._count)}", int(time.time()))
-            answer = await engine.admit(ask)
+            name = (f"{kind}-{MARK}-{engine.settings.node}-{engine.settings.port}-"
+                    f"{next(self._count)}")
+            ask = make(engine.served, raw, headers, name, int(time.time()))
+            rank = engine.rank_of(ask)
+            flaw = engine.flaw(rank)
+            if flaw:
+                ask = make(replace(engine.served, flaw=flaw), raw, headers, name, ask.created)
+            answer = await engine.admit(ask, rank)
         except answers.ApiError as error:
             await _json(send, error.status, error.body)
             return

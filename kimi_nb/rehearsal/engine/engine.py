@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,20 +48,20 @@ class Engine:
         self._address = world.nodes.get(settings.node, "127.0.0.1")
         self.ranks = _answered(settings)
         self.metrics = {rank: Metrics() for rank in self.ranks}
-        self.served = _served(settings, world, self.ranks)
+        self.served = _served(settings, self.ranks)
         self.dead = False
         self._next = 0
-        self._seen = dict.fromkeys(self.ranks, 0)
+        self._seen = dict.fromkeys((*self.ranks, *settings.here), 0)
         self._free = dict.fromkeys(self.ranks, settings.max_num_seqs)
         self._queue: dict[int, deque[asyncio.Future[None]]] = {
             rank: deque() for rank in self.ranks}
         self._steps = _Steps(world.seconds_per_token)
 
-    async def admit(self, ask: answers.Ask) -> Answer:
-        """A request on its way: on the rank it asks for or the next one, when that has room; with
-        the cache of its prompt fetched. Raises ApiError."""
-        rank = self._rank_of(ask)
-        await self._strike(rank)
+    async def admit(self, ask: answers.Ask, rank: int) -> Answer:
+        """A request on its way on a rank, when that has room; with the cache of its prompt
+        fetched. Raises ApiError."""
+        if rank in self.settings.here or self.settings.spans:
+            await self._strike(rank)
         metrics = self.metrics[rank]
         answer = Answer(ask, rank, None, metrics)
         await self._room(rank)
@@ -96,7 +97,22 @@ class Engine:
         else:
             await asyncio.sleep(0)
 
-    def _rank_of(self, ask: answers.Ask) -> int:
+    def flaw(self, rank: int) -> str:
+        """What is wrong with the words of a rank; "" for nothing."""
+        return next((name for name in _FLAWS if self._wrong(name, rank)), "")
+
+    async def compute(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a follower does for the first process: it computes a prompt, and sends back what
+        identifies it, or the error that it met."""
+        rank = self.settings.rank if self.settings.spans else int(request["rank"])
+        try:
+            await self._strike(rank)
+        except answers.ApiError as error:
+            return {"error": error.body["error"]["message"]}
+        return {"digest": request["digest"]}
+
+    def rank_of(self, ask: answers.Ask) -> int:
+        """The rank that a request asks for, else the next one."""
         if ask.rank is not None:
             return self.ranks[ask.rank]
         self._next = (self._next + 1) % len(self.ranks)
@@ -116,9 +132,8 @@ class Engine:
 
     async def _prompt(self, answer: Answer) -> None:
         ask, metrics = answer.ask, answer.metrics
-        if not self.settings.spans and answer.rank not in self.settings.here:
-            # The rank is another node's: it has to be there, and to do it.
-            got = await self._group.ask(answer.rank, {"digest": ask.digest})
+        for number in self._elsewhere(answer.rank):
+            got = await self._group.ask(number, {"digest": ask.digest})
             if "error" in got:
                 raise answers.internal(f"{_DEAD} ({got['error']})")
             answer.ask = answers.regenerate(ask, str(got["digest"]))
@@ -130,6 +145,14 @@ class Engine:
         if params.get("do_remote_decode") and self._store is not None \
                 and not self._wrong("no-kv-params", answer.rank):
             answer.kv = self._store.keep(ask.id, ask.digest, ask.prompt_tokens, answer.rank)
+
+    def _elsewhere(self, rank: int) -> Iterable[int]:
+        """Whose work a request needs beside ours: the process that holds the rank, or all nodes
+        of a tensor parallel engine."""
+        mine = self.settings
+        if mine.spans:
+            return range(1, mine.nodes)
+        return () if rank in mine.here else (rank,)
 
     async def _fetch(self, answer: Answer, params: dict[str, Any]) -> None:
         core = self.log.core(answer.rank, self.settings.dp)
@@ -198,14 +221,12 @@ def _answered(settings: Settings) -> range:
     return settings.here if settings.alone or settings.headless else range(settings.dp)
 
 
-def _served(settings: Settings, world: World, ranks: range) -> answers.Served:
-    flaw = next((one.name for one in world.faults if one.name in _FLAWS
-                 and one.node == settings.node and one.rank in (None, *ranks)), "")
+def _served(settings: Settings, ranks: range) -> answers.Served:
     return answers.Served(
         names=settings.names, root=settings.model, max_model_len=settings.max_model_len,
         reasoning_parser=settings.reasoning_parser, tool_parser=settings.tool_parser,
         auto_tools=settings.auto_tools, multimodal="thinking" not in settings.model.lower(),
-        version=settings.engine.vllm, dp_size=len(ranks), flaw=flaw)
+        version=settings.engine.vllm, dp_size=len(ranks))
 
 
 class _Steps:

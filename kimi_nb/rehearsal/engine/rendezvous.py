@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from kimi_nb.rehearsal.engine.log import Log, StartError
@@ -34,7 +34,11 @@ class Group:
         self._leader: asyncio.StreamWriter | None = None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._started: set[int] = set()
+        self._all_started = asyncio.Event()
         self.leaving = False
+        # What answers the first process; the engine puts itself here when it is there.
+        self.work: Work = _too_early
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
@@ -42,28 +46,48 @@ class Group:
         """Whether this process listens for the others."""
         return self._mine.place == 0
 
-    async def join(self, work: Work) -> None:
-        """Wait until every rank of the group is there. ``work`` answers what the process of rank
-        0 asks this one. Raises StartError where this process is refused."""
+    async def join(self) -> None:
+        """Wait until every rank of the group is there. Raises StartError where this process is
+        refused."""
         if self._mine.meets is None:
             return
         if self.leads:
             await self._lead()
         else:
-            await self._follow(work)
+            await self._follow()
 
-    async def ask(self, rank: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Have the process that holds a rank do something."""
+    async def started(self) -> None:
+        """Say that this process is loaded; the first one waits for all that serve through it."""
+        if self._leader is not None:
+            _send(self._leader, {"started": True})
+        elif self._members and not self._mine.alone:
+            waiting = asyncio.ensure_future(self._all_started.wait())
+            while not waiting.done():
+                await asyncio.wait({waiting, self.lost}, timeout=REPORT,
+                                   return_when=asyncio.FIRST_COMPLETED)
+                if self.lost.done():
+                    waiting.cancel()
+                    raise self._closed()
+                if not waiting.done():
+                    left = len(self._members) - len(self._started)
+                    self._log.info("utils.py:1169", f"Waiting for 0 local, {left} remote core "
+                                   "engine proc(s) to start.")
+
+    async def ask(self, number: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Have the process that holds a number of the group (a rank, or a node of one tensor
+        parallel engine) do something."""
+        owner = max((first for first in self._members if first <= number), default=None)
+        if owner is None:
+            return {"error": f"{self._what()} {number} is gone"}
         self._serial += 1
-        number = self._serial
+        serial = self._serial
         future = asyncio.get_running_loop().create_future()
-        self._asked[number] = future
-        owner = max(first for first in self._members if first <= rank)
-        _send(self._members[owner], {"ask": number, "rank": rank, **request})
+        self._asked[serial] = future
+        _send(self._members[owner], {"ask": serial, "rank": number, **request})
         try:
             return await future
         finally:
-            self._asked.pop(number, None)
+            self._asked.pop(serial, None)
 
     def node_of(self, rank: int) -> str | None:
         """The node of a rank of another process, as the first process knows it."""
@@ -98,9 +122,7 @@ class Group:
                                return_when=asyncio.FIRST_COMPLETED)
             if self.lost.done():
                 complete.cancel()
-                raise StartError("RuntimeError", "[Gloo] the connection was closed by peer "
-                                 f"({self.lost.result()}) before the group was complete",
-                                 self._mine.rank)
+                raise self._closed()
             if not complete.done():
                 missing = sorted(set(range(self._mine.size)) - here)
                 self._log.info("utils.py:1164", "Waiting for 0 local, "
@@ -108,6 +130,11 @@ class Group:
                                f"{self._what()}s not here: {_some(missing)}")
         for writer in self._members.values():
             _send(writer, {"go": True})
+
+    def _closed(self) -> StartError:
+        return StartError("RuntimeError", "[Gloo] the connection was closed by peer "
+                          f"({self.lost.result()}) before the group was complete",
+                          self._mine.rank)
 
     def _what(self) -> str:
         return "node rank" if self._mine.spans else "rank"
@@ -168,6 +195,10 @@ class Group:
             message = json.loads(line)
             if message.get("bye"):
                 self.leaving = True
+            elif message.get("started"):
+                self._started.add(first)
+                if len(self._started) == len(self._members):
+                    self._all_started.set()
             elif message.get("answer") in self._asked:
                 self._asked[message["answer"]].set_result(message)
         self._members.pop(first, None)
@@ -185,7 +216,7 @@ class Group:
 
     # Every other process --------------------------------------------------------------
 
-    async def _follow(self, work: Work) -> None:
+    async def _follow(self) -> None:
         assert self._mine.meets is not None
         address, port = self._mine.meets
         said = 0.0
@@ -211,11 +242,18 @@ class Group:
                              f"{address}:{port} was closed by peer before the group was complete",
                              mine.rank)
         self._leader = writer
-        task = asyncio.create_task(self._serve(reader, writer, work))
-        self._tasks.add(task)
+        self._keep(self._serve(reader, writer))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
-                     work: Work) -> None:
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run beside the rest; a task that nobody holds may vanish."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
+        _send(writer, {"answer": message["ask"], **await self.work(message)})
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async for line in reader:
             message = json.loads(line)
             if message.get("bye"):
@@ -223,9 +261,13 @@ class Group:
             elif "lost" in message:
                 self._lose(message["lost"])
             elif "ask" in message:
-                _send(writer, {"answer": message["ask"], **await work(message)})
+                self._keep(self._answer(writer, message))
         if not self.leaving:
             self._lose(f"{self._what()} 0")
+
+
+async def _too_early(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"error": "the engine is not there yet"}
 
 
 def _send(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
@@ -119,7 +119,7 @@ async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
         if world.fault("rank-dies-at-start", mine.node, rank):
             raise StartError("RuntimeError", "Worker failed with error 'device is lost', please "
                              "check the stack trace above for the root cause", rank)
-    await group.join(_work)
+    await group.join()
     core.info("parallel_state.py:1234", f"rank {mine.rank} in world size {mine.dp * mine.tp} is "
               f"assigned as DP rank {mine.rank}, TP rank 0")
     await _load(call, mine, log)
@@ -131,13 +131,10 @@ async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
         core.info("factory.py:64", f"Creating v1 connector with name: {mine.transfer.connector} "
                   f"and engine_id: {mine.transfer.engine_id}, listening at {mine.transfer.host}:"
                   f"{mine.transfer.ports.start}-{mine.transfer.ports.stop - 1}")
-    return Engine(mine, world, group, store, log)
-
-
-async def _work(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a follower does for the first process: it computes the prompt, and sends back what
-    identifies it."""
-    return {"digest": request["digest"]}
+    engine = Engine(mine, world, group, store, log)
+    group.work = engine.compute
+    await group.started()
+    return engine
 
 
 def _files(call: Call, mine: Settings) -> None:
