@@ -22,8 +22,9 @@ Files = dict[str, str]
 
 @dataclass(frozen=True)
 class Target:
-    """Where a fault strikes: ``rank`` is the last one of ``engine``."""
+    """Which fault it is and where it strikes: ``rank`` is the last one of ``engine``."""
 
+    name: str
     engine: Engine
     rank: int
 
@@ -72,7 +73,7 @@ def _target(plan: Plan, kind: Kind, fault: str, name: str) -> Target:
             raise ParameterError(choice("engine", name,
                                         [engine.name for engine in plan.engines]))
     able = [engine for engine in able if engine.role == kind.role] or able
-    return Target(able[-1], able[-1].rank + able[-1].ranks - 1)
+    return Target(fault, able[-1], able[-1].rank + able[-1].ranks - 1)
 
 
 def _answers(engine: Engine) -> bool:

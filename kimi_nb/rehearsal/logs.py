@@ -66,6 +66,6 @@ class Logs:
 
     def last_of(self, name: str) -> tuple[str, str]:
         """(file, last line) of a program by its name."""
-        path = self._root / "logs" / f"{name}.log"
+        path = self._root / "logs" / f"{name.replace(' ', '.')}.log"
         lines = self._lines.get(path) or ["nothing was said"]
         return str(path.relative_to(self._root)), lines[-1]
