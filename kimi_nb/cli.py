@@ -40,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="what there is: model x hardware x layout",
                                   allow_abbrev=False)
     listing.add_argument("--rules", action="store_true", help="the rules of kimi-nb check")
+    listing.add_argument("--faults", action="store_true",
+                         help="what kimi-nb rehearse can make go wrong")
     listing.add_argument("--json", action="store_true", help="one JSON document on stdout")
     listing.set_defaults(call=_list)
 
@@ -86,6 +88,20 @@ def _parser() -> argparse.ArgumentParser:
                       help="list what differs from the shipped catalog instead")
     dump.set_defaults(call=_catalog_dump)
 
+    rehearse = commands.add_parser(
+        "rehearse", help="run the scripts here, on stand-ins for engines and accelerators",
+        allow_abbrev=False)
+    _target(rehearse)
+    _choices(rehearse)
+    rehearse.add_argument("--as-documented", action="store_true",
+                          help="rehearse the document's commands as they were published")
+    rehearse.add_argument("--fault", default="", metavar="NAME[@ENGINE]",
+                          help="make something go wrong (kimi-nb list --faults)")
+    rehearse.add_argument("--run-dir", default="", metavar="DIR",
+                          help="where logs and results go (default: runs/<model>-<hw>)")
+    rehearse.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    rehearse.set_defaults(call=_rehearse)
+
     run = commands.add_parser("run", help="execute the notebooks that apply", allow_abbrev=False)
     _target(run)
     run.add_argument("--only", metavar="03,05", help="these notebooks only")
@@ -121,6 +137,16 @@ def _choices(parser: argparse.ArgumentParser) -> None:
 def _list(args: argparse.Namespace) -> int:
     from kimi_nb import recipes, rules, tables
 
+    if args.rules and args.faults:
+        raise ParameterError("list: --rules and --faults are two lists; ask for one.")
+    if args.faults:
+        from kimi_nb.rehearsal import faults
+
+        if args.json:
+            print(json.dumps({name: kind.says for name, kind in faults.FAULTS.items()}, indent=2))
+        else:
+            print(faults.table())
+        return 0
     if args.rules:
         known = list(rules.all_rules().values())
         if args.json:
@@ -256,13 +282,62 @@ def _catalog_dump(args: argparse.Namespace) -> int:
     return 1 if differences else 0
 
 
-def _run(args: argparse.Namespace) -> int:
+def _rehearse(args: argparse.Namespace) -> int:
+    import time
+
+    from kimi_nb import build, params
+    from kimi_nb.rehearsal import rehearse
+    from kimi_nb.session import runs_folder
+
+    begun = time.monotonic()
+    _end_like_ctrl_c()
+    files = None
+    if args.as_documented:
+        from kimi_nb.rehearsal import documented
+
+        _only_documented(args)
+        plan, files = documented.stage(args.model, args.hw, args.layout or "", args.variant,
+                                       args.engine_version)
+    else:
+        plan = build.plan(args.model, args.hw, args.layout, scenario=args.scenario,
+                          variant=args.variant, site=args.site, chosen=args.chosen,
+                          dropped=args.dropped, pairs=args.pairs,
+                          engine_version=args.engine_version)
+    folder = (params.user_path(args.run_dir, "--run-dir") if args.run_dir
+              else runs_folder() / f"{plan.model}-{plan.hardware}")
+    found = rehearse.rehearse(
+        plan, folder.absolute() / plan.name, fault=args.fault, files=files, begun=begun,
+        say=lambda text: print(f"{time.monotonic() - begun:5.1f} s  {visible(text)}",
+                               file=sys.stderr))
+    if args.json:
+        print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+    else:
+        print(visible(str(found)))
+    return 0 if found.ok else 1
+
+
+def _only_documented(args: argparse.Namespace) -> None:
+    given = {"--scenario": args.scenario, "--site": args.site, "--with": args.chosen,
+             "--without": args.dropped, "--set": args.pairs, "--fault": args.fault}
+    wrong = [name for name, value in given.items() if value]
+    if wrong:
+        raise ParameterError(f"rehearse: {', '.join(wrong)} changes nothing of what a document "
+                             "has published.")
+
+
+def _end_like_ctrl_c() -> None:
+    """A scheduler's SIGTERM, and a closed terminal, end a run as Ctrl-C does: what was started is
+    stopped, evidence closed."""
     import signal
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+
+
+def _run(args: argparse.Namespace) -> int:
     from kimi_nb import runbook
 
-    # A scheduler's SIGTERM ends a run as Ctrl-C does: kernels stopped, evidence closed.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _end_like_ctrl_c()
     outcome = runbook.run(args.model, args.hw, only=args.only, jobs=args.jobs,
                           site=args.site, run_dir=args.run_dir)
     print(outcome)

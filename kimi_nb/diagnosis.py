@@ -100,15 +100,31 @@ class _Match:
 def of_logs(logs: Sequence[Log], plan: Plan, when: str) -> Diagnosis | None:
     """The first cause in the logs of a deployment; None where they show none. ``when`` says
     what went on: "at start", "at load", "under load", "while serving"."""
-    found = list(_matches(logs))
-    # A launcher tells of every rank that ended, also of those that lost another one.
-    lost = {(one.log.node, one.log.rank) for one in found if one.signature.cascade}
-    found = sorted(found, key=lambda match: (
-        match.signature.id == "rank-died" and (match.log.node, int(match.found["rank"])) in lost,
-        *match.order))
+    found = _sorted(logs)
     if found:
         return _diagnosis(found[0], plan, when)
     return _unknown(logs, plan, when)
+
+
+def causes(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Diagnosis, ...]:
+    """The cause of every rank that shows one of its own, first first; what follows from others
+    is left out."""
+    out: dict[tuple[str, int | None], Diagnosis] = {}
+    for match in _sorted(logs):
+        if not (match.signature.cascade or match.signature.waits
+                or match.signature.id == "rank-died"):
+            one = _diagnosis(match, plan, when)
+            out.setdefault((one.node, one.rank), one)
+    return tuple(out.values())
+
+
+def _sorted(logs: Sequence[Log]) -> list[_Match]:
+    found = list(_matches(logs))
+    # A launcher tells of every rank that ended, also of those that lost another one.
+    lost = {(one.log.node, one.log.rank) for one in found if one.signature.cascade}
+    return sorted(found, key=lambda match: (
+        match.signature.id == "rank-died" and (match.log.node, int(match.found["rank"])) in lost,
+        *match.order))
 
 
 def _matches(logs: Sequence[Log]) -> Iterator[_Match]:

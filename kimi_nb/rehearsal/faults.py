@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from kimi_nb import build, show
 from kimi_nb.errors import ParameterError, PlanError, choice
 from kimi_nb.plan import Engine, Plan
 from kimi_nb.rehearsal.world import Fault, World
@@ -48,7 +49,7 @@ def apply(asked: str, plan: Plan, world: World, files: Mapping[str, str]
     Raises ParameterError for a name that is not known, PlanError for a fault that this plan
     cannot have.
     """
-    name, _, engine = asked.strip().replace(" ", "-").replace("_", "-").partition("@")
+    name, engine = _name(asked), asked.strip().partition("@")[2]
     if name not in FAULTS:
         raise ParameterError(choice("fault", name, FAULTS))
     kind, out = FAULTS[name], dict(files)
@@ -84,6 +85,22 @@ def _answers(engine: Engine) -> bool:
 
 def _listens(engine: Engine) -> bool:
     return engine.http_port is not None
+
+
+def suited(asked: str, plan: Plan) -> Plan:
+    """The plan in which a fault can be: with the feature that it is about switched on, where the
+    recipe leaves it off (a tool call can leak only past a parser)."""
+    feature = _FEATURES.get(_name(asked))
+    request = plan.request
+    if feature is None or all(feature in names for names in plan.features.values()):
+        return plan
+    return build.from_request(replace(
+        request, chosen=(*request.chosen, feature),
+        dropped=tuple(name for name in request.dropped if name != feature)))
+
+
+def _name(asked: str) -> str:
+    return asked.strip().partition("@")[0].replace(" ", "-").replace("_", "-")
 
 
 def applies(name: str, plan: Plan, world: World, files: Mapping[str, str]) -> bool:
@@ -260,6 +277,9 @@ def _wrong_image(plan: Plan, files: Files, target: Target) -> Files:
     return {**files, path: files[path].replace(plan.image, f"{plan.image}-rc99")}
 
 
+# Faults that are about a feature which most recipes leave to the person.
+_FEATURES = {"reasoning-leaks": "reasoning-parser", "tool-call-leaks": "tool-parser"}
+
 FAULTS: dict[str, Kind] = {
     "rank-dies-at-start": Kind("a rank fails while it starts", _behaves("rank-dies-at-start")),
     "rank-dies-while-serving": Kind("a rank is killed at its third request",
@@ -300,3 +320,9 @@ FAULTS: dict[str, Kind] = {
                             files=_wrong_image),
     "host-tuning-refused": Kind("sysctl is not permitted", _tuned),
 }
+
+
+def table() -> show.Table:
+    """Every fault with what it simulates."""
+    return show.Table("Faults of kimi-nb rehearse", ("name", "what goes wrong"), tuple(
+        (name, kind.says) for name, kind in FAULTS.items()))

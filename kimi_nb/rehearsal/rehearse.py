@@ -22,16 +22,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from kimi_nb import show
+from kimi_nb import diagnosis, scripts, show
 from kimi_nb.diagnosis import Diagnosis
 from kimi_nb.plan import Plan
 from kimi_nb.processes import Programs
 from kimi_nb.readiness import Found, Limits, Watch
+from kimi_nb.rehearsal import faults
 from kimi_nb.rehearsal.logs import Logs
-from kimi_nb.rehearsal.stage import RehearsalError, Stage
-from kimi_nb.rehearsal.world import MARK
+from kimi_nb.rehearsal.stage import WORK, RehearsalError, Stage
+from kimi_nb.rehearsal.world import MARK, rebound
 
 # Stand-ins take seconds where engines take many minutes.
+_MOST = 12  # further causes that are shown
 LIMITS = Limits(ready=60.0, progress=4.0, answer=3.0, door=20.0)
 
 
@@ -39,7 +41,8 @@ LIMITS = Limits(ready=60.0, progress=4.0, answer=3.0, door=20.0)
 class Rehearsal:
     """What came of it. Seconds and MB are of stand-ins on this machine and say nothing about
     hardware; ``ready`` counts engines that gave a completion; ``peak_memory_mb`` is the largest
-    sum of PSS of all processes of the rehearsal."""
+    sum of PSS of all processes of the rehearsal; ``also`` is what else the logs show, where more
+    than one thing is wrong."""
 
     ok: bool
     plan: str
@@ -52,6 +55,7 @@ class Rehearsal:
     diagnosis: Diagnosis | None
     folder: Path
     fault: str = ""
+    also: tuple[Diagnosis, ...] = ()
     mark: str = MARK
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,6 +77,10 @@ class Rehearsal:
             rows += [("node", found.node),
                      ("rank", "none" if found.rank is None else found.rank),
                      ("cause", found.cause), ("seen", found.evidence), ("next", found.help)]
+        rows += [("also" if not at else "", f"{one.node}, rank {one.rank}: {one.cause}")
+                 for at, one in enumerate(self.also[:_MOST])]
+        if len(self.also) > _MOST:
+            rows.append(("", f"and {len(self.also) - _MOST} more, in rehearsal.json"))
         rows += [("result", "ok" if self.ok else "failed"), ("logs", str(self.folder))]
         return show.Table(f"{MARK} of {self.plan}: stand-ins on this machine, no measure of any "
                           "hardware", ("what", "is"), tuple(rows))
@@ -148,9 +156,12 @@ def rehearse(plan: Plan, folder: Path, **more: Any) -> Rehearsal:
     return live.result
 
 
-def start(plan: Plan, folder: Path, *, fault: str = "", begun: float | None = None,
-          say: Callable[[str], None] = lambda text: None) -> Live:
+def start(plan: Plan, folder: Path, *, fault: str = "", files: dict[str, str] | None = None,
+          begun: float | None = None, say: Callable[[str], None] = lambda text: None) -> Live:
     """Rehearse a plan in a new folder below ``folder``, up to a service under a short load.
+
+    Without ``files`` the scripts are those of the plan's bundle, on loopback addresses; with
+    them, these (`documented`).
 
     ``begun`` is the time from which seconds count (time.monotonic), ``say`` is told of progress.
     Raises RehearsalError, ParameterError or PlanError before anything starts; what goes wrong
@@ -164,7 +175,10 @@ def start(plan: Plan, folder: Path, *, fault: str = "", begun: float | None = No
         # First, because loading takes it as long as everything before its first use.
         programs.start("spawner", [sys.executable, "-m", "kimi_nb.rehearsal.spawner", str(root)],
                        root, dict(os.environ), root / "logs" / "spawner.log")
-        stage = Stage(plan, root, fault, programs, say)
+        if files is None:
+            plan = rebound(faults.suited(fault, plan), root / WORK)
+            files = scripts.files(plan)
+        stage = Stage(plan, files, root, fault, programs, say)
         result = _run(stage, programs, begun, fault, say)
     except BaseException:
         programs.close()
@@ -179,7 +193,8 @@ def start(plan: Plan, folder: Path, *, fault: str = "", begun: float | None = No
 
 def _run(stage: Stage, programs: Programs, begun: float, fault: str,
          say: Callable[[str], None]) -> Rehearsal:
-    watch = Watch(stage.plan, Logs(stage.plan, stage.root), programs.ended, LIMITS, stage.key, say)
+    logs = Logs(stage.plan, stage.root)
+    watch = Watch(stage.plan, logs, programs.ended, LIMITS, stage.key, say)
     ready_s = first_s = found = None
     try:
         stage.open()
@@ -202,7 +217,9 @@ def _run(stage: Stage, programs: Programs, begun: float, fault: str,
         ready=watch.ready, ready_s=ready_s, first_answer_s=first_s,
         peak_memory_mb=round(programs.peak_mb()[0], 1),
         answer=(reply.content or reply.thoughts) if reply else "", diagnosis=found,
-        folder=stage.root, fault=fault)
+        folder=stage.root, fault=fault, also=() if found is None else tuple(
+            one for one in diagnosis.causes(logs.all(), stage.plan, "at start")
+            if (one.node, one.rank) != (found.node, found.rank)))
 
 
 def _fresh(folder: Path) -> Path:

@@ -12,15 +12,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kimi_nb import bundle, scripts
+from kimi_nb import bundle
 from kimi_nb.errors import KimiError
 from kimi_nb.plan import Plan
 from kimi_nb.processes import Programs
 from kimi_nb.readiness import ROUTER, Watch
 from kimi_nb.rehearsal import faults, proxies, tools_on_path
-from kimi_nb.rehearsal.world import FOLDER, MARK, NODE, World, rebound
+from kimi_nb.rehearsal.world import FOLDER, MARK, NODE, World
 from kimi_nb.router import UPSTREAM
 
+WORK = "bundle"  # the folder of the scripts, below that of a rehearsal
 _SPAWNER_WAIT = 30.0  # seconds; it takes one
 _STEP_WAIT = 60.0  # seconds for a script that is to end
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -33,12 +34,11 @@ class RehearsalError(KimiError):
 class Stage:
     """One rehearsal's world and programs below a folder of its own."""
 
-    def __init__(self, plan: Plan, root: Path, fault: str, programs: Programs,
-                 say: Callable[[str], None]) -> None:
-        self.root, self._programs, self._say = root, programs, say
-        self.work = root / "bundle"
-        self.plan = rebound(plan, self.work)
-        world, files = World.of(self.plan), scripts.files(self.plan)
+    def __init__(self, plan: Plan, files: dict[str, str], root: Path, fault: str,
+                 programs: Programs, say: Callable[[str], None]) -> None:
+        self.plan, self.root, self._programs, self._say = plan, root, programs, say
+        self.work = root / WORK
+        world = World.of(plan)
         self._occupied: tuple[str, str, int] | None = None
         if fault:
             world, files, target = faults.apply(fault, self.plan, world, files)
