@@ -172,14 +172,17 @@ class Bundle:
                 out.append(done.stderr.strip())
         return out
 
-    def part(self, folder: str) -> show.Text:
-        """The scripts of one folder of the bundle: a node, ``jobs``, ``install``, ``client``."""
+    def part(self, *folders: str) -> show.Text:
+        """The scripts of folders of the bundle: a node, ``jobs``, ``install``, ``client``."""
         parts = {name.partition("/")[0] for name in self.files if "/" in name}
-        if folder not in parts:
-            raise ParameterError(choice("folder of the bundle", folder, sorted(parts)))
-        texts = [f"##### {name}\n{text}" for name, text in self.files.items()
+        for folder in folders:
+            if folder not in parts:
+                raise ParameterError(choice("folder of the bundle", folder, sorted(parts)))
+        texts = [f"##### {name}\n{text}" for folder in folders
+                 for name, text in self.files.items()
                  if name.startswith(f"{folder}/") and name.endswith((".sh", ".sbatch"))]
-        return show.Text(str(self.folder / folder), "\n".join(texts))
+        return show.Text(", ".join(str(self.folder / folder) for folder in folders),
+                         "\n".join(texts))
 
     def _repr_html_(self) -> str:
         return self._table()._repr_html_()

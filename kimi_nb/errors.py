@@ -41,6 +41,10 @@ class CheckError(PlanError):
     """A rule found what would stop the deployment."""
 
 
+class ServiceError(KimiError):
+    """A deployment that was started and is not as it has to be: the diagnosis."""
+
+
 class WriteError(KimiError):
     """A place that cannot be written."""
 

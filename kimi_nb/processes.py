@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -73,10 +74,8 @@ class Programs:
     def close(self) -> None:
         """Stop everything and wait until it is gone."""
         if self._process.stdin and not self._process.stdin.closed:
-            try:
+            with contextlib.suppress(OSError):
                 self._process.stdin.close()
-            except OSError:
-                pass
         try:
             self._process.wait(STOP_WAIT)
         except subprocess.TimeoutExpired:

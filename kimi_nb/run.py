@@ -12,9 +12,9 @@ looks, writes or ends also leaves a line of evidence in the run's folder.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_nb import (
     build,
@@ -32,8 +32,61 @@ from kimi_nb import (
     tables,
     weights,
 )
-from kimi_nb.errors import ParameterError
+from kimi_nb.errors import ParameterError, ServiceError
 from kimi_nb.plan import Plan
+
+if TYPE_CHECKING:
+    from kimi_nb.rehearsal.rehearse import Live, Rehearsal
+
+
+@dataclass(frozen=True)
+class Service:
+    """What `Run.serve` returns: a service that is up until `stop`, or none with action plan."""
+
+    run: Run
+    plan: Plan
+    live: Live | None
+
+    @property
+    def engines(self) -> int:
+        """Engines that were started."""
+        return self.live.result.engines if self.live else 0
+
+    @property
+    def ready(self) -> int:
+        """Engines that gave a completion."""
+        return self.live.result.ready if self.live else 0
+
+    @property
+    def url(self) -> str:
+        """The front door, while it is open."""
+        return self.live.url if self.live else ""
+
+    @property
+    def answer(self) -> str:
+        """What came through the front door."""
+        return self.live.result.answer if self.live else ""
+
+    def table(self) -> show.Table:
+        """The facts of the start."""
+        if self.live is None:
+            return show.Table(f"{self.plan.name}", ("what", "is"), (
+                ("started", "nothing: action plan writes and checks only"),))
+        return self.live.result.table()
+
+    def stop(self) -> show.Table:
+        """Stop what was started and tell what came of it; a second call changes nothing."""
+        if self.live is not None:
+            self.live.stop()
+            self.run.record("stop", mark=self.live.result.mark, plan=self.live.result.plan,
+                            peak_memory_mb=self.live.result.peak_memory_mb)
+        return self.table()
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
 
 @dataclass(frozen=True)
@@ -46,6 +99,7 @@ class Run:
     action: str
     confirm: str
     folder: Path
+    _started: list[Live] = field(default_factory=list, repr=False)
 
     def record(self, stage: str, **facts: Any) -> None:
         """Add a line to the run's evidence."""
@@ -239,9 +293,39 @@ class Run:
             recipes.find(self._model, self._hardware, None)  # raises with what there is
         return catalog.engine(self._hardware.engine, engine_version or default)
 
+    def serve(self, plan: Plan, *, fault: str = "") -> Service:
+        """Start the service as the action says, up to a short load on its front door.
+
+        Action plan starts nothing; rehearse runs the bundle's scripts here, on stand-ins
+        (``fault`` makes something go wrong, `kimi-nb list --faults`). Raises ServiceError with
+        the diagnosis.
+        """
+        if self.action == "plan":
+            if fault:
+                raise ParameterError(f"fault {fault!r}: action plan starts nothing that could go "
+                                     "wrong; choose action rehearse.")
+            return Service(self, plan, None)
+        from kimi_nb.rehearsal import rehearse  # with action plan nothing of it is needed
+
+        live = rehearse.start(plan, self.folder / plan.name, fault=fault, say=print)
+        self._started.append(live)
+        self._record(live.result)
+        if not live.result.ok:
+            raise ServiceError(f"{live.result.diagnosis}\n  logs: {live.result.folder}")
+        return Service(self, plan, live)
+
+    def _record(self, result: Rehearsal) -> None:
+        """Evidence of a rehearsal: marked, and never beside figures of hardware."""
+        facts = result.as_dict()
+        self.record("rehearse", **{key: facts[key] for key in (
+            "mark", "plan", "ok", "engines", "ready", "ready_s", "first_answer_s",
+            "peak_memory_mb", "fault", "diagnosis", "folder")})
+
     def close(self) -> show.Table:
-        """The end: nothing was started by action plan, and what was recorded."""
-        self.record("close", started=0)
+        """The end: whatever still runs is stopped, and what was recorded."""
+        for live in self._started:
+            live.stop()
+        self.record("close", started=len(self._started))
         lines = evidence.read(self.folder)
         return show.Table(f"Evidence: {self.folder / evidence.FILE}", ("time", "stage", "facts"),
                           tuple((line["time"], line["stage"], {

@@ -11,7 +11,9 @@ from kimi_nb import build, params, show
 from kimi_nb.errors import ParameterError, choice
 from kimi_nb.run import Run
 
-ACTIONS = ("plan",)
+# What each may touch, as `start` says it.
+ACTIONS = {"plan": "files are written to the run's folder, nothing else is touched",
+           "rehearse": "the scripts run on this machine, on stand-ins; no node is touched"}
 
 
 def start(*, hw: str, model: str, site: str = "", action: str = "plan", confirm: str = "",
@@ -38,7 +40,7 @@ def start(*, hw: str, model: str, site: str = "", action: str = "plan", confirm:
     show.show(show.Table("", ("what", "is"), (
         ("model", served.title), ("hardware", chip.title), ("site", f"{cluster.name}: "
          f"{len(cluster.nodes)} node{'s' * (len(cluster.nodes) > 1)}, {cluster.transport}"),
-        ("action", f"{action}: files are written to the run's folder, nothing else is touched"),
+        ("action", f"{action}: {ACTIONS[action]}"),
         ("folder", str(run.folder)))))
     return run
 

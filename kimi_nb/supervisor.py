@@ -10,6 +10,7 @@ input. `processes` is the caller's side.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -158,10 +159,9 @@ class _Supervisor:
         self.peak = max(self.peak, total / 1e6)
 
     def _tell(self, **event: Any) -> None:
-        try:
+        # The caller may be gone; the end of our input says so as well.
+        with contextlib.suppress(OSError):
             os.write(1, (json.dumps(event) + "\n").encode())
-        except OSError:  # the caller is gone; the end of our input says so as well
-            pass
 
 
 def _below(pid: int, roots: Iterable[int] = ()) -> set[psutil.Process]:
@@ -185,10 +185,8 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _signal(process: psutil.Process, number: int) -> None:
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass
 
 
 def _pss(process: psutil.Process) -> int:

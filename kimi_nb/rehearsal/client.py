@@ -34,10 +34,10 @@ def main():
     pid = int.from_bytes(channel.recv(8), "big")
 
     def pass_on(number, frame):
-        try:
+        try:  # contextlib would cost more than the rest of this program
             os.kill(pid, number)
         except ProcessLookupError:
-            pass
+            return
 
     for number in (SIGTERM, SIGINT, SIGHUP):
         signal(number, pass_on)

@@ -20,6 +20,7 @@ from kimi_nb.rehearsal.world import address
 from kimi_nb.router import router
 from kimi_nb.servers import Server
 from kimi_nb.settings import Value
+from kimi_nb.topology import DEFAULT_HTTP
 
 
 def stage(model: str, hardware: str, layout: str, variant: str, version: str
@@ -32,7 +33,9 @@ def stage(model: str, hardware: str, layout: str, variant: str, version: str
         model, hardware, layout, variant, version))
     own = build.plan(model, hardware, layout or None, variant=variant,
                      engine_version=deployment.engine.version)
-    servers = [server for server in deployment.servers if server.certain]
+    # Alternatives, of which a person takes one, are all tried, each on a node of its own.
+    servers = [server for server in deployment.servers if server.certain] or list(
+        deployment.servers)
     nodes = list(dict.fromkeys(server.node for server in servers))
     there = {name: address(index) for index, name in enumerate(nodes)}
     where = _addresses(servers, deployment, there)
@@ -84,7 +87,8 @@ def _engine(server: Server, servers: Sequence[Server], there: Mapping[str, str],
         else f"{server.role}{group.index(server)}-rank{rank}",
         node=server.node, address=there[server.node], role=server.role, group=number, rank=rank,
         ranks=server.ranks or 1, dp_size=server.dp or 1, tp_size=server.tp or 1,
-        devices=server.devices or (), http_port=None if server.headless else server.http_port,
+        devices=server.devices or (),
+        http_port=None if server.headless else server.http_port or DEFAULT_HTTP,
         kv_port=server.kv_port, rpc_port=server.rpc_port,
         side_channel_port=server.side_channel_port, headless=server.headless,
         env={name: local(value) for name, value in server.env.items()},

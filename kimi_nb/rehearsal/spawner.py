@@ -10,6 +10,7 @@ the fork here runs the tool of that name on those handles. The stand-in ends as 
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import gc
 import os
@@ -19,7 +20,6 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kimi_nb.rehearsal import tools
@@ -114,10 +114,8 @@ def _collect(children: dict[int, socket.socket]) -> None:
             return
         channel = children.pop(pid, None)
         if channel is not None:
-            try:
+            with contextlib.suppress(OSError):
                 channel.sendall(b"ended\0%d" % os.waitstatus_to_exitcode(status))
-            except OSError:
-                pass
             channel.close()
 
 
@@ -172,10 +170,8 @@ def _become(parts: list[str], handles: list[int], channel: socket.socket, world:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError):
             stream.flush()
-        except OSError:
-            pass
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def translate(argv):
              "--retry-max-retries", str(args.max_retries)]
     for option, hosts, ports in (("--prefill", args.prefiller_hosts, args.prefiller_ports),
                                  ("--decode", args.decoder_hosts, args.decoder_ports)):
-        for host, port in zip(hosts, ports):
+        for host, port in zip(hosts, ports, strict=True):
             words += [option, f"http://{'[' + host + ']' if ':' in host else host}:{port}"]
     return words
 

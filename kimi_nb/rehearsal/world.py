@@ -65,6 +65,7 @@ class World:
         request, hardware = plan.request, plan.request.hardware
         there = [request.located(item) for item in
                  (*request.model.weights.values(), *request.model.drafts.values())]
+        there += [engine.argv[2] for engine in plan.engines]  # a document's own path
         return cls(plan=plan.name, engine=plan.engine, engine_version=plan.engine_version,
                    vendor=hardware.vendor, accelerator=hardware.title,
                    devices=hardware.devices.count, memory_gb=int(hardware.devices.memory_gb),
@@ -74,7 +75,7 @@ class World:
                    nodes={engine.node: engine.address for engine in plan.engines},
                    images=tuple(dict.fromkeys([plan.image, *(box.image
                                                              for box in plan.containers)])),
-                   weights=tuple(there))
+                   weights=tuple(dict.fromkeys(there)))
 
     @classmethod
     def read(cls, path: Path) -> World:

@@ -226,7 +226,8 @@ def _served(settings: Settings, ranks: range) -> answers.Served:
         names=settings.names, root=settings.model, max_model_len=settings.max_model_len,
         reasoning_parser=settings.reasoning_parser, tool_parser=settings.tool_parser,
         auto_tools=settings.auto_tools, multimodal="thinking" not in settings.model.lower(),
-        version=settings.engine.vllm, dp_size=len(ranks))
+        version=settings.engine.vllm, dp_size=len(ranks),
+        thinking=settings.thinking)
 
 
 class _Steps:

@@ -61,6 +61,7 @@ class Served:
     version: str
     dp_size: int = 1
     flaw: str = ""
+    thinking: bool = True
 
     @property
     def calls_tools(self) -> bool:
@@ -119,7 +120,7 @@ def chat(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
                        f'tool_choice="{choice}" requires --tool-call-parser to be set')
     param = "max_tokens" if fields.get("max_completion_tokens") is None else "max_completion_tokens"
     _fits(served, param, fields.get(param))
-    thinking = fields.get("chat_template_kwargs", {}).get("thinking") is not False
+    thinking = fields.get("chat_template_kwargs", {}).get("thinking", served.thinking) is not False
     prompt = prompts.of_chat(fields["messages"], body.get("tools"), thinking, served.blind)
     return _request(served, fields, body, CHAT, headers, prompt, fields.get(param), {
         "literal": literal, "thinking": thinking, "shown": fields.get("include_reasoning", True),

@@ -172,8 +172,8 @@ async def _load(call: Call, mine: Settings, log: Log) -> None:
             await asyncio.sleep(seconds / 4)
     for rank in mine.here:
         core = log.core(rank, mine.dp)
-        core.info("gpu_model_runner.py:4917", f"Model loading took 0.00 GiB memory and {seconds:.2f}"
-                  f" seconds ({MARK}: nothing was loaded)")
+        core.info("gpu_model_runner.py:4917", "Model loading took 0.00 GiB memory and "
+                  f"{seconds:.2f} seconds ({MARK}: nothing was loaded)")
         if not mine.eager:
             core.info("gpu_model_runner.py:5800", "Graph capturing finished in 0 secs, took 0.00 "
                       f"GiB ({MARK})")

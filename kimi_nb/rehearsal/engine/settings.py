@@ -64,6 +64,7 @@ class Settings:
     reasoning_parser: str
     tool_parser: str
     auto_tools: bool
+    thinking: bool
     eager: bool
     engine: catalog.Engine
 
@@ -114,7 +115,8 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         model=one.model, draft=str(one.table("speculative-config").get("model") or ""),
         names=one.names, node=call.node, address=address, port=port,
         headless=one.headless, alone=one.single or any(
-            one.flags.get(flag) is True for flag in _BALANCED), dp=dp, tp=tp, rank=rank, ranks=ranks, nodes=nodes,
+            one.flags.get(flag) is True for flag in _BALANCED),
+        dp=dp, tp=tp, rank=rank, ranks=ranks, nodes=nodes,
         node_rank=int(one.number("node-rank") or 0), devices=visible[:local * ranks],
         meets=_meets(one, nodes, dp, ranks), transfer=_transfer(one, call, rank, ranks, tp),
         shared=_shared(one), api_key=one.text("api-key") or call.env.get("VLLM_API_KEY", ""),
@@ -124,6 +126,7 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         reasoning_parser=one.text("reasoning-parser") or "",
         tool_parser=one.text("tool-call-parser") or "",
         auto_tools=one.flags.get("enable-auto-tool-choice") is True,
+        thinking=one.table("default-chat-template-kwargs").get("thinking") is not False,
         eager=one.flags.get("enforce-eager") is True, engine=engine)
 
 

@@ -106,7 +106,7 @@ async def _fetch_one(params: Mapping[str, Any], mine: Settings, host: str, port:
     where = f"{host}:{port}"
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), PATIENCE)
-    except (OSError, asyncio.TimeoutError):
+    except (TimeoutError, OSError):
         raise TransferError(
             f"Mooncake transfer failed, ret: -1. Failed to connect to target {where}, status: "
             "103905" if mooncake else f"NIXL_ERR_BACKEND: no connection to {where}") from None
@@ -117,7 +117,7 @@ async def _fetch_one(params: Mapping[str, Any], mine: Settings, host: str, port:
         _check(params, mine, answer, where)
         size = BYTES * int(answer["blocks"])
         await asyncio.wait_for(reader.readexactly(size), PATIENCE)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise TransferError(
             f"Mooncake transfer failed, ret: -1. Connect timeout to {where}, status: 103902"
             if mooncake else f"NIXL_ERR_BACKEND on postXferReq: {where} is silent") from None
