@@ -291,13 +291,14 @@ def _rehearse(args: argparse.Namespace) -> int:
 
     begun = time.monotonic()
     _end_like_ctrl_c()
-    files = None
+    make = None
     if args.as_documented:
         from kimi_nb.rehearsal import documented
 
         _only_documented(args)
-        plan, files = documented.stage(args.model, args.hw, args.layout or "", args.variant,
-                                       args.engine_version)
+        published, own = documented.find(args.model, args.hw, args.layout or "", args.variant,
+                                         args.engine_version)
+        plan, make = documented.named(own), documented.maker(published)
     else:
         plan = build.plan(args.model, args.hw, args.layout, scenario=args.scenario,
                           variant=args.variant, site=args.site, chosen=args.chosen,
@@ -306,7 +307,7 @@ def _rehearse(args: argparse.Namespace) -> int:
     folder = (params.user_path(args.run_dir, "--run-dir") if args.run_dir
               else runs_folder() / f"{plan.model}-{plan.hardware}")
     found = rehearse.rehearse(
-        plan, folder.absolute() / plan.name, fault=args.fault, files=files, begun=begun,
+        plan, folder.absolute() / plan.name, fault=args.fault, make=make, begun=begun,
         say=lambda text: print(f"{time.monotonic() - begun:5.1f} s  {visible(text)}",
                                file=sys.stderr))
     if args.json:

@@ -27,11 +27,12 @@ STOP_WAIT = 8.0  # seconds; the supervisor needs 3 at most
 class Programs:
     """A supervisor and what it runs. Leaving the ``with`` stops all of it."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, keep: Sequence[int] = ()) -> None:
+        """``keep`` are file handles that stay open as long as anything runs."""
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kimi_nb.supervisor"], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+                stdout=subprocess.PIPE, stderr=errors, start_new_session=True, pass_fds=keep)
         self._log = log
         self._changed = threading.Condition()
         self._ended: dict[str, int] = {}

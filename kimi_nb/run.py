@@ -319,7 +319,7 @@ class Run:
         facts = result.as_dict()
         self.record("rehearse", **{key: facts[key] for key in (
             "mark", "plan", "ok", "engines", "ready", "ready_s", "first_answer_s",
-            "peak_memory_mb", "fault", "diagnosis", "folder")})
+            "peak_memory_mb", "fault", "diagnosis")}, logs=result.folder)
 
     def close(self) -> show.Table:
         """The end: whatever still runs is stopped, and what was recorded."""

@@ -19,6 +19,7 @@ import pytest
 from kimi_nb import build, docker, params, prerequisites, scripts
 from kimi_nb.rehearsal import containers, host_tools, job_tools
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
+from kimi_nb.rehearsal.loopback import Block
 from kimi_nb.rehearsal.world import MARK, NODE, Fault, World, rebound
 
 TOOLS = {"docker": containers.docker, **host_tools.TOOLS, **job_tools.TOOLS}
@@ -254,7 +255,8 @@ def test_a_script_must_be_mounted(a3):
 def test_a_mount_at_another_place_is_followed(a3):
     script = str(a3.script(a3.root / "work" / "serve.sh"))
     inner = a3.becomes("docker", "run", "--mount",
-                       f"type=bind,src={a3.root}/work,dst=/work", ASCEND, "bash", "/work/serve.sh")
+                       f"type=bind,src={a3.root}/work,dst=/inside", ASCEND, "bash",
+                       "/inside/serve.sh")
     assert inner.argv == ("bash", script)
 
 
@@ -358,7 +360,7 @@ def image_inspect(here: Rehearsal, image: str, capsys) -> str:
 
 def all_looks(name: str, tmp_path: Path):
     model, layout = HARDWARE[name]
-    plan = rebound(build.plan(model, name, layout), tmp_path)
+    plan = rebound(build.plan(model, name, layout), tmp_path, Block(77, socket.socket()))
     request, here = plan.request, make(tmp_path, plan)
     for layout in ("single", "dp", "pd"):
         for look in prerequisites.looks(request.hardware, request.site, request.weights, layout):

@@ -1,6 +1,7 @@
 """The documents' own commands, as published, as something to rehearse.
 
-    plan, files = documented.stage("k2.6", "a3", "pd", "", "")
+    deployment, plan = documented.find("k2.6", "a3", "pd")
+    rehearse.start(plan, folder, make=documented.maker(deployment))
 
 The commands keep every flag and variable; only the addresses, which are placeholders in the
 documents, become those of the rehearsal. Ranks start as the documents' launcher starts them: all
@@ -10,44 +11,58 @@ at once, none stopped when another fails.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from kimi_nb import build, documents, shell
 from kimi_nb.deployment import Deployment
 from kimi_nb.plan import Engine, Plan, Router
-from kimi_nb.rehearsal.world import address
+from kimi_nb.rehearsal.loopback import Block
 from kimi_nb.router import router
 from kimi_nb.servers import Server
 from kimi_nb.settings import Value
 from kimi_nb.topology import DEFAULT_HTTP
 
 
-def stage(model: str, hardware: str, layout: str, variant: str, version: str
-          ) -> tuple[Plan, dict[str, str]]:
-    """(a plan whose engines are the published commands, the scripts that start them).
+def find(model: str, hardware: str, layout: str = "", variant: str = "", version: str = ""
+         ) -> tuple[Deployment, Plan]:
+    """(what the document has published, our own plan for the same).
 
     Raises NoRecipeError where no document has commands for this.
     """
     deployment = next(found for found, _ in documents.deployments(
         model, hardware, layout, variant, version))
-    own = build.plan(model, hardware, layout or None, variant=variant,
-                     engine_version=deployment.engine.version)
+    return deployment, build.plan(model, hardware, layout or None, variant=variant,
+                                  engine_version=deployment.engine.version)
+
+
+def maker(deployment: Deployment) -> Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]:
+    """What makes a plan whose engines are the published commands, and the scripts for them."""
+    return lambda own, work, block: _made(deployment, own, block)
+
+
+def _made(deployment: Deployment, own: Plan, block: Block) -> tuple[Plan, dict[str, str]]:
     # Alternatives, of which a person takes one, are all tried, each on a node of its own.
     servers = [server for server in deployment.servers if server.certain] or list(
         deployment.servers)
     nodes = list(dict.fromkeys(server.node for server in servers))
-    there = {name: address(index) for index, name in enumerate(nodes)}
+    there = {name: block.address(index) for index, name in enumerate(nodes)}
     where = _addresses(servers, deployment, there)
     engines = tuple(_engine(server, servers, there, where) for server in servers)
     fronted = _router(deployment, engines, nodes)
     first = next(engine for engine in engines if engine.url)
     plan = replace(
-        own, scenario="as-documented", title=deployment.title, engines=engines,
+        named(own), title=deployment.title, engines=engines,
         router=fronted, launches=(), containers=(), jobs=(), host_tuning=(), secrets={},
         url=fronted.url if fronted else first.url or "", served_name=servers[0].names[0],
         flags=_flags(servers))
     return plan, _files(plan)
+
+
+def named(own: Plan) -> Plan:
+    """Our plan under the name of the published one."""
+    return replace(own, scenario="as-documented")
 
 
 def _addresses(servers: Sequence[Server], deployment: Deployment, there: Mapping[str, str]

@@ -18,7 +18,6 @@ from kimi_nb import params
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.containers import DEVICES
 from kimi_nb.rehearsal.world import MARK
-from kimi_nb.rehearsal.world import address as address_of
 
 _DRIVER = {"cuda": "570.133.20", "ascend": "25.2.0"}
 _DISK = 8 * 10**12  # bytes free on a pretended node
@@ -390,7 +389,7 @@ def ping(call: Call) -> int:
     where = words[-1] if words else ""
     address = call.world.nodes.get(where, where)
     # Every node of the site, also those on which the plan starts nothing.
-    network = address_of(0).rsplit(".", 2)[0]
+    network = call.address.rsplit(".", 2)[0]
     if address not in call.world.nodes.values() and not address.startswith(f"{network}."):
         raise _instead(call)
     told = dict(itertools.pairwise(words)).get("-c", "4")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -27,12 +26,14 @@ from kimi_nb.diagnosis import Diagnosis
 from kimi_nb.plan import Plan
 from kimi_nb.processes import Programs
 from kimi_nb.readiness import Found, Limits, Watch
-from kimi_nb.rehearsal import faults
+from kimi_nb.rehearsal import faults, loopback
 from kimi_nb.rehearsal.logs import Logs
-from kimi_nb.rehearsal.stage import WORK, RehearsalError, Stage
+from kimi_nb.rehearsal.loopback import Block
+from kimi_nb.rehearsal.stage import WORK, Stage
 from kimi_nb.rehearsal.world import MARK, rebound
 
 # Stand-ins take seconds where engines take many minutes.
+Make = Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]
 _MOST = 12  # further causes that are shown
 LIMITS = Limits(ready=60.0, progress=4.0, answer=3.0, door=20.0)
 
@@ -96,23 +97,6 @@ def _seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:.1f} s"
 
 
-def check_machine() -> None:
-    """Raise RehearsalError where a rehearsal cannot be: its nodes are 127.x.y.z addresses."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.77.0.2", 0))
-        except OSError as error:
-            raise RehearsalError(
-                "A rehearsal gives each node an address of its own, 127.77.0.1 and on. This "
-                f"machine has only 127.0.0.1 ({error.strerror}), as macOS does: use Linux, or a "
-                "Linux container or virtual machine. Plans and checks work here.") from None
-    if not sys.platform.startswith("linux"):
-        raise RehearsalError(f"A rehearsal needs Linux (/proc, process groups); this is "
-                             f"{sys.platform}. Plans and checks work here.")
-    if shutil.which("bash") is None:
-        raise RehearsalError("A rehearsal runs bash scripts; there is no bash on PATH.")
-
-
 class Live:
     """A rehearsed service: up when ``result.ok``, until `stop`. Its end is also that of the
     process that holds it."""
@@ -156,29 +140,29 @@ def rehearse(plan: Plan, folder: Path, **more: Any) -> Rehearsal:
     return live.result
 
 
-def start(plan: Plan, folder: Path, *, fault: str = "", files: dict[str, str] | None = None,
+def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None,
           begun: float | None = None, say: Callable[[str], None] = lambda text: None) -> Live:
     """Rehearse a plan in a new folder below ``folder``, up to a service under a short load.
 
-    Without ``files`` the scripts are those of the plan's bundle, on loopback addresses; with
-    them, these (`documented`).
+    The scripts are those of the plan's bundle, on loopback addresses; ``make`` makes others from
+    the plan, their folder and the addresses (`documented`).
 
     ``begun`` is the time from which seconds count (time.monotonic), ``say`` is told of progress.
     Raises RehearsalError, ParameterError or PlanError before anything starts; what goes wrong
     later is the result's diagnosis, and the service is stopped then.
     """
     begun = time.monotonic() if begun is None else begun
-    check_machine()
+    block = loopback.claim()
     root = _fresh(folder)
-    programs = Programs(root / "logs" / "supervisor.log")
+    # The supervisor keeps the addresses claimed until everything has ended, whoever ends first.
+    programs = Programs(root / "logs" / "supervisor.log", [block.guard.fileno()])
+    block.guard.close()
     try:
         # First, because loading takes it as long as everything before its first use.
         programs.start("spawner", [sys.executable, "-m", "kimi_nb.rehearsal.spawner", str(root)],
                        root, dict(os.environ), root / "logs" / "spawner.log")
-        if files is None:
-            plan = rebound(faults.suited(fault, plan), root / WORK)
-            files = scripts.files(plan)
-        stage = Stage(plan, files, root, fault, programs, say)
+        local, files = (make or _bundle)(faults.suited(fault, plan), root / WORK, block)
+        stage = Stage(local, files, root, fault, programs, say)
         result = _run(stage, programs, begun, fault, say)
     except BaseException:
         programs.close()
@@ -189,6 +173,11 @@ def start(plan: Plan, folder: Path, *, fault: str = "", files: dict[str, str] | 
     if not result.ok:
         live.stop()
     return live
+
+
+def _bundle(plan: Plan, work: Path, block: Block) -> tuple[Plan, dict[str, str]]:
+    local = rebound(plan, work, block)
+    return local, scripts.files(local)
 
 
 def _run(stage: Stage, programs: Programs, begun: float, fault: str,

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kimi_nb import bundle
-from kimi_nb.errors import KimiError
 from kimi_nb.plan import Plan
 from kimi_nb.processes import Programs
 from kimi_nb.readiness import ROUTER, Watch
 from kimi_nb.rehearsal import faults, proxies, tools_on_path
+from kimi_nb.rehearsal.loopback import RehearsalError
 from kimi_nb.rehearsal.world import FOLDER, MARK, NODE, World
 from kimi_nb.router import UPSTREAM
 
@@ -25,10 +25,6 @@ WORK = "bundle"  # the folder of the scripts, below that of a rehearsal
 _SPAWNER_WAIT = 30.0  # seconds; it takes one
 _STEP_WAIT = 60.0  # seconds for a script that is to end
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class RehearsalError(KimiError):
-    """A rehearsal that cannot take place on this machine."""
 
 
 class Stage:

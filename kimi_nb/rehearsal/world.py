@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb import build
-from kimi_nb.errors import PlanError
 from kimi_nb.plan import Plan
+from kimi_nb.rehearsal.loopback import Block
 
 NODE = "KIMI_NB_REHEARSAL_NODE"  # names the node to the stand-ins that run on it
 FOLDER = "KIMI_NB_REHEARSAL"  # names the rehearsal's folder to them
 MARK = "REHEARSAL"
-_FIRST = 77  # 127.77.0.1 and on: nobody else's servers are there
 
 
 @dataclass(frozen=True)
@@ -106,19 +105,11 @@ class World:
                    for one in self.faults)
 
 
-def address(index: int) -> str:
-    """The loopback address of the node at a place of the site."""
-    return f"127.{_FIRST}.{index // 250}.{index % 250 + 1}"
-
-
-def rebound(plan: Plan, work: Path) -> Plan:
+def rebound(plan: Plan, work: Path, block: Block) -> Plan:
     """The same plan on loopback addresses, with ``work`` as the folder in which its scripts and
     projects are. Ports, ranks, devices, flags and images are those of the plan."""
     site = plan.request.site
-    if len(site.nodes) > 250 * 250:
-        raise PlanError(f"A rehearsal has addresses for 62500 nodes; site {site.name} has "
-                        f"{len(site.nodes)}.")
-    nodes = tuple(node.model_copy(update={"address": address(index), "nic": "lo"})
+    nodes = tuple(node.model_copy(update={"address": block.address(index), "nic": "lo"})
                   for index, node in enumerate(site.nodes))
     paths: dict[str, Any] = {"work": str(work)}
     if site.paths.project is not None:
