@@ -49,7 +49,10 @@ class Programs:
                     log=str(log))
 
     def ended(self) -> dict[str, int]:
-        """Exit codes of the programs that have ended, by name; negative for a signal."""
+        """Exit codes of the programs that have ended, by name; negative for a signal. Raises
+        KimiError where the supervisor has ended, and with it everything else."""
+        if not self._alive:
+            raise self._gone("")
         with self._changed:
             return dict(self._ended)
 
@@ -97,14 +100,17 @@ class Programs:
     def _alive(self) -> bool:
         return self._process.poll() is None
 
+    def _gone(self, why: str) -> KimiError:
+        return KimiError(f"The supervisor of this run has ended{why}: it was stopped from outside, "
+                         f"and everything that it had started with it. Its messages: {self._log}")
+
     def _order(self, **order: Any) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write((json.dumps(order) + "\n").encode())
             self._process.stdin.flush()
-        except (OSError, ValueError) as error:
-            raise KimiError(f"The supervisor of this run has ended ({error}); it was stopped from "
-                            f"outside. Its messages: {self._log}") from None
+        except OSError as error:
+            raise self._gone(f" ({error.strerror})") from None
 
     def _ask(self, event: str, **order: Any) -> Mapping[str, Any]:
         with self._changed:

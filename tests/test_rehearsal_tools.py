@@ -510,7 +510,7 @@ def test_hostname(a3, capsys):
 
 
 def test_a_program_that_is_not_there(a3):
-    refusal = a3.refusal("ping", "-c", "1", "192.0.2.200", PATH=str(a3.root / "bin"))
+    refusal = a3.refusal("ping", "-c", "1", "203.0.113.9", PATH=str(a3.root / "bin"))
     assert str(refusal) == "bash: line 1: ping: command not found"
 
 

@@ -26,7 +26,11 @@ def vllm_router(call: Call) -> int:
         raise Refused("vllm-router: command not found (pip install vllm-router; it is one of the "
                       "packages of environment.yml)", 127)
     call.say(f"the real vllm-router in front of stand-ins: {' '.join(call.words)}")
-    raise Replace((real, *call.words), call.env)
+    words = call.words
+    if "--prometheus-host" not in words:
+        # Its default is one port of 127.0.0.1, which two rehearsals would both want.
+        words = (*words, "--prometheus-host", call.address)
+    raise Replace((real, *words), call.env)
 
 
 def _empty(call: Call) -> int:

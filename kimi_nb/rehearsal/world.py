@@ -114,8 +114,10 @@ def rebound(plan: Plan, work: Path, block: Block) -> Plan:
     paths: dict[str, Any] = {"work": str(work)}
     if site.paths.project is not None:
         paths["project"] = str(work / "project")
-    if plan.jobs and site.paths.models is not None:
-        paths["models"] = str(work / "project" / "models")
+    if plan.jobs:  # which write into their folders
+        paths["cache"] = str(work / "project" / "cache")
+        if site.paths.models is not None:
+            paths["models"] = str(work / "project" / "models")
     local = site.model_copy(update={
         "nodes": nodes, "nic": "lo", "paths": site.paths.model_copy(update=paths)})
     return build.from_request(replace(plan.request, site=local))

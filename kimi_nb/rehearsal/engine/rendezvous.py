@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from kimi_nb.rehearsal.engine.log import Log, StartError
@@ -191,7 +191,7 @@ class Group:
         return None
 
     async def _listen(self, reader: asyncio.StreamReader, first: int) -> None:
-        async for line in reader:
+        async for line in _lines(reader):
             message = json.loads(line)
             if message.get("bye"):
                 self.leaving = True
@@ -254,7 +254,7 @@ class Group:
         _send(writer, {"answer": message["ask"], **await self.work(message)})
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async for line in reader:
+        async for line in _lines(reader):
             message = json.loads(line)
             if message.get("bye"):
                 self.leaving = True
@@ -268,6 +268,16 @@ class Group:
 
 async def _too_early(request: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"error": "the engine is not there yet"}
+
+
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines until the other side ends; one that is killed resets the connection."""
+    try:
+        async for line in reader:
+            if line.endswith(b"\n"):
+                yield line
+    except OSError:
+        return
 
 
 def _send(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:

@@ -38,7 +38,10 @@ def vllm(call: Call) -> int:
     """``vllm serve ...``; any other command is the real vLLM's, where there is one."""
     engine = catalog.engine(call.world.engine, call.world.engine_version)
     if call.words[:1] == ("serve",):
-        return asyncio.run(_serve(call, engine))
+        # Not asyncio.run: what still runs at the end ends with the process, without a word.
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(_serve(call, engine))
     if call.words in (("--version",), ("-v",)):
         print(f"{engine.vllm}  # {MARK}")
         return 0

@@ -1,0 +1,336 @@
+"""A stand-in engine beside guidellm's mock server: chunks per second, memory, token spacing.
+
+    GUIDELLM=venv/bin/guidellm python benchmarks/stand_in.py
+
+Both serve from one process and give the same number of chunks for the same request; the client
+is one too, in a process of its own. Rounds alternate between the two; figures are medians of the
+rounds. A round's speed counts every chunk, from the requests to the last one. Memory is the PSS
+of all processes of a server under load: for the stand-in, the engine, the ``vllm`` that the
+script has called and the rehearsal's spawner. Spacing is the time between the arrivals of the
+chunks of one stream, as the kernel notes them (SO_TIMESTAMPNS), against what was asked for.
+
+"others" is how much of the machine went to other programs: figures taken beside other work say
+little. Exit code 1 when a bound is missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import multiprocessing
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+from rehearsal import busy, pss, running
+
+from kimi_nb import build
+from kimi_nb.rehearsal import loopback, tools_on_path
+from kimi_nb.rehearsal.world import FOLDER, NODE, World, rebound
+
+INSTALL = ("guidellm is not there: install it in a venv of its own (python -m venv peer; "
+           "peer/bin/pip install guidellm==0.8.1) and name it: GUIDELLM=peer/bin/guidellm")
+FASTER, SMALLER, LATE_MS = 2.0, 0.25, 1.0  # the bounds
+ROUNDS = 5
+SPEED = (50, 256)  # streams at once, tokens of each
+SPACING = (200, 100)
+STEP = 0.020  # seconds between tokens, where there are any
+PATIENCE = 60  # seconds for a server to start, and for a round
+MODEL = "m"
+SO_TIMESTAMPNS = 35
+_TOKEN = re.compile(rb'data: [^\n]*"content": ?"[^"][^\n]*\n\n')
+
+
+@dataclass(frozen=True)
+class Server:
+    """One that is up: its address, and the processes whose memory is its own."""
+
+    address: tuple[str, int]
+    pids: tuple[int, ...]
+
+    def cpu(self) -> float:
+        """CPU seconds of its processes so far."""
+        every = {one for pid in self.pids for one in (
+            psutil.Process(pid), *psutil.Process(pid).children(recursive=True))}
+        return sum(sum(one.cpu_times()[:2]) for one in every)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the client saw: ``errors`` are the differences from `STEP` in ms, ``together`` how
+    many chunks came with another one, so that their time is not known."""
+
+    chunks: int
+    seconds: float
+    cpu: float
+    errors: tuple[float, ...] = ()
+    together: int = 0
+
+
+# The client ---------------------------------------------------------------------------------
+
+
+def load(address: tuple[str, int], streams: int, tokens: int, stamps: bool) -> Round:
+    """Ask for so many streams at once and read them all. Runs in the client's process."""
+    gc.disable()
+    body = json.dumps({
+        "model": MODEL, "messages": [{"role": "user", "content": "Say in one sentence what you "
+                                      "are."}],
+        "stream": True, "max_tokens": tokens, "ignore_eos": True}).encode()
+    request = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address[0]}\r\nContent-Type: "
+               f"application/json\r\nContent-Length: {len(body)}\r\n\r\n").encode() + body
+    sockets = {}
+    poll = select.epoll()
+    for _ in range(streams):
+        one = socket.create_connection(address, PATIENCE)
+        one.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, int(stamps))
+        one.setblocking(False)
+        sockets[one.fileno()] = one
+        poll.register(one.fileno(), select.EPOLLIN)
+    began, cpu = time.perf_counter(), time.process_time()
+    for one in sockets.values():
+        one.sendall(request)
+    read = (_stamped if stamps else _counted)(poll, dict(sockets), began + PATIENCE)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    for one in sockets.values():
+        one.close()
+    poll.close()
+    chunks = sum(read) if not stamps else sum(
+        b"".join(data for _, data in parts).count(b"data: ") for parts in read)
+    if chunks != streams * (tokens + 2):  # the role or the reason beside the tokens, and [DONE]
+        raise RuntimeError(f"{chunks} chunks, not {streams} x {tokens + 2}")
+    if not stamps:
+        return Round(chunks, seconds, cpu)
+    errors, together = [], 0
+    for parts in read:
+        times = _times(parts)
+        together += len(times) - len(set(times))
+        errors += [abs((after - before) / 1e6 - STEP * 1e3)
+                   for before, after in itertools.pairwise(times)]
+    return Round(chunks, seconds, cpu, tuple(errors), together)
+
+
+def _counted(poll: select.epoll, left: dict[int, socket.socket], end: float) -> list[int]:
+    """How many chunks came."""
+    room = bytearray(1 << 18)
+    view = memoryview(room)
+    tails = dict.fromkeys(left, b"")
+    count = 0
+    while left:
+        for handle, _ in _ready(poll, end):
+            size = left[handle].recv_into(view)
+            data = tails[handle] + bytes(view[:size])
+            # What is cut at the end is shorter than the word, so that none is counted twice.
+            count += data.count(b"data: ")
+            tails[handle] = data[-5:]
+            if not size or data.endswith(b"0\r\n\r\n"):
+                poll.unregister(handle)
+                del left[handle]
+    return [count]
+
+
+def _stamped(poll: select.epoll, left: dict[int, socket.socket], end: float,
+             ) -> list[list[tuple[int, bytes]]]:
+    """What came on each stream, and when, in ns."""
+    seen: dict[int, list[tuple[int, bytes]]] = {handle: [] for handle in left}
+    room = socket.CMSG_SPACE(16)
+    while left:
+        for handle, _ in _ready(poll, end):
+            data, extra, _, _ = left[handle].recvmsg(1 << 16, room)
+            if extra:
+                whole, rest = struct.unpack("qq", extra[0][2])
+                seen[handle].append((whole * 10 ** 9 + rest, data))
+            if not data or data.endswith(b"0\r\n\r\n"):
+                poll.unregister(handle)
+                del left[handle]
+    return list(seen.values())
+
+
+def _ready(poll: select.epoll, end: float) -> list[tuple[int, int]]:
+    found = poll.poll(1)
+    if time.perf_counter() > end:
+        raise TimeoutError(f"a round takes more than {PATIENCE} s")
+    return found
+
+
+def _times(parts: list[tuple[int, bytes]]) -> list[int]:
+    """When each token of a stream was there as a whole."""
+    data = b"".join(part for _, part in parts)
+    out, at, reached = [], 0, len(parts[0][1])
+    for match in _TOKEN.finditer(data):
+        while reached < match.end():
+            at += 1
+            reached += len(parts[at][1])
+        out.append(parts[at][0])
+    return out
+
+
+# The servers --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def stand_in(block: loopback.Block, seconds: float) -> Iterator[Server]:
+    """One stand-in engine, started as a rehearsal starts it."""
+    with tempfile.TemporaryDirectory() as name, running() as programs:
+        root = Path(name)
+        work = root / "work"
+        work.mkdir()
+        plan = rebound(build.plan("k2.5", "a3", "single"), work, block)
+        world = replace(World.of(plan), seconds_per_token=seconds)
+        tools_on_path.write(root)
+        world.write(root / "world.json")
+        engine = plan.engines[0]
+        env = {"PATH": f"{root / 'bin'}:{os.environ['PATH']}", "HOME": str(work),
+               "LANG": "C.UTF-8", NODE: engine.node, FOLDER: str(root)}
+        with (work / "log").open("wb") as log:
+            spawner = subprocess.Popen(
+                [sys.executable, "-m", "kimi_nb.rehearsal.spawner", str(root)], stdout=log,
+                stderr=log)
+            programs.append(spawner)
+            _wait(lambda: (root / "spawner.sock").exists(), spawner, work / "log")
+            vllm = subprocess.Popen(
+                [*engine.argv, "--served-model-name", MODEL, "--max-num-seqs", "1024",
+                 "--data-parallel-size", "1", "--tensor-parallel-size", "1"],
+                executable=root / "bin" / "vllm", env=env, cwd=work, stdout=log, stderr=log)
+            programs.append(vllm)
+        address = (engine.address, engine.http_port or 0)
+        _wait(lambda: _healthy(address), vllm, work / "log")
+        yield Server(address, (spawner.pid, vllm.pid))
+
+
+@contextlib.contextmanager
+def guidellm(program: str, address: tuple[str, int], seconds: float, tokens: int,
+             ) -> Iterator[Server]:
+    """guidellm's mock server, whose first token comes as soon as any."""
+    with tempfile.TemporaryDirectory() as name, running() as programs:
+        log = Path(name) / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [program, "mock-server", "--host", address[0], "--port", str(address[1]),
+                 "--model", MODEL, "--ttft-ms", "0", "--itl-ms", f"{seconds * 1e3:g}",
+                 "--output-tokens", str(tokens)], cwd=name, stdout=out, stderr=out)
+        programs.append(process)
+        _wait(lambda: _healthy(address), process, log)
+        yield Server(address, (process.pid,))
+
+
+def _wait(there, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + PATIENCE
+    while not there():
+        if process.poll() is not None or time.monotonic() > end:
+            sys.exit(f"a server did not start:\n{log.read_text(errors='replace')[-2000:]}")
+        time.sleep(0.02)
+
+
+def _healthy(address: tuple[str, int]) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(address, 2) as one:
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return b" 200 " in one.recv(100)
+    return False
+
+
+# The figures --------------------------------------------------------------------------------
+
+
+def rounds(servers: dict[str, Server], shape: tuple[int, int], stamps: bool, client,
+           ) -> dict[str, list[Round]]:
+    """The rounds of each server in turn, one line for each; the first ones are not counted."""
+    out: dict[str, list[Round]] = {name: [] for name in servers}
+    for number in range(ROUNDS + 1):
+        for name, server in servers.items():
+            began, worked, spent = time.monotonic(), busy(), server.cpu()
+            one = client.submit(load, server.address, *shape, stamps).result()
+            spent = server.cpu() - spent
+            rest = (busy() - worked - spent - one.cpu) / (time.monotonic() - began)
+            if number == 0:
+                continue
+            out[name].append(one)
+            what = "" if not stamps else "  ".join(
+                f"{label} {_at(one.errors, share):5.2f} ms" for label, share in (
+                    ("p50", 0.5), ("p99", 0.99), ("max", 1.0))) + f"  {one.together} together"
+            print(f"  {name:9} {one.chunks / one.seconds:7.0f} chunks/s  server "
+                  f"{spent / one.seconds:4.0%}, client {one.cpu / one.seconds:4.0%} of a core, "
+                  f"others {max(0.0, rest) / psutil.cpu_count():4.0%} of all  {what}", flush=True)
+    return out
+
+
+def _at(values: tuple[float, ...], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def memory(server: Server, client) -> float:
+    """The largest PSS during one more round."""
+    under_way = client.submit(load, server.address, *SPEED, False)
+    peak = pss(list(server.pids))
+    while not under_way.done():
+        peak = max(peak, pss(list(server.pids)))
+    under_way.result()
+    return peak
+
+
+def main() -> int:
+    """Print the figures; 1 when a bound is missed."""
+    peer = os.environ.get("GUIDELLM") or shutil.which("guidellm")
+    if not peer:
+        print(INSTALL)
+    missed = []
+
+    def judge(text: str, kept: bool) -> None:
+        print(text if kept else f"{text}: MISSED", flush=True)
+        missed.extend([] if kept else [text])
+
+    block = loopback.claim()
+    beside = (block.address(200), 8000)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context) as client, block.guard:
+        with contextlib.ExitStack() as stack:
+            servers = {"stand-in": stack.enter_context(stand_in(block, 0))}
+            if peer:
+                servers["guidellm"] = stack.enter_context(guidellm(peer, beside, 0, SPEED[1]))
+            print(f"{SPEED[0]} streams of {SPEED[1]} tokens, no time between them")
+            speed = {name: statistics.median(one.chunks / one.seconds for one in many) for
+                     name, many in rounds(servers, SPEED, False, client).items()}
+            size = {name: memory(server, client) for name, server in servers.items()}
+        for name in servers:
+            print(f"{name}: {speed[name]:.0f} chunks/s, {size[name]:.0f} MB")
+        if peer:
+            ratio, part = (row["stand-in"] / row["guidellm"] for row in (speed, size))
+            judge(f"chunks per second: {ratio:.2f} times guidellm's; at least {FASTER:g}",
+                  ratio >= FASTER)
+            judge(f"memory: {part:.2f} of guidellm's; at most {SMALLER:g}", part <= SMALLER)
+        with contextlib.ExitStack() as stack:
+            servers = {"stand-in": stack.enter_context(stand_in(block, STEP))}
+            if peer:
+                servers["guidellm"] = stack.enter_context(
+                    guidellm(peer, beside, STEP, SPACING[1]))
+            print(f"{SPACING[0]} streams of {SPACING[1]} tokens, {STEP * 1e3:g} ms between them: "
+                  "difference of the intervals from that")
+            spaced = {name: statistics.median(_at(one.errors, 0.99) for one in many) for
+                      name, many in rounds(servers, SPACING, True, client).items()}
+        if peer:
+            print(f"guidellm: p99 {spaced['guidellm']:.2f} ms")
+        judge(f"spacing: p99 {spaced['stand-in']:.2f} ms; at most {LATE_MS:g}",
+              spaced["stand-in"] <= LATE_MS)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(main())

@@ -1,0 +1,436 @@
+"""Whole rehearsals: every recipe, every fault, and nothing left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kimi_nb import build, diagnosis, params, scripts
+from kimi_nb.errors import ParameterError, PlanError, ServiceError
+from kimi_nb.rehearsal import documented, faults, loopback, rehearse, tools, tools_on_path
+from kimi_nb.rehearsal.world import MARK, World, rebound
+
+GONE_WITHIN = 5.0  # seconds
+
+
+def left(folder: Path) -> list[psutil.Process]:
+    """Processes of a rehearsal below a folder: whose environment or command names it."""
+    us = {os.getpid(), *(one.pid for one in psutil.Process().parents())}
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = " ".join([*process.cmdline(), *process.environ().values()])
+            if str(folder) in words and process.pid not in us \
+                    and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_gone(folder: Path) -> list[str]:
+    """What is still there of a rehearsal after the seconds in which it must have ended."""
+    end = time.monotonic() + GONE_WITHIN
+    while (there := left(folder)) and time.monotonic() < end:
+        time.sleep(0.1)
+    return [" ".join(one.cmdline()) for one in there if one.is_running()]
+
+
+# Every recipe ---------------------------------------------------------------------------
+
+
+def test_every_recipe_is_rehearsed(each_plan, tmp_path):
+    found = rehearse.rehearse(each_plan, tmp_path)
+    assert found.ok, found
+    assert found.ready == found.engines == len(each_plan.engines)
+    assert found.answer.startswith(MARK) and found.peak_memory_mb > 10
+    assert 0 < found.ready_s <= found.first_answer_s
+    assert json.loads((found.folder / "rehearsal.json").read_text())["mark"] == MARK
+    assert not left(tmp_path)
+    for log in [*found.folder.glob("bundle/*/logs/rank_*.log"),
+                *found.folder.glob("logs/*.engines.log")]:
+        for line in log.read_text().splitlines():
+            ours = line.startswith(("rank ", "SIGTERM", "Made ", "pip: ", "No change", "0 "))
+            assert MARK in line or ours, (log.name, line)
+
+
+def test_the_scripts_are_those_of_the_plan(each_plan, tmp_path):
+    """Only addresses, the network interface and the folders differ."""
+    block = loopback.claim()
+    local = rebound(each_plan, tmp_path / "here", block)
+    block.guard.close()
+    site, mine = each_plan.request.site, local.request.site
+    swaps = [(node.address, there.address)
+             for node, there in zip(site.nodes, mine.nodes, strict=True)]
+    swaps += [(getattr(site.paths, name), getattr(mine.paths, name))
+              for name in ("models", "project", "work", "cache")
+              if getattr(site.paths, name) != getattr(mine.paths, name)]
+    interfaces = "|".join({"lo", site.nic, *(node.nic for node in site.nodes if node.nic)})
+    theirs = scripts.files(each_plan)
+    for name, text in scripts.files(local).items():
+        if not name.endswith((".sh", ".sbatch", ".py")):
+            continue
+        want, have = theirs[name], text
+        # The longer first: one folder may be in the other.
+        for old, _ in sorted(swaps, key=lambda pair: -len(str(pair[0]))):
+            want = want.replace(str(old), "@")
+        for _, new in sorted(swaps, key=lambda pair: -len(str(pair[1]))):
+            have = have.replace(str(new), "@")
+        want, have = (re.sub(rf"=({interfaces})$", "=@", one, flags=re.MULTILINE)
+                      for one in (want, have))
+        assert have == want, name
+
+
+# Faults ---------------------------------------------------------------------------------
+
+PD = ("k2.6", "a3", "pd", "throughput")
+SMALL = [("rank-dies-at-start", PD), ("rank-dies-while-serving", PD), ("port-taken", PD),
+         ("wrong-rank", PD), ("missing-rank", PD), ("device-twice", PD),
+         ("unequal-settings", PD), ("kv-port-blocked", PD), ("wrong-kv-sizes", PD),
+         ("no-kv-params", PD), ("empty-200", PD), ("engine-hangs", PD), ("first-chat-500", PD),
+         ("garbled-output", PD), ("reasoning-leaks", PD), ("tool-call-leaks", PD),
+         ("slow-start", PD), ("node-unreachable", PD), ("disk-full", PD), ("weights-missing", PD),
+         ("draft-missing", PD), ("out-of-memory-at-load", PD), ("out-of-memory-under-load", PD),
+         ("wrong-image-tag", PD), ("host-tuning-refused", PD)]
+# What stands for a whole node, and what for the proxy.
+OF_NODE = ("node-unreachable", "wrong-image-tag", "host-tuning-refused")
+OF_ANY_RANK = ("weights-missing", "draft-missing", "wrong-kv-sizes")
+
+
+def check(found: rehearse.Rehearsal, name: str, plan, target) -> None:
+    """The diagnosis names the fault, and where it was made."""
+    assert not found.ok and found.diagnosis is not None, found
+    seen = found.diagnosis
+    assert seen.kind == name, found
+    assert seen.cause and seen.evidence and seen.help
+    if name == "empty-200":
+        assert (seen.node, seen.rank) == (plan.router.node, None)
+        return
+    assert seen.node == target.engine.node, found
+    if name in OF_NODE:
+        assert seen.rank is None
+    elif name in OF_ANY_RANK:
+        assert seen.rank in {engine.rank for engine in plan.engines if engine.node == seen.node}
+    else:
+        engine = target.engine
+        assert engine.rank <= seen.rank < engine.rank + engine.ranks, found
+
+
+def aim(name: str, plan) -> faults.Target:
+    suited = faults.suited(name, plan)
+    return faults.apply(name, suited, World.of(suited), scripts.files(suited))[2]
+
+
+def test_all_faults_are_tested():
+    assert [name for name, _ in SMALL] == list(faults.FAULTS)
+
+
+@pytest.mark.parametrize("name, of", SMALL, ids=[name for name, _ in SMALL])
+def test_a_fault_is_named(name, of, tmp_path):
+    model, hardware, layout, scenario = of
+    plan = build.plan(model, hardware, layout, scenario=scenario,
+                      chosen=("eagle3", "host-tuning"))
+    found = rehearse.rehearse(plan, tmp_path, fault=name)
+    check(found, name, plan, aim(name, plan))
+    assert not left(tmp_path)
+
+
+ELSEWHERE = [(name, of) for of in (("k2.5", "a2", "dp", ""), ("k2.5", "gb200", "dp", ""))
+             for name in ("rank-dies-while-serving", "wrong-rank", "missing-rank",
+                          "unequal-settings", "engine-hangs", "slow-start",
+                          "out-of-memory-under-load")]
+
+
+@pytest.mark.parametrize("name, of", ELSEWHERE, ids=[f"{of[1]}-{name}" for name, of in ELSEWHERE])
+def test_a_fault_of_a_group_without_a_proxy(name, of, tmp_path):
+    model, hardware, layout, _ = of
+    plan = build.plan(model, hardware, layout)
+    check(rehearse.rehearse(plan, tmp_path, fault=name), name, plan, aim(name, plan))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_fault_at_any_engine(seed, tmp_path):
+    """The diagnosis is found, not known: at an engine that only chance has chosen."""
+    chance = random.Random(seed)
+    plan = build.plan("k2.6", "a3", "pd")
+    engine = chance.choice(plan.engines).name
+    name = chance.choice(["rank-dies-at-start", "port-taken", "garbled-output", "disk-full",
+                          "out-of-memory-at-load", "first-chat-500"])
+    found = rehearse.rehearse(plan, tmp_path, fault=f"{name}@{engine}")
+    check(found, name, plan, aim(f"{name}@{engine}", plan))
+
+
+def test_a_fault_that_cannot_be(tmp_path):
+    single = build.plan("k2.5", "a3", "single")
+    for name, error, text in (("no-such", ParameterError, "Allowed: rank-dies-at-start"),
+                              ("empty-200", PlanError, "no proxy"),
+                              ("missing-rank", PlanError, "no script"),
+                              ("port-taken@nobody", ParameterError, "engine 'nobody'"),
+                              ("device-twice", PlanError, "no script")):
+        with pytest.raises(error, match=text):
+            rehearse.rehearse(single, tmp_path, fault=name)
+    assert not list(tmp_path.rglob("*/logs")), "nothing is made for a mistake"
+    assert not left(tmp_path)
+
+
+# As published ---------------------------------------------------------------------------
+
+
+def test_the_documents_own_prefill_decode_commands_are_refused(tmp_path):
+    """Kimi-K2.6: ranks 8 to 15 of 8, and devices 16 to 31 of 16, as the real engine says."""
+    published, own = documented.find("k2.6", "a3", "pd")
+    found = rehearse.rehearse(documented.named(own), tmp_path, make=documented.maker(published))
+    assert not found.ok and found.engines == 24
+    causes = {(one.node, one.rank): one.cause for one in (found.diagnosis, *found.also)}
+    for rank in range(8, 16):
+        assert f"rank {rank}, which does not exist" in causes["decode1", rank]
+    assert "no device 16: devices are [0, 16)" in causes["decode0", 4]
+    text = (found.folder / "bundle/decode1/logs/rank_8.log").read_text()
+    assert "data_parallel_rank (8) must be in the range [0, 8)" in text
+
+
+def test_published_commands_that_are_in_order_run(tmp_path):
+    published, own = documented.find("k2.5", "a2", "dp")
+    found = rehearse.rehearse(documented.named(own), tmp_path, make=documented.maker(published))
+    assert found.ok, found
+
+
+def test_a_flag_that_the_version_does_not_know_stops_it(tmp_path):
+    published, own = documented.find("k2.5", "h200", "single", "slurm")
+    found = rehearse.rehearse(documented.named(own), tmp_path, make=documented.maker(published))
+    assert not found.ok
+    assert "unrecognized arguments: --swap-space 32" in " ".join(
+        one.cause for one in (found.diagnosis, *found.also))
+
+
+# Nothing is left ------------------------------------------------------------------------
+
+
+def begin(tmp_path: Path, *more: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "kimi_nb.cli", "rehearse", "--model", "k2.6", "--hw", "a3",
+         "--layout", "pd", "--run-dir", str(tmp_path), *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until(process: subprocess.Popen, word: str) -> None:
+    for line in process.stderr:
+        if word in line:
+            return
+    raise AssertionError(f"{word} never came")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP],
+                         ids=lambda number: number.name)
+@pytest.mark.parametrize("when", ["launch.sh", "proxy.sh"])
+def test_nothing_is_left_when_the_caller_ends(number, when, tmp_path):
+    caller = begin(tmp_path)
+    until(caller, when)
+    assert left(tmp_path)
+    caller.send_signal(number)
+    assert wait_gone(tmp_path) == []
+    caller.communicate(timeout=10)
+    assert caller.returncode == (-9 if number == signal.SIGKILL else 130)
+    # The ports are free again.
+    world = next(tmp_path.rglob("world.json"))
+    for address in json.loads(world.read_text())["nodes"].values():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address, 7100))
+
+
+def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path):
+    caller = begin(tmp_path)
+    until(caller, "proxy.sh")
+    supervisor = next(one for one in left(tmp_path) if "kimi_nb.supervisor" in one.cmdline()) \
+        if any("kimi_nb.supervisor" in one.cmdline() for one in left(tmp_path)) else next(
+            one for one in psutil.Process(caller.pid).children()
+            if "kimi_nb.supervisor" in one.cmdline())
+    supervisor.kill()
+    caller.communicate(timeout=30)
+    assert caller.returncode != 0
+    assert wait_gone(tmp_path) == []
+
+
+def test_nothing_is_left_when_a_kernel_is_killed(tmp_path):
+    """A notebook's kernel is a process like any other; the service it holds ends with it."""
+    code = ("import kimi_nb\n"
+            "run = kimi_nb.start(hw='a3', model='k2.6', action='rehearse', "
+            f"run_dir={str(tmp_path)!r})\n"
+            "service = run.serve(run.plan('pd'))\nprint('UP', flush=True)\nimport time\n"
+            "time.sleep(60)\n")
+    kernel = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert any(line.startswith("UP") for line in kernel.stdout)
+    assert left(tmp_path)
+    kernel.kill()
+    kernel.wait()
+    assert wait_gone(tmp_path) == []
+
+
+def test_two_at_once_do_not_meet(tmp_path):
+    both = [begin(tmp_path / name, "--json") for name in ("one", "two")]
+    found = [json.loads(one.communicate(timeout=60)[0]) for one in both]
+    assert [one["ok"] for one in found] == [True, True]
+    nodes = [json.loads(next((tmp_path / name).rglob("world.json")).read_text())["nodes"]["a3-0"]
+             for name in ("one", "two")]
+    assert nodes[0] != nodes[1]
+
+
+# The machine, the command line, the walk -------------------------------------------------
+
+
+def test_a_machine_with_one_loopback_address_is_told_at_once(monkeypatch, tmp_path):
+    def bind(self, address):
+        raise OSError(99, "Can't assign requested address")
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    with pytest.raises(loopback.RehearsalError, match=r"only 127\.0\.0\.1.*macOS"):
+        rehearse.rehearse(build.plan("k2.5", "a3", "pd"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_system_is_told_at_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(loopback.RehearsalError, match="needs Linux"):
+        rehearse.rehearse(build.plan("k2.5", "a3", "pd"), tmp_path)
+
+
+def test_json(tmp_path):
+    done = begin(tmp_path, "--json", "--fault", "wrong image tag")
+    out, said = done.communicate(timeout=60)
+    found = json.loads(out)
+    assert done.returncode == 1 and "Traceback" not in said
+    assert {"ok", "engines", "ready", "first_answer_s", "peak_memory_mb", "answer",
+            "diagnosis"} <= found.keys()
+    assert found["diagnosis"].keys() >= {"node", "rank", "cause", "evidence"}
+    assert "wrong image tag" in found["diagnosis"]["cause"]
+
+
+@pytest.mark.parametrize("words, wanted", [
+    (["--fault", "nonsense"], "Allowed: rank-dies-at-start"),
+    (["--as-documented", "--fault", "slow-start"], "changes nothing of what a document"),
+    (["--layout", "single", "--as-documented", "--set", "max-num-seqs=3"], "--set"),
+])
+def test_a_mistake_is_one_line(words, wanted, tmp_path):
+    done = begin(tmp_path, *words)
+    out, said = done.communicate(timeout=60)
+    assert done.returncode == 2 and not out
+    assert wanted in said and "Traceback" not in said and said.count("\n") == 1
+    assert not list(tmp_path.rglob("rehearsals/*"))
+
+
+def test_the_walk_of_a_notebook(tmp_path, capsys):
+    from kimi_nb import start
+
+    run = start(hw="a2", model="k2.5", action="rehearse", run_dir=str(tmp_path))
+    plan = run.plan("dp")
+    service = run.serve(plan)
+    assert service.ready == service.engines == 2 and service.answer.startswith(MARK)
+    assert "2 of 2" in str(service) and service.url.startswith("http://127.")
+    service.stop()
+    service.stop()
+    run.close()
+    facts = [json.loads(line) for line in (tmp_path / "evidence.jsonl").read_text().splitlines()]
+    marked = [fact for fact in facts if fact["stage"] in ("rehearse", "stop")]
+    assert marked and all(fact["mark"] == MARK for fact in marked)
+    assert not left(tmp_path)
+
+
+def test_a_walk_that_fails_names_the_cause(tmp_path):
+    from kimi_nb import start
+
+    run = start(hw="a2", model="k2.5", action="rehearse", run_dir=str(tmp_path))
+    with pytest.raises(ServiceError, match="a2-1, rank 2: wrong rank"):
+        run.serve(run.plan("dp"), fault="wrong-rank")
+    assert not left(tmp_path)
+
+
+def test_action_plan_starts_nothing(tmp_path):
+    from kimi_nb import start
+
+    run = start(hw="a2", model="k2.5", action="plan", run_dir=str(tmp_path))
+    plan = run.plan("dp")
+    service = run.serve(plan)
+    assert (service.engines, service.ready, service.answer, service.url) == (0, 0, "", "")
+    assert "nothing" in str(service.stop())
+    with pytest.raises(ParameterError, match="action plan starts nothing"):
+        run.serve(plan, fault="slow-start")
+
+
+def test_a_secret_of_the_caller_stays_with_him(tmp_path, monkeypatch, site_file):
+    """Where a key is needed the rehearsal has one of its own; the caller's is never read."""
+    monkeypatch.setenv("KIMI_KEY", "sk-the-callers-own")
+    site = site_file(("container_name:", "api_key_env: KIMI_KEY\ncontainer_name:")) \
+        if "container_name:" in Path(params.root() / "params/sites/a3.yaml").read_text() \
+        else site_file(("transport:", "api_key_env: KIMI_KEY\ntransport:"))
+    plan = build.plan("k2.5", "a3", "single", site=site)
+    assert plan.secrets
+    found = rehearse.rehearse(plan, tmp_path / "run")
+    assert found.ok, found
+    for path in (tmp_path / "run").rglob("*"):
+        if path.is_file():
+            assert b"sk-the-callers-own" not in path.read_bytes(), path
+
+
+# Parts ------------------------------------------------------------------------------------
+
+
+def test_every_signature_knows_its_example():
+    for one in diagnosis.signatures():
+        first = next(other for other in diagnosis.signatures()
+                     if other.pattern.search(one.example))
+        assert first.id == one.id, f"{one.example} is taken by {first.id}"
+
+
+def test_no_signature_sees_anything_in_a_healthy_log(tmp_path):
+    plan = build.plan("k2.5", "a2", "dp")
+    found = rehearse.rehearse(plan, tmp_path)
+    logs = [diagnosis.Log("a2-0", None, path.name, path.read_text().splitlines())
+            for path in found.folder.glob("logs/*.log")]
+    assert sum(len(log.lines) for log in logs) > 20
+    assert diagnosis.of_logs(logs, plan, "at start") is None
+
+
+def test_an_unknown_failure_is_shown_not_swallowed():
+    plan = build.plan("k2.5", "a2", "dp")
+    lines = ["INFO all is well", "(EngineCore_DP3 pid=7) ERROR 11-21 10:00:00 [x.py:1] flux gone"]
+    found = diagnosis.of_logs([diagnosis.Log("a2-1", None, "serve.log", lines)], plan, "at start")
+    assert (found.kind, found.node, found.rank) == ("unknown", "a2-1", 3)
+    assert "flux gone" in found.evidence
+
+
+def test_the_first_failure_counts_not_what_follows():
+    plan = build.plan("k2.5", "a3", "pd")
+    lost = ["11-21 10:00:09 ERROR The group has lost rank 31 on a3-3: collective operations",
+            "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."]
+    logs = [diagnosis.Log("a3-2", rank, f"rank_{rank}.log", lost) for rank in range(16)]
+    logs.append(diagnosis.Log("a3-2", None, "a3-2.engines.log",
+                              ["rank 7 failed: exit code 1; last lines of logs/rank_7.log:"]))
+    logs.append(diagnosis.Log("a3-3", None, "a3-3.engines.log",
+                              ["rank 31 failed: signal SIGKILL; last lines of rank_31.log:"]))
+    found = diagnosis.of_logs(logs, plan, "under load")
+    assert (found.node, found.rank) == ("a3-3", 31) and "SIGKILL" in found.cause
+
+
+def test_the_names_on_path_are_those_of_the_tools():
+    assert set(tools_on_path.NAMES) == set(tools.TOOLS)
+
+
+def test_a_world_is_read_as_it_was_written(tmp_path):
+    world = World.of(build.plan("k2.5", "a3", "pd"))
+    world, _, _ = faults.apply("disk-full", build.plan("k2.5", "a3", "pd"), world, {})
+    world.write(tmp_path / "world.json")
+    assert World.read(tmp_path / "world.json") == dataclasses.replace(
+        world, nodes=dict(world.nodes))
