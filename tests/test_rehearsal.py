@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kimi_nb import build, diagnosis, params, scripts
+from kimi_nb import build, diagnosis, scripts
 from kimi_nb.errors import ParameterError, PlanError, ServiceError
 from kimi_nb.rehearsal import documented, faults, loopback, rehearse, tools, tools_on_path
 from kimi_nb.rehearsal.world import MARK, World, rebound
@@ -372,9 +372,7 @@ def test_action_plan_starts_nothing(tmp_path):
 def test_a_secret_of_the_caller_stays_with_him(tmp_path, monkeypatch, site_file):
     """Where a key is needed the rehearsal has one of its own; the caller's is never read."""
     monkeypatch.setenv("KIMI_KEY", "sk-the-callers-own")
-    site = site_file(("container_name:", "api_key_env: KIMI_KEY\ncontainer_name:")) \
-        if "container_name:" in Path(params.root() / "params/sites/a3.yaml").read_text() \
-        else site_file(("transport:", "api_key_env: KIMI_KEY\ntransport:"))
+    site = site_file(("transport:", "api_key_env: KIMI_KEY\ntransport:"))
     plan = build.plan("k2.5", "a3", "single", site=site)
     assert plan.secrets
     found = rehearse.rehearse(plan, tmp_path / "run")

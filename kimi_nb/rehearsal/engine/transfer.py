@@ -92,13 +92,20 @@ async def fetch(params: Mapping[str, Any], mine: Settings, node_address: str) ->
     Raises TransferError for a port that does not answer, and for an engine that is not the one,
     or has not the sizes, that was declared.
     """
-    host, port = str(params.get("remote_host")), int(params.get("remote_port") or 0)
-    wide = max(1, int(params.get("tp_size") or 1))
+    host, port, wide = (params.get(name) for name in ("remote_host", "remote_port", "tp_size"))
+    wide = 1 if wide is None else wide
+    if not (isinstance(host, str) and _is_number(port, 65535) and _is_number(wide, 4096)):
+        raise TransferError(f"kv_transfer_params name no engine: remote_host {host!r}, "
+                            f"remote_port {port!r}, tp_size {wide!r}")
     mooncake = mine.transfer is not None and "ooncake" in mine.transfer.connector
     results = await asyncio.gather(*(
         _fetch_one(params, mine, node_address if host == "localhost" else host,
                    port + (part % wide if mooncake else 0), mooncake) for part in range(mine.tp)))
     return results[0][0], sum(size for _, size in results)
+
+
+def _is_number(value: Any, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
 async def _fetch_one(params: Mapping[str, Any], mine: Settings, host: str, port: int,
