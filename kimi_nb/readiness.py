@@ -78,6 +78,7 @@ class Watch:
         self._ready: set[str] = set()
         self._failing: dict[str, tuple[service.Reply, int]] = {}
         self.answer: service.Reply | None = None
+        self.notes: list[str] = []
 
     @property
     def ready(self) -> int:
@@ -238,6 +239,10 @@ class Watch:
             replies = list(pool.map(lambda one: self._chat(
                 one, service.TOOL_QUESTION, max_tokens=128,
                 **({"tools": list(service.TOOLS)} if one.tools else {})), self._endpoints))
+        if any(not one.reasoning and "</think>" in reply.content
+               for one, reply in zip(self._endpoints, replies, strict=True)):
+            self.notes.append("thoughts stand in the content, up to </think>: this plan has no "
+                              "--reasoning-parser; the feature reasoning-parser adds it")
         for one, reply in zip(self._endpoints, replies, strict=True):
             wrong = service.flaw(reply, one)
             if wrong:

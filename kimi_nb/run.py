@@ -76,7 +76,7 @@ class Service:
 
     def stop(self) -> show.Table:
         """Stop what was started and tell what came of it; a second call changes nothing."""
-        if self.live is not None:
+        if self.live is not None and self.live.up:
             self.live.stop()
             self.run.record("stop", mark=self.live.result.mark, plan=self.live.result.plan,
                             peak_memory_mb=self.live.result.peak_memory_mb)
@@ -307,6 +307,8 @@ class Run:
             return Service(self, plan, None)
         from kimi_nb.rehearsal import rehearse  # with action plan nothing of it is needed
 
+        for before in self._started:  # a cell that is run again
+            before.stop()
         live = rehearse.start(plan, self.folder / plan.name, fault=fault, say=print)
         self._started.append(live)
         self._record(live.result)

@@ -307,6 +307,14 @@ def test_another_system_is_told_at_once(monkeypatch, tmp_path):
         rehearse.rehearse(build.plan("k2.5", "a3", "pd"), tmp_path)
 
 
+def test_more_than_the_machine_holds_is_refused(monkeypatch, tmp_path):
+    few = type("Memory", (), {"available": 500e6})
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: few)
+    with pytest.raises(loopback.RehearsalError, match="36 engines.*0.5 GB are free"):
+        rehearse.rehearse(build.plan("k2.5", "a3", "pd"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_json(tmp_path):
     done = begin(tmp_path, "--json", "--fault", "wrong image tag")
     out, said = done.communicate(timeout=60)

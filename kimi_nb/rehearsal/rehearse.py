@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 from kimi_nb import diagnosis, scripts, show
 from kimi_nb.diagnosis import Diagnosis
 from kimi_nb.plan import Plan
@@ -28,12 +30,13 @@ from kimi_nb.processes import Programs
 from kimi_nb.readiness import Found, Limits, Watch
 from kimi_nb.rehearsal import faults, loopback
 from kimi_nb.rehearsal.logs import Logs
-from kimi_nb.rehearsal.loopback import Block
+from kimi_nb.rehearsal.loopback import Block, RehearsalError
 from kimi_nb.rehearsal.stage import WORK, Stage
 from kimi_nb.rehearsal.world import MARK, rebound
 
 # Stand-ins take seconds where engines take many minutes.
 Make = Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]
+_BASE_MB, _ENGINE_MB = 150, 18  # of all stand-ins together, measured
 _MOST = 12  # further causes that are shown
 LIMITS = Limits(ready=60.0, progress=4.0, answer=3.0, door=20.0)
 
@@ -57,6 +60,7 @@ class Rehearsal:
     folder: Path
     fault: str = ""
     also: tuple[Diagnosis, ...] = ()
+    notes: tuple[str, ...] = ()
     mark: str = MARK
 
     def as_dict(self) -> dict[str, Any]:
@@ -82,6 +86,7 @@ class Rehearsal:
                  for at, one in enumerate(self.also[:_MOST])]
         if len(self.also) > _MOST:
             rows.append(("", f"and {len(self.also) - _MOST} more, in rehearsal.json"))
+        rows += [("note", note) for note in self.notes]
         rows += [("result", "ok" if self.ok else "failed"), ("logs", str(self.folder))]
         return show.Table(f"{MARK} of {self.plan}: stand-ins on this machine, no measure of any "
                           "hardware", ("what", "is"), tuple(rows))
@@ -104,6 +109,11 @@ class Live:
     def __init__(self, plan: Plan, programs: Programs, result: Rehearsal) -> None:
         self.plan, self.result = plan, result
         self._programs: Programs | None = programs
+
+    @property
+    def up(self) -> bool:
+        """Whether it still runs."""
+        return self._programs is not None
 
     @property
     def url(self) -> str:
@@ -152,6 +162,7 @@ def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None
     later is the result's diagnosis, and the service is stopped then.
     """
     begun = time.monotonic() if begun is None else begun
+    _check_room(plan)
     block = loopback.claim()
     root = _fresh(folder)
     # The supervisor keeps the addresses claimed until everything has ended, whoever ends first.
@@ -173,6 +184,17 @@ def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None
     if not result.ok:
         live.stop()
     return live
+
+
+def _check_room(plan: Plan) -> None:
+    """Refuse what this machine cannot hold, before it grinds to a halt."""
+    needed = _BASE_MB + _ENGINE_MB * len(plan.engines)
+    there = psutil.virtual_memory().available / 1e6
+    if needed > there:
+        raise RehearsalError(
+            f"{plan.name} has {len(plan.engines)} engines; their stand-ins would take some "
+            f"{needed / 1000:.1f} GB, and {there / 1000:.1f} GB are free here. Rehearse a smaller "
+            "shape of it (--set decode.nodes=..., decode.dp=...).")
 
 
 def _bundle(plan: Plan, work: Path, block: Block) -> tuple[Plan, dict[str, str]]:
@@ -206,7 +228,8 @@ def _run(stage: Stage, programs: Programs, begun: float, fault: str,
         ready=watch.ready, ready_s=ready_s, first_answer_s=first_s,
         peak_memory_mb=round(programs.peak_mb()[0], 1),
         answer=(reply.content or reply.thoughts) if reply else "", diagnosis=found,
-        folder=stage.root, fault=fault, also=() if found is None else tuple(
+        folder=stage.root, fault=fault, notes=tuple(watch.notes),
+        also=() if found is None else tuple(
             one for one in diagnosis.causes(logs.all(), stage.plan, "at start")
             if (one.node, one.rank) != (found.node, found.rank)))
 

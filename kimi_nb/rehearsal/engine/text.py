@@ -1,7 +1,7 @@
 """The stand-in's language: a tokenizer of its own, and texts that follow from the prompt alone.
 
     split("hello world")                     # ['hell', 'o', ' wor', 'ld']
-    reply("how are you", digest)             # tokens of 'REHEARSAL: how are you and so ...'
+    reply("how are you", digest)             # tokens of 'REHEARSAL: how are you (the echo ...'
     example({"type": "object", "properties": {"city": {"type": "string"}}})
 
 Every text says REHEARSAL, so that nobody takes it for a model's.
@@ -50,8 +50,8 @@ def thought(said: str) -> list[str]:
 
 def reply(said: str, digest: str) -> list[str]:
     """The 20 to 60 tokens of an answer to it; ``digest`` (hex) decides how many."""
-    head = split(f"{MARK}: {echo(said, 12) or 'no words'}")
-    length = max(20 + int(digest[:8], 16) % 40, len(head) + 4)
+    head = split(f"{MARK}: {echo(said, 12) or 'no words'} (the echo of a stand-in: no model ran)")
+    length = max(20 + int(digest[:8], 16) % 40, len(head))
     return [*head, *islice(cycle(FILL), length - len(head))]
 
 
