@@ -11,7 +11,6 @@ input. `processes` is the caller's side.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import selectors
@@ -24,9 +23,10 @@ from typing import Any
 
 import psutil
 
+from kimi_nb import linux
+
 GRACE = 1.5  # seconds from SIGTERM to SIGKILL: everything is gone within 5
 MEASURE_EVERY = 0.7  # seconds between looks at the memory while something runs
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> int:
@@ -38,16 +38,12 @@ class _Supervisor:
     def __init__(self) -> None:
         self.children: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
         self.peak = 0.0
-        self.prctl = _prctl()
+        self.prctl = linux.prctl()
         self.ended_by: int | None = None
 
     def serve(self) -> int:
-        self.prctl(PR_SET_CHILD_SUBREAPER, 1)
-        reader, writer = os.pipe()
-        for end in (reader, writer):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        reader = linux.wakeup()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._end)
         waiting = selectors.DefaultSelector()
@@ -97,7 +93,7 @@ class _Supervisor:
 
         def die_with_me() -> None:
             # For a supervisor that is killed and can stop nobody; kept through every exec.
-            self.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            self.prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != me:
                 os._exit(1)
 
@@ -115,17 +111,11 @@ class _Supervisor:
 
     def _collect(self) -> None:
         """Reap what has ended, orphans too; tell of the ones that were asked for."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, code in linux.reaped():
             if pid in self.children:
                 name, process = self.children.pop(pid)
-                process.returncode = os.waitstatus_to_exitcode(status)
-                self._tell(event="ended", name=name, code=process.returncode)
+                process.returncode = code
+                self._tell(event="ended", name=name, code=code)
 
     def _stop_all(self) -> None:
         self._stop([])
@@ -195,15 +185,6 @@ def _pss(process: psutil.Process) -> int:
         return process.memory_full_info().pss
     except (psutil.Error, OSError):
         return 0
-
-
-def _prctl() -> Any:
-    """Linux's prctl, looked up before any fork; elsewhere a function that does nothing."""
-    try:
-        function = ctypes.CDLL(None).prctl
-    except (OSError, AttributeError):
-        return lambda option, value: None
-    return lambda option, value: function(option, ctypes.c_ulong(value))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import ctypes
 import gc
 import os
 import selectors
@@ -20,14 +19,14 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
+from kimi_nb import linux
 from kimi_nb.rehearsal import tools
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.engine import serve
 from kimi_nb.rehearsal.world import World
-
-PR_SET_PDEATHSIG = 1
 
 
 def main(folder: Path) -> int:
@@ -49,19 +48,15 @@ def main(folder: Path) -> int:
 
 
 def _serve(listener: socket.socket, world: World) -> int:
-    reader, writer = os.pipe()
-    for end in (reader, writer):
-        os.set_blocking(end, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    reader = linux.wakeup()
     ended: list[int] = []
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     children: dict[int, socket.socket] = {}
     waiting = selectors.DefaultSelector()
     waiting.register(listener, selectors.EVENT_READ)
     waiting.register(reader, selectors.EVENT_READ)
-    prctl = ctypes.CDLL(None).prctl
+    prctl = linux.prctl()
     while not ended:
         for key, _ in waiting.select(1):
             if key.fileobj is reader:
@@ -73,7 +68,7 @@ def _serve(listener: socket.socket, world: World) -> int:
 
 
 def _accept(listener: socket.socket, world: World, children: dict[int, socket.socket],
-            prctl: ctypes._NamedFuncPointer) -> None:
+            prctl: Callable[[int, int], int]) -> None:
     channel, _ = listener.accept()
     channel.settimeout(5)
     try:
@@ -86,7 +81,7 @@ def _accept(listener: socket.socket, world: World, children: dict[int, socket.so
     if pid == 0:
         code = 1
         try:
-            prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+            prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() == me:
                 listener.close()
                 for other in children.values():
@@ -105,17 +100,11 @@ def _accept(listener: socket.socket, world: World, children: dict[int, socket.so
 
 
 def _collect(children: dict[int, socket.socket]) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
+    for pid, code in linux.reaped():
         channel = children.pop(pid, None)
         if channel is not None:
             with contextlib.suppress(OSError):
-                channel.sendall(b"ended\0%d" % os.waitstatus_to_exitcode(status))
+                channel.sendall(b"ended\0%d" % code)
             channel.close()
 
 
