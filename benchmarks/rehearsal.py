@@ -77,13 +77,10 @@ def others() -> Iterator[list[float]]:
 
 
 def busy() -> float:
-    """CPU seconds that the machine has worked: as the scheduler counts them, to the nanosecond,
-    or else as its clock ticks sample them, which misses what runs between two ticks."""
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/schedstat").read_text(encoding="ascii").splitlines()
-        return sum(int(line.split()[7]) for line in lines if line.startswith("cpu")) / 1e9
-    times = psutil.cpu_times()
-    return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
+    """CPU seconds of all processes there are, and of those that they have waited for. The
+    machine's own count samples at clock ticks, and misses what runs between two."""
+    times = (one.info["cpu_times"] for one in psutil.process_iter(["cpu_times"]))
+    return sum(sum(one[:4]) for one in times if one is not None)
 
 
 def _own() -> float:

@@ -70,10 +70,16 @@ class Programs:
         """Stop one program, or all of them, with everything below."""
         self._ask("stopped", do="stop", name=name)
 
-    def peak_mb(self) -> tuple[float, int]:
-        """(largest sum of PSS seen in MB, processes now)."""
-        answer = self._ask("measured", do="measure")
-        return float(answer.get("peak_mb", 0.0)), int(answer.get("processes", 0))
+    def peak_mb(self) -> float:
+        """The largest sum of PSS seen, in MB."""
+        return float(self._ask("measured", do="measure", memory=True).get("peak_mb", 0.0))
+
+    def busy(self, seconds: float) -> float:
+        """The cores that the programs keep busy, seen over so many seconds."""
+        before = float(self._ask("measured", do="measure", memory=False).get("cpu_s", 0.0))
+        time.sleep(seconds)
+        after = float(self._ask("measured", do="measure", memory=False).get("cpu_s", 0.0))
+        return max(0.0, after - before) / seconds
 
     def close(self) -> None:
         """Stop everything and wait until it is gone."""

@@ -21,6 +21,7 @@ from kimi_nb.diagnosis import Diagnosis
 from kimi_nb.plan import Plan
 
 _TRIES = 2  # completions that fail before an engine counts as broken
+_LOOK, _IDLE = 0.7, 0.3  # seconds of a look; cores below which nobody computes
 _PROBES = 8  # probes at a time
 _LOADS = 2  # requests for each engine behind the front door, as load
 _SAY = 0.3  # seconds in which the others say what they saw of a failure
@@ -67,12 +68,14 @@ class Found(Exception):
 class Watch:
     """One deployment that was started. ``ended`` tells the programs that have ended and their
     exit codes: "NODE engines" for what starts a node's engines, ``ROUTER`` for the front door.
-    ``key`` is an API key; ``say`` is told of progress."""
+    ``key`` is an API key; ``say`` is told of progress; ``busy`` tells how many cores the engines
+    keep busy over some seconds, where that can be known: who computes does not hang."""
 
     def __init__(self, plan: Plan, logs: Logs, ended: Callable[[], Mapping[str, int]],
-                 limits: Limits, key: str = "", say: Callable[[str], None] = print) -> None:
+                 limits: Limits, key: str = "", say: Callable[[str], None] = print,
+                 busy: Callable[[float], float] = lambda seconds: 0.0) -> None:
         self._plan, self._logs, self._ended = plan, logs, ended
-        self._limits, self._key, self._say = limits, key, say
+        self._limits, self._key, self._say, self._busy = limits, key, say, busy
         self._endpoints = service.endpoints(plan)
         self._begun = time.monotonic()
         self._ready: set[str] = set()
@@ -114,9 +117,12 @@ class Watch:
                     if before is None or before[0] != progress[0]:
                         self._say(f"{self.ready} of {len(self._plan.engines)} engines ready")
                     before, moved_at = progress, time.monotonic()
-                now = time.monotonic()
-                if now - moved_at > self._limits.progress or now > end:
+                if time.monotonic() > end:
                     self._stalled()
+                if time.monotonic() - moved_at > self._limits.progress:
+                    if self._busy(_LOOK) < _IDLE:
+                        self._stalled()
+                    moved_at = time.monotonic()  # slow, on a machine that has other work
                 time.sleep(0.05)
 
     def _probe(self, one: service.Endpoint) -> bool:
@@ -142,7 +148,8 @@ class Watch:
         """An engine that answers, but not with a completion, again and again."""
         for one in self._endpoints:
             reply, count = self._failing.get(one.name, (None, 0))
-            if reply is not None and count >= _TRIES:
+            if reply is not None and count >= _TRIES and (
+                    reply.status or self._busy(_LOOK) < _IDLE):
                 raise Found(_no_answer(one, reply))
 
     def _stalled(self) -> None:

@@ -84,9 +84,11 @@ class _Supervisor:
                             if name == order["name"]])
             self._tell(event="stopped", name=order["name"])
         else:
-            self._measure()
-            self._tell(event="measured", peak_mb=self.peak,
-                       processes=len(_below(os.getpid())))
+            if order["memory"]:
+                self._measure()
+            below = _below(os.getpid())
+            self._tell(event="measured", peak_mb=self.peak, processes=len(below),
+                       cpu_s=sum(map(_cpu, below)))
 
     def _start(self, order: Mapping[str, Any]) -> None:
         me = os.getpid()
@@ -177,6 +179,14 @@ def _lives(process: psutil.Process) -> bool:
 def _signal(process: psutil.Process, number: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
+
+
+def _cpu(process: psutil.Process) -> float:
+    """Seconds of CPU that a process and what it has waited for have used."""
+    try:
+        return float(sum(process.cpu_times()[:4]))
+    except psutil.Error:
+        return 0.0
 
 
 def _pss(process: psutil.Process) -> int:

@@ -19,6 +19,7 @@ import pytest
 from kimi_nb import build, docker, params, prerequisites, scripts
 from kimi_nb.rehearsal import containers, host_tools, job_tools
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
+from kimi_nb.rehearsal.container_run import DEVICES, PUBLISHED
 from kimi_nb.rehearsal.loopback import Block
 from kimi_nb.rehearsal.world import MARK, NODE, Fault, World, rebound
 
@@ -103,7 +104,7 @@ def test_docker_becomes_what_every_container_runs(each_plan, tmp_path):
         env = caught.value.env
         assert env["HOME"] == "/root" and env[NODE] == container.node
         assert env["PATH"].startswith(f"{here.root}/bin:")
-        assert len(env[containers.DEVICES].split(",")) == here.world.devices
+        assert len(env[DEVICES].split(",")) == here.world.devices
         box = docker.box(container.argv, {}, None)
         assert box.env.items() <= env.items()
         assert ("HOSTNAME", container.node) in env.items() or not box.host_network
@@ -220,8 +221,8 @@ def test_the_environment_of_a_container_is_clean(h200):
     assert env["A"] == "1" and env["HF_TOKEN"] == "x" and env["LANG"] == "C.UTF-8"
     assert env["HOME"] == "/root" and env["KIMI_NB_X"] == "z"
     assert env["PATH"] == f"{h200.root / 'bin'}:/opt/bin"
-    assert env[containers.PUBLISHED] == "127.0.0.1:9000:8000"
-    assert env[containers.DEVICES] == "2"
+    assert env[PUBLISHED] == "127.0.0.1:9000:8000"
+    assert env[DEVICES] == "2"
     assert re.fullmatch("[0-9a-f]{12}", env["HOSTNAME"])
     assert not {"UNSET", "OTHER", "LD_LIBRARY_PATH"} & set(env)
 

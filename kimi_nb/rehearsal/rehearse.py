@@ -38,7 +38,7 @@ from kimi_nb.rehearsal.world import MARK, rebound
 Make = Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]
 _BASE_MB, _ENGINE_MB = 150, 18  # of all stand-ins together, measured
 _MOST = 12  # further causes that are shown
-LIMITS = Limits(ready=60.0, progress=4.0, answer=3.0, door=20.0)
+LIMITS = Limits(ready=60.0, progress=3.5, answer=3.0, door=20.0)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Live:
         """Stop everything and keep the result in the rehearsal's folder; a second call changes
         nothing."""
         if self._programs is not None:
-            peak, _ = self._programs.peak_mb()
+            peak = self._programs.peak_mb()
             self._programs.close()
             self._programs = None
             for name in ("spawner.sock", "spawner.new"):
@@ -205,7 +205,7 @@ def _bundle(plan: Plan, work: Path, block: Block) -> tuple[Plan, dict[str, str]]
 def _run(stage: Stage, programs: Programs, begun: float, fault: str,
          say: Callable[[str], None]) -> Rehearsal:
     logs = Logs(stage.plan, stage.root)
-    watch = Watch(stage.plan, logs, programs.ended, LIMITS, stage.key, say)
+    watch = Watch(stage.plan, logs, programs.ended, LIMITS, stage.key, say, programs.busy)
     ready_s = first_s = found = None
     try:
         stage.open()
@@ -226,7 +226,7 @@ def _run(stage: Stage, programs: Programs, begun: float, fault: str,
     return Rehearsal(
         ok=found is None, plan=stage.plan.name, engines=len(stage.plan.engines),
         ready=watch.ready, ready_s=ready_s, first_answer_s=first_s,
-        peak_memory_mb=round(programs.peak_mb()[0], 1),
+        peak_memory_mb=round(programs.peak_mb(), 1),
         answer=(reply.content or reply.thoughts) if reply else "", diagnosis=found,
         folder=stage.root, fault=fault, notes=tuple(watch.notes),
         also=() if found is None else tuple(

@@ -15,6 +15,7 @@ from kimi_nb.rehearsal.engine.log import Log
 from kimi_nb.rehearsal.engine.metrics import Metrics
 from kimi_nb.rehearsal.engine.rendezvous import Group
 from kimi_nb.rehearsal.engine.settings import Settings
+from kimi_nb.rehearsal.engine.steps import Steps
 from kimi_nb.rehearsal.world import World
 
 DIES_AT = 3  # the request of a rank at which a fault under load strikes
@@ -30,6 +31,7 @@ class Answer:
     rank: int
     kv: dict[str, Any] | None
     metrics: Metrics
+    place: int | None = None
 
     def finished(self) -> None:
         """Count what was generated."""
@@ -55,7 +57,7 @@ class Engine:
         self._free = dict.fromkeys(self.ranks, settings.max_num_seqs)
         self._queue: dict[int, deque[asyncio.Future[None]]] = {
             rank: deque() for rank in self.ranks}
-        self._steps = _Steps(world.seconds_per_token)
+        self._steps = Steps(world.seconds_per_token)
 
     async def admit(self, ask: answers.Ask, rank: int) -> Answer:
         """A request on its way on a rank, when that has room; with the cache of its prompt
@@ -76,6 +78,8 @@ class Engine:
     def release(self, answer: Answer) -> None:
         """The end of a request, however it ended."""
         answer.metrics.running -= 1
+        if answer.place is not None:
+            self._steps.leave(answer.place)
         queue = self._queue[answer.rank]
         while queue:
             waiter = queue.popleft()
@@ -87,15 +91,13 @@ class Engine:
     async def generate(self, answer: Answer) -> None:
         """Wait as long as the tokens of an answer take."""
         if self._steps.seconds:
-            for _ in answer.ask.tokens:
-                await self._steps.next()
+            await asyncio.sleep(self._steps.seconds * len(answer.ask.tokens))
 
     async def step(self, answer: Answer) -> None:
         """Wait for the next step; every running request gets one token in it."""
-        if self._steps.seconds:
-            await self._steps.next()
-        else:
-            await asyncio.sleep(0)
+        if answer.place is None:
+            answer.place = self._steps.enter()
+        await self._steps.next(answer.place)
 
     def flaw(self, rank: int) -> str:
         """What is wrong with the words of a rank; "" for nothing."""
@@ -228,34 +230,3 @@ def _served(settings: Settings, ranks: range) -> answers.Served:
         auto_tools=settings.auto_tools, multimodal="thinking" not in settings.model.lower(),
         version=settings.engine.vllm, dp_size=len(ranks),
         thinking=settings.thinking)
-
-
-class _Steps:
-    """The beat of an engine: each step gives every running request one token. Steps are at fixed
-    times, so that a late one does not push the next."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._waiting: list[asyncio.Future[None]] = []
-        self._at = 0.0
-        self._task: asyncio.TimerHandle | None = None
-
-    def next(self) -> asyncio.Future[None]:
-        """Done at the next step."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(future)
-        if self._task is None:
-            following = (loop.time() // self.seconds + 1) * self.seconds
-            # A timer may fire a moment early: the step that was just done is not done again.
-            late = following - self._at < self.seconds / 2
-            self._at = following + (self.seconds if late else 0.0)
-            self._task = loop.call_at(self._at, self._beat)
-        return future
-
-    def _beat(self) -> None:
-        self._task = None
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)

@@ -9,7 +9,7 @@ from typing import Any
 from kimi_nb import catalog, servers
 from kimi_nb.arguments import OWN
 from kimi_nb.rehearsal.calls import Call
-from kimi_nb.rehearsal.containers import DEVICES, PUBLISHED
+from kimi_nb.rehearsal.container_run import DEVICES, PUBLISHED
 from kimi_nb.rules.groups import API_FLAGS, is_shared
 
 _EVERYWHERE = (None, "", "0.0.0.0", "::")
