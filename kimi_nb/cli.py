@@ -332,7 +332,9 @@ def _end_like_ctrl_c() -> None:
     import signal
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        # Under nohup SIGHUP arrives ignored, and is meant to stay so.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _run(args: argparse.Namespace) -> int:

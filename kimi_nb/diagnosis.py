@@ -19,6 +19,7 @@ from kimi_nb.plan import Engine, Plan
 
 _CORE = re.compile(r"\(EngineCore_DP(\d+) ")
 _ERROR = re.compile(r"\bERROR\b|^\w*(?:Error|Exception)\b|Traceback|: [\w.]*(?:Error|Exception): ")
+_EXCEPTION = re.compile(r"\b\w+(?:Error|Exception): ")
 _STAMP = re.compile(r" (\d\d-\d\d \d\d:\d\d:\d\d) ")
 _LONGEST = 300  # characters of a line that is shown
 
@@ -49,9 +50,14 @@ class Diagnosis:
         """As plain values."""
         return asdict(self)
 
-    def __str__(self) -> str:
+    @property
+    def short(self) -> str:
+        """Who and why, on one line."""
         where = self.node + ("" if self.rank is None else f", rank {self.rank}")
-        return f"{where}: {self.cause}.\n  seen: {self.evidence}\n  next: {self.help}"
+        return f"{where}: {self.cause}"
+
+    def __str__(self) -> str:
+        return f"{self.short}.\n  seen: {self.evidence}\n  next: {self.help}"
 
 
 @dataclass(frozen=True)
@@ -263,14 +269,16 @@ def _intruder(plan: Plan, match: _Match, rank: int | None) -> int | None:
 def _unknown(logs: Sequence[Log], plan: Plan, when: str) -> Diagnosis | None:
     """The first error line of the first rank that has one, for what no signature knows."""
     for log in sorted(logs, key=lambda log: (log.rank is None, log.rank or 0)):
-        for line in log.lines:
-            if _ERROR.search(line):
-                core = _CORE.search(line)
-                rank = int(core[1]) if core else log.rank
-                return Diagnosis(
-                    "unknown", log.node, rank if rank is not None else _only(plan, log.node, ""),
-                    f"failed {when}, in words that no signature knows",
-                    f"{log.file}: {_short(line)}", f"Read {log.file} from there.")
+        shown = [line for line in log.lines if _ERROR.search(line)]
+        # The exception says more than the head of its traceback.
+        line = next(filter(_EXCEPTION.search, shown), shown[0] if shown else "")
+        if line:
+            core = _CORE.search(line)
+            rank = int(core[1]) if core else log.rank
+            return Diagnosis(
+                "unknown", log.node, rank if rank is not None else _only(plan, log.node, ""),
+                f"failed {when}, in words that no signature knows",
+                f"{log.file}: {_short(line)}", f"Read {log.file} from there.")
     return None
 
 

@@ -122,11 +122,16 @@ class Programs:
         with self._changed:
             self._answers.clear()
         self._order(**order)
+        if not self._alive:
+            raise self._gone("")
         end = time.monotonic() + STOP_WAIT
         with self._changed:
             self._changed.wait_for(lambda: any(one["event"] == event for one in self._answers)
                                    or not self._alive, end - time.monotonic())
-            return next((one for one in self._answers if one["event"] == event), {})
+            found = next((one for one in self._answers if one["event"] == event), None)
+        if found is None:
+            raise self._gone("")
+        return found
 
     def _read(self) -> None:
         assert self._process.stdout is not None

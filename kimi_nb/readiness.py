@@ -81,6 +81,7 @@ class Watch:
         self._ready: set[str] = set()
         self._failing: dict[str, tuple[service.Reply, int]] = {}
         self.answer: service.Reply | None = None
+        self.when = "at start"  # what goes on, for the causes in the logs
         self.notes: list[str] = []
 
     @property
@@ -175,7 +176,8 @@ class Watch:
     # The service ----------------------------------------------------------------------
 
     def first_answer(self) -> service.Reply:
-        """One request through the front door; behind a prefill-decode one the cache moved."""
+        """One request through the front door."""
+        self.when = "while serving"
         end = time.monotonic() + self._limits.door
         while True:
             reply = self._chat(self._plan.url)
@@ -190,20 +192,26 @@ class Watch:
             if reply.status not in (0, 502, 503, 404) or time.monotonic() > end:
                 time.sleep(_SAY)
                 self.find("while serving")
+                if reply.status in (401, 403):
+                    raise Found(self._door(
+                        "key-refused", "the API key is refused behind the front door: "
+                        f"{reply.status} {reply.text[:120]}",
+                        "The proxy hands OPENAI_API_KEY to the engines: export the engines' key "
+                        "under that name where it starts (proxy.sh does)."))
                 raise Found(self._door("no-answer", "no answer: the front door says "
                                        f"{reply.status} {reply.error or reply.text[:120]}"))
             time.sleep(0.05)
         self.answer = reply
         return reply
 
-    def _door(self, kind: str, cause: str) -> Diagnosis:
+    def _door(self, kind: str, cause: str, help_: str = "") -> Diagnosis:
         router = self._plan.router
         node = router.node if router else self._plan.engines[0].node
         self._logs.read()
         file, line = self._logs.last_of(ROUTER) if router else ("POST", self._plan.url)
         return Diagnosis(kind, node, None, cause, f"{file}: {line}",
-                         "The engines answer by themselves: look at the proxy's log, take a "
-                         "newer one, and check a completion, never the status.")
+                         help_ or "The engines answer by themselves: look at the proxy's log, "
+                         "take a newer one, and check a completion, never the status.")
 
     def check_transfer(self) -> None:
         """Behind a prefill-decode front door: the cache of the first answer moved, and the
@@ -262,6 +270,7 @@ class Watch:
 
     def load(self) -> None:
         """A short load through the front door: every engine gets some of it."""
+        self.when = "under load"
         behind = [one for one in self._endpoints if one.role != "prefill"]
         with ThreadPoolExecutor(_PROBES) as pool:
             replies = list(pool.map(lambda at: self._chat(
@@ -305,13 +314,23 @@ class Watch:
         if found is not None:
             raise Found(found)
 
+    def failed(self, name: str, code: int | None) -> None:
+        """Raise Found for a step on a node that has failed in words that nobody knows."""
+        node, _, step = name.partition(" ")
+        self._logs.read()
+        file, lines = self._logs.last_of(name)
+        how = "did not end" if code is None else f"ended with {_how(code)}"
+        raise Found(Diagnosis("step-failed", node, None, f"{step} {how}", f"{file}: {lines}",
+                              f"Read {file}."))
+
     def _died(self, when: str, name: str, code: int) -> Diagnosis:
         """A program that has ended without a word."""
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        how = _how(code)
         node = name.partition(" ")[0]
         mine = [engine for engine in self._plan.engines if engine.node == node]
         file, line = self._logs.last_of(name)
-        help_ = "A SIGKILL without a message is often the host's memory (dmesg); else read the log."
+        help_ = ("A SIGKILL without a message is often the host's memory (dmesg)." if code == -9
+                 else f"Read {file}.")
         if name == ROUTER or not mine:
             router = self._plan.router
             return Diagnosis("proxy-died", router.node if router else node, None,
@@ -319,6 +338,10 @@ class Watch:
         kind = "rank-dies-at-start" if when == "at start" else "rank-dies-while-serving"
         return Diagnosis(kind, node, mine[0].rank if len(mine) == 1 else None,
                          f"rank died {when}: {how}", f"{file}: {line}", help_)
+
+
+def _how(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 _FLAW_HELP = {

@@ -159,8 +159,11 @@ def _proxy(plan: Plan) -> str:
     assert router is not None
     source = ("The program is in the repository of vllm-ascend, examples/disaggregated_prefill_v1; "
               "run this beside it." if router.kind == "upstream" else "pip install vllm-router")
+    # Both proxies send the engines what is called OPENAI_API_KEY.
+    keys = _secrets(dict.fromkeys(["OPENAI_API_KEY"] if plan.secrets else [],
+                                  plan.secrets.get("VLLM_API_KEY", "")))
     return shell.script([f"The front door: {router.url}. {source}"],
-                        shell.command(["exec", *router.argv]))
+                        [*keys, *shell.command(["exec", *router.argv])])
 
 
 def _install(plan: Plan, name: str) -> str:

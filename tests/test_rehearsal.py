@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from kimi_nb import build, diagnosis, scripts
-from kimi_nb.errors import ParameterError, PlanError, ServiceError
+from kimi_nb.errors import ParameterError, PlanError, ServiceError, WriteError
 from kimi_nb.rehearsal import documented, faults, loopback, rehearse, tools, tools_on_path
 from kimi_nb.rehearsal.world import MARK, World, rebound
 
@@ -60,7 +60,7 @@ def test_every_recipe_is_rehearsed(each_plan, tmp_path):
     assert json.loads((found.folder / "rehearsal.json").read_text())["mark"] == MARK
     assert not left(tmp_path)
     for log in [*found.folder.glob("bundle/*/logs/rank_*.log"),
-                *found.folder.glob("logs/*.engines.log")]:
+                *found.folder.glob("logs/*/engines.log")]:
         for line in log.read_text().splitlines():
             ours = line.startswith(("rank ", "SIGTERM", "Made ", "pip: ", "No change", "0 "))
             assert MARK in line or ours, (log.name, line)
@@ -176,13 +176,28 @@ def test_a_fault_that_cannot_be(tmp_path):
     single = build.plan("k2.5", "a3", "single")
     for name, error, text in (("no-such", ParameterError, "Allowed: rank-dies-at-start"),
                               ("empty-200", PlanError, "no proxy"),
-                              ("missing-rank", PlanError, "no script"),
+                              ("missing-rank", PlanError, "needs a group of several engines"),
                               ("port-taken@nobody", ParameterError, "engine 'nobody'"),
-                              ("device-twice", PlanError, "no script")):
+                              ("device-twice", PlanError, "needs several engines on one node")):
         with pytest.raises(error, match=text):
             rehearse.rehearse(single, tmp_path, fault=name)
     assert not list(tmp_path.rglob("*/logs")), "nothing is made for a mistake"
     assert not left(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["kv-port-blocked@decode0-rank0", "no-kv-params@decode0-rank0",
+                                  "empty-200@decode0-rank0", "unequal-settings@decode0-rank0"])
+def test_a_fault_at_an_engine_that_cannot_have_it(name, tmp_path):
+    plan = build.plan("k2.6", "a3", "pd", scenario="throughput")
+    with pytest.raises(PlanError, match="decode0-rank0.* cannot have it; it needs"):
+        rehearse.rehearse(plan, tmp_path, fault=name)
+
+
+def test_the_evidence_of_a_slow_start_is_the_ranks_own(tmp_path):
+    plan = build.plan("k2.6", "a3", "pd", scenario="throughput")
+    found = rehearse.rehearse(plan, tmp_path, fault="slow-start@prefill0-rank1")
+    assert found.diagnosis.rank == 1
+    assert "rank_1.log" in found.diagnosis.evidence and "Loading" in found.diagnosis.evidence
 
 
 # As published ---------------------------------------------------------------------------
@@ -377,6 +392,62 @@ def test_action_plan_starts_nothing(tmp_path):
         run.serve(plan, fault="slow-start")
 
 
+def test_a_key_goes_through_the_front_door(tmp_path, site_file):
+    """The proxy hands the engines the key under the name that it reads."""
+    site = site_file(("transport:", "api_key_env: KIMI_KEY\ntransport:"))
+    plan = build.plan("k2.6", "a3", "pd", scenario="throughput", site=site)
+    assert 'export OPENAI_API_KEY="${KIMI_KEY:?' in scripts.files(plan)["a3-0/proxy.sh"]
+    found = rehearse.rehearse(plan, tmp_path / "run")
+    assert found.ok, found
+
+
+def test_a_secret_whose_name_is_taken(tmp_path, site_file):
+    """A name such as PATH is a person's mistake, and no way past the stand-ins."""
+    site = site_file(("transport:", "api_key_env: PATH\ntransport:"))
+    found = rehearse.rehearse(build.plan("k2.5", "a3", "single", site=site), tmp_path / "run")
+    assert found.ok or found.diagnosis, found
+
+
+def test_nodes_whose_names_begin_alike(tmp_path, site_file):
+    site = site_file(("name: a3-0", "name: n1"), ("name: a3-1", "name: n1.engines"),
+                     ("name: a3-2", "name: n1.x"), ("name: a3-3", "name: n10"))
+    plan = build.plan("k2.6", "a3", "pd", scenario="throughput", site=site)
+    for name in ("wrong-image-tag", "node-unreachable"):
+        found = rehearse.rehearse(plan, tmp_path, fault=name)
+        assert (found.diagnosis.kind, found.diagnosis.node) == (name, "n1.engines"), found
+
+
+def test_a_run_folder_that_would_let_the_real_programs_in(tmp_path):
+    with pytest.raises(ParameterError, match="':' separates"):
+        rehearse.rehearse(build.plan("k2.5", "a3", "single"), tmp_path / "a:b")
+    assert not (tmp_path / "a:b").exists()
+
+
+@pytest.mark.parametrize("folder", ["up/../here", "with space", "x" * 60 + "/" + "y" * 120])
+def test_a_run_folder_of_any_form(folder, tmp_path):
+    (tmp_path / "up").mkdir()
+    found = rehearse.rehearse(build.plan("k2.5", "a3", "single"), tmp_path / folder)
+    assert found.ok, found
+
+
+def test_a_run_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / ("x" * 300)):
+        with pytest.raises(WriteError, match="cannot be written"):
+            rehearse.rehearse(build.plan("k2.5", "a3", "single"), folder)
+
+
+def test_nohup_is_respected(tmp_path):
+    caller = subprocess.Popen(
+        [sys.executable, "-m", "kimi_nb.cli", "rehearse", "--model", "k2.5", "--hw", "a2",
+         "--run-dir", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    until(caller, "serve.sh")
+    caller.send_signal(signal.SIGHUP)
+    caller.communicate(timeout=30)
+    assert caller.returncode == 0
+
+
 def test_a_secret_of_the_caller_stays_with_him(tmp_path, monkeypatch, site_file):
     """Where a key is needed the rehearsal has one of its own; the caller's is never read."""
     monkeypatch.setenv("KIMI_KEY", "sk-the-callers-own")
@@ -404,7 +475,7 @@ def test_no_signature_sees_anything_in_a_healthy_log(tmp_path):
     plan = build.plan("k2.5", "a2", "dp")
     found = rehearse.rehearse(plan, tmp_path)
     logs = [diagnosis.Log("a2-0", None, path.name, path.read_text().splitlines())
-            for path in found.folder.glob("logs/*.log")]
+            for path in found.folder.glob("logs/*/*.log")]
     assert sum(len(log.lines) for log in logs) > 20
     assert diagnosis.of_logs(logs, plan, "at start") is None
 

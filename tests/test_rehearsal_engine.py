@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,6 +19,8 @@ import requests
 
 from kimi_nb import build
 from kimi_nb.rehearsal import rehearse
+from kimi_nb.rehearsal.engine import answers, steps
+from kimi_nb.rehearsal.engine.engine import groups as groups_of
 from kimi_nb.rehearsal.world import FOLDER, MARK, NODE
 
 CONTRACT = json.loads((Path(__file__).parent / "contract" / "api.json").read_text())
@@ -94,6 +97,50 @@ def test_streaming_is_the_same_answer(single):
                        for choice in frame["choices"])
         assert told == whole["choices"][0]["message"][part]
     assert frames[-1]["usage"] == {key: whole["usage"][key] for key in frames[-1]["usage"]}
+
+
+@pytest.mark.parametrize("choices, tokens", [(1, 1), (1, 2), (1, 7), (3, 1), (3, 5)])
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_every_frame_belongs_to_one_step(kind, choices, tokens):
+    served = answers.Served(("m",), "m", 4096, "", "", False, False, "0.20.2")
+    body = {"model": "m", "max_tokens": tokens, "n": choices, "temperature": 1, "stream": True,
+            "stream_options": {"include_usage": True}, "ignore_eos": True,
+            **({"messages": [{"role": "user", "content": "x"}]} if kind == "chat"
+               else {"prompt": "x"})}
+    ask = getattr(answers, kind)(served, json.dumps(body).encode(), {}, "id", 0)
+    groups = list(groups_of(ask))
+    assert [frame for group in groups for frame in group] == list(answers.frames(ask))
+    assert len(groups) == len(ask.tokens) == tokens
+
+
+def test_a_client_that_does_not_read_keeps_nobody_waiting():
+    """Steps go on for the others; the slow one gets all of its frames, later."""
+    async def play() -> tuple[list[bytes], list[bytes], float]:
+        beat, reads = steps.Steps(0.005), asyncio.Event()
+        slow: list[bytes] = []
+        quick: list[bytes] = []
+
+        async def blocked(message):
+            if len(slow) == 1:
+                await reads.wait()
+            slow.append(message["body"])
+
+        async def free(message):
+            quick.append(message["body"])
+
+        groups = [[b"%d" % at] for at in range(20)]
+        never = asyncio.get_running_loop().create_future()
+        late = asyncio.ensure_future(beat.run(steps.Stream(groups, blocked), never))
+        begun = time.monotonic()
+        assert await beat.run(steps.Stream(groups, free), never)
+        took = time.monotonic() - begun
+        reads.set()
+        assert await late
+        return slow, quick, took
+
+    slow, quick, took = asyncio.run(play())
+    assert slow == quick == [b"%d" % at for at in range(20)]
+    assert took < 2
 
 
 def test_every_rank_answers_for_itself(single):

@@ -117,7 +117,8 @@ def _visible(world: World, box: Box) -> str:
 
 def _environment(call: Call, box: Box, container: Container) -> dict[str, str]:
     """What is set inside: what was told, what every container has, and the rehearsal's own."""
-    env = {"HOME": "/root", "TERM": call.env.get("TERM", "xterm"),
+    # Not /root: what a script writes there must stay in the rehearsal's folder.
+    env = {"HOME": call.env.get("HOME", "/root"), "TERM": call.env.get("TERM", "xterm"),
            "HOSTNAME": last(box, "-h", "--hostname") or
            (call.node if box.host_network else container.id[:12])}
     if "LANG" in call.env:

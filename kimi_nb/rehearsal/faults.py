@@ -33,11 +33,12 @@ class Target:
 @dataclass(frozen=True)
 class Kind:
     """One fault: what it simulates, and what makes it. ``role`` is whose engine it strikes,
-    ``where`` which of them can have it."""
+    ``where`` which of them can have it, ``needs`` what a plan must have for it."""
 
     says: str
     world: Callable[[Plan, World, Target], World] | None = None
     files: Callable[[Plan, Files, Target], Files] | None = None
+    needs: str = ""
     role: str = "decode"
     where: Callable[[Engine], bool] = lambda engine: True
 
@@ -53,14 +54,16 @@ def apply(asked: str, plan: Plan, world: World, files: Mapping[str, str]
     if name not in FAULTS:
         raise ParameterError(choice("fault", name, FAULTS))
     kind, out = FAULTS[name], dict(files)
+    if name == "empty-200" and engine:
+        raise PlanError(f"fault {name}: {engine} cannot have it; it needs {kind.needs}.")
     target = _target(plan, kind, name, engine)
     if kind.world is not None:
         world = kind.world(plan, world, target)
     if kind.files is not None:
         out = kind.files(plan, out, target)
         if out == dict(files):
-            raise PlanError(f"fault {name}: {plan.name} has no script in which it could be; "
-                            "kimi-nb list --faults says which layouts it needs.")
+            raise PlanError(f"fault {name}: {target.engine.name} of {plan.name} cannot have it; it "
+                            f"needs {kind.needs}.")
     return world, out, target
 
 
@@ -69,7 +72,7 @@ def _target(plan: Plan, kind: Kind, fault: str, name: str) -> Target:
     if name:
         able = [engine for engine in able if engine.name == name]
         if not able and name in (engine.name for engine in plan.engines):
-            raise PlanError(f"fault {fault}: {name} cannot have it ({kind.says}).")
+            raise PlanError(f"fault {fault}: {name} cannot have it; it needs {kind.needs}.")
         if not able:
             raise ParameterError(choice("engine", name,
                                         [engine.name for engine in plan.engines]))
@@ -81,6 +84,11 @@ def _answers(engine: Engine) -> bool:
     """Whether the engine gives answers: its own ones, or those of its ranks behind a head. A
     further node of a tensor parallel engine gives none."""
     return not engine.headless or engine.tp_size <= len(engine.devices)
+
+
+def _hands_over(engine: Engine) -> bool:
+    """Of plans without prefill any engine: what they lack is said then."""
+    return engine.role != "decode"
 
 
 def _listens(engine: Engine) -> bool:
@@ -285,17 +293,26 @@ FAULTS: dict[str, Kind] = {
     "rank-dies-while-serving": Kind("a rank is killed at its third request",
                                     _behaves("rank-dies-while-serving")),
     "port-taken": Kind("another program listens at an engine's port", _behaves("port-taken"),
-                       where=_listens),
-    "wrong-rank": Kind("a rank is started as one that does not exist", files=_wrong_rank),
-    "missing-rank": Kind("a rank of a group is never started", files=_missing_rank),
-    "device-twice": Kind("a rank is given the devices of its neighbour", files=_device_twice),
-    "unequal-settings": Kind("a rank is set otherwise than its group", files=_unequal),
+                       where=_listens, needs="an engine with a port of its own"),
+    "wrong-rank": Kind("a rank is started as one that does not exist", files=_wrong_rank,
+                       needs="a group of several engines, and one that is told its rank"),
+    "missing-rank": Kind("a rank of a group is never started", files=_missing_rank,
+                         needs="a group of several engines, and not its first one"),
+    "device-twice": Kind("a rank is given the devices of its neighbour", files=_device_twice,
+                         needs="several engines on one node"),
+    "unequal-settings": Kind("a rank is set otherwise than its group", files=_unequal,
+                             needs="a group of several engines, and not its first one, with which "
+                             "the others are compared"),
     "kv-port-blocked": Kind("a firewall swallows what goes to prefill's kv port", _needs(
-        "kv-port-blocked", "KV cache connector", _transfers), role="prefill"),
-    "wrong-kv-sizes": Kind("decode declares other sizes than prefill has", files=_wrong_sizes),
+        "kv-port-blocked", "KV cache connector", _transfers), role="prefill",
+        where=_hands_over, needs="an engine that hands its cache over (prefill)"),
+    "wrong-kv-sizes": Kind("decode declares other sizes than prefill has", files=_wrong_sizes,
+                           needs="a connector that declares the sizes of both sides"),
     "no-kv-params": Kind("a prefill engine returns no kv_transfer_params", _needs(
-        "no-kv-params", "KV cache connector", _transfers), role="prefill"),
-    "empty-200": Kind("the proxy answers 200 with nothing in it", _router),
+        "no-kv-params", "KV cache connector", _transfers), role="prefill",
+        where=_hands_over, needs="an engine that hands its cache over (prefill)"),
+    "empty-200": Kind("the proxy answers 200 with nothing in it", _router,
+                      needs="a proxy; it is no engine's"),
     "engine-hangs": Kind("an engine takes requests and never answers; /health says 200",
                          _behaves("engine-hangs"), where=_answers),
     "first-chat-500": Kind("/health says 200, the first chat 500", _behaves("first-chat-500"),
@@ -317,12 +334,13 @@ FAULTS: dict[str, Kind] = {
     "out-of-memory-under-load": Kind("a rank runs out of memory at its third request",
                                      _behaves("out-of-memory-under-load")),
     "wrong-image-tag": Kind("a node's script names an image that does not exist",
-                            files=_wrong_image),
+                            files=_wrong_image,
+                            needs="a container"),
     "host-tuning-refused": Kind("sysctl is not permitted", _tuned),
 }
 
 
 def table() -> show.Table:
     """Every fault with what it simulates."""
-    return show.Table("Faults of kimi-nb rehearse", ("name", "what goes wrong"), tuple(
-        (name, kind.says) for name, kind in FAULTS.items()))
+    return show.Table("Faults of kimi-nb rehearse", ("name", "what goes wrong", "needs"), tuple(
+        (name, kind.says, kind.needs) for name, kind in FAULTS.items()))

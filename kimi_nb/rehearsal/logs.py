@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from kimi_nb.diagnosis import Log
 from kimi_nb.plan import Plan
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LAST = 3  # lines that show how a program ended
 _WAITING = "Waiting for "  # said again and again: no progress
 
 
@@ -23,7 +26,8 @@ class Logs:
 
     def read(self) -> None:
         """Take in what is new. Only whole lines: the rest is read when it is there."""
-        for path in [*self._root.glob("logs/*.log"), *self._root.glob("bundle/*/logs/rank_*.log")]:
+        for path in [*self._root.glob("logs/*.log"), *self._root.glob("logs/*/*.log"),
+                     *self._root.glob("bundle/*/logs/rank_*.log")]:
             try:
                 with path.open("rb") as file:
                     file.seek(self._at.get(path, 0))
@@ -32,7 +36,7 @@ class Logs:
                 continue
             whole = data[:data.rfind(b"\n") + 1]
             self._at[path] = self._at.get(path, 0) + len(whole)
-            lines = whole.decode("utf-8", "replace").splitlines()
+            lines = _COLOURS.sub("", whole.decode("utf-8", "replace")).splitlines()
             self._lines.setdefault(path, []).extend(lines)
             for line in lines:
                 waits = line.partition(_WAITING)[2]
@@ -52,20 +56,25 @@ class Logs:
     def _where(self, path: Path) -> tuple[str | None, int | None]:
         if path.name.startswith("rank_"):
             return path.parent.parent.name, int(path.stem.removeprefix("rank_"))
-        node = next((node for node in self._nodes
-                     if path.name.startswith(f"{node}.")), None)
-        return node, None
+        return path.parent.name if path.parent.name in self._nodes else None, None
 
     def last(self, node: str, rank: int) -> tuple[str, str]:
         """(file, last line) of a rank, or of its node where it has no log of its own."""
-        for log in reversed(self.all()):
-            if log.node == node and log.rank in (rank, None) and log.lines \
-                    and (log.rank is not None or log.file.endswith(".engines.log")):
-                return log.file, log.lines[-1]
-        return "", "no log"
+        logs = [log for log in self.all() if log.node == node and log.lines and (
+            log.rank == rank or log.file.endswith("/engines.log"))]
+        # The launcher's own words, where there are both, are about other ranks too.
+        logs.sort(key=lambda log: log.rank is None)
+        return (logs[0].file, logs[0].lines[-1]) if logs else ("", "no log")
 
     def last_of(self, name: str) -> tuple[str, str]:
-        """(file, last line) of a program by its name."""
-        path = self._root / "logs" / f"{name.replace(' ', '.')}.log"
-        lines = self._lines.get(path) or ["nothing was said"]
-        return str(path.relative_to(self._root)), lines[-1]
+        """(file, last lines) of a program by its name."""
+        path = file_of(self._root, name)
+        lines = [line for line in self._lines.get(path, ()) if line.strip()]
+        return (str(path.relative_to(self._root)),
+                " | ".join(lines[-_LAST:]) or "nothing was said")
+
+
+def file_of(root: Path, name: str) -> Path:
+    """Where a program's output goes: "a3-0 engines" into the folder of its node."""
+    node, _, step = name.partition(" ")
+    return root / "logs" / node / f"{step}.log" if step else root / "logs" / f"{node}.log"

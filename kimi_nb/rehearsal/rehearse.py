@@ -10,6 +10,7 @@ under a supervisor, so that nothing is left when this process ends, however it e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ import psutil
 
 from kimi_nb import diagnosis, scripts, show
 from kimi_nb.diagnosis import Diagnosis
+from kimi_nb.errors import KimiError, ParameterError, WriteError
 from kimi_nb.plan import Plan
 from kimi_nb.processes import Programs
 from kimi_nb.readiness import Found, Limits, Watch
@@ -82,7 +84,7 @@ class Rehearsal:
             rows += [("node", found.node),
                      ("rank", "none" if found.rank is None else found.rank),
                      ("cause", found.cause), ("seen", found.evidence), ("next", found.help)]
-        rows += [("also" if not at else "", f"{one.node}, rank {one.rank}: {one.cause}")
+        rows += [("also" if not at else "", one.short)
                  for at, one in enumerate(self.also[:_MOST])]
         if len(self.also) > _MOST:
             rows.append(("", f"and {len(self.also) - _MOST} more, in rehearsal.json"))
@@ -124,12 +126,12 @@ class Live:
         """Stop everything and keep the result in the rehearsal's folder; a second call changes
         nothing."""
         if self._programs is not None:
-            peak = self._programs.peak_mb()
+            with contextlib.suppress(KimiError):  # stopped from outside
+                self.result = replace(self.result, peak_memory_mb=round(
+                    self._programs.peak_mb(), 1))
             self._programs.close()
             self._programs = None
-            for name in ("spawner.sock", "spawner.new"):
-                (self.result.folder / name).unlink(missing_ok=True)
-            self.result = replace(self.result, peak_memory_mb=round(peak, 1))
+            _tidy(self.result.folder)
             (self.result.folder / "rehearsal.json").write_text(
                 json.dumps(self.result.as_dict(), indent=1, ensure_ascii=False) + "\n",
                 encoding="utf-8")
@@ -163,8 +165,15 @@ def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None
     """
     begun = time.monotonic() if begun is None else begun
     _check_room(plan)
+    folder = Path(os.path.abspath(folder))  # without .., which a container would not resolve
+    if ":" in str(folder):
+        raise ParameterError(f"run_dir {str(folder)!r}: a rehearsal puts a folder of it on PATH, "
+                             "where ':' separates two; choose another one.")
     block = loopback.claim()
-    root = _fresh(folder)
+    try:
+        root = _fresh(folder)
+    except OSError as error:
+        raise WriteError(f"{folder}: cannot be written ({error.strerror}).") from None
     # The supervisor keeps the addresses claimed until everything has ended, whoever ends first.
     programs = Programs(root / "logs" / "supervisor.log", [block.guard.fileno()])
     block.guard.close()
@@ -175,15 +184,23 @@ def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None
         local, files = (make or _bundle)(faults.suited(fault, plan), root / WORK, block)
         stage = Stage(local, files, root, fault, programs, say)
         result = _run(stage, programs, begun, fault, say)
-    except BaseException:
+    except BaseException as error:
         programs.close()
+        _tidy(root)
         if not (root / "world.json").exists():
             shutil.rmtree(root)  # nothing has been
+        if isinstance(error, OSError):
+            raise WriteError(f"{root}: cannot be written ({error.strerror}).") from None
         raise
     live = Live(stage.plan, programs, result)
     if not result.ok:
         live.stop()
     return live
+
+
+def _tidy(root: Path) -> None:
+    for name in ("spawner.sock", "spawner.new"):
+        (root / name).unlink(missing_ok=True)
 
 
 def _check_room(plan: Plan) -> None:
@@ -230,8 +247,9 @@ def _run(stage: Stage, programs: Programs, begun: float, fault: str,
         answer=(reply.content or reply.thoughts) if reply else "", diagnosis=found,
         folder=stage.root, fault=fault, notes=tuple(watch.notes),
         also=() if found is None else tuple(
-            one for one in diagnosis.causes(logs.all(), stage.plan, "at start")
-            if (one.node, one.rank) != (found.node, found.rank)))
+            one for one in diagnosis.causes(logs.all(), stage.plan, watch.when)
+            if (one.kind, one.node) != (found.kind, found.node)
+            or (one.rank is not None and one.rank != found.rank)))
 
 
 def _fresh(folder: Path) -> Path:

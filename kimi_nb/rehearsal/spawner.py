@@ -26,7 +26,7 @@ from kimi_nb import linux
 from kimi_nb.rehearsal import tools
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.engine import serve
-from kimi_nb.rehearsal.world import World
+from kimi_nb.rehearsal.world import MARK, World
 
 
 def main(folder: Path) -> int:
@@ -153,7 +153,7 @@ def _become(parts: list[str], handles: list[int], channel: socket.socket, world:
         channel.sendall(b"exec\0" + len(packed).to_bytes(8, "big") + packed)
         return 0
     except Refused as refusal:
-        print(refusal, file=sys.stderr)
+        print(f"{MARK}: what the real {call.tool} would say:\n{refusal}", file=sys.stderr)
         return refusal.code
 
 

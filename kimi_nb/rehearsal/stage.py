@@ -17,6 +17,7 @@ from kimi_nb.plan import Plan
 from kimi_nb.processes import Programs
 from kimi_nb.readiness import ROUTER, Watch
 from kimi_nb.rehearsal import faults, proxies, tools_on_path
+from kimi_nb.rehearsal.logs import file_of
 from kimi_nb.rehearsal.loopback import RehearsalError
 from kimi_nb.rehearsal.world import FOLDER, MARK, NODE, World
 from kimi_nb.router import UPSTREAM
@@ -54,6 +55,13 @@ class Stage:
             self._start("occupant", node, [
                 sys.executable, "-m", "http.server", str(port), "--bind", address,
                 "--directory", str(self.root / "logs")], self.root)
+        node = next(iter(self.world.nodes))
+        for name in tools_on_path.NAMES:
+            # A script must never reach the real programs of this machine.
+            found = shutil.which(name, path=self._environment(node)["PATH"])
+            if found != str(self.root / "bin" / name):
+                raise RehearsalError(f"{name} on the rehearsal's PATH would be {found}, not the "
+                                     f"stand-in in {self.root / 'bin'}: choose another --run-dir.")
         end = time.monotonic() + _SPAWNER_WAIT
         while not (self.root / "spawner.sock").exists():
             if "spawner" in self._programs.ended() or time.monotonic() > end:
@@ -79,9 +87,11 @@ class Stage:
                  for node in self.world.nodes}
         failed = [node for node, code in codes.items() if code != 0]
         if failed:
+            if "spawner" in self._programs.ended():
+                raise RehearsalError("The stand-ins were stopped from outside; their messages: "
+                                     f"{self.root / 'logs' / 'spawner.log'}")
             watch.find("at start", failed)
-            raise RehearsalError(f"{step} on {failed[0]} ended with {codes[failed[0]]}: "
-                                 f"{self.root / 'logs'}")
+            watch.failed(f"{failed[0]} {step}", codes[failed[0]])
 
     def _jobs_before(self) -> list[str]:
         """The jobs that have to be done before the one that serves."""
@@ -128,15 +138,16 @@ class Stage:
         self._start(ROUTER, router.node, ["bash", "proxy.sh"], self.work / router.node)
 
     def _start(self, name: str, node: str, argv: Sequence[str], folder: Path) -> None:
-        self._programs.start(name, argv, folder, self._environment(node),
-                             self.root / "logs" / f"{name.replace(' ', '.')}.log")
+        log = file_of(self.root, name)
+        log.parent.mkdir(exist_ok=True)
+        self._programs.start(name, argv, folder, self._environment(node), log)
 
     def _environment(self, node: str) -> dict[str, str]:
         """What a login on the node would give: stand-ins first on PATH, a home and a temporary
         folder of its own, secrets by a value that is none."""
         home = self.root / "nodes" / node / "home"
         home.mkdir(parents=True, exist_ok=True)
-        return {"PATH": f"{self.root / 'bin'}:{_PATH}", "HOME": str(home), "TMPDIR": str(home),
+        return {**dict.fromkeys(self.plan.secrets.values(), self.key),
+                "PATH": f"{self.root / 'bin'}:{_PATH}", "HOME": str(home), "TMPDIR": str(home),
                 "USER": "root", "LANG": "C.UTF-8", "HOSTNAME": node, NODE: node,
-                FOLDER: str(self.root),
-                **dict.fromkeys(self.plan.secrets.values(), self.key)}
+                FOLDER: str(self.root)}

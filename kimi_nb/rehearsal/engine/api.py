@@ -121,20 +121,9 @@ class Api:
     async def _stream(self, answer: Any, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_until_gone(receive))
         await send({"type": "http.response.start", "status": 200, "headers": [_EVENTS, _MARK]})
-        message: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
-        step, ask = self._engine.step, answer.ask
-        # A chat begins with the role, of each choice, which comes with the first token; the
-        # counts and [DONE] follow the last token at once.
-        first = ask.n if ask.kind == "chat" else 0
-        last = first + ask.n * len(ask.tokens)
         try:
-            for at, frame in enumerate(answers.frames(ask)):
-                if at == 0 or (first < at < last and (at - first) % ask.n == 0):
-                    await step(answer)
-                if gone.done():
-                    return
-                message["body"] = frame
-                await send(message)
+            if not await self._engine.stream(answer.ask, send, gone):
+                return
             answer.finished()
         finally:
             gone.cancel()

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from kimi_nb.rehearsal.engine.log import Log
 from kimi_nb.rehearsal.engine.metrics import Metrics
 from kimi_nb.rehearsal.engine.rendezvous import Group
 from kimi_nb.rehearsal.engine.settings import Settings
-from kimi_nb.rehearsal.engine.steps import Steps
+from kimi_nb.rehearsal.engine.steps import Send, Steps, Stream
 from kimi_nb.rehearsal.world import World
 
 DIES_AT = 3  # the request of a rank at which a fault under load strikes
@@ -31,7 +31,6 @@ class Answer:
     rank: int
     kv: dict[str, Any] | None
     metrics: Metrics
-    place: int | None = None
 
     def finished(self) -> None:
         """Count what was generated."""
@@ -78,8 +77,6 @@ class Engine:
     def release(self, answer: Answer) -> None:
         """The end of a request, however it ended."""
         answer.metrics.running -= 1
-        if answer.place is not None:
-            self._steps.leave(answer.place)
         queue = self._queue[answer.rank]
         while queue:
             waiter = queue.popleft()
@@ -93,11 +90,19 @@ class Engine:
         if self._steps.seconds:
             await asyncio.sleep(self._steps.seconds * len(answer.ask.tokens))
 
-    async def step(self, answer: Answer) -> None:
-        """Wait for the next step; every running request gets one token in it."""
-        if answer.place is None:
-            answer.place = self._steps.enter()
-        await self._steps.next(answer.place)
+    async def stream(self, ask: answers.Ask, send: Send, gone: asyncio.Future[None]) -> bool:
+        """Send an answer token by token, one in each step; whether the client was there to its
+        end."""
+        if self._steps.seconds:
+            return await self._steps.run(Stream(groups(ask), send), gone)
+        message: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
+        for frame in answers.frames(ask):
+            await asyncio.sleep(0)
+            if gone.done():
+                return False
+            message["body"] = frame
+            await send(message)
+        return True
 
     def flaw(self, rank: int) -> str:
         """What is wrong with the words of a rank; "" for nothing."""
@@ -161,7 +166,10 @@ class Engine:
         try:
             digest, size = await transfer.fetch(params, self.settings, self._address)
         except transfer.TransferError as error:
-            core.error("mooncake_connector.py:455", f"Error in KVCacheTransferThread. {error}")
+            mooncake = "ooncake" in self.settings.transfer.connector \
+                if self.settings.transfer else False
+            core.error("mooncake_connector.py:455" if mooncake else "nixl_connector.py:2100",
+                       f"Error in KVCacheTransferThread. {error}" if mooncake else str(error))
             answer.metrics.finished["error"] += 1
             raise answers.internal(f"KV cache transfer failed: {error}") from None
         answer.metrics.prompt["external_kv_transfer"] += answer.ask.prompt_tokens
@@ -214,6 +222,19 @@ def out_of_memory(world: World, device: int) -> str:
                 "412.50 MiB free)")
     return ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.31 GiB. GPU "
             f"{device} has a total capacity of {total:.2f} GiB of which 412.50 MiB is free.")
+
+
+def _groups(ask: answers.Ask) -> Iterator[list[bytes]]:
+    """The frames of each step: one token of each choice. The role comes with the first one; the
+    counts and [DONE] follow the last one at once."""
+    frames = answers.frames(ask)
+    first = ask.n if ask.kind == "chat" else 0
+    last = first + ask.n * (len(ask.tokens) - 1)
+    yield frames[:first + ask.n] if last > first else frames
+    for at in range(first + ask.n, last, ask.n):
+        yield frames[at:at + ask.n]
+    if last > first:
+        yield frames[last:]
 
 
 def _answered(settings: Settings) -> range:

@@ -1,11 +1,9 @@
 """The beat of a stand-in engine: each step gives every running request one token.
 
     steps = Steps(0.02)
-    place = steps.enter()
-    await steps.next(place)      # at the next of its times, 20 ms after the last one
-    steps.leave(place)
+    await steps.run(Stream(frames, send), gone)     # a group of frames every 20 ms
 
-The requests have places of their own within a step, a millisecond or more apart: sent all at
+The streams have places of their own within a step, a millisecond or more apart: sent all at
 once, each would wait for those before it, now longer and now shorter. Times are fixed, so that a
 late step does not push the next. The event loop's own timers count in milliseconds, as epoll
 does; a timerfd counts in nanoseconds.
@@ -18,10 +16,64 @@ import ctypes
 import os
 import struct
 import time
+import types
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+Send = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
 
 _PLACES, _APART = 20, 0.001  # of a step: how many at most, seconds between them at least
 _ROUNDING = 1e-6  # seconds; a time that was just kept is not the next one
 _ABSOLUTE = 1  # TFD_TIMER_ABSTIME
+
+
+class Stream:
+    """An answer on its way: ``groups`` are the frames of each step, ``send`` is ASGI's. ``done``
+    is set when the last one is sent."""
+
+    def __init__(self, groups: Iterable[Sequence[bytes]], send: Send) -> None:
+        self._groups, self._send = iter(groups), send
+        self._slow: asyncio.Task[None] | None = None
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def step(self) -> bool:
+        """Send the next group; whether there may be more. A client that does not read misses
+        steps, and keeps nobody else waiting."""
+        if self.done.done():
+            return False
+        if self._slow is not None:
+            return True
+        group = next(self._groups, None)
+        if group is None:
+            self.done.set_result(None)
+            return False
+        for at, frame in enumerate(group):
+            # Sending waits for nothing as long as the client reads: no task is needed for it,
+            # which would cost more than the rest of the step.
+            sending = self._send({"type": "http.response.body", "body": frame, "more_body": True})
+            try:
+                blocker = sending.send(None)
+            except StopIteration:
+                continue
+            except OSError as error:
+                self.done.set_exception(error)
+                return False
+            self._slow = asyncio.ensure_future(self._finish(sending, blocker, group[at + 1:]))
+            break
+        return True
+
+    async def _finish(self, sending: Any, blocker: Any, rest: Sequence[bytes]) -> None:
+        await _continued(sending, blocker)
+        for frame in rest:
+            await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+        self._slow = None
+
+
+@types.coroutine
+def _continued(sending: Any, blocker: Any) -> Any:
+    """What is left of a coroutine that was begun outside a task."""
+    yield blocker
+    yield from sending
 
 
 class Steps:
@@ -31,33 +83,26 @@ class Steps:
         self.seconds = seconds
         self._count = max(1, min(_PLACES, int(seconds / _APART)))
         self._apart = seconds / self._count
-        self._taken = [0] * self._count
-        self._waiting: list[list[asyncio.Future[None]]] = [[] for _ in range(self._count)]
+        self._places: list[list[Stream]] = [[] for _ in range(self._count)]
         self._next: int | None = None  # the number of a place in time, since the clock's zero
         self._timer: _Timer | None = None
 
-    def enter(self) -> int:
-        """A place that few others have."""
-        place = min(range(self._count), key=lambda at: self._taken[at])
-        self._taken[place] += 1
-        return place
-
-    def leave(self, place: int) -> None:
-        """Give a place back."""
-        self._taken[place] -= 1
-
-    async def next(self, place: int) -> None:
-        """Wait for the next time of a place."""
-        if not self.seconds:
-            await asyncio.sleep(0)
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[place].append(future)
+    async def run(self, stream: Stream, gone: asyncio.Future[None]) -> bool:
+        """Send a stream to its end; whether the client was there for it."""
         first = int((time.monotonic() + _ROUNDING) / self._apart) + 1
-        number = first + (place - first) % self._count
+        number = min(range(first, first + self._count),
+                     key=lambda at: len(self._places[at % self._count]))
+        self._places[number % self._count].append(stream)
         if self._next is None or number < self._next:
             self._set(number)
-        await future
+        try:
+            await asyncio.wait({stream.done, gone}, return_when=asyncio.FIRST_COMPLETED)
+            ended = stream.done.done()
+            if ended:
+                stream.done.result()
+            return ended
+        finally:
+            stream.done.cancel()
 
     def _set(self, number: int) -> None:
         if self._timer is None:
@@ -73,13 +118,11 @@ class Steps:
         last = int((time.monotonic() + _ROUNDING) / self._apart)
         for number in range(max(self._next, last - self._count + 1), last + 1):
             place = number % self._count
-            waiting, self._waiting[place] = self._waiting[place], []
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+            if self._places[place]:
+                self._places[place] = [one for one in self._places[place] if one.step()]
         self._next = None
         for number in range(last + 1, last + self._count + 1):
-            if self._waiting[number % self._count]:
+            if self._places[number % self._count]:
                 self._set(number)
                 return
 
