@@ -224,7 +224,7 @@ def out_of_memory(world: World, device: int) -> str:
             f"{device} has a total capacity of {total:.2f} GiB of which 412.50 MiB is free.")
 
 
-def _groups(ask: answers.Ask) -> Iterator[list[bytes]]:
+def groups(ask: answers.Ask) -> Iterator[list[bytes]]:
     """The frames of each step: one token of each choice. The role comes with the first one; the
     counts and [DONE] follow the last one at once."""
     frames = answers.frames(ask)
