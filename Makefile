@@ -43,6 +43,9 @@ bench: venv
 	$(BIN)/python benchmarks/large_plan.py
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/check.py
 	$(BIN)/python benchmarks/notebooks.py
+	$(BIN)/python benchmarks/rehearsal.py
+	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/stand_in.py
 
 clean:
 	rm -rf .venv runs

@@ -219,7 +219,7 @@ def test_the_environment_of_a_container_is_clean(h200):
         "-p", "127.0.0.1:9000:8000", "--gpus", "device=2", CUDA, "m", HF_TOKEN="x", OTHER="y",
         LD_LIBRARY_PATH="/lib", LANG="C.UTF-8", HOME="/home/me", KIMI_NB_X="z").env
     assert env["A"] == "1" and env["HF_TOKEN"] == "x" and env["LANG"] == "C.UTF-8"
-    assert env["HOME"] == "/root" and env["KIMI_NB_X"] == "z"
+    assert env["HOME"] == "/home/me" and env["KIMI_NB_X"] == "z"
     assert env["PATH"] == f"{h200.root / 'bin'}:/opt/bin"
     assert env[PUBLISHED] == "127.0.0.1:9000:8000"
     assert env[DEVICES] == "2"
