@@ -36,10 +36,10 @@ from kimi_nb.rehearsal.loopback import Block, RehearsalError
 from kimi_nb.rehearsal.stage import WORK, Stage
 from kimi_nb.rehearsal.world import MARK, rebound
 
-# Stand-ins take seconds where engines take many minutes.
 Make = Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]
 _BASE_MB, _ENGINE_MB = 150, 18  # of all stand-ins together, measured
 _MOST = 12  # further causes that are shown
+# Stand-ins take seconds where engines take many minutes.
 LIMITS = Limits(ready=60.0, progress=3.5, answer=3.0, door=20.0)
 
 

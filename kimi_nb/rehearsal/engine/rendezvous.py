@@ -61,17 +61,9 @@ class Group:
         if self._leader is not None:
             _send(self._leader, {"started": True})
         elif self._members and not self._mine.alone:
-            waiting = asyncio.ensure_future(self._all_started.wait())
-            while not waiting.done():
-                await asyncio.wait({waiting, self.lost}, timeout=REPORT,
-                                   return_when=asyncio.FIRST_COMPLETED)
-                if self.lost.done():
-                    waiting.cancel()
-                    raise self._closed()
-                if not waiting.done():
-                    left = len(self._members) - len(self._started)
-                    self._log.info("utils.py:1169", f"Waiting for 0 local, {left} remote core "
-                                   "engine proc(s) to start.")
+            await self._all(self._all_started, lambda: self._log.info(
+                "utils.py:1169", f"Waiting for 0 local, {len(self._members) - len(self._started)} "
+                "remote core engine proc(s) to start."))
 
     async def ask(self, number: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have the process that holds a number of the group (a rank, or a node of one tensor
@@ -116,20 +108,29 @@ class Group:
                              f"-{error.errno}, name: EADDRINUSE, message: {error.strerror} "
                              f"({address}:{port})", self._mine.rank) from None
         self._check(here)
-        complete = asyncio.ensure_future(self._complete.wait())
-        while not complete.done():
-            await asyncio.wait({complete, self.lost}, timeout=REPORT,
-                               return_when=asyncio.FIRST_COMPLETED)
-            if self.lost.done():
-                complete.cancel()
-                raise self._closed()
-            if not complete.done():
-                missing = sorted(set(range(self._mine.size)) - here)
-                self._log.info("utils.py:1164", "Waiting for 0 local, "
-                               f"{len(missing)} remote core engine proc(s) to connect. "
-                               f"{self._what()}s not here: {_some(missing)}")
+
+        def say() -> None:
+            missing = sorted(set(range(self._mine.size)) - here)
+            self._log.info("utils.py:1164", f"Waiting for 0 local, {len(missing)} remote core "
+                           f"engine proc(s) to connect. {self._what()}s not here: "
+                           f"{_some(missing)}")
+
+        await self._all(self._complete, say)
         for writer in self._members.values():
             _send(writer, {"go": True})
+
+    async def _all(self, event: asyncio.Event, say: Callable[[], None]) -> None:
+        """Wait for an event, saying now and then what it waits for. Raises StartError where a
+        process of the group is lost."""
+        waiting = asyncio.ensure_future(event.wait())
+        while not waiting.done():
+            await asyncio.wait({waiting, self.lost}, timeout=REPORT,
+                               return_when=asyncio.FIRST_COMPLETED)
+            if self.lost.done():
+                waiting.cancel()
+                raise self._closed()
+            if not waiting.done():
+                say()
 
     def _closed(self) -> StartError:
         return StartError("RuntimeError", "[Gloo] the connection was closed by peer "

@@ -17,6 +17,7 @@ from kimi_nb.rehearsal.engine.settings import Settings, Transfer
 
 BLOCK = 128  # tokens of one block, as Ascend has it
 BYTES = 256  # what stands for one block of one tensor parallel rank
+_MOST = 4096  # prompts that are kept; the oldest goes first
 PATIENCE = 2.0  # seconds for a connection; the real ones take minutes
 
 
@@ -56,6 +57,8 @@ class Store:
         """Hold a prompt's cache; the kv_transfer_params that tell decode where it is."""
         blocks = -(-tokens // BLOCK)
         self._kept[request] = {"digest": digest, "blocks": blocks}
+        if len(self._kept) > _MOST:
+            del self._kept[next(iter(self._kept))]
         mine, first = self._settings, self._transfer.ports.start
         step = len(self._transfer.ports) // mine.ranks
         return {"do_remote_prefill": True, "do_remote_decode": False,
