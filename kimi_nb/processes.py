@@ -36,7 +36,6 @@ class Programs:
         self._log = log
         self._changed = threading.Condition()
         self._ended: dict[str, int] = {}
-        self._pids: dict[str, int] = {}
         self._answers: list[Mapping[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -55,10 +54,6 @@ class Programs:
             raise self._gone("")
         with self._changed:
             return dict(self._ended)
-
-    def pid(self, name: str) -> int | None:
-        """The process id of a program; None where it was not started."""
-        return self._pids.get(name)
 
     def wait(self, name: str, seconds: float) -> int | None:
         """The exit code of a program; None when it still runs after ``seconds``."""
@@ -138,9 +133,7 @@ class Programs:
         for line in self._process.stdout:
             event = json.loads(line)
             with self._changed:
-                if event["event"] == "started":
-                    self._pids[event["name"]] = event["pid"]
-                elif event["event"] == "ended":
+                if event["event"] == "ended":
                     self._ended[event["name"]] = event["code"]
                     if event.get("error"):
                         os.write(2, f"{event['name']}: {event['error']}\n".encode())

@@ -109,7 +109,6 @@ class _Supervisor:
             self._tell(event="ended", name=order["name"], code=127, error=str(error))
             return
         self.children[process.pid] = (order["name"], process)
-        self._tell(event="started", name=order["name"], pid=process.pid)
 
     def _collect(self) -> None:
         """Reap what has ended, orphans too; tell of the ones that were asked for."""

@@ -111,15 +111,6 @@ def _name(asked: str) -> str:
     return asked.strip().partition("@")[0].replace(" ", "-").replace("_", "-")
 
 
-def applies(name: str, plan: Plan, world: World, files: Mapping[str, str]) -> bool:
-    """Whether a plan can have a fault."""
-    try:
-        apply(name, plan, world, files)
-    except PlanError:
-        return False
-    return True
-
-
 # Changes of the world -------------------------------------------------------------------
 
 

@@ -53,7 +53,7 @@ class World:
     nodes: Mapping[str, str]
     images: tuple[str, ...]
     weights: tuple[str, ...]
-    layers: int = 61
+    layers: int
     seconds_to_load: float = 0.0
     seconds_per_token: float = 0.0
     faults: tuple[Fault, ...] = field(default=())
@@ -71,6 +71,7 @@ class World:
                    visible=hardware.devices.visible,
                    context_length=request.model.context_length,
                    heads=int(request.model.architecture["heads"]),
+                   layers=int(request.model.architecture["layers"]),
                    nodes={engine.node: engine.address for engine in plan.engines},
                    images=tuple(dict.fromkeys([plan.image, *(box.image
                                                              for box in plan.containers)])),

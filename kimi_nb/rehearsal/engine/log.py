@@ -24,10 +24,6 @@ class Log:
         """A line of level INFO; ``where`` is the source it comes from in vLLM, file.py:line."""
         self._write("INFO", where, text)
 
-    def warning(self, where: str, text: str) -> None:
-        """A line of level WARNING."""
-        self._write("WARNING", where, text)
-
     def error(self, where: str, text: str) -> None:
         """Lines of level ERROR, one for each line of the text."""
         for line in text.splitlines():
