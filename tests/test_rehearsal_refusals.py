@@ -24,7 +24,8 @@ BASE = ["/models/tiny", "--max-model-len", "512", "--dtype", "bfloat16", "--enfo
 VLLM = catalog.engine("vllm", "0.20.2")
 TINY = World(plan="tiny", engine="vllm", engine_version="0.20.2", vendor="cpu", accelerator="CPU",
              devices=16, memory_gb=80, visible="CUDA_VISIBLE_DEVICES", context_length=4096,
-             heads=4, layers=2, nodes={"n0": "127.0.0.1"}, images=(), weights=("/models/tiny", "draft"))
+             heads=4, layers=2, nodes={"n0": "127.0.0.1"}, images=(),
+             weights=("/models/tiny", "draft"))
 # Recorded cases that say something else here, and why.
 FILES = "needs the files of the model or of the draft: another module says whether they are there"
 ELSEWHERE = {
