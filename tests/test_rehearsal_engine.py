@@ -13,13 +13,14 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import requests
 
 from kimi_nb import build
 from kimi_nb.rehearsal import rehearse
-from kimi_nb.rehearsal.engine import answers, steps
+from kimi_nb.rehearsal.engine import answers, log, rendezvous, steps
 from kimi_nb.rehearsal.engine.engine import groups as groups_of
 from kimi_nb.rehearsal.world import FOLDER, MARK, NODE
 
@@ -323,3 +324,36 @@ def test_a_key_is_asked_for(tmp_path, site_file):
         assert requests.get(f"{found.url}/v1/models", timeout=5).json() == {
             "error": "Unauthorized"}
         assert requests.get(f"{found.url}/health", timeout=5).status_code == 200
+
+
+# Where ranks meet -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change, wanted", [
+    ({"place": 1}, "rank 1 is in the group already"),
+    ({"place": 3}, r"data_parallel_rank \(3\) must be in the range \[0, 3\)"),
+    ({"place": 2, "shared": {"--max-num-seqs": 9}},
+     "--max-num-seqs 9, rank 0 has --max-num-seqs 8"),
+    ({"place": 2, "tp": 2}, "here dp 3 tp 2, rank 0 has dp 3 tp 1"),
+])
+def test_who_does_not_belong_is_refused_where_ranks_meet(change, wanted):
+    async def play() -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.3", 0))
+            meets = probe.getsockname()
+
+        def group(place: int, **other) -> rendezvous.Group:
+            mine = {"place": place, "count": 1, "size": 3, "tp": 1, "rank": place, "spans": False,
+                    "node": f"n{place}", "meets": meets, "alone": True,
+                    "here": range(place, place + 1), "shared": {"--max-num-seqs": 8}, **other}
+            return rendezvous.Group(SimpleNamespace(**mine), log.Log())
+
+        first = asyncio.ensure_future(group(0).join())
+        second = asyncio.ensure_future(group(1).join())
+        await asyncio.sleep(0.2)
+        with pytest.raises(log.StartError, match=wanted):
+            await asyncio.wait_for(group(**change).join(), 5)
+        assert not first.done() and not second.done(), "the others go on waiting"
+        await asyncio.wait_for(asyncio.gather(first, second, group(2).join()), 5)
+
+    asyncio.run(play())
