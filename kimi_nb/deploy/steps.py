@@ -1,0 +1,108 @@
+"""The steps of a deployment, whatever carries them out.
+
+    for step in target.steps:
+        outcome = step.run()          # creates what is missing, reuses what is there
+
+A `Target` is a site with a plan on it: nodes (`nodes.Nodes`) or a SLURM cluster
+(`slurm.Cluster`). Each step can be run again: a second run changes nothing and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from kimi_nb.diagnosis import Diagnosis
+from kimi_nb.errors import KimiError
+from kimi_nb.plan import Plan
+from kimi_nb.readiness import Logs
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that a step changed, or would change, on a node."""
+
+    node: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a step: what it changed (nothing: all was there), what a person should know,
+    exit codes by node, and facts worth keeping (job numbers, host names)."""
+
+    changes: tuple[Change, ...] = ()
+    warnings: tuple[Change, ...] = ()
+    codes: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+class StepFailed(KimiError):
+    """A step that could not be done, on one node or more; the others were done."""
+
+    def __init__(self, step: str, failed: Sequence[Diagnosis], outcome: Outcome | None = None
+                 ) -> None:
+        self.step, self.failed, self.outcome = step, tuple(failed), outcome or Outcome()
+        super().__init__("\n".join(f"{step}: {one}" for one in failed))
+
+
+@dataclass(frozen=True)
+class Step:
+    """``name`` stands in the evidence, ``title`` says what it does. ``always``: it is run again
+    also by a deployment that goes on where the last one failed."""
+
+    name: str
+    title: str
+    run: Callable[[], Outcome]
+    always: bool = False
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """What is known of one engine: ``state`` is "ready" (it gave a completion), "starting",
+    "ended" or "not started"; ``error`` the last line of its log that tells of one."""
+
+    engine: str
+    node: str
+    rank: int
+    port: int | None
+    state: str
+    error: str = ""
+
+
+class Target(Protocol):
+    """A site with a plan on it."""
+
+    plan: Plan
+    logs: Logs
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """From reaching the site to started engines, in order."""
+
+    def preview(self) -> Sequence[Change]:
+        """What the steps would change; changes nothing."""
+
+    def ended(self) -> Mapping[str, int]:
+        """Exit codes of what has ended, as `readiness.Watch` takes them: "NODE engines"."""
+
+    def serving(self) -> Plan:
+        """The plan with the addresses at which it really serves."""
+
+    def open_door(self) -> Outcome:
+        """Start the front door, where the plan has one; every engine is ready."""
+
+    def status(self) -> Sequence[EngineState]:
+        """Every engine of the plan, as it is now."""
+
+    def down(self) -> Outcome:
+        """Stop and clean up whatever is there, also after half a start."""
+
+    def close(self) -> None:
+        """Let go of the site; what runs there goes on."""
+
+    @property
+    def log_folder(self) -> Path:
+        """Where `logs` keeps what it has read."""
