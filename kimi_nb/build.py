@@ -56,7 +56,8 @@ def request(model: str, hardware: str, layout: str | None = None, *, scenario: s
     recipe = recipes.find(served, chip, layout, variant, cluster.transport if cluster else "")
     cluster = cluster or example_site(chip, recipe)
     _check_site(cluster, chip, recipe)
-    changes = overrides.parse(list(pairs), tuple(recipe.roles))
+    given = tuple(pairs)
+    changes = overrides.parse(given, tuple(recipe.roles))
     if recipe.router is None and (changes.router or changes.router_port):
         raise ParameterError(f"--set router: layout {recipe.layout} has no router.")
     return Request(
@@ -64,7 +65,7 @@ def request(model: str, hardware: str, layout: str | None = None, *, scenario: s
         scenario=recipes.scenario(recipe, scenario),
         engine=catalog.engine(chip.engine, engine_version or recipe.engine_version),
         overrides=changes,
-        chosen=tuple(dict.fromkeys(chosen)), dropped=tuple(dict.fromkeys(dropped)))
+        chosen=tuple(dict.fromkeys(chosen)), dropped=tuple(dict.fromkeys(dropped)), pairs=given)
 
 
 def example_site(hardware: schema.Hardware, recipe: schema.Recipe | None = None) -> schema.Site:

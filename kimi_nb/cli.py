@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kimi_nb import __version__
+from kimi_nb import __version__, cli_deploy
 from kimi_nb.errors import KimiError, ParameterError
 from kimi_nb.show import visible
 
@@ -101,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
                           help="where logs and results go (default: runs/<model>-<hw>)")
     rehearse.add_argument("--json", action="store_true", help="one JSON document on stdout")
     rehearse.set_defaults(call=_rehearse)
+
+    cli_deploy.add(commands, _target, _choices)
 
     run = commands.add_parser("run", help="execute the notebooks that apply", allow_abbrev=False)
     _target(run)
@@ -290,7 +292,7 @@ def _rehearse(args: argparse.Namespace) -> int:
     from kimi_nb.session import runs_folder
 
     begun = time.monotonic()
-    _end_like_ctrl_c()
+    end_like_ctrl_c()
     make = None
     if args.as_documented:
         from kimi_nb.rehearsal import documented
@@ -326,7 +328,7 @@ def _only_documented(args: argparse.Namespace) -> None:
                              "has published.")
 
 
-def _end_like_ctrl_c() -> None:
+def end_like_ctrl_c() -> None:
     """A scheduler's SIGTERM, and a closed terminal, end a run as Ctrl-C does: what was started is
     stopped, evidence closed."""
     import signal
@@ -340,7 +342,7 @@ def _end_like_ctrl_c() -> None:
 def _run(args: argparse.Namespace) -> int:
     from kimi_nb import runbook
 
-    _end_like_ctrl_c()
+    end_like_ctrl_c()
     outcome = runbook.run(args.model, args.hw, only=args.only, jobs=args.jobs,
                           site=args.site, run_dir=args.run_dir)
     print(outcome)

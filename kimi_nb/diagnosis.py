@@ -266,10 +266,15 @@ def _intruder(plan: Plan, match: _Match, rank: int | None) -> int | None:
     return rank
 
 
+def error_line(line: str) -> bool:
+    """Whether a line of a log tells of an error."""
+    return bool(_ERROR.search(line))
+
+
 def _unknown(logs: Sequence[Log], plan: Plan, when: str) -> Diagnosis | None:
     """The first error line of the first rank that has one, for what no signature knows."""
     for log in sorted(logs, key=lambda log: (log.rank is None, log.rank or 0)):
-        shown = [line for line in log.lines if _ERROR.search(line)]
+        shown = list(filter(error_line, log.lines))
         # The exception says more than the head of its traceback.
         line = next(filter(_EXCEPTION.search, shown), shown[0] if shown else "")
         if line:

@@ -19,8 +19,8 @@ from kimi_nb.settings import EMPTY, Layered, Value, lay
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that a plan is made from, already loaded. ``chosen`` and ``dropped`` are the
-    person's --with and --without."""
+    """Everything that a plan is made from, already loaded. ``chosen``, ``dropped`` and
+    ``pairs`` are the person's --with, --without and --set."""
 
     model: schema.Model
     hardware: schema.Hardware
@@ -31,6 +31,7 @@ class Request:
     overrides: Overrides
     chosen: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
 
     @property
     def weights(self) -> schema.Weights:

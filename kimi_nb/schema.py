@@ -345,12 +345,16 @@ class Node(Table):
 
 
 class Ssh(Table):
-    """How the nodes are reached; the key is a file's path, never its content."""
+    """How the nodes are reached; the key is a file's path, never its content. ``host_keys``:
+    only those that are known already, or new ones as well (a changed one never). Without a key
+    file the agent and the keys of ~/.ssh are tried."""
 
     user: Name = "root"
     port: Port = 22
     key_file: Path | None = None
     jump_host: Address | None = None
+    host_keys: Literal["known", "accept-new"] = "known"
+    known_hosts: Path | None = None
 
 
 class Slurm(Table):

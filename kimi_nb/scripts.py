@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping
 
-from kimi_nb import clients, jobs, params, shell
+from kimi_nb import clients, inventory, jobs, node_files, params, shell
 from kimi_nb.plan import Container, Engine, Launch, Plan
 
 # What launch_online_dp.py hands to the template, by the flag whose value it is.
@@ -35,9 +35,15 @@ def files(plan: Plan) -> dict[str, str]:
     by_node: dict[str, list[Engine]] = {}
     for engine in plan.engines:
         by_node.setdefault(engine.node, []).append(engine)
+    checkpoints = node_files.checkpoints(plan)
     for node, engines in by_node.items():
         mine = _node_files(plan, engines, containers.get(node), launches.get(node))
+        if not plan.jobs:
+            mine["node.env"] = node_files.environment(plan, engines, containers.get(node),
+                                                      checkpoints)
+            mine |= node_files.static()
         out |= {f"{node}/{name}": text for name, text in mine.items()}
+    out |= inventory.files(plan)
     out |= {f"jobs/{job.file}": jobs.script(job, plan.modules) for job in plan.jobs}
     out |= {f"install/{name}.sh": _install(plan, name) for name in plan.installs}
     out |= _clients(plan)

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+import socks
 
 from kimi_nb.plan import Engine, Plan
 
@@ -30,6 +31,15 @@ TOOL_QUESTION = "What is the weather in Beijing? Use get_weather."
 _TAGS = re.compile(r"</?think>")
 _TOOL_TAGS = re.compile(r"<\|tool_calls?_")
 _local = threading.local()
+# The port of this machine at which a SOCKS5 proxy leads to the nodes; None: they are reached
+# directly. One deployment is looked at by a process at a time.
+_way: int | None = None
+
+
+def go_through(port: int | None) -> None:
+    """Reach the nodes through a SOCKS5 proxy at 127.0.0.1 (`ssh -D`), or directly."""
+    global _way
+    _way = port
 
 
 @dataclass(frozen=True)
@@ -126,7 +136,12 @@ def listens(url: str, seconds: float) -> bool:
     """Whether anybody takes connections there; much cheaper to ask than GET /health."""
     parts = urlsplit(url)
     try:
-        socket.create_connection((parts.hostname, parts.port), seconds).close()
+        if _way is None:
+            socket.create_connection((parts.hostname, parts.port), seconds).close()
+        else:
+            socks.create_connection((parts.hostname, parts.port), seconds,
+                                    proxy_type=socks.SOCKS5, proxy_addr="127.0.0.1",
+                                    proxy_port=_way).close()
     except OSError:
         return False
     return True
@@ -190,6 +205,7 @@ def _send(method: str, url: str, seconds: float, **more: Any) -> Reply:
     if session is None:
         session = _local.session = requests.Session()
         session.trust_env = False  # a proxy of the environment is not on the way to a node
+    session.proxies = {} if _way is None else {"http": f"socks5h://127.0.0.1:{_way}"}
     begun = time.monotonic()
     try:
         answer = session.request(method, url, timeout=(seconds, seconds), **more)

@@ -9,7 +9,7 @@ A `Target` is a site with a plan on it: nodes (`nodes.Nodes`) or a SLURM cluster
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -99,6 +99,12 @@ class Target(Protocol):
 
     def down(self) -> Outcome:
         """Stop and clean up whatever is there, also after half a start."""
+
+    def memory_mb(self) -> float:
+        """Of the service's processes; 0 where that cannot be seen."""
+
+    def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:
+        """(who says it, line) of every log from its begin, and on until ``stop``."""
 
     def close(self) -> None:
         """Let go of the site; what runs there goes on."""

@@ -27,11 +27,11 @@ import psutil
 from kimi_nb import diagnosis, scripts, show
 from kimi_nb.diagnosis import Diagnosis
 from kimi_nb.errors import KimiError, ParameterError, WriteError
+from kimi_nb.log_files import Logs
 from kimi_nb.plan import Plan
 from kimi_nb.processes import Programs
 from kimi_nb.readiness import Found, Limits, Watch
 from kimi_nb.rehearsal import faults, loopback
-from kimi_nb.rehearsal.logs import Logs
 from kimi_nb.rehearsal.loopback import Block, RehearsalError
 from kimi_nb.rehearsal.stage import WORK, Stage
 from kimi_nb.rehearsal.world import MARK, rebound

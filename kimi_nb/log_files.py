@@ -1,4 +1,4 @@
-"""The logs of a rehearsal as they grow."""
+"""The logs of a deployment as they grow, on this machine's disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _WAITING = "Waiting for "  # said again and again: no progress
 
 
 class Logs:
-    """Every log file below a rehearsal's folder, read where the last look ended."""
+    """Every log file below a folder, read where the last look ended: logs/PROGRAM.log,
+    logs/NODE/PROGRAM.log, and rank_N.log of a node there or in its bundle."""
 
     def __init__(self, plan: Plan, root: Path) -> None:
         self._root = root
@@ -54,9 +55,11 @@ class Logs:
         return out
 
     def _where(self, path: Path) -> tuple[str | None, int | None]:
-        if path.name.startswith("rank_"):
-            return path.parent.parent.name, int(path.stem.removeprefix("rank_"))
-        return path.parent.name if path.parent.name in self._nodes else None, None
+        node = path.parent.name
+        if node == "logs":  # a bundle's: NODE/logs/rank_N.log
+            node = path.parent.parent.name
+        rank = path.stem.removeprefix("rank_")
+        return (node if node in self._nodes else None), int(rank) if rank.isdecimal() else None
 
     def last(self, node: str, rank: int) -> tuple[str, str]:
         """(file, last line) of a rank, or of its node where it has no log of its own."""

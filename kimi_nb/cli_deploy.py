@@ -1,0 +1,141 @@
+"""The commands of ``kimi-nb`` that touch a site: up, status, logs, down."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+from kimi_nb.show import visible
+
+
+def add(commands: Any, target: Any, choices: Any) -> None:
+    """Add the commands to a parser's; ``target`` and ``choices`` add the words of a plan."""
+    up = commands.add_parser("up", help="run the scripts on the site: shows what changes, "
+                             "acts, waits for completions", allow_abbrev=False)
+    target(up)
+    choices(up)
+    up.add_argument("--confirm", default="", metavar="SITE",
+                    help="the site's name: without it nothing is changed")
+    up.add_argument("--dry-run", action="store_true", help="look and say what would change")
+    up.add_argument("--resume", action="store_true",
+                    help="go on at the step at which the last call failed")
+    up.add_argument("--checksums", action="store_true",
+                    help="read every byte of the weights where checksums are known")
+    up.add_argument("--run-dir", default="", metavar="DIR",
+                    help="where results go (default: runs/<model>-<hw>)")
+    up.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    up.set_defaults(call=_up)
+    for name, help_, call in (
+            ("status", "every engine of a deployment: node, rank, port, state, last error",
+             _status),
+            ("logs", "the logs of all ranks, each line with its rank", _logs),
+            ("down", "stop a deployment and clean up", _down)):
+        parser = commands.add_parser(name, help=help_, allow_abbrev=False)
+        parser.add_argument("run", nargs="?", default="", metavar="RUN",
+                            help="a run's folder (default: the deployment that is not down)")
+        if name == "logs":
+            parser.add_argument("--no-follow", action="store_true",
+                                help="what there is, and no more")
+        else:
+            parser.add_argument("--json", action="store_true",
+                                help="one JSON document on stdout")
+        parser.set_defaults(call=call)
+
+
+def _up(args: argparse.Namespace) -> int:
+    from kimi_nb import build, params
+    from kimi_nb.cli import end_like_ctrl_c
+    from kimi_nb.deploy import deploy
+    from kimi_nb.deploy.steps import StepFailed
+    from kimi_nb.session import runs_folder
+
+    begun = time.monotonic()
+    end_like_ctrl_c()
+    plan = build.plan(args.model, args.hw, args.layout, scenario=args.scenario,
+                      variant=args.variant, site=args.site, chosen=args.chosen,
+                      dropped=args.dropped, pairs=args.pairs, engine_version=args.engine_version)
+    plan.check()
+    folder = (params.user_path(args.run_dir, "--run-dir") if args.run_dir
+              else runs_folder() / f"{plan.model}-{plan.hardware}").absolute() / plan.name
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - begun:5.1f} s  {visible(text)}", file=sys.stderr, flush=True)
+
+    if args.dry_run or args.confirm != plan.site:
+        try:
+            changes = deploy.preview(plan, folder, checksums=args.checksums)
+        except StepFailed as error:
+            print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
+            return 1
+        if args.json:
+            print(json.dumps({"changes": [vars(one) for one in changes]}, indent=2))
+        else:
+            for one in changes:
+                print(f"{one.node}: {visible(one.what)}")
+            print(f"{len(changes)} changes" if changes else "no change")
+        if args.dry_run:
+            return 0
+    made = deploy.up(plan, folder, confirm=args.confirm, resume=args.resume,
+                     checksums=args.checksums, say=say).result
+    if args.json:
+        print(json.dumps(made.as_dict(), indent=2, ensure_ascii=False, default=str))
+    else:
+        print(visible(str(made)))
+        if made.ok:
+            print(f"It is up: {made.url}. kimi-nb status, logs, down look at it and end it.")
+        else:
+            print("What was started is left as it is: kimi-nb logs shows it, kimi-nb up --resume "
+                  "goes on, kimi-nb down cleans up.")
+    return 0 if made.ok else 1
+
+
+def _journal(args: argparse.Namespace) -> Any:
+    from kimi_nb.deploy import journal
+    from kimi_nb.session import runs_folder
+
+    return journal.find(args.run, runs_folder())
+
+
+def _status(args: argparse.Namespace) -> int:
+    from kimi_nb.deploy import deploy
+
+    states, table = deploy.status(_journal(args))
+    if args.json:
+        print(json.dumps([vars(one) for one in states], indent=2))
+    else:
+        print(visible(str(table)))
+    return 0 if all(one.state == "ready" for one in states) else 1
+
+
+def _logs(args: argparse.Namespace) -> int:
+    from kimi_nb.deploy import deploy
+
+    journal = _journal(args)
+    with deploy.target(journal.kept_plan(), journal) as site:
+        ended = journal.state == "down" or args.no_follow
+        for who, line in site.follow(lambda: ended):
+            print(f"{visible(who)} | {visible(line)}", flush=True)
+    return 0
+
+
+def _down(args: argparse.Namespace) -> int:
+    from kimi_nb.deploy import deploy
+    from kimi_nb.deploy.steps import StepFailed
+
+    journal = _journal(args)
+    try:
+        outcome = deploy.down(journal)
+    except StepFailed as error:
+        print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps({"changes": [vars(one) for one in outcome.changes]}, indent=2))
+    else:
+        for one in outcome.changes:
+            print(f"{one.node}: {visible(one.what)}")
+        print(f"{journal.plan} on {journal.site} is down"
+              + ("." if outcome.changes else ": no change."))
+    return 0

@@ -1,0 +1,391 @@
+#!/bin/bash
+# What can be done on this node; node.env beside it says which one it is.
+#
+#   ./node.sh VERB...     look claim prepare engine weights push start open state tails stop release
+#
+# Each verb creates what is missing and reuses what is there, so that a second run changes nothing.
+# DRY=1 says what it would change. One line on stdout for each thing that was looked at:
+#   kind <tab> thing <tab> text      kinds: same, change (with DRY), changed, warn, fail, fact
+set -uo pipefail
+if [ -z "${NODE:-}" ]; then . "$(dirname "$0")/node.env"; fi
+RUN=${RUN:-by-hand-$(id -un)} HOLDER=${HOLDER:-$(id -un)@$(hostname)} DRY=${DRY:-} FILES=${FILES:-by-hand}
+failed=0
+
+say() {
+    local text=${3//$'\n'/ | }
+    printf '%s\t%s\t%s\n' "$1" "$2" "${text//$'\t'/ }"
+    if [ "$1" = fail ]; then failed=1; fi
+}
+
+# do_it THING TEXT COMMAND...: runs it unless DRY, and says what came of it.
+do_it() {
+    local thing=$1 text=$2 out
+    shift 2
+    if [ -n "$DRY" ]; then say change "$thing" "$text"; return 0; fi
+    if out=$("$@" 2>&1); then say changed "$thing" "$text"; return 0; fi
+    say fail "$thing" "$text: ${out:-exit code $?}"
+    return 1
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+look() {
+    local free
+    # The nearest folder that is there: WORK itself may be made later.
+    local at=$WORK
+    until [ -d "$at" ]; do at=$(dirname "$at"); done
+    free=$(df -PB1 "$at" | awk 'NR == 2 {print $4}')
+    say fact host "$(hostname), $(uname -m), $(id -un)"
+    say fact free "$free"
+    if [ "$free" -lt "$NEEDED_BYTES" ]; then
+        say fail disk "$at: No space left on device ($free bytes are free)"
+    fi
+}
+
+# Who has the node: a file that is made whole and at once (link), or not at all.
+claim() {
+    local new=$WORK/.claim.$$ out
+    if [ "$(head -n 1 "$WORK/claim" 2>/dev/null)" = "$RUN" ]; then say same claim "held by this run"; return; fi
+    if [ -e "$WORK/claim" ]; then held; return; fi
+    if [ -n "$DRY" ]; then say change claim "take the node"; return; fi
+    if ! out=$( { mkdir -p "$WORK" && printf '%s\n' "$RUN" "$HOLDER" > "$new"; } 2>&1); then
+        rm -f "$new"
+        say fail claim "$out"
+    elif ln "$new" "$WORK/claim" 2>/dev/null; then
+        say changed claim "taken"
+    elif [ "$(head -n 1 "$WORK/claim")" = "$RUN" ]; then
+        say same claim "held by this run"  # another node of this machine
+    else
+        held
+    fi
+    rm -f "$new"
+}
+
+held() {
+    say fail claim "held by $(paste -sd ' ' "$WORK/claim")"
+}
+
+release() {
+    if [ ! -e "$WORK/claim" ]; then say same claim "free"; return; fi
+    if [ "$(head -n 1 "$WORK/claim")" != "$RUN" ]; then
+        # After a start that another run's claim has stopped there is nothing of ours here.
+        say warn claim "left alone: held by $(paste -sd ' ' "$WORK/claim")"
+        return
+    fi
+    do_it claim "given back" rm -f "$WORK/claim"
+}
+
+# Ours, and not that of another run: what changes the node asks for it.
+mine() {
+    if [ -n "$DRY" ] || [ "$(head -n 1 "$WORK/claim" 2>/dev/null)" = "$RUN" ]; then return 0; fi
+    say fail claim "not held by this run: $(paste -sd ' ' "$WORK/claim" 2>/dev/null || true)"
+    return 1
+}
+
+prepare() {
+    local setting name want have file files out
+    for setting in "${SYSCTL[@]}"; do
+        name=${setting%%=*} want=${setting#*=}
+        if ! have=$(cat "/proc/sys/${name//.//}" 2>/dev/null); then
+            say warn "$name" "this kernel does not have it"
+        elif [ "$have" = "$want" ]; then
+            say same "$name" "$want"
+        else
+            do_it "$name" "$have -> $want" as_root sysctl -qw "$name=$want"
+        fi
+    done
+    if [ -n "$GOVERNOR" ]; then
+        files=$(compgen -G '/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor')
+        if [ -z "$files" ]; then
+            say same governor "no CPU frequency control here"
+        elif have=$(cat $files | sort -u | paste -sd ' ') && [ "$have" = "$GOVERNOR" ]; then
+            say same governor "$GOVERNOR"
+        else
+            do_it governor "$have -> $GOVERNOR" as_root bash -c 'echo "$1" | tee $2 > /dev/null' _ "$GOVERNOR" "$files"
+        fi
+    fi
+    if [ -n "$JEMALLOC" ]; then
+        if [ -e "$JEMALLOC" ]; then
+            say same jemalloc "$JEMALLOC"
+        elif command -v apt-get > /dev/null && [ -z "$DRY" ] && out=$(as_root apt-get install -y libjemalloc2 2>&1) \
+                && [ -e "$JEMALLOC" ]; then
+            say changed jemalloc "libjemalloc2 installed"
+        elif [ -n "$DRY" ]; then
+            say change jemalloc "install libjemalloc2"
+        else
+            say warn jemalloc "$JEMALLOC is missing, and could not be installed: the engine runs without it, a little slower"
+        fi
+    fi
+    for file in "${HOST_FILES[@]}"; do
+        if [ -e "$file" ]; then
+            say same "$file" "is there"
+        elif [ "$file" = /etc/hccn.conf ]; then
+            say fail "$file" "is missing: it holds the addresses of the NPUs"
+        else
+            say warn "$file" "is missing: docker makes an empty folder in its place"
+        fi
+    done
+}
+
+engine() {
+    local out found
+    if [ -z "$IMAGE" ]; then
+        if [ -n "$ENGINE" ]; then PATH=$ENGINE/bin:$PATH; fi
+        if found=$(command -v vllm); then say same engine "$found"; else say fail engine "vllm is not on PATH"; fi
+        return
+    fi
+    if ! command -v docker > /dev/null; then say fail docker "docker is not installed"; return; fi
+    if docker image inspect "$IMAGE" > /dev/null 2>&1; then say same image "$IMAGE"; return; fi
+    if ! out=$(docker info 2>&1 > /dev/null); then say fail docker "docker does not answer: $(tail -n 1 <<< "$out")"; return; fi
+    if [ -n "$DRY" ]; then say change image "pull $IMAGE"; return; fi
+    if out=$(docker pull "$IMAGE" 2>&1); then
+        say changed image "pulled $IMAGE"
+    else
+        say fail image "$IMAGE: $(tail -n 1 <<< "$out")"
+    fi
+}
+
+# WEIGHTS: name, folders where it may be (patterns), what is asked of it; with | between,
+# and tabs within.
+weights() {
+    local entry name pattern found at patterns asked folders needed
+    for entry in "${WEIGHTS[@]}"; do
+        IFS='|' read -r name patterns asked <<< "$entry"
+        IFS=$'\t' read -ra folders <<< "$patterns"
+        IFS=$'\t' read -ra needed <<< "$asked"
+        found=
+        for pattern in "${folders[@]}"; do
+            # The last: of several snapshots one has to be taken.
+            if found=$(compgen -G "$pattern" | tail -n 1) && [ -n "$found" ]; then break; fi
+        done
+        if [ -z "$found" ]; then
+            say fail weights "$name is not on this node: looked for ${folders[*]}"
+        elif at=$(check_weights "$found" "${needed[@]}" 2>&1); then
+            say same weights "$name: $at"
+        else
+            say fail weights "$name in $found: $at"
+        fi
+    done
+}
+
+check_weights() {
+    local python=python3
+    if ! command -v python3 > /dev/null; then
+        # The image has one; the folder is seen inside under the same name.
+        python="docker run --rm -i -v $1:$1:ro --entrypoint python3 $IMAGE"
+    fi
+    $python - ${CHECKSUMS:+--checksums} "$@" <<< "${CHECK_WEIGHTS:-$(cat "$(dirname "$0")/check_weights.py")}"
+}
+
+# The processes of this node's run, found by what they inherited; docker's are in its container.
+pids() {
+    local file
+    for file in $(grep -lzsx "KIMI_NB_RUN=$RUN:$NODE" /proc/[0-9]*/environ); do
+        file=${file#/proc/}
+        if [ "${file%/environ}" != $$ ]; then echo "${file%/environ}"; fi
+    done
+}
+
+container() {
+    if [ -z "$CONTAINER" ] || ! command -v docker > /dev/null; then return; fi
+    docker ps -aq --filter "name=^/?$CONTAINER\$" 2> /dev/null
+}
+
+# launch NAME COMMAND...: in the background, apart from this session; its end is kept.
+launch() {
+    local name=$1 waited
+    shift
+    mkdir -p "$FOLDER/run" "$FOLDER/logs"
+    rm -f "$FOLDER/run/$name.code" "$FOLDER/run/$name.pid"
+    KIMI_NB_RUN=$RUN:$NODE setsid bash -c '
+        echo $$ > "$1.pid.new"; mv "$1.pid.new" "$1.pid"; name=$1 log=$2; shift 2
+        "$@" >> "$log" 2>&1
+        echo $? > "$name.code.new"; mv "$name.code.new" "$name.code"' \
+        _ "$FOLDER/run/$name" "$FOLDER/logs/$name.log" "$@" < /dev/null > /dev/null 2>&1 &
+    disown
+    for ((waited = 0; waited < 100; waited++)); do
+        if [ -e "$FOLDER/run/$name.pid" ]; then return; fi
+        sleep 0.02
+    done
+}
+
+runs() {
+    local pid
+    pid=$(cat "$FOLDER/run/$1.pid" 2> /dev/null) && [ ! -e "$FOLDER/run/$1.code" ] \
+        && grep -qzsx "KIMI_NB_RUN=$RUN:$NODE" "/proc/$pid/environ"
+}
+
+start() {
+    local port what busy=0 who
+    if ! mine; then return; fi
+    if runs engines; then
+        if [ "$(cat "$FOLDER/run/files" 2> /dev/null)" = "$FILES" ]; then
+            say same engines "run"
+        else
+            say fail engines "run from scripts that are not these"
+        fi
+        return
+    fi
+    if [ -z "$DRY" ] && [ -n "$(container)" ]; then
+        say fail container "$CONTAINER is there already, and not this run's"
+        return
+    fi
+    while read -r port what; do
+        if [ -n "$port" ] && (exec 3<> "/dev/tcp/$ADDRESS/$port") 2> /dev/null; then
+            who=$(ss -Hltnp "sport = :$port" 2> /dev/null | grep -o 'users:.*' | head -n 1)
+            say fail port "$port, wanted for $what, is in use${who:+ by $who}"
+            busy=1
+        fi
+    done <<< "$PORTS"
+    if [ $busy = 1 ]; then return; fi
+    if [ -n "$DRY" ]; then say change engines "start $(basename "${START[-1]}")"; return; fi
+    keep_logs
+    cd "$FOLDER" || { say fail engines "$FOLDER is missing"; return; }
+    launch engines "${START[@]}"
+    echo "$FILES" > run/files
+    say changed engines "started: $(basename "${START[-1]}")"
+}
+
+# Logs of an earlier start are moved, never overwritten.
+keep_logs() {
+    local old
+    if ! compgen -G "$FOLDER/logs/*.log" > /dev/null; then return; fi
+    old=$FOLDER/logs/before-$(date -u +%Y%m%dT%H%M%S%N)
+    mkdir -p "$old" && mv "$FOLDER"/logs/*.log "$old"
+}
+
+# The front door, where it stands on this node.
+open() {
+    if ! mine; then return; fi
+    if [ ${#DOOR[@]} = 0 ]; then return; fi
+    if runs router; then say same router "runs"; return; fi
+    if [ -n "$DRY" ]; then say change router "start proxy.sh"; return; fi
+    cd "$FOLDER" || { say fail router "$FOLDER is missing"; return; }
+    local inside=()
+    if [ -n "$CONTAINER" ] && [ -n "$(container)" ]; then
+        # The program and what it imports are in the image.
+        inside=(docker exec -e "KIMI_NB_RUN=$RUN:$NODE" ${SECRET_OPTIONS[@]+"${SECRET_OPTIONS[@]}"} "$CONTAINER")
+    fi
+    if [ -n "$UPSTREAM" ] && [ ! -e "$UPSTREAM" ] && ! ${inside[@]+"${inside[@]}"} cp \
+            "/vllm-workspace/vllm-ascend/examples/disaggregated_prefill_v1/$UPSTREAM" "$FOLDER/" 2> run/copy; then
+        say fail router "$UPSTREAM is not in $FOLDER, nor in the image: $(tail -n 1 run/copy)"
+        return
+    fi
+    launch router ${inside[@]+"${inside[@]}"} "${DOOR[@]}"
+    say changed router "started: proxy.sh"
+}
+
+stop() {
+    local all name number waited
+    if [ -e "$WORK/claim" ] && [ "$(head -n 1 "$WORK/claim")" != "$RUN" ]; then
+        say warn claim "left alone: held by $(paste -sd ' ' "$WORK/claim")"
+        return
+    fi
+    name=
+    if [ -e "$FOLDER/run/files" ]; then name=$(container); fi
+    all=$(pids)
+    if [ -z "$all$name" ]; then
+        say same engines "nothing runs"
+        rm -rf "$FOLDER/run"
+        return
+    fi
+    if [ -n "$DRY" ]; then say change engines "stop $(wc -w <<< "$all") processes"; return; fi
+    if [ -n "$name" ]; then docker stop -t 20 "$CONTAINER" > /dev/null 2>&1; fi
+    for number in TERM KILL; do
+        for ((waited = 0; waited < ${STOP_SECONDS:-20} * 10; waited++)); do
+            all=$(pids)
+            if [ -z "$all" ]; then break 2; fi
+            # Once: an engine that is asked again while it ends may skip its own tidying up.
+            if [ $waited = 0 ] || [ $number = KILL ]; then kill -$number $all 2> /dev/null; fi
+            sleep 0.1
+        done
+    done
+    if [ -n "$(container)" ]; then docker rm -f "$CONTAINER" > /dev/null 2>&1; fi
+    all=$(pids)
+    if [ -n "$all$(container)" ]; then
+        say fail engines "still there: processes $all, container $(container)"
+        return
+    fi
+    rm -rf "$FOLDER/run"
+    say changed engines "stopped"
+}
+
+# What runs, and how it ended: fact lines.
+state() {
+    local name code
+    if [ -e "$WORK/claim" ]; then say fact claim "$(paste -sd ' ' "$WORK/claim")"; fi
+    for name in engines router; do
+        if runs "$name"; then
+            say fact "$name" runs
+        elif [ -e "$FOLDER/run/$name.code" ]; then
+            say fact "$name" "ended $(cat "$FOLDER/run/$name.code")"
+        elif [ -e "$FOLDER/run/$name.pid" ]; then
+            say fact "$name" "ended 137"  # with what watched it: the whole node was cleared
+        fi
+    done
+    say fact memory "$(memory)"
+}
+
+# KB of the run's processes, shared pages counted once; a container's are not among them.
+memory() {
+    local pid
+    for pid in $(pids); do cat "/proc/$pid/smaps_rollup" 2> /dev/null; done \
+        | awk '$1 == "Pss:" {sum += $2} END {print sum + 0}'
+}
+
+# The logs from where they were read last: SEEN is "name bytes" a line.
+tails() {
+    local file name size seen more
+    for file in "$FOLDER"/logs/*.log; do
+        if [ ! -e "$file" ]; then continue; fi
+        name=${file##*/}
+        size=$(stat -c %s "$file")
+        seen=$(awk -v name="$name" '$1 == name {print $2}' <<< "${SEEN:-}")
+        # A log that is shorter than it was is another one.
+        if [ "${seen:-0}" -gt "$size" ]; then seen=0; fi
+        more=$((size - ${seen:-0}))
+        if [ $more -gt 262144 ]; then more=262144; fi
+        if [ $more -gt 0 ]; then
+            say fact log "$name ${seen:-0} $(tail -c "+$((${seen:-0} + 1))" "$file" | head -c $more | base64 -w 0)"
+        fi
+    done
+}
+
+# The scripts themselves: a new folder takes the place of the old one, with its logs.
+push() {
+    local out new=$FOLDER.new.$$ have
+    if ! mine; then return; fi
+    have=$(cat "$FOLDER/.files" 2> /dev/null)
+    if [ "$have" = "$FILES" ]; then say same scripts "$FOLDER"; return; fi
+    if [ -n "$DRY" ]; then say change scripts "${have:+new }scripts in $FOLDER"; return; fi
+    if runs engines; then say fail scripts "the engines run from other scripts"; return; fi
+    if out=$(replace "$new" 2>&1); then
+        say changed scripts "$FOLDER"
+    else
+        rm -rf "$new"
+        say fail scripts "$out"
+    fi
+}
+
+# At every moment FOLDER or FOLDER.old is whole.
+replace() {
+    rm -rf "$FOLDER".new.*
+    if [ -d "$FOLDER.old" ] && [ ! -d "$FOLDER" ]; then mv "$FOLDER.old" "$FOLDER" || return; fi
+    mkdir -p "$1" && base64 -d <<< "$ARCHIVE" | tar -xzf - -C "$1" || return
+    if [ -d "$FOLDER/logs" ]; then cp -a "$FOLDER/logs" "$1/" || return; fi
+    echo "$FILES" > "$1/.files" || return
+    if [ -d "$FOLDER" ]; then rm -rf "$FOLDER.old" && mv "$FOLDER" "$FOLDER.old" || return; fi
+    mv "$1" "$FOLDER" && rm -rf "$FOLDER.old"
+}
+
+for verb in "$@"; do
+    say fact verb "$verb"
+    case $verb in
+        look|claim|prepare|engine|weights|push|start|open|stop|release|state|tails) "$verb" ;;
+        *) say fail verb "$verb is not known"; exit 2 ;;
+    esac
+    if [ $failed = 1 ] && [ -z "$DRY" ]; then break; fi
+done
+exit $failed

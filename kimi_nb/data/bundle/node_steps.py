@@ -1,0 +1,53 @@
+"""What pyinfra does on a node: a fact that looks, an operation that changes.
+
+    pyinfra inventory.py up.py --dry       # what would change
+    pyinfra inventory.py up.py             # do it; a second time nothing changes
+"""
+
+import getpass
+import os
+import socket
+from pathlib import Path
+
+import node_call
+from pyinfra import host
+from pyinfra.api import FactBase, OperationError, StringCommand, operation
+
+TITLES = {
+    "claim": "Take the node for this run", "prepare": "Settings of the host",
+    "engine": "The engine's image", "weights": "The weights are complete",
+    "push": "The scripts", "start": "Start the engines", "open": "Start the front door",
+    "stop": "Stop what this run has started", "release": "Give the node back"}
+
+
+class Looked(FactBase):
+    """What a verb would change: the lines that the node answers."""
+
+    def command(self, verb):
+        return f"bash -s; : {verb}"
+
+    def process(self, output):
+        return node_call.lines(output)
+
+
+@operation()
+def step(verb, text="", run=""):
+    """One verb of node.sh. With a ``text`` it is run as it is; without one the node is looked at
+    first, and left alone where nothing is to be done."""
+    if not text:
+        folder = Path(__file__).resolve().parent.parent / host.name
+        secrets = {name: os.environ[name] for name in host.data.get("secrets", ())
+                   if name in os.environ}
+        more = {"run": run or f"by-hand-{getpass.getuser()}", "secrets": secrets,
+                "holder": f"{getpass.getuser()}@{socket.gethostname()}"}
+        seen = host.get_fact(Looked, verb, _stdin=node_call.text(folder, [verb], dry=True, **more))
+        for line in seen or ():
+            host.log(f"{line.kind} {line.thing}: {line.text}")
+        wrong = [f"{line.thing}: {line.text}" for line in seen or () if line.kind == "fail"]
+        if wrong:
+            raise OperationError("; ".join(wrong))
+        if not any(line.kind == "change" for line in seen or ()):
+            host.noop(f"{verb}: nothing to change")
+            return
+        text = node_call.text(folder, [verb], **more)
+    yield StringCommand("bash -s", _stdin=text)

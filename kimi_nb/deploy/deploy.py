@@ -1,0 +1,359 @@
+"""A deployment from end to end: look, confirm, act, wait for completions, verify; later stop.
+
+    with up(plan, Path("runs/k2.5-a3/k2.5-a3-pd"), confirm="my-site") as made:
+        made.ok, made.url
+    down(journal.find("", runs))
+
+The service stays up when this process ends, however it ends. What was done is on the disk, so that
+a second call goes on where the first one was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kimi_nb import bundle, evidence, scripts, show
+from kimi_nb.deploy.journal import Journal, alone, holder
+from kimi_nb.deploy.local import LocalNodes
+from kimi_nb.deploy.on_nodes import OnNodes
+from kimi_nb.deploy.steps import Change, EngineState, Outcome, StepFailed, Target
+from kimi_nb.diagnosis import Diagnosis
+from kimi_nb.errors import ParameterError
+from kimi_nb.plan import Plan
+from kimi_nb.readiness import Found, Limits, Watch
+
+Say = Callable[[str], None]
+# Real engines load for tens of minutes, and compile at the first request.
+LIMITS = Limits(ready=5400.0, progress=900.0, answer=120.0, door=180.0)
+_MOST = 40  # changes that are listed one by one
+MARK = "measured"
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What came of it. ``changes`` is what was changed (nothing: all was there already);
+    seconds are of this call, from its start; ``memory_mb`` of the service's processes, 0 where
+    they are in containers; ``ok`` is a service that has answered."""
+
+    ok: bool
+    plan: str
+    site: str
+    engines: int
+    ready: int
+    url: str
+    changes: tuple[Change, ...]
+    warnings: tuple[Change, ...]
+    ready_s: float | None
+    first_answer_s: float | None
+    memory_mb: float
+    answer: str
+    failed: tuple[Diagnosis, ...]
+    folder: Path
+    step: str = ""
+    notes: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    mark: str = MARK
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """The first thing that is wrong."""
+        return self.failed[0] if self.failed else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self) | {"folder": str(self.folder)}
+
+    def table(self) -> show.Table:
+        """The facts, one a line."""
+        rows: list[tuple[str, Any]] = [
+            ("engines ready", f"{self.ready} of {self.engines}"),
+            ("front door", self.url),
+            ("changed", ", ".join(f"{one.node}: {one.what}" for one in self.changes[:4])
+             + (f" and {len(self.changes) - 4} more" if len(self.changes) > 4 else "")
+             or "no change"),
+            ("ready after", _seconds(self.ready_s)),
+            ("first answer after", _seconds(self.first_answer_s)),
+            ("memory", f"{self.memory_mb:.0f} MB" if self.memory_mb else "not measured"),
+            ("answer", self.answer or "none")]
+        for one in self.failed[:_MOST]:
+            rows += [("node", one.node), ("rank", "none" if one.rank is None else one.rank),
+                     ("step", self.step), ("cause", one.cause), ("seen", one.evidence),
+                     ("next", one.help)]
+        rows += [(name, value) for name, value in self.facts.items()]
+        rows += [("note", note) for note in self.notes]
+        rows += [("result", "ok" if self.ok else f"failed at {self.step}"),
+                 ("logs", str(self.folder))]
+        return show.Table(f"{self.plan} on {self.site}", ("what", "is"), tuple(rows))
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.1f} s"
+
+
+@contextlib.contextmanager
+def target(plan: Plan, journal: Journal, *, checksums: bool = False,
+           say: Say = lambda text: None) -> Iterator[Target]:
+    """The site with this plan on it, reached at first use and let go of at the end."""
+    if plan.transport == "slurm":
+        from kimi_nb.deploy.cluster import Cluster
+
+        made: Target = Cluster(plan, scripts.files(plan), journal.folder, journal.run, say)
+    else:
+        made = OnNodes(plan, journal.folder / "bundle", journal.folder, journal.run,
+                       f"{holder()} since {journal.begun} for {plan.name}",
+                       lambda: _connect(plan, journal), _secrets(plan), checksums)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _connect(plan: Plan, journal: Journal) -> Any:
+    if plan.transport == "local":
+        return LocalNodes()
+    from kimi_nb import inventory
+    from kimi_nb.deploy.ssh import SshNodes
+
+    return SshNodes(inventory.hosts(plan), journal.folder / "bundle" / "deploy",
+                    journal.folder / "ssh.log", plan.request.site.ssh.jump_host is not None)
+
+
+def _secrets(plan: Plan) -> dict[str, str]:
+    """The values of the plan's secrets, where this machine knows them; else the nodes have to."""
+    return {name: os.environ[name] for name in sorted(set(plan.secrets.values()))
+            if name in os.environ}
+
+
+def key_of(plan: Plan) -> str:
+    """The API key, for probes."""
+    return os.environ.get(plan.secrets.get("VLLM_API_KEY", ""), "")
+
+
+class Up:
+    """What `up` returns: the result, and the way to end it."""
+
+    def __init__(self, journal: Journal, result: Deployed) -> None:
+        self.journal, self.result = journal, result
+
+    @property
+    def up(self) -> bool:
+        """Whether the service is there."""
+        return self.journal.state == "up"
+
+    @property
+    def url(self) -> str:
+        """Its front door."""
+        return self.result.url
+
+    def stop(self) -> Deployed:
+        """Stop it on the site; a second call changes nothing."""
+        if self.journal.state != "down":
+            down(self.journal)
+        return self.result
+
+
+def preview(plan: Plan, folder: Path, *, checksums: bool = False) -> list[Change]:
+    """What `up` would change on the site; nothing is changed. Raises StepFailed with what is
+    wrong there already."""
+    journal = Journal.open(folder, plan)
+    with alone(journal.folder, wait=False):
+        bundle.write(scripts.files(plan), journal.folder / "bundle")
+        with target(plan, journal, checksums=checksums) as site:
+            return list(site.preview())
+
+
+def up(plan: Plan, folder: Path, *, confirm: str, resume: bool = False, checksums: bool = False,
+       say: Say = lambda text: None, limits: Limits = LIMITS) -> Up:
+    """Deploy a plan, up to a service that has answered; its files go below ``folder``, that of
+    the plan in the run.
+
+    ``resume`` leaves out what an earlier call has done. What goes wrong on the site is the
+    result's ``failed``; the service is left as it is then. Raises ParameterError without the
+    site's name as ``confirm``, KimiError where another process is at work on it.
+    """
+    if confirm != plan.site:
+        raise ParameterError(
+            f"confirm {confirm!r}: this changes {len(plan.nodes)} "
+            f"node{'s' * (len(plan.nodes) > 1)} of site {plan.site}; confirm it by its name: "
+            f"{plan.site!r} (kimi-nb up --confirm {shlex.quote(plan.site)}).")
+    _check_secrets(plan)
+    journal = Journal.open(folder, plan)
+    if journal.site != plan.site:
+        raise ParameterError(f"{journal.folder}: {journal.plan} is deployed on {journal.site} from "
+                             f"here; end that first (kimi-nb down), or name another run_dir.")
+    with alone(journal.folder, wait=False):
+        bundle.write(scripts.files(plan), journal.folder / "bundle")
+        if journal.state == "new":
+            journal.keep(plan)
+        if not resume:
+            journal.steps.clear()
+        journal.set("starting")
+        with target(plan, journal, checksums=checksums, say=say) as site:
+            return Up(journal, _Deployment(plan, journal, site, say, limits).run())
+
+
+def _check_secrets(plan: Plan) -> None:
+    """A service with a key has to be asked with it."""
+    missing = [name for name in sorted(set(plan.secrets.values())) if name not in os.environ]
+    if missing:
+        raise ParameterError(f"{missing[0]} is not set here, and the service is to ask for it: "
+                             f"export {missing[0]}=... first (site file: api_key_env).")
+
+
+class _Deployment:
+    """One call of `up`."""
+
+    def __init__(self, plan: Plan, journal: Journal, site: Target, say: Say, limits: Limits
+                 ) -> None:
+        self._plan, self._journal, self._site, self._say = plan, journal, site, say
+        self._limits, self._begun = limits, time.monotonic()
+        self._changes: list[Change] = []
+        self._warnings: list[Change] = []
+        self._facts: dict[str, Any] = {}
+        self._ready_s: float | None = None
+        self._first_s: float | None = None
+        self._watch: Watch | None = None
+        self._step = ""
+
+    def run(self) -> Deployed:
+        failed: Sequence[Diagnosis] = ()
+        try:
+            for step in self._site.steps:
+                self._step = step.name
+                if step.name in self._journal.steps and not step.always:
+                    self._say(f"{step.name}: done before")
+                    continue
+                self._say(f"{step.name}: {step.title}")
+                self._do(step.run)
+                self._journal.done(step.name)
+            self._prove()
+        except StepFailed as error:
+            self._record(error.outcome, [one.as_dict() for one in error.failed])
+            failed = error.failed
+        except Found as error:
+            self._record(Outcome(), [error.found.as_dict()])
+            failed = [error.found]
+        except BaseException as error:
+            self._journal.set("failed", self._step)
+            self._record(Outcome(), [{"cause": type(error).__name__}])
+            raise
+        self._journal.set("failed" if failed else "up", self._step if failed else "")
+        return self._result(failed)
+
+    def _do(self, work: Callable[[], Outcome]) -> None:
+        begun = time.monotonic()
+        outcome = work()
+        self._changes += outcome.changes
+        self._warnings += outcome.warnings
+        self._facts |= {name: value for name, value in outcome.facts.items()
+                        if name != "reached"}
+        for one in outcome.changes[:_MOST]:
+            self._say(f"  {one.node}: {one.what}")
+        if len(outcome.changes) > _MOST:
+            self._say(f"  and {len(outcome.changes) - _MOST} more")
+        for one in outcome.warnings[:_MOST]:
+            self._say(f"  warning: {one.node}: {one.what}")
+        if not outcome.changes and self._step not in ("reach", "look"):
+            self._say("  no change")
+        self._record(outcome, [], round(time.monotonic() - begun, 2))
+
+    def _prove(self) -> None:
+        """Until every engine gave a completion, the front door too, and under a short load."""
+        plan = self._site.serving()
+        watch = self._watch = Watch(plan, self._site.logs, self._site.ended, self._limits,
+                                    key_of(plan), self._say)
+        self._step = "ready"
+        watch.wait_ready()
+        self._ready_s = round(time.monotonic() - self._begun, 2)
+        self._step = "open"
+        self._do(self._site.open_door)
+        self._step = "answer"
+        watch.first_answer()
+        self._first_s = round(time.monotonic() - self._begun, 2)
+        self._say(f"first answer after {self._first_s:.1f} s")
+        self._step = "verify"
+        watch.check_transfer()
+        watch.look_at_answers()
+        watch.load()
+        self._site.logs.read()
+        self._record(Outcome(facts={"ready_s": self._ready_s, "first_answer_s": self._first_s,
+                                    "memory_mb": self._memory}), [])
+
+    @property
+    def _memory(self) -> float:
+        return self._site.memory_mb()
+
+    def _record(self, outcome: Outcome, failed: list[dict[str, Any]], seconds: float | None = None
+                ) -> None:
+        """One line of evidence: who, when, what, exit codes."""
+        evidence.record(
+            self._journal.folder, "deploy", step=self._step, run=self._journal.run, by=holder(),
+            plan=self._plan.name, site=self._plan.site,
+            changed=[asdict(one) for one in outcome.changes],
+            warnings=[asdict(one) for one in outcome.warnings], codes=dict(outcome.codes),
+            facts=dict(outcome.facts), failed=failed, seconds=seconds)
+
+    def _result(self, failed: Sequence[Diagnosis]) -> Deployed:
+        watch = self._watch
+        reply = watch.answer if watch else None
+        plan = self._site.serving() if not failed or watch else self._plan
+        return Deployed(
+            ok=not failed, plan=plan.name, site=plan.site, engines=len(plan.engines),
+            ready=watch.ready if watch else 0, url=plan.url, changes=tuple(self._changes),
+            warnings=tuple(self._warnings), ready_s=self._ready_s, first_answer_s=self._first_s,
+            memory_mb=self._memory if watch else 0.0,
+            answer=(reply.content or reply.thoughts) if reply else "", failed=tuple(failed),
+            folder=self._journal.folder, step=self._step if failed else "",
+            notes=tuple(watch.notes) if watch else (), facts=self._facts)
+
+
+def down(journal: Journal, *, say: Say = lambda text: None) -> Outcome:
+    """Stop a deployment on its site and clean up, whatever state it is in. Raises StepFailed with
+    the nodes where that was not possible; what could be done is done."""
+    plan = journal.kept_plan()
+    with alone(journal.folder, wait=False), target(plan, journal) as site:
+        facts: dict[str, Any] = {"run": journal.run, "by": holder(), "plan": plan.name,
+                                 "site": plan.site}
+        try:
+            outcome = site.down()
+        except StepFailed as error:
+            journal.set("failed", "down")
+            evidence.record(journal.folder, "down", **facts,
+                            changed=[asdict(one) for one in error.outcome.changes],
+                            failed=[one.as_dict() for one in error.failed])
+            raise
+        journal.set("down")
+        evidence.record(journal.folder, "down", **facts, failed=[],
+                        changed=[asdict(one) for one in outcome.changes])
+    for one in outcome.changes:
+        say(f"{one.node}: {one.what}")
+    return outcome
+
+
+def status(journal: Journal) -> tuple[list[EngineState], show.Table]:
+    """Every engine as it is now: node, rank, port, state, last error."""
+    plan = journal.kept_plan()
+    with target(plan, journal) as site:
+        states = list(site.status()) if journal.state != "down" else [
+            EngineState(engine.name, engine.node, engine.rank, engine.http_port, "down")
+            for engine in plan.engines]
+    ready = sum(one.state == "ready" for one in states)
+    title = (f"{journal.plan} on {journal.site}, {journal.state}"
+             + (f" at {journal.stopped_at}" if journal.stopped_at else "")
+             + f": {ready} of {len(states)} engines ready")
+    return states, show.Table(title, ("node", "engine", "rank", "port", "state", "last error"),
+                              tuple((one.node, one.engine, one.rank, one.port or "", one.state,
+                                     one.error) for one in states))

@@ -1,0 +1,174 @@
+"""What is known of one deployment on this machine's disk: enough to go on, look, and end it.
+
+    journal = Journal.open(folder, plan)     # the one that is up, or half-way; else a new one
+    journal.done("push"); journal.failed("weights", "a3-2")
+
+runs/RUN/PLAN/deployments/001/: state.json, the bundle that was deployed, the parameter files as
+they were, and copies of the nodes' logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import getpass
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kimi_nb import build, evidence, params
+from kimi_nb.errors import KimiError, ParameterError, WriteError
+from kimi_nb.plan import Plan
+
+STATES = ("new", "starting", "failed", "up", "down")
+_FILE = "state.json"
+
+
+def holder() -> str:
+    """Who does this: user@host."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+@contextlib.contextmanager
+def alone(folder: Path, wait: bool = True) -> Iterator[None]:
+    """One process at a time in a folder; the lock goes with the process. Raises KimiError at once
+    where another one has it and ``wait`` is off."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / ".lock"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            who = os.pread(handle, 200, 0).decode(errors="replace").strip()
+            raise KimiError(f"{folder}: another process is at work on this deployment ({who}). "
+                            "Wait for its end, or stop it.") from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"process {os.getpid()}, {holder()}, since {evidence.now()}".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+@dataclass
+class Journal:
+    """See the module. ``run`` is the word by which the nodes know this deployment; ``steps`` those
+    that are done."""
+
+    folder: Path
+    run: str
+    plan: str
+    site: str
+    by: str
+    begun: str
+    state: str = "new"
+    steps: list[str] = field(default_factory=list)
+    stopped_at: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path, plan: Plan) -> Journal:
+        """The deployment of this plan that is not ended yet, or a new one."""
+        last = newest(folder)
+        if last is not None and last.state != "down":
+            return last
+        number = 1 if last is None else int(last.folder.name) + 1
+        begun = evidence.now()
+        return cls(folder / "deployments" / f"{number:03}", f"{begun}-{os.urandom(3).hex()}",
+                   plan.name, plan.site, holder(), begun)
+
+    @classmethod
+    def read(cls, folder: Path) -> Journal:
+        """The deployment in a folder. Raises ParameterError where there is none."""
+        try:
+            values = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+            return cls(folder=folder, **values)
+        except (OSError, ValueError, TypeError):
+            raise ParameterError(f"{folder}: holds no deployment ({_FILE}).") from None
+
+    def write(self) -> None:
+        """Keep it, whole or not at all."""
+        values = {name: value for name, value in vars(self).items() if name != "folder"}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            new = self.folder / f"{_FILE}.new"
+            new.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+            new.replace(self.folder / _FILE)
+        except OSError as error:
+            raise WriteError(f"{self.folder}: cannot be written: {error.strerror}. Choose another "
+                             "run_dir.") from None
+
+    def keep(self, plan: Plan) -> None:
+        """The parameters as they are now: a later `down` must not depend on files that somebody
+        has changed since."""
+        request = plan.request
+        for name, table in (("hardware", request.hardware), ("model", request.model),
+                            ("site", request.site)):
+            # JSON is YAML.
+            (self.folder / f"{name}.yaml").write_text(
+                table.model_dump_json(indent=1, exclude_unset=True) + "\n", encoding="utf-8")
+        self.more["asked"] = {
+            "layout": plan.layout, "variant": plan.variant,
+            "scenario": plan.scenario if request.scenario else "",
+            "chosen": list(request.chosen), "dropped": list(request.dropped),
+            "pairs": list(request.pairs), "engine_version": request.engine.version}
+        self.write()
+
+    def kept_plan(self) -> Plan:
+        """The plan that was deployed, from the parameters that were kept."""
+        asked = self.more["asked"]
+        return build.plan(str(self.folder / "model.yaml"), str(self.folder / "hardware.yaml"),
+                          asked["layout"], site=str(self.folder / "site.yaml"),
+                          **{key: value for key, value in asked.items() if key != "layout"})
+
+    def done(self, step: str) -> None:
+        """A step is done, and stays so."""
+        if step not in self.steps:
+            self.steps.append(step)
+        self.write()
+
+    def set(self, state: str, stopped_at: str = "") -> None:
+        """What it is now."""
+        self.state, self.stopped_at = state, stopped_at
+        if state == "down":
+            self.steps.clear()
+        self.write()
+
+
+def newest(folder: Path) -> Journal | None:
+    """The last deployment below a plan's folder of a run."""
+    found = sorted((folder / "deployments").glob(f"*/{_FILE}"))
+    return Journal.read(found[-1].parent) if found else None
+
+
+def find(run_dir: str, runs: Path) -> Journal:
+    """The deployment of a run's folder; without one the only one that is not down, else the last
+    of all. Raises ParameterError with the list where that is not one."""
+    if run_dir:
+        base = params.user_path(run_dir, "RUN").absolute()
+        found = [path.parent for pattern in (_FILE, f"deployments/*/{_FILE}",
+                                             f"*/deployments/*/{_FILE}")
+                 for path in base.glob(pattern)]
+    else:
+        found = [path.parent for path in runs.glob(f"*/*/deployments/*/{_FILE}")]
+    if not found:
+        raise ParameterError(f"{run_dir or runs}: no deployment was started from here. kimi-nb up "
+                             "starts one; name the folder of a run.")
+    journals = sorted(map(Journal.read, found), key=lambda one: one.begun)
+    there = [one for one in journals if one.state != "down"]
+    if len(there) > 1:
+        listed = "\n".join(f"  {one.folder}  {one.plan} on {one.site}, {one.state}"
+                           for one in there)
+        raise ParameterError(f"{len(there)} deployments are not down; name one:\n{listed}")
+    return there[0] if there else journals[-1]
+
+
+def lasted(begun: str) -> float:
+    """Seconds since a time as evidence writes it."""
+    then = datetime.datetime.strptime(begun, "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.UTC)
+    return (datetime.datetime.now(datetime.UTC) - then).total_seconds()

@@ -1,0 +1,85 @@
+"""One call of a node's script: the text that ``bash -s`` reads there, and the lines it answers.
+
+    text = node_call.text(folder, ["claim", "push"], run="r1", holder="me@laptop")
+    lines = node_call.lines(output)         # [Line(kind="changed", thing="claim", text="taken")]
+
+The whole script travels with each call, so that a node needs bash and nothing of ours. Needs
+nothing but Python: a bundle carries this file for those who run it with pyinfra by hand.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import shlex
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+KINDS = ("same", "change", "changed", "warn", "fail", "fact")
+# From an empty node to started engines; `open` comes when every engine of the plan is ready.
+VERBS = ("claim", "prepare", "engine", "weights", "push", "start")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that a node has looked at: ``kind`` is one of `KINDS`."""
+
+    kind: str
+    thing: str
+    text: str
+
+
+def text(folder: Path, verbs: Sequence[str], *, run: str, holder: str = "", dry: bool = False,
+         secrets: Mapping[str, str] | None = None, checksums: bool = False, seen: str = "") -> str:
+    """What ``bash -s`` is to read on the node whose files are in ``folder``.
+
+    ``run`` names the run that the node belongs to, ``holder`` the person; ``secrets`` are
+    exported there and written nowhere; ``seen`` is how far each log was read.
+    """
+    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+    values = {"RUN": run, "HOLDER": holder, "DRY": "1" if dry else "", "SEEN": seen,
+              "CHECKSUMS": "1" if checksums else "", "FILES": digest(files)}
+    if "push" in verbs:
+        values["ARCHIVE"] = base64.b64encode(_archive(files)).decode()
+    if "weights" in verbs:
+        values["CHECK_WEIGHTS"] = files["check_weights.py"].decode()
+    head = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
+    head += [f"export {name}={shlex.quote(value)}" for name, value in (secrets or {}).items()]
+    # A function, so that bash has read all of it before anything in it reads the same input.
+    body = files["node.sh"].decode().rstrip()
+    return "\n".join([*head, files["node.env"].decode(),
+                      f"set -- {shlex.join(verbs)}", f"{{\n{body}\n}} < /dev/null", ""])
+
+
+def digest(files: Mapping[str, bytes]) -> str:
+    """What tells these files from others, in 16 hexadecimal digits."""
+    out = hashlib.sha256()
+    for name, data in sorted(files.items()):
+        out.update(f"{name} {len(data)}\n".encode())
+        out.update(data)
+    return out.hexdigest()[:16]
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    """The files as tar.gz; the same bytes for the same files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), 0o755 if name.endswith((".sh", ".py")) else 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def lines(output: Iterable[str]) -> list[Line]:
+    """The lines of an answer; what is none (a banner, a message of bash) is left out."""
+    out = []
+    for line in output:
+        kind, _, rest = line.rstrip("\n").partition("\t")
+        thing, tab, words = rest.partition("\t")
+        if kind in KINDS and tab:
+            out.append(Line(kind, thing, words))
+    return out

@@ -1,0 +1,393 @@
+"""A plan on nodes, over SSH or on this machine: the steps, and what is to be seen of it.
+
+    target = OnNodes(plan, bundle_folder, root, run_id, holder, connect)
+    for step in target.steps: step.run()
+
+Every node is looked at before any node is changed: what is wrong anywhere is known then.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from kimi_nb import readiness, service
+from kimi_nb.deploy import node_call
+from kimi_nb.deploy.answers import Answer, Line, Nodes
+from kimi_nb.deploy.journal import alone
+from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
+from kimi_nb.diagnosis import Diagnosis, error_line
+from kimi_nb.log_files import Logs, file_of
+from kimi_nb.plan import Plan
+
+LOST = 255  # the exit code of ssh where there is no way to a node
+_LOST = 5  # looks without an answer after which a node counts as lost
+_ANSWER = 5.0  # seconds for a probe of `status`
+TITLES = {"claim": "take the nodes for this run", "prepare": "settings of the host",
+          "engine": "the engine's image", "weights": "the weights are complete",
+          "push": "the scripts", "start": "start the engines"}
+# What helps, by the step and the thing that is wrong; {node}, {thing} and {text} are filled.
+_HELP = {
+    "claim": "Another run has the node. Wait for its end, or end it where it was started: kimi-nb "
+             "down. If that machine is gone, look at the node and remove the file 'claim' in the "
+             "site's paths.work by hand.",
+    "disk": "Free some space in the site's paths.work on {node}, or name another folder there.",
+    "scripts": "Stop the service first (kimi-nb down), then start it anew; if the disk is full, "
+               "free some space in the site's paths.work.",
+    "docker": "Install Docker on {node} and start it (systemctl start docker), or choose a "
+              "variant without containers.",
+    "image": "Pull it by hand to see more (docker pull), or bring it without a registry: docker "
+             "save on another node, docker load on {node}.",
+    "engine": "Install the engine on {node} (bundle: install/), or name its virtual environment "
+              "in the site file, paths.engine.",
+    "weights": "Download them on {node}, or copy them from a node that has them; site file: "
+               "paths.cache, paths.models.",
+    "/etc/hccn.conf": "Configure the NPU network of {node} (hccn_tool -i N -ip -s ...), which "
+                      "writes this file.",
+    "port": "Stop what listens there, or move the port (--set port=, rpc-port=, kv-port=, "
+            "router.port=).",
+    "container": "Stop it (docker stop), or give this site another container_name.",
+    "engines": "kimi-nb down stops them; then start again.",
+}
+
+
+class OnNodes:
+    """See the module. ``files`` is the folder of the plan's bundle, ``root`` the deployment's own:
+    logs are copied there. ``connect`` reaches the nodes; ``secrets`` are values by name, which
+    travel to the nodes and are written nowhere."""
+
+    def __init__(self, plan: Plan, files: Path, root: Path, run: str, holder: str,
+                 connect: Callable[[], Nodes], secrets: Mapping[str, str] | None = None,
+                 checksums: bool = False, every: float = 1.0) -> None:
+        self.plan, self._files, self._root = plan, files, root
+        self._run, self._holder, self._secrets = run, holder, dict(secrets or {})
+        self._checksums, self._connect, self._every = checksums, connect, every
+        self.logs = NodeLogs(self)
+        self.steps: Sequence[Step] = (
+            Step("reach", "reach every node", self.reach, always=True),
+            Step("look", "look at every node, change nothing", self._look, always=True),
+            *(Step(verb, TITLES[verb], functools.partial(self._step, verb), verb == "claim")
+              for verb in node_call.VERBS))
+        self._found: dict[str, dict[str, list[Line]]] = {}
+
+    @functools.cached_property
+    def nodes(self) -> Nodes:
+        """The nodes, reached at first use."""
+        return self._connect()
+
+    @property
+    def log_folder(self) -> Path:
+        """Where the nodes' logs are copied to."""
+        return self._root / "logs"
+
+    def serving(self) -> Plan:
+        """The plan itself: its addresses are the site's."""
+        return self.plan
+
+    def text(self, node: str, verbs: Sequence[str], dry: bool = False, seen: str = "") -> str:
+        """What the node's bash is to read."""
+        return node_call.text(self._files / node, verbs, run=self._run, holder=self._holder,
+                              dry=dry, secrets=self._secrets, checksums=self._checksums, seen=seen)
+
+    # Steps ----------------------------------------------------------------------------
+
+    def reach(self) -> Outcome:
+        """Reach every node; one that cannot be reached does not hide the others."""
+        gone = self.nodes.unreachable
+        if gone:
+            raise StepFailed("reach", [Diagnosis(
+                "unreachable", node, None, f"cannot be reached: {_why(gone[node])}",
+                f"ssh {self._address(node)}: {gone[node]}", _reach_help(gone[node]))
+                for node in self.plan.nodes if node in gone],
+                Outcome(facts={"reached": [node for node in self.plan.nodes
+                                           if node not in gone]}))
+        return Outcome(facts={"reached": list(self.plan.nodes)})
+
+    def preview(self) -> list[Change]:
+        """What the steps would change. Raises StepFailed with what is wrong on any node."""
+        self.reach()
+        self._look()
+        return [Change(node, f"{line.thing}: {line.text}")
+                for verb in node_call.VERBS
+                for node, by_verb in self._found.items()
+                for line in by_verb.get(verb, ()) if line.kind == "change"]
+
+    def _look(self) -> Outcome:
+        if self._found:  # by `preview`, in this same call
+            return Outcome()
+        texts = {node: self.text(node, ["look", *node_call.VERBS], dry=True)
+                 for node in self.plan.nodes}
+        answers = self.nodes.look(texts)
+        self._found = {node: _by_verb(answer) for node, answer in answers.items()}
+        failed = [self._diagnosis(node, verb, line)
+                  for verb in ("look", *node_call.VERBS)
+                  for node, by_verb in self._found.items()
+                  for line in by_verb.get(verb, ()) if line.kind == "fail"]
+        failed += [self._silent(node, answer) for node, answer in answers.items()
+                   if answer.error]
+        if failed:
+            raise StepFailed("look", failed)
+        return Outcome(warnings=tuple(
+            Change(node, f"{line.thing}: {line.text}") for node, answer in answers.items()
+            for line in answer.of("warn")))
+
+    def _step(self, verb: str) -> Outcome:
+        """Carry out one verb where the look has found something to change."""
+        texts = {node: self.text(node, [verb]) for node in self.plan.nodes
+                 if any(line.kind == "change" for line in self._found[node].get(verb, ()))}
+        if not texts:
+            return Outcome()
+        if verb == "start":
+            texts |= self._whole_groups(texts)
+        answers = self.nodes.change(texts, verb)
+        out = Outcome(
+            tuple(Change(node, f"{line.thing}: {line.text}") for node, answer in answers.items()
+                  for line in answer.of("changed")),
+            tuple(Change(node, f"{line.thing}: {line.text}") for node, answer in answers.items()
+                  for line in answer.of("warn")),
+            {node: int(bool(answer.error or answer.of("fail")))
+             for node, answer in answers.items()})
+        if verb == "start":
+            self.logs.begin(texts)
+        failed = [self._diagnosis(node, verb, line) for node, answer in answers.items()
+                  for line in answer.of("fail")]
+        failed += [self._silent(node, answer) for node, answer in answers.items() if answer.error]
+        if failed:
+            raise StepFailed(verb, failed, out)
+        return out
+
+    def _whole_groups(self, starting: Iterable[str]) -> dict[str, str]:
+        """Ranks of one group meet once, at their start: nodes that still run while others of
+        their group start anew are stopped, and start with them."""
+        groups = {(engine.role, engine.group) for engine in self.plan.engines
+                  if engine.node in starting}
+        others = {engine.node for engine in self.plan.engines
+                  if (engine.role, engine.group) in groups} - set(starting)
+        running = {node: self.text(node, ["stop"]) for node in self.plan.nodes if node in others}
+        if running:
+            self.nodes.change(running, "stop")
+        return {node: self.text(node, ["start"]) for node in running}
+
+    def open_door(self) -> Outcome:
+        """Start the front door; every engine is ready."""
+        router = self.plan.router
+        if router is None:
+            return Outcome()
+        self._found[router.node] = {"open": [Line("change", "router", "")]}
+        self._found |= {node: {} for node in self.plan.nodes if node != router.node}
+        return self._step("open")
+
+    # Seen -----------------------------------------------------------------------------
+
+    def poll(self, verbs: Sequence[str] = ("state", "tails")) -> dict[str, Answer]:
+        """What runs on each node, and what is new in its logs."""
+        return self.nodes.look({node: self.text(node, verbs, seen=self.logs.seen(node))
+                                for node in self.plan.nodes if node not in self.nodes.unreachable})
+
+    def ended(self) -> dict[str, int]:
+        """Exit codes of what has ended: "NODE engines", or the router's name."""
+        return dict(self.logs.codes)
+
+    def memory_mb(self) -> float:
+        """The processes of the service, in MB; 0 where they are in containers."""
+        return round(sum(self.logs.memory.values()) / 1024, 1)
+
+    def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:
+        """(node and program or rank, line) of every log, and on until ``stop``."""
+        shown: dict[str, int] = {}
+        while True:
+            last = stop()
+            self.logs.read(now=True)
+            for log in self.logs.all():
+                at = shown.get(log.file, 0)
+                for line in log.lines[at:]:
+                    yield f"{log.node} {Path(log.file).stem}", line
+                shown[log.file] = len(log.lines)
+            if last:
+                return
+            time.sleep(self._every)
+
+    def status(self) -> list[EngineState]:
+        """Every engine: by its process, and by a completion of its own where it may give one."""
+        self.logs.read(now=True)
+        ways = {one.engine: one for one in service.endpoints(self.plan)}
+        key = self._secrets.get(self.plan.secrets.get("VLLM_API_KEY", ""), "")
+        out = []
+        for engine in self.plan.engines:
+            state, one = self.logs.states.get(engine.node, "not started"), ways.get(engine.name)
+            if engine.node in self.nodes.unreachable:
+                state = "unreachable"
+            elif state == "starting" and one is not None and service.healthy(one.url, _ANSWER) \
+                    and service.chat(one, self.plan.served_name, 6 * _ANSWER, key=key,
+                                     max_tokens=4).answered:
+                state = "ready"
+            out.append(EngineState(engine.name, engine.node, engine.rank, engine.http_port, state,
+                                   self._last_error(engine.node, engine.rank)))
+        return out
+
+    def _last_error(self, node: str, rank: int) -> str:
+        """The last line of a rank that tells of an error; of its node where it has no log."""
+        mine = [log for log in self.logs.all() if log.node == node]
+        lines = [line for log in mine if log.rank == rank for line in log.lines] or [
+            line for log in mine if log.rank is None for line in log.lines]
+        return next((line for line in reversed(lines) if error_line(line)), "")
+
+    # The end --------------------------------------------------------------------------
+
+    def down(self) -> Outcome:
+        """Stop everything on the nodes that can be reached, and give them back. Raises
+        StepFailed with the others, after that."""
+        there = [node for node in self.plan.nodes if node not in self.nodes.unreachable]
+        self.logs.read(now=True)  # nothing of the logs is lost
+        changes: list[Change] = []
+        failed: list[Diagnosis] = []
+        for verb in ("stop", "release"):
+            answers = self.nodes.change({node: self.text(node, [verb]) for node in there}, verb)
+            for node, answer in answers.items():
+                changes += [Change(node, f"{line.thing}: {line.text}")
+                            for line in answer.of("changed")]
+                failed += [self._diagnosis(node, verb, line) for line in answer.of("fail")]
+                if answer.error:
+                    failed.append(self._silent(node, answer))
+            there = [node for node in there
+                     if not answers[node].error and not answers[node].of("fail")]
+        failed += [Diagnosis("unreachable", node, None, f"cannot be reached: {_why(why)}",
+                             f"ssh {self._address(node)}: {why}",
+                             "What runs there goes on. Run kimi-nb down again when it answers.")
+                   for node, why in self.nodes.unreachable.items()]
+        out = Outcome(tuple(changes))
+        if failed:
+            raise StepFailed("down", failed, out)
+        return out
+
+    def close(self) -> None:
+        """Let go of the nodes; what runs there goes on."""
+        if "nodes" in self.__dict__:
+            self.nodes.close()
+
+    # Words ----------------------------------------------------------------------------
+
+    def _address(self, node: str) -> str:
+        return self.plan.of(node)[0].address
+
+    def _diagnosis(self, node: str, verb: str, line: Line) -> Diagnosis:
+        full = "No space left" in line.text
+        help_ = _HELP.get("disk" if full else line.thing, _HELP.get(verb, ""))
+        return Diagnosis(f"{verb}-{line.thing}".strip("-"), node, None,
+                         f"{TITLES.get(verb, verb)}: {line.thing}: {line.text}", f"node.sh {verb}",
+                         help_.format(node=node, thing=line.thing, text=line.text))
+
+    def _silent(self, node: str, answer: Answer) -> Diagnosis:
+        return Diagnosis("no-answer", node, None, f"gave no answer: {answer.error}", "node.sh",
+                         f"Log in on {node} and look: is it up, is bash there, is the disk full?")
+
+
+class NodeLogs(Logs):
+    """The logs of nodes, copied here as they grow, and what runs there. A copy is as long as what
+    was read of its log, so that whoever reads on knows where."""
+
+    def __init__(self, target: OnNodes) -> None:
+        super().__init__(target.plan, target._root)
+        self._target = target
+        self._next = 0.0
+        self._misses: dict[str, int] = {}
+        self.codes: dict[str, int] = {}
+        self.states: dict[str, str] = {}
+        self.memory: dict[str, int] = {}
+
+    def seen(self, node: str) -> str:
+        """How far each log of a node was read: "name bytes" a line."""
+        router = self._target.plan.router
+        copies = [*(self._target.log_folder / node).glob("*.log")]
+        if router is not None and router.node == node:
+            copies += [path for path in [self._copy(node, "router.log")] if path.exists()]
+        return "\n".join(f"{path.name} {path.stat().st_size}" for path in copies)
+
+    def begin(self, nodes: Iterable[str]) -> None:
+        """Nodes have started anew: the copies of their earlier logs are kept apart."""
+        for node in nodes:
+            for path in (self._target.log_folder / node).glob("*.log"):
+                _set_aside(path)
+
+    def read(self, now: bool = False) -> None:
+        """Take in what is new; at most once in a while."""
+        if not now and time.monotonic() < self._next:
+            return
+        with alone(self._target.log_folder):
+            for node, answer in self._target.poll().items():
+                self._misses[node] = self._misses.get(node, 0) + 1 if answer.error else 0
+                if self._misses[node] >= _LOST:
+                    self.codes[f"{node} engines"] = LOST
+                for line in answer.lines:
+                    self._take(node, line)
+        super().read()
+        self._next = time.monotonic() + self._target._every
+
+    def _take(self, node: str, line: Line) -> None:
+        if line.thing == "log":
+            name, begin, data = line.text.split(" ")
+            path = self._copy(node, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and int(begin) < path.stat().st_size:
+                _set_aside(path)
+            with path.open("ab") as file:
+                file.write(base64.b64decode(data))
+        elif line.thing == "memory":
+            self.memory[node] = int(line.text)
+        elif line.thing in ("engines", "router"):
+            key = f"{node} engines" if line.thing == "engines" else readiness.ROUTER
+            how, _, code = line.text.partition(" ")
+            if how == "ended":
+                self.codes[key] = int(code)
+            else:
+                self.codes.pop(key, None)
+            if line.thing == "engines":
+                self.states[node] = "starting" if how == "runs" else f"ended {code}"
+
+    def _copy(self, node: str, name: str) -> Path:
+        return (file_of(self._target._root, readiness.ROUTER) if name == "router.log"
+                else self._target.log_folder / node / name)
+
+
+def _set_aside(path: Path) -> None:
+    at = 1
+    while (kept := path.with_name(f"{path.stem}.{at}.before")).exists():
+        at += 1
+    path.rename(kept)
+
+
+def _by_verb(answer: Answer) -> dict[str, list[Line]]:
+    """The lines of an answer by the verb that said them."""
+    out: dict[str, list[Line]] = {}
+    verb = ""
+    for line in answer.lines:
+        if (line.kind, line.thing) == ("fact", "verb"):
+            verb = line.text
+        else:
+            out.setdefault(verb, []).append(line)
+    return out
+
+
+def _why(error: str) -> str:
+    """The last bracket of pyinfra's error is the reason."""
+    return error.rpartition("(")[2].rstrip(")") or error
+
+
+def _reach_help(error: str) -> str:
+    for words, help_ in (
+            ("does not match", "Its host key is not the one of known_hosts: it was installed anew, "
+             "or somebody answers in its place. Ask who runs it; then ssh-keygen -R ADDRESS and "
+             "connect once by hand."),
+            ("found in known_hosts", "Its host key is not known: connect once by hand and compare "
+             "the fingerprint, or set ssh.host_keys: accept-new in the site file."),
+            ("Authentication", "The node does not take this key: site file, ssh.user and "
+             "ssh.key_file; or ssh-add the right one."),
+            ("key", "Site file: ssh.key_file.")):
+        if words in error:
+            return help_
+    return ("Is it up, and is this its address? ssh.port and ssh.jump_host stand in the site "
+            "file; the other nodes answered.")
+

@@ -1,0 +1,111 @@
+"""Nodes over SSH: the caller's side of `ssh_process`.
+
+    with SshNodes(hosts, folder) as nodes:
+        nodes.unreachable          # {"a3-2": "Could not connect (timed out)"}
+        nodes.look({"a3-0": text}) # {"a3-0": Answer([Line(...)])}
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kimi_nb import linux, service
+from kimi_nb.deploy.answers import Answer, Line
+from kimi_nb.errors import KimiError
+
+_TUNNEL_WAIT = 15.0  # seconds
+
+
+class SshNodes:
+    """The nodes of a plan, reached once and kept. ``folder`` is that of the bundle's pyinfra files;
+    ``log`` takes what pyinfra says. ``jump``: they are behind another host, so that their engines
+    too are asked by way of one of them."""
+
+    def __init__(self, hosts: Sequence[tuple[str, dict[str, object]]], folder: Path, log: Path,
+                 jump: bool = False) -> None:
+        self._log = log
+        self._tunnel: Tunnel | None = None
+        with log.open("ab") as errors:
+            # Apart from the terminal's Ctrl-C: an order that was sent is carried out whole.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kimi_nb.deploy.ssh_process"], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+        data = {"ssh_config_file": str(folder / "ssh_config")}
+        self.unreachable: dict[str, str] = self._ask(
+            do="connect", folder=str(folder),
+            hosts=[(name, {**mine, **data}) for name, mine in hosts])["failed"]
+        there = [str(mine["ssh_hostname"]) for name, mine in hosts if name not in self.unreachable]
+        if jump and there:
+            self._tunnel = Tunnel(there[0], folder / "ssh_config", log)
+
+    def look(self, texts: Mapping[str, str]) -> dict[str, Answer]:
+        """Ask nodes by name; nothing is changed there."""
+        return _answers(self._ask(do="look", texts=dict(texts)))
+
+    def change(self, texts: Mapping[str, str], verb: str) -> dict[str, Answer]:
+        """Carry out a verb on nodes by name."""
+        return _answers(self._ask(do="change", texts=dict(texts), verb=verb))
+
+    def close(self) -> None:
+        """Let go of the nodes."""
+        if self._tunnel is not None:
+            self._tunnel.close()
+        if self._process.stdin and not self._process.stdin.closed:
+            self._process.stdin.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ask(self, **order: Any) -> dict[str, Any]:
+        assert self._process.stdin and self._process.stdout
+        try:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
+        except (OSError, ValueError):
+            raise KimiError("The process that holds the SSH connections has ended; its messages: "
+                            f"{self._log}") from None
+
+
+def _answers(found: Mapping[str, Any]) -> dict[str, Answer]:
+    return {name: Answer(tuple(Line(*line) for line in answer.get("lines", ())),
+                         answer.get("error", "")) for name, answer in found["nodes"].items()}
+
+
+class Tunnel:
+    """A way for HTTP to nodes that only their jump host reaches: ``ssh -D`` to one of them."""
+
+    def __init__(self, address: str, config: Path, log: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        prctl = linux.prctl()
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                ["ssh", "-F", str(config), "-N", "-D", f"127.0.0.1:{port}", "-o", "BatchMode=yes",
+                 "-o", "ExitOnForwardFailure=yes", address], stdin=subprocess.DEVNULL,
+                stdout=errors, stderr=errors, start_new_session=True,
+                preexec_fn=lambda: prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM))
+        end = time.monotonic() + _TUNNEL_WAIT
+        while not service.listens(f"http://127.0.0.1:{port}", 1.0):
+            if self._process.poll() is not None or time.monotonic() > end:
+                self.close()
+                raise KimiError(f"{address}: no way for HTTP through ssh -D; what ssh says: {log}")
+            time.sleep(0.05)
+        service.go_through(port)
+
+    def close(self) -> None:
+        """Close it; nodes are reached directly then."""
+        service.go_through(None)
+        self._process.terminate()
+        self._process.wait()

@@ -1,0 +1,135 @@
+"""pyinfra in a process of its own: it replaces Python's sockets and threads by gevent's, which
+no notebook must have done to it.
+
+    python -m kimi_nb.deploy.ssh_process      # JSON lines in: hosts, look, change; out: answers
+
+`ssh.SshNodes` is the caller's side. The connections stay open until the input ends. Reads are
+pyinfra's facts, writes its operations, both of the bundle's node_steps.py.
+"""
+
+from gevent import monkey
+
+monkey.patch_all()
+
+import json  # noqa: E402
+import sys  # noqa: E402
+from typing import Any  # noqa: E402
+
+from pyinfra import logger  # noqa: E402
+from pyinfra.api import Config, Inventory, State  # noqa: E402
+from pyinfra.api.connect import connect_all, disconnect_all  # noqa: E402
+from pyinfra.api.exceptions import PyinfraError  # noqa: E402
+from pyinfra.api.facts import get_fact  # noqa: E402
+from pyinfra.api.operation import add_op  # noqa: E402
+from pyinfra.api.operations import run_ops  # noqa: E402
+from pyinfra.api.state import BaseStateCallback, StateStage  # noqa: E402
+from pyinfra.context import ctx_host, ctx_state  # noqa: E402
+
+CONNECT_SECONDS = 10
+
+
+class _Errors(BaseStateCallback):
+    """Why hosts could not be reached, by name."""
+
+    def __init__(self) -> None:
+        self.by_host: dict[str, str] = {}
+
+    def host_connect_error(self, state: State, host: Any, error: Any) -> None:
+        self.by_host[host.name] = str(error)
+
+
+class _Hosts:
+    def __init__(self, order: dict[str, Any]) -> None:
+        sys.path.insert(0, order["folder"])
+        import node_steps  # the bundle's own, which a person runs with pyinfra
+
+        self.steps = node_steps
+        inventory = Inventory(([(name, data) for name, data in order["hosts"]], {}))
+        self.state = State(inventory, Config(CONNECT_TIMEOUT=CONNECT_SECONDS,
+                                             PARALLEL=min(len(inventory), 64)),
+                           check_for_changes=False)
+        self.errors = _Errors()
+        self.state.add_callback_handler(self.errors)
+
+    def connect(self) -> dict[str, str]:
+        """Reach every host; why not, by the name of each that cannot be reached."""
+        self.state.set_stage(StateStage.Connect)
+        try:
+            connect_all(self.state)
+        except PyinfraError as error:  # not one of them
+            logger.debug("%s", error)
+        return self.errors.by_host
+
+    def look(self, texts: dict[str, str]) -> dict[str, Any]:
+        """Ask nodes; nothing is changed there."""
+        def ask(host: Any) -> Any:
+            with ctx_state.use(self.state), ctx_host.use(host):
+                return get_fact(self.state, host, self.steps.Looked, args=("look",),
+                                kwargs={"_stdin": texts[host.name]}, apply_failed_hosts=False)
+
+        hosts = [host for host in self.state.inventory if host.name in texts]
+        jobs = {host.name: self.state.pool.spawn(ask, host) for host in hosts}
+        out = {}
+        for name, job in jobs.items():
+            job.join()
+            lines = job.value
+            out[name] = ({"lines": [[line.kind, line.thing, line.text] for line in lines]}
+                         if lines is not None else {"error": f"no answer: {job.exception or ''}"})
+        return out
+
+    def change(self, texts: dict[str, str], verb: str) -> dict[str, Any]:
+        """Run a verb on nodes, as an operation."""
+        state = self.state
+        hosts = [host for host in state.inventory if host.name in texts]
+        state.active_hosts = set(hosts)
+        state.op_meta.clear()
+        state.is_executing = False
+        for host in state.inventory:
+            state.ops[host], host.op_hash_order = {}, []
+        state.current_stage = StateStage.Prepare
+        metas = {}
+        for host in hosts:
+            metas |= add_op(state, self.steps.step, verb, texts[host.name], host=host,
+                            name=verb)
+        state.current_stage = StateStage.Execute
+        try:
+            run_ops(state, no_wait=True)
+        except PyinfraError as error:  # on all of them
+            logger.debug("%s", error)
+        return {host.name: self._answer(meta) for host, meta in metas.items()}
+
+    def _answer(self, meta: Any) -> dict[str, Any]:
+        if not meta.is_complete():
+            return {"error": "no answer: the connection ended"}
+        lines = self.steps.node_call.lines(meta.stdout_lines)
+        out: dict[str, Any] = {"lines": [[line.kind, line.thing, line.text] for line in lines]}
+        if not meta.did_succeed() and not any(line.kind == "fail" for line in lines):
+            out["error"] = " ".join(meta.stderr_lines)[-300:] or "no answer: the connection ended"
+        return out
+
+    def close(self) -> None:
+        """Let go of every host."""
+        disconnect_all(self.state)
+
+
+def main() -> int:
+    """Serve the caller until the end of its input; 0."""
+    hosts: _Hosts | None = None
+    for line in sys.stdin:
+        order = json.loads(line)
+        if order["do"] == "connect":
+            hosts = _Hosts(order)
+            answer: dict[str, Any] = {"failed": hosts.connect()}
+        else:
+            assert hosts is not None
+            answer = {"nodes": hosts.look(order["texts"]) if order["do"] == "look"
+                      else hosts.change(order["texts"], order["verb"])}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    if hosts is not None:
+        hosts.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

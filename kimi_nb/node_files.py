@@ -1,0 +1,146 @@
+"""What a node's own script has to know: node.env, read by node.sh.
+
+    node_files.environment(plan, engines, container, checkpoints(plan))   # NODE=a3-0 ...
+
+Values only, quoted; the verbs are the same on every node (data/bundle/node.sh).
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+
+from kimi_nb import params
+from kimi_nb.plan import Container, Engine, Plan
+from kimi_nb.router import UPSTREAM
+from kimi_nb.schema import Draft, Weights
+
+_NEEDED_BYTES = 64 << 20  # bytes for scripts and the first logs
+
+
+def folder(plan: Plan, node: str) -> str:
+    """Where a node's scripts are, on the node: below the folder that its container sees too."""
+    return f"{plan.request.site.paths.work}/{plan.name}/{node}"
+
+
+def start(plan: Plan, node: str, container: Container | None) -> list[str]:
+    """What starts the engines of a node, in its folder."""
+    inner = "launch.sh" if plan.launches else "serve.sh"
+    if container is None:
+        return ["bash", inner]
+    if container.runs_engine:
+        return ["bash", "docker_run.sh"]
+    return ["bash", "docker_run.sh", "bash", f"{folder(plan, node)}/{inner}"]
+
+
+@functools.cache
+def static() -> dict[str, str]:
+    """The files that are the same on every node, by name."""
+    return {"node.sh": (params.PACKAGE / "data" / "bundle" / "node.sh").read_text("utf-8"),
+            "check_weights.py": (params.PACKAGE / "weights.py").read_text("utf-8")}
+
+
+def environment(plan: Plan, engines: Sequence[Engine], container: Container | None,
+                checkpoints: Sequence[str]) -> str:
+    """The text of node.env for the node of these engines."""
+    node, site, router = engines[0].node, plan.request.site, plan.router
+    door = router is not None and router.node == node
+    in_place = folder(plan, node)
+    tuning = dict(plan.host_tuning)
+    values: list[tuple[str, object]] = [
+        ("NODE", node), ("ADDRESS", engines[0].address), ("WORK", site.paths.work),
+        ("FOLDER", in_place), ("NEEDED_BYTES", _NEEDED_BYTES),
+        ("IMAGE", container.image if container else ""),
+        ("CONTAINER", _name_of(container)), ("ENGINE", ""),
+        ("GOVERNOR", tuning.pop("governor", "")), ("JEMALLOC", _jemalloc(engines, container)),
+        ("UPSTREAM", UPSTREAM if door and router and router.kind == "upstream" else ""),
+        ("PORTS", "\n".join(f"{port} {what}" for port, what in _ports(engines))
+         + (f"\n{router.port} the front door" if door and router else "")),
+        ("SYSCTL", [f"{name}={value}" for name, value in tuning.items()]),
+        ("HOST_FILES", _host_files(plan, container)),
+        ("WEIGHTS", list(checkpoints)),
+        ("START", start(plan, node, container)),
+        ("DOOR", ["bash", f"{in_place}/proxy.sh"] if door else []),
+        ("SECRET_OPTIONS", [word for name in sorted({*plan.secrets, *plan.secrets.values()})
+                            for word in ("-e", name)])]
+    return "\n".join(["# What node.sh has to know of this node.",
+                      *(f"{name}={_text(value)}" for name, value in values)]) + "\n"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return f"({' '.join(map(shlex.quote, value))})"
+    return shlex.quote(str(value))
+
+
+def _name_of(container: Container | None) -> str:
+    """The container's name, as its command line gives it."""
+    words: Sequence[str] = container.argv if container else ()
+    return words[words.index("--name") + 1] if "--name" in words else ""
+
+
+def _jemalloc(engines: Sequence[Engine], container: Container | None) -> str:
+    """The library that is loaded first, where it is the host's and not the image's."""
+    return "" if container else next(iter(engines[0].env.get("LD_PRELOAD", "").split(":")), "")
+
+
+def _ports(engines: Iterable[Engine]) -> list[tuple[int, str]]:
+    """The ports at which a node's engines will listen, each with what for."""
+    out = []
+    for engine in engines:
+        ranks = engine.ranks * engine.tp_size
+        if engine.http_port is not None:
+            out.append((engine.http_port, f"HTTP of {engine.name}"))
+        if engine.rpc_port is not None and engine.rank == 0:
+            out.append((engine.rpc_port, f"the rpc port of {engine.name}"))
+        if engine.kv_port is not None:
+            out += [(engine.kv_port + at, f"the KV cache of {engine.name}")
+                    for at in range(ranks)]
+        if engine.side_channel_port is not None:
+            out.append((engine.side_channel_port, f"the NIXL side channel of {engine.name}"))
+    return out
+
+
+def _host_files(plan: Plan, container: Container | None) -> list[str]:
+    """What the container mounts of the host, apart from the site's own folders."""
+    if container is None:
+        return []
+    paths = plan.request.site.paths
+    mounts = [word.partition(":")[0] for at, word in enumerate(container.argv)
+              if container.argv[at - 1] == "-v"]
+    return [str(PurePosixPath(path)) for path in mounts if path not in (paths.cache, paths.work)]
+
+
+def checkpoints(plan: Plan) -> list[str]:
+    """What `weights` in node.sh looks for: the weights that are served, and the drafts that
+    their engines name."""
+    request = plan.request
+    named = " ".join(" ".join(engine.argv) for engine in {
+        engine.role: engine for engine in plan.engines}.values())
+    there = [request.weights, *(draft for draft in request.model.drafts.values()
+                                if request.located(draft) in named)]
+    return [_where(plan, item) for item in there]
+
+
+def _where(plan: Plan, item: Weights | Draft) -> str:
+    """Name, folders (patterns) and what is asked, with | between and tabs within, which no path
+    holds: see `weights` in node.sh."""
+    site, located = plan.request.site, plan.request.located(item)
+    asked = list(item.files) if isinstance(item, Weights) else []
+    dummy = any(values.get("load-format") and values["load-format"].value == "dummy"
+                for values in plan.flags.values())
+    if dummy:
+        asked.append("--config-only")
+    if site.paths.models:
+        places = [located]
+    else:
+        cache, id_ = site.paths.cache, item.id
+        hub = f"hub/models--{id_.replace('/', '--')}/snapshots/*"
+        # A container sees the cache as /root/.cache or as /root/.cache/huggingface; ModelScope
+        # writes a dot in a name as three underscores.
+        places = [f"{cache}/{hub}", f"{cache}/huggingface/{hub}",
+                  *(f"{cache}/modelscope/{base}/{name}" for base in ("hub/models", "models", "hub")
+                    for name in dict.fromkeys([id_, id_.replace(".", "___")]))]
+    return "|".join([item.id, "\t".join(places), "\t".join(asked)])
