@@ -49,7 +49,7 @@ def _up(args: argparse.Namespace) -> int:
     from kimi_nb import build, params
     from kimi_nb.cli import end_like_ctrl_c
     from kimi_nb.deploy import deploy
-    from kimi_nb.deploy.steps import StepFailed
+    from kimi_nb.deploy.steps import StepFailed, together
     from kimi_nb.session import runs_folder
 
     begun = time.monotonic()
@@ -73,8 +73,8 @@ def _up(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps({"changes": [vars(one) for one in changes]}, indent=2))
         else:
-            for one in changes:
-                print(f"{one.node}: {visible(one.what)}")
+            for line in together(changes):
+                print(visible(line))
             print(f"{len(changes)} changes" if changes else "no change")
         if args.dry_run:
             return 0
@@ -123,7 +123,7 @@ def _logs(args: argparse.Namespace) -> int:
 
 def _down(args: argparse.Namespace) -> int:
     from kimi_nb.deploy import deploy
-    from kimi_nb.deploy.steps import StepFailed
+    from kimi_nb.deploy.steps import StepFailed, together
 
     journal = _journal(args)
     try:
@@ -134,8 +134,8 @@ def _down(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"changes": [vars(one) for one in outcome.changes]}, indent=2))
     else:
-        for one in outcome.changes:
-            print(f"{one.node}: {visible(one.what)}")
+        for line in together(outcome.changes):
+            print(visible(line))
         print(f"{journal.plan} on {journal.site} is down"
               + ("." if outcome.changes else ": no change."))
     return 0

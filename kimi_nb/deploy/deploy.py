@@ -23,7 +23,14 @@ from kimi_nb import bundle, evidence, scripts, show
 from kimi_nb.deploy.journal import Journal, alone, holder
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
-from kimi_nb.deploy.steps import Change, EngineState, Outcome, StepFailed, Target
+from kimi_nb.deploy.steps import (
+    Change,
+    EngineState,
+    Outcome,
+    StepFailed,
+    Target,
+    together,
+)
 from kimi_nb.diagnosis import Diagnosis
 from kimi_nb.errors import ParameterError
 from kimi_nb.plan import Plan
@@ -32,7 +39,7 @@ from kimi_nb.readiness import Found, Limits, Watch
 Say = Callable[[str], None]
 # Real engines load for tens of minutes, and compile at the first request.
 LIMITS = Limits(ready=5400.0, progress=900.0, answer=120.0, door=180.0)
-_MOST = 40  # changes that are listed one by one
+_MOST = 40  # lines of changes that are shown
 MARK = "measured"
 
 
@@ -75,9 +82,8 @@ class Deployed:
         rows: list[tuple[str, Any]] = [
             ("engines ready", f"{self.ready} of {self.engines}"),
             ("front door", self.url),
-            ("changed", ", ".join(f"{one.node}: {one.what}" for one in self.changes[:4])
-             + (f" and {len(self.changes) - 4} more" if len(self.changes) > 4 else "")
-             or "no change"),
+            *(("changed" if not at else "", line) for at, line in enumerate(
+                (together(self.changes) or ["no change"])[:_MOST])),
             ("ready after", _seconds(self.ready_s)),
             ("first answer after", _seconds(self.first_answer_s)),
             ("memory", f"{self.memory_mb:.0f} MB" if self.memory_mb else "not measured"),
@@ -260,12 +266,10 @@ class _Deployment:
         self._warnings += outcome.warnings
         self._facts |= {name: value for name, value in outcome.facts.items()
                         if name != "reached"}
-        for one in outcome.changes[:_MOST]:
-            self._say(f"  {one.node}: {one.what}")
-        if len(outcome.changes) > _MOST:
-            self._say(f"  and {len(outcome.changes) - _MOST} more")
-        for one in outcome.warnings[:_MOST]:
-            self._say(f"  warning: {one.node}: {one.what}")
+        for line in together(outcome.changes)[:_MOST]:
+            self._say(f"  {line}")
+        for line in together(outcome.warnings)[:_MOST]:
+            self._say(f"  warning: {line}")
         if not outcome.changes and self._step not in ("reach", "look"):
             self._say("  no change")
         self._record(outcome, [], round(time.monotonic() - begun, 2))
@@ -338,8 +342,8 @@ def down(journal: Journal, *, say: Say = lambda text: None) -> Outcome:
         journal.set("down")
         evidence.record(journal.folder, "down", **facts, failed=[],
                         changed=[asdict(one) for one in outcome.changes])
-    for one in outcome.changes:
-        say(f"{one.node}: {one.what}")
+    for line in together(outcome.changes):
+        say(line)
     return outcome
 
 

@@ -9,7 +9,7 @@ A `Target` is a site with a plan on it: nodes (`nodes.Nodes`) or a SLURM cluster
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,15 @@ class Change:
 
     node: str
     what: str
+
+
+def together(changes: Iterable[Change]) -> list[str]:
+    """A line for each change: the same one on several nodes shares a line."""
+    nodes: dict[str, list[str]] = {}
+    for one in changes:
+        nodes.setdefault(one.what, []).append(one.node)
+    return [f"{', '.join(names[:8])}{f' and {len(names) - 8} more' * (len(names) > 8)}: {what}"
+            for what, names in nodes.items()]
 
 
 @dataclass(frozen=True)

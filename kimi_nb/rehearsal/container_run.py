@@ -115,6 +115,12 @@ def _visible(world: World, box: Box) -> str:
     return ",".join(map(str, numbers))
 
 
+def inside(call: Call) -> dict[str, str]:
+    """What a container has of its node: where programs are, and the rehearsal's own."""
+    return {"PATH": call.env.get("PATH", os.defpath),
+            **{name: value for name, value in call.env.items() if name.startswith("KIMI_NB_")}}
+
+
 def _environment(call: Call, box: Box, container: Container) -> dict[str, str]:
     """What is set inside: what was told, what every container has, and the rehearsal's own."""
     # Not /root: what a script writes there must stay in the rehearsal's folder.
@@ -125,10 +131,10 @@ def _environment(call: Call, box: Box, container: Container) -> dict[str, str]:
         env["LANG"] = call.env["LANG"]
     env |= {name: call.env[name] for name in box.passes if name in call.env}
     env |= box.env
-    path = call.env.get("PATH", os.defpath)
+    own = inside(call)
     # The stand-ins stay first, whatever PATH the container is told.
-    env["PATH"] = f"{call.root / 'bin'}:{env['PATH']}" if "PATH" in env else path
-    env |= {name: value for name, value in call.env.items() if name.startswith("KIMI_NB_")}
+    env["PATH"] = f"{call.root / 'bin'}:{env['PATH']}" if "PATH" in env else own["PATH"]
+    env |= {name: value for name, value in own.items() if name.startswith("KIMI_NB_")}
     env[DEVICES] = _visible(call.world, box)
     if box.published and not box.host_network:
         env[PUBLISHED] = ",".join(box.published)

@@ -5,23 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
 
-from kimi_nb.rehearsal import container_images, container_run
-from kimi_nb.rehearsal.calls import Call, Refused
+from kimi_nb.rehearsal import container_images, container_run, proxies
+from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.container_images import familiar, tagged
 from kimi_nb.rehearsal.container_names import Container, find, running
 from kimi_nb.rehearsal.container_options import too_few
 from kimi_nb.rehearsal.world import MARK
+from kimi_nb.router import UPSTREAM
 
 VERSION = "28.2.2"  # the docker whose words these are
 _CONTAINER, _IMAGE = ("run", "rm", "stop"), ("pull",)  # behind docker container, docker image
 # Commands that docker has and a rehearsal has not.
 _OTHERS = """
     attach build builder buildx checkpoint commit compose config context cp create diff events
-    exec export history import inspect kill load login logout logs manifest network node pause
+    export history import inspect kill load login logout logs manifest network node pause
     plugin port push rename restart rmi save search secret service stack start stats swarm system
     tag top trust unpause update volume wait"""
 _SHORT_VERSION = f"Docker version {VERSION}, build {MARK}"
@@ -62,16 +64,41 @@ def docker(call: Call) -> int:
 
 
 def _ps(call: Call, words: Sequence[str]) -> int:
-    unknown = [word for word in words if word not in ("-a", "--all", "-q", "--quiet", "-aq",
-                                                      "-qa", "--no-trunc")]
+    rest, unknown, name = list(words), [], ""
+    while rest:
+        word = rest.pop(0)
+        if word in ("-f", "--filter") and rest and rest[0].startswith("name="):
+            name = rest.pop(0).removeprefix("name=")
+        elif word not in ("-a", "--all", "-q", "--quiet", "-aq", "-qa", "--no-trunc"):
+            unknown.append(word)
     if unknown:
         raise Refused(f"{MARK}: docker ps {' '.join(unknown)} is not part of a rehearsal", 1)
     quiet = {"-q", "--quiet", "-aq", "-qa"} & set(words)
     rows = [("CONTAINER ID", "IMAGE", "COMMAND", "STATUS", f"NAMES ({MARK})")]
+    # docker looks for the expression in "/name" and in "name".
     rows += [(one.id[:12], one.image, f'"{one.command[:20]}"', "Up", one.label)
-             for one in running(call)]
+             for one in running(call)
+             if re.search(name, f"/{one.label}") or re.search(name, one.label)]
     _columns([row[:1] for row in rows[1:]] if quiet else rows)
     return 0
+
+
+def _exec(call: Call, words: Sequence[str]) -> int:
+    rest, env = list(words), container_run.inside(call)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word in ("-e", "--env") and rest:
+            name, equals, value = rest.pop(0).partition("=")
+            env |= {name: value} if equals else {name: call.env[name]} if name in call.env else {}
+        elif word not in ("-i", "-t", "-it", "--interactive", "--tty"):
+            raise Refused(f"{MARK}: docker exec {word} is not part of a rehearsal", 1)
+    if len(rest) < 2:
+        raise too_few("exec", "Usage:  docker exec [OPTIONS] CONTAINER COMMAND [ARG...]")
+    if find(call, rest[0]) is None:
+        raise Refused(f"Error response from daemon: No such container: {rest[0]}", 1)
+    # What the image holds of vLLM-Ascend's examples.
+    raise Replace([str(proxies.UPSTREAM) if word.startswith("/vllm-workspace/")
+                   and word.endswith(UPSTREAM) else word for word in rest[1:]], env)
 
 
 def _rm(call: Call, words: Sequence[str]) -> int:
@@ -184,4 +211,4 @@ def _columns(rows: Sequence[Sequence[str]]) -> None:
 
 _COMMANDS: dict[str, Callable[[Call, Sequence[str]], int]] = {
     "run": container_run.run, "pull": _pull, "images": _images, "image inspect": _inspect,
-    "ps": _ps, "rm": _rm, "stop": _stop, "info": _info}
+    "exec": _exec, "ps": _ps, "rm": _rm, "stop": _stop, "info": _info}

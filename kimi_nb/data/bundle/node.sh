@@ -269,7 +269,7 @@ open() {
         inside=(docker exec -e "KIMI_NB_RUN=$RUN:$NODE" ${SECRET_OPTIONS[@]+"${SECRET_OPTIONS[@]}"} "$CONTAINER")
     fi
     if [ -n "$UPSTREAM" ] && [ ! -e "$UPSTREAM" ] && ! ${inside[@]+"${inside[@]}"} cp \
-            "/vllm-workspace/vllm-ascend/examples/disaggregated_prefill_v1/$UPSTREAM" "$FOLDER/" 2> run/copy; then
+            "/vllm-workspace/vllm-ascend/examples/disaggregated_prefill_v1/$UPSTREAM" "$FOLDER/$UPSTREAM" 2> run/copy; then
         say fail router "$UPSTREAM is not in $FOLDER, nor in the image: $(tail -n 1 run/copy)"
         return
     fi
@@ -325,10 +325,11 @@ state() {
             say fact "$name" "ended 137"  # with what watched it: the whole node was cleared
         fi
     done
-    say fact memory "$(memory)"
+    # A container's processes did not inherit what ours are found by.
+    if [ -z "$IMAGE" ]; then say fact memory "$(memory)"; fi
 }
 
-# KB of the run's processes, shared pages counted once; a container's are not among them.
+# KB of the run's processes, shared pages counted once.
 memory() {
     local pid
     for pid in $(pids); do cat "/proc/$pid/smaps_rollup" 2> /dev/null; done \
