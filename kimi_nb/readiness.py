@@ -83,6 +83,7 @@ class Watch:
         self.answer: service.Reply | None = None
         self.when = "at start"  # what goes on, for the causes in the logs
         self.notes: list[str] = []
+        self.moved_bytes = 0  # of KV cache, to decode engines that count them
 
     @property
     def ready(self) -> int:
@@ -219,7 +220,9 @@ class Watch:
         decode = [one for one in self._endpoints if one.role == "decode"]
         if not decode or self.answer is None:
             return
-        if not service.moved([one.url for one in decode], self._limits.answer):
+        tokens, self.moved_bytes = service.moved([one.url for one in decode],
+                                                 self._limits.answer)
+        if not tokens:
             self.find("while serving")
             self._ask_prefill()
             raise Found(self._door("cache-not-moved", "no cache moved: decode computed the "

@@ -34,59 +34,15 @@ from kimi_nb import (
 )
 from kimi_nb.errors import ParameterError, ServiceError
 from kimi_nb.plan import Plan
+from kimi_nb.served import Service
 
 if TYPE_CHECKING:
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
 
-
-@dataclass(frozen=True)
-class Service:
-    """What `Run.serve` returns: a service that is up until `stop`, or none with action plan."""
-
-    run: Run
-    plan: Plan
-    live: Live | None
-
-    @property
-    def engines(self) -> int:
-        """Engines that were started."""
-        return self.live.result.engines if self.live else 0
-
-    @property
-    def ready(self) -> int:
-        """Engines that gave a completion."""
-        return self.live.result.ready if self.live else 0
-
-    @property
-    def url(self) -> str:
-        """The front door, while it is open."""
-        return self.live.url if self.live else ""
-
-    @property
-    def answer(self) -> str:
-        """What came through the front door."""
-        return self.live.result.answer if self.live else ""
-
-    def table(self) -> show.Table:
-        """The facts of the start."""
-        if self.live is None:
-            return show.Table(f"{self.plan.name}", ("what", "is"), (
-                ("started", "nothing: action plan writes and checks only"),))
-        return self.live.result.table()
-
-    def stop(self) -> show.Table:
-        """Stop what was started and tell what came of it; a second call changes nothing."""
-        if self.live is not None and self.live.up:
-            self.live.stop()
-            self.run.record("stop", mark=self.live.result.mark, plan=self.live.result.plan,
-                            peak_memory_mb=self.live.result.peak_memory_mb)
-        return self.table()
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+# What each may touch.
+ACTIONS = {"plan": "files are written to the run's folder, nothing else is touched",
+           "rehearse": "the scripts run on this machine, on stand-ins; no node is touched",
+           "deploy": "the scripts run on the site, once it is confirmed by its name"}
 
 
 @dataclass(frozen=True)
@@ -293,18 +249,40 @@ class Run:
             recipes.find(self._model, self._hardware, None)  # raises with what there is
         return catalog.engine(self._hardware.engine, engine_version or default)
 
-    def serve(self, plan: Plan, *, fault: str = "") -> Service:
+    def gate(self, plan: Plan) -> show.Table:
+        """What the action may touch; with action deploy every node is looked at, and what would
+        change is shown. Raises ParameterError where that is not confirmed by the site's name,
+        StepFailed with what is wrong on the site."""
+        if self.action != "deploy":
+            return show.Table(f"Action {self.action}", ("what",), ((ACTIONS[self.action],),))
+        from kimi_nb.deploy import deploy
+        from kimi_nb.deploy.steps import together
+
+        changes = deploy.preview(plan, self.folder / plan.name)
+        table = show.Table(f"{len(changes)} changes on {plan.site}", ("change",), tuple(
+            (line,) for line in together(changes)))
+        self.record("gate", plan=plan.name, site=plan.site, changes=len(changes),
+                    confirmed=self.confirm == plan.site)
+        if self.confirm != plan.site:
+            show.show(table)
+            deploy.check_confirmed(plan, self.confirm)
+        return table
+
+    def serve(self, plan: Plan, *, fault: str = "", resume: bool = False) -> Service:
         """Start the service as the action says, up to a short load on its front door.
 
         Action plan starts nothing; rehearse runs the bundle's scripts here, on stand-ins
-        (``fault`` makes something go wrong, `kimi-nb list --faults`). Raises ServiceError with
-        the diagnosis.
+        (``fault`` makes something go wrong, `kimi-nb list --faults`); deploy runs them on the
+        site (``resume`` leaves out what an earlier call has done). Raises ServiceError with the
+        diagnosis.
         """
+        if fault and self.action != "rehearse":
+            raise ParameterError(f"fault {fault!r}: only a rehearsal makes something go wrong; "
+                                 f"the action is {self.action}.")
         if self.action == "plan":
-            if fault:
-                raise ParameterError(f"fault {fault!r}: action plan starts nothing that could go "
-                                     "wrong; choose action rehearse.")
             return Service(self, plan, None)
+        if self.action == "deploy":
+            return self._deploy(plan, resume)
         from kimi_nb.rehearsal import rehearse  # with action plan nothing of it is needed
 
         for before in self._started:  # a cell that is run again
@@ -315,6 +293,21 @@ class Run:
         if not live.result.ok:
             raise ServiceError(f"{live.result.diagnosis}\n  logs: {live.result.folder}")
         return Service(self, plan, live)
+
+    def _deploy(self, plan: Plan, resume: bool) -> Service:
+        from kimi_nb.deploy import deploy
+
+        made = deploy.up(plan, self.folder / plan.name, confirm=self.confirm, resume=resume,
+                         say=print)
+        facts = made.result.as_dict()
+        self.record("deploy", **{key: facts[key] for key in (
+            "mark", "plan", "site", "ok", "engines", "ready", "ready_s", "first_answer_s",
+            "memory_mb", "moved_bytes", "changes", "failed", "step")}, logs=made.result.folder)
+        if not made.result.ok:
+            raise ServiceError("\n".join(map(str, made.result.failed)) + f"\n  logs: "
+                               f"{made.result.folder}\n  What was started is left as it is: "
+                               "kimi-nb logs, kimi-nb up --resume, kimi-nb down.")
+        return Service(self, plan, made)
 
     def _record(self, result: Rehearsal) -> None:
         """Evidence of a rehearsal: marked, and never beside figures of hardware."""

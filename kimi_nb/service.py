@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -159,15 +159,18 @@ def chat(where: Endpoint | str, model: str, seconds: float, question: str = QUES
     return _send("POST", f"{url}/v1/chat/completions", seconds, json=body, headers=headers)
 
 
-def moved(urls: Sequence[str], seconds: float) -> float:
-    """Prompt tokens whose cache came from another engine, summed over engines' /metrics."""
-    total = 0.0
-    for url in urls:
+def moved(urls: Iterable[str], seconds: float) -> tuple[int, int]:
+    """Prompt tokens whose cache came from another engine, and bytes of it that NIXL moved (0
+    where the connector does not count them), summed over engines' /metrics."""
+    tokens = bytes_ = 0.0
+    for url in dict.fromkeys(urls):
         text = _send("GET", f"{url}/metrics", seconds).text
-        total += sum(float(value) for value in re.findall(
+        tokens += sum(map(float, re.findall(
             r'^vllm:prompt_tokens_by_source_total\{[^}]*source="external_kv_transfer"[^}]*\} '
-            r"(\S+)$", text, re.MULTILINE))
-    return total
+            r"(\S+)$", text, re.MULTILINE)))
+        bytes_ += sum(map(float, re.findall(r"^vllm:nixl_bytes_transferred_sum(?:\{[^}]*\})? "
+                                            r"(\S+)$", text, re.MULTILINE)))
+    return int(tokens), int(bytes_)
 
 
 def flaw(reply: Reply, where: Endpoint) -> tuple[str, str] | None:

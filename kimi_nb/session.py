@@ -9,11 +9,7 @@ from pathlib import Path
 
 from kimi_nb import build, params, show
 from kimi_nb.errors import ParameterError, choice
-from kimi_nb.run import Run
-
-# What each may touch, as `start` says it.
-ACTIONS = {"plan": "files are written to the run's folder, nothing else is touched",
-           "rehearse": "the scripts run on this machine, on stand-ins; no node is touched"}
+from kimi_nb.run import ACTIONS, Run
 
 
 def start(*, hw: str, model: str, site: str = "", action: str = "plan", confirm: str = "",
@@ -33,6 +29,9 @@ def start(*, hw: str, model: str, site: str = "", action: str = "plan", confirm:
         raise ParameterError(choice("action", action, ACTIONS))
     served, chip = params.model(model), params.hardware(hw)
     cluster = params.site(site) if site else build.example_site(chip)
+    if confirm and action == "deploy" and confirm != cluster.name:
+        raise ParameterError(f"confirm {confirm!r}: the site is {cluster.name!r}; action deploy "
+                             "changes it, and is confirmed by this name.")
     folder = (params.user_path(run_dir, "run_dir") if run_dir
               else runs_folder() / f"{served.name}-{chip.name}")
     run = Run(model, hw, site, action, confirm, Path(os.path.abspath(folder)))

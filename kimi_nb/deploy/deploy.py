@@ -47,7 +47,8 @@ MARK = "measured"
 class Deployed:
     """What came of it. ``changes`` is what was changed (nothing: all was there already);
     seconds are of this call, from its start; ``memory_mb`` of the service's processes, 0 where
-    they are in containers; ``ok`` is a service that has answered."""
+    they are in containers; ``moved_bytes`` of KV cache from prefill to decode, where the engine
+    counts them; ``ok`` is a service that has answered."""
 
     ok: bool
     plan: str
@@ -60,6 +61,7 @@ class Deployed:
     ready_s: float | None
     first_answer_s: float | None
     memory_mb: float
+    moved_bytes: int
     answer: str
     failed: tuple[Diagnosis, ...]
     folder: Path
@@ -88,6 +90,8 @@ class Deployed:
             ("first answer after", _seconds(self.first_answer_s)),
             ("memory", f"{self.memory_mb:.0f} MB" if self.memory_mb else "not measured"),
             ("answer", self.answer or "none")]
+        if self.moved_bytes:
+            rows.insert(-1, ("KV cache moved", f"{self.moved_bytes:,} bytes"))
         for one in self.failed[:_MOST]:
             rows += [("node", one.node), ("rank", "none" if one.rank is None else one.rank),
                      ("step", self.step), ("cause", one.cause), ("seen", one.evidence),
@@ -190,11 +194,7 @@ def up(plan: Plan, folder: Path, *, confirm: str, resume: bool = False, checksum
     result's ``failed``; the service is left as it is then. Raises ParameterError without the
     site's name as ``confirm``, KimiError where another process is at work on it.
     """
-    if confirm != plan.site:
-        raise ParameterError(
-            f"confirm {confirm!r}: this changes {len(plan.nodes)} "
-            f"node{'s' * (len(plan.nodes) > 1)} of site {plan.site}; confirm it by its name: "
-            f"{plan.site!r} (kimi-nb up --confirm {shlex.quote(plan.site)}).")
+    check_confirmed(plan, confirm)
     _check_secrets(plan)
     journal = Journal.open(folder, plan)
     if journal.site != plan.site:
@@ -209,6 +209,15 @@ def up(plan: Plan, folder: Path, *, confirm: str, resume: bool = False, checksum
         journal.set("starting")
         with target(plan, journal, checksums=checksums, say=say) as site:
             return Up(journal, _Deployment(plan, journal, site, say, limits).run())
+
+
+def check_confirmed(plan: Plan, confirm: str) -> None:
+    """Refuse what would change a site that was not named."""
+    if confirm != plan.site:
+        raise ParameterError(
+            f"confirm {confirm!r}: this changes {len(plan.nodes)} "
+            f"node{'s' * (len(plan.nodes) > 1)} of site {plan.site}; confirm it by its name: "
+            f"confirm={plan.site!r}, or kimi-nb up --confirm {shlex.quote(plan.site)}.")
 
 
 def _check_secrets(plan: Plan) -> None:
@@ -319,6 +328,7 @@ class _Deployment:
             ready=watch.ready if watch else 0, url=plan.url, changes=tuple(self._changes),
             warnings=tuple(self._warnings), ready_s=self._ready_s, first_answer_s=self._first_s,
             memory_mb=self._memory if watch else 0.0,
+            moved_bytes=watch.moved_bytes if watch else 0,
             answer=(reply.content or reply.thoughts) if reply else "", failed=tuple(failed),
             folder=self._journal.folder, step=self._step if failed else "",
             notes=tuple(watch.notes) if watch else (), facts=self._facts)

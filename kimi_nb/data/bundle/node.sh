@@ -359,11 +359,11 @@ push() {
     local out new=$FOLDER.new.$$ have
     if ! mine; then return; fi
     have=$(cat "$FOLDER/.files" 2> /dev/null)
-    if [ "$have" = "$FILES" ]; then say same scripts "$FOLDER"; return; fi
-    if [ -n "$DRY" ]; then say change scripts "${have:+new }scripts in $FOLDER"; return; fi
+    if [ "$have" = "$FILES" ]; then say same scripts "${FOLDER%/*}"; return; fi
+    if [ -n "$DRY" ]; then say change scripts "${have:+other ones }in ${FOLDER%/*}"; return; fi
     if runs engines; then say fail scripts "the engines run from other scripts"; return; fi
     if out=$(replace "$new" 2>&1); then
-        say changed scripts "$FOLDER"
+        say changed scripts "in ${FOLDER%/*}"
     else
         rm -rf "$new"
         say fail scripts "$out"
