@@ -8,9 +8,11 @@ this one (`testbed/machines.py`); the stand-in engine runs inside them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +28,6 @@ from kimi_nb.plan import Plan
 from kimi_nb.rehearsal.world import MARK, World
 
 PLANS = {"a3": ("k2.5", "a3", "single", "docker"), "a2": ("k2.5", "a2", "dp", "docker"),
-         "k2.6": ("k2.6", "a3", "single", "docker"),
-         "k2-thinking": ("k2-thinking", "a3", "single", "docker"),
          "h200": ("k2.5", "h200", "single", "docker"),
          "gb200": ("k2.5", "gb200", "single", "docker"),
          "mi300x": ("k2.5", "mi300x", "single", "docker")}
@@ -64,27 +64,35 @@ print(json.dumps({
 WAIT = ("bash", "-c", 'trap "exit 0" TERM; sleep 1000 & wait')
 
 
+@functools.cache
 def plan_of(name: str) -> Plan:
     model, hardware, layout, variant = PLANS[name]
     return build.plan(model, hardware, layout, variant=variant)
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory) -> Iterator[Callable[..., Machine]]:
-    """Make machines; they end with the module."""
+def store(tmp_path_factory) -> Iterator[Path]:
+    """A folder with the images whose engines are started."""
     why = lacks()
     if why:
         pytest.skip(why)
-    image = tmp_path_factory.mktemp("image") / "image.tar"
-    images.write(image, {name: World.of(plan_of(name)) for name in PLANS})
-    with contextlib.ExitStack() as stack:
-        def machine(name: str, kind: str, devices: int, *loaded: tuple[str, str, str]) -> Machine:
-            made = stack.enter_context(Machine(name, kind, devices))
-            for tag, world, entry in loaded:
-                made.load(image, tag, world, entry)
-            return made
+    folder = tmp_path_factory.mktemp("images")
+    images.write(folder / "image.tar", {name: World.of(plan_of(name)) for name in PLANS})
+    with Machine("images", "ascend", 0) as machine:
+        for name in PLANS:
+            plan = plan_of(name)
+            entry = ENTRY if plan.containers[0].runs_engine else ""
+            machine.load(folder, folder / "image.tar", plan.image, name, entry)
+    yield folder
+    shutil.rmtree(folder)
 
-        yield machine
+
+@pytest.fixture(scope="module")
+def make(store) -> Iterator[Callable[[str, str, int], Machine]]:
+    """Make machines; they end with the module."""
+    with contextlib.ExitStack() as stack:
+        yield lambda name, kind, devices: stack.enter_context(
+            Machine(name, kind, devices, store))
 
 
 def addressed(machine: Machine, plan: Plan) -> Machine:
@@ -96,31 +104,30 @@ def addressed(machine: Machine, plan: Plan) -> Machine:
 @pytest.fixture(scope="module")
 def a3_machine(make):
     plan = plan_of("a3")
-    machine = make(plan.nodes[0], "ascend", 16, (plan.image, "a3", ""))
+    machine = addressed(make(plan.nodes[0], "ascend", 16), plan)
     for tag in {image_of(name) for name in ASCEND} - {plan.image}:
         machine.done("docker", "tag", plan.image, tag)
-    return addressed(machine, plan)
+    return machine
 
 
 @pytest.fixture(scope="module")
 def cuda_machine(make):
     plan = plan_of("h200")
-    return addressed(make(plan.nodes[0], "cuda", 8, (plan.image, "h200", ENTRY),
-                          (plan_of("gb200").image, "gb200", ENTRY)), plan)
+    return addressed(make(plan.nodes[0], "cuda", 8), plan)
 
 
 @pytest.fixture(scope="module")
 def rocm_machine(make):
     plan = plan_of("mi300x")
-    machine = make(plan.nodes[0], "rocm", 8, (plan.image, "mi300x", ENTRY))
+    machine = addressed(make(plan.nodes[0], "rocm", 8), plan)
     machine.done("docker", "tag", plan.image, image_of("k2.5/mi300x/docker"))
-    return addressed(machine, plan)
+    return machine
 
 
 @pytest.fixture(scope="module")
 def a2_machines(make):
     plan = plan_of("a2")
-    first, second = (make(name, "ascend", 8, (plan.image, "a2", "")) for name in plan.nodes)
+    first, second = (make(name, "ascend", 8) for name in plan.nodes)
     one, two = (node.address for node in plan.request.site.nodes)
     first.connect(one, second, two, plan.request.site.nic)
     return first, second
@@ -171,12 +178,11 @@ def a2(a2_machines):
 def variables(name: str) -> dict[str, str]:
     """What a reader of the line has set, with what the document leaves open filled in."""
     env = dict(LINES[name]["env"])
-    model = name.partition("/")[0]
-    version = plan_of(model).image if model in PLANS else ""
+    image = build.plan(name.partition("/")[0], "a3", "single").image if name in ASCEND else ""
     if "|" in env.get("IMAGE", ""):
-        tag = version.rpartition(":")[2].removesuffix("-a3")
+        tag = image.rpartition(":")[2].removesuffix("-a3")
         env["IMAGE"] = re.sub(r"\|\w+\|", tag, env["IMAGE"])
-    return {"IMAGE": version, "NAME": "vllm-ascend", **env}
+    return {"IMAGE": image, "NAME": "vllm-ascend", **env}
 
 
 def options(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
@@ -211,7 +217,8 @@ def container(machine: Machine, process: subprocess.Popen[bytes], log: Path) -> 
         found = machine.docker("ps", "-q").stdout.split()
         if found:
             return found[0]
-    raise AssertionError(log.read_text())
+        time.sleep(0.1)
+    raise AssertionError(f"{log.read_text()}\n{machine.processes()}")
 
 
 def look(machine: Machine, name: str, *paths: str) -> dict[str, Any]:
@@ -385,3 +392,88 @@ def test_the_script_of_an_image_that_is_the_engine_serves(name, request, tmp_pat
     assert process.wait(5) == 0
     machine.done("docker", "rm", "-f", key)
     assert_gone(machine)
+
+
+# What docker refuses ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def waits(a3):
+    """A machine with a container of the name that every line has."""
+    a3.done("docker", "run", "-d", "--name", "vllm-ascend", plan_of("a3").image, *WAIT)
+    return a3
+
+
+NO_REGISTRY = (r"Error: initializing source docker://quay\.io/ascend/vllm-ascend:none: pinging "
+               r"container registry quay\.io: Get \"https://quay\.io/v2/\": dial tcp: lookup "
+               r"quay\.io .*: connect: network is unreachable")
+REFUSED = {
+    "no-image": (["run", "--rm", "quay.io/ascend/vllm-ascend:none", "true"], 125, NO_REGISTRY),
+    "no-registry": (["pull", "quay.io/ascend/vllm-ascend:none"], 125, NO_REGISTRY),
+    "not-pulled": (["image", "inspect", "quay.io/ascend/vllm-ascend:none"], 125,
+                   r"Error: inspecting object: quay\.io/ascend/vllm-ascend:none: image not known"),
+    "name-in-use": (["run", "--name", "vllm-ascend", "IMAGE", "true"], 125,
+                    r'Error: creating container storage: the container name "vllm-ascend" is '
+                    r"already in use by [0-9a-f]{64}\. You have to remove that container to be "
+                    r"able to reuse that name: that name is already in use"),
+    "no-device": (["run", "--rm", "--device", "/dev/davinci99", "IMAGE", "true"], 125,
+                  r"Error: stat /dev/davinci99: no such file or directory"),
+    # Here docker makes a folder, of which the engine only learns when it reads from it.
+    "no-mount": (["run", "--rm", "-v", "/nowhere/x:/x", "IMAGE", "true"], 125,
+                 r"Error: statfs /nowhere/x: no such file or directory"),
+    "no-program": (["run", "--rm", "IMAGE", "nope"], 127,
+                   r'Error: runc: runc create failed: unable to start container process: exec: '
+                   r'"nope": executable file not found in \$PATH: OCI runtime attempted to invoke '
+                   r"a command that was not found"),
+    "no-gpus": (["run", "--rm", "--gpus", "1", "IMAGE", "true"], 126,
+                r"Error: setting up CDI devices: unresolvable CDI devices nvidia\.com/gpu=0"),
+    "no-container": (["exec", "other", "true"], 125,
+                     r'Error: no container with name or ID "other" found: no such container'),
+    "none-to-stop": (["stop", "-t", "10", "other"], 125,
+                     r'Error: no container with name or ID "other" found: no such container'),
+    "none-to-inspect": (["inspect", "-f", "{{.State.Running}}", "other"], 125,
+                        r'Error: inspecting object: no such object: "other"')}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_what_is_refused_is_said(fault, waits):
+    words, code, text = REFUSED[fault]
+    done = waits.docker(*(plan_of("a3").image if word == "IMAGE" else word for word in words))
+    assert done.returncode == code
+    assert re.fullmatch(text, done.stderr.splitlines()[-1]), done.stderr
+
+
+def test_a_port_in_use_is_said(cuda, tmp_path):
+    address = plan_of("h200").request.site.nodes[0].address
+    words = ("run", "-d", "-p", f"{address}:8000:8000", "--entrypoint", "sleep",
+             plan_of("h200").image, "1000")
+    cuda.done("docker", *words)
+    done = cuda.docker(*words)
+    assert done.returncode == 126
+    assert done.stderr.splitlines()[-1] == ("Error: cannot listen on the TCP port: listen tcp4 "
+                                            f"{address}:8000: bind: address already in use")
+
+
+def test_what_a_deployment_asks_docker(waits):
+    """The commands on which scripts rely, on a container that runs, has ended and is gone."""
+    image, name = plan_of("a3").image, "vllm-ascend"
+
+    def said(*words: str) -> tuple[int, str]:
+        done = waits.docker(*words)
+        return done.returncode, done.stdout.strip()
+
+    running = ("inspect", "-f", "{{.State.Running}}", name)
+    listed = ("ps", "-aq", "--filter", f"name=^/{name}$")
+    assert said("image", "inspect", "-f", "{{.RepoTags}}", image)[0] == 0
+    assert said(*running) == (0, "true") and re.fullmatch("[0-9a-f]{12}", said(*listed)[1])
+    assert said("ps", "-aq", "--filter", "name=^/vllm-ascen$") == (0, "")
+    assert said("exec", name, "cat", "/etc/passwd")[0] == 0
+    assert said("exec", name, "bash", "-c", "exit 7")[0] == 7
+    assert said("stop", "-t", "10", name) == (0, name)
+    assert said(*running) == (0, "false") and said(*listed)[1] != ""
+    assert said("rm", "-f", name) == (0, name) and said(*listed) == (0, "")
+    # One that does not end when it is asked to is killed at once.
+    waits.done("docker", "run", "-d", "--name", name, image, "sleep", "1000")
+    begun = time.monotonic()
+    assert said("rm", "-f", name) == (0, name) and time.monotonic() - begun < 8
+    assert_gone(waits)

@@ -88,7 +88,7 @@ printf 'unqualified-search-registries = ["docker.io"]\nshort-name-mode = "permis
 rm -rf /etc/containers/registries.conf.d
 # There is no registry, and nobody who would know where one is.
 rm -f /etc/resolv.conf
-echo nameserver 192.0.2.253 > /etc/resolv.conf
+echo nameserver 100.64.0.53 > /etc/resolv.conf
 mkdir -p /run/pod
 hostname "$name"
 ip link set lo up

@@ -1,7 +1,6 @@
 """Machines for the tests with containers: namespaces of this one, with a docker of their own.
 
-    with Machine("a3-0", "ascend", 16) as machine:
-        machine.load(image, "quay.io/ascend/vllm-ascend:v0.22.1rc1-a3", "a3")
+    with Machine("a3-0", "ascend", 16, folder_of_images) as machine:
         machine.docker("ps", "-aq").stdout
 
 See ``machine.sh``: nothing of the machine below changes, whatever ends the test.
@@ -70,9 +69,10 @@ class MachineError(Exception):
 
 
 class Machine:
-    """One machine. ``kind`` is whose accelerators it has: ascend, cuda or rocm."""
+    """One machine. ``kind`` is whose accelerators it has: ascend, cuda or rocm; ``images`` a
+    folder that `load` has filled on another one."""
 
-    def __init__(self, name: str, kind: str, devices: int) -> None:
+    def __init__(self, name: str, kind: str, devices: int, images: Path | None = None) -> None:
         self.name = name
         self._process = subprocess.Popen(
             ["unshare", *_NAMESPACES, "--fork", "--mount-proc", "--kill-child",
@@ -87,7 +87,7 @@ class Machine:
         self.env = {
             "PATH": f"{HERE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": "/root", "LANG": "C.UTF-8", "POD": "/run/pod",
-            "CGROUPS": f"/{self._cgroups}"}
+            "CGROUPS": f"/{self._cgroups}", "IMAGES": str(images or "")}
 
     def run(self, *argv: str, seconds: float = 60, given: bytes | None = None
             ) -> subprocess.CompletedProcess[str]:
@@ -111,17 +111,17 @@ class Machine:
     def _inside(self, argv: Sequence[str]) -> list[str]:
         return ["nsenter", "--target", str(self.pid), *_NAMESPACES, *argv]
 
-    def load(self, image: Path, name: str, world: str, entry: str = "") -> None:
-        """Make an image of an archive, whose engine pretends a world of it. A name without a
-        registry is one of docker.io, as docker has it."""
+    def load(self, folder: Path, image: Path, name: str, world: str, entry: str = "") -> None:
+        """Put an image into a folder for other machines, made of an archive whose engine pretends
+        a world of it. A name without a registry is one of docker.io, as docker has it."""
         if "." not in name.partition("/")[0]:
             name = f"docker.io/{name}"
         changes = [f"ENV KIMI_NB_WORLD={WORLDS}/{world}.json",
                    "ENV PATH=/usr/local/bin:/usr/bin:/bin"]
         if entry:
             changes.append(f"ENTRYPOINT {entry}")
-        self.done("docker", "import", *(word for one in changes for word in ("--change", one)),
-                  str(image), name)
+        self.done("env", f"POD={folder}", "docker", "import",
+                  *(word for one in changes for word in ("--change", one)), str(image), name)
 
     def done(self, *argv: str, given: bytes | None = None) -> str:
         """Run a program there that has to succeed; what it prints."""
