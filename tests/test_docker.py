@@ -72,7 +72,7 @@ def plan_of(name: str) -> Plan:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Iterator[Path]:
-    """A folder with the images whose engines are started."""
+    """A folder with the images of all plans and lines."""
     why = lacks()
     if why:
         pytest.skip(why)
@@ -83,6 +83,11 @@ def store(tmp_path_factory) -> Iterator[Path]:
             plan = plan_of(name)
             entry = ENTRY if plan.containers[0].runs_engine else ""
             machine.load(folder, folder / "image.tar", plan.image, name, entry)
+        for name in LINES:
+            alias, like = image_of(name), plan_of("mi300x" if "rocm" in image_of(name) else "a3")
+            if alias not in {plan_of(one).image for one in PLANS}:
+                # Here and not where it is used: podman forgets tags of what it only reads.
+                machine.done("env", f"POD={folder}", "docker", "tag", like.image, alias)
     yield folder
     shutil.rmtree(folder)
 
@@ -104,10 +109,7 @@ def addressed(machine: Machine, plan: Plan) -> Machine:
 @pytest.fixture(scope="module")
 def a3_machine(make):
     plan = plan_of("a3")
-    machine = addressed(make(plan.nodes[0], "ascend", 16), plan)
-    for tag in {image_of(name) for name in ASCEND} - {plan.image}:
-        machine.done("docker", "tag", plan.image, tag)
-    return machine
+    return addressed(make(plan.nodes[0], "ascend", 16), plan)
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +121,7 @@ def cuda_machine(make):
 @pytest.fixture(scope="module")
 def rocm_machine(make):
     plan = plan_of("mi300x")
-    machine = addressed(make(plan.nodes[0], "rocm", 8), plan)
-    machine.done("docker", "tag", plan.image, image_of("k2.5/mi300x/docker"))
-    return machine
+    return addressed(make(plan.nodes[0], "rocm", 8), plan)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def cleared(*machines: Machine) -> None:
 
 
 def assert_gone(machine: Machine) -> None:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20
     while machine.processes() and time.monotonic() < end:
         time.sleep(0.05)
     assert machine.processes() == {}
@@ -283,7 +283,7 @@ def test_ascend_lines_give_what_they_promise(name, a3, tmp_path):
     assert a3.docker("exec", "vllm-ascend", "cat", "/etc/ascend_install.info").stdout == \
         "of-the-host\n"
     a3.done("docker", "stop", "-t", "5", "vllm-ascend")
-    assert process.wait(5) == 0, (tmp_path / "log").read_text()
+    assert process.wait(30) == 0, (tmp_path / "log").read_text()
     assert_gone(a3)
 
 
@@ -296,7 +296,7 @@ def served(name: str, machine: Machine, address: str, log: Path) -> None:
     assert status == 200 and MARK in text, (error, log.read_text())
     check(machine, name, given, key)
     machine.done("docker", "stop", key)
-    assert process.wait(5) == 0, log.read_text()
+    assert process.wait(30) == 0, log.read_text()
     # Without --rm it is still there.
     assert machine.docker("inspect", "-f", "{{.State.Running}}", key).stdout == "false\n"
     machine.done("docker", "rm", key)
@@ -356,7 +356,7 @@ def test_the_scripts_of_one_node_serve(a3, tmp_path):
     assert a3.namespace("mnt", engine) != a3.namespace("mnt")
     assert a3.docker("inspect", "-f", "{{.State.Running}}", "vllm-ascend").stdout == "true\n"
     a3.done("docker", "stop", "-t", "10", "vllm-ascend")
-    assert process.wait(5) == 0
+    assert process.wait(30) == 0
     assert_gone(a3)
 
 
@@ -372,7 +372,7 @@ def test_the_scripts_of_two_nodes_serve_together(a2, tmp_path):
         engine_of(machine)
     # The follower is lost: the group cannot go on, and the other container ends too.
     a2[1].done("docker", "kill", "vllm-ascend")
-    assert [process.wait(10) for process in running] == [1, 137]
+    assert [process.wait(30) for process in running] == [1, 137]
     assert "EngineDeadError" in (tmp_path / f"{a2[0].name}.log").read_text()
     for machine in a2:
         assert_gone(machine)
@@ -389,7 +389,7 @@ def test_the_script_of_an_image_that_is_the_engine_serves(name, request, tmp_pat
     assert machine.namespace("net", engine) != machine.namespace("net")
     key = machine.docker("ps", "-q").stdout.strip()
     machine.done("docker", "stop", key)
-    assert process.wait(5) == 0
+    assert process.wait(30) == 0
     machine.done("docker", "rm", "-f", key)
     assert_gone(machine)
 
@@ -474,6 +474,6 @@ def test_what_a_deployment_asks_docker(waits):
     assert said("rm", "-f", name) == (0, name) and said(*listed) == (0, "")
     # One that does not end when it is asked to is killed at once.
     waits.done("docker", "run", "-d", "--name", name, image, "sleep", "1000")
-    begun = time.monotonic()
-    assert said("rm", "-f", name) == (0, name) and time.monotonic() - begun < 8
+    done = waits.docker("rm", "-f", name)
+    assert (done.stdout, done.stderr) == (f"{name}\n", "")  # not a word of having waited
     assert_gone(waits)
