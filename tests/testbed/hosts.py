@@ -9,14 +9,21 @@ is at 10.77.255.1. Nothing of the machine itself is changed. Needs root, ip, ssh
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from kimi_nb.plan import Plan
+from kimi_nb.rehearsal import tools_on_path
+from kimi_nb.rehearsal.world import FOLDER, NODE, Fault, World
 
 SSHD = "/usr/sbin/sshd"
 _WAIT = 60.0
@@ -200,13 +207,10 @@ class StandIns:
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
-        self._spawners: list[subprocess.Popen[bytes]] = []
+        self._spawners: dict[str, subprocess.Popen[bytes]] = {}
 
     def prepare(self, host: Host) -> None:
         """Put them on a host's PATH; before its sshd starts."""
-        from kimi_nb.rehearsal import tools_on_path
-        from kimi_nb.rehearsal.world import FOLDER, NODE
-
         root = host.folder / "rehearsal"
         root.mkdir(parents=True, exist_ok=True)
         tools_on_path.write(root)
@@ -216,41 +220,35 @@ class StandIns:
         host.env |= {"PATH": f"{root / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin", FOLDER: str(root),
                      NODE: host.name}
 
-    def start(self, plan: object, *, faults: Mapping[str, Sequence[object]] = {}) -> None:
-        """The world of a plan on every host."""
-        from dataclasses import replace
-
-        from kimi_nb.rehearsal.world import World
-
-        self.stop()
-        for host in self._hosts.hosts:
+    def start(self, plan: Plan, hosts: Iterable[Host], *faults: str) -> None:
+        """The world of a plan on hosts, with faults there (`Fault` names)."""
+        hosts = list(hosts)
+        for host in hosts:
+            self.stop(host)
             root = host.folder / "rehearsal"
-            world = World.of(plan)  # type: ignore[arg-type]
-            replace(world, faults=tuple(faults.get(host.name, ()))).write(root / "world.json")
+            replace(World.of(plan), faults=tuple(Fault(name, host.name) for name in faults)).write(
+                root / "world.json")
             (root / "spawner.sock").unlink(missing_ok=True)
             with (root / "spawner.log").open("ab") as log:
-                self._spawners.append(subprocess.Popen(
+                self._spawners[host.name] = subprocess.Popen(
                     host.enter(sys.executable, "-m", "kimi_nb.rehearsal.spawner", str(root)),
-                    stdout=log, stderr=log, stdin=subprocess.DEVNULL))
+                    stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         end = time.monotonic() + _WAIT
-        for host in self._hosts.hosts:
+        for host in hosts:
             while not (host.folder / "rehearsal" / "spawner.sock").exists():
                 assert time.monotonic() < end, (host.folder / "rehearsal/spawner.log").read_text()
                 time.sleep(0.02)
 
-    def stop(self) -> None:
-        """End them."""
-        for process in self._spawners:
-            process.kill()
+    def stop(self, host: Host) -> None:
+        """End those of a host, and with them its engines."""
+        process = self._spawners.pop(host.name, None)
+        if process is not None:
+            process.terminate()
             process.wait()
-        self._spawners.clear()
 
 
 def checkpoint(folder: Path) -> None:
     """A complete checkpoint of one small tensor."""
-    import json
-    import struct
-
     folder.mkdir(parents=True, exist_ok=True)
     header = json.dumps({"t": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
     (folder / "model-00001-of-00001.safetensors").write_bytes(

@@ -1,0 +1,414 @@
+"""Deployments over SSH: four hosts with a real sshd each, stand-ins in place of engines.
+
+What is asked of a person's machine is asked here: `kimi-nb up`, `status`, `logs`, `down`, and
+pyinfra by hand, all as processes on the controller's side of the network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from testbed import hosts as testbed
+
+from kimi_nb import build, evidence
+
+KIMI = [str(Path(sys.executable).with_name("kimi-nb"))]
+NAMES = ["h1", "h2", "h3", "h4"]
+CHECKPOINTS = ("Eco-Tech/Kimi-K2.5-W4A8", "lightseekorg/kimi-k2.5-eagle3")
+SHARD = "model-00001-of-00001.safetensors"
+
+pytestmark = pytest.mark.skipif(bool(testbed.missing()), reason=testbed.missing() or "-")
+
+
+class Site:
+    """Four hosts that have what the A3 prefill-decode plan needs; `kimi` runs on the other side.
+    No test changes the settings of the machine itself: --without host-tuning."""
+
+    def __init__(self, folder: Path, hosts: testbed.Hosts, stand_ins: testbed.StandIns) -> None:
+        self.folder, self.hosts, self.stand_ins = folder, hosts, stand_ins
+        self.file = folder / "site.yaml"
+        self.file.write_text(hosts.site("a3"))
+        self.plan = build.plan("k2.5", "a3", "pd", site=str(self.file), dropped=["host-tuning"])
+
+    def host(self, name: str) -> testbed.Host:
+        return self.hosts.hosts[int(name[1:]) - 1]
+
+    def words(self, run: Path, *more: str, site: Path | None = None) -> list[str]:
+        return [*KIMI, "up", "--model", "k2.5", "--hw", "a3", "--layout", "pd", "--site",
+                str(site or self.file), "--without", "host-tuning", "--run-dir", str(run),
+                "--json", *more]
+
+    def up(self, run: Path, *more: str, site: Path | None = None, env: dict | None = None):
+        """(exit code, the JSON, stderr) of kimi-nb up, confirmed."""
+        done = self.hosts.run(self.words(run, "--confirm", "testbed", *more, site=site),
+                              env={**os.environ, **(env or {})})
+        return done.returncode, json.loads(done.stdout or "null"), done.stderr
+
+    def kimi(self, *words: str):
+        return self.hosts.run([*KIMI, *words])
+
+    def engines(self) -> list[str]:
+        """The command lines of the engines that run on the hosts."""
+        found = []
+        for host in self.hosts.hosts:
+            for pid in subprocess.run(["ip", "netns", "pids", host.netns], text=True,
+                                      capture_output=True, check=True).stdout.split():
+                try:
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                except FileNotFoundError:
+                    continue
+                if words[-2:-1] != ["vllm"] and "serve" in words and "client.py" in words[3]:
+                    found.append(f"{host.name} {' '.join(words)}")
+        return found
+
+    def claims(self) -> list[str]:
+        return [host.name for host in self.hosts.hosts if (host.root / "kimi/claim").exists()]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ssh")
+    hosts = testbed.Hosts(folder, 4)
+    stand_ins = testbed.StandIns(hosts)
+    for host in hosts.hosts:
+        stand_ins.prepare(host)
+        (host.folder / "etc").mkdir(parents=True)
+        (host.folder / "etc" / "hccn.conf").write_text("address_0=192.0.2.1\n")
+        for name in CHECKPOINTS:
+            testbed.checkpoint(host.root / "cache/modelscope/hub/models" / name)
+    with hosts:
+        site = Site(folder, hosts, stand_ins)
+        stand_ins.start(site.plan, hosts.hosts)
+        yield site
+        for host in hosts.hosts:
+            stand_ins.stop(host)
+
+
+@pytest.fixture
+def site(made, tmp_path):
+    """The hosts as they were made, whatever the test before left."""
+    yield made
+    for state in tmp_path.glob("**/state.json"):
+        if json.loads(state.read_text())["state"] != "down":
+            made.kimi("down", str(state.parent))
+    assert made.claims() == []
+    assert made.engines() == []
+
+
+def test_up_twice_status_logs_down_twice(site, tmp_path):
+    run = tmp_path / "run"
+    shown = site.hosts.run([word for word in site.words(run, "--dry-run") if word != "--json"])
+    assert shown.returncode == 0, shown.stderr
+    assert "h1, h2, h3, h4: claim: take the node" in shown.stdout
+    assert "h1, h2, h3, h4: engines: start launch.sh" in shown.stdout
+    assert site.claims() == [] and site.engines() == []
+
+    code, made, said = site.up(run)
+    assert code == 0, said
+    assert made["ready"] == made["engines"] == 36
+    assert made["answer"].startswith("REHEARSAL") and made["mark"] == "measured"
+    assert len(site.engines()) == 36 and site.claims() == NAMES
+
+    code, again, said = site.up(run)
+    assert (code, again["changes"], again["ready"]) == (0, [], 36), said
+    assert len(site.engines()) == 36
+
+    states = json.loads(site.kimi("status", str(run), "--json").stdout)
+    assert [one["state"] for one in states] == ["ready"] * 36
+    assert {(one["node"], one["rank"], one["port"]) for one in states} == {
+        (engine.node, engine.rank, engine.http_port) for engine in site.plan.engines}
+
+    logs = site.kimi("logs", "--no-follow", str(run)).stdout
+    said_by = {line.partition(" | ")[0] for line in logs.splitlines()}
+    assert {f"h4 rank_{rank}" for rank in range(16, 32)} <= said_by
+    assert {"h1 engines", "router"} <= said_by or {"h1 engines", "logs router"} <= said_by, said_by
+
+    ended = site.kimi("down", str(run))
+    assert ended.returncode == 0, ended.stderr
+    assert site.engines() == [] and site.claims() == []
+    again = site.kimi("down", str(run))
+    assert again.returncode == 0 and "no change" in again.stdout
+
+    lines = evidence.read(run / "k2.5-a3-pd/deployments/001")
+    done = [line["step"] for line in lines if line["stage"] == "deploy"]
+    assert [step for step in done[:8]] == ["reach", "look", "claim", "prepare", "engine",
+                                           "weights", "push", "start"]
+    assert all("@" in line["by"] and line["run"] for line in lines)
+    assert lines[-1]["stage"] == "down"
+    start = next(line for line in lines if line.get("step") == "start")
+    assert start["codes"] == dict.fromkeys(NAMES, 0)
+
+
+def test_without_the_sites_name_nothing_is_changed(site, tmp_path):
+    for more in ([], ["--confirm", "other"]):
+        done = site.hosts.run(site.words(tmp_path, *more))
+        assert done.returncode == 2
+        assert "--confirm testbed" in done.stderr and "4 nodes of site testbed" in done.stderr
+        assert len(json.loads(done.stdout)["changes"]) == 12
+        assert site.claims() == []
+
+
+def test_by_hand_with_pyinfra(site, tmp_path):
+    out = tmp_path / "bundle"
+    site.kimi(*site.words(tmp_path)[1:][:0], "plan", "--model", "k2.5", "--hw", "a3", "--layout",
+              "pd", "--site", str(site.file), "--without", "host-tuning", "--out", str(out))
+    pyinfra = [str(Path(sys.executable).with_name("pyinfra")), "-y", "inventory.py"]
+
+    def run(*words: str) -> str:
+        done = site.hosts.run([*pyinfra, *words], cwd=out / "deploy")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    assert "change engines" in run("up.py", "--dry")
+    assert site.claims() == []
+    run("up.py")
+    assert site.claims() == NAMES
+    assert "Success" not in run("up.py")  # no operation had anything to do
+    run("down.py")
+    assert site.claims() == [] and site.engines() == []
+
+
+# Ways to the nodes ------------------------------------------------------------------------
+
+
+def _site_file(site: Site, tmp_path: Path, **ssh: str) -> Path:
+    path = tmp_path / "other.yaml"
+    path.write_text(site.hosts.site("a3", **ssh))
+    return path
+
+
+def test_a_dead_node_is_named_and_the_others_report(site, tmp_path):
+    site.host("h3").sshd.send_signal(signal.SIGSTOP)
+    try:
+        code, made, said = site.up(tmp_path)
+    finally:
+        site.host("h3").sshd.send_signal(signal.SIGCONT)
+    assert code == 1
+    assert [one["node"] for one in made["failed"]] == ["h3"]
+    assert "cannot be reached" in made["failed"][0]["cause"] and made["step"] == "reach"
+    line = next(line for line in evidence.read(Path(made["folder"])) if line["stage"] == "deploy")
+    assert line["facts"]["reached"] == ["h1", "h2", "h4"]
+    assert site.claims() == []
+
+
+def test_a_key_that_is_not_taken(site, tmp_path):
+    other = _site_file(site, tmp_path, key_file=str(site.hosts.folder / "keys/other"))
+    code, made, said = site.up(tmp_path, site=other)
+    assert code == 1 and [one["node"] for one in made["failed"]] == NAMES
+    assert "ssh.key_file" in made["failed"][0]["help"]
+
+
+@pytest.mark.parametrize("kind", ["changed", "unknown"])
+def test_host_keys_are_checked(site, tmp_path, kind):
+    keys = site.hosts.folder / "keys"
+    lines = site.hosts.known.read_text().splitlines()
+    if kind == "changed":
+        lines[1] = f"10.77.0.2 {(keys / 'other.pub').read_text().rpartition(' ')[0]}"
+    else:
+        del lines[1]
+    known = tmp_path / "known"
+    known.write_text("\n".join(lines) + "\n")
+    other = _site_file(site, tmp_path, known_hosts=str(known))
+    code, made, said = site.up(tmp_path, site=other)
+    assert code == 1 and [one["node"] for one in made["failed"]] == ["h2"]
+    assert "host key" in made["failed"][0]["help"]
+    assert site.claims() == []
+    if kind == "unknown":  # new ones may be taken, where the site says so
+        other.write_text(site.hosts.site("a3", known_hosts=str(known), host_keys="accept-new"))
+        done = site.hosts.run(site.words(tmp_path, "--dry-run", site=other))
+        assert done.returncode == 0, done.stderr
+        assert "10.77.0.2" in known.read_text()
+
+
+def test_an_agents_key(site, tmp_path):
+    agent = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
+    env = dict(part.split("=", 1) for part in agent.replace("\n", "").split(";") if "=" in part)
+    try:
+        subprocess.run(["ssh-add", "-q", str(site.hosts.key)], env={**os.environ, **env},
+                       check=True, capture_output=True)
+        other = _site_file(site, tmp_path, key_file="")
+        done = site.hosts.run(site.words(tmp_path, "--dry-run", site=other),
+                              env={**os.environ, **env})
+        assert done.returncode == 0, done.stderr
+        assert len(json.loads(done.stdout)["changes"]) == 12
+    finally:
+        os.kill(int(env["SSH_AGENT_PID"]), signal.SIGTERM)
+
+
+def test_a_jump_host(site, tmp_path):
+    """h2 to h4 are reached by way of h1 only, SSH and HTTP."""
+    def route(verb: str) -> None:
+        for name in ("h2", "h3", "h4"):
+            site.hosts.run(["ip", "route", verb, "blackhole", f"{site.host(name).address}/32"])
+
+    other = _site_file(site, tmp_path, jump_host=site.host("h1").address)
+    route("add")
+    try:
+        code, made, said = site.up(tmp_path, site=other)
+        assert code == 0, said
+        assert made["ready"] == 36 and made["answer"].startswith("REHEARSAL")
+        assert "from 10.77.0.1 " in (site.host("h4").folder / "sshd.log").read_text()
+        assert site.kimi("down", str(tmp_path)).returncode == 0
+    finally:
+        route("del")
+
+
+# What can be wrong on a node ----------------------------------------------------------------
+
+
+def _fails(site: Site, run: Path, node: str, *words: str, step: str = "look") -> dict:
+    code, made, said = site.up(run)
+    assert code == 1, said
+    assert [one["node"] for one in made["failed"]] == [node], made["failed"]
+    assert made["step"] == step
+    text = made["failed"][0]["cause"] + made["failed"][0]["help"]
+    for word in words:
+        assert word in text, text
+    if step == "look":
+        assert site.claims() == [] and site.engines() == []  # nothing was changed anywhere
+    return made
+
+
+def test_a_full_disk(site, tmp_path):
+    host = site.host("h2")
+    host.shell("mkdir -p /srv/kimi && mount -t tmpfs -o size=1m none /srv/kimi && "
+               "head -c 2m /dev/zero > /srv/kimi/full 2> /dev/null; true")
+    try:
+        _fails(site, tmp_path, "h2", "No space left on device", "paths.work")
+    finally:
+        host.shell("umount /srv/kimi")
+
+
+def test_a_disk_that_fills_up_later(site, tmp_path):
+    """After the look: the node has room for the claim and none for the scripts."""
+    host = site.host("h2")
+    host.shell("mkdir -p /srv/kimi && mount -t tmpfs -o size=80m none /srv/kimi")
+    process = subprocess.Popen(site.hosts.argv(site.words(tmp_path, "--confirm", "testbed")),
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in process.stderr:
+            if "claim: taken" in line:
+                host.shell("head -c 80m /dev/zero > /srv/kimi/full 2> /dev/null; true")
+                break
+        out, _ = process.communicate(timeout=120)
+        made = json.loads(out)
+        assert process.returncode == 1 and made["step"] == "push"
+        assert [one["node"] for one in made["failed"]] == ["h2"]
+        assert "No space left" in made["failed"][0]["cause"]
+        assert site.kimi("down", str(tmp_path)).returncode == 0
+        assert site.claims() == []
+    finally:
+        host.shell("umount /srv/kimi")
+
+
+def test_an_image_that_cannot_be_pulled(site, tmp_path):
+    site.stand_ins.start(site.plan, [site.host("h4")], "wrong-image-tag")
+    try:
+        # Whether it can be pulled is not known before it is tried.
+        _fails(site, tmp_path, "h4", "manifest unknown", "docker load on h4", step="engine")
+    finally:
+        site.stand_ins.start(site.plan, [site.host("h4")])
+
+
+def test_docker_is_absent(site, tmp_path):
+    docker = site.host("h1").folder / "rehearsal/bin/docker"
+    docker.rename(docker.with_name("away"))
+    try:
+        _fails(site, tmp_path, "h1", "docker is not installed")
+    finally:
+        docker.with_name("away").rename(docker)
+
+
+@pytest.mark.parametrize("fault", ["missing", "cut"])
+def test_weights_on_one_node(site, tmp_path, fault):
+    shard = site.host("h3").root / "cache/modelscope/hub/models" / CHECKPOINTS[0] / SHARD
+    whole = shard.read_bytes()
+    if fault == "missing":
+        shard.unlink()
+    else:
+        shard.write_bytes(whole[:-1])
+    try:
+        _fails(site, tmp_path, "h3", CHECKPOINTS[0], SHARD)
+    finally:
+        shard.write_bytes(whole)
+    code, made, said = site.up(tmp_path, "--resume")
+    assert code == 0 and made["ready"] == 36, said
+
+
+def test_a_port_in_use(site, tmp_path):
+    host = site.host("h2")
+    other = subprocess.Popen(host.enter(sys.executable, "-m", "http.server", "7101", "--bind",
+                                        host.address), stderr=subprocess.DEVNULL,
+                             stdout=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 20
+        while time.monotonic() < end and "7101" not in host.shell("ss -Hltn"):
+            time.sleep(0.05)
+        _fails(site, tmp_path, "h2", "7101", "HTTP of prefill1-rank1", "python")
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_no_network_of_the_npus(site, tmp_path):
+    host = site.host("h2")
+    host.shell("mv /etc/hccn.conf /etc/away")
+    try:
+        _fails(site, tmp_path, "h2", "/etc/hccn.conf", "hccn_tool")
+    finally:
+        host.shell("mv /etc/away /etc/hccn.conf")
+
+
+def test_two_runs_on_one_site(site, tmp_path):
+    code, first, said = site.up(tmp_path / "first")
+    assert code == 0, said
+    code, made, said = site.up(tmp_path / "second")
+    assert code == 1 and made["step"] == "look"
+    held = made["failed"][0]
+    assert "@" in held["cause"] and "since" in held["cause"] and "k2.5-a3-pd" in held["cause"]
+    assert "kimi-nb down" in held["help"]
+    assert len(site.engines()) == 36
+    # Its own end changes nothing of the other's.
+    site.kimi("down", str(tmp_path / "second"))
+    assert len(site.engines()) == 36 and site.claims() == NAMES
+    assert site.kimi("down", str(tmp_path / "first")).returncode == 0
+
+
+@pytest.mark.parametrize("said", ["claim: taken", "engines: started"])
+def test_the_controller_is_killed_half_way(site, tmp_path, said):
+    process = subprocess.Popen(site.hosts.argv(site.words(tmp_path, "--confirm", "testbed")),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               start_new_session=True)
+    for line in process.stderr:
+        if said in line:
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert site.claims() == NAMES
+    code, made, text = site.up(tmp_path, "--resume")
+    assert code == 0, text
+    assert made["ready"] == 36 and len(site.engines()) == 36
+    assert ("done before" in text) == ("started" in said or "claim" in said)
+
+
+def test_a_group_starts_anew_as_a_whole(site, tmp_path):
+    """One node of the decode group has ended; the others of the group would wait for ever."""
+    code, made, said = site.up(tmp_path)
+    assert code == 0, said
+    before = {line.split()[0] for line in site.engines()}
+    assert before == set(NAMES)
+    site.stand_ins.start(site.plan, [site.host("h4")])
+    states = json.loads(site.kimi("status", str(tmp_path), "--json").stdout)
+    assert {one["state"] for one in states if one["node"] == "h4"} != {"ready"}
+    code, made, said = site.up(tmp_path)
+    assert code == 0, said
+    started = [one for one in made["changes"] if "started: launch.sh" in one["what"]]
+    assert [one["node"] for one in started] == ["h3", "h4"]
+    assert made["ready"] == 36
