@@ -20,7 +20,8 @@ from kimi_nb.settings import EMPTY, Layered, Value, lay
 @dataclass(frozen=True)
 class Request:
     """Everything that a plan is made from, already loaded. ``chosen`` and ``dropped`` are the
-    person's --with and --without."""
+    person's --with and --without; ``named`` is the model that was asked for, where another one
+    stands for it."""
 
     model: schema.Model
     hardware: schema.Hardware
@@ -31,6 +32,7 @@ class Request:
     overrides: Overrides
     chosen: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    named: str = ""
 
     @property
     def weights(self) -> schema.Weights:
