@@ -249,7 +249,8 @@ def install_steps(hardware: schema.Hardware, site: schema.Site, engine: catalog.
         raise ParameterError(choice(f"way to install on {hardware.name}:", method,
                                     hardware.installs))
     words = {"image": containers.image(hardware, engine), "work": site.paths.work,
-             "engine": site.paths.engine or f"{site.paths.work}/engine", "version": engine.version, "vllm": engine.vllm}
+             "engine": site.paths.engine or f"{site.paths.work}/engine",
+             "version": engine.version, "vllm": engine.vllm}
     return tuple(InstallStep(step.says, tuple(fill(word, words) for word in step.argv),
                              fill(step.directory, words), dict(step.env))
                  for step in hardware.installs[method])

@@ -107,9 +107,10 @@ class Run:
 
     def recipes(self) -> show.Table:
         """The deployments of this model and hardware."""
-        key = (self._model.name, self._hardware.recipes_of)
-        return tables.recipes([row for row in recipes.listing()
-                               if (row["model"], row["hardware"]) == key])
+        keys = {(recipes.served(self._named, self._hardware, recipe.layout).name,
+                 recipe.hardware, recipe.layout) for recipe in self._recipes}
+        return tables.recipes([row for row in recipes.listing() if (
+            row["model"], row["hardware"], row["layout"]) in keys])
 
     def all_recipes(self) -> show.Table:
         """Which model, hardware and layout exist."""
@@ -212,10 +213,11 @@ class Run:
         with the reason and the command it would have run. Without a layout: the largest."""
         recipe = self._largest(layout)
         cluster = self._site(recipe)
-        name = recipe.weights if recipe else next(iter(self._model.weights))
+        served = recipes.served(self._named, self._hardware, recipe.layout if recipe else "")
+        name = recipe.weights if recipe else next(iter(served.weights))
         here = prerequisites.is_node(cluster)
         seen = [prerequisites.look(item, cluster, here) for item in prerequisites.looks(
-            self._hardware, cluster, self._model.weights[name],
+            self._hardware, cluster, served.weights[name],
             recipe.layout if recipe else "dp")]
         self.record("prerequisites", **prerequisites.counts(seen),
                     failed=[one.look.name for one in seen if one.status == "fail"])
@@ -238,8 +240,10 @@ class Run:
         return show.Text(f"{self._hardware.engine} by {method}", "\n".join(lines))
 
     def container(self, engine_version: str = "") -> show.Text:
-        """The container of the site's first node."""
+        """The container of the site's first node; nothing where the hardware has none."""
         cluster = self._site()
+        if self._hardware.container is None:
+            return show.Text(f"{self._hardware.name} has no container", "")
         made = containers.container(self._hardware, cluster, cluster.nodes[0],
                                     self._engine(engine_version))
         return show.Text(f"Container on {made.node}", "\n".join(shell.command(made.argv)))
@@ -262,8 +266,13 @@ class Run:
                                       variant=with_jobs[0].variant, site=mine))
 
     @property
-    def _model(self) -> schema.Model:
+    def _named(self) -> schema.Model:
         return params.model(self.model)
+
+    @property
+    def _model(self) -> schema.Model:
+        """The named one, or the first that stands for it on this hardware."""
+        return recipes.served(self._named, self._hardware)
 
     @property
     def _hardware(self) -> schema.Hardware:
