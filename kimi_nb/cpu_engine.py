@@ -45,13 +45,14 @@ _STAMP = ".kimi-nb-engine.json"  # written last
 
 # What a log says, and what it means.
 _CAUSES = (
+    (r"certificate[ _]verify[ _]failed|peer certificate|unknownissuer",
+     "the package index's certificate is not trusted here; set SSL_CERT_FILE"),
     (r"no space left on device|disk quota exceeded", "the disk is full; {needed} GB are needed"),
     (r"failed to establish a new connection|name resolution|name or service not known|dns error"
      r"|connection (refused|reset|timed out)|network is unreachable|error sending request"
      r"|tcp connect error|read timed out|max retries exceeded|failed to fetch",
      "no network, or the package index cannot be reached; set pip's and uv's index and proxy, or "
      "try again"),
-    (r"certificate", "the package index's certificate is not trusted here; set SSL_CERT_FILE"),
     (r"requires[- ]python|current python version|matching python (version|abi|implementation)"
      r"|not a supported wheel", "there is no build for Python {python}; {pythons} are supported"),
     (r"permission denied", "a file or folder cannot be written"))
@@ -150,8 +151,8 @@ def _made(folder: Path) -> bool:
         known = json.loads((folder / _STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return (known.get("wanted") == wanted() and (folder / "bin" / "python").exists()
-            and (folder / "bin" / "vllm").exists())
+    return (isinstance(known, dict) and known.get("wanted") == wanted() and (
+        folder / "bin" / "python").exists() and (folder / "bin" / "vllm").exists())
 
 
 def _told(folder: Path) -> str:

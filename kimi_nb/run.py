@@ -280,7 +280,7 @@ class Run:
 
     @property
     def _recipes(self) -> list[schema.Recipe]:
-        return recipes.of(self._model, self._hardware)
+        return recipes.of(self._named, self._hardware)
 
     def _largest(self, layout: str | None) -> schema.Recipe | None:
         """The recipe of a layout; without one that with the most nodes; None where the
@@ -290,7 +290,7 @@ class Run:
                 role.groups * role.nodes for role in recipe.roles.values()))
         if not self._recipes and self._hardware.recipes_of in self._model.container_versions:
             return None
-        return recipes.find(self._model, self._hardware, layout)
+        return recipes.find(self._named, self._hardware, layout)
 
     def _site(self, recipe: schema.Recipe | None = None) -> schema.Site:
         return params.site(self.site) if self.site else build.example_site(self._hardware, recipe)
@@ -299,7 +299,7 @@ class Run:
         default = (self._recipes[0].engine_version if self._recipes
                    else self._model.container_versions.get(self._hardware.recipes_of))
         if default is None:
-            recipes.find(self._model, self._hardware, None)  # raises with what there is
+            recipes.find(self._named, self._hardware, None)  # raises with what there is
         return catalog.engine(self._hardware.engine, engine_version or default)
 
     def serve(self, plan: Plan, *, fault: str = "") -> Service:
