@@ -2,15 +2,17 @@
 # make test    all tests
 # make lab     JupyterLab on the notebooks
 # make venv    .venv with everything that run and test need
+# make engine  .engine with the real vLLM for this machine's CPU (2.5 GB; hardware cpu)
 # make bench   the benchmarks
-# make clean   remove .venv and runs/
+# make clean   remove .venv, .engine and runs/
 PYTHON ?= python3
 MODEL ?= k2.5
 HW ?= a3
 JOBS ?= 1
+ENGINE ?= .engine
 BIN := .venv/bin
 
-.PHONY: help run test lint lab venv bench clean
+.PHONY: help run test lint lab venv engine bench clean
 help:
 	@sed -n 's/^# make /make /p' Makefile
 
@@ -38,6 +40,10 @@ lint: venv
 lab: venv
 	$(BIN)/jupyter lab --ip 127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
+# Beside the notebooks' environment, not into it: the two want other versions of the same packages.
+engine: venv
+	$(BIN)/python -m kimi_nb.cpu_engine "$(ENGINE)"
+
 bench: venv
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/large_plan.py
@@ -48,4 +54,4 @@ bench: venv
 	$(BIN)/python benchmarks/stand_in.py
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv .engine runs

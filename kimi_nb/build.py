@@ -51,9 +51,10 @@ def request(model: str, hardware: str, layout: str | None = None, *, scenario: s
             dropped: Iterable[str] = (), pairs: Iterable[str] = (),
             engine_version: str = "") -> Request:
     """Everything that the plan is made from, loaded and looked up."""
-    chip, served = params.hardware(hardware), params.model(model)
+    chip, named = params.hardware(hardware), params.model(model)
     cluster = params.site(site) if site else None
-    recipe = recipes.find(served, chip, layout, variant, cluster.transport if cluster else "")
+    recipe = recipes.find(named, chip, layout, variant, cluster.transport if cluster else "")
+    served = recipes.served(named, chip, recipe.layout)
     cluster = cluster or example_site(chip, recipe)
     _check_site(cluster, chip, recipe)
     given = tuple(pairs)
@@ -65,7 +66,8 @@ def request(model: str, hardware: str, layout: str | None = None, *, scenario: s
         scenario=recipes.scenario(recipe, scenario),
         engine=catalog.engine(chip.engine, engine_version or recipe.engine_version),
         overrides=changes,
-        chosen=tuple(dict.fromkeys(chosen)), dropped=tuple(dict.fromkeys(dropped)), pairs=given)
+        chosen=tuple(dict.fromkeys(chosen)), dropped=tuple(dict.fromkeys(dropped)), pairs=given,
+        named="" if served.name == named.name else named.name)
 
 
 def example_site(hardware: schema.Hardware, recipe: schema.Recipe | None = None) -> schema.Site:
@@ -125,7 +127,7 @@ def from_request(asked: Request) -> Plan:
         served_name=served, weights=asked.weights.id,
         devices_per_node=asked.hardware.devices.count, processes=recipe.processes,
         install=recipe.install, transport=site.transport, url=url, engines=placed,
-        router=fronted, launches=_launches(asked, placed),
+        engine_folder=site.paths.engine or "", router=fronted, launches=_launches(asked, placed),
         containers=built, installs=_installs(asked),
         modules=site.slurm.modules if site.slurm else (),
         jobs=_jobs(asked, placed, commands), clients=commands,
@@ -133,9 +135,18 @@ def from_request(asked: Request) -> Plan:
         host_tuning=_host_tuning(asked, first),
         secrets={"VLLM_API_KEY": site.api_key_env} if site.api_key_env else {},
         errata=errata.touching(golden),
-        notes=tuple(dict.fromkeys(note for role in roles.values() for note in role.notes)),
+        notes=_notes(asked, roles),
         edits=(asked.weights.edit,) if asked.weights.edit else (), flags=flags, env=env,
         request=asked)
+
+
+def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:
+    """What a person must know of the plan: which model stands for another, and what the engine's
+    version changed in the wording."""
+    stands = [f"{asked.model.name} stands for {asked.named}: random weights, {asked.hardware.name} "
+              "has no room for the real ones."] if asked.named else []
+    return tuple(dict.fromkeys([*stands, *(note for role in roles.values()
+                                           for note in role.notes)]))
 
 
 def _check_context(asked: Request, flags: dict[str, Any]) -> None:
@@ -239,6 +250,7 @@ def install_steps(hardware: schema.Hardware, site: schema.Site, engine: catalog.
         raise ParameterError(choice(f"way to install on {hardware.name}:", method,
                                     hardware.installs))
     words = {"image": containers.image(hardware, engine), "work": site.paths.work,
+             "engine": site.paths.engine or f"{site.paths.work}/engine",
              "version": engine.version, "vllm": engine.vllm}
     return tuple(InstallStep(step.says, tuple(fill(word, words) for word in step.argv),
                              fill(step.directory, words), dict(step.env))

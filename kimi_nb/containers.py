@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kimi_nb import catalog, schema
+from kimi_nb.errors import PlanError
 from kimi_nb.plan import Container, Engine, authority
 from kimi_nb.roles import fill
 from kimi_nb.settings import LISTS
 
 
 def image(hardware: schema.Hardware, engine: catalog.Engine) -> str:
-    """The image's name with its tag."""
+    """The image's name with its tag; "" for a hardware without one."""
+    if hardware.container is None:
+        return ""
     return fill(hardware.container.image, {"version": engine.version, "vllm": engine.vllm})
 
 
 def container(hardware: schema.Hardware, site: schema.Site, node: schema.Node,
               engine: catalog.Engine, serves: Engine | None = None) -> Container:
     """The container of a node: a shell in which the scripts run, or, where the image's entry
-    point is ``vllm serve``, the engine itself (``serves``)."""
+    point is ``vllm serve``, the engine itself (``serves``).
+
+    Raises PlanError for a hardware without one.
+    """
     spec = hardware.container
+    if spec is None:
+        raise PlanError(f"{hardware.name} has no container: choose a recipe that is installed in "
+                        f"another way ({', '.join(hardware.installs)}).")
     port = serves.http_port if serves and serves.http_port else 8000
     words = {"container_name": site.container_name, "cache": site.paths.cache,
              "work": site.paths.work, "publish": authority(node.address, port)}

@@ -5,6 +5,7 @@
     ├── PlanError          parameters that are fine alone and do not fit together
     │   ├── NoRecipeError  nothing is known for this model, hardware and layout
     │   └── CheckError     a rule found what would stop the deployment
+    ├── InstallError       the engine's own environment could not be made
     └── WriteError         a place that cannot be written
 
 A ``KimiError`` is a message for a person: one screen, no traceback. The command
@@ -43,6 +44,10 @@ class CheckError(PlanError):
 
 class ServiceError(KimiError):
     """A deployment that was started and is not as it has to be: the diagnosis."""
+
+
+class InstallError(KimiError):
+    """The engine's own environment could not be made; says what to do next."""
 
 
 class WriteError(KimiError):

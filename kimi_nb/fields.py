@@ -118,7 +118,7 @@ Variable = Annotated[str, AfterValidator(_variable)]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 DeviceCount = Annotated[int, Field(ge=1, le=1024, strict=True)]
-Vendor = Literal["ascend", "cuda", "rocm"]
+Vendor = Literal["ascend", "cuda", "rocm", "cpu"]
 Layout = Literal["single", "dp", "pd"]
 Role = Literal["mixed", "prefill", "decode"]
 LAYOUTS: tuple[Layout, ...] = ("single", "dp", "pd")

@@ -214,7 +214,19 @@ def _load(kind: str, table: type[_Table], given: str) -> _Table:
     if not is_path and given not in names(kind):
         raise ParameterError(choice(kind.rstrip("s"), given, names(kind),
                                     "A path to a file of your own works too (./mine.yaml)."))
-    return validate(table, _extended(path, kind), path)
+    found = _extended(path, kind)
+    return validate(table, _rooted(found) if kind == "sites" else found, path)
+
+
+def _rooted(site: dict[str, Any]) -> dict[str, Any]:
+    """A site whose paths begin with what ``{root}`` stands for, so that one file is right on
+    every machine; anything else is left to the checks."""
+    paths = site.get("paths")
+    if not isinstance(paths, dict):
+        return site
+    return site | {"paths": {key: re.sub(r"^\{root\}(?=/|$)", lambda _: str(root()), value)
+                             if isinstance(value, str) else value
+                             for key, value in paths.items()}}
 
 
 @functools.cache

@@ -182,6 +182,7 @@ class Plan:
     features: Mapping[str, tuple[str, ...]]
     host_tuning: tuple[tuple[str, str], ...]
     secrets: Mapping[str, str]
+    engine_folder: str
     modules: tuple[str, ...]
     errata: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...]

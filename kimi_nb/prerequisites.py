@@ -51,6 +51,7 @@ def looks(hardware: schema.Hardware, site: schema.Site, weights: schema.Weights,
     folder = (f"{site.paths.models}/{weights.directory}" if site.paths.models
               else site.paths.cache)
     words = {"weights_folder": folder, "weights_gb": str(weights.size_gb or 0),
+             "engine": site.paths.engine or "",
              "devices": str(hardware.devices.count)}
     for name, check in hardware.checks.items():
         if layout not in check.layouts:

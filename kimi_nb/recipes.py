@@ -17,8 +17,24 @@ DEFAULT = "default"
 
 
 def of(model: schema.Model, hardware: schema.Hardware) -> list[schema.Recipe]:
-    """All recipes of a model on a hardware, in the order of the model's file."""
+    """All recipes of a model on a hardware, in the order of the model's file; where it has none,
+    those of the models that stand for it there, in the order of the hardware's file."""
+    own = _own(model, hardware)
+    return own or [recipe for layout in hardware.models
+                   for recipe in _own(served(model, hardware, layout), hardware)
+                   if recipe.layout == layout]
+
+
+def _own(model: schema.Model, hardware: schema.Hardware) -> list[schema.Recipe]:
     return [recipe for recipe in model.recipes if recipe.hardware == hardware.recipes_of]
+
+
+def served(model: schema.Model, hardware: schema.Hardware, layout: str = "") -> schema.Model:
+    """What is served when this model is named: itself, or what stands for it in a layout
+    (without one: in the first) on a hardware that has no room for it."""
+    if not hardware.models or _own(model, hardware):
+        return model
+    return params.model(hardware.models.get(layout) or next(iter(hardware.models.values())))
 
 
 def find(model: schema.Model, hardware: schema.Hardware, layout: str | None, variant: str = "",
@@ -105,10 +121,14 @@ def _models() -> list[str]:
 
 
 def missing() -> list[dict[str, str]]:
-    """Every model, hardware and layout that no document describes."""
+    """Every model, hardware and layout that no document describes. A hardware with models of its
+    own is asked for those only, and no other hardware is."""
     there = {(row["model"], row["hardware"], row["layout"]) for row in listing()}
+    own = {name: set(params.hardware(name).models.values()) for name in params.names("hardware")}
+    standing = set().union(*own.values())
     return [{"model": model, "hardware": hardware, "layout": layout}
-            for model in _models() for hardware in params.names("hardware")
+            for model in _models() for hardware, mine in own.items()
+            if (model in mine if mine else model not in standing)
             for layout in fields.LAYOUTS if (model, hardware, layout) not in there]
 
 

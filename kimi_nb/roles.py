@@ -19,8 +19,9 @@ from kimi_nb.settings import EMPTY, Layered, Value, lay
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that a plan is made from, already loaded. ``chosen``, ``dropped`` and
-    ``pairs`` are the person's --with, --without and --set."""
+    """Everything that a plan is made from, already loaded. ``chosen``, ``dropped`` and ``pairs``
+    are the person's --with, --without and --set; ``named`` is the model that was asked for, where
+    another one stands for it."""
 
     model: schema.Model
     hardware: schema.Hardware
@@ -32,6 +33,7 @@ class Request:
     chosen: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
+    named: str = ""
 
     @property
     def weights(self) -> schema.Weights:

@@ -63,9 +63,10 @@ class Run:
 
     def recipes(self) -> show.Table:
         """The deployments of this model and hardware."""
-        key = (self._model.name, self._hardware.recipes_of)
-        return tables.recipes([row for row in recipes.listing()
-                               if (row["model"], row["hardware"]) == key])
+        keys = {(recipes.served(self._named, self._hardware, recipe.layout).name,
+                 recipe.hardware, recipe.layout) for recipe in self._recipes}
+        return tables.recipes([row for row in recipes.listing() if (
+            row["model"], row["hardware"], row["layout"]) in keys])
 
     def all_recipes(self) -> show.Table:
         """Which model, hardware and layout exist."""
@@ -168,10 +169,11 @@ class Run:
         with the reason and the command it would have run. Without a layout: the largest."""
         recipe = self._largest(layout)
         cluster = self._site(recipe)
-        name = recipe.weights if recipe else next(iter(self._model.weights))
+        served = recipes.served(self._named, self._hardware, recipe.layout if recipe else "")
+        name = recipe.weights if recipe else next(iter(served.weights))
         here = prerequisites.is_node(cluster)
         seen = [prerequisites.look(item, cluster, here) for item in prerequisites.looks(
-            self._hardware, cluster, self._model.weights[name],
+            self._hardware, cluster, served.weights[name],
             recipe.layout if recipe else "dp")]
         self.record("prerequisites", **prerequisites.counts(seen),
                     failed=[one.look.name for one in seen if one.status == "fail"])
@@ -194,8 +196,10 @@ class Run:
         return show.Text(f"{self._hardware.engine} by {method}", "\n".join(lines))
 
     def container(self, engine_version: str = "") -> show.Text:
-        """The container of the site's first node."""
+        """The container of the site's first node; nothing where the hardware has none."""
         cluster = self._site()
+        if self._hardware.container is None:
+            return show.Text(f"{self._hardware.name} has no container", "")
         made = containers.container(self._hardware, cluster, cluster.nodes[0],
                                     self._engine(engine_version))
         return show.Text(f"Container on {made.node}", "\n".join(shell.command(made.argv)))
@@ -218,8 +222,13 @@ class Run:
                                       variant=with_jobs[0].variant, site=mine))
 
     @property
-    def _model(self) -> schema.Model:
+    def _named(self) -> schema.Model:
         return params.model(self.model)
+
+    @property
+    def _model(self) -> schema.Model:
+        """The named one, or the first that stands for it on this hardware."""
+        return recipes.served(self._named, self._hardware)
 
     @property
     def _hardware(self) -> schema.Hardware:
@@ -227,7 +236,7 @@ class Run:
 
     @property
     def _recipes(self) -> list[schema.Recipe]:
-        return recipes.of(self._model, self._hardware)
+        return recipes.of(self._named, self._hardware)
 
     def _largest(self, layout: str | None) -> schema.Recipe | None:
         """The recipe of a layout; without one that with the most nodes; None where the
@@ -237,7 +246,7 @@ class Run:
                 role.groups * role.nodes for role in recipe.roles.values()))
         if not self._recipes and self._hardware.recipes_of in self._model.container_versions:
             return None
-        return recipes.find(self._model, self._hardware, layout)
+        return recipes.find(self._named, self._hardware, layout)
 
     def _site(self, recipe: schema.Recipe | None = None) -> schema.Site:
         return params.site(self.site) if self.site else build.example_site(self._hardware, recipe)
@@ -246,7 +255,7 @@ class Run:
         default = (self._recipes[0].engine_version if self._recipes
                    else self._model.container_versions.get(self._hardware.recipes_of))
         if default is None:
-            recipes.find(self._model, self._hardware, None)  # raises with what there is
+            recipes.find(self._named, self._hardware, None)  # raises with what there is
         return catalog.engine(self._hardware.engine, engine_version or default)
 
     def gate(self, plan: Plan) -> show.Table:

@@ -132,7 +132,8 @@ class HostTuning(Table):
 
 
 class Hardware(Table):
-    """What one node is."""
+    """What one node is. ``container`` is missing where none is documented; ``models`` are served,
+    by layout, in place of those that the hardware has no room for."""
 
     name: Name
     title: Line
@@ -142,7 +143,8 @@ class Hardware(Table):
     like: Name | None = None
     host_memory_gb: Count | None = None
     architecture: Literal["aarch64", "x86_64"]
-    container: Container
+    container: Container | None = None
+    models: dict[Layout, Name] = {}
     installs: dict[Name, tuple[Step, ...]] = {}
     checks: dict[Name, Check] = {}
     host_tuning: HostTuning = HostTuning()
@@ -161,12 +163,13 @@ class Hardware(Table):
 
 
 class Weights(Table):
-    """One published checkpoint. ``size_gb``: GB on disk, None where nobody says."""
+    """One checkpoint. ``size_gb``: GB on disk, None where nobody says; hub ``none``: it comes with
+    the project."""
 
     id: Word
     precision: str
     directory: Name
-    hub: Literal["huggingface", "modelscope"]
+    hub: Literal["huggingface", "modelscope", "none"]
     size_gb: Count | None = None
     size_is: Literal["published", "estimated"] | None = None
     files: tuple[str, ...] = ()
@@ -279,12 +282,12 @@ class Client(Table):
 
 
 class Model(Table):
-    """What is served."""
+    """What is served. ``parameters_billion`` is missing where it is far less than one."""
 
     name: Name
     title: Line
     context_length: Count
-    parameters_billion: Count
+    parameters_billion: Count | None = None
     architecture: dict[str, Count]
     weights: dict[Name, Weights]
     drafts: dict[Name, Draft] = {}
@@ -370,11 +373,14 @@ class Slurm(Table):
 
 class Paths(Table):
     """Where things live on the nodes. With ``models``, weights are read from that folder
-    instead of being named by their hub id."""
+    instead of being named by their hub id; ``engine`` is the virtual environment that holds
+    ``vllm``, where the shell would not find it. ``{root}`` at the start of a path is the folder
+    of this project's ``params/``."""
 
     cache: Path
     models: Path | None = None
     project: Path | None = None
+    engine: Path | None = None
     work: Path = "/root/kimi"
 
 

@@ -66,7 +66,7 @@ def _node_files(plan: Plan, engines: list[Engine], container: Container | None,
     if launch is not None:
         out["launch_online_dp.py"] = static("launch_online_dp.py")
         out["run_dp_template.sh"] = _template(plan, first)
-        out["launch.sh"] = _launch(engines, launch)
+        out["launch.sh"] = _launch(plan, engines, launch)
     elif not plan.jobs and not (container and container.runs_engine):
         out["serve.sh"] = _serve(plan, first)
     if plan.router and plan.router.node == first.node:
@@ -109,11 +109,18 @@ def _secrets(secrets: Mapping[str, str]) -> list[str]:
             for name, source in secrets.items()]
 
 
+def _engine_path(plan: Plan) -> list[str]:
+    """The engine's own virtual environment first on PATH, where the site has one."""
+    folder = plan.engine_folder
+    return [shell.export("PATH", f"{folder}/bin")] if folder else []
+
+
 def _serve(plan: Plan, engine: Engine) -> str:
     argv = ["exec", *engine.argv]
     return shell.script([f"{plan.title}.", f"Engine {engine.name} on {engine.node} "
                          f"({engine.address}), {plan.engine} {plan.engine_version}."],
-                        [*_exports(engine.env, plan.secrets), "", *shell.command(argv)])
+                        [*_engine_path(plan), *_exports(engine.env, plan.secrets), "",
+                         *shell.command(argv)])
 
 
 def _template(plan: Plan, engine: Engine) -> str:
@@ -135,10 +142,11 @@ def _visible(engine: Engine) -> str:
     return next(name for name in reversed(engine.env) if name.endswith("VISIBLE_DEVICES"))
 
 
-def _launch(engines: list[Engine], launch: Launch) -> str:
+def _launch(plan: Plan, engines: list[Engine], launch: Launch) -> str:
     ranks = f"{engines[0].rank} to {engines[-1].rank}" if len(engines) > 1 else f"{engines[0].rank}"
     return shell.script([f"Start the {engines[0].role} ranks {ranks} of {launch.node}."],
-                        ['cd "$(dirname "$0")"', *shell.command(["exec", *launch.argv])])
+                        ['cd "$(dirname "$0")"', *_engine_path(plan),
+                         *shell.command(["exec", *launch.argv])])
 
 
 def _docker_run(plan: Plan, container: Container) -> str:
@@ -169,7 +177,7 @@ def _proxy(plan: Plan) -> str:
     keys = _secrets(dict.fromkeys(["OPENAI_API_KEY"] if plan.secrets else [],
                                   plan.secrets.get("VLLM_API_KEY", "")))
     return shell.script([f"The front door: {router.url}. {source}"],
-                        [*keys, *shell.command(["exec", *router.argv])])
+                        [*keys, *_engine_path(plan), *shell.command(["exec", *router.argv])])
 
 
 def _install(plan: Plan, name: str) -> str:

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from kimi_nb import build, params, show
+from kimi_nb import build, params, recipes, show
 from kimi_nb.errors import ParameterError, choice
 from kimi_nb.run import ACTIONS, Run
 
@@ -36,8 +36,12 @@ def start(*, hw: str, model: str, site: str = "", action: str = "plan", confirm:
               else runs_folder() / f"{served.name}-{chip.name}")
     run = Run(model, hw, site, action, confirm, Path(os.path.abspath(folder)))
     run.record("start", model=served.name, hardware=chip.name, site=cluster.name, action=action)
+    standing = dict.fromkeys(recipes.served(served, chip, recipe.layout).title
+                             for recipe in recipes.of(served, chip))
+    stands = [("served", f"{' and '.join(standing)} in place of it: {chip.name} has no room for "
+               "the real one")] if standing and served.title not in standing else []
     show.show(show.Table("", ("what", "is"), (
-        ("model", served.title), ("hardware", chip.title), ("site", f"{cluster.name}: "
+        ("model", served.title), *stands, ("hardware", chip.title), ("site", f"{cluster.name}: "
          f"{len(cluster.nodes)} node{'s' * (len(cluster.nodes) > 1)}, {cluster.transport}"),
         ("action", f"{action}: {ACTIONS[action]}"),
         ("folder", str(run.folder)))))

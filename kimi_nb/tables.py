@@ -77,6 +77,7 @@ def matrix(rows: Sequence[dict[str, Any]], missing: Sequence[dict[str, str]],
     named = [*rows, *missing]
     models = list(dict.fromkeys(row["model"] for row in named))
     chips = list(dict.fromkeys(row["hardware"] for row in named))
+    asked = {(row["model"], row["hardware"]) for row in named}
     layouts = ("single", "dp", "pd")
 
     def cell(model: str, chip: str, layout: str) -> str:
@@ -87,7 +88,7 @@ def matrix(rows: Sequence[dict[str, Any]], missing: Sequence[dict[str, str]],
 
     return Table("Which exist", ("model", "hardware", *layouts),
                  tuple((model, chip, *(cell(model, chip, layout) for layout in layouts))
-                       for model in models for chip in chips))
+                       for model in models for chip in chips if (model, chip) in asked))
 
 
 def features(model: schema.Model, hardware: schema.Hardware) -> Table:

@@ -117,7 +117,7 @@ def test_wrong_parameters_stop(given, wanted, tmp_path):
 
 
 COMBINATIONS = sorted({(row["model"], row["hardware"]) for row in recipes.listing()}
-                      | set(recipes.container_only()))
+                      | set(recipes.container_only()) | {("k2.5", "cpu")})
 
 
 @pytest.mark.parametrize("model, hardware", COMBINATIONS,
@@ -126,8 +126,8 @@ def test_every_model_and_hardware(model, hardware, tmp_path):
     outcome = runbook.run(model, hardware, run_dir=str(tmp_path / "run"))
     assert outcome.ok, str(outcome)
     names = [result.notebook for result in outcome.results]
-    layouts = {row["layout"] for row in recipes.listing()
-               if (row["model"], row["hardware"]) == (model, hardware)}
+    layouts = {recipe.layout for recipe in recipes.of(params.model(model),
+                                                      params.hardware(hardware))}
     assert len(names) == 3 + len(layouts)
     stages = [entry["stage"] for entry in evidence.read(outcome.folder)]
     assert stages[0] == "run" and stages[-1] == "end" and stages.count("notebook") == len(names)

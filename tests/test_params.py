@@ -38,10 +38,29 @@ def test_everything_that_ships_is_valid():
 
 
 def test_sites_have_documentation_addresses():
-    """RFC 5737: nobody's machines."""
+    """RFC 5737: nobody's machines; a local one has those of this machine's loopback."""
     ranges = ("192.0.2.", "198.51.100.", "203.0.113.")
     for name in params.names("sites"):
-        assert all(node.address.startswith(ranges) for node in params.site(name).nodes)
+        site = params.site(name)
+        mine = ("127.",) if site.transport == "local" else ranges
+        assert all(node.address.startswith(mine) for node in site.nodes)
+
+
+def test_a_site_s_paths_may_begin_with_the_project(tmp_path):
+    site = params.site("cpu")
+    assert site.paths.models == f"{params.root()}/params/tiny"
+    assert site.paths.engine == f"{params.root()}/.engine"
+    text = (params.root() / "params" / "sites" / "cpu.yaml").read_text()
+    path = tmp_path / "mine.yaml"
+    for old, new, fault_of in (('"{root}/.engine"', '"/opt/{root}"', "paths.engine"),
+                               ('"{root}/.engine"', '"{rot}/engine"', "paths.engine"),
+                               ('"{root}/.engine"', '"{root}engine"', "paths.engine"),
+                               ('"{root}/.engine"', "7", "paths.engine"),
+                               ("\nname: local", '\nname: "{root}"', "name")):
+        path.write_text(text.replace(old, new))
+        assert fault_of in fault(params.site, str(path))
+    path.write_text("name: x\npaths: no\n")
+    assert "paths" in fault(params.site, str(path))
 
 
 def test_unknown_name_says_what_there_is():

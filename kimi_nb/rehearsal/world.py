@@ -73,8 +73,8 @@ class World:
                    heads=int(request.model.architecture["heads"]),
                    layers=int(request.model.architecture["layers"]),
                    nodes={engine.node: engine.address for engine in plan.engines},
-                   images=tuple(dict.fromkeys([plan.image, *(box.image
-                                                             for box in plan.containers)])),
+                   images=tuple(dict.fromkeys(filter(None, [
+                       plan.image, *(box.image for box in plan.containers)]))),
                    weights=tuple(dict.fromkeys(there)))
 
     @classmethod
@@ -112,7 +112,8 @@ def rebound(plan: Plan, work: Path, block: Block) -> Plan:
     site = plan.request.site
     nodes = tuple(node.model_copy(update={"address": block.address(index), "nic": "lo"})
                   for index, node in enumerate(site.nodes))
-    paths: dict[str, Any] = {"work": str(work)}
+    # Of an engine of one's own nothing is used: a script must find the stand-ins.
+    paths: dict[str, Any] = {"work": str(work), "engine": None}
     if site.paths.project is not None:
         paths["project"] = str(work / "project")
     if plan.jobs:  # which write into their folders

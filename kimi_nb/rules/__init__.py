@@ -20,7 +20,8 @@ from kimi_nb.servers import Spot
 from kimi_nb.show import Table
 
 FAMILIES = ("topology", "groups", "disaggregation", "engine", "settings", "configs", "variables",
-            "features", "capacity", "security", "shell", "client", "programs", "truth", "claims")
+            "features", "cpu", "capacity", "security", "shell", "client", "programs", "truth",
+            "claims")
 
 
 @dataclass(frozen=True)

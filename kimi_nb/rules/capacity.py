@@ -227,6 +227,8 @@ def weights_disk(d: Deployment) -> Iterator[Problem]:
     'No space left on device' after an hour."""
     size = f"{d.weights.size_gb} GB of weights" if d.weights and d.weights.size_gb else "weights"
     for server, _ in d.profiles():
+        if server.flags.get("load-format") == "dummy":
+            continue  # nothing is read
         folders = [("model", server.model), ("download-dir", server.text("download-dir") or ""),
                    ("HF_HOME", server.env.get("HF_HOME", "")),
                    ("HF_HUB_CACHE", server.env.get("HF_HUB_CACHE", ""))]
