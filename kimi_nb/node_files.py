@@ -53,7 +53,7 @@ def environment(plan: Plan, engines: Sequence[Engine], container: Container | No
         ("NODE", node), ("ADDRESS", engines[0].address), ("WORK", site.paths.work),
         ("FOLDER", in_place), ("NEEDED_BYTES", _NEEDED_BYTES),
         ("IMAGE", container.image if container else ""),
-        ("CONTAINER", _name_of(container)), ("ENGINE", ""),
+        ("CONTAINER", _name_of(container)), ("ENGINE", plan.engine_folder),
         ("GOVERNOR", tuning.pop("governor", "")), ("JEMALLOC", _jemalloc(engines, container)),
         ("UPSTREAM", UPSTREAM if door and router and router.kind == "upstream" else ""),
         ("PORTS", "\n".join(f"{port} {what}" for port, what in _ports(engines))

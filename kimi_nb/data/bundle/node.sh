@@ -179,13 +179,24 @@ check_weights() {
     $python - ${CHECKSUMS:+--checksums} "$@" <<< "${CHECK_WEIGHTS:-$(cat "$(dirname "$0")/check_weights.py")}"
 }
 
-# The processes of this node's run, found by what they inherited; docker's are in its container.
+# The processes of this node's run: by what they inherited, by their session, and what is below
+# them. (vLLM's engine cores write a title over their variables.) A container's are not among them.
 pids() {
-    local file
-    for file in $(grep -lzsx "KIMI_NB_RUN=$RUN:$NODE" /proc/[0-9]*/environ); do
-        file=${file#/proc/}
-        if [ "${file%/environ}" != $$ ]; then echo "${file%/environ}"; fi
+    local name leader marked sessions=
+    marked=$(grep -lzsx "KIMI_NB_RUN=$RUN:$NODE" /proc/[0-9]*/environ | tr -dc '0-9\n' | paste -sd ' ')
+    for name in engines router; do
+        if leader=$(cat "$FOLDER/run/$name.pid" 2> /dev/null) \
+                && { [ ! -e "/proc/$leader" ] || [[ " $marked " == *" $leader "* ]]; }; then
+            sessions+=" $leader"  # no other process gets this number while its session lasts
+        fi
     done
+    cat /proc/[0-9]*/stat 2> /dev/null | sed -E 's/^([0-9]+) \(.*\) /\1 /' | awk -v marked="$marked" -v sessions="$sessions" '
+        BEGIN { split(marked, a); for (i in a) ours[a[i]]; split(sessions, b); for (i in b) session[b[i]] }
+        $2 !~ /[ZX]/ { parent[$1] = $3; if ($5 in session) ours[$1] }
+        END {
+            do { more = 0; for (pid in parent) if (!(pid in ours) && parent[pid] in ours) { ours[pid]; more = 1 } } while (more)
+            for (pid in ours) if (pid in parent) print pid
+        }'
 }
 
 container() {
