@@ -1,0 +1,380 @@
+"""The jobs of a plan under a real Slurm (tests/testbed), on stand-ins for what they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kimi_nb import build, readiness, scripts
+from kimi_nb.deploy import claim, job_book
+from kimi_nb.deploy.cluster import Cluster
+from kimi_nb.deploy.steps import StepFailed
+
+LIMITS = readiness.Limits(ready=60.0, progress=30.0, answer=5.0, door=20.0)
+POLL = 0.2
+
+
+class Run:
+    """A cluster and what it said."""
+
+    def __init__(self, site, folder, plan, run_id="run-1", files=None, env=None) -> None:
+        self.site, self.plan, self.said = site, plan, []
+        self.project = Path(plan.request.site.paths.project)
+        self.files = scripts.files(plan) if files is None else files
+        self.folder = folder / run_id
+        commands = type(site.commands)({**site.env, **(env or {})})
+        self.cluster = Cluster(plan, self.files, self.folder, run_id, self.said.append,
+                               commands=commands, poll=POLL)
+
+    def step(self, name):
+        return next(step for step in self.cluster.steps if step.name == name).run()
+
+    def to(self, last):
+        """Every step up to one; what they changed, by step."""
+        out = {}
+        for step in self.cluster.steps:
+            out[step.name] = [change.what for change in step.run().changes]
+            if step.name == last:
+                return out
+        raise AssertionError(last)
+
+    def prepared(self):
+        """As if the jobs before the serving one had been done by this run."""
+        done = job_book.chain(self.plan)[:-1]
+        for job in done:
+            for path in job_book.products(job):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if path.name == "python":
+                    path.write_text("")
+                else:
+                    path.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True)
+        (self.folder / "jobs.json").write_text(json.dumps({"run": self.folder.name, "jobs": {
+            job.name: {"id": 1, "state": "COMPLETED"} for job in done}}))
+        self.cluster._book.load()
+        return self
+
+    def watch(self, key=""):
+        return readiness.Watch(self.cluster.serving(), self.cluster.logs, self.cluster.ended,
+                               LIMITS, key, self.said.append)
+
+    def ours(self):
+        """(name, state) of everything in the queue that carries this run."""
+        return sorted((row.name, row.state) for row in self.site.commands.queue()
+                      if row.comment == f"kimi_nb:{self.folder.name}")
+
+    def wait_in_thread(self):
+        """Start `wait`; the thread and a list for the failure that ends it."""
+        failed = []
+
+        def wait():
+            try:
+                self.step("wait")
+            except StepFailed as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        return thread, failed
+
+    def until_said(self, text):
+        end = time.monotonic() + 20
+        while not any(text in line for line in self.said):
+            assert time.monotonic() < end, self.said
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def start(slurm_site, tmp_path, request):
+    """Make runs whose jobs are gone after the test; each test has a project of its own."""
+    runs = []
+
+    def make(scenario="default", more="", **how):
+        name = request.node.name.replace("[", "-").rstrip("]")[-40:]
+        runs.append(Run(slurm_site, tmp_path, slurm_site.plan(name, scenario, more), **how))
+        return runs[-1]
+
+    yield make
+    slurm_site.run("scancel", "--user=root")
+    end = time.monotonic() + 20
+    while slurm_site.run("squeue", "-h").strip() and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("scenario", ["default", "optimised"])
+def test_the_jobs_from_an_empty_folder_to_a_benchmark(start, scenario):
+    secret = scenario == "optimised"
+    key = "sk-only-in-the-environment" if secret else ""
+    run = start(scenario, "api_key_env: KIMI_KEY\n" if secret else "",
+                env={"KIMI_KEY": key} if secret else {})
+    cluster = run.cluster
+    before = [change.what for change in cluster.preview()]
+    assert not run.folder.exists() and not cluster.bundle.exists()
+    assert sum("would be submitted" in what for what in before) == (5 if not secret else 6)
+
+    changed = run.to("wait")
+    names = ["create_vllm_env", "install_vllm", "download_kimi",
+             *(["tune_moe", "vllm_kimi_opt"] if secret else ["vllm_kimi"])]
+    assert [what.split("(")[1].split(")")[0] for what in changed["submit"]] == names
+    assert any(f"{names[-1]} (" in line and "RUNNING" in line for line in run.said)
+    node = cluster.serving().nodes[0]
+    assert cluster.serving().url == f"http://{run.site.addresses[node]}:8000"
+    assert (run.project / "server_host.txt").read_text() == f"{node}\n"
+
+    watch = run.watch(key)
+    watch.wait_ready()
+    assert watch.first_answer().answered
+    watch.look_at_answers()
+    watch.load()
+    assert [one.state for one in cluster.status()] == ["ready"]
+    assert cluster.ended() == {} and cluster.open_door().changes == ()
+    assert "REHEARSAL" in "".join(path.read_text() for path in cluster.log_folder.iterdir())
+
+    assert len(cluster.submit_benchmark().changes) == 1
+    output = Path(cluster.wait_benchmark().facts["output"]).read_text()
+    assert f"asked http://{node}:8000/v1" in output and "Successful requests: 2" in output
+
+    # Another process of the same run: everything is there.
+    queue = run.ours()
+    other = Run(run.site, run.folder.parent, run.plan, files=run.files,
+                env={"KIMI_KEY": key} if secret else {})
+    assert not any(other.to("wait").values())
+    assert other.cluster.submit_benchmark().changes == ()
+    assert run.ours() == queue and len(queue) == len(names) + 1
+    assert other.cluster.preview() == []
+    assert other.cluster.serving().url == cluster.serving().url
+    said = list(other.cluster.follow(lambda: True))
+    assert ("download_kimi", "Download complete.") in said
+    assert {name for name, _ in said} == {*names, "benchmark_kimi"}
+    assert all(one.state in ("COMPLETED", "RUNNING") for one in other.cluster.jobs())
+
+    down = [change.what for change in other.cluster.down().changes]
+    assert any("cancelled" in what for what in down) and any("released" in what for what in down)
+    assert cluster.down().changes == ()
+    assert not any(state in ("PENDING", "RUNNING") for _, state in run.ours())
+    assert not (run.project / "server_host.txt").exists()
+    assert [one.state for one in cluster.status()] == ["ended"]
+    if secret:
+        for path in [*run.folder.rglob("*"), *cluster.bundle.rglob("*")]:
+            assert not path.is_file() or key not in path.read_text(), path
+
+
+def test_a_secret_that_is_not_set_stops_before_anything_is_submitted(start):
+    run = start(more="api_key_env: KIMI_KEY\n")
+    with pytest.raises(StepFailed, match="KIMI_KEY is not set here"):
+        run.to("submit")
+    assert run.ours() == []
+
+
+@pytest.mark.parametrize(("old", "new", "words", "key"), [
+    ("--partition=gpu", "--partition=nope", "invalid partition", "slurm.partition"),
+    ("--gpus-per-node=8", "--gpus-per-node=9", "node configuration", "slurm.cpus"),
+    ("--mem=1800G", "--mem=9000G", "node configuration", "slurm.memory")])
+def test_a_refused_job_is_named_with_the_words_of_sbatch(start, old, new, words, key):
+    plan = start().plan
+    files = {name: text.replace(old, new) if name.endswith("4_baseline.sbatch") else text
+             for name, text in scripts.files(plan).items()}
+    run = start(files=files)
+    with pytest.raises(StepFailed) as error:
+        run.to("test")
+    assert len(error.value.failed) == 1
+    for text in ("jobs/4_baseline.sbatch (vllm_kimi) is refused", words, new, key):
+        assert text in str(error.value)
+    assert any("4_baseline" in change.what and "would be refused" in change.what
+               for change in run.cluster.preview())
+    assert run.ours() == []
+
+
+def test_a_partition_that_is_not_there_is_found_before_anything_is_written(start, slurm_site):
+    path = slurm_site.root / "other.yaml"
+    text = (slurm_site.root / f"{start().project.name}.yaml").read_text()
+    path.write_text(text.replace("cpu_partition: common", "cpu_partition: cpus"))
+    run = Run(slurm_site, path.parent / "runs", build.plan(
+        "k2.5", "h200", "single", variant="slurm", site=str(path)))
+    with pytest.raises(StepFailed, match=r"partition cpus does not exist(?s:.*)gpu, common"
+                                         r"(?s:.*)slurm.cpu_partition"):
+        run.to("reach")
+
+
+def test_a_machine_without_slurm_says_where_to_run(start):
+    run = start(env={"PATH": "/nonexistent"})
+    with pytest.raises(StepFailed, match=r"sbatch, .* are not on this machine(?s:.*)login node"):
+        run.to("reach")
+
+
+def test_a_pending_job_is_said_with_its_reason_and_one_cancelled_while_it_serves(start):
+    run = start().prepared()
+    other = run.site.occupy("--nodes=2", "--gpus-per-node=8")
+    run.to("submit")
+    thread, failed = run.wait_in_thread()
+    run.until_said("vllm_kimi (")
+    run.until_said("PENDING (Resources)")
+    run.site.run("scancel", str(other))
+    thread.join(30)
+    assert not thread.is_alive() and not failed
+    watch = run.watch()
+    watch.wait_ready()
+    number = run.cluster._book.entries["baseline"]["id"]
+    run.site.run("scancel", str(number))
+    end = time.monotonic() + 20
+    while not run.cluster.ended():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert list(run.cluster.ended().values()) == [-15]
+    with pytest.raises(readiness.Found) as found:
+        watch.load()
+    assert found.value.found.kind == "job-cancelled"
+    assert "cancelled from outside" in found.value.found.cause
+
+
+def test_a_node_that_fails_while_it_serves_is_told_apart(start):
+    run = start().prepared()
+    run.to("wait")
+    watch = run.watch()
+    watch.wait_ready()
+    node = run.cluster.serving().nodes[0]
+    try:
+        run.site.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+        end = time.monotonic() + 20
+        while not run.cluster.ended():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        with pytest.raises(readiness.Found) as found:
+            watch.load()
+    finally:
+        run.site.run("scontrol", "update", f"nodename={node}", "state=resume")
+    assert (found.value.found.kind, found.value.found.node) == ("job-node-failure", node)
+
+
+def test_a_job_cancelled_while_it_is_waited_for_and_submitted_again(start):
+    run = start().prepared()
+    run.site.occupy("--nodes=2", "--gpus-per-node=8")
+    run.to("submit")
+    first = run.cluster._book.entries["baseline"]["id"]
+    thread, failed = run.wait_in_thread()
+    run.until_said("PENDING")
+    run.site.run("scancel", str(first))
+    thread.join(20)
+    assert f"job {first} (vllm_kimi, jobs/4_baseline.sbatch) was cancelled from outside" in str(
+        failed[0])
+    assert "CANCELLED" in str(failed[0])
+    assert len(run.step("submit").changes) == 1
+    assert run.cluster._book.entries["baseline"]["id"] > first
+    assert run.cluster.down().changes and run.cluster.down().changes == ()
+
+
+def test_a_job_that_fails_is_shown_with_its_last_words(start):
+    plan = start().plan
+    files = dict(scripts.files(plan))
+    files["jobs/1_create_env.sbatch"] = files["jobs/1_create_env.sbatch"].replace(
+        "set -eo pipefail", "echo 'no space for the environment' >&2; exit 3")
+    run = start(files=files)
+    with pytest.raises(StepFailed) as error:
+        run.to("wait")
+    (found,) = error.value.failed
+    assert found.kind == "job-failed" and "create_vllm_env, jobs/1_create_env.sbatch" in found.cause
+    for text in ("FAILED", "NonZeroExitCode", "exit code 3", "no space for the environment"):
+        assert text in found.evidence
+    assert [name for name, state in run.ours() if state == "CANCELLED"] == [
+        "download_kimi", "install_vllm", "vllm_kimi"]
+    assert len(run.step("submit").changes) == 4  # what failed, and what waited for it
+
+
+_CONTROLLER = """
+import os, sys, time
+from pathlib import Path
+from kimi_nb import build, scripts
+from kimi_nb.deploy.cluster import Cluster
+from kimi_nb.deploy.slurm import Slurm
+
+class Slow(Slurm):
+    count = 0
+
+    def submit(self, *args, **how):
+        number = super().submit(*args, **how)
+        self.count += 1
+        if self.count == 2:
+            print(number, flush=True)
+            time.sleep(60)  # it is submitted and not written down: here we are killed
+        return number
+
+plan = build.plan("k2.5", "h200", "single", variant="slurm", site=sys.argv[1])
+cluster = Cluster(plan, scripts.files(plan), Path(sys.argv[2]), "run-1", lambda text: None,
+                  commands=Slow(os.environ))
+for step in cluster.steps:
+    step.run()
+"""
+
+
+def test_a_controller_killed_between_two_submissions_submits_nothing_twice(start):
+    run = start()
+    # The first job waits, so that nothing is done meanwhile.
+    run.site.occupy("--nodes=2", "--partition=common", "--exclusive")
+    site_file = run.site.root / f"{run.project.name}.yaml"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CONTROLLER, str(site_file), str(run.folder)],
+        env={**run.site.env, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE, text=True)
+    second = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    table = json.loads((run.folder / "jobs.json").read_text())["jobs"]
+    assert list(table) == ["create-env"]
+    changes = run.to("submit")
+    assert [what.split("(")[1].split(")")[0] for what in changes["submit"]] == [
+        "download_kimi", "vllm_kimi"]
+    assert run.cluster._book.entries["install"]["id"] == second
+    assert [name for name, _ in run.ours()] == ["create_vllm_env", "download_kimi",
+                                                "install_vllm", "vllm_kimi"]
+    assert run.step("submit").changes == ()
+
+
+def test_two_runs_on_one_site(start):
+    first = start()
+    assert first.to("claim")["claim"]
+    assert first.to("claim")["claim"] == []
+    second = start(run_id="run-2")
+    with pytest.raises(StepFailed, match=r"taken by run run-1 of .* since 20(?s:.*)kimi-nb down"):
+        second.to("claim")
+    assert [change.what for change in second.cluster.preview() if "run-1" in change.what]
+    assert second.cluster.down().changes == ()  # which is not the other's end
+    assert claim.holder(Path(first.plan.request.site.paths.work, "claim")).run_id == "run-1"
+    assert len(first.cluster.down().changes) == 1
+    assert second.to("claim")["claim"]
+
+
+def test_down_without_an_answer_of_slurm_says_what_remains(start, tmp_path):
+    run = start().prepared()
+    run.site.occupy("--nodes=2", "--gpus-per-node=8")
+    run.to("submit")
+    conf = tmp_path / "slurm.conf"
+    text = Path(run.site.env["SLURM_CONF"]).read_text()
+    conf.write_text(text.replace("SlurmctldPort=16817", "SlurmctldPort=16999\nMessageTimeout=2"))
+    silent = Run(run.site, tmp_path, run.plan, env={"SLURM_CONF": str(conf)})
+    with pytest.raises(StepFailed) as error:
+        silent.cluster.down()
+    number = run.cluster._book.entries["baseline"]["id"]
+    assert "does not answer" in str(error.value) and f"baseline ({number})" in str(error.value)
+    assert str(Path(run.plan.request.site.paths.work, "claim")) in str(error.value)
+    assert silent.cluster.ended() == {}
+    assert run.cluster.down().changes
+
+
+def test_a_changed_bundle_does_not_go_under_jobs_that_run(start):
+    run = start().prepared()
+    run.site.occupy("--nodes=2", "--gpus-per-node=8")
+    run.to("submit")
+    other = start(files=run.files | {"README.md": "another\n"})
+    with pytest.raises(StepFailed, match=r"with other scripts(?s:.*)README.md(?s:.*)kimi-nb down"):
+        other.to("push")
+    run.cluster.down()
+    assert len(other.to("push")["push"]) == 1
