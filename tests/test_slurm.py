@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import build, readiness, scripts
-from kimi_nb.deploy import claim, job_book
+from kimi_nb import build, diagnosis, jobs, readiness, scripts
+from kimi_nb.deploy import claim, job_book, job_faults, slurm
 from kimi_nb.deploy.cluster import Cluster
 from kimi_nb.deploy.steps import StepFailed
 
 LIMITS = readiness.Limits(ready=60.0, progress=30.0, answer=5.0, door=20.0)
 POLL = 0.2
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class Run:
@@ -69,7 +71,8 @@ class Run:
     def ours(self):
         """(name, state) of everything in the queue that carries this run."""
         return sorted((row.name, row.state) for row in self.site.commands.queue()
-                      if row.comment == f"kimi_nb:{self.folder.name}")
+                      if row.comment == f"kimi_nb:{self.folder.name}"
+                      and row.folder == str(self.cluster.bundle / "jobs"))
 
     def wait_in_thread(self):
         """Start `wait`; the thread and a list for the failure that ends it."""
@@ -250,7 +253,8 @@ def test_a_node_that_fails_while_it_serves_is_told_apart(start):
         with pytest.raises(readiness.Found) as found:
             watch.load()
     finally:
-        run.site.run("scontrol", "update", f"nodename={node}", "state=resume")
+        with contextlib.suppress(subprocess.CalledProcessError):  # it may be back by itself
+            run.site.run("scontrol", "update", f"nodename={node}", "state=resume")
     assert (found.value.found.kind, found.value.found.node) == ("job-node-failure", node)
 
 
@@ -378,3 +382,120 @@ def test_a_changed_bundle_does_not_go_under_jobs_that_run(start):
         other.to("push")
     run.cluster.down()
     assert len(other.to("push")["push"]) == 1
+
+
+# What SLURM prints, as recorded ---------------------------------------------------------------
+
+
+def test_a_queue_is_read():
+    text = ("12|RUNNING|None|dgx-[01-02]|1-02:03:04|/p/jobs|vllm_kimi|kimi_nb:run-1\n"
+            "13|PENDING|ReqNodeNotAvail, UnavailableNodes:dgx-03||0:00|/p/jobs|tune_moe|(null)\n"
+            "14|PENDING|Resources||0:00|/p|x y|a | b=c\n"
+            "15_[1-8]|PENDING|Priority||0:00|/p|array|(null)\n\n")
+    first, second, third = slurm.rows(text)
+    assert first == slurm.Row(12, "vllm_kimi", "RUNNING", "", "dgx-[01-02]", "1-02:03:04",
+                              "/p/jobs", "kimi_nb:run-1")
+    assert second.reason == "ReqNodeNotAvail, UnavailableNodes:dgx-03" and second.comment == ""
+    assert (third.name, third.comment) == ("x y", "a | b=c")
+
+
+def test_a_record_is_read():
+    found = slurm.record(
+        "JobId=6 JobName=x y UserId=root(0) GroupId=root(0) Priority=4294901754 QOS=(null) "
+        "JobState=FAILED Reason=NonZeroExitCode Dependency=afterok:3(failed) ExitCode=3:0 "
+        "ReqB:S:C:T=0:0:*:* CPUs/Task=1 TRES=cpu=1,mem=1000M Comment=kimi_nb:run-1 Power= \n")
+    assert found["JobName"] == "x y" and found["ExitCode"] == "3:0" and found["Power"] == ""
+    assert found["TRES"] == "cpu=1,mem=1000M" and found["Comment"] == "kimi_nb:run-1"
+    node = slurm.record("NodeName=n1 Arch=x86_64 Gres=gpu:8 NodeAddr=10.0.0.7 NodeHostName=n1 "
+                        "OS=Linux 6.1 #1 SMP @0  RealMemory=2000000 State=MIXED")
+    assert (node["NodeAddr"], node["OS"]) == ("10.0.0.7", "Linux 6.1 #1 SMP @0")
+
+
+@pytest.mark.parametrize(("text", "state", "code"), [
+    ("0:0", "COMPLETED", 0), ("3:0", "FAILED", 3), ("0:9", "FAILED", -9),
+    ("0:15", "CANCELLED", -15),
+    ("0:0", "CANCELLED", -15), ("0:0", "TIMEOUT", -15), ("0:125", "OUT_OF_MEMORY", -125),
+    ("0:0", "NODE_FAIL", -9), ("", "GONE", 1)])
+def test_exit_codes(text, state, code):
+    assert slurm.exit_code(text, state) == code
+
+
+def test_numbers_partitions_and_words():
+    assert slurm.submitted("12\n") == 12 and slurm.submitted("13;cluster\n") == 13
+    with pytest.raises(slurm.SlurmError, match="Submitted"):
+        slurm.submitted("Submitted batch job\n")
+    assert slurm.partitions("gpu|up\ncommon|drain\n") == {"gpu": "up", "common": "drain"}
+    assert slurm.words("sbatch: error: invalid partition specified: nope\n"
+                       "allocation failure: Invalid partition name specified\n") == (
+        "invalid partition specified: nope; allocation failure: Invalid partition name specified")
+    assert slurm.words("slurm_load_jobs error: Invalid job id specified") == (
+        "Invalid job id specified")
+
+
+@pytest.mark.parametrize(("refusal", "gpu", "key"), [
+    ("allocation failure: Invalid account or account/partition combination specified", True,
+     "slurm.account"),
+    ("allocation failure: Invalid qos specification", False, "slurm.cpu_qos"),
+    ("allocation failure: Invalid qos specification", True, "slurm.qos"),
+    ("Requested time limit is invalid (missing or exceeds some limit)", True, "slurm.time"),
+    ("Memory specification can not be satisfied", True, "slurm.memory"),
+    ("Batch job submission failed: Job violates something", True, "administrators")])
+def test_a_refusal_says_what_to_change(refusal, gpu, key):
+    assert key in slurm.advice(refusal, gpu)
+
+
+def test_the_variables_of_a_shell_inside_another_job_do_not_count():
+    env = slurm.Slurm({"SLURM_JOB_ID": "1", "SLURM_MEM_PER_NODE": "1", "SBATCH_PARTITION": "x",
+                       "SQUEUE_STATES": "all", "SLURM_CONF": "/etc/s", "HOME": "/h"}).env
+    assert env == {"SLURM_CONF": "/etc/s", "HOME": "/h"}
+
+
+@pytest.mark.parametrize(("state", "says"), [
+    ("TIMEOUT", "time limit of 24:00:00"), ("OUT_OF_MEMORY", "1800G of host memory"),
+    ("NODE_FAIL", "its node n7 failed"), ("PREEMPTED", "higher priority"),
+    ("CANCELLED", "cancelled from outside"), ("FAILED", "failed"), ("GONE", "unknown to SLURM"),
+    ("BOOT_FAIL", "did not start")])
+def test_the_ends_of_a_job_are_told_apart(state, says):
+    plan = build.plan("k2.5", "h200", "single", variant="slurm")
+    job = job_book.chain(plan)[-1]
+    one = job_book.JobState(job.name, job.file, 9, state, "Why", "n7", "1:00", "vllm_kimi")
+    found = job_faults.failed(job, one, -15, "vllm_kimi.9.err: last words")
+    assert says in found.cause and "last words" in found.evidence
+    assert found.kind == f"job-{state.lower().replace('_', '-')}"
+    seen = diagnosis.of_logs([diagnosis.Log("n7", None, "scontrol", [job_faults.word(one, -15)])],
+                             plan, "while serving")
+    assert (seen is None) == (state in ("FAILED", "GONE"))
+
+
+def test_a_job_that_slurm_has_forgotten_is_known_by_its_last_words(tmp_path):
+    plan = build.plan("k2.5", "h200", "single", variant="slurm")
+    chain = job_book.chain(plan)
+    book = job_book.Book(tmp_path, "run-1", tmp_path, chain)
+    for number, job in enumerate(chain, start=1):
+        book.note(job.name, id=number)
+    (tmp_path / "create_vllm_env.1.out").write_text("conda says much\nMade /p/env.\n")
+    (tmp_path / "install_vllm.2.out").write_text("pip says much\nSuccessfully installed\n")
+    states = [one.state for one in book.look(()).values()]
+    assert states == ["COMPLETED", job_book.GONE, job_book.GONE, job_book.GONE]
+
+
+def test_every_job_says_when_its_work_is_done():
+    plan = build.plan("k2.5", "h200", "single", variant="slurm")
+    for job in plan.jobs:
+        if job.name in ("baseline", "optimised"):
+            assert not jobs.complete(job.name, "Install complete.\n")
+        else:
+            last = job.body[-1].partition("echo ")[2].strip("'")
+            assert jobs.complete(job.name, f"before\n{last}\n\n") and last
+
+
+def test_sizes_of_the_site_file_take_the_place_of_the_guides(tmp_path):
+    text = (ROOT / "params" / "sites" / "h200-slurm.yaml").read_text()
+    path = tmp_path / "sizes.yaml"
+    path.write_text(text.replace(
+        "slurm:\n", 'slurm:\n  memory: 1500G\n  cpus: 96\n  time: "12:00:00"\n', 1))
+    plan = build.plan("k2.5", "h200", "single", variant="slurm", site=str(path))
+    options = {job.name: job.options for job in plan.jobs}
+    assert {"--mem=1500G", "--cpus-per-task=96", "--time=12:00:00"} <= set(options["baseline"])
+    assert {"--mem=16G", "--cpus-per-task=1", "--time=00:30:00"} <= set(options["create-env"])
+    assert {"--mem=64G", "--cpus-per-task=16"} <= set(options["benchmark"])

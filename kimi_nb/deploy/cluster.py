@@ -19,16 +19,15 @@ from pathlib import Path
 from kimi_nb import build, bundle, jobs, service
 from kimi_nb.deploy import claim, job_book, job_faults, job_logs, slurm
 from kimi_nb.deploy.job_book import Book, JobState
+from kimi_nb.deploy.job_queue import QUEUE, JobQueue
 from kimi_nb.deploy.slurm import Slurm, SlurmError
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnosis import Diagnosis
 from kimi_nb.errors import ParameterError, WriteError
 from kimi_nb.plan import Job, Plan
 
-LOGIN, QUEUE = "login node", "SLURM"  # the nodes of a change: this machine, and the cluster
-_OUTAGE = 900.0  # seconds without an answer of slurmctld that a wait sits out
+LOGIN = "login node"  # the node of a change that is this machine's
 _HOST_FILE = 60.0  # seconds for the serving job to write its host name
-_CANCEL = 120.0  # seconds for cancelled jobs to be gone
 _PROBE = 5.0  # seconds for a completion, when the state of the engines is asked
 
 
@@ -54,7 +53,8 @@ class Cluster:
         self._benchmark = next(job for job in plan.jobs if job.name == "benchmark")
         self.bundle = self._work / plan.name
         self._book = Book(folder, run_id, self.bundle / "jobs", (*self._chain, self._benchmark))
-        self._seen: tuple[float, dict[str, JobState]] = (0.0, {})
+        self._queue = JobQueue(self._slurm, self._book, self._files, self.bundle / "jobs", say,
+                               poll)
         self._bound: tuple[object, Plan] = (None, plan)
         self.logs = job_logs.JobLogs(self.log_folder, lambda: self.serving().nodes[0],
                                      self._serving_files, self._word)
@@ -125,7 +125,7 @@ class Cluster:
 
     def _push(self) -> Outcome:
         changes = bundle.diff(bundle.read(self.bundle) or {}, self._files)
-        live = [one for one in self._look("push").values() if one.live] if changes else []
+        live = [one for one in self._queue.look("push").values() if one.live] if changes else []
         if live and self.bundle.exists():
             # The folder would be replaced under jobs that write into it.
             raise StepFailed("push", [job_faults.other_scripts(live, sorted(changes))])
@@ -139,7 +139,7 @@ class Cluster:
                              for name, what in done.items()))
 
     def _test(self) -> Outcome:
-        states = self._look("test")
+        states = self._queue.look("test")
         failed, tested = [], []
         for job, wanted in self._wanted(states):
             if not wanted:
@@ -150,7 +150,7 @@ class Cluster:
                 raise StepFailed("test", [job_faults.silent(error)]) from None
             tested.append(job.file)
             if refusal:
-                failed.append(job_faults.refused(job, refusal))
+                failed.append(job_faults.refused(job, refusal, self._files[f"jobs/{job.file}"]))
         if failed:
             raise StepFailed("test", failed)
         return Outcome(facts={"tested": tested})
@@ -164,16 +164,11 @@ class Cluster:
         for job in self._chain:
             state = states[job.name]
             kept = state.live or (
-                state.done and not again and job is not self._serving_job and self._same(job)
+                state.done and not again and job is not self._serving_job and self._queue.same(job)
                 and all(path.exists() for path in job_book.products(job)))
             again |= not kept
             out.append((job, not kept))
         return [*out, (self._benchmark, not self._measured(states))]
-
-    def _same(self, job: Job) -> bool:
-        """Whether a job was submitted with the script that it has now, as far as is known."""
-        before = self._book.entries.get(job.name, {}).get("digest")
-        return before in (None, job_book.digest(self._files[f"jobs/{job.file}"]))
 
     # The jobs -----------------------------------------------------------------------------
 
@@ -181,9 +176,9 @@ class Cluster:
         self._check_secrets()
         changes: list[Change] = []
         with self._book.submitting() as lock:
-            states = self._look("submit")
+            states = self._queue.look("submit")
             other = [states[job.name] for job in self._chain
-                     if states[job.name].live and not self._same(job)]
+                     if states[job.name].live and not self._queue.same(job)]
             if other:
                 raise StepFailed("submit", [job_faults.other_scripts(other, [])])
             before: int | None = None
@@ -195,24 +190,8 @@ class Cluster:
                 if job is self._serving_job:
                     # What stands there names the server of an earlier job.
                     self._host_file.unlink(missing_ok=True)
-                before = self._send("submit", job, before, "afterok", lock, changes)
-        return Outcome(tuple(changes), facts={"jobs": self._ids()})
-
-    def _send(self, step: str, job: Job, after: int | None, kind: str, lock: int,
-              changes: list[Change], **facts: object) -> int:
-        text = self._files[f"jobs/{job.file}"]
-        try:
-            number = self._slurm.submit(job.file, self.bundle / "jobs", self._book.comment, after,
-                                        kind, [lock])
-        except SlurmError as error:
-            raise StepFailed(step, [job_faults.refused(job, str(error))],
-                             Outcome(tuple(changes), facts={"jobs": self._ids()})) from None
-        self._book.note(job.name, id=number, digest=job_book.digest(text), **facts)
-        self._seen = (0.0, {})
-        changes.append(Change(QUEUE, f"job {number} ({job_book.option(job, 'job-name')}): "
-                              f"submitted from jobs/{job.file}"))
-        self._say(changes[-1].what)
-        return number
+                before = self._queue.send("submit", job, before, "afterok", lock, changes)
+        return Outcome(tuple(changes), facts={"jobs": self._queue.ids()})
 
     def _check_secrets(self) -> None:
         unset = [source for source in dict.fromkeys(self.plan.secrets.values())
@@ -226,68 +205,17 @@ class Cluster:
                 "written down.")])
 
     def _wait(self) -> Outcome:
-        state = self._until("wait", self._chain, lambda one: one.state == "RUNNING")
-        host, address = self._host(state)
-        said = self._host_said(state)
+        state = self._queue.until("wait", self._chain, lambda one: one.state == "RUNNING")
+        try:
+            host, address = self._queue.host(state)
+            said = self._host_said(state)
+        except SlurmError as error:
+            raise StepFailed("wait", [job_faults.silent(error)]) from None
         warnings = () if said else (Change(host, f"{self._host_file} was not written: the "
                                            f"benchmark would ask {self.plan.url}"),)
         self._say(f"{state} runs on {host} ({address})")
         return Outcome(warnings=warnings, facts={
-            "jobs": self._ids(), "host": host, "address": address, "server_host": said})
-
-    def _until(self, step: str, chain: Sequence[Job], enough: Callable[[JobState], bool]
-               ) -> JobState:
-        """Follow jobs until the last one is as it has to be; raise StepFailed for the first that
-        ended otherwise."""
-        said: dict[str, tuple[str, str]] = {}
-        out_since: float | None = None
-        while True:
-            try:
-                states = self._book.look(self._slurm.queue())
-                out_since = None
-            except SlurmError as error:
-                now = time.monotonic()
-                if out_since is None:
-                    self._say(f"SLURM does not answer ({error}): waiting")
-                out_since = out_since or now
-                if now - out_since > _OUTAGE:
-                    raise StepFailed(step, [job_faults.silent(error)]) from None
-                time.sleep(self._poll)
-                continue
-            mine = [states[job.name] for job in chain]
-            for one in mine:
-                if one.id is not None and said.get(one.name) != (one.state, one.reason):
-                    said[one.name] = (one.state, one.reason)
-                    self._say(f"{one}: {one.state}" + (f" ({one.reason})" if one.reason else "")
-                              + (f" on {one.node}" if one.node and one.live else ""))
-            if mine[-1].id is not None and enough(mine[-1]):
-                return mine[-1]
-            self._check_failed(step, chain, mine)
-            time.sleep(self._poll)
-
-    def _check_failed(self, step: str, chain: Sequence[Job], states: Sequence[JobState]) -> None:
-        """Raise StepFailed for the first job that will not do its work: what follows from it only
-        says that its dependency is never satisfied."""
-        for job, state in zip(chain, states, strict=True):
-            last = job is chain[-1]
-            if state.id is None:
-                if last:
-                    raise StepFailed(step, [job_faults.not_submitted(job)])
-            elif (state.ended and (last or not state.done)) or (
-                    state.state == "PENDING" and state.reason in slurm.NEVER):
-                code = self._code(state) if state.ended else 0
-                raise StepFailed(step, [job_faults.failed(
-                    job, state, code, self._book.last_lines(job, state.id))],
-                    Outcome(facts={"jobs": self._ids()}))
-
-    def _host(self, state: JobState) -> tuple[str, str]:
-        """(name, address) of the node on which a job runs; written down."""
-        entry = self._book.entries.get(state.name, {})
-        if not entry.get("host"):
-            host = self._slurm.hosts(state.node)[0]
-            self._book.note(state.name, host=host, address=self._slurm.address(host))
-            entry = self._book.entries[state.name]
-        return entry["host"], entry["address"]
+            "jobs": self._queue.ids(), "host": host, "address": address, "server_host": said})
 
     def _host_said(self, state: JobState) -> str:
         """What the serving job wrote into its host file; empty where it did not in time."""
@@ -297,7 +225,7 @@ class Cluster:
             if text:
                 self._book.note(state.name, said=text)
                 return text
-            if time.monotonic() > end or not self._now()[state.name].live:
+            if time.monotonic() > end or not self._queue.now()[state.name].live:
                 return ""
             time.sleep(min(self._poll, 1.0))
 
@@ -321,10 +249,11 @@ class Cluster:
         """{"NODE engines": exit code} when the serving job has ended; nothing is known to have
         ended while SLURM does not answer."""
         try:
-            state = self._now()[self._serving_job.name]
-            return {f"{self.serving().nodes[0]} engines": self._code(state)} if state.ended else {}
+            state = self._queue.now()[self._serving_job.name]
         except SlurmError:
             return {}
+        node = self.serving().nodes[0]
+        return {f"{node} engines": self._queue.code(state)} if state.ended else {}
 
     def open_door(self) -> Outcome:
         """One engine on one node needs no front door."""
@@ -336,29 +265,29 @@ class Cluster:
         self._check_secrets()
         changes: list[Change] = []
         with self._book.submitting() as lock:
-            states = self._look("benchmark")
+            states = self._queue.look("benchmark")
             state = states[self._serving_job.name]
             if state.state != "RUNNING":
                 raise StepFailed("benchmark", [job_faults.not_serving(self._serving_job, state)])
             if not self._measured(states):
                 # Not before the service has started, and not on its success: it does not end.
-                self._send("benchmark", self._benchmark, state.id, "after", lock, changes,
+                self._queue.send("benchmark", self._benchmark, state.id, "after", lock, changes,
                            of=state.id)
-        return Outcome(tuple(changes), facts={"jobs": self._ids()})
+        return Outcome(tuple(changes), facts={"jobs": self._queue.ids()})
 
     def _measured(self, states: Mapping[str, JobState]) -> bool:
         """Whether the benchmark of this serving job is there, or on its way."""
         state = states[self._benchmark.name]
         of = self._book.entries.get(self._benchmark.name, {}).get("of")
         return state.live or (state.done and of in (None, states[self._serving_job.name].id)
-                              and self._same(self._benchmark))
+                              and self._queue.same(self._benchmark))
 
     def wait_benchmark(self) -> Outcome:
         """Wait until the benchmark is done; where its output is stands in the facts."""
-        state = self._until("benchmark", [self._benchmark], lambda one: one.done)
+        state = self._queue.until("benchmark", [self._benchmark], lambda one: one.done)
         assert state.id is not None
         output = self._book.path(self._benchmark, ".out", state.id)
-        return Outcome(facts={"jobs": self._ids(), "output": str(output)})
+        return Outcome(facts={"jobs": self._queue.ids(), "output": str(output)})
 
     # How it is ----------------------------------------------------------------------------
 
@@ -368,8 +297,8 @@ class Cluster:
 
     def status(self) -> Sequence[EngineState]:
         """The engine of the plan, as it is now. Raises SlurmError."""
-        self._seen = (0.0, {})
-        job, plan = self._now()[self._serving_job.name], self.serving()
+        self._queue.forget()
+        job, plan = self._queue.now()[self._serving_job.name], self.serving()
         self.logs.read()
         lines = [line for log in self.logs.all() for line in log.lines if job_faults.tells(line)]
         key = self._slurm.env.get(self.plan.secrets.get("VLLM_API_KEY", ""), "")
@@ -416,7 +345,7 @@ class Cluster:
         changes: list[Change] = []
         path = self._work / "claim"
         try:
-            live = self._cancel(changes)
+            live = self._queue.cancel(changes)
         except SlurmError as error:
             known = [f"{name} ({one['id']})" for name, one in self._book.entries.items()
                      if "state" not in one]
@@ -432,87 +361,25 @@ class Cluster:
             changes.append(Change(LOGIN, f"{path}: released"))
         return Outcome(tuple(changes))
 
-    def _cancel(self, changes: list[Change]) -> list[slurm.Row]:
-        """Cancel the run's jobs by number and by comment; those that are still there."""
-        end = time.monotonic() + _CANCEL
-        asked: set[int] = set()
-        with self._book.submitting():  # nobody submits meanwhile
-            while True:
-                queue = self._slurm.queue()
-                self._book.look(queue)
-                ids = {one["id"] for one in self._book.entries.values() if "state" not in one}
-                live = [row for row in queue if row.state not in slurm.ENDED and (
-                    row.comment == self._book.comment or (
-                        row.id in ids and row.name in self._names()))]
-                fresh = [row for row in live if row.id not in asked]
-                if fresh:
-                    self._slurm.cancel([row.id for row in fresh])
-                    asked |= {row.id for row in fresh}
-                    changes += [Change(QUEUE, f"job {row.id} ({row.name}): cancelled")
-                                for row in fresh]
-                elif not live or time.monotonic() > end:
-                    self._seen = (0.0, {})
-                    return live
-                else:
-                    time.sleep(min(self._poll, 1.0))
-
     def close(self) -> None:
         """Nothing is held: the jobs go on."""
 
     # What is known ------------------------------------------------------------------------
 
-    def _look(self, step: str) -> dict[str, JobState]:
-        try:
-            return self._book.look(self._slurm.queue())
-        except SlurmError as error:
-            raise StepFailed(step, [job_faults.silent(error)]) from None
-
-    def _now(self) -> dict[str, JobState]:
-        """The jobs, looked up at most once in ``poll`` seconds: a watch asks many times."""
-        at, states = self._seen
-        if not states or time.monotonic() - at > self._poll:
-            states = self._book.look(self._slurm.queue())
-            self._seen = (time.monotonic(), states)
-        return states
-
-    def _code(self, state: JobState) -> int:
-        """The exit code of a job that has ended; written down, as SLURM forgets it."""
-        entry = self._book.entries.get(state.name, {})
-        if "code" in entry:
-            return int(entry["code"])
-        try:
-            text = self._slurm.record(state.id or 0).get("ExitCode", "")
-        except SlurmError:
-            return slurm.exit_code("", state.state)
-        code = slurm.exit_code(text, state.state)
-        self._book.note(state.name, code=code)
-        return code
-
     def _word(self) -> str:
         """What SLURM says of a serving job that has ended; empty while it runs."""
         try:
-            state = self._now()[self._serving_job.name]
-            return job_faults.word(state, self._code(state)) if state.ended else ""
+            state = self._queue.now()[self._serving_job.name]
+            return job_faults.word(state, self._queue.code(state)) if state.ended else ""
         except SlurmError:
             return ""
 
-    def _ids(self) -> dict[str, int]:
-        return {name: one["id"] for name, one in self._book.entries.items()}
-
-    def _names(self) -> set[str]:
-        return {job_book.option(job, "job-name") for job in (*self._chain, self._benchmark)}
-
     def _serving_files(self) -> list[Path]:
-        return self._files_of(self._serving_job)
-
-    def _files_of(self, job: Job) -> list[Path]:
-        number = self._book.entries.get(job.name, {}).get("id")
-        return [] if number is None else [self._book.path(job, suffix, number)
-                                          for suffix in (".out", ".err")]
+        return self._queue.files_of(self._serving_job)
 
     def _all_files(self) -> dict[str, list[Path]]:
         self._book.load()
-        return {job_book.option(job, "job-name"): self._files_of(job)
+        return {job_book.option(job, "job-name"): self._queue.files_of(job)
                 for job in (*self._chain, self._benchmark)}
 
 

@@ -133,6 +133,14 @@ class Book:
         finally:
             os.close(handle)
 
+    def ours(self, queue: Sequence[slurm.Row]) -> list[slurm.Row]:
+        """The run's own jobs in the queue, written down or not. One of the same number or name
+        that works in another folder is another run's, or another cluster's."""
+        ids = {entry["id"] for entry in self.entries.values()}
+        here = os.path.realpath(self._outputs)
+        return [row for row in queue if (row.comment == self.comment or row.id in ids)
+                and os.path.realpath(row.folder) == here]
+
     def look(self, queue: Sequence[slurm.Row], keep: bool = True) -> dict[str, JobState]:
         """Every job of the run by its name in the plan, from what squeue shows now. With
         ``keep`` what is new is written down."""
@@ -140,8 +148,7 @@ class Book:
 
     def _state(self, job: Job, queue: Sequence[slurm.Row], keep: bool) -> JobState:
         entry, called = self.entries.get(job.name, {}), option(job, "job-name")
-        mine = [row for row in queue if row.name == called
-                and (row.comment == self.comment or row.id == entry.get("id"))]
+        mine = [row for row in self.ours(queue) if row.name == called]
         row = max(mine, key=lambda row: row.id, default=None)
         if row is not None and row.id >= entry.get("id", 0):
             facts: dict[str, Any] = {"id": row.id}

@@ -74,9 +74,9 @@ def failed(job: Job, state: JobState, code: int, last: str) -> Diagnosis:
                      + means.format(**words), f"{seen}; {last}", help_.format(**words))
 
 
-def refused(job: Job, refusal: str) -> Diagnosis:
-    """A job that sbatch does not take."""
-    asked = " ".join(one for one in job.options if one.startswith("--"))
+def refused(job: Job, refusal: str, text: str) -> Diagnosis:
+    """A job that sbatch does not take; ``text`` is its script."""
+    asked = " ".join(re.findall(r"^#SBATCH (--\S+)", text, re.MULTILINE))
     return Diagnosis("job-refused", "SLURM", None,
                      f"jobs/{job.file} ({option(job, 'job-name')}) is refused",
                      f"sbatch: {refusal}; asked for: {asked}",

@@ -22,7 +22,7 @@ from kimi_nb.errors import KimiError
 
 TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 _WAIT = 90.0  # seconds for one command; SLURM's own clients give up after some 60
-_ROW = "%i|%T|%r|%N|%M|%j|%k"  # the comment last: it is anybody's text
+_ROW = "%i|%T|%r|%N|%M|%Z|%j|%k"  # the comment last: it is anybody's text
 # A job in one of these has ended; COMPLETING is one whose processes are still being ended.
 ENDED = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
                    "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT", "SPECIAL_EXIT"})
@@ -30,6 +30,8 @@ ENDED = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", 
 NEVER = frozenset({"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied",
                    "InvalidAccount", "InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit",
                    "QOSNotAllowed"})
+_PREFIX = re.compile(r"^(?:(?:sbatch|squeue|scancel|scontrol|sinfo): )?(?:slurm_load_\w+ )?"
+                     r"(?:(?:error|fatal): )?")
 # What SLURM does to a job when its exit code says nothing: the signal that its processes got.
 _SIGNALS = {"TIMEOUT": -15, "CANCELLED": -15, "PREEMPTED": -15, "DEADLINE": -15,
             "OUT_OF_MEMORY": -9, "NODE_FAIL": -9}
@@ -49,7 +51,8 @@ class SlurmError(KimiError):
 @dataclass(frozen=True)
 class Row:
     """One job as squeue shows it. ``nodes`` is a host list ("dgx-[01-02]") and empty before it
-    runs; ``elapsed`` as SLURM writes it (days-hours:minutes:seconds)."""
+    runs; ``elapsed`` as SLURM writes it (days-hours:minutes:seconds); ``folder`` is where it was
+    submitted, and works."""
 
     id: int
     name: str
@@ -57,6 +60,7 @@ class Row:
     reason: str
     nodes: str
     elapsed: str
+    folder: str
     comment: str
 
 
@@ -65,11 +69,12 @@ def rows(text: str) -> tuple[Row, ...]:
     are left out."""
     out = []
     for line in text.splitlines():
-        parts = line.split("|", 6)
-        if len(parts) == 7 and parts[0].isdecimal():
-            number, state, reason, nodes, elapsed, name, comment = (
+        parts = line.split("|", 7)
+        if len(parts) == 8 and parts[0].isdecimal():
+            number, state, reason, nodes, elapsed, folder, name, comment = (
                 "" if part in ("(null)", "None", "N/A") else part for part in parts)
-            out.append(Row(int(number), name, state, reason, nodes, elapsed, comment))
+            out.append(Row(int(number), name, state, reason, nodes, elapsed, folder,
+                           comment))
     return tuple(out)
 
 
@@ -113,8 +118,7 @@ def partitions(text: str) -> dict[str, str]:
 
 def words(text: str) -> str:
     """What a command complains of, on one line and without the command's name."""
-    lines = [re.sub(r"^(?:sbatch|squeue|scancel|scontrol|sinfo|slurm_load_\w+)?(?: ?(?:error|fatal)"
-                    r")?: ", "", line).strip() for line in text.splitlines()]
+    lines = [_PREFIX.sub("", line).strip() for line in text.splitlines()]
     return "; ".join(dict.fromkeys(line for line in lines if line)) or "nothing was said"
 
 
