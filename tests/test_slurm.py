@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -287,9 +288,39 @@ def test_a_job_that_fails_is_shown_with_its_last_words(start):
     assert found.kind == "job-failed" and "create_vllm_env, jobs/1_create_env.sbatch" in found.cause
     for text in ("FAILED", "NonZeroExitCode", "exit code 3", "no space for the environment"):
         assert text in found.evidence
-    assert [name for name, state in run.ours() if state == "CANCELLED"] == [
-        "download_kimi", "install_vllm", "vllm_kimi"]
     assert len(run.step("submit").changes) == 4  # what failed, and what waited for it
+
+
+def test_jobs_that_wait_for_one_that_was_cancelled_are_submitted_anew(start):
+    run = start()
+    other = run.site.occupy("--nodes=2", "--partition=common", "--exclusive")
+    first = run.to("submit") and run.cluster._queue.ids()
+    run.site.run("scancel", str(first["create-env"]))
+    # SLURM cancels those behind it within seconds; nobody waits for that.
+    assert len(run.step("submit").changes) == 4
+    assert not set(first.values()) & set(run.cluster._queue.ids().values())
+    run.site.run("scancel", str(other))
+    run.step("wait")
+
+
+def test_a_job_that_can_never_run_is_not_waited_for(start):
+    files = {name: text.replace("--time=24:00:00", "--time=9-0")
+             for name, text in scripts.files(start().plan).items()}
+    run = start(files=files).prepared()
+    with pytest.raises(StepFailed, match=r"will never run: PartitionTimeLimit(?s:.*)slurm.time"):
+        run.to("wait")
+    assert run.cluster.down().changes
+
+
+def test_the_host_file_goes_also_when_nobody_waited_for_it(start):
+    run = start().prepared()
+    run.to("submit")
+    end = time.monotonic() + 20
+    while not (run.project / "server_host.txt").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert any("server_host.txt" in change.what for change in run.cluster.down().changes)
+    assert not (run.project / "server_host.txt").exists()
 
 
 _CONTROLLER = """
@@ -370,6 +401,8 @@ def test_down_without_an_answer_of_slurm_says_what_remains(start, tmp_path):
     assert "does not answer" in str(error.value) and f"baseline ({number})" in str(error.value)
     assert str(Path(run.plan.request.site.paths.work, "claim")) in str(error.value)
     assert silent.cluster.ended() == {}
+    with pytest.raises(StepFailed, match=r"reach: SLURM: SLURM does not answer"):
+        silent.to("reach")
     assert run.cluster.down().changes
 
 
@@ -477,6 +510,16 @@ def test_a_job_that_slurm_has_forgotten_is_known_by_its_last_words(tmp_path):
     (tmp_path / "install_vllm.2.out").write_text("pip says much\nSuccessfully installed\n")
     states = [one.state for one in book.look(()).values()]
     assert states == ["COMPLETED", job_book.GONE, job_book.GONE, job_book.GONE]
+
+
+def test_of_many_that_claim_a_site_at_once_one_has_it(tmp_path):
+    path, runs = tmp_path / "claim", [f"run-{at}" for at in range(16)]
+    with ThreadPoolExecutor(len(runs)) as pool:
+        held = list(pool.map(lambda run: claim.take(path, run, "plan"), runs))
+    (first,) = [run for run, holder in zip(runs, held, strict=True) if holder is None]
+    assert {holder.run_id for holder in held if holder} == {first}
+    assert not claim.release(path, "another") and claim.release(path, first)
+    assert not claim.release(path, first) and list(tmp_path.iterdir()) == []
 
 
 def test_every_job_says_when_its_work_is_done():

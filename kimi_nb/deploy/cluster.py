@@ -159,14 +159,20 @@ class Cluster:
         return self._slurm.refusal(self._files[f"jobs/{job.file}"])
 
     def _wanted(self, states: Mapping[str, JobState]) -> list[tuple[Job, bool]]:
-        """Every job and whether it has to be submitted; the benchmark comes last."""
-        out, again = [], False
+        """Every job and whether it has to be submitted; the benchmark comes last.
+
+        What was done before an earlier job is done again counts no more, and what waits for that
+        earlier job in its old form waits in vain.
+        """
+        out, anew, unfinished = [], False, False
         for job in self._chain:
             state = states[job.name]
-            kept = state.live or (
-                state.done and not again and job is not self._serving_job and self._queue.same(job)
+            kept = not (anew and state.state == "PENDING") if state.live else (
+                state.done and not unfinished and job is not self._serving_job
+                and self._queue.same(job)
                 and all(path.exists() for path in job_book.products(job)))
-            again |= not kept
+            anew |= not kept
+            unfinished |= not kept or state.live
             out.append((job, not kept))
         return [*out, (self._benchmark, not self._measured(states))]
 
@@ -187,6 +193,8 @@ class Cluster:
                 if not wanted:
                     before = state.id if state.live else None
                     continue
+                if state.live:
+                    self._queue.withdraw("submit", state)
                 if job is self._serving_job:
                     # What stands there names the server of an earlier job.
                     self._host_file.unlink(missing_ok=True)
@@ -353,13 +361,19 @@ class Cluster:
                              Outcome(tuple(changes))) from None
         if live:
             raise StepFailed("down", [job_faults.stuck(live, path)], Outcome(tuple(changes)))
-        said = self._book.entries.get(self._serving_job.name, {}).get("said")
-        if said and _text(self._host_file).strip() == said:
+        if self._names_our_server(_text(self._host_file).strip()):
             self._host_file.unlink(missing_ok=True)
             changes.append(Change(LOGIN, f"{self._host_file}: removed"))
         if claim.release(path, self._run_id):
             changes.append(Change(LOGIN, f"{path}: released"))
         return Outcome(tuple(changes))
+
+    def _names_our_server(self, host: str) -> bool:
+        """Whether what stands in the host file was written by this run's serving job; also where
+        nobody has waited until it was."""
+        entry = self._book.entries.get(self._serving_job.name, {})
+        known = {entry.get("said"), entry.get("host"), entry.get("node")} - {None, ""}
+        return host in known or host.partition(".")[0] in known
 
     def close(self) -> None:
         """Nothing is held: the jobs go on."""

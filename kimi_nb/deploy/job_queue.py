@@ -108,6 +108,13 @@ class JobQueue:
         self._say(changes[-1].what)
         return number
 
+    def withdraw(self, step: str, state: JobState) -> None:
+        """Cancel a job that another one takes the place of."""
+        try:
+            self._slurm.cancel([state.id or 0])
+        except SlurmError as error:
+            raise StepFailed(step, [job_faults.silent(error)]) from None
+
     def until(self, step: str, chain: Sequence[Job], enough: Callable[[JobState], bool]
               ) -> JobState:
         """Follow jobs until the last one is as it has to be; raise StepFailed for the first that
