@@ -72,6 +72,7 @@ def follow(files: Callable[[], Mapping[str, Sequence[Path]]], stop: Callable[[],
         last = stop()
         named = {path: name for name, paths in files().items() for path in paths}
         for path, lines in tails.read(named).items():
+            tails.lines[path].clear()  # who follows for days keeps nothing
             for line in lines:
                 yield named[path], line
         if last:

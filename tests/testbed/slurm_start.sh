@@ -70,6 +70,7 @@ PartitionName=common Nodes=n[1-$N] MaxTime=INFINITE State=UP
 CONF
 
 # as HOST COMMAND...: with a host name and the hosts file of the cluster.
+# shellcheck disable=SC2016  # its own variables
 as() {
     unshare --uts --mount --propagation private bash -euc '
         hosts=$1; name=$2; shift 2
