@@ -188,7 +188,8 @@ def _diagnosis(match: _Match, plan: Plan, when: str) -> Diagnosis:
 
 
 _SERVING = ("under load", "while serving")
-_OF_NODE = ("wrong-image-tag", "host-tuning-refused", "node-unreachable")
+_OF_NODE = ("wrong-image-tag", "host-tuning-refused", "node-unreachable", "job-time-limit",
+            "job-node-failure", "job-preempted", "job-out-of-memory", "job-cancelled")
 
 
 def _rank_of(match: _Match) -> int | None:

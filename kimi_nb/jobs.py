@@ -15,6 +15,12 @@ from kimi_nb.roles import Request
 
 PYTHON = "3.11"
 SERVER_FILE = "server_host.txt"
+# How the output of a job ends that has done its work: what tells of it when SLURM has forgotten
+# the job. A serving job has no such words.
+LAST_WORDS = {"create-env": ("Made ", "No change: "), "install": ("Install complete.",),
+              "download": ("Download complete.",),
+              "tune-moe": ("Tuning complete.", "No change: "),
+              "benchmark": ("Benchmark complete.",)}
 
 
 def jobs(request: Request, baseline: Engine, optimised: Engine,
@@ -40,17 +46,28 @@ def jobs(request: Request, baseline: Engine, optimised: Engine,
     return tuple(out)
 
 
+def complete(name: str, output: str) -> bool:
+    """Whether the output of a job says that its work is done."""
+    lines = output.split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return last.startswith(LAST_WORDS.get(name, ()))
+
+
 def _options(site: schema.Site, spec: Mapping[str, Any]) -> tuple[str, ...]:
     slurm = site.slurm
     assert slurm is not None  # a recipe with jobs is only planned on such a site
     gpu = spec["partition"] == "gpu"
     qos = slurm.qos if gpu else slurm.cpu_qos
+    whole = "gpus" in spec  # a job that takes all of a node
+    memory = (whole and slurm.memory) or spec["memory"]
+    cpus = (whole and slurm.cpus) or spec["cpus"]
+    limit = (whole and slurm.time) or spec["time"]
     return (f"--partition={slurm.partition if gpu else slurm.cpu_partition}",
-            f"--job-name={spec['job_name']}", f"--time={spec['time']}",
+            f"--job-name={spec['job_name']}", f"--time={limit}",
             f"--account={slurm.account}", *([f"--qos={qos}"] if qos else []), "--nodes=1",
             f"--ntasks-per-node={spec['tasks']}",
             *([f"--gpus-per-node={spec['gpus']}"] if "gpus" in spec else []),
-            f"--cpus-per-task={spec['cpus']}", f"--mem={spec['memory']}",
+            f"--cpus-per-task={cpus}", f"--mem={memory}",
             f"-o {spec['job_name']}.%j.out", f"-e {spec['job_name']}.%j.err")
 
 
@@ -85,7 +102,8 @@ def _install(request: Request) -> tuple[list[str], list[str]]:
         *shell.command(["pip", "install", "huggingface_hub"]),
         "# The kernel tuner is not in the wheel; it is run from the source of the same version.",
         f"[ -d {shell.quote(source)} ] || {shlex.join(clone)}",
-        "python -c 'import vllm; print(vllm.__version__, vllm.__file__)'"]
+        "python -c 'import vllm; print(vllm.__version__, vllm.__file__)'",
+        "echo 'Install complete.'"]
 
 
 def _download(request: Request) -> tuple[list[str], list[str]]:
@@ -111,6 +129,7 @@ def _serve(request: Request, engine: Engine) -> tuple[list[str], list[str]]:
         if name == "VLLM_TUNED_CONFIG_FOLDER":
             line = f"if [ -d {shell.quote(value)} ]; then {line}; fi"
         lines.append(line)
+    lines += _secret(request, "VLLM_API_KEY")
     lines += ["# The other jobs, and you, find the server by this file.",
               f"hostname > {shell.quote(host_file)}", *shell.command(engine.argv)]
     return list(engine.argv), lines
@@ -123,9 +142,12 @@ def _tune_moe(request: Request) -> tuple[list[str], list[str]]:
             "--model", request.located(request.weights), "--tp-size", str(role.tp),
             "--enable-expert-parallel", "--dtype", "int4_w4a16", "--trust-remote-code", "--tune",
             "--save-dir", places["tuning"]]
+    there = f"No change: {places['tuning']} holds tuned kernels; empty it to tune again."
     return argv, [*_needs_environment(places["virtual_env"]),
+                  f"if compgen -G {shell.quote(places['tuning'] + '/*.json')} > /dev/null; then",
+                  f"    echo {shell.quote(there)}", "    exit 0", "fi",
                   f"mkdir -p {shell.quote(places['tuning'])}", *shell.command(argv),
-                  f"ls {shell.quote(places['tuning'])}"]
+                  f"ls {shell.quote(places['tuning'])}", "echo 'Tuning complete.'"]
 
 
 def _benchmark(request: Request, command: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -140,7 +162,14 @@ def _benchmark(request: Request, command: Sequence[str]) -> tuple[list[str], lis
         f"SERVER_URL={shell.quote(url)}",
         f"if [ -s {shell.quote(host_file)} ]; then",
         f'    SERVER_URL="http://$(cat {shell.quote(host_file)}):{port}"', "fi",
-        *shell.command(words)]
+        *_secret(request, "OPENAI_API_KEY"), *shell.command(words), "echo 'Benchmark complete.'"]
+
+
+def _secret(request: Request, name: str) -> list[str]:
+    """The service's key under the name by which a program looks for it. sbatch hands the job the
+    variables of who submits; no value is ever written."""
+    source = request.site.api_key_env
+    return [f'export {name}="${{{source}:?set {source} where you submit}}"'] if source else []
 
 
 def _needs_environment(folder: str) -> list[str]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from kimi_nb.diagnosis import Log
 from kimi_nb.plan import Plan
+from kimi_nb.tails import Tails
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LAST = 3  # lines that show how a program ended
-_WAITING = "Waiting for "  # said again and again: no progress
 
 
 class Logs:
@@ -20,30 +18,21 @@ class Logs:
     def __init__(self, plan: Plan, root: Path) -> None:
         self._root = root
         self._nodes = [engine.node for engine in plan.engines]
-        self._lines: dict[Path, list[str]] = {}
-        self._at: dict[Path, int] = {}
-        self._waits: dict[Path, str] = {}
-        self.progress = 0
+        self._tails = Tails()
+
+    @property
+    def progress(self) -> int:
+        """How many lines said something new."""
+        return self._tails.progress
+
+    @property
+    def _lines(self) -> dict[Path, list[str]]:
+        return self._tails.lines
 
     def read(self) -> None:
-        """Take in what is new. Only whole lines: the rest is read when it is there."""
-        for path in [*self._root.glob("logs/*.log"), *self._root.glob("logs/*/*.log"),
-                     *self._root.glob("bundle/*/logs/rank_*.log")]:
-            try:
-                with path.open("rb") as file:
-                    file.seek(self._at.get(path, 0))
-                    data = file.read()
-            except OSError:
-                continue
-            whole = data[:data.rfind(b"\n") + 1]
-            self._at[path] = self._at.get(path, 0) + len(whole)
-            lines = _COLOURS.sub("", whole.decode("utf-8", "replace")).splitlines()
-            self._lines.setdefault(path, []).extend(lines)
-            for line in lines:
-                waits = line.partition(_WAITING)[2]
-                # Who waits for the same as before has not moved.
-                self.progress += not waits or waits != self._waits.get(path)
-                self._waits[path] = waits
+        """Take in what is new."""
+        self._tails.read([*self._root.glob("logs/*.log"), *self._root.glob("logs/*/*.log"),
+                          *self._root.glob("bundle/*/logs/rank_*.log")])
 
     def all(self) -> list[Log]:
         """What was read, by node and rank, in a fixed order."""

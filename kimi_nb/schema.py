@@ -6,7 +6,7 @@ that it does not know, so that a typing error stops at once instead of being ign
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -361,13 +361,18 @@ class Ssh(Table):
 
 
 class Slurm(Table):
-    """What sbatch is told. ``account`` and the like are the cluster's own names."""
+    """What sbatch is told. ``account`` and the like are the cluster's own names; ``memory``
+    ("1500G"), ``cpus`` and ``time`` ("12:00:00") take the place of the guide's for the jobs that
+    hold GPUs."""
 
     account: Name
     partition: Name = "gpu"
     qos: Name | None = None
     cpu_partition: Name = "common"
     cpu_qos: Name | None = None
+    memory: Name | None = None
+    cpus: Count | None = None
+    time: Annotated[str, Field(pattern=r"^[0-9:-]+$")] | None = None
     modules: tuple[Text, ...] = ("anaconda3",)
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from testbed import slurm_site as testbed
 
 from kimi_nb import build, recipes
 
@@ -81,3 +82,13 @@ def site_file(tmp_path):
         return str(path)
 
     return write
+
+
+@pytest.fixture(scope="session")
+def slurm_site():
+    """A real Slurm with stand-ins for what its jobs run; skipped where there can be none."""
+    try:
+        with testbed.running() as site:
+            yield site
+    except testbed.Unavailable as why:
+        pytest.skip(f"no Slurm: {why}")

@@ -4,7 +4,7 @@
         outcome = step.run()          # creates what is missing, reuses what is there
 
 A `Target` is a site with a plan on it: nodes (`nodes.Nodes`) or a SLURM cluster
-(`slurm.Cluster`). Each step can be run again: a second run changes nothing and says so.
+(`cluster.Cluster`). Each step can be run again: a second run changes nothing and says so.
 """
 
 from __future__ import annotations

@@ -1,0 +1,417 @@
+"""A plan on a SLURM cluster, from its login node: the jobs, submitted, followed, cancelled.
+
+    cluster = Cluster(plan, scripts.files(plan), folder, "run-1", print)
+    for step in cluster.steps:
+        step.run()
+    watch = readiness.Watch(cluster.serving(), cluster.logs, cluster.ended, limits)
+
+Nothing is kept in memory that matters: another process with the same folder and run goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kimi_nb import build, bundle, jobs, service
+from kimi_nb.deploy import claim, job_book, job_faults, job_logs, slurm
+from kimi_nb.deploy.job_book import Book, JobState
+from kimi_nb.deploy.job_queue import QUEUE, JobQueue
+from kimi_nb.deploy.slurm import Slurm, SlurmError
+from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
+from kimi_nb.diagnosis import Diagnosis
+from kimi_nb.errors import ParameterError, WriteError
+from kimi_nb.plan import Job, Plan
+
+LOGIN = "login node"  # the node of a change that is this machine's
+_HOST_FILE = 60.0  # seconds for the serving job to write its host name
+_PROBE = 5.0  # seconds for a completion, when the state of the engines is asked
+
+
+class Cluster:
+    """See the module. ``files`` are those of the plan's bundle, ``folder`` is this deployment's
+    own on the login node, ``run_id`` names the run on the cluster, ``say`` is told of progress;
+    ``poll`` is how many seconds lie between two looks at the queue."""
+
+    def __init__(self, plan: Plan, files: Mapping[str, str], folder: Path, run_id: str,
+                 say: Callable[[str], None], *, commands: Slurm | None = None,
+                 poll: float = 5.0) -> None:
+        if not plan.jobs:
+            raise ParameterError(f"{plan.name} has no jobs; choose a variant made of SLURM jobs "
+                                 "(kimi-nb list).")
+        self.plan, self._files, self._say, self._poll = plan, dict(files), say, poll
+        self._slurm = commands or slurm.here()
+        self._run_id, self._folder = run_id, folder
+        paths = plan.request.site.paths
+        self._work = Path(paths.work)
+        self._host_file = Path(plan.request.places()["project"], jobs.SERVER_FILE)
+        self._chain = job_book.chain(plan)
+        self._serving_job = self._chain[-1]
+        self._benchmark = next(job for job in plan.jobs if job.name == "benchmark")
+        self.bundle = self._work / plan.name
+        self._book = Book(folder, run_id, self.bundle / "jobs", (*self._chain, self._benchmark))
+        self._queue = JobQueue(self._slurm, self._book, self._files, self.bundle / "jobs", say,
+                               poll)
+        self._bound: tuple[object, Plan] = (None, plan)
+        self.logs = job_logs.JobLogs(self.log_folder, lambda: self.serving().nodes[0],
+                                     self._serving_files, self._word)
+
+    @property
+    def log_folder(self) -> Path:
+        """Where `logs` keeps what it has read."""
+        return self._folder / "logs"
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """From the login node to a serving job that runs."""
+        return (Step("reach", "look for SLURM, its partitions and the shared folders", self._reach,
+                     always=True),
+                Step("claim", "take the site for this run", self._claim, always=True),
+                Step("push", "put the bundle into the shared folder", self._push),
+                Step("test", "ask sbatch whether it would take every job", self._test),
+                Step("submit", "submit the jobs, each after the one before", self._submit,
+                     always=True),
+                Step("wait", "wait until the serving job runs", self._wait, always=True))
+
+    # Before anything is submitted ---------------------------------------------------------
+
+    def _reach(self) -> Outcome:
+        missing = self._slurm.missing()
+        if missing:
+            there = " is" if len(missing) == 1 else " are"
+            raise StepFailed("reach", [Diagnosis(
+                "no-slurm", LOGIN, None, f"{', '.join(missing)}{there} not on this machine",
+                f"PATH={self._slurm.env.get('PATH', '')}",
+                "Run on a login node of the cluster (module load slurm, where it has one).")])
+        try:
+            says, known = self._slurm.ping(), self._slurm.partitions()
+        except SlurmError as error:
+            raise StepFailed("reach", [job_faults.silent(error)]) from None
+        failed, warnings = [], []
+        for partition in dict.fromkeys(map(_partition, (*self._chain, self._benchmark))):
+            if partition not in known:
+                failed.append(job_faults.no_partition(self.plan, partition, known))
+            elif known[partition] != "up":
+                warnings.append(Change(QUEUE, f"partition {partition} is {known[partition]}: jobs "
+                                       "wait there until it is up"))
+        for folder in dict.fromkeys((self._work, self._host_file.parent)):
+            why = _unwritable(folder)
+            if why:
+                failed.append(Diagnosis("not-writable", LOGIN, None, f"{folder} cannot be written",
+                                        why, "Choose another paths.work and paths.project in the "
+                                        "site file, on a file system that the jobs share."))
+        if failed:
+            raise StepFailed("reach", failed)
+        return Outcome(warnings=tuple(warnings), facts={"controller": says})
+
+    def _claim(self) -> Outcome:
+        path = self._work / "claim"
+        try:
+            self._work.mkdir(parents=True, exist_ok=True)
+            held = claim.take(path, self._run_id, self.plan.name)
+        except OSError as error:
+            raise StepFailed("claim", [Diagnosis(
+                "not-writable", LOGIN, None, f"{path} cannot be written", str(error),
+                "Mend the permissions of the folder, or choose another paths.work in the site "
+                "file.")]) from None
+        if held is None:
+            return Outcome((Change(LOGIN, f"{path}: the site is this run's"),))
+        if held.run_id == self._run_id:
+            return Outcome()
+        raise StepFailed("claim", [job_faults.held(path, held)])
+
+    def _push(self) -> Outcome:
+        changes = bundle.diff(bundle.read(self.bundle) or {}, self._files)
+        live = [one for one in self._queue.look("push").values() if one.live] if changes else []
+        if live and self.bundle.exists():
+            # The folder would be replaced under jobs that write into it.
+            raise StepFailed("push", [job_faults.other_scripts(live, sorted(changes))])
+        try:
+            done = bundle.write(self._files, self.bundle)
+        except WriteError as error:
+            raise StepFailed("push", [Diagnosis("not-writable", LOGIN, None,
+                                                f"{self.bundle} cannot be written", str(error),
+                                                "Mend it and start again.")]) from None
+        return Outcome(tuple(Change(LOGIN, f"{self.bundle / name}: {what}")
+                             for name, what in done.items()))
+
+    def _test(self) -> Outcome:
+        states = self._queue.look("test")
+        failed, tested = [], []
+        for job, wanted in self._wanted(states):
+            if not wanted:
+                continue
+            try:
+                refusal = self._refusal(job)
+            except SlurmError as error:
+                raise StepFailed("test", [job_faults.silent(error)]) from None
+            tested.append(job.file)
+            if refusal:
+                failed.append(job_faults.refused(job, refusal, self._files[f"jobs/{job.file}"]))
+        if failed:
+            raise StepFailed("test", failed)
+        return Outcome(facts={"tested": tested})
+
+    def _refusal(self, job: Job) -> str:
+        return self._slurm.refusal(self._files[f"jobs/{job.file}"])
+
+    def _wanted(self, states: Mapping[str, JobState]) -> list[tuple[Job, bool]]:
+        """Every job and whether it has to be submitted; the benchmark comes last.
+
+        What was done before an earlier job is done again counts no more, and what waits for that
+        earlier job in its old form waits in vain.
+        """
+        out, anew, unfinished = [], False, False
+        for job in self._chain:
+            state = states[job.name]
+            kept = not (anew and state.state == "PENDING") if state.live else (
+                state.done and not unfinished and job is not self._serving_job
+                and self._queue.same(job)
+                and all(path.exists() for path in job_book.products(job)))
+            anew |= not kept
+            unfinished |= not kept or state.live
+            out.append((job, not kept))
+        return [*out, (self._benchmark, not self._measured(states))]
+
+    # The jobs -----------------------------------------------------------------------------
+
+    def _submit(self) -> Outcome:
+        self._check_secrets()
+        changes: list[Change] = []
+        with self._book.submitting() as lock:
+            states = self._queue.look("submit")
+            other = [states[job.name] for job in self._chain
+                     if states[job.name].live and not self._queue.same(job)]
+            if other:
+                raise StepFailed("submit", [job_faults.other_scripts(other, [])])
+            before: int | None = None
+            for job, wanted in self._wanted(states)[:-1]:
+                state = states[job.name]
+                if not wanted:
+                    before = state.id if state.live else None
+                    continue
+                if state.live:
+                    self._queue.withdraw("submit", state)
+                if job is self._serving_job:
+                    # What stands there names the server of an earlier job.
+                    self._host_file.unlink(missing_ok=True)
+                before = self._queue.send("submit", job, before, "afterok", lock, changes)
+        return Outcome(tuple(changes), facts={"jobs": self._queue.ids()})
+
+    def _check_secrets(self) -> None:
+        unset = [source for source in dict.fromkeys(self.plan.secrets.values())
+                 if not self._slurm.env.get(source)]
+        if unset:
+            names = ", ".join(unset)
+            raise StepFailed("submit", [Diagnosis(
+                "secret-unset", LOGIN, None, f"{names} is not set here",
+                f"the site file's api_key_env is {names}; sbatch hands the jobs the variables of "
+                "who submits", f"Set {names} (export {names}=...) and start again; it is never "
+                "written down.")])
+
+    def _wait(self) -> Outcome:
+        state = self._queue.until("wait", self._chain, lambda one: one.state == "RUNNING")
+        try:
+            host, address = self._queue.host(state)
+            said = self._host_said(state)
+        except SlurmError as error:
+            raise StepFailed("wait", [job_faults.silent(error)]) from None
+        warnings = () if said else (Change(host, f"{self._host_file} was not written: the "
+                                           f"benchmark would ask {self.plan.url}"),)
+        self._say(f"{state} runs on {host} ({address})")
+        return Outcome(warnings=warnings, facts={
+            "jobs": self._queue.ids(), "host": host, "address": address, "server_host": said})
+
+    def _host_said(self, state: JobState) -> str:
+        """What the serving job wrote into its host file; empty where it did not in time."""
+        end = time.monotonic() + _HOST_FILE
+        while True:
+            text = _text(self._host_file).strip()
+            if text:
+                self._book.note(state.name, said=text)
+                return text
+            if time.monotonic() > end or not self._queue.now()[state.name].live:
+                return ""
+            time.sleep(min(self._poll, 1.0))
+
+    # The service --------------------------------------------------------------------------
+
+    def serving(self) -> Plan:
+        """The plan with the node that SLURM chose in place of the site file's; the plan as it is
+        while that is not known."""
+        entry = self._book.entries.get(self._serving_job.name, {})
+        where = (entry.get("host"), entry.get("address"))
+        if not where[0] or not where[1]:
+            return self.plan
+        if self._bound[0] != where:
+            request = self.plan.request
+            node = request.site.nodes[0].model_copy(update={"name": where[0], "address": where[1]})
+            site = request.site.model_copy(update={"nodes": (node,)})
+            self._bound = (where, build.from_request(replace(request, site=site)))
+        return self._bound[1]
+
+    def ended(self) -> Mapping[str, int]:
+        """{"NODE engines": exit code} when the serving job has ended; nothing is known to have
+        ended while SLURM does not answer."""
+        try:
+            state = self._queue.now()[self._serving_job.name]
+        except SlurmError:
+            return {}
+        node = self.serving().nodes[0]
+        return {f"{node} engines": self._queue.code(state)} if state.ended else {}
+
+    def open_door(self) -> Outcome:
+        """One engine on one node needs no front door."""
+        return Outcome()
+
+    def submit_benchmark(self) -> Outcome:
+        """Submit the benchmark of the service as it runs now; once for each serving job. The
+        caller has seen that the service is ready."""
+        self._check_secrets()
+        changes: list[Change] = []
+        with self._book.submitting() as lock:
+            states = self._queue.look("benchmark")
+            state = states[self._serving_job.name]
+            if state.state != "RUNNING":
+                raise StepFailed("benchmark", [job_faults.not_serving(self._serving_job, state)])
+            if not self._measured(states):
+                # Not before the service has started, and not on its success: it does not end.
+                self._queue.send("benchmark", self._benchmark, state.id, "after", lock, changes,
+                           of=state.id)
+        return Outcome(tuple(changes), facts={"jobs": self._queue.ids()})
+
+    def _measured(self, states: Mapping[str, JobState]) -> bool:
+        """Whether the benchmark of this serving job is there, or on its way."""
+        state = states[self._benchmark.name]
+        of = self._book.entries.get(self._benchmark.name, {}).get("of")
+        return state.live or (state.done and of in (None, states[self._serving_job.name].id)
+                              and self._queue.same(self._benchmark))
+
+    def wait_benchmark(self) -> Outcome:
+        """Wait until the benchmark is done; where its output is stands in the facts."""
+        state = self._queue.until("benchmark", [self._benchmark], lambda one: one.done)
+        assert state.id is not None
+        output = self._book.path(self._benchmark, ".out", state.id)
+        return Outcome(facts={"jobs": self._queue.ids(), "output": str(output)})
+
+    # How it is ----------------------------------------------------------------------------
+
+    def jobs(self) -> tuple[JobState, ...]:
+        """Every job of the run as SLURM knows it now. Raises SlurmError."""
+        return tuple(self._book.look(self._slurm.queue()).values())
+
+    def status(self) -> Sequence[EngineState]:
+        """The engine of the plan, as it is now. Raises SlurmError."""
+        self._queue.forget()
+        job, plan = self._queue.now()[self._serving_job.name], self.serving()
+        self.logs.read()
+        lines = [line for log in self.logs.all() for line in log.lines if job_faults.tells(line)]
+        key = self._slurm.env.get(self.plan.secrets.get("VLLM_API_KEY", ""), "")
+        out = []
+        for engine in plan.engines:
+            state = "ended" if job.ended else "not started"
+            if job.state == "RUNNING":
+                ready = engine.url is not None and service.chat(
+                    engine.url, plan.served_name, _PROBE, key=key, max_tokens=1).answered
+                state = "ready" if ready else "starting"
+            out.append(EngineState(engine.name, engine.node, engine.rank, engine.http_port, state,
+                                   lines[-1].strip() if lines and state != "ready" else ""))
+        return out
+
+    def preview(self) -> Sequence[Change]:
+        """What the steps would change, and what sbatch says to each job; changes nothing. Raises
+        SlurmError."""
+        out = []
+        path = self._work / "claim"
+        held = claim.holder(path)
+        if held is None:
+            out.append(Change(LOGIN, f"{path}: would be taken for this run"))
+        elif held.run_id != self._run_id:
+            out.append(Change(LOGIN, f"{path}: {held} has the site; nothing would be done"))
+        out += [Change(LOGIN, f"{self.bundle / name}: {what}") for name, what in bundle.diff(
+            bundle.read(self.bundle) or {}, self._files).items()]
+        for job, wanted in self._wanted(self._book.look(self._slurm.queue(), keep=False)):
+            if wanted:
+                refusal = self._refusal(job)
+                out.append(Change(QUEUE, f"jobs/{job.file} ({job_book.option(job, 'job-name')}): "
+                                  + (f"would be refused: {refusal}" if refusal else
+                                     "would be submitted" + (" when the service is ready" * (
+                                         job is self._benchmark)))))
+        return out
+
+    def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:
+        """(job, line) of everything that the run's jobs write, as it comes, until ``stop``."""
+        return job_logs.follow(self._all_files, stop)
+
+    # The end ------------------------------------------------------------------------------
+
+    def down(self) -> Outcome:
+        """Cancel what is not finished, wait until it is gone, let the site go."""
+        changes: list[Change] = []
+        path = self._work / "claim"
+        try:
+            live = self._queue.cancel(changes)
+        except SlurmError as error:
+            known = [f"{name} ({one['id']})" for name, one in self._book.entries.items()
+                     if "state" not in one]
+            raise StepFailed("down", [job_faults.left(error, known, path)],
+                             Outcome(tuple(changes))) from None
+        if live:
+            raise StepFailed("down", [job_faults.stuck(live, path)], Outcome(tuple(changes)))
+        if self._names_our_server(_text(self._host_file).strip()):
+            self._host_file.unlink(missing_ok=True)
+            changes.append(Change(LOGIN, f"{self._host_file}: removed"))
+        if claim.release(path, self._run_id):
+            changes.append(Change(LOGIN, f"{path}: released"))
+        return Outcome(tuple(changes))
+
+    def _names_our_server(self, host: str) -> bool:
+        """Whether what stands in the host file was written by this run's serving job; also where
+        nobody has waited until it was."""
+        entry = self._book.entries.get(self._serving_job.name, {})
+        known = {entry.get("said"), entry.get("host"), entry.get("node")} - {None, ""}
+        return host in known or host.partition(".")[0] in known
+
+    def close(self) -> None:
+        """Nothing is held: the jobs go on."""
+
+    # What is known ------------------------------------------------------------------------
+
+    def _word(self) -> str:
+        """What SLURM says of a serving job that has ended; empty while it runs."""
+        try:
+            state = self._queue.now()[self._serving_job.name]
+            return job_faults.word(state, self._queue.code(state)) if state.ended else ""
+        except SlurmError:
+            return ""
+
+    def _serving_files(self) -> list[Path]:
+        return self._queue.files_of(self._serving_job)
+
+    def _all_files(self) -> dict[str, list[Path]]:
+        self._book.load()
+        return {job_book.option(job, "job-name"): self._queue.files_of(job)
+                for job in (*self._chain, self._benchmark)}
+
+
+def _partition(job: Job) -> str:
+    return job_book.option(job, "partition")
+
+
+def _unwritable(folder: Path) -> str:
+    """Why a folder, or the one in which it would be made, cannot be written; empty where it
+    can."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        return f"{there} is no folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there}: no permission to write"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

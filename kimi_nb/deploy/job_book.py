@@ -1,0 +1,201 @@
+"""What is known of a run's jobs: written down when they are submitted, looked up in the queue.
+
+The book (``jobs.json``) is on disk right after each submission, and every job carries the run in
+its comment: a job that was submitted just before its controller was killed is found by that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kimi_nb import jobs
+from kimi_nb.deploy import slurm
+from kimi_nb.plan import Job, Plan
+
+GONE = "GONE"  # SLURM has forgotten it, and its output does not say that its work is done
+_TAIL = 8192  # bytes of a file's end that are looked at
+
+
+@dataclass(frozen=True)
+class JobState:
+    """One job of the run. ``name`` is its name in the plan; ``id`` is None and ``state`` empty
+    for one that was not submitted; ``node`` is a host list; ``elapsed`` as SLURM writes it."""
+
+    name: str
+    file: str
+    id: int | None
+    state: str
+    reason: str = ""
+    node: str = ""
+    elapsed: str = ""
+    job_name: str = ""
+
+    @property
+    def live(self) -> bool:
+        """Whether SLURM has it, pending or running."""
+        return self.id is not None and not self.ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was submitted and is over, in whatever way."""
+        return self.state in slurm.ENDED or self.state == GONE
+
+    @property
+    def done(self) -> bool:
+        """Whether it has done its work."""
+        return self.state == "COMPLETED"
+
+    def __str__(self) -> str:
+        return f"{self.job_name} ({self.id})"
+
+
+def serving_name(plan: Plan) -> str:
+    """The job that serves the plan's own scenario."""
+    return "baseline" if plan.scenario == "default" else "optimised"
+
+
+def chain(plan: Plan) -> tuple[Job, ...]:
+    """The jobs up to the one that serves, each after the one before."""
+    table = {job.name: job for job in plan.jobs}
+    out: list[Job] = []
+    name = serving_name(plan)
+    while name:
+        out.insert(0, table[name])
+        name = table[name].after
+    return tuple(out)
+
+
+def option(job: Job, name: str) -> str:
+    """The value of one of a job's options; empty where it has none."""
+    return next((one.partition("=")[2] for one in job.options if one.startswith(f"--{name}=")), "")
+
+
+def digest(text: str) -> str:
+    """What tells a job's script from another one."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Book:
+    """``jobs.json`` of a run in its folder; ``outputs`` is where the jobs write."""
+
+    def __init__(self, folder: Path, run_id: str, outputs: Path, wanted: Sequence[Job]) -> None:
+        self._folder, self._run_id, self._outputs, self._jobs = folder, run_id, outputs, wanted
+        self.entries: dict[str, dict[str, Any]] = {}
+        self.load()
+
+    @property
+    def comment(self) -> str:
+        """What every job of the run carries."""
+        return f"kimi_nb:{self._run_id}"
+
+    def load(self) -> None:
+        """Read it again: another process of the run may have written."""
+        with contextlib.suppress(OSError, ValueError):
+            table = json.loads((self._folder / "jobs.json").read_text(encoding="utf-8"))
+            if isinstance(table, dict) and table.get("run") == self._run_id:
+                self.entries = {name: dict(one) for name, one in table["jobs"].items()}
+
+    def note(self, name: str, **facts: Any) -> None:
+        """Write something down of a job, whole or not at all; a new ``id`` starts its entry
+        afresh. What is known already is not written again."""
+        entry = self.entries.get(name, {})
+        fresh = facts if facts.get("id", entry.get("id")) != entry.get("id") else entry | facts
+        if fresh == entry:
+            return
+        self.entries[name] = fresh
+        self._folder.mkdir(parents=True, exist_ok=True)
+        new = self._folder / "jobs.json.new"
+        text = json.dumps({"run": self._run_id, "jobs": self.entries}, indent=1)
+        with new.open("w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._folder / "jobs.json")
+
+    @contextlib.contextmanager
+    def submitting(self) -> Iterator[int]:
+        """One submission at a time. The handle goes to sbatch, which holds the lock until it has
+        ended, also when we are killed: who comes next then finds its job in the queue."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self._folder / "submitting", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            self.load()
+            yield handle
+        finally:
+            os.close(handle)
+
+    def ours(self, queue: Sequence[slurm.Row]) -> list[slurm.Row]:
+        """The run's own jobs in the queue, written down or not. One of the same number or name
+        that works in another folder is another run's, or another cluster's."""
+        ids = {entry["id"] for entry in self.entries.values()}
+        here = os.path.realpath(self._outputs)
+        return [row for row in queue if (row.comment == self.comment or row.id in ids)
+                and os.path.realpath(row.folder) == here]
+
+    def look(self, queue: Sequence[slurm.Row], keep: bool = True) -> dict[str, JobState]:
+        """Every job of the run by its name in the plan, from what squeue shows now. With
+        ``keep`` what is new is written down."""
+        return {job.name: self._state(job, queue, keep) for job in self._jobs}
+
+    def _state(self, job: Job, queue: Sequence[slurm.Row], keep: bool) -> JobState:
+        entry, called = self.entries.get(job.name, {}), option(job, "job-name")
+        mine = [row for row in self.ours(queue) if row.name == called]
+        row = max(mine, key=lambda row: row.id, default=None)
+        if row is not None and row.id >= entry.get("id", 0):
+            facts: dict[str, Any] = {"id": row.id}
+            if row.state in slurm.ENDED:
+                facts |= {"state": row.state, "reason": row.reason, "node": row.nodes}
+            if keep:
+                self.note(job.name, **facts)
+            return JobState(job.name, job.file, row.id, row.state, row.reason, row.nodes,
+                            row.elapsed, called)
+        if not entry:
+            return JobState(job.name, job.file, None, "", job_name=called)
+        state = entry.get("state")
+        if state is None:
+            done = jobs.complete(job.name, self.tail(job, ".out", entry["id"]))
+            state = "COMPLETED" if done else GONE
+            if keep:
+                self.note(job.name, state=state)
+        return JobState(job.name, job.file, entry["id"], state, entry.get("reason", ""),
+                        entry.get("node", ""), job_name=called)
+
+    def path(self, job: Job, suffix: str, number: int) -> Path:
+        """A file that a job writes."""
+        return self._outputs / f"{option(job, 'job-name')}.{number}{suffix}"
+
+    def tail(self, job: Job, suffix: str, number: int) -> str:
+        """The end of one; empty where there is none."""
+        try:
+            with self.path(job, suffix, number).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+                return file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def last_lines(self, job: Job, number: int, most: int = 4) -> str:
+        """How a job's error output ended, or its output where it has none."""
+        for suffix in (".err", ".out"):
+            lines = [line for line in self.tail(job, suffix, number).splitlines() if line.strip()]
+            if lines:
+                return f"{self.path(job, suffix, number).name}: {' | '.join(lines[-most:])}"
+        return f"{self.path(job, '.err', number).name}: nothing was said"
+
+
+def products(job: Job) -> tuple[Path, ...]:
+    """What a job leaves behind and can be looked at from the login node. A job is not done when
+    it is no longer there."""
+    if job.name == "create-env":
+        return (Path(job.env["VIRTUAL_ENV"], "bin", "python"),)
+    words = list(job.argv)
+    return tuple(Path(words[words.index(flag) + 1]) for flag in ("--local-dir", "--save-dir")
+                 if flag in words)
