@@ -18,6 +18,7 @@ class Logs:
     def __init__(self, plan: Plan, root: Path) -> None:
         self._root = root
         self._nodes = [engine.node for engine in plan.engines]
+        self._door = plan.router.node if plan.router else None
         self._tails = Tails()
 
     @property
@@ -45,6 +46,8 @@ class Logs:
 
     def _where(self, path: Path) -> tuple[str | None, int | None]:
         node = path.parent.name
+        if path == file_of(self._root, "router"):
+            return self._door, None
         if node == "logs":  # a bundle's: NODE/logs/rank_N.log
             node = path.parent.parent.name
         rank = path.stem.removeprefix("rank_")

@@ -128,7 +128,7 @@ def test_up_twice_status_logs_down_twice(site, tmp_path):
     logs = site.kimi("logs", "--no-follow", str(run)).stdout
     said_by = {line.partition(" | ")[0] for line in logs.splitlines()}
     assert {f"h4 rank_{rank}" for rank in range(16, 32)} <= said_by
-    assert {"h1 engines", "router"} <= said_by or {"h1 engines", "logs router"} <= said_by, said_by
+    assert {"h1 engines", "h1 router"} <= said_by
 
     ended = site.kimi("down", str(run))
     assert ended.returncode == 0, ended.stderr
@@ -138,7 +138,7 @@ def test_up_twice_status_logs_down_twice(site, tmp_path):
 
     lines = evidence.read(run / "k2.5-a3-pd/deployments/001")
     done = [line["step"] for line in lines if line["stage"] == "deploy"]
-    assert [step for step in done[:8]] == ["reach", "look", "claim", "prepare", "engine",
+    assert done[:8] == ["reach", "look", "claim", "prepare", "engine",
                                            "weights", "push", "start"]
     assert all("@" in line["by"] and line["run"] for line in lines)
     assert lines[-1]["stage"] == "down"
@@ -187,7 +187,7 @@ def _site_file(site: Site, tmp_path: Path, **ssh: str) -> Path:
 def test_a_dead_node_is_named_and_the_others_report(site, tmp_path):
     site.host("h3").sshd.send_signal(signal.SIGSTOP)
     try:
-        code, made, said = site.up(tmp_path)
+        code, made, _said = site.up(tmp_path)
     finally:
         site.host("h3").sshd.send_signal(signal.SIGCONT)
     assert code == 1
@@ -200,7 +200,7 @@ def test_a_dead_node_is_named_and_the_others_report(site, tmp_path):
 
 def test_a_key_that_is_not_taken(site, tmp_path):
     other = _site_file(site, tmp_path, key_file=str(site.hosts.folder / "keys/other"))
-    code, made, said = site.up(tmp_path, site=other)
+    code, made, _said = site.up(tmp_path, site=other)
     assert code == 1 and [one["node"] for one in made["failed"]] == NAMES
     assert "ssh.key_file" in made["failed"][0]["help"]
 
@@ -216,7 +216,7 @@ def test_host_keys_are_checked(site, tmp_path, kind):
     known = tmp_path / "known"
     known.write_text("\n".join(lines) + "\n")
     other = _site_file(site, tmp_path, known_hosts=str(known))
-    code, made, said = site.up(tmp_path, site=other)
+    code, made, _said = site.up(tmp_path, site=other)
     assert code == 1 and [one["node"] for one in made["failed"]] == ["h2"]
     assert "host key" in made["failed"][0]["help"]
     assert site.claims() == []
@@ -367,7 +367,7 @@ def test_no_network_of_the_npus(site, tmp_path):
 
 
 def test_two_runs_on_one_site(site, tmp_path):
-    code, first, said = site.up(tmp_path / "first")
+    code, _first, said = site.up(tmp_path / "first")
     assert code == 0, said
     code, made, said = site.up(tmp_path / "second")
     assert code == 1 and made["step"] == "look"
