@@ -32,6 +32,8 @@ def hosts(plan: Plan) -> list[tuple[str, dict[str, object]]]:
         "ssh_user": ssh.user, "ssh_port": ssh.port,
         # What is set here goes before the file.
         "ssh_strict_host_key_checking": _checking(ssh)}
+    if ssh.key_file:
+        data["ssh_key"] = ssh.key_file  # read once for all nodes; ssh_config names it for ssh
     if plan.secrets:
         data["secrets"] = sorted({*plan.secrets, *plan.secrets.values()})
     return [(engine.node, {"ssh_hostname": engine.address, **data})
@@ -52,7 +54,9 @@ def _inventory(plan: Plan) -> str:
 
 def _ssh_config(plan: Plan) -> str:
     ssh: schema.Ssh = plan.request.site.ssh
-    addresses = " ".join(dict.fromkeys(engine.address for engine in plan.engines))
+    # The jump host may be one of the nodes: it is not reached by way of itself.
+    addresses = " ".join(dict.fromkeys(engine.address for engine in plan.engines
+                                       if engine.address != ssh.jump_host))
 
     def block(names: str, user: bool) -> Iterator[str]:
         yield f"Host {names}"

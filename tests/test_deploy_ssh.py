@@ -151,15 +151,16 @@ def test_without_the_sites_name_nothing_is_changed(site, tmp_path):
         done = site.hosts.run(site.words(tmp_path, *more))
         assert done.returncode == 2
         assert "--confirm testbed" in done.stderr and "4 nodes of site testbed" in done.stderr
-        assert len(json.loads(done.stdout)["changes"]) == 12
+        changes = {one["what"].partition(":")[0] for one in json.loads(done.stdout)["changes"]}
+        assert {"claim", "engines"} <= changes
         assert site.claims() == []
 
 
 def test_by_hand_with_pyinfra(site, tmp_path):
     out = tmp_path / "bundle"
-    site.kimi(*site.words(tmp_path)[1:][:0], "plan", "--model", "k2.5", "--hw", "a3", "--layout",
+    site.kimi("plan", "--model", "k2.5", "--hw", "a3", "--layout",
               "pd", "--site", str(site.file), "--without", "host-tuning", "--out", str(out))
-    pyinfra = [str(Path(sys.executable).with_name("pyinfra")), "-y", "inventory.py"]
+    pyinfra = [str(Path(sys.executable).with_name("pyinfra")), "inventory.py"]
 
     def run(*words: str) -> str:
         done = site.hosts.run([*pyinfra, *words], cwd=out / "deploy")
@@ -168,10 +169,10 @@ def test_by_hand_with_pyinfra(site, tmp_path):
 
     assert "change engines" in run("up.py", "--dry")
     assert site.claims() == []
-    run("up.py")
+    run("up.py", "-y")
     assert site.claims() == NAMES
-    assert "Success" not in run("up.py")  # no operation had anything to do
-    run("down.py")
+    assert "Success" not in run("up.py", "-y")  # no operation had anything to do
+    run("down.py", "-y")
     assert site.claims() == [] and site.engines() == []
 
 
@@ -237,7 +238,7 @@ def test_an_agents_key(site, tmp_path):
         done = site.hosts.run(site.words(tmp_path, "--dry-run", site=other),
                               env={**os.environ, **env})
         assert done.returncode == 0, done.stderr
-        assert len(json.loads(done.stdout)["changes"]) == 12
+        assert "claim: take the node" in done.stdout
     finally:
         os.kill(int(env["SSH_AGENT_PID"]), signal.SIGTERM)
 
@@ -395,7 +396,7 @@ def test_the_controller_is_killed_half_way(site, tmp_path, said):
     code, made, text = site.up(tmp_path, "--resume")
     assert code == 0, text
     assert made["ready"] == 36 and len(site.engines()) == 36
-    assert ("done before" in text) == ("started" in said or "claim" in said)
+    assert ("push: done before" in text) == (said == "engines: started")
 
 
 def test_a_group_starts_anew_as_a_whole(site, tmp_path):

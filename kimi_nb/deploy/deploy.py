@@ -279,7 +279,7 @@ class _Deployment:
             self._say(f"  {line}")
         for line in together(outcome.warnings)[:_MOST]:
             self._say(f"  warning: {line}")
-        if not outcome.changes and self._step not in ("reach", "look"):
+        if not outcome.changes and self._step != "reach":
             self._say("  no change")
         self._record(outcome, [], round(time.monotonic() - begun, 2))
 

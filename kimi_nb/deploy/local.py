@@ -33,7 +33,7 @@ class LocalNodes:
 def _run(text: str) -> Answer:
     try:
         # A session of its own: what is started does not end with this terminal.
-        done = subprocess.run(["bash", "-s"], input=text, capture_output=True, text=True,
+        done = subprocess.run(node_call.READER, input=text, capture_output=True, text=True,
                               timeout=_SECONDS, check=False, start_new_session=True)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Answer((), str(error))

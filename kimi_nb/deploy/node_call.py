@@ -1,4 +1,4 @@
-"""One call of a node's script: the text that ``bash -s`` reads there, and the lines it answers.
+"""One call of a node's script: the text that bash reads there, and the lines it answers.
 
     text = node_call.text(folder, ["claim", "push"], run="r1", holder="me@laptop")
     lines = node_call.lines(output)         # [Line(kind="changed", thing="claim", text="taken")]
@@ -12,15 +12,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import re
 import shlex
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+# Reads all of its input, then runs it: ``bash -s`` would read a pipe byte by byte.
+READ = 'eval "$(cat)"'
+READER = ("bash", "-c", READ)
 KINDS = ("same", "change", "changed", "warn", "fail", "fact")
 # From an empty node to started engines; `open` comes when every engine of the plan is ready.
 VERBS = ("claim", "prepare", "engine", "weights", "push", "start")
+DRY = "dry"  # the verbs behind it only say what they would change
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Line:
 
 def text(folder: Path, verbs: Sequence[str], *, run: str, holder: str = "", dry: bool = False,
          secrets: Mapping[str, str] | None = None, checksums: bool = False, seen: str = "") -> str:
-    """What ``bash -s`` is to read on the node whose files are in ``folder``.
+    """What `READER` is to read on the node whose files are in ``folder``.
 
     ``run`` names the run that the node belongs to, ``holder`` the person; ``secrets`` are
     exported there and written nowhere; ``seen`` is how far each log was read.
@@ -48,10 +53,27 @@ def text(folder: Path, verbs: Sequence[str], *, run: str, holder: str = "", dry:
         values["CHECK_WEIGHTS"] = files["check_weights.py"].decode()
     head = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
     head += [f"export {name}={shlex.quote(value)}" for name, value in (secrets or {}).items()]
-    # A function, so that bash has read all of it before anything in it reads the same input.
-    body = files["node.sh"].decode().rstrip()
+    body = _only(files["node.sh"].decode(), verbs)
     return "\n".join([*head, files["node.env"].decode(),
                       f"set -- {shlex.join(verbs)}", f"{{\n{body}\n}} < /dev/null", ""])
+
+
+def _only(script: str, verbs: Sequence[str]) -> str:
+    """The script without the functions that these verbs do not need, and without comments: bash
+    takes longer to read all of it than to do one of them."""
+    functions = {match["name"]: match[0] for match in re.finditer(
+        r"^(?P<name>\w+)\(\) \{\n.*?^\}\n", script, re.DOTALL | re.MULTILINE)}
+    rest = re.sub(r"^\w+\(\) \{\n.*?^\}\n", "", script, flags=re.DOTALL | re.MULTILINE)
+    needed = {"say"}
+    waiting = [verb for verb in verbs if verb in functions]
+    while waiting:
+        name = waiting.pop()
+        needed.add(name)
+        waiting += [word for word in re.findall(r"\w+", functions[name])
+                    if word in functions and word not in needed]
+    lines = "".join(functions[name] for name in functions if name in needed) + rest
+    return "\n".join(line for line in lines.splitlines()
+                     if line.strip() and not line.lstrip().startswith("#"))
 
 
 def digest(files: Mapping[str, bytes]) -> str:
@@ -64,9 +86,9 @@ def digest(files: Mapping[str, bytes]) -> str:
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:
-    """The files as tar.gz; the same bytes for the same files."""
+    """The files as a tar; the same bytes for the same files."""
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as archive:
+    with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(data), 0o755 if name.endswith((".sh", ".py")) else 0o644

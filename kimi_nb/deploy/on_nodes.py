@@ -28,7 +28,7 @@ _LOST = 5  # looks without an answer after which a node counts as lost
 _ANSWER = 5.0  # seconds for a probe of `status`
 TITLES = {"claim": "take the nodes for this run", "prepare": "settings of the host",
           "engine": "the engine's image", "weights": "the weights are complete",
-          "push": "the scripts", "start": "start the engines"}
+          "push": "the scripts", "start": "the scripts, and start the engines"}
 # What helps, by the step and the thing that is wrong; {node}, {thing} and {text} are filled.
 _HELP = {
     "claim": "Another run has the node. Wait for its end, or end it where it was started: kimi-nb "
@@ -68,9 +68,11 @@ class OnNodes:
         self.logs = NodeLogs(self)
         self.steps: Sequence[Step] = (
             Step("reach", "reach every node", self.reach, always=True),
-            Step("look", "look at every node, change nothing", self._look, always=True),
-            *(Step(verb, TITLES[verb], functools.partial(self._step, verb), verb == "claim")
-              for verb in node_call.VERBS))
+            Step("claim", "take the nodes for this run, and look at each", self._claim,
+                 always=True),
+            *(Step(verb, TITLES[verb], functools.partial(self._step, verb))
+              for verb in ("prepare", "engine", "weights")),
+            Step("start", TITLES["start"], functools.partial(self._step, "push", "start")))
         self._found: dict[str, dict[str, list[Line]]] = {}
 
     @functools.cached_property
@@ -109,18 +111,35 @@ class OnNodes:
     def preview(self) -> list[Change]:
         """What the steps would change. Raises StepFailed with what is wrong on any node."""
         self.reach()
-        self._look()
+        self._look(["look", node_call.DRY, *node_call.VERBS], self.nodes.look)
         return [Change(node, f"{line.thing}: {line.text}")
                 for verb in node_call.VERBS
                 for node, by_verb in self._found.items()
                 for line in by_verb.get(verb, ()) if line.kind == "change"]
 
-    def _look(self) -> Outcome:
-        if self._found:  # by `preview`, in this same call
-            return Outcome()
-        texts = {node: self.text(node, ["look", *node_call.VERBS], dry=True)
-                 for node in self.plan.nodes}
-        answers = self.nodes.look(texts)
+    def _claim(self) -> Outcome:
+        """Take every node, and look at it in the same call. Where anything is wrong anywhere the
+        nodes that were taken are given back: nothing is changed then."""
+        claim, *others = node_call.VERBS
+        try:
+            self._look(["look", claim, node_call.DRY, *others],
+                       functools.partial(self.nodes.change, verb=claim))
+        except StepFailed:
+            taken = [node for node, by_verb in self._found.items()
+                     if any(line.kind == "changed" for line in by_verb.get(claim, ()))]
+            self.nodes.change({node: self.text(node, ["release"]) for node in taken}, "release")
+            raise
+        return Outcome(self._said("changed"), self._said("warn"),
+                       dict.fromkeys(self.plan.nodes, 0))
+
+    def _said(self, kind: str) -> tuple[Change, ...]:
+        return tuple(Change(node, f"{line.thing}: {line.text}")
+                     for node, by_verb in self._found.items()
+                     for lines in by_verb.values() for line in lines if line.kind == kind)
+
+    def _look(self, verbs: Sequence[str], ask: Callable[[dict[str, str]], dict[str, Answer]]
+              ) -> None:
+        answers = ask({node: self.text(node, verbs) for node in self.plan.nodes})
         self._found = {node: _by_verb(answer) for node, answer in answers.items()}
         failed = [self._diagnosis(node, verb, line)
                   for verb in ("look", *node_call.VERBS)
@@ -130,19 +149,18 @@ class OnNodes:
                    if answer.error]
         if failed:
             raise StepFailed("look", failed)
-        return Outcome(warnings=tuple(
-            Change(node, f"{line.thing}: {line.text}") for node, answer in answers.items()
-            for line in answer.of("warn")))
 
-    def _step(self, verb: str) -> Outcome:
-        """Carry out one verb where the look has found something to change."""
-        texts = {node: self.text(node, [verb]) for node in self.plan.nodes
-                 if any(line.kind == "change" for line in self._found[node].get(verb, ()))}
+    def _step(self, *verbs: str) -> Outcome:
+        """Carry out verbs where the look has found something to change."""
+        name = verbs[-1]
+        texts = {node: self.text(node, verbs) for node in self.plan.nodes
+                 if any(line.kind == "change" for verb in verbs
+                        for line in self._found[node].get(verb, ()))}
         if not texts:
             return Outcome()
-        if verb == "start":
+        if name == "start":
             texts |= self._whole_groups(texts)
-        answers = self.nodes.change(texts, verb)
+        answers = self.nodes.change(texts, name)
         out = Outcome(
             tuple(Change(node, f"{line.thing}: {line.text}") for node, answer in answers.items()
                   for line in answer.of("changed")),
@@ -150,13 +168,14 @@ class OnNodes:
                   for line in answer.of("warn")),
             {node: int(bool(answer.error or answer.of("fail")))
              for node, answer in answers.items()})
-        if verb == "start":
+        if name == "start":
             self.logs.begin(texts)
         failed = [self._diagnosis(node, verb, line) for node, answer in answers.items()
-                  for line in answer.of("fail")]
+                  for verb, lines in _by_verb(answer).items() for line in lines
+                  if line.kind == "fail"]
         failed += [self._silent(node, answer) for node, answer in answers.items() if answer.error]
         if failed:
-            raise StepFailed(verb, failed, out)
+            raise StepFailed(name, failed, out)
         return out
 
     def _whole_groups(self, starting: Iterable[str]) -> dict[str, str]:
@@ -169,7 +188,7 @@ class OnNodes:
         running = {node: self.text(node, ["stop"]) for node in self.plan.nodes if node in others}
         if running:
             self.nodes.change(running, "stop")
-        return {node: self.text(node, ["start"]) for node in running}
+        return {node: self.text(node, ["push", "start"]) for node in running}
 
     def open_door(self) -> Outcome:
         """Start the front door; every engine is ready."""

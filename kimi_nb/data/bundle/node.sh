@@ -4,16 +4,16 @@
 #   ./node.sh VERB...     look claim prepare engine weights push start open state tails stop release
 #
 # Each verb creates what is missing and reuses what is there, so that a second run changes nothing.
-# DRY=1 says what it would change. One line on stdout for each thing that was looked at:
+# With DRY=1, and behind the word dry, they say what they would change. One line on stdout for each thing that was looked at:
 #   kind <tab> thing <tab> text      kinds: same, change (with DRY), changed, warn, fail, fact
 set -uo pipefail
 if [ -z "${NODE:-}" ]; then . "$(dirname "$0")/node.env"; fi
-RUN=${RUN:-by-hand-$(id -un)} HOLDER=${HOLDER:-$(id -un)@$(hostname)} DRY=${DRY:-} FILES=${FILES:-by-hand}
+RUN=${RUN:-by-hand-${USER:-$EUID}} HOLDER=${HOLDER:-${USER:-$EUID}@$HOSTNAME} DRY=${DRY:-} FILES=${FILES:-by-hand}
 failed=0
 
 say() {
-    local text=${3//$'\n'/ | }
-    printf '%s\t%s\t%s\n' "$1" "$2" "${text//$'\t'/ }"
+    local text=${3//[$'\n\t']/ }
+    printf '%s\t%s\t%s\n' "$1" "$2" "$text"
     if [ "$1" = fail ]; then failed=1; fi
 }
 
@@ -28,48 +28,59 @@ do_it() {
 }
 
 as_root() {
-    if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
+    if [ $EUID = 0 ]; then "$@"; else sudo -n "$@"; fi
 }
 
 look() {
-    local free
+    local at=$WORK free
     # The nearest folder that is there: WORK itself may be made later.
-    local at=$WORK
-    until [ -d "$at" ]; do at=$(dirname "$at"); done
-    free=$(df -PB1 "$at" | awk 'NR == 2 {print $4}')
-    say fact host "$(hostname), $(uname -m), $(id -un)"
+    until [ -d "$at" ]; do at=${at%/*} at=${at:-/}; done
+    { read -r free && read -r free; } < <(df -B1 --output=avail "$at")  # below its heading
+    say fact host "$HOSTNAME, $HOSTTYPE, ${USER:-$EUID}"
     say fact free "$free"
     if [ "$free" -lt "$NEEDED_BYTES" ]; then
         say fail disk "$at: No space left on device ($free bytes are free)"
     fi
 }
 
-# Who has the node: a file that is made whole and at once (link), or not at all.
+# Who has the node: a file that only one can make (noclobber opens with O_EXCL).
 claim() {
-    local new=$WORK/.claim.$$ out
-    if [ "$(head -n 1 "$WORK/claim" 2>/dev/null)" = "$RUN" ]; then say same claim "held by this run"; return; fi
+    local out
+    if is_ours; then say same claim "held by this run"; return; fi
     if [ -e "$WORK/claim" ]; then held; return; fi
     if [ -n "$DRY" ]; then say change claim "take the node"; return; fi
-    if ! out=$( { mkdir -p "$WORK" && printf '%s\n' "$RUN" "$HOLDER" > "$new"; } 2>&1); then
-        rm -f "$new"
-        say fail claim "$out"
-    elif ln "$new" "$WORK/claim" 2>/dev/null; then
-        say changed claim "taken"
-    elif [ "$(head -n 1 "$WORK/claim")" = "$RUN" ]; then
-        say same claim "held by this run"  # another node of this machine
-    else
-        held
+    if [ ! -d "$WORK" ] && ! out=$(mkdir -p "$WORK" 2>&1); then say fail claim "$out"; return; fi
+    set -C
+    if ! { : > "$WORK/claim"; } 2> /dev/null; then
+        set +C
+        if [ ! -e "$WORK/claim" ]; then say fail claim "$(: 2>&1 > "$WORK/claim")"; return; fi
+        # Another node of this machine, or another run a moment ago.
+        if is_ours; then say same claim "held by this run"; else held; fi
+        return
     fi
-    rm -f "$new"
+    set +C
+    if out=$(printf '%s\n' "$RUN" "$HOLDER" 2>&1 > "$WORK/claim"); then
+        say changed claim "taken"
+    else
+        rm -f "$WORK/claim"
+        say fail claim "$out"
+    fi
+}
+
+is_ours() {
+    local who
+    { read -r who < "$WORK/claim"; } 2> /dev/null && [ "$who" = "$RUN" ]
 }
 
 held() {
-    say fail claim "held by $(paste -sd ' ' "$WORK/claim")"
+    local who
+    who=$(paste -sd ' ' "$WORK/claim" 2> /dev/null)
+    say fail claim "held by ${who:-another run, which takes it just now}"
 }
 
 release() {
     if [ ! -e "$WORK/claim" ]; then say same claim "free"; return; fi
-    if [ "$(head -n 1 "$WORK/claim")" != "$RUN" ]; then
+    if ! is_ours; then
         # After a start that another run's claim has stopped there is nothing of ours here.
         say warn claim "left alone: held by $(paste -sd ' ' "$WORK/claim")"
         return
@@ -79,7 +90,7 @@ release() {
 
 # Ours, and not that of another run: what changes the node asks for it.
 mine() {
-    if [ -n "$DRY" ] || [ "$(head -n 1 "$WORK/claim" 2>/dev/null)" = "$RUN" ]; then return 0; fi
+    if [ -n "$DRY" ] || is_ours; then return 0; fi
     say fail claim "not held by this run: $(paste -sd ' ' "$WORK/claim" 2>/dev/null || true)"
     return 1
 }
@@ -88,7 +99,7 @@ prepare() {
     local setting name want have file files out
     for setting in "${SYSCTL[@]}"; do
         name=${setting%%=*} want=${setting#*=}
-        if ! have=$(cat "/proc/sys/${name//.//}" 2>/dev/null); then
+        if ! { read -r have < "/proc/sys/${name//.//}"; } 2> /dev/null; then
             say warn "$name" "this kernel does not have it"
         elif [ "$have" = "$want" ]; then
             say same "$name" "$want"
@@ -96,11 +107,9 @@ prepare() {
             do_it "$name" "$have -> $want" as_root sysctl -qw "$name=$want"
         fi
     done
-    if [ -n "$GOVERNOR" ]; then
+    if [ -n "$GOVERNOR" ] && [ -d /sys/devices/system/cpu/cpu0/cpufreq ]; then
         files=$(compgen -G '/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor')
-        if [ -z "$files" ]; then
-            say same governor "no CPU frequency control here"
-        elif have=$(cat $files | sort -u | paste -sd ' ') && [ "$have" = "$GOVERNOR" ]; then
+        if have=$(cat $files | sort -u | paste -sd ' ') && [ "$have" = "$GOVERNOR" ]; then
             say same governor "$GOVERNOR"
         else
             do_it governor "$have -> $GOVERNOR" as_root bash -c 'echo "$1" | tee $2 > /dev/null' _ "$GOVERNOR" "$files"
@@ -206,25 +215,22 @@ container() {
 
 # launch NAME COMMAND...: in the background, apart from this session; its end is kept.
 launch() {
-    local name=$1 waited
+    local name=$1
     shift
-    mkdir -p "$FOLDER/run" "$FOLDER/logs"
-    rm -f "$FOLDER/run/$name.code" "$FOLDER/run/$name.pid"
+    if [ ! -d "$FOLDER/run" ] || [ ! -d "$FOLDER/logs" ]; then mkdir -p "$FOLDER/run" "$FOLDER/logs"; fi
+    if [ -e "$FOLDER/run/$name.code" ]; then rm -f "$FOLDER/run/$name.code"; fi
     KIMI_NB_RUN=$RUN:$NODE setsid bash -c '
-        echo $$ > "$1.pid.new"; mv "$1.pid.new" "$1.pid"; name=$1 log=$2; shift 2
+        name=$1 log=$2; shift 2
         "$@" >> "$log" 2>&1
-        echo $? > "$name.code.new"; mv "$name.code.new" "$name.code"' \
+        echo $? > "$name.code"' \
         _ "$FOLDER/run/$name" "$FOLDER/logs/$name.log" "$@" < /dev/null > /dev/null 2>&1 &
+    echo $! > "$FOLDER/run/$name.pid"  # setsid has become it
     disown
-    for ((waited = 0; waited < 100; waited++)); do
-        if [ -e "$FOLDER/run/$name.pid" ]; then return; fi
-        sleep 0.02
-    done
 }
 
 runs() {
     local pid
-    pid=$(cat "$FOLDER/run/$1.pid" 2> /dev/null) && [ ! -e "$FOLDER/run/$1.code" ] \
+    { read -r pid < "$FOLDER/run/$1.pid"; } 2> /dev/null && [ ! -e "$FOLDER/run/$1.code" ] \
         && grep -qzsx "KIMI_NB_RUN=$RUN:$NODE" "/proc/$pid/environ"
 }
 
@@ -232,7 +238,7 @@ start() {
     local port what busy=0 who
     if ! mine; then return; fi
     if runs engines; then
-        if [ "$(cat "$FOLDER/run/files" 2> /dev/null)" = "$FILES" ]; then
+        if [ "$(< "$FOLDER/run/files")" = "$FILES" ]; then
             say same engines "run"
         else
             say fail engines "run from scripts that are not these"
@@ -244,19 +250,19 @@ start() {
         return
     fi
     while read -r port what; do
-        if [ -n "$port" ] && (exec 3<> "/dev/tcp/$ADDRESS/$port") 2> /dev/null; then
+        if [ -n "$port" ] && { : 3<> "/dev/tcp/$ADDRESS/$port"; } 2> /dev/null; then
             who=$(ss -Hltnp "sport = :$port" 2> /dev/null | grep -o 'users:.*' | head -n 1)
             say fail port "$port, wanted for $what, is in use${who:+ by $who}"
             busy=1
         fi
     done <<< "$PORTS"
     if [ $busy = 1 ]; then return; fi
-    if [ -n "$DRY" ]; then say change engines "start $(basename "${START[-1]}")"; return; fi
+    if [ -n "$DRY" ]; then say change engines "start ${START[-1]##*/}"; return; fi
     keep_logs
     cd "$FOLDER" || { say fail engines "$FOLDER is missing"; return; }
     launch engines "${START[@]}"
     echo "$FILES" > run/files
-    say changed engines "started: $(basename "${START[-1]}")"
+    say changed engines "started: ${START[-1]##*/}"
 }
 
 # Logs of an earlier start are moved, never overwritten.
@@ -290,7 +296,7 @@ open() {
 
 stop() {
     local all name number waited
-    if [ -e "$WORK/claim" ] && [ "$(head -n 1 "$WORK/claim")" != "$RUN" ]; then
+    if [ -e "$WORK/claim" ] && ! is_ours; then
         say warn claim "left alone: held by $(paste -sd ' ' "$WORK/claim")"
         return
     fi
@@ -367,9 +373,9 @@ tails() {
 
 # The scripts themselves: a new folder takes the place of the old one, with its logs.
 push() {
-    local out new=$FOLDER.new.$$ have
+    local out new=$FOLDER.new.$$ have=
     if ! mine; then return; fi
-    have=$(cat "$FOLDER/.files" 2> /dev/null)
+    { read -r have < "$FOLDER/.files"; } 2> /dev/null
     if [ "$have" = "$FILES" ]; then say same scripts "${FOLDER%/*}"; return; fi
     if [ -n "$DRY" ]; then say change scripts "${have:+other ones }in ${FOLDER%/*}"; return; fi
     if runs engines; then say fail scripts "the engines run from other scripts"; return; fi
@@ -383,9 +389,9 @@ push() {
 
 # At every moment FOLDER or FOLDER.old is whole.
 replace() {
-    rm -rf "$FOLDER".new.*
+    if compgen -G "$FOLDER.new.*" > /dev/null; then rm -rf "$FOLDER".new.*; fi
     if [ -d "$FOLDER.old" ] && [ ! -d "$FOLDER" ]; then mv "$FOLDER.old" "$FOLDER" || return; fi
-    mkdir -p "$1" && base64 -d <<< "$ARCHIVE" | tar -xzf - -C "$1" || return
+    mkdir -p "$1" && base64 -d <<< "$ARCHIVE" | tar -xf - -C "$1" || return
     if [ -d "$FOLDER/logs" ]; then cp -a "$FOLDER/logs" "$1/" || return; fi
     echo "$FILES" > "$1/.files" || return
     if [ -d "$FOLDER" ]; then rm -rf "$FOLDER.old" && mv "$FOLDER" "$FOLDER.old" || return; fi
@@ -395,9 +401,11 @@ replace() {
 for verb in "$@"; do
     say fact verb "$verb"
     case $verb in
+        dry) DRY=1 ;;
         look|claim|prepare|engine|weights|push|start|open|stop|release|state|tails) "$verb" ;;
         *) say fail verb "$verb is not known"; exit 2 ;;
     esac
-    if [ $failed = 1 ] && [ -z "$DRY" ]; then break; fi
+    # Everything is looked at; nothing is done on top of what has failed.
+    if [ $failed = 1 ] && [ -z "$DRY" ] && [ "$verb" != claim ]; then break; fi
 done
 exit $failed

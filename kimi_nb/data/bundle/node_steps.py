@@ -23,8 +23,10 @@ TITLES = {
 class Looked(FactBase):
     """What a verb would change: the lines that the node answers."""
 
+    shell_executable = "bash"
+
     def command(self, verb):
-        return f"bash -s; : {verb}"
+        return f"{node_call.READ}; : {verb}"
 
     def process(self, output):
         return node_call.lines(output)
@@ -50,4 +52,4 @@ def step(verb, text="", run=""):
             host.noop(f"{verb}: nothing to change")
             return
         text = node_call.text(folder, [verb], **more)
-    yield StringCommand("bash -s", _stdin=text)
+    yield StringCommand(node_call.READ, _stdin=text, _shell_executable="bash")
