@@ -256,6 +256,7 @@ class _Deployment:
                 self._journal.done(step.name)
             self._prove()
         except StepFailed as error:
+            self._step = error.step
             self._record(error.outcome, [one.as_dict() for one in error.failed])
             failed = error.failed
         except Found as error:

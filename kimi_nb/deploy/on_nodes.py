@@ -141,14 +141,14 @@ class OnNodes:
               ) -> None:
         answers = ask({node: self.text(node, verbs) for node in self.plan.nodes})
         self._found = {node: _by_verb(answer) for node, answer in answers.items()}
-        failed = [self._diagnosis(node, verb, line)
-                  for verb in ("look", *node_call.VERBS)
-                  for node, by_verb in self._found.items()
-                  for line in by_verb.get(verb, ()) if line.kind == "fail"]
-        failed += [self._silent(node, answer) for node, answer in answers.items()
-                   if answer.error]
-        if failed:
-            raise StepFailed("look", failed)
+        wrong = [(verb, self._diagnosis(node, verb, line))
+                 for verb in ("look", *node_call.VERBS)
+                 for node, by_verb in self._found.items()
+                 for line in by_verb.get(verb, ()) if line.kind == "fail"]
+        wrong += [("look", self._silent(node, answer)) for node, answer in answers.items()
+                  if answer.error]
+        if wrong:
+            raise StepFailed(wrong[0][0], [one for _, one in wrong])
 
     def _step(self, *verbs: str) -> Outcome:
         """Carry out verbs where the look has found something to change."""
