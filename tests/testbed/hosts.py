@@ -188,10 +188,10 @@ class Hosts:
         return subprocess.run(self.argv(argv), capture_output=True, text=True, check=False,
                               timeout=120, **more)  # type: ignore[call-overload]
 
-    def site(self, hardware: str, **more: str) -> str:
-        """A site file for these hosts."""
+    def site(self, hardware: str, number: int, **more: str) -> str:
+        """A site file for the first of these hosts."""
         nodes = "\n".join(f"  - {{name: {host.name}, address: {host.address}}}"
-                          for host in self.hosts)
+                          for host in self.hosts[:number])
         ssh = {"user": "root", "key_file": str(self.key), "known_hosts": str(self.known),
                **{name: value for name, value in more.items() if value}}
         listed = ", ".join(f"{name}: {value}" for name, value in ssh.items() if value)
@@ -220,14 +220,15 @@ class StandIns:
         host.env |= {"PATH": f"{root / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin", FOLDER: str(root),
                      NODE: host.name}
 
-    def start(self, plan: Plan, hosts: Iterable[Host], *faults: str) -> None:
-        """The world of a plan on hosts, with faults there (`Fault` names)."""
+    def start(self, plans: Sequence[Plan], hosts: Iterable[Host], *faults: str) -> None:
+        """The world of plans of one engine on hosts, with faults there (`Fault` names)."""
         hosts = list(hosts)
+        images = tuple({image for plan in plans for image in World.of(plan).images})
         for host in hosts:
             self.stop(host)
             root = host.folder / "rehearsal"
-            replace(World.of(plan), faults=tuple(Fault(name, host.name) for name in faults)).write(
-                root / "world.json")
+            replace(World.of(plans[0]), images=images, faults=tuple(
+                Fault(name, host.name) for name in faults)).write(root / "world.json")
             (root / "spawner.sock").unlink(missing_ok=True)
             with (root / "spawner.log").open("ab") as log:
                 self._spawners[host.name] = subprocess.Popen(
