@@ -102,11 +102,11 @@ def _journal(args: argparse.Namespace) -> Any:
 def _status(args: argparse.Namespace) -> int:
     from kimi_nb.deploy import deploy
 
-    states, table = deploy.status(_journal(args))
+    states, tables = deploy.status(_journal(args))
     if args.json:
         print(json.dumps([vars(one) for one in states], indent=2))
     else:
-        print(visible(str(table)))
+        print(visible("\n\n".join(map(str, tables))))
     return 0 if all(one.state == "ready" for one in states) else 1
 
 

@@ -171,6 +171,38 @@ def test_the_jobs_from_an_empty_folder_to_a_benchmark(start, scenario):
             assert not path.is_file() or key not in path.read_text(), path
 
 
+def test_up_status_logs_and_down_as_commands(slurm_site, start, tmp_path):
+    """The whole chain by kimi-nb, with the benchmark behind it."""
+    run = start()
+    site = tmp_path / "site.yaml"
+    site.write_text(run.plan.request.site.model_dump_json())
+    kimi = [sys.executable, "-m", "kimi_nb.cli"]
+
+    def call(*words):
+        done = subprocess.run([*kimi, *words], env={**slurm_site.env, "PYTHONPATH": str(ROOT)},
+                              capture_output=True, text=True, timeout=120, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    target = ["--model", "k2.5", "--hw", "h200", "--layout", "single", "--variant", "slurm",
+              "--site", str(site), "--run-dir", str(tmp_path / "run")]
+    code, out, said = call("up", *target, "--dry-run")
+    assert code == 0 and "1_create_env.sbatch" in out, said
+    code, out, said = call("up", *target, "--confirm", "testbed", "--json")
+    made = json.loads(out)
+    assert code == 0 and made["ok"] and made["answer"].startswith("REHEARSAL"), said
+    assert set(made["facts"]["jobs"]) >= {"create-env", "install", "download", "baseline",
+                                          "benchmark"}
+    code, out, said = call("status", str(tmp_path / "run"))
+    assert code == 0 and "1 of 1 engines ready" in out and "benchmark" in out, out + said
+    code, out, said = call("logs", "--no-follow", str(tmp_path / "run"))
+    assert "download_kimi | Download complete." in out
+    code, out, said = call("up", *target, "--confirm", "testbed", "--json")
+    assert code == 0 and json.loads(out)["changes"] == [], said
+    code, out, said = call("down", str(tmp_path / "run"))
+    assert code == 0 and "is down" in out, said
+    assert call("down", str(tmp_path / "run"))[1].endswith("no change.\n")
+
+
 def test_a_secret_that_is_not_set_stops_before_anything_is_submitted(start):
     run = start(more="api_key_env: KIMI_KEY\n")
     with pytest.raises(StepFailed, match="KIMI_KEY is not set here"):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import build, bundle, jobs, service
+from kimi_nb import build, bundle, jobs, service, show
 from kimi_nb.deploy import claim, job_book, job_faults, job_logs, slurm
 from kimi_nb.deploy.job_book import Book, JobState
 from kimi_nb.deploy.job_queue import QUEUE, JobQueue
@@ -38,7 +38,7 @@ class Cluster:
 
     def __init__(self, plan: Plan, files: Mapping[str, str], folder: Path, run_id: str,
                  say: Callable[[str], None], *, commands: Slurm | None = None,
-                 poll: float = 5.0) -> None:
+                 poll: float = 2.0) -> None:
         if not plan.jobs:
             raise ParameterError(f"{plan.name} has no jobs; choose a variant made of SLURM jobs "
                                  "(kimi-nb list).")
@@ -75,6 +75,21 @@ class Cluster:
                 Step("submit", "submit the jobs, each after the one before", self._submit,
                      always=True),
                 Step("wait", "wait until the serving job runs", self._wait, always=True))
+
+    @property
+    def after(self) -> Sequence[Step]:
+        """The benchmark is submitted, not waited for: `queue` and `follow` show it."""
+        return (Step("benchmark", "submit the benchmark job", self.submit_benchmark),)
+
+    def queue(self) -> show.Table:
+        """Every job of the run. Raises SlurmError."""
+        return show.Table("Jobs", ("job", "number", "state", "reason", "node", "elapsed"), tuple(
+            (one.name, one.id or "", one.state or "not submitted", one.reason, one.node,
+             one.elapsed) for one in self.jobs()))
+
+    def memory_mb(self) -> float:
+        """Not seen from the login node."""
+        return 0.0
 
     # Before anything is submitted ---------------------------------------------------------
 

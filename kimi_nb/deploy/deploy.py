@@ -305,6 +305,10 @@ class _Deployment:
         self._site.logs.read()
         self._record(Outcome(facts={"ready_s": self._ready_s, "first_answer_s": self._first_s,
                                     "memory_mb": self._memory}), [])
+        for step in self._site.after:
+            self._step = step.name
+            self._say(f"{step.name}: {step.title}")
+            self._do(step.run)
 
     @property
     def _memory(self) -> float:
@@ -358,17 +362,22 @@ def down(journal: Journal, *, say: Say = lambda text: None) -> Outcome:
     return outcome
 
 
-def status(journal: Journal) -> tuple[list[EngineState], show.Table]:
-    """Every engine as it is now: node, rank, port, state, last error."""
+def status(journal: Journal) -> tuple[list[EngineState], list[show.Table]]:
+    """Every engine as it is now: node, rank, port, state, last error; and what a scheduler knows
+    of it, where there is one."""
     plan = journal.kept_plan()
+    queue = None
     with target(plan, journal) as site:
-        states = list(site.status()) if journal.state != "down" else [
-            EngineState(engine.name, engine.node, engine.rank, engine.http_port, "down")
-            for engine in plan.engines]
+        if journal.state == "down":
+            states = [EngineState(engine.name, engine.node, engine.rank, engine.http_port, "down")
+                      for engine in plan.engines]
+        else:
+            states, queue = list(site.status()), site.queue()
     ready = sum(one.state == "ready" for one in states)
     title = (f"{journal.plan} on {journal.site}, {journal.state}"
              + (f" at {journal.stopped_at}" if journal.stopped_at else "")
              + f": {ready} of {len(states)} engines ready")
-    return states, show.Table(title, ("node", "engine", "rank", "port", "state", "last error"),
-                              tuple((one.node, one.engine, one.rank, one.port or "", one.state,
-                                     one.error) for one in states))
+    table = show.Table(title, ("node", "engine", "rank", "port", "state", "last error"),
+                       tuple((one.node, one.engine, one.rank, one.port or "", one.state,
+                              one.error) for one in states))
+    return states, [table, *filter(None, [queue])]

@@ -85,6 +85,14 @@ class OnNodes:
         """Where the nodes' logs are copied to."""
         return self._root / "logs"
 
+    @property
+    def after(self) -> Sequence[Step]:
+        """Nothing follows."""
+        return ()
+
+    def queue(self) -> None:
+        """There is no scheduler."""
+
     def serving(self) -> Plan:
         """The plan itself: its addresses are the site's."""
         return self.plan

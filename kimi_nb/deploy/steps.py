@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from kimi_nb import show
 from kimi_nb.diagnosis import Diagnosis
 from kimi_nb.errors import KimiError
 from kimi_nb.plan import Plan
@@ -91,6 +92,10 @@ class Target(Protocol):
     def steps(self) -> Sequence[Step]:
         """From reaching the site to started engines, in order."""
 
+    @property
+    def after(self) -> Sequence[Step]:
+        """What follows once the service has answered."""
+
     def preview(self) -> Sequence[Change]:
         """What the steps would change; changes nothing."""
 
@@ -105,6 +110,9 @@ class Target(Protocol):
 
     def status(self) -> Sequence[EngineState]:
         """Every engine of the plan, as it is now."""
+
+    def queue(self) -> show.Table | None:
+        """What a scheduler knows of it, where there is one."""
 
     def down(self) -> Outcome:
         """Stop and clean up whatever is there, also after half a start."""
