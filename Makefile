@@ -52,6 +52,7 @@ bench: venv
 	$(BIN)/python benchmarks/rehearsal.py
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/stand_in.py
+	$(BIN)/python benchmarks/ssh.py
 
 clean:
 	rm -rf .venv .engine runs

@@ -10,9 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from testbed import slurm_site as testbed
 
 from kimi_nb import build, recipes
+
+# How long an example takes is the machine's affair; speed is measured in benchmarks/.
+settings.register_profile("kimi", deadline=None)
+settings.load_profile("kimi")
 
 ROWS = [(row["model"], row["hardware"], row["layout"], row["variant"], row["scenario"])
         for row in recipes.listing()]

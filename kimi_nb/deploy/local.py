@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from kimi_nb.deploy import node_call
 from kimi_nb.deploy.answers import Answer
@@ -32,9 +35,12 @@ class LocalNodes:
 
 def _run(text: str) -> Answer:
     try:
-        # A session of its own: what is started does not end with this terminal.
+        # What stands beside this Python (vllm-router) is found, also where the environment was not
+        # activated. A session of its own: what is started does not end with this terminal.
+        path = f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
         done = subprocess.run(node_call.READER, input=text, capture_output=True, text=True,
-                              timeout=_SECONDS, check=False, start_new_session=True)
+                              env={**os.environ, "PATH": path}, timeout=_SECONDS, check=False,
+                              start_new_session=True)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Answer((), str(error))
     found = tuple(node_call.lines(done.stdout.splitlines()))

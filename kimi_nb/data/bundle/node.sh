@@ -6,6 +6,8 @@
 # Each verb creates what is missing and reuses what is there, so that a second run changes nothing.
 # With DRY=1, and behind the word dry, they say what they would change. One line on stdout for each thing that was looked at:
 #   kind <tab> thing <tab> text      kinds: same, change (with DRY), changed, warn, fail, fact
+# The verbs are called by name; node.env gives the rest.
+# shellcheck disable=SC1091,SC2329,SC2016,SC2153
 set -uo pipefail
 if [ -z "${NODE:-}" ]; then . "$(dirname "$0")/node.env"; fi
 RUN=${RUN:-by-hand-${USER:-$EUID}} HOLDER=${HOLDER:-${USER:-$EUID}@$HOSTNAME} DRY=${DRY:-} FILES=${FILES:-by-hand}
@@ -28,7 +30,7 @@ do_it() {
 }
 
 as_root() {
-    if [ $EUID = 0 ]; then "$@"; else sudo -n "$@"; fi
+    if [ "$EUID" = 0 ]; then "$@"; else sudo -n "$@"; fi
 }
 
 look() {
@@ -96,7 +98,7 @@ mine() {
 }
 
 prepare() {
-    local setting name want have file files out
+    local setting name want have file files=() out
     for setting in "${SYSCTL[@]}"; do
         name=${setting%%=*} want=${setting#*=}
         if ! { read -r have < "/proc/sys/${name//.//}"; } 2> /dev/null; then
@@ -108,11 +110,12 @@ prepare() {
         fi
     done
     if [ -n "$GOVERNOR" ] && [ -d /sys/devices/system/cpu/cpu0/cpufreq ]; then
-        files=$(compgen -G '/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor')
-        if have=$(cat $files | sort -u | paste -sd ' ') && [ "$have" = "$GOVERNOR" ]; then
+        files=(/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor)
+        have=$(sort -u "${files[@]}" | paste -sd ' ')
+        if [ "$have" = "$GOVERNOR" ]; then
             say same governor "$GOVERNOR"
         else
-            do_it governor "$have -> $GOVERNOR" as_root bash -c 'echo "$1" | tee $2 > /dev/null' _ "$GOVERNOR" "$files"
+            do_it governor "$have -> $GOVERNOR" as_root bash -c 'echo "$1" | tee "${@:2}" > /dev/null' _ "$GOVERNOR" "${files[@]}"
         fi
     fi
     if [ -n "$JEMALLOC" ]; then
@@ -256,7 +259,7 @@ start() {
             busy=1
         fi
     done <<< "$PORTS"
-    if [ $busy = 1 ]; then return; fi
+    if [ "$busy" = 1 ]; then return; fi
     if [ -n "$DRY" ]; then say change engines "start ${START[-1]##*/}"; return; fi
     keep_logs
     cd "$FOLDER" || { say fail engines "$FOLDER is missing"; return; }
@@ -315,7 +318,7 @@ stop() {
             all=$(pids)
             if [ -z "$all" ]; then break 2; fi
             # Once: an engine that is asked again while it ends may skip its own tidying up.
-            if [ $waited = 0 ] || [ $number = KILL ]; then kill -$number $all 2> /dev/null; fi
+            if [ "$waited" = 0 ] || [ "$number" = KILL ]; then xargs kill "-$number" <<< "$all" 2> /dev/null; fi
             sleep 0.1
         done
     done
@@ -331,7 +334,7 @@ stop() {
 
 # What runs, and how it ended: fact lines.
 state() {
-    local name code
+    local name
     if [ -e "$WORK/claim" ]; then say fact claim "$(paste -sd ' ' "$WORK/claim")"; fi
     for name in engines router; do
         if runs "$name"; then
@@ -364,9 +367,9 @@ tails() {
         # A log that is shorter than it was is another one.
         if [ "${seen:-0}" -gt "$size" ]; then seen=0; fi
         more=$((size - ${seen:-0}))
-        if [ $more -gt 262144 ]; then more=262144; fi
-        if [ $more -gt 0 ]; then
-            say fact log "$name ${seen:-0} $(tail -c "+$((${seen:-0} + 1))" "$file" | head -c $more | base64 -w 0)"
+        if [ "$more" -gt 262144 ]; then more=262144; fi
+        if [ "$more" -gt 0 ]; then
+            say fact log "$name ${seen:-0} $(tail -c "+$((${seen:-0} + 1))" "$file" | head -c "$more" | base64 -w 0)"
         fi
     done
 }

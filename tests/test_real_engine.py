@@ -1,0 +1,89 @@
+"""The real vLLM on this machine's CPU, deployed by the notebooks as a person would.
+
+`make engine` installs it; without it these tests are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from kimi_nb import build, evidence
+
+ROOT = Path(__file__).resolve().parent.parent
+ENGINE = ROOT / ".engine"
+
+pytestmark = pytest.mark.skipif(
+    not (ENGINE / "bin/vllm").exists(),
+    reason=f"the real engine is not installed in {ENGINE}: make engine")
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path_factory):
+    """One at a time: they share the site."""
+    with (tmp_path_factory.getbasetemp().parent / "engine.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _deploy(name: str, tmp_path: Path) -> tuple[nbformat.NotebookNode, dict]:
+    """A notebook with action deploy on hw cpu: executed, and its evidence of the deployment."""
+    out, run = tmp_path / "out.ipynb", tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-m", "papermill", "--no-progress-bar", f"notebooks/{name}.ipynb",
+         str(out), "-p", "hw", "cpu", "-p", "action", "deploy", "-p", "confirm", "local",
+         "-p", "run_dir", str(run)], cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:  # also when papermill was killed half-way
+        subprocess.run([sys.executable, "-m", "kimi_nb.cli", "down", str(run)], cwd=ROOT,
+                       check=False, capture_output=True)
+    made = [line for line in evidence.read(run) if line["stage"] == "deploy"]
+    assert len(made) == 1
+    return nbformat.read(out, as_version=4), made[0]
+
+
+def _nothing_runs() -> None:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        assert not (os.fsencode(ENGINE) in words[0] and b"serve" in words), words
+
+
+def test_single(tmp_path):
+    _, made = _deploy("03_single_node", tmp_path)
+    assert made["ok"] and made["ready"] == made["engines"] == 1
+    assert made["mark"] == "measured"
+    assert made["ready_s"] > 5 and made["first_answer_s"] >= made["ready_s"]
+    assert made["memory_mb"] > 1000
+    log = next(tmp_path.glob("run/*/deployments/001/logs/local-0/engines.log")).read_text()
+    assert "KimiK25ForConditionalGeneration" in log
+    _nothing_runs()
+
+
+def test_head_and_headless_follower(tmp_path):
+    _, made = _deploy("04_multi_node_dp", tmp_path)
+    assert made["ok"] and made["ready"] == made["engines"] == 2
+    plan = build.plan("k2.5", "cpu", "dp")
+    assert [engine.headless for engine in plan.engines] == [False, True]
+    logs = {path.parent.name: path.read_text()
+            for path in tmp_path.glob("run/*/deployments/001/logs/*/engines.log")}
+    assert set(logs) == {"local-0", "local-1"}
+    _nothing_runs()
+
+
+def test_prefill_and_decode_over_nixl(tmp_path):
+    notebook, made = _deploy("05_pd", tmp_path)
+    assert made["ok"] and made["ready"] == made["engines"] == 2
+    assert made["moved_bytes"] > 0  # the cache of the first answer, by NIXL's own count
+    assert any("KV cache moved" in json.dumps(cell.get("outputs", [])) for cell in notebook.cells)
+    _nothing_runs()
