@@ -83,7 +83,8 @@ class Watch:
         self.answer: service.Reply | None = None
         self.when = "at start"  # what goes on, for the causes in the logs
         self.notes: list[str] = []
-        self.moved_bytes = 0  # of KV cache, to decode engines that count them
+        self.moved_tokens = 0  # prompt tokens whose KV cache came to decode engines
+        self.moved_bytes = 0  # of that cache, where it is counted
         # Words of random weights mean nothing: that they come is all that can be judged.
         self._random = any("load-format" in values and values["load-format"].value == "dummy"
                            for values in plan.flags.values())
@@ -223,9 +224,10 @@ class Watch:
         decode = [one for one in self._endpoints if one.role == "decode"]
         if not decode or self.answer is None:
             return
-        tokens, self.moved_bytes = service.moved([one.url for one in decode],
-                                                 self._limits.answer)
-        if not tokens:
+        self.moved_tokens, counted = service.moved([one.url for one in decode],
+                                                   self._limits.answer)
+        self.moved_bytes = counted or 0
+        if not self.moved_tokens or counted == 0:
             self.find("while serving")
             self._ask_prefill()
             raise Found(self._door("cache-not-moved", "no cache moved: decode computed the "

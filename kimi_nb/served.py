@@ -43,10 +43,9 @@ class Service:
         return self.live.result.answer if self.live else ""
 
     @property
-    def moved_bytes(self) -> int:
-        """Bytes of KV cache that have moved from prefill to decode, where the engine counts
-        them."""
-        return getattr(self.live.result, "moved_bytes", 0) if self.live else 0
+    def moved_tokens(self) -> int:
+        """Prompt tokens of the first answer whose KV cache came from prefill to decode."""
+        return self.live.result.moved_tokens if self.live else 0
 
     def table(self) -> show.Table:
         """The facts of the start."""

@@ -159,18 +159,18 @@ def chat(where: Endpoint | str, model: str, seconds: float, question: str = QUES
     return _send("POST", f"{url}/v1/chat/completions", seconds, json=body, headers=headers)
 
 
-def moved(urls: Iterable[str], seconds: float) -> tuple[int, int]:
-    """Prompt tokens whose cache came from another engine, and bytes of it that NIXL moved (0
+def moved(urls: Iterable[str], seconds: float) -> tuple[int, int | None]:
+    """Prompt tokens whose cache came from another engine, and bytes of it that NIXL moved (None
     where the connector does not count them), summed over engines' /metrics."""
-    tokens = bytes_ = 0.0
+    tokens, counts = 0.0, []
     for url in dict.fromkeys(urls):
         text = _send("GET", f"{url}/metrics", seconds).text
         tokens += sum(map(float, re.findall(
             r'^vllm:prompt_tokens_by_source_total\{[^}]*source="external_kv_transfer"[^}]*\} '
             r"(\S+)$", text, re.MULTILINE)))
-        bytes_ += sum(map(float, re.findall(r"^vllm:nixl_bytes_transferred_sum(?:\{[^}]*\})? "
-                                            r"(\S+)$", text, re.MULTILINE)))
-    return int(tokens), int(bytes_)
+        counts += re.findall(r"^vllm:nixl_bytes_transferred_sum(?:\{[^}]*\})? (\S+)$", text,
+                             re.MULTILINE)
+    return int(tokens), int(sum(map(float, counts))) if counts else None
 
 
 def flaw(reply: Reply, where: Endpoint) -> tuple[str, str] | None:

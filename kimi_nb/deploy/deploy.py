@@ -47,8 +47,8 @@ MARK = "measured"
 class Deployed:
     """What came of it. ``changes`` is what was changed (nothing: all was there already);
     seconds are of this call, from its start; ``memory_mb`` of the service's processes, 0 where
-    they are in containers; ``moved_bytes`` of KV cache from prefill to decode, where the engine
-    counts them; ``ok`` is a service that has answered."""
+    they are in containers; ``moved_tokens`` is whose KV cache came from prefill to decode,
+    ``moved_bytes`` how much of it, where the engine counts them; ``ok`` is a service that has answered."""
 
     ok: bool
     plan: str
@@ -61,6 +61,7 @@ class Deployed:
     ready_s: float | None
     first_answer_s: float | None
     memory_mb: float
+    moved_tokens: int
     moved_bytes: int
     answer: str
     failed: tuple[Diagnosis, ...]
@@ -90,8 +91,9 @@ class Deployed:
             ("first answer after", _seconds(self.first_answer_s)),
             ("memory", f"{self.memory_mb:.0f} MB" if self.memory_mb else "not measured"),
             ("answer", self.answer or "none")]
-        if self.moved_bytes:
-            rows.insert(-1, ("KV cache moved", f"{self.moved_bytes:,} bytes"))
+        if self.moved_tokens:
+            rows.insert(-1, ("KV cache moved", f"of {self.moved_tokens} tokens"
+                             + (f", {self.moved_bytes:,} bytes" if self.moved_bytes else "")))
         for one in self.failed[:_MOST]:
             rows += [("node", one.node), ("rank", "none" if one.rank is None else one.rank),
                      ("step", self.step), ("cause", one.cause), ("seen", one.evidence),
@@ -333,6 +335,7 @@ class _Deployment:
             ready=watch.ready if watch else 0, url=plan.url, changes=tuple(self._changes),
             warnings=tuple(self._warnings), ready_s=self._ready_s, first_answer_s=self._first_s,
             memory_mb=self._memory if watch else 0.0,
+            moved_tokens=watch.moved_tokens if watch else 0,
             moved_bytes=watch.moved_bytes if watch else 0,
             answer=(reply.content or reply.thoughts) if reply else "", failed=tuple(failed),
             folder=self._journal.folder, step=self._step if failed else "",

@@ -63,6 +63,7 @@ class Rehearsal:
     fault: str = ""
     also: tuple[Diagnosis, ...] = ()
     notes: tuple[str, ...] = ()
+    moved_tokens: int = 0
     mark: str = MARK
 
     def as_dict(self) -> dict[str, Any]:
@@ -246,6 +247,7 @@ def _run(stage: Stage, programs: Programs, begun: float, fault: str,
         peak_memory_mb=round(programs.peak_mb(), 1),
         answer=(reply.content or reply.thoughts) if reply else "", diagnosis=found,
         folder=stage.root, fault=fault, notes=tuple(watch.notes),
+        moved_tokens=watch.moved_tokens,
         also=() if found is None else tuple(
             one for one in diagnosis.causes(logs.all(), stage.plan, watch.when)
             if (one.kind, one.node) != (found.kind, found.node)

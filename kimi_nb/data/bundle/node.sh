@@ -227,8 +227,10 @@ launch() {
         "$@" >> "$log" 2>&1
         echo $? > "$name.code"' \
         _ "$FOLDER/run/$name" "$FOLDER/logs/$name.log" "$@" < /dev/null > /dev/null 2>&1 &
-    echo $! > "$FOLDER/run/$name.pid"  # setsid has become it
+    echo $! > "$FOLDER/run/$name.pid"  # setsid becomes it
     disown
+    # Until it has: whoever looks before would take it for gone.
+    until runs "$name" || [ -e "$FOLDER/run/$name.code" ] || [ ! -e "/proc/$!" ]; do sleep 0.01; done
 }
 
 runs() {
