@@ -311,7 +311,8 @@ class Run:
         facts = made.result.as_dict()
         self.record("deploy", **{key: facts[key] for key in (
             "mark", "plan", "site", "ok", "engines", "ready", "ready_s", "first_answer_s",
-            "memory_mb", "moved_tokens", "moved_bytes", "changes", "failed", "step")}, logs=made.result.folder)
+            "memory_mb", "moved_tokens", "moved_bytes", "changes", "failed", "step")},
+            logs=made.result.folder)
         if not made.result.ok:
             raise ServiceError("\n".join(map(str, made.result.failed)) + f"\n  logs: "
                                f"{made.result.folder}\n  What was started is left as it is: "

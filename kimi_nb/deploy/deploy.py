@@ -48,7 +48,8 @@ class Deployed:
     """What came of it. ``changes`` is what was changed (nothing: all was there already);
     seconds are of this call, from its start; ``memory_mb`` of the service's processes, 0 where
     they are in containers; ``moved_tokens`` is whose KV cache came from prefill to decode,
-    ``moved_bytes`` how much of it, where the engine counts them; ``ok`` is a service that has answered."""
+    ``moved_bytes`` how much of it, where the engine counts them; ``ok`` is a service that has
+    answered."""
 
     ok: bool
     plan: str
