@@ -66,15 +66,15 @@ def _up(args: argparse.Namespace) -> int:
 
     if args.dry_run or args.confirm != plan.site:
         try:
-            changes = deploy.preview(plan, folder, checksums=args.checksums)
+            changes, diff = deploy.preview(plan, folder, checksums=args.checksums)
         except StepFailed as error:
             print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
             return 1
         if args.json:
-            print(json.dumps({"changes": [vars(one) for one in changes]}, indent=2))
+            print(json.dumps({"changes": [vars(one) for one in changes], "diff": diff},
+                             indent=2))
         else:
-            for line in together(changes):
-                print(visible(line))
+            print(visible("\n".join([*([diff] if diff else []), *together(changes)])))
             print(f"{len(changes)} changes" if changes else "no change")
         if args.dry_run:
             return 0

@@ -267,7 +267,9 @@ class Run:
         from kimi_nb.deploy import deploy
         from kimi_nb.deploy.steps import together
 
-        changes = deploy.preview(plan, self.folder / plan.name)
+        changes, diff = deploy.preview(plan, self.folder / plan.name)
+        if diff:
+            show.show(show.Text("The scripts that are there, and the new ones", diff))
         table = show.Table(f"{len(changes)} changes on {plan.site}", ("change",), tuple(
             (line,) for line in together(changes)))
         self.record("gate", plan=plan.name, site=plan.site, changes=len(changes),

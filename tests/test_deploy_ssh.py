@@ -372,6 +372,28 @@ def test_a_port_in_use(site, tmp_path):
         other.wait()
 
 
+def test_other_scripts_under_a_service(site, tmp_path):
+    """A changed plan does not touch what another one has started; after a failure that changed
+    nothing it may be changed freely."""
+    docker = site.host("h1").folder / "rehearsal/bin/docker"
+    docker.rename(docker.with_name("away"))
+    try:
+        assert site.up(tmp_path)[1]["step"] == "engine"
+    finally:
+        docker.with_name("away").rename(docker)
+    code, made, said = site.up(tmp_path, "--set", "max-num-seqs=8")
+    assert code == 0, said
+    code, made, said = site.up(tmp_path, "--set", "max-num-seqs=16")
+    assert code == 2 and made is None
+    assert "is up with other scripts" in said and "kimi-nb down" in said
+    assert len(site.engines()) == 2
+    assert site.kimi("down", str(tmp_path)).returncode == 0
+    shown = site.hosts.run([*KIMI, "up", *site.target(), "--run-dir", str(tmp_path), "--dry-run",
+                            "--set", "max-num-seqs=16"]).stdout
+    assert "-    --max-num-seqs 8 " in shown and "+    --max-num-seqs 16 " in shown
+    assert "+++ after/h2/serve.sh" in shown
+
+
 def test_no_network_of_the_npus(site, tmp_path):
     host = site.host("h2")
     host.shell("mv /etc/hccn.conf /etc/away")

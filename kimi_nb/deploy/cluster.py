@@ -81,6 +81,11 @@ class Cluster:
         """The benchmark is submitted, not waited for: `queue` and `follow` show it."""
         return (Step("benchmark", "submit the benchmark job", self.submit_benchmark),)
 
+    def diff(self) -> str:
+        """The bundle in the shared folder and the new one, as ``diff -u``."""
+        before = bundle.read(self.bundle)
+        return bundle.unified(before, self._files) if before else ""
+
     def queue(self) -> show.Table:
         """Every job of the run. Raises SlurmError."""
         return show.Table("Jobs", ("job", "number", "state", "reason", "node", "elapsed"), tuple(

@@ -11,8 +11,10 @@ a second call goes on where the first one was killed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shlex
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -178,14 +180,16 @@ class Up:
         return self.result
 
 
-def preview(plan: Plan, folder: Path, *, checksums: bool = False) -> list[Change]:
-    """What `up` would change on the site; nothing is changed. Raises StepFailed with what is
-    wrong there already."""
-    journal = Journal.open(folder, plan)
-    with alone(journal.folder, wait=False):
+def preview(plan: Plan, folder: Path, *, checksums: bool = False) -> tuple[list[Change], str]:
+    """What `up` would change on the site, and the scripts that differ as ``diff -u``; nothing is
+    changed. Raises StepFailed with what is wrong there already."""
+    kept = Journal.open(folder, plan)
+    with tempfile.TemporaryDirectory() as name:
+        # Beside what is deployed already, in the name of its run.
+        journal = dataclasses.replace(kept, folder=Path(name))
         bundle.write(scripts.files(plan), journal.folder / "bundle")
         with target(plan, journal, checksums=checksums) as site:
-            return list(site.preview())
+            return list(site.preview()), site.diff()
 
 
 def up(plan: Plan, folder: Path, *, confirm: str, resume: bool = False, checksums: bool = False,
@@ -204,14 +208,27 @@ def up(plan: Plan, folder: Path, *, confirm: str, resume: bool = False, checksum
         raise ParameterError(f"{journal.folder}: {journal.plan} is deployed on {journal.site} from "
                              f"here; end that first (kimi-nb down), or name another run_dir.")
     with alone(journal.folder, wait=False):
-        bundle.write(scripts.files(plan), journal.folder / "bundle")
-        if journal.state == "new":
+        files = scripts.files(plan)
+        _check_same(journal, files)
+        bundle.write(files, journal.folder / "bundle")
+        if "claim" not in journal.begun_steps:
             journal.keep(plan)
         if not resume:
             journal.steps.clear()
         journal.set("starting")
         with target(plan, journal, checksums=checksums, say=say) as site:
             return Up(journal, _Deployment(plan, journal, site, say, limits).run())
+
+
+def _check_same(journal: Journal, files: dict[str, str]) -> None:
+    """Refuse other scripts under a service that may run: what is there has to be stopped by what
+    started it."""
+    changes = bundle.diff(bundle.read(journal.folder / "bundle") or {}, files)
+    if "claim" in journal.begun_steps and changes:
+        raise ParameterError(
+            f"{journal.plan} on {journal.site} is {journal.state} with other scripts "
+            f"({', '.join(sorted(changes)[:3])}{', ...' * (len(changes) > 3)}). End it first: "
+            f"kimi-nb down {journal.folder}")
 
 
 def check_confirmed(plan: Plan, confirm: str) -> None:
@@ -255,10 +272,13 @@ class _Deployment:
                     self._say(f"{step.name}: done before")
                     continue
                 self._say(f"{step.name}: {step.title}")
+                self._journal.begin(step.name)
                 self._do(step.run)
                 self._journal.done(step.name)
             self._prove()
         except StepFailed as error:
+            if self._journal.begun_steps == ["reach", "claim"] and not self._changes:
+                self._journal.begun_steps.clear()  # what was taken was given back
             self._step = error.step
             self._record(error.outcome, [one.as_dict() for one in error.failed])
             failed = error.failed

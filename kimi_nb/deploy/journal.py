@@ -58,7 +58,7 @@ def alone(folder: Path, wait: bool = True) -> Iterator[None]:
 @dataclass
 class Journal:
     """See the module. ``run`` is the word by which the nodes know this deployment; ``steps`` those
-    that are done."""
+    that are done, ``begun_steps`` those that may have changed something on the site."""
 
     folder: Path
     run: str
@@ -68,6 +68,7 @@ class Journal:
     begun: str
     state: str = "new"
     steps: list[str] = field(default_factory=list)
+    begun_steps: list[str] = field(default_factory=list)
     stopped_at: str = ""
     more: dict[str, Any] = field(default_factory=dict)
 
@@ -126,6 +127,12 @@ class Journal:
                           asked["layout"], site=str(self.folder / "site.yaml"),
                           **{key: value for key, value in asked.items() if key != "layout"})
 
+    def begin(self, step: str) -> None:
+        """A step is about to change something."""
+        if step not in self.begun_steps:
+            self.begun_steps.append(step)
+            self.write()
+
     def done(self, step: str) -> None:
         """A step is done, and stays so."""
         if step not in self.steps:
@@ -137,6 +144,7 @@ class Journal:
         self.state, self.stopped_at = state, stopped_at
         if state == "down":
             self.steps.clear()
+            self.begun_steps.clear()
         self.write()
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb import readiness, service
+from kimi_nb import bundle, readiness, service
 from kimi_nb.deploy import node_call
 from kimi_nb.deploy.answers import Answer, Line, Nodes
 from kimi_nb.deploy.journal import alone
@@ -124,6 +124,20 @@ class OnNodes:
                 for verb in node_call.VERBS
                 for node, by_verb in self._found.items()
                 for line in by_verb.get(verb, ()) if line.kind == "change"]
+
+    def diff(self) -> str:
+        """What the nodes have of the scripts and the new ones, as ``diff -u``."""
+        before: dict[str, str] = {}
+        after: dict[str, str] = {}
+        for node, by_verb in self._found.items():
+            there = dict(line.text.split(" ", 1) for line in by_verb.get("push", ())
+                         if line.thing == "file")
+            for name, data in there.items():
+                path = self._files / node / name
+                if path.is_file():
+                    before[f"{node}/{name}"] = base64.b64decode(data).decode("utf-8", "replace")
+                    after[f"{node}/{name}"] = path.read_text(encoding="utf-8")
+        return bundle.unified(before, after)
 
     def _claim(self) -> Outcome:
         """Take every node, and look at it in the same call. Where anything is wrong anywhere the

@@ -99,6 +99,10 @@ class Target(Protocol):
     def preview(self) -> Sequence[Change]:
         """What the steps would change; changes nothing."""
 
+    def diff(self) -> str:
+        """The scripts that are there and the new ones as ``diff -u`` shows them, after
+        `preview`."""
+
     def ended(self) -> Mapping[str, int]:
         """Exit codes of what has ended, as `readiness.Watch` takes them: "NODE engines"."""
 

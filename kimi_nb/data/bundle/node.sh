@@ -378,11 +378,18 @@ tails() {
 
 # The scripts themselves: a new folder takes the place of the old one, with its logs.
 push() {
-    local out new=$FOLDER.new.$$ have=
+    local out file new=$FOLDER.new.$$ have=
     if ! mine; then return; fi
     { read -r have < "$FOLDER/.files"; } 2> /dev/null
     if [ "$have" = "$FILES" ]; then say same scripts "${FOLDER%/*}"; return; fi
-    if [ -n "$DRY" ]; then say change scripts "${have:+other ones }in ${FOLDER%/*}"; return; fi
+    if [ -n "$DRY" ]; then
+        for file in "$FOLDER"/*; do
+            # For the reader's diff; what is not ours to show (a core, a checkpoint) is no script.
+            if [ -f "$file" ] && [ "$(stat -c %s "$file")" -lt 262144 ]; then say fact file "${file##*/} $(base64 -w 0 "$file")"; fi
+        done
+        say change scripts "${have:+other ones }in ${FOLDER%/*}"
+        return
+    fi
     if runs engines; then say fail scripts "the engines run from other scripts"; return; fi
     if out=$(replace "$new" 2>&1); then
         say changed scripts "in ${FOLDER%/*}"
