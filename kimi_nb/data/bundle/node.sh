@@ -194,12 +194,15 @@ check_weights() {
 # The processes of this node's run: by what they inherited, by their session, and what is below
 # them. (vLLM's engine cores write a title over their variables.) A container's are not among them.
 pids() {
-    local name leader marked sessions=
+    local name leader marked stat sessions=
     marked=$(grep -lzsx "KIMI_NB_RUN=$RUN:$NODE" /proc/[0-9]*/environ | tr -dc '0-9\n' | paste -sd ' ')
     for name in engines router; do
-        if leader=$(cat "$FOLDER/run/$name.pid" 2> /dev/null) \
-                && { [ ! -e "/proc/$leader" ] || [[ " $marked " == *" $leader "* ]]; }; then
-            sessions+=" $leader"  # no other process gets this number while its session lasts
+        stat=
+        { read -r leader < "$FOLDER/run/$name.pid"; } 2> /dev/null || continue
+        { read -r stat < "/proc/$leader/stat"; } 2> /dev/null
+        # Gone, waiting to be reaped, or ours: no other process has its number while its session lasts.
+        if [ -z "$stat" ] || [[ ${stat##*) } == Z* ]] || [[ " $marked " == *" $leader "* ]]; then
+            sessions+=" $leader"
         fi
     done
     cat /proc/[0-9]*/stat 2> /dev/null | sed -E 's/^([0-9]+) \(.*\) /\1 /' | awk -v marked="$marked" -v sessions="$sessions" '
