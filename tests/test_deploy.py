@@ -100,7 +100,7 @@ def test_twice_changes_nothing(node):
 
 def test_dry_changes_nothing(node):
     found = node.call("look", node_call.DRY, *node_call.VERBS)
-    assert "changed" not in found and "fail" in found or "change" in found
+    assert "changed" not in found and "change" in found
     assert not node.work.exists()
 
 
@@ -129,7 +129,7 @@ def test_an_engine_that_ends_is_told_with_its_code(tmp_path):
     while ("engines", "ended 3") not in (facts := node.call("state", "tails")["fact"]):
         assert time.monotonic() < end, facts
         time.sleep(0.05)
-    name, begin, data = dict(facts)["log"].split(" ")
+    name, begin, _ = dict(facts)["log"].split(" ")
     assert (name, begin) == ("engines.log", "0")
     again = dict(node.call("tails", seen="engines.log 6").get("fact", []))
     assert "log" not in again  # read already
