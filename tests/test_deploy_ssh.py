@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from testbed import hosts as testbed
 
-from kimi_nb import build, evidence
+from kimi_nb import build, evidence, params
 
 KIMI = [str(Path(sys.executable).with_name("kimi-nb"))]
 TWO, NAMES = ["h1", "h2"], ["h1", "h2", "h3", "h4"]
@@ -370,6 +370,27 @@ def test_a_port_in_use(site, tmp_path):
     finally:
         other.kill()
         other.wait()
+
+
+def test_the_settings_of_a_host(site, tmp_path):
+    """A kernel setting that each host has of its own: the machine's are left alone."""
+    hardware = json.loads(params.hardware("a2").model_dump_json(exclude_unset=True))
+    hardware |= {"name": "a2-tuned", "like": "a2",
+                 "host_tuning": {"sysctl": {"net.ipv4.ip_default_ttl": 63, "kernel.no_such": 1}}}
+    file = tmp_path / "a2-tuned.yaml"
+    file.write_text(json.dumps(hardware))
+    words = [str(file) if word == "a2" else word for word in site.words(tmp_path, "--confirm",
+                                                                      "testbed")]
+    for option in ("--without", "host-tuning"):
+        words.remove(option)
+    made = json.loads(site.hosts.run(words).stdout)
+    assert {one["node"]: one["what"] for one in made["changes"] if "ttl" in one["what"]} == \
+        dict.fromkeys(TWO, "net.ipv4.ip_default_ttl: 64 -> 63")
+    assert "kernel.no_such: this kernel does not have it" in [
+        one["what"] for one in made["warnings"]]
+    for name in TWO:
+        assert site.host(name).shell("cat /proc/sys/net/ipv4/ip_default_ttl") == "63\n"
+    assert json.loads(site.hosts.run(words).stdout)["changes"] == []
 
 
 def test_other_scripts_under_a_service(site, tmp_path):
