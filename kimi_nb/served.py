@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Service:
+class Service(show.Shown):
     """What `Run.serve` returns: a service that is up until `stop`, or none with action plan."""
 
     run: Run
@@ -68,9 +68,3 @@ class Service:
         self.live.stop()
         self.run.record("stop", mark=result.mark, plan=result.plan)
         return self.table()
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()

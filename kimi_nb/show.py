@@ -44,6 +44,25 @@ class Table:
         return f'{style}<div class="kimi">{caption}{text}</div>'
 
 
+class Shown:
+    """What shows itself as its table."""
+
+    def table(self) -> Table:
+        """The facts, one a line."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def seconds(value: float | None) -> str:
+    """How long it took, in a table."""
+    return "never" if value is None else f"{value:.1f} s"
+
+
 @dataclass(frozen=True)
 class Text:
     """A script or another text of fixed width, with a title."""

@@ -46,7 +46,7 @@ MARK = "measured"
 
 
 @dataclass(frozen=True)
-class Deployed:
+class Deployed(show.Shown):
     """What came of it. ``changes`` is what was changed (nothing: all was there already);
     seconds are of this call, from its start; ``memory_mb`` of the service's processes, 0 where
     they are in containers; ``moved_tokens`` is whose KV cache came from prefill to decode,
@@ -90,8 +90,8 @@ class Deployed:
             ("front door", self.url),
             *(("changed" if not at else "", line) for at, line in enumerate(
                 (together(self.changes) or ["no change"])[:_MOST])),
-            ("ready after", _seconds(self.ready_s)),
-            ("first answer after", _seconds(self.first_answer_s)),
+            ("ready after", show.seconds(self.ready_s)),
+            ("first answer after", show.seconds(self.first_answer_s)),
             ("memory", f"{self.memory_mb:.0f} MB" if self.memory_mb else "not measured"),
             ("answer", self.answer or "none")]
         if self.moved_tokens:
@@ -106,16 +106,6 @@ class Deployed:
         rows += [("result", "ok" if self.ok else f"failed at {self.step}"),
                  ("logs", str(self.folder))]
         return show.Table(f"{self.plan} on {self.site}", ("what", "is"), tuple(rows))
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
-
-def _seconds(value: float | None) -> str:
-    return "never" if value is None else f"{value:.1f} s"
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ LIMITS = Limits(ready=60.0, progress=3.5, answer=3.0, door=20.0)
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class Rehearsal(show.Shown):
     """What came of it. Seconds and MB are of stand-ins on this machine and say nothing about
     hardware; ``ready`` counts engines that gave a completion; ``peak_memory_mb`` is the largest
     sum of PSS of all processes of the rehearsal; ``also`` is what else the logs show, where more
@@ -75,8 +75,8 @@ class Rehearsal:
         found = self.diagnosis
         rows: list[tuple[str, Any]] = [
             ("engines ready", f"{self.ready} of {self.engines}"),
-            ("ready after", _seconds(self.ready_s)),
-            ("first answer after", _seconds(self.first_answer_s)),
+            ("ready after", show.seconds(self.ready_s)),
+            ("first answer after", show.seconds(self.first_answer_s)),
             ("memory of the stand-ins", f"{self.peak_memory_mb:.0f} MB"),
             ("answer", self.answer or "none")]
         if self.fault:
@@ -93,16 +93,6 @@ class Rehearsal:
         rows += [("result", "ok" if self.ok else "failed"), ("logs", str(self.folder))]
         return show.Table(f"{MARK} of {self.plan}: stand-ins on this machine, no measure of any "
                           "hardware", ("what", "is"), tuple(rows))
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
-
-def _seconds(value: float | None) -> str:
-    return "never" if value is None else f"{value:.1f} s"
 
 
 class Live:
