@@ -1,5 +1,6 @@
 # make run     the runbook headless for MODEL on HW (k2.5 on a3)
-# make test    all tests
+# make test    all tests but those of the real engine
+# make test-engine  the real vLLM on this CPU, deployed in all layouts (6 minutes)
 # make lab     JupyterLab on the notebooks
 # make venv    .venv with everything that run and test need
 # make engine  .engine with the real vLLM for this machine's CPU (2.5 GB; hardware cpu)
@@ -12,7 +13,7 @@ JOBS ?= 1
 ENGINE ?= .engine
 BIN := .venv/bin
 
-.PHONY: help run test lint lab venv engine bench clean
+.PHONY: help run test test-engine lint lab venv engine bench clean
 help:
 	@sed -n 's/^# make /make /p' Makefile
 
@@ -29,9 +30,13 @@ run: venv
 	$(BIN)/kimi-nb run --model $(MODEL) --hw $(HW) --jobs $(JOBS)
 
 test: venv lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/test_real_engine.py tests
 	@# One at a time: the TCP ports of kernels that start together can collide.
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks
+
+# Apart from the others: each of its engines takes both cores for minutes.
+test-engine: venv engine
+	$(BIN)/python -m pytest tests/test_real_engine.py
 
 lint: venv
 	$(BIN)/ruff check kimi_nb tests benchmarks notebooks
