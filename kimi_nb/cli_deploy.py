@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from kimi_nb.show import visible
@@ -68,11 +69,10 @@ def _up(args: argparse.Namespace) -> int:
         try:
             changes, diff = deploy.preview(plan, folder, checksums=args.checksums)
         except StepFailed as error:
-            print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
-            return 1
+            return _failed(error, args.json)
         if args.json:
-            print(json.dumps({"changes": [vars(one) for one in changes], "diff": diff},
-                             indent=2))
+            print(json.dumps({"changes": [vars(one) for one in changes], "diff": diff,
+                              "failed": []}, indent=2))
         else:
             print(visible("\n".join([*([diff] if diff else []), *together(changes)])))
             print(f"{len(changes)} changes" if changes else "no change")
@@ -86,10 +86,22 @@ def _up(args: argparse.Namespace) -> int:
         print(visible(str(made)))
         if made.ok:
             print(f"It is up: {made.url}. kimi-nb status, logs, down look at it and end it.")
+        elif not made.changes and not made.ready:
+            print("Nothing was changed there by this call.")
         else:
             print("What was started is left as it is: kimi-nb logs shows it, kimi-nb up --resume "
                   "goes on, kimi-nb down cleans up.")
     return 0 if made.ok else 1
+
+
+def _failed(error: Any, as_json: bool) -> int:
+    """Say what could not be done, and what was; 1."""
+    if as_json:
+        print(json.dumps({"changes": [vars(one) for one in error.outcome.changes],
+                          "step": error.step,
+                          "failed": [one.as_dict() for one in error.failed]}, indent=2))
+    print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
+    return 1
 
 
 def _journal(args: argparse.Namespace) -> Any:
@@ -100,7 +112,10 @@ def _journal(args: argparse.Namespace) -> Any:
 
 
 def _status(args: argparse.Namespace) -> int:
+    from kimi_nb.cli import end_like_ctrl_c
     from kimi_nb.deploy import deploy
+
+    end_like_ctrl_c()
 
     states, tables = deploy.status(_journal(args))
     if args.json:
@@ -111,30 +126,45 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _logs(args: argparse.Namespace) -> int:
+    from kimi_nb.cli import end_like_ctrl_c
     from kimi_nb.deploy import deploy
 
+    end_like_ctrl_c()
     journal = _journal(args)
+    if journal.state == "down":
+        return _copies(journal.folder / "logs")
     with deploy.target(journal.kept_plan(), journal) as site:
-        ended = journal.state == "down" or args.no_follow
-        for who, line in site.follow(lambda: ended):
+        for who, line in site.follow(lambda: args.no_follow):
             print(f"{visible(who)} | {visible(line)}", flush=True)
     return 0
 
 
+def _copies(folder: Path) -> int:
+    """The logs of a deployment that has ended, as they were read: its nodes have others now."""
+    for path in sorted(folder.rglob("*.log")):
+        node = "" if path.parent == folder else f"{path.parent.name} "
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            print(f"{visible(node + path.stem)} | {visible(line)}")
+    return 0
+
+
 def _down(args: argparse.Namespace) -> int:
+    from kimi_nb.cli import end_like_ctrl_c
     from kimi_nb.deploy import deploy
     from kimi_nb.deploy.steps import StepFailed, together
 
+    end_like_ctrl_c()
     journal = _journal(args)
     try:
         outcome = deploy.down(journal)
     except StepFailed as error:
-        print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
-        return 1
+        return _failed(error, args.json)
     if args.json:
-        print(json.dumps({"changes": [vars(one) for one in outcome.changes]}, indent=2))
+        print(json.dumps({"changes": [vars(one) for one in outcome.changes],
+                          "warnings": [vars(one) for one in outcome.warnings], "failed": []},
+                         indent=2))
     else:
-        for line in together(outcome.changes):
+        for line in together((*outcome.changes, *outcome.warnings)):
             print(visible(line))
         print(f"{journal.plan} on {journal.site} is down"
               + ("." if outcome.changes else ": no change."))

@@ -288,8 +288,8 @@ class Run:
         diagnosis.
         """
         if fault and self.action != "rehearse":
-            raise ParameterError(f"fault {fault!r}: only a rehearsal makes something go wrong; "
-                                 f"the action is {self.action}.")
+            raise ParameterError(f"fault {fault!r}: action {self.action} starts nothing that is "
+                                 "made to go wrong; choose action rehearse.")
         if self.action == "plan":
             return Service(self, plan, None)
         if self.action == "deploy":

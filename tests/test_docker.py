@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -71,12 +72,13 @@ def plan_of(name: str) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Iterator[Path]:
+def store() -> Iterator[Path]:
     """A folder with the images of all plans and lines."""
     why = lacks()
     if why:
         pytest.skip(why)
-    folder = tmp_path_factory.mktemp("images")
+    # podman's folders may have paths of 50 characters: pytest's own are longer.
+    folder = Path(tempfile.mkdtemp(prefix="kn-"))
     images.write(folder / "image.tar", {name: World.of(plan_of(name)) for name in PLANS})
     with Machine("images", "ascend", 0) as machine:
         for name in PLANS:

@@ -117,6 +117,9 @@ def target(plan: Plan, journal: Journal, *, checksums: bool = False,
 
         made: Target = Cluster(plan, scripts.files(plan), journal.folder, journal.run, say)
     else:
+        if any(not (journal.folder / "bundle" / node / "node.env").exists()
+               for node in plan.nodes):
+            bundle.write(scripts.files(plan), journal.folder / "bundle")  # somebody removed it
         made = OnNodes(plan, journal.folder / "bundle", journal.folder, journal.run,
                        f"{holder()} since {journal.begun} for {plan.name}",
                        lambda: _connect(plan, journal), _secrets(plan), checksums)
@@ -193,11 +196,12 @@ def up(plan: Plan, folder: Path, *, confirm: str, resume: bool = False, checksum
     """
     check_confirmed(plan, confirm)
     _check_secrets(plan)
-    journal = Journal.open(folder, plan)
-    if journal.site != plan.site:
-        raise ParameterError(f"{journal.folder}: {journal.plan} is deployed on {journal.site} from "
-                             f"here; end that first (kimi-nb down), or name another run_dir.")
-    with alone(journal.folder, wait=False):
+    with alone(folder, wait=False):
+        journal = Journal.open(folder, plan)
+        if journal.site != plan.site:
+            raise ParameterError(
+                f"{journal.folder}: {journal.plan} is deployed on {journal.site} from here; end "
+                "that first (kimi-nb down), or name another run_dir.")
         files = scripts.files(plan)
         _check_same(journal, files)
         bundle.write(files, journal.folder / "bundle")
@@ -218,7 +222,7 @@ def _check_same(journal: Journal, files: dict[str, str]) -> None:
         raise ParameterError(
             f"{journal.plan} on {journal.site} is {journal.state} with other scripts "
             f"({', '.join(sorted(changes)[:3])}{', ...' * (len(changes) > 3)}). End it first: "
-            f"kimi-nb down {journal.folder}")
+            f"kimi-nb down {shlex.quote(str(journal.folder))}")
 
 
 def check_confirmed(plan: Plan, confirm: str) -> None:
@@ -252,6 +256,7 @@ class _Deployment:
         self._first_s: float | None = None
         self._watch: Watch | None = None
         self._step = ""
+        self._untouched = False
 
     def run(self) -> Deployed:
         failed: Sequence[Diagnosis] = ()
@@ -267,8 +272,9 @@ class _Deployment:
                 self._journal.done(step.name)
             self._prove()
         except StepFailed as error:
-            if self._journal.begun_steps == ["reach", "claim"] and not self._changes:
-                self._journal.begun_steps.clear()  # what was taken was given back
+            # What was taken for the look was given back.
+            self._untouched = not self._changes and not (
+                set(self._journal.begun_steps) - {"reach", "claim"})
             self._step = error.step
             self._record(error.outcome, [one.as_dict() for one in error.failed])
             failed = error.failed
@@ -279,7 +285,8 @@ class _Deployment:
             self._journal.set("failed", self._step)
             self._record(Outcome(), [{"cause": type(error).__name__}])
             raise
-        self._journal.set("failed" if failed else "up", self._step if failed else "")
+        self._journal.set("down" if self._untouched else "failed" if failed else "up",
+                          self._step if failed else "")
         return self._result(failed)
 
     def _do(self, work: Callable[[], Outcome]) -> None:
@@ -356,8 +363,14 @@ class _Deployment:
 def down(journal: Journal, *, say: Say = lambda text: None) -> Outcome:
     """Stop a deployment on its site and clean up, whatever state it is in. Raises StepFailed with
     the nodes where that was not possible; what could be done is done."""
-    plan = journal.kept_plan()
-    with alone(journal.folder, wait=False), target(plan, journal) as site:
+    with alone(journal.folder.parent.parent, wait=False):
+        journal = Journal.read(journal.folder)
+        plan = journal.kept_plan()
+        return _down(journal, plan, say)
+
+
+def _down(journal: Journal, plan: Plan, say: Say) -> Outcome:
+    with target(plan, journal) as site:
         facts: dict[str, Any] = {"run": journal.run, "by": holder(), "plan": plan.name,
                                  "site": plan.site}
         try:
@@ -371,7 +384,7 @@ def down(journal: Journal, *, say: Say = lambda text: None) -> Outcome:
         journal.set("down")
         evidence.record(journal.folder, "down", **facts, failed=[],
                         changed=[asdict(one) for one in outcome.changes])
-    for line in together(outcome.changes):
+    for line in together((*outcome.changes, *outcome.warnings)):
         say(line)
     return outcome
 

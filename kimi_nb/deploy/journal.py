@@ -34,13 +34,21 @@ def holder() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
+def _unwritable(folder: Path, error: OSError) -> WriteError:
+    return WriteError(f"{folder}: cannot be written: {error.strerror}. Choose another run_dir "
+                      "(--run-dir), or mend its permissions.")
+
+
 @contextlib.contextmanager
 def alone(folder: Path, wait: bool = True) -> Iterator[None]:
     """One process at a time in a folder; the lock goes with the process. Raises KimiError at once
     where another one has it and ``wait`` is off."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -89,8 +97,14 @@ class Journal:
         try:
             values = json.loads((folder / _FILE).read_text(encoding="utf-8"))
             return cls(folder=folder, **values)
-        except (OSError, ValueError, TypeError):
+        except FileNotFoundError:
             raise ParameterError(f"{folder}: holds no deployment ({_FILE}).") from None
+        except (OSError, ValueError, TypeError) as error:
+            raise ParameterError(
+                f"{folder / _FILE}: is damaged ({error}). What was done stands in evidence.jsonl "
+                "beside it, with the word of the run, which is also the first line of 'claim' in "
+                "the site's paths.work on each node: by hand, RUN=<that word> ./node.sh stop "
+                "release in the node's folder there.") from None
 
     def write(self) -> None:
         """Keep it, whole or not at all."""
@@ -101,8 +115,7 @@ class Journal:
             new.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
             new.replace(self.folder / _FILE)
         except OSError as error:
-            raise WriteError(f"{self.folder}: cannot be written: {error.strerror}. Choose another "
-                             "run_dir.") from None
+            raise _unwritable(self.folder, error) from None
 
     def keep(self, plan: Plan) -> None:
         """The parameters as they are now: a later `down` must not depend on files that somebody
@@ -110,9 +123,12 @@ class Journal:
         request = plan.request
         for name, table in (("hardware", request.hardware), ("model", request.model),
                             ("site", request.site)):
-            # JSON is YAML.
-            (self.folder / f"{name}.yaml").write_text(
-                table.model_dump_json(indent=1, exclude_unset=True) + "\n", encoding="utf-8")
+            text = table.model_dump_json(indent=1, exclude_unset=True)  # JSON is YAML
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                (self.folder / f"{name}.yaml").write_text(text + "\n", encoding="utf-8")
+            except OSError as error:
+                raise _unwritable(self.folder, error) from None
         self.more["asked"] = {
             "layout": plan.layout, "variant": plan.variant,
             "scenario": plan.scenario if request.scenario else "",
@@ -122,7 +138,10 @@ class Journal:
 
     def kept_plan(self) -> Plan:
         """The plan that was deployed, from the parameters that were kept."""
-        asked = self.more["asked"]
+        asked = self.more.get("asked")
+        if asked is None:
+            raise ParameterError(f"{self.folder}: nothing was started from here: its parameters "
+                                 "were not kept.")
         return build.plan(str(self.folder / "model.yaml"), str(self.folder / "hardware.yaml"),
                           asked["layout"], site=str(self.folder / "site.yaml"),
                           **{key: value for key, value in asked.items() if key != "layout"})
@@ -150,7 +169,8 @@ class Journal:
 
 def newest(folder: Path) -> Journal | None:
     """The last deployment below a plan's folder of a run."""
-    found = sorted((folder / "deployments").glob(f"*/{_FILE}"))
+    found = sorted((folder / "deployments").glob(f"[0-9]*/{_FILE}"),
+                   key=lambda path: int(path.parent.name))
     return Journal.read(found[-1].parent) if found else None
 
 
@@ -167,6 +187,8 @@ def find(run_dir: str, runs: Path) -> Journal:
     if not found:
         raise ParameterError(f"{run_dir or runs}: no deployment was started from here. kimi-nb up "
                              "starts one; name the folder of a run.")
+    if len(found) > 1:  # a damaged one is not to hide the others
+        found = [path for path in found if _is_whole(path)] or found[:1]
     journals = sorted(map(Journal.read, found), key=lambda one: one.begun)
     there = [one for one in journals if one.state != "down"]
     if len(there) > 1:
@@ -174,6 +196,14 @@ def find(run_dir: str, runs: Path) -> Journal:
                            for one in there)
         raise ParameterError(f"{len(there)} deployments are not down; name one:\n{listed}")
     return there[0] if there else journals[-1]
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        Journal.read(folder)
+    except ParameterError:
+        return False
+    return True
 
 
 def lasted(begun: str) -> float:

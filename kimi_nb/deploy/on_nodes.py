@@ -23,6 +23,7 @@ from kimi_nb.diagnosis import Diagnosis, error_line
 from kimi_nb.log_files import Logs, file_of
 from kimi_nb.plan import Plan
 
+_PIECE, _PIECES = 262144, 4096  # bytes of a log in one look (node.sh), looks at most
 LOST = 255  # the exit code of ssh where there is no way to a node
 _LOST = 5  # looks without an answer after which a node counts as lost
 _ANSWER = 5.0  # seconds for a probe of `status`
@@ -239,6 +240,9 @@ class OnNodes:
     def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:
         """(node and program or rank, line) of every log, and on until ``stop``."""
         shown: dict[str, int] = {}
+        for node, why in self.nodes.unreachable.items():
+            yield node, f"cannot be reached: {_why(why)}"
+        told: set[str] = set()
         while True:
             last = stop()
             self.logs.read(now=True)
@@ -247,6 +251,9 @@ class OnNodes:
                 for line in log.lines[at:]:
                     yield f"{log.node} {Path(log.file).stem}", line
                 shown[log.file] = len(log.lines)
+            for node in self.logs.lost() - told:
+                told.add(node)
+                yield node, "gives no answer any more"
             if last:
                 return
             time.sleep(self._every)
@@ -259,15 +266,24 @@ class OnNodes:
         out = []
         for engine in self.plan.engines:
             state, one = self.logs.states.get(engine.node, "not started"), ways.get(engine.name)
+            error = ""
             if engine.node in self.nodes.unreachable:
                 state = "unreachable"
-            elif state == "starting" and one is not None and service.healthy(one.url, _ANSWER) \
-                    and service.chat(one, self.plan.served_name, 6 * _ANSWER, key=key,
-                                     max_tokens=4).answered:
-                state = "ready"
+            elif state == "starting" and one is not None and service.listens(one.url, _ANSWER):
+                reply = service.chat(one, self.plan.served_name, 6 * _ANSWER, key=key,
+                                     max_tokens=4)
+                state = "ready" if reply.answered else state
+                error = "" if reply.answered else self._why_not(reply)
             out.append(EngineState(engine.name, engine.node, engine.rank, engine.http_port, state,
-                                   self._last_error(engine.node, engine.rank)))
+                                   error or self._last_error(engine.node, engine.rank)))
         return out
+
+    def _why_not(self, reply: service.Reply) -> str:
+        """What an engine gave instead of a completion; "" where it is too early to tell."""
+        if reply.status in (401, 403):
+            names = ", ".join(sorted(set(self.plan.secrets.values()))) or "VLLM_API_KEY"
+            return f"asks for a key: {reply.status}; export {names}=... here"
+        return f"HTTP {reply.status}: {reply.text[:120]}" if reply.status >= 400 else ""
 
     def _last_error(self, node: str, rank: int) -> str:
         """The last line of a rank that tells of an error; of its node where it has no log."""
@@ -284,12 +300,15 @@ class OnNodes:
         there = [node for node in self.plan.nodes if node not in self.nodes.unreachable]
         self.logs.read(now=True)  # nothing of the logs is lost
         changes: list[Change] = []
+        warnings: list[Change] = []
         failed: list[Diagnosis] = []
         for verb in ("stop", "release"):
             answers = self.nodes.change({node: self.text(node, [verb]) for node in there}, verb)
             for node, answer in answers.items():
                 changes += [Change(node, f"{line.thing}: {line.text}")
                             for line in answer.of("changed")]
+                warnings += [Change(node, f"{line.thing}: {line.text}")
+                             for line in answer.of("warn")]
                 failed += [self._diagnosis(node, verb, line) for line in answer.of("fail")]
                 if answer.error:
                     failed.append(self._silent(node, answer))
@@ -299,7 +318,7 @@ class OnNodes:
                              f"ssh {self._address(node)}: {why}",
                              "What runs there goes on. Run kimi-nb down again when it answers.")
                    for node, why in self.nodes.unreachable.items()]
-        out = Outcome(tuple(changes))
+        out = Outcome(tuple(changes), tuple(dict.fromkeys(warnings)))
         if failed:
             raise StepFailed("down", failed, out)
         return out
@@ -339,6 +358,10 @@ class NodeLogs(Logs):
         self.states: dict[str, str] = {}
         self.memory: dict[str, int] = {}
 
+    def lost(self) -> set[str]:
+        """Nodes that have given no answer for some time."""
+        return {node for node, count in self._misses.items() if count >= _LOST}
+
     def seen(self, node: str) -> str:
         """How far each log of a node was read: "name bytes" a line."""
         router = self._target.plan.router
@@ -358,35 +381,49 @@ class NodeLogs(Logs):
         if not now and time.monotonic() < self._next:
             return
         with alone(self._target.log_folder):
-            for node, answer in self._target.poll().items():
-                self._misses[node] = self._misses.get(node, 0) + 1 if answer.error else 0
-                if self._misses[node] >= _LOST:
-                    self.codes[f"{node} engines"] = LOST
-                for line in answer.lines:
-                    self._take(node, line)
+            more = self._read(("state", "tails"))
+            for _ in range(_PIECES if now else 0):
+                if not more:
+                    break
+                more = self._read(("tails",))
         super().read()
         self._next = time.monotonic() + self._target._every
 
-    def _take(self, node: str, line: Line) -> None:
+    def _read(self, verbs: Sequence[str]) -> bool:
+        """One look at every node; whether a log has more than one look brings."""
+        more = False
+        for node, answer in self._target.poll(verbs).items():
+            self._misses[node] = self._misses.get(node, 0) + 1 if answer.error else 0
+            if self._misses[node] >= _LOST:
+                self.codes[f"{node} engines"] = LOST
+            for line in answer.lines:
+                more |= self._take(node, line)
+        return more
+
+    def _take(self, node: str, line: Line) -> bool:
+        """Take in a line of an answer; whether the log it brings goes on."""
         if line.thing == "log":
             name, begin, data = line.text.split(" ")
             path = self._copy(node, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and int(begin) < path.stat().st_size:
                 _set_aside(path)
+            piece = base64.b64decode(data)
             with path.open("ab") as file:
-                file.write(base64.b64decode(data))
-        elif line.thing == "memory":
+                file.write(piece)
+            return len(piece) == _PIECE
+        if line.thing == "memory":
             self.memory[node] = int(line.text)
         elif line.thing in ("engines", "router"):
             key = f"{node} engines" if line.thing == "engines" else readiness.ROUTER
             how, _, code = line.text.partition(" ")
             if how == "ended":
-                self.codes[key] = int(code)
+                self.codes[key] = int(code.partition(",")[0])
             else:
                 self.codes.pop(key, None)
             if line.thing == "engines":
                 self.states[node] = "starting" if how == "runs" else f"ended {code}"
+        return False
 
     def _copy(self, node: str, name: str) -> Path:
         return (file_of(self._target._root, readiness.ROUTER) if name == "router.log"

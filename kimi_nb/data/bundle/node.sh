@@ -194,20 +194,23 @@ check_weights() {
 # The processes of this node's run: by what they inherited, by their session, and what is below
 # them. (vLLM's engine cores write a title over their variables.) A container's are not among them.
 pids() {
-    local name leader marked stat sessions=
-    marked=$(grep -lzsx "KIMI_NB_RUN=$RUN:$NODE" /proc/[0-9]*/environ | tr -dc '0-9\n' | paste -sd ' ')
-    for name in engines router; do
+    local name leader boot began stat marked='' sessions=''
+    if [ $# = 0 ]; then set -- engines router; fi
+    for name in "$@"; do
+        marked+=" $(grep -lzsxF "KIMI_NB_RUN=$RUN:$NODE/$name" /proc/[0-9]*/environ | tr -dc '0-9\n' | paste -sd ' ')"
         stat=
-        { read -r leader < "$FOLDER/run/$name.pid"; } 2> /dev/null || continue
+        { read -r leader boot began < "$FOLDER/run/$name.pid"; } 2> /dev/null || continue
+        if [ "$boot" != "$(< /proc/sys/kernel/random/boot_id)" ]; then continue; fi
         { read -r stat < "/proc/$leader/stat"; } 2> /dev/null
         # Gone, waiting to be reaped, or ours: no other process has its number while its session lasts.
         if [ -z "$stat" ] || [[ ${stat##*) } == Z* ]] || [[ " $marked " == *" $leader "* ]]; then
-            sessions+=" $leader"
+            sessions+=" $leader $began"
         fi
     done
+    # Fields: 1 process, 2 state, 3 parent, 5 session, 21 its start in clock ticks.
     cat /proc/[0-9]*/stat 2> /dev/null | sed -E 's/^([0-9]+) \(.*\) /\1 /' | awk -v marked="$marked" -v sessions="$sessions" '
-        BEGIN { split(marked, a); for (i in a) ours[a[i]]; split(sessions, b); for (i in b) session[b[i]] }
-        $2 !~ /[ZX]/ { parent[$1] = $3; if ($5 in session) ours[$1] }
+        BEGIN { split(marked, a); for (i in a) ours[a[i]]; n = split(sessions, b); for (i = 1; i < n; i += 2) since[b[i]] = b[i + 1] }
+        $2 !~ /[ZX]/ { parent[$1] = $3; if (($5 in since) && $21 >= since[$5] + 0) ours[$1] }
         END {
             do { more = 0; for (pid in parent) if (!(pid in ours) && parent[pid] in ours) { ours[pid]; more = 1 } } while (more)
             for (pid in ours) if (pid in parent) print pid
@@ -221,29 +224,36 @@ container() {
 
 # launch NAME COMMAND...: in the background, apart from this session; its end is kept.
 launch() {
-    local name=$1
+    local name=$1 stat='' waited fields
     shift
-    if [ ! -d "$FOLDER/run" ] || [ ! -d "$FOLDER/logs" ]; then mkdir -p "$FOLDER/run" "$FOLDER/logs"; fi
     if [ -e "$FOLDER/run/$name.code" ]; then rm -f "$FOLDER/run/$name.code"; fi
-    KIMI_NB_RUN=$RUN:$NODE setsid bash -c '
+    KIMI_NB_RUN=$RUN:$NODE/$name setsid bash -c '
         name=$1 log=$2; shift 2
         "$@" >> "$log" 2>&1
         echo $? > "$name.code"' \
         _ "$FOLDER/run/$name" "$FOLDER/logs/$name.log" "$@" < /dev/null > /dev/null 2>&1 &
-    echo $! > "$FOLDER/run/$name.pid"  # setsid becomes it
+    { read -r stat < "/proc/$!/stat"; } 2> /dev/null
+    read -ra fields <<< "${stat##*) }"
+    if ! echo "$! $(< /proc/sys/kernel/random/boot_id) ${fields[19]:-0}" > "$FOLDER/run/$name.pid"; then
+        kill $!
+        return 1
+    fi
     disown
-    # Until it has: whoever looks before would take it for gone.
-    until runs "$name" || [ -e "$FOLDER/run/$name.code" ] || [ ! -e "/proc/$!" ]; do sleep 0.01; done
+    # Until setsid has become it: whoever looks before would take it for gone.
+    for ((waited = 0; waited < 500; waited++)); do
+        if runs "$name" || [ -e "$FOLDER/run/$name.code" ] || [ ! -e "/proc/$!" ]; then break; fi
+        sleep 0.01
+    done
 }
 
 runs() {
-    local pid
-    { read -r pid < "$FOLDER/run/$1.pid"; } 2> /dev/null && [ ! -e "$FOLDER/run/$1.code" ] \
-        && grep -qzsx "KIMI_NB_RUN=$RUN:$NODE" "/proc/$pid/environ"
+    local pid rest
+    { read -r pid rest < "$FOLDER/run/$1.pid"; } 2> /dev/null && [ ! -e "$FOLDER/run/$1.code" ] \
+        && grep -qzsxF "KIMI_NB_RUN=$RUN:$NODE/$1" "/proc/$pid/environ"
 }
 
 start() {
-    local port what busy=0 who
+    local port what busy=0 who out
     if ! mine; then return; fi
     if runs engines; then
         if [ "$(< "$FOLDER/run/files")" = "$FILES" ]; then
@@ -253,12 +263,16 @@ start() {
         fi
         return
     fi
+    if [ -e "$FOLDER/run/engines.pid" ] && [ ! -e "$FOLDER/run/engines.code" ] && [ -n "$(pids engines)" ]; then
+        say fail engines "processes of an earlier start are left: $(pids engines | paste -sd ' ')"
+        return
+    fi
     if [ -z "$DRY" ] && [ -n "$(container)" ]; then
         say fail container "$CONTAINER is there already, and not this run's"
         return
     fi
     while read -r port what; do
-        if [ -n "$port" ] && { : 3<> "/dev/tcp/$ADDRESS/$port"; } 2> /dev/null; then
+        if [ -n "$port" ] && { : < "/dev/tcp/$ADDRESS/$port"; } 2> /dev/null; then
             who=$(ss -Hltnp "sport = :$port" 2> /dev/null | grep -o 'users:.*' | head -n 1)
             say fail port "$port, wanted for $what, is in use${who:+ by $who}"
             busy=1
@@ -266,11 +280,14 @@ start() {
     done <<< "$PORTS"
     if [ "$busy" = 1 ]; then return; fi
     if [ -n "$DRY" ]; then say change engines "start ${START[-1]##*/}"; return; fi
-    keep_logs
     cd "$FOLDER" || { say fail engines "$FOLDER is missing"; return; }
-    launch engines "${START[@]}"
-    echo "$FILES" > run/files
-    say changed engines "started: ${START[-1]##*/}"
+    keep_logs
+    if out=$( { mkdir -p run logs && echo "$FILES" > run/files && echo "$RUN" > logs/.run; } 2>&1) \
+            && launch engines "${START[@]}"; then
+        say changed engines "started: ${START[-1]##*/}"
+    else
+        say fail engines "$FOLDER/run cannot be written: $out"
+    fi
 }
 
 # Logs of an earlier start are moved, never overwritten.
@@ -291,15 +308,18 @@ open() {
     local inside=()
     if [ -n "$CONTAINER" ] && [ -n "$(container)" ]; then
         # The program and what it imports are in the image.
-        inside=(docker exec -e "KIMI_NB_RUN=$RUN:$NODE" ${SECRET_OPTIONS[@]+"${SECRET_OPTIONS[@]}"} "$CONTAINER")
+        inside=(docker exec -e "KIMI_NB_RUN=$RUN:$NODE/router" ${SECRET_OPTIONS[@]+"${SECRET_OPTIONS[@]}"} "$CONTAINER")
     fi
     if [ -n "$UPSTREAM" ] && [ ! -e "$UPSTREAM" ] && ! ${inside[@]+"${inside[@]}"} cp \
             "/vllm-workspace/vllm-ascend/examples/disaggregated_prefill_v1/$UPSTREAM" "$FOLDER/$UPSTREAM" 2> run/copy; then
         say fail router "$UPSTREAM is not in $FOLDER, nor in the image: $(tail -n 1 run/copy)"
         return
     fi
-    launch router ${inside[@]+"${inside[@]}"} "${DOOR[@]}"
-    say changed router "started: proxy.sh"
+    if launch router ${inside[@]+"${inside[@]}"} "${DOOR[@]}"; then
+        say changed router "started: proxy.sh"
+    else
+        say fail router "$FOLDER/run cannot be written"
+    fi
 }
 
 stop() {
@@ -347,7 +367,8 @@ state() {
         elif [ -e "$FOLDER/run/$name.code" ]; then
             say fact "$name" "ended $(cat "$FOLDER/run/$name.code")"
         elif [ -e "$FOLDER/run/$name.pid" ]; then
-            say fact "$name" "ended 137"  # with what watched it: the whole node was cleared
+            # What watched it is gone: with all of it, or without.
+            say fact "$name" "ended 137$([ -z "$(pids "$name")" ] || echo ', and left processes behind')"
         fi
     done
     # A container's processes did not inherit what ours are found by.
@@ -363,7 +384,10 @@ memory() {
 
 # The logs from where they were read last: SEEN is "name bytes" a line.
 tails() {
-    local file name size seen more
+    local file name size seen more owner=
+    # Logs of another deployment are not this one's to tell.
+    { read -r owner < "$FOLDER/logs/.run"; } 2> /dev/null
+    if [ "$owner" != "$RUN" ]; then return; fi
     for file in "$FOLDER"/logs/*.log; do
         if [ ! -e "$file" ]; then continue; fi
         name=${file##*/}
