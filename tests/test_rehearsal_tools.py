@@ -618,4 +618,6 @@ def test_installs_of_every_hardware_fetch_nothing(each_plan, tmp_path, capsys):
                 assert MARK in "".join(capsys.readouterr())
             else:
                 assert tool.endswith("python"), tool
-                assert not tool.startswith("/") or Path(tool).exists()
+                # The engine's own comes to be by the step before.
+                ours = each_plan.engine_folder and tool.startswith(each_plan.engine_folder)
+                assert ours or not tool.startswith("/") or Path(tool).exists()
