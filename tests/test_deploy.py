@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ from testbed.hosts import checkpoint
 from kimi_nb import build, bundle, node_files, scripts, weights
 from kimi_nb.deploy import journal, node_call
 from kimi_nb.deploy.local import LocalNodes
+from kimi_nb.deploy.on_nodes import OnNodes
 from kimi_nb.errors import KimiError, ParameterError
 
 ALL = ("look", *node_call.VERBS, "open", "state", "tails", "stop", "release")
@@ -156,6 +159,57 @@ def test_what_hides_and_does_not_listen_is_stopped_too(tmp_path):
                           text=True, check=False).stdout.split()
     assert left == []
     node.call("release")
+
+
+def test_processes_that_are_left_keep_a_second_engine_away(node):
+    """What watched the engine is killed, the engine itself goes on."""
+    node.call("claim", "push", "start")
+    leader = int((node.folder / "run/engines.pid").read_text().split()[0])
+    end = time.monotonic() + 10
+    while not Path(f"/proc/{leader}/task/{leader}/children").read_text().split():
+        assert time.monotonic() < end
+    os.kill(leader, signal.SIGKILL)
+    while ("engines", "runs") in (facts := node.call("state")["fact"]):
+        assert time.monotonic() < end
+    assert ("engines", "ended 137, and left processes behind") in facts
+    assert "processes of an earlier start are left" in node.call("start")["fail"][0][1]
+    assert node.call("stop")["changed"] == [("engines", "stopped")]
+    assert "changed" in node.call("start")
+
+
+@pytest.mark.parametrize("boot", ["another-boot 0", "", None])
+def test_a_session_of_somebody_else_is_left_alone(node, tmp_path, boot):
+    """A number that stands in an old file and belongs to another session by now."""
+    node.call("claim", "push", "start")
+    node.call("stop")
+    other = subprocess.Popen(["setsid", "bash", "-c", "echo $$; sleep 50 & exit"], text=True,
+                             stdout=subprocess.PIPE)
+    session = other.stdout.readline().strip()
+    if boot is None:  # of this boot, but begun later than its first process
+        boot = f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} 99999999999"
+    (node.folder / "run").mkdir()
+    (node.folder / "run/engines.pid").write_text(f"{session} {boot}\n")
+    assert node.call("stop")["same"] == [("engines", "nothing runs")]
+    left = subprocess.run(["pgrep", "-s", session], capture_output=True, text=True, check=False)
+    assert left.stdout.split()
+    subprocess.run(["pkill", "-s", session], check=False)
+
+
+def test_logs_are_read_to_their_end_and_belong_to_one_run(node, tmp_path):
+    plan = build.plan("tiny-llama", "cpu", "dp")
+    single = dataclasses.replace(plan, engines=plan.engines[:1])
+    node.call("claim", "push", "start")
+    text = "".join(f"line {at} of a long log\n" for at in range(60_000)) + "ERROR the last\n"
+    (node.folder / "logs/engines.log").write_text(text)
+
+    def copy(run):
+        target = OnNodes(single, node.root, tmp_path / run, run, "me", LocalNodes)
+        target.logs.read(now=True)
+        path = tmp_path / run / "logs" / plan.nodes[0] / "engines.log"
+        return path.read_text() if path.exists() else ""
+
+    assert len(text) > 1 << 20 and copy("r1") == text
+    assert copy("r2") == ""
 
 
 @given(st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\r"),
