@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kimi_nb import build, bundle, scripts, shell
@@ -220,6 +220,7 @@ def test_a_comment_cannot_end_early():
 
 
 @given(st.text(min_size=1, max_size=20))
+@example('"')  # JSON needs it; in a script it stands in quotes of its own
 def test_a_value_is_refused_or_harmless(value):
     """Through the whole plan: a served name of any text is refused, or is one word of argv."""
     try:
@@ -229,7 +230,7 @@ def test_a_value_is_refused_or_harmless(value):
         return
     except Exception as error:
         raise AssertionError(f"{value!r}: {error!r}") from error
-    assert not set(value) & set("$`;&|<>\"'\\\n*?!#()") or value.startswith(("{", "["))
+    assert not set(value) & set("$`;&|<>'\\\n*?!#()") or value.startswith(("{", "["))
     assert plan.engines[0].env["X_VALUE"] == value
 
 
