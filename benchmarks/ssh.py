@@ -83,7 +83,8 @@ def main() -> int:
 
 def _seconds(hosts: testbed.Hosts, argv: list[str]) -> float:
     begun = time.monotonic()
-    done = subprocess.run(hosts.argv(argv), capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(hosts.argv(argv), capture_output=True, text=True, check=False, cwd=ROOT,
+                          stdin=subprocess.DEVNULL, timeout=90)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return time.monotonic() - begun
 
