@@ -116,7 +116,6 @@ def _status(args: argparse.Namespace) -> int:
     from kimi_nb.deploy import deploy
 
     end_like_ctrl_c()
-
     states, tables = deploy.status(_journal(args))
     if args.json:
         print(json.dumps([vars(one) for one in states], indent=2))

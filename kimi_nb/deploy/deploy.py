@@ -324,15 +324,11 @@ class _Deployment:
         watch.load()
         self._site.logs.read()
         self._record(Outcome(facts={"ready_s": self._ready_s, "first_answer_s": self._first_s,
-                                    "memory_mb": self._memory}), [])
+                                    "memory_mb": self._site.memory_mb()}), [])
         for step in self._site.after:
             self._step = step.name
             self._say(f"{step.name}: {step.title}")
             self._do(step.run)
-
-    @property
-    def _memory(self) -> float:
-        return self._site.memory_mb()
 
     def _record(self, outcome: Outcome, failed: list[dict[str, Any]], seconds: float | None = None
                 ) -> None:
@@ -352,7 +348,7 @@ class _Deployment:
             ok=not failed, plan=plan.name, site=plan.site, engines=len(plan.engines),
             ready=watch.ready if watch else 0, url=plan.url, changes=tuple(self._changes),
             warnings=tuple(self._warnings), ready_s=self._ready_s, first_answer_s=self._first_s,
-            memory_mb=self._memory if watch else 0.0,
+            memory_mb=self._site.memory_mb() if watch else 0.0,
             moved_tokens=watch.moved_tokens if watch else 0,
             moved_bytes=watch.moved_bytes if watch else 0,
             answer=(reply.content or reply.thoughts) if reply else "", failed=tuple(failed),

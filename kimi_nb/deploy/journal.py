@@ -10,7 +10,6 @@ they were, and copies of the nodes' logs.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import fcntl
 import getpass
 import json
@@ -25,7 +24,6 @@ from kimi_nb import build, evidence, params
 from kimi_nb.errors import KimiError, ParameterError, WriteError
 from kimi_nb.plan import Plan
 
-STATES = ("new", "starting", "failed", "up", "down")
 _FILE = "state.json"
 
 
@@ -205,8 +203,3 @@ def _is_whole(folder: Path) -> bool:
         return False
     return True
 
-
-def lasted(begun: str) -> float:
-    """Seconds since a time as evidence writes it."""
-    then = datetime.datetime.strptime(begun, "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.UTC)
-    return (datetime.datetime.now(datetime.UTC) - then).total_seconds()
