@@ -63,7 +63,7 @@ class Host:
 
     def start(self) -> None:
         """Start sshd in the host's namespaces."""
-        for name in ("srv", "etc", "tmp"):
+        for name in ("srv", "etc", "tmp", "home"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         key = self._hosts.folder / "keys" / "host"
         config = self.folder / "sshd_config"
@@ -74,11 +74,15 @@ class Host:
             "Subsystem sftp internal-sftp", "MaxStartups 200:30:400", "MaxSessions 100",
             *(["SetEnv " + " ".join(f'"{name}={value}"' for name, value in self.env.items())]
               if self.env else [])]) + "\n")
-        # A folder on tmpfs: an overlay cannot lie on another overlay, which containers are.
+        # A home of its own: the shell of a login reads .bashrc there, and what this machine's says
+        # (pyenv's waits for a lock) is not the host's. A folder on tmpfs: an overlay cannot lie on
+        # another overlay, which containers are.
         script = (f"hostname {self.name}; mount --bind {self.root} /srv; "
                   f"mount -t tmpfs none {self.folder}/tmp; cd {self.folder}/tmp; mkdir up work; "
                   f"mount -t overlay overlay -o lowerdir=/etc,upperdir=up,workdir=work /etc; "
-                  f"cp -r {self.folder}/etc/. /etc/; exec {SSHD} -D -e -f {config}")
+                  f"cp -r {self.folder}/etc/. /etc/; "
+                  f"sed -i 's|^root:.*|root:x:0:0:root:{self.folder}/home:/bin/bash|' /etc/passwd; "
+                  f"exec {SSHD} -D -e -f {config}")
         with (self.folder / "sshd.log").open("ab") as log:
             self.sshd = subprocess.Popen(
                 ["nsenter", f"--net=/run/netns/{self.netns}", "unshare", "--uts", "--mount",
