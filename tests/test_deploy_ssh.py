@@ -27,6 +27,22 @@ SHARD = "model-00001-of-00001.safetensors"
 
 pytestmark = pytest.mark.skipif(bool(testbed.missing()), reason=testbed.missing() or "-")
 
+HANGING = """
+import json, sys
+from pathlib import Path
+from kimi_nb import build, bundle, inventory, scripts
+from kimi_nb.deploy import ssh
+
+folder = Path(sys.argv[1])
+plan = build.plan("k2.5", "a2", "dp", site=sys.argv[2])
+bundle.write(scripts.files(plan), folder)
+nodes = ssh.SshNodes(inventory.hosts(plan), folder / "deploy", folder / "log", seconds=3)
+texts = {name: "printf 'fact\\techo\\tok\\n'" for name in plan.nodes}
+for answers in (nodes.look(texts), nodes.change(texts, "start")):
+    print(json.dumps({name: answer.error for name, answer in answers.items()}), flush=True)
+nodes.close()
+"""
+
 
 class Site:
     """Four hosts that have what the A3 prefill-decode plan needs, and two of them the A2 plan for
@@ -214,6 +230,22 @@ def test_a_dead_node_is_named_and_the_others_report(site, tmp_path):
     line = next(line for line in evidence.read(Path(made["folder"])) if line["stage"] == "deploy")
     assert line["facts"]["reached"] == ["h1", "h2", "h4"]
     assert site.claims() == []
+
+
+def test_a_login_that_hangs_is_named(site, tmp_path):
+    """A .bashrc that waits for something: the connection is open, and nothing comes."""
+    shell = site.host("h2").folder / "home" / ".bashrc"
+    shell.write_text("sleep 20\n")
+    try:
+        said = site.hosts.run([sys.executable, "-c", HANGING, str(tmp_path),
+                               str(site.folder / "a2.yaml")])
+    finally:
+        shell.unlink()
+    lines = said.stdout.splitlines()
+    assert len(lines) == 2, said  # a look and a change
+    for line in lines:
+        found = json.loads(line)
+        assert found["h1"] == "" and "nothing came for 3 s" in found["h2"], said
 
 
 def test_a_key_that_is_not_taken(site, tmp_path):

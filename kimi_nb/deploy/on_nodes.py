@@ -14,18 +14,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb import bundle, readiness, service
+from kimi_nb import bundle, service
 from kimi_nb.deploy import node_call
 from kimi_nb.deploy.answers import Answer, Line, Nodes
-from kimi_nb.deploy.journal import alone
+from kimi_nb.deploy.node_logs import NodeLogs
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnosis import Diagnosis, error_line
-from kimi_nb.log_files import Logs, file_of
 from kimi_nb.plan import Plan
 
-_PIECE, _PIECES = 262144, 4096  # bytes of a log in one look (node.sh), looks at most
-LOST = 255  # the exit code of ssh where there is no way to a node
-_LOST = 5  # looks without an answer after which a node counts as lost
 _ANSWER = 5.0  # seconds for a probe of `status`
 TITLES = {"claim": "take the nodes for this run", "prepare": "settings of the host",
           "engine": "the engine's image", "weights": "the weights are complete",
@@ -63,9 +59,9 @@ class OnNodes:
     def __init__(self, plan: Plan, files: Path, root: Path, run: str, holder: str,
                  connect: Callable[[], Nodes], secrets: Mapping[str, str] | None = None,
                  checksums: bool = False, every: float = 1.0) -> None:
-        self.plan, self._files, self._root = plan, files, root
+        self.plan, self._files, self.root = plan, files, root
         self._run, self._holder, self._secrets = run, holder, dict(secrets or {})
-        self._checksums, self._connect, self._every = checksums, connect, every
+        self._checksums, self._connect, self.every = checksums, connect, every
         self.logs = NodeLogs(self)
         self.steps: Sequence[Step] = (
             Step("reach", "reach every node", self.reach, always=True),
@@ -84,7 +80,7 @@ class OnNodes:
     @property
     def log_folder(self) -> Path:
         """Where the nodes' logs are copied to."""
-        return self._root / "logs"
+        return self.root / "logs"
 
     @property
     def after(self) -> Sequence[Step]:
@@ -256,7 +252,7 @@ class OnNodes:
                 yield node, "gives no answer any more"
             if last:
                 return
-            time.sleep(self._every)
+            time.sleep(self.every)
 
     def status(self) -> list[EngineState]:
         """Every engine: by its process, and by a completion of its own where it may give one."""
@@ -342,99 +338,8 @@ class OnNodes:
 
     def _silent(self, node: str, answer: Answer) -> Diagnosis:
         return Diagnosis("no-answer", node, None, f"gave no answer: {answer.error}", "node.sh",
-                         f"Log in on {node} and look: is it up, is bash there, is the disk full?")
-
-
-class NodeLogs(Logs):
-    """The logs of nodes, copied here as they grow, and what runs there. A copy is as long as what
-    was read of its log, so that whoever reads on knows where."""
-
-    def __init__(self, target: OnNodes) -> None:
-        super().__init__(target.plan, target._root)
-        self._target = target
-        self._next = 0.0
-        self._misses: dict[str, int] = {}
-        self.codes: dict[str, int] = {}
-        self.states: dict[str, str] = {}
-        self.memory: dict[str, int] = {}
-
-    def lost(self) -> set[str]:
-        """Nodes that have given no answer for some time."""
-        return {node for node, count in self._misses.items() if count >= _LOST}
-
-    def seen(self, node: str) -> str:
-        """How far each log of a node was read: "name bytes" a line."""
-        router = self._target.plan.router
-        copies = [*(self._target.log_folder / node).glob("*.log")]
-        if router is not None and router.node == node:
-            copies += [path for path in [self._copy(node, "router.log")] if path.exists()]
-        return "\n".join(f"{path.name} {path.stat().st_size}" for path in copies)
-
-    def begin(self, nodes: Iterable[str]) -> None:
-        """Nodes have started anew: the copies of their earlier logs are kept apart."""
-        for node in nodes:
-            for path in (self._target.log_folder / node).glob("*.log"):
-                _set_aside(path)
-
-    def read(self, now: bool = False) -> None:
-        """Take in what is new; at most once in a while."""
-        if not now and time.monotonic() < self._next:
-            return
-        with alone(self._target.log_folder):
-            more = self._read(("state", "tails"))
-            for _ in range(_PIECES if now else 0):
-                if not more:
-                    break
-                more = self._read(("tails",))
-        super().read()
-        self._next = time.monotonic() + self._target._every
-
-    def _read(self, verbs: Sequence[str]) -> bool:
-        """One look at every node; whether a log has more than one look brings."""
-        more = False
-        for node, answer in self._target.poll(verbs).items():
-            self._misses[node] = self._misses.get(node, 0) + 1 if answer.error else 0
-            if self._misses[node] >= _LOST:
-                self.codes[f"{node} engines"] = LOST
-            for line in answer.lines:
-                more |= self._take(node, line)
-        return more
-
-    def _take(self, node: str, line: Line) -> bool:
-        """Take in a line of an answer; whether the log it brings goes on."""
-        if line.thing == "log":
-            name, begin, data = line.text.split(" ")
-            path = self._copy(node, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists() and int(begin) < path.stat().st_size:
-                _set_aside(path)
-            piece = base64.b64decode(data)
-            with path.open("ab") as file:
-                file.write(piece)
-            return len(piece) == _PIECE
-        if line.thing == "memory":
-            self.memory[node] = int(line.text)
-        elif line.thing in ("engines", "router"):
-            key = f"{node} engines" if line.thing == "engines" else readiness.ROUTER
-            how, _, code = line.text.partition(" ")
-            if how == "ended":
-                self.codes[key] = int(code.partition(",")[0])
-            else:
-                self.codes.pop(key, None)
-            if line.thing == "engines":
-                self.states[node] = "starting" if how == "runs" else f"ended {code}"
-        return False
-
-    def _copy(self, node: str, name: str) -> Path:
-        return (file_of(self._target._root, readiness.ROUTER) if name == "router.log"
-                else self._target.log_folder / node / name)
-
-
-def _set_aside(path: Path) -> None:
-    at = 1
-    while (kept := path.with_name(f"{path.stem}.{at}.before")).exists():
-        at += 1
-    path.rename(kept)
+                         f"Log in on {node} and look: does the login end (.bashrc), is bash "
+                         "there, is the disk full?")
 
 
 def _by_verb(answer: Answer) -> dict[str, list[Line]]:

@@ -22,16 +22,20 @@ from kimi_nb.deploy.answers import Answer, Line
 from kimi_nb.errors import KimiError
 
 _TUNNEL_WAIT = 15.0  # seconds
+# Seconds for a node's answer; what downloads or reads all of the weights takes as long as it takes.
+_ANSWER = 300
+_UNLIMITED = ("prepare", "engine", "weights")
 
 
 class SshNodes:
     """The nodes of a plan, reached once and kept. ``folder`` is that of the bundle's pyinfra files;
     ``log`` takes what pyinfra says. ``jump``: they are behind another host, so that their engines
-    too are asked by way of one of them."""
+    too are asked by way of one of them. ``seconds``: a node that is silent for longer, with its
+    connection open, has no answer (a login that hangs does that)."""
 
     def __init__(self, hosts: Sequence[tuple[str, dict[str, object]]], folder: Path, log: Path,
-                 jump: bool = False) -> None:
-        self._log = log
+                 jump: bool = False, seconds: int = _ANSWER) -> None:
+        self._log, self._seconds = log, seconds
         self._tunnel: Tunnel | None = None
         with log.open("ab") as errors:
             # Apart from the terminal's Ctrl-C: an order that was sent is carried out whole.
@@ -48,11 +52,12 @@ class SshNodes:
 
     def look(self, texts: Mapping[str, str]) -> dict[str, Answer]:
         """Ask nodes by name; nothing is changed there."""
-        return _answers(self._ask(do="look", texts=dict(texts)))
+        return _answers(self._ask(do="look", texts=dict(texts), seconds=self._seconds))
 
     def change(self, texts: Mapping[str, str], verb: str) -> dict[str, Answer]:
         """Carry out a verb on nodes by name."""
-        return _answers(self._ask(do="change", texts=dict(texts), verb=verb))
+        return _answers(self._ask(do="change", texts=dict(texts), verb=verb,
+                                  seconds=None if verb in _UNLIMITED else self._seconds))
 
     def close(self) -> None:
         """Let go of the nodes."""

@@ -17,7 +17,7 @@ from typing import Any  # noqa: E402
 
 from pyinfra import logger  # noqa: E402
 from pyinfra.api import Config, Inventory, State  # noqa: E402
-from pyinfra.api.connect import connect_all, disconnect_all  # noqa: E402
+from pyinfra.api.connect import connect_all  # noqa: E402
 from pyinfra.api.exceptions import PyinfraError  # noqa: E402
 from pyinfra.api.facts import get_fact  # noqa: E402
 from pyinfra.api.operation import add_op  # noqa: E402
@@ -36,6 +36,11 @@ class _Errors(BaseStateCallback):
 
     def host_connect_error(self, state: State, host: Any, error: Any) -> None:
         self.by_host[host.name] = str(error)
+
+
+def _none(seconds: int | None) -> str:
+    return "no answer: the connection ended" + (
+        f", or nothing came for {seconds} s" if seconds else "")
 
 
 class _Hosts:
@@ -60,12 +65,13 @@ class _Hosts:
             logger.debug("%s", error)
         return self.errors.by_host
 
-    def look(self, texts: dict[str, str]) -> dict[str, Any]:
+    def look(self, texts: dict[str, str], seconds: int) -> dict[str, Any]:
         """Ask nodes; nothing is changed there."""
         def ask(host: Any) -> Any:
             with ctx_state.use(self.state), ctx_host.use(host):
                 return get_fact(self.state, host, self.steps.Looked, args=("look",),
-                                kwargs={"_stdin": texts[host.name]}, apply_failed_hosts=False)
+                                kwargs={"_stdin": texts[host.name], "_timeout": seconds},
+                                apply_failed_hosts=False)
 
         hosts = [host for host in self.state.inventory if host.name in texts]
         jobs = {host.name: self.state.pool.spawn(ask, host) for host in hosts}
@@ -74,10 +80,11 @@ class _Hosts:
             job.join()
             lines = job.value
             out[name] = ({"lines": [[line.kind, line.thing, line.text] for line in lines]}
-                         if lines is not None else {"error": f"no answer: {job.exception or ''}"})
+                         if lines is not None else
+                         {"error": str(job.exception or "") or _none(seconds)})
         return out
 
-    def change(self, texts: dict[str, str], verb: str) -> dict[str, Any]:
+    def change(self, texts: dict[str, str], verb: str, seconds: int | None) -> dict[str, Any]:
         """Run a verb on nodes, as an operation."""
         state = self.state
         hosts = [host for host in state.inventory if host.name in texts]
@@ -90,26 +97,22 @@ class _Hosts:
         metas = {}
         for host in hosts:
             metas |= add_op(state, self.steps.step, verb, texts[host.name], host=host,
-                            name=verb)
+                            name=verb, _timeout=seconds)
         state.current_stage = StateStage.Execute
         try:
             run_ops(state, no_wait=True)
         except PyinfraError as error:  # on all of them
             logger.debug("%s", error)
-        return {host.name: self._answer(meta) for host, meta in metas.items()}
+        return {host.name: self._answer(meta, seconds) for host, meta in metas.items()}
 
-    def _answer(self, meta: Any) -> dict[str, Any]:
+    def _answer(self, meta: Any, seconds: int | None) -> dict[str, Any]:
         if not meta.is_complete():
-            return {"error": "no answer: the connection ended"}
+            return {"error": _none(seconds)}
         lines = self.steps.node_call.lines(meta.stdout_lines)
         out: dict[str, Any] = {"lines": [[line.kind, line.thing, line.text] for line in lines]}
         if not meta.did_succeed() and not any(line.kind == "fail" for line in lines):
-            out["error"] = " ".join(meta.stderr_lines)[-300:] or "no answer: the connection ended"
+            out["error"] = " ".join(meta.stderr_lines)[-300:] or _none(seconds)
         return out
-
-    def close(self) -> None:
-        """Let go of every host."""
-        disconnect_all(self.state)
 
 
 def main() -> int:
@@ -122,12 +125,12 @@ def main() -> int:
             answer: dict[str, Any] = {"failed": hosts.connect()}
         else:
             assert hosts is not None
-            answer = {"nodes": hosts.look(order["texts"]) if order["do"] == "look"
-                      else hosts.change(order["texts"], order["verb"])}
+            answer = {"nodes": hosts.look(order["texts"], order["seconds"])
+                      if order["do"] == "look"
+                      else hosts.change(order["texts"], order["verb"], order["seconds"])}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
-    if hosts is not None:
-        hosts.close()
+    # The end of this process ends its connections; a goodbye to each of many takes its time.
     return 0
 
 

@@ -247,9 +247,13 @@ launch() {
 }
 
 runs() {
-    local pid rest
-    { read -r pid rest < "$FOLDER/run/$1.pid"; } 2> /dev/null && [ ! -e "$FOLDER/run/$1.code" ] \
-        && grep -qzsxF "KIMI_NB_RUN=$RUN:$NODE/$1" "/proc/$pid/environ"
+    local pid rest word words=()
+    { read -r pid rest < "$FOLDER/run/$1.pid"; } 2> /dev/null && [ ! -e "$FOLDER/run/$1.code" ] || return 1
+    { mapfile -d '' words < "/proc/$pid/environ"; } 2> /dev/null
+    for word in "${words[@]}"; do
+        if [ "$word" = "KIMI_NB_RUN=$RUN:$NODE/$1" ]; then return 0; fi
+    done
+    return 1
 }
 
 start() {
@@ -282,7 +286,7 @@ start() {
     if [ -n "$DRY" ]; then say change engines "start ${START[-1]##*/}"; return; fi
     cd "$FOLDER" || { say fail engines "$FOLDER is missing"; return; }
     keep_logs
-    if out=$( { mkdir -p run logs && echo "$FILES" > run/files && echo "$RUN" > logs/.run; } 2>&1) \
+    if out=$( { { [ -d run ] && [ -d logs ] || mkdir -p run logs; } && echo "$FILES" > run/files && echo "$RUN" > logs/.run; } 2>&1) \
             && launch engines "${START[@]}"; then
         say changed engines "started: ${START[-1]##*/}"
     else
@@ -430,11 +434,12 @@ push() {
 replace() {
     if compgen -G "$FOLDER.new.*" > /dev/null; then rm -rf "$FOLDER".new.*; fi
     if [ -d "$FOLDER.old" ] && [ ! -d "$FOLDER" ]; then mv "$FOLDER.old" "$FOLDER" || return; fi
-    mkdir -p "$1" && base64 -d <<< "$ARCHIVE" | tar -xf - -C "$1" || return
+    mkdir -p "$1/run" "$1/logs" && base64 -d <<< "$ARCHIVE" | tar -xf - -C "$1" || return
     if [ -d "$FOLDER/logs" ]; then cp -a "$FOLDER/logs" "$1/" || return; fi
     echo "$FILES" > "$1/.files" || return
     if [ -d "$FOLDER" ]; then rm -rf "$FOLDER.old" && mv "$FOLDER" "$FOLDER.old" || return; fi
-    mv "$1" "$FOLDER" && rm -rf "$FOLDER.old"
+    mv "$1" "$FOLDER" || return
+    if [ -d "$FOLDER.old" ]; then rm -rf "$FOLDER.old"; fi
 }
 
 for verb in "$@"; do

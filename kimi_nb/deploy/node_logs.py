@@ -1,0 +1,131 @@
+"""The logs of a deployment's nodes, copied here as they grow.
+
+    logs = NodeLogs(target)
+    logs.read()
+    logs.codes             # {"a3-0 engines": 1}: exit codes of what has ended
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from kimi_nb import readiness
+from kimi_nb.deploy.answers import Answer, Line
+from kimi_nb.deploy.journal import alone
+from kimi_nb.log_files import Logs, file_of
+from kimi_nb.plan import Plan
+
+LOST = 255  # the exit code of ssh where there is no way to a node
+_PIECE, _PIECES = 262144, 4096  # bytes of a log in one look (node.sh), looks at most
+_LOST = 5  # looks without an answer after which a node counts as lost
+
+
+class Target(Protocol):
+    """What is asked: `on_nodes.OnNodes`. ``every`` is in seconds, between two looks."""
+
+    plan: Plan
+    root: Path
+    every: float
+
+    @property
+    def log_folder(self) -> Path:
+        """Where the nodes' logs are copied to."""
+
+    def poll(self, verbs: Sequence[str]) -> Mapping[str, Answer]:
+        """What runs on each node, and what is new in its logs."""
+
+
+class NodeLogs(Logs):
+    """The logs of nodes, copied here as they grow, and what runs there. A copy is as long as what
+    was read of its log, so that whoever reads on knows where."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target.plan, target.root)
+        self._target = target
+        self._next = 0.0
+        self._misses: dict[str, int] = {}
+        self.codes: dict[str, int] = {}
+        self.states: dict[str, str] = {}
+        self.memory: dict[str, int] = {}
+
+    def lost(self) -> set[str]:
+        """Nodes that have given no answer for some time."""
+        return {node for node, count in self._misses.items() if count >= _LOST}
+
+    def seen(self, node: str) -> str:
+        """How far each log of a node was read: "name bytes" a line."""
+        router = self._target.plan.router
+        copies = [*(self._target.log_folder / node).glob("*.log")]
+        if router is not None and router.node == node:
+            copies += [path for path in [self._copy(node, "router.log")] if path.exists()]
+        return "\n".join(f"{path.name} {path.stat().st_size}" for path in copies)
+
+    def begin(self, nodes: Iterable[str]) -> None:
+        """Nodes have started anew: the copies of their earlier logs are kept apart."""
+        for node in nodes:
+            for path in (self._target.log_folder / node).glob("*.log"):
+                _set_aside(path)
+
+    def read(self, now: bool = False) -> None:
+        """Take in what is new; at most once in a while."""
+        if not now and time.monotonic() < self._next:
+            return
+        with alone(self._target.log_folder):
+            more = self._read(("state", "tails"))
+            for _ in range(_PIECES if now else 0):
+                if not more:
+                    break
+                more = self._read(("tails",))
+        super().read()
+        self._next = time.monotonic() + self._target.every
+
+    def _read(self, verbs: Sequence[str]) -> bool:
+        """One look at every node; whether a log has more than one look brings."""
+        more = False
+        for node, answer in self._target.poll(verbs).items():
+            self._misses[node] = self._misses.get(node, 0) + 1 if answer.error else 0
+            if self._misses[node] >= _LOST:
+                self.codes[f"{node} engines"] = LOST
+            for line in answer.lines:
+                more |= self._take(node, line)
+        return more
+
+    def _take(self, node: str, line: Line) -> bool:
+        """Take in a line of an answer; whether the log it brings goes on."""
+        if line.thing == "log":
+            name, begin, data = line.text.split(" ")
+            path = self._copy(node, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and int(begin) < path.stat().st_size:
+                _set_aside(path)
+            piece = base64.b64decode(data)
+            with path.open("ab") as file:
+                file.write(piece)
+            return len(piece) == _PIECE
+        if line.thing == "memory":
+            self.memory[node] = int(line.text)
+        elif line.thing in ("engines", "router"):
+            key = f"{node} engines" if line.thing == "engines" else readiness.ROUTER
+            how, _, code = line.text.partition(" ")
+            if how == "ended":
+                self.codes[key] = int(code.partition(",")[0])
+            else:
+                self.codes.pop(key, None)
+            if line.thing == "engines":
+                self.states[node] = "starting" if how == "runs" else f"ended {code}"
+        return False
+
+    def _copy(self, node: str, name: str) -> Path:
+        return (file_of(self._target.root, readiness.ROUTER) if name == "router.log"
+                else self._target.log_folder / node / name)
+
+
+def _set_aside(path: Path) -> None:
+    at = 1
+    while (kept := path.with_name(f"{path.stem}.{at}.before")).exists():
+        at += 1
+    path.rename(kept)
