@@ -34,7 +34,7 @@ from kimi_nb import (
 )
 from kimi_nb.errors import ParameterError, ServiceError
 from kimi_nb.plan import Plan
-from kimi_nb.served import Service
+from kimi_nb.served import Service, attach
 
 if TYPE_CHECKING:
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
@@ -279,14 +279,18 @@ class Run:
             deploy.check_confirmed(plan, self.confirm)
         return table
 
-    def serve(self, plan: Plan, *, fault: str = "", resume: bool = False) -> Service:
+    def serve(self, plan: Plan, *, url: str = "", fault: str = "", resume: bool = False
+              ) -> Service:
         """Start the service as the action says, up to a short load on its front door.
 
         Action plan starts nothing; rehearse runs the bundle's scripts here, on stand-ins
         (``fault`` makes something go wrong, `kimi-nb list --faults`); deploy runs them on the
-        site (``resume`` leaves out what an earlier call has done). Raises ServiceError with the
-        diagnosis.
+        site (``resume`` leaves out what an earlier call has done). With a ``url`` nothing is
+        started whatever the action: the service there is the plan's. Raises ServiceError with
+        the diagnosis.
         """
+        if url:
+            return attach(self, plan, url)
         if fault and self.action != "rehearse":
             raise ParameterError(f"fault {fault!r}: action {self.action} starts nothing that is "
                                  "made to go wrong; choose action rehearse.")

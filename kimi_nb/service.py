@@ -65,12 +65,14 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP answer. ``status`` 0 is none at all: ``error`` says why."""
+    """An HTTP answer. ``status`` 0 is none at all: ``error`` says why. ``mark`` is REHEARSAL where
+    a stand-in gave it."""
 
     status: int
     text: str
     seconds: float
     error: str = ""
+    mark: str = ""
 
     @property
     def body(self) -> Mapping[str, Any]:
@@ -132,14 +134,20 @@ def healthy(url: str, seconds: float) -> bool:
     return _send("GET", f"{url}/health", seconds).status == 200
 
 
+def mark(url: str, seconds: float) -> str:
+    """What a service says of itself in every answer: a rehearsal's engines say REHEARSAL."""
+    return _send("GET", f"{url}/v1/models", seconds).mark
+
+
 def listens(url: str, seconds: float) -> bool:
     """Whether anybody takes connections there; much cheaper to ask than GET /health."""
     parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         if _way is None:
-            socket.create_connection((parts.hostname, parts.port), seconds).close()
+            socket.create_connection((parts.hostname, port), seconds).close()
         else:
-            socks.create_connection((parts.hostname, parts.port), seconds,
+            socks.create_connection((parts.hostname, port), seconds,
                                     proxy_type=socks.SOCKS5, proxy_addr="127.0.0.1",
                                     proxy_port=_way).close()
     except OSError:
@@ -212,7 +220,8 @@ def _send(method: str, url: str, seconds: float, **more: Any) -> Reply:
     begun = time.monotonic()
     try:
         answer = session.request(method, url, timeout=(seconds, seconds), **more)
-        return Reply(answer.status_code, answer.text, time.monotonic() - begun)
+        return Reply(answer.status_code, answer.text, time.monotonic() - begun,
+                     mark=answer.headers.get("x-rehearsal", ""))
     except requests.Timeout:
         return Reply(0, "", time.monotonic() - begun, f"no answer in {seconds:g} s")
     except requests.RequestException as error:

@@ -151,10 +151,16 @@ def key_of(plan: Plan) -> str:
 
 
 class Up:
-    """What `up` returns: the result, and the way to end it."""
+    """What `up` returns: the result, the plan at the addresses where it serves, and the way to
+    end it."""
 
-    def __init__(self, journal: Journal, result: Deployed) -> None:
-        self.journal, self.result = journal, result
+    def __init__(self, journal: Journal, result: Deployed, plan: Plan) -> None:
+        self.journal, self.result, self.plan = journal, result, plan
+
+    @property
+    def key(self) -> str:
+        """Its API key; "" without one."""
+        return key_of(self.plan)
 
     @property
     def up(self) -> bool:
@@ -211,7 +217,8 @@ def up(plan: Plan, folder: Path, *, confirm: str, resume: bool = False, checksum
             journal.steps.clear()
         journal.set("starting")
         with target(plan, journal, checksums=checksums, say=say) as site:
-            return Up(journal, _Deployment(plan, journal, site, say, limits).run())
+            result = _Deployment(plan, journal, site, say, limits).run()
+            return Up(journal, result, site.serving() if result.ok else plan)
 
 
 def _check_same(journal: Journal, files: dict[str, str]) -> None:

@@ -99,8 +99,8 @@ class Live:
     """A rehearsed service: up when ``result.ok``, until `stop`. Its end is also that of the
     process that holds it."""
 
-    def __init__(self, plan: Plan, programs: Programs, result: Rehearsal) -> None:
-        self.plan, self.result = plan, result
+    def __init__(self, plan: Plan, programs: Programs, result: Rehearsal, key: str) -> None:
+        self.plan, self.result, self.key = plan, result, key
         self._programs: Programs | None = programs
 
     @property
@@ -183,7 +183,7 @@ def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None
         if isinstance(error, OSError):
             raise WriteError(f"{root}: cannot be written ({error.strerror}).") from None
         raise
-    live = Live(stage.plan, programs, result)
+    live = Live(stage.plan, programs, result, stage.key)
     if not result.ok:
         live.stop()
     return live
