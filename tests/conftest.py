@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -18,6 +19,11 @@ from kimi_nb import build, recipes
 # How long an example takes is the machine's affair; speed is measured in benchmarks/.
 settings.register_profile("kimi", deadline=None)
 settings.load_profile("kimi")
+
+# What starts the tests in the background (nohup, a CI's shell) may have told them to ignore these,
+# which programs inherit; those of a person's terminal do not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 ROWS = [(row["model"], row["hardware"], row["layout"], row["variant"], row["scenario"])
         for row in recipes.listing()]
