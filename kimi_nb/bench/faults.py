@@ -15,7 +15,7 @@ from collections.abc import Iterable
 # What each means, and what to do next.
 KINDS = {
     "unreachable": "nobody takes connections there: is the service up, and is this its address?",
-    "not-found": "404: no such path or model there; is it the front door, is the served name right?",
+    "not-found": "404: no such path or model; is it the front door, is the served name right?",
     "unauthorised": "401 or 403: the key is missing or wrong; name the variable that holds it in "
                     "the site file",
     "too-many-requests": "429: something in front limits the rate; ask for less at once",

@@ -41,7 +41,7 @@ async def make(session: aiohttp.ClientSession, url: str, model: str, load: Load,
                     timeout=aiohttp.ClientTimeout(total=_SECONDS)) as answer:
                 found = await answer.json() if answer.status == 200 else {}
                 return found.get("count") if isinstance(found, dict) else None
-        except (aiohttp.ClientError, asyncio.TimeoutError, ValueError):
+        except (TimeoutError, aiohttp.ClientError, ValueError):
             return None
 
     per_word, how = _PER_WORD, f"estimated: {_PER_WORD} tokens a word, /tokenize does not answer"

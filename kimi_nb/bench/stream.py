@@ -9,7 +9,6 @@ of tokens are those of the usage chunk. What is no stream, and one without an en
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Mapping
@@ -62,7 +61,7 @@ async def ask(session: aiohttp.ClientSession, url: str, body: Mapping[str, Any],
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError,
             aiohttp.ClientOSError) as error:
         out.error = f"cut-off: {type(error).__name__}: {error}"
-    except asyncio.TimeoutError:
+    except TimeoutError:
         out.error = f"timeout: no end after {time.perf_counter() - out.start:.0f} s"
     except (aiohttp.ClientError, ValueError) as error:
         out.error = f"malformed: {type(error).__name__}: {error}"[:_SHOWN]
