@@ -333,13 +333,14 @@ class Run:
         return Service(self, plan, made)
 
     def load(self, concurrency: str, *, input_len: int = 1024, output_len: int = 1024,
-             prompts: int = 0) -> Loads:
-        """A load for each concurrency: random prompts, as fast as the concurrency lets them.
-        ``prompts`` 0 takes four for each request in flight. Raises ParameterError."""
+             prompts: int = 0, dataset: str = "") -> Loads:
+        """A load for each concurrency, as fast as that lets it: random prompts, or those of a
+        ``dataset`` on the hub (lmarena-ai/VisionArena-Chat has pictures). ``prompts`` 0 takes
+        four for each request in flight. Raises ParameterError."""
         from kimi_nb.bench import load
 
         return load.sweep(concurrency, input_len=input_len, output_len=output_len,
-                          prompts=prompts)
+                          prompts=prompts, dataset="hf" if dataset else "random", path=dataset)
 
     def bench_commands(self, plan: Plan, loads: Loads) -> show.Text:
         """What a person runs where the engine is: the documents' benchmarks corrected, the loads,
