@@ -53,7 +53,8 @@ def bench(tmp_path):
     def call(url: str, loads: load.Loads | None = None, **more):
         run = kimi_nb.start(hw="a3", model="k2.5", action="plan", run_dir=str(tmp_path / "run"))
         service = run.serve(run.plan("single"), url=str(url))
-        return run.bench(service, loads or run.load("2", prompts=6, **SMALL), **more)
+        return run.bench(service, loads or run.load(service.plan, "2", prompts=6, **SMALL),
+                         **more)
     return call
 
 
@@ -85,8 +86,16 @@ def test_the_load_of_a_document():
     assert (once.cells[0].concurrency, once.cells[0].rate, once.cells[0].prompts) == (0, 1.0, 10)
     assert [(one.concurrency, one.prompts) for one in sweep.cells] == [
         (many, 10 * many) for many in (1, 2, 4, 8, 16, 32)]
-    pictures_ = load.of_command(build.plan("k2.5", "h200", "single").clients[0].argv, engine)
-    assert pictures_.cells[0].path == "lmarena-ai/VisionArena-Chat"
+
+
+def test_the_load_of_a_document_by_its_name(tmp_path):
+    run = kimi_nb.start(hw="h200", model="k2.5", action="plan", run_dir=str(tmp_path))
+    plan = run.plan("single")
+    found = run.load(plan, "visionarena").cells[0]
+    assert (found.path, found.prompts, found.rate) == ("lmarena-ai/VisionArena-Chat", 1000, 20.0)
+    assert run.load(plan, "4", dataset=found.path).cells[0].dataset == "hf"
+    with pytest.raises(ParameterError, match="Allowed: visionarena"):
+        run.load(plan, "bench-sweep")
 
 
 # Command lines ------------------------------------------------------------------------
@@ -100,10 +109,9 @@ def test_every_plan_has_its_lines(each_plan):
     assert "vllm bench latency" in text and "vllm bench throughput" in text
     assert "ais_bench" in text and f"model={at.model!r}" in text
     assert "127.0.0.1:8000" not in text or ":8000" in each_plan.url
-    for client_ in each_plan.clients:
-        if client_.argv[:3] == ("vllm", "bench", "serve"):
-            for argv in commands.documented(client_, commands.engine(each_plan)):
-                assert argv.count("--seed") == 1 and "--save-detailed" in argv
+    for client_ in commands.documents(each_plan).values():
+        for argv in commands.documented(client_, commands.engine(each_plan)):
+            assert argv.count("--seed") == 1 and "--save-detailed" in argv
 
 
 def test_the_sweep_of_the_document_is_written_out():
@@ -308,8 +316,8 @@ def test_results_survive_a_kill(tmp_path):
     code = ("import sys, kimi_nb\n"
             "run = kimi_nb.start(hw='a3', model='k2.5', action='plan', run_dir=sys.argv[2])\n"
             "service = run.serve(run.plan('single'), url=sys.argv[1])\n"
-            "run.bench(service, run.load('1', input_len=8, output_len=8, prompts=10), "
-            "repetitions=12)\n")
+            "loads = run.load(service.plan, '1', input_len=8, output_len=8, prompts=10)\n"
+            "run.bench(service, loads, repetitions=12)\n")
     with misbehaving.server() as url:
         words = [sys.executable, "-c", code, str(url), str(tmp_path)]
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
@@ -345,7 +353,7 @@ def test_ctrl_c_ends_at_once(tmp_path):
 
 def test_nothing_serves_with_action_plan(tmp_path):
     run = kimi_nb.start(hw="a3", model="k2.5", action="plan", run_dir=str(tmp_path))
-    found = run.bench(run.serve(run.plan("single")), run.load("1"))
+    found = run.bench(run.serve(run.plan("single")), run.load(run.plan("single"), "1"))
     assert not len(found.frame) and not found.pictures() and not found.failed
     assert len(found.goodput(1, 1)) == len(found.metrics()) == 0 and str(found.published())
     assert evidence.read(tmp_path)[-1]["measurements"] == 0
