@@ -3,9 +3,9 @@
     make engine && python benchmarks/bench_client.py
 
 The engine is vLLM on this machine's CPU with a tiny model, deployed as notebook 03 does. Both
-tools send the same load in turns; figures are medians of the rounds, ratios are ours over vLLM's.
-Prompts are not the same ones, only as long. "others" is how much of the machine went to programs
-that are not the benchmark's: figures taken beside other work say little.
+tools send the same load in turns; figures are medians of the rounds with their range, ratios are
+ours over vLLM's. Prompts are not the same ones, only as long. Figures taken beside other work say
+little: a range wider than the bounds is a sign of it.
 
 Exit code 1 when a ratio lies outside of the bounds, 2 where there is no engine.
 """
@@ -16,8 +16,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-
-from rehearsal import others
+from typing import Any
 
 import kimi_nb
 from kimi_nb.bench import load
@@ -44,28 +43,31 @@ def main() -> int:
             service.stop()
 
 
-def compare(service: object, folder: Path) -> int:
+def compare(service: Any, folder: Path) -> int:
     """Both tools in turns on a service; 1 when a bound is missed."""
     loads = load.sweep(CONCURRENCY, input_len=TOKENS[0], output_len=TOKENS[1], prompts=PROMPTS)
     found = {}
-    with others() as share:
-        for rounds in range(1, ROUNDS + 1):  # what earlier rounds have measured is kept
-            for tool in ("vllm", "kimi_nb"):
-                found[tool] = runner.measure(service, loads, folder / tool, repetitions=rounds,
-                                             tool=tool)
-    theirs, ours = (found[tool].summary().set_index("concurrency")
-                    for tool in ("vllm", "kimi_nb"))
+    for rounds in range(1, ROUNDS + 1):  # what earlier rounds have measured is kept
+        for tool in ("vllm", "kimi_nb"):
+            found[tool] = runner.measure(service, loads, folder / tool, repetitions=rounds,
+                                         tool=tool).frame
     missed = 0
-    print(f"\n{'concurrency':>11}  {'figure':14} {'vllm bench':>11} {'ours':>11}  ratio")
-    for many in theirs.index:
+    print(f"\n{'concurrency':>11}  {'figure':12} {'vllm bench':>24} {'ours':>24}  ratio")
+    for many in (one.concurrency for one in loads.cells):
         for name, title in FIGURES.items():
-            ratio = ours.loc[many, name] / theirs.loc[many, name]
+            theirs, ours = (found[tool].query(f"concurrency == {many}")[name]
+                            for tool in ("vllm", "kimi_nb"))
+            ratio = ours.median() / theirs.median()
             missed += not LEAST <= ratio <= MOST
-            print(f"{many:11}  {title:14} {theirs.loc[many, name]:11.2f} "
-                  f"{ours.loc[many, name]:11.2f}  {ratio:.2f}")
-    print(f"medians of {ROUNDS} rounds; others {share[0]:.0%}; bounds {LEAST} to {MOST}: "
+            print(f"{many:11}  {title:12} {told(theirs):>24} {told(ours):>24}  {ratio:.2f}")
+    print(f"medians of {ROUNDS} rounds; bounds {LEAST} to {MOST}: "
           + (f"{missed} missed" if missed else "kept"))
     return 1 if missed else 0
+
+
+def told(values: Any) -> str:
+    """median (least to largest)"""
+    return f"{values.median():.1f} ({values.min():.1f} to {values.max():.1f})"
 
 
 if __name__ == "__main__":
