@@ -32,11 +32,13 @@ from kimi_nb import (
     tables,
     weights,
 )
-from kimi_nb.errors import ParameterError, ServiceError
+from kimi_nb.errors import ParameterError, ServiceError, choice
 from kimi_nb.plan import Plan
 from kimi_nb.served import Service, attach
 
 if TYPE_CHECKING:
+    from kimi_nb.bench.load import Loads
+    from kimi_nb.bench.results import BenchResult
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
 
 # What each may touch.
@@ -105,6 +107,11 @@ class Run:
                     scenario=plan.scenario, errata=[entry["id"] for entry in plan.errata])
         show.show(tables.topology(plan))
         return plan
+
+    def largest(self) -> str:
+        """The layout with the most nodes. Raises NoRecipeError where none is described."""
+        recipe = self._largest(None) or recipes.find(self._named, self._hardware, None)
+        return recipe.layout
 
     def explain(self, plan: Plan, role: str | None = None) -> show.Table:
         """Every flag and variable with value, layer, source and meaning."""
@@ -324,6 +331,48 @@ class Run:
                                f"{made.result.folder}\n  What was started is left as it is: "
                                "kimi-nb logs, kimi-nb up --resume, kimi-nb down.")
         return Service(self, plan, made)
+
+    def load(self, plan: Plan, concurrency: str, *, input_len: int = 1024,
+             output_len: int = 1024, prompts: int = 0, dataset: str = "") -> Loads:
+        """A load for each concurrency, as fast as that lets it: random prompts, or those of a
+        ``dataset`` on the hub (lmarena-ai/VisionArena-Chat has pictures). ``prompts`` 0 takes
+        four for each request in flight. In place of numbers the name of a document's benchmark
+        (bench, bench-sweep, visionarena) takes that one's load whole. Raises ParameterError."""
+        from kimi_nb.bench import commands, load
+
+        if isinstance(concurrency, str) and concurrency[:1].isalpha():
+            client = commands.documents(plan).get(concurrency)
+            if client is None:
+                raise ParameterError(choice("benchmark", concurrency, commands.documents(plan)))
+            return load.of_command(client.argv, commands.engine(plan), client.sweep)
+        return load.sweep(concurrency, input_len=input_len, output_len=output_len,
+                          prompts=prompts, dataset="hf" if dataset else "random", path=dataset)
+
+    def bench_commands(self, plan: Plan, loads: Loads) -> show.Text:
+        """What a person runs where the engine is: the documents' benchmarks corrected, the loads,
+        the offline benchmarks, AISBench's performance mode."""
+        from kimi_nb.bench import commands
+
+        return commands.all_of(plan, loads)
+
+    def bench(self, service: Service, loads: Loads, *, repetitions: int = 3, tool: str = "auto",
+              resume: bool = True) -> BenchResult:
+        """Measure a service, each load ``repetitions`` times; files of an earlier call with the
+        same identity are kept with ``resume``. Raises BenchError with what is wrong."""
+        from kimi_nb.bench import run as runner
+        from kimi_nb.errors import BenchError
+
+        folder = self.folder / service.plan.name / "bench"
+        try:
+            result = runner.measure(service, loads, folder, repetitions=repetitions, tool=tool,
+                                    resume=resume)
+        except BenchError as error:
+            self.record("bench", plan=service.plan.name, ok=False, fault=str(error))
+            raise
+        self.record("bench", plan=service.plan.name, ok=not result.failed, mark=result.mark,
+                    results=folder, measurements=len(result.files), failed=result.failed,
+                    errors=result.errors)
+        return result
 
     def _record(self, result: Rehearsal) -> None:
         """Evidence of a rehearsal: marked, and never beside figures of hardware."""
