@@ -202,7 +202,8 @@ def garbled(text: str) -> bool:
         return False
     if plain.count("\N{REPLACEMENT CHARACTER}") * 10 > len(plain):
         return True
-    return len(plain) >= 8 and len(set(plain)) <= max(2, len(plain) // 40)
+    # However long a text is, words have more than a handful of letters.
+    return len(plain) >= 8 and len(set(plain)) <= max(2, min(6, len(plain) // 40))
 
 
 def _around(pattern: re.Pattern[str], text: str) -> str:

@@ -7,8 +7,7 @@ import json
 import struct
 import zlib
 
-import jsonschema
-
+from kimi_nb.verify import schemas
 from kimi_nb.verify.ask import Ask, said
 from kimi_nb.verify.contract import Failed, Skip
 from kimi_nb.verify.reasoning import after_thoughts
@@ -75,12 +74,13 @@ def json_schema(ask: Ask) -> str:
         if not ask.target.sense and answer.finish_reason == "length":
             raise Skip(f"random weights did not end the JSON: {answer}")
         try:
-            jsonschema.validate(json.loads(text), _SCHEMA)
+            value = json.loads(text)
         except ValueError:
             raise Failed(f"no JSON: {short(text)!r}, finish_reason "
                          f"{answer.finish_reason}") from None
-        except jsonschema.ValidationError as error:
-            raise Failed(f"JSON of another form ({error.message}): {short(text)}") from None
+        wrong = schemas.fault(value, _SCHEMA)
+        if wrong:
+            raise Failed(f"JSON of another form ({wrong}): {short(text)}")
         return short(text)
 
     return ask.everywhere(look)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from kimi_nb import evidence, service
+from kimi_nb import evidence
 from kimi_nb.verify import registry, wire
 from kimi_nb.verify.ask import Ask
 from kimi_nb.verify.contract import (
@@ -101,16 +101,17 @@ def _made(one: Check, ask: Ask, results: dict[str, Result], end: Failed | None
 
 def _known(target: Target) -> Target:
     """The target with what the service says of itself, where it does."""
-    door = service.send("GET", target.url + wire.MODELS, target.seconds,
-                        headers={"Authorization": f"Bearer {target.key}"} if target.key else {})
-    listed = wire.listing(door)
-    if not listed and target.engines:  # a front door that has no list
-        listed = wire.listing(service.send(
-            "GET", target.engines[0].url + wire.MODELS, target.seconds,
-            headers={"Authorization": f"Bearer {target.key}"} if target.key else {}))
+    listed, mark = [], ""
+    # A front door need not have the list: the upstream proxy of vllm-ascend has none.
+    for place in (target.door, *target.engines[:1]):
+        try:
+            reply = wire.send(place, target, "GET", wire.MODELS)
+        except Failed:  # which the checks will tell
+            continue
+        listed, mark = listed or wire.listing(reply), mark or reply.mark
     mine = next((one for one in listed if one.get("id") == target.model), {})
     length = mine.get("max_model_len")
-    return replace(target, mark=target.mark or door.mark,
+    return replace(target, mark=target.mark or mark,
                    max_model_len=length if isinstance(length, int) else target.max_model_len,
                    identity=f"{target.identity} {mine.get('root', '')} {length or ''}".strip())
 

@@ -145,13 +145,13 @@ def none(ask: Ask) -> str:
     return ask.everywhere(look)
 
 
-@check("tool-calls/required")
+@check("tool-calls/required", needs=_AUTO)
 def required(ask: Ask) -> str:
     """tool_choice required: a call, whatever is asked."""
     return _forced(ask, "required", ("get_weather", "get_time"))
 
 
-@check("tool-calls/named")
+@check("tool-calls/named", needs=_AUTO)
 def named(ask: Ask) -> str:
     """tool_choice with a function's name: a call of that one."""
     return _forced(ask, {"type": "function", "function": {"name": "get_time"}}, ("get_time",))

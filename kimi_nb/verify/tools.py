@@ -6,8 +6,7 @@ import json
 import re
 from typing import Any
 
-import jsonschema
-
+from kimi_nb.verify import schemas
 from kimi_nb.verify.contract import Failed
 from kimi_nb.verify.wire import Answer, ToolCall, short
 
@@ -55,9 +54,8 @@ def arguments(call: ToolCall, tools: list[dict[str, Any]]) -> Any:
     except ValueError as error:
         raise Failed(f"arguments of {call.name} are no JSON ({error}): "
                      f"{short(call.arguments)!r}") from None
-    fault = jsonschema.exceptions.best_match(
-        jsonschema.Draft202012Validator(schema).iter_errors(value))
-    if fault is not None:
-        raise Failed(f"arguments of {call.name} do not fit its schema ({fault.message}): "
+    wrong = schemas.fault(value, schema)
+    if wrong:
+        raise Failed(f"arguments of {call.name} do not fit its schema ({wrong}): "
                      f"{short(call.arguments)}")
     return value

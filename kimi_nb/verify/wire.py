@@ -120,6 +120,14 @@ def asked(reply: service.Reply) -> service.Reply:
     return reply
 
 
+def models(target: Target) -> list[str]:
+    """The names that the front door lists; [] where it gives no list."""
+    try:
+        return [one["id"] for one in listing(send(target.door, target, "GET", MODELS))]
+    except Failed:
+        return []
+
+
 def listing(reply: service.Reply) -> list[dict[str, Any]]:
     """The models that a service offers; [] for what is no such list."""
     data = reply.body.get("data") if reply.status == 200 else None
