@@ -70,7 +70,8 @@ def which(model: str, hardware: str, only: Iterable[str] | str | None = None) ->
     if not layouts and chip.recipes_of not in served.container_versions:
         recipes.find(served, chip, None)  # raises with what there is
     apply = [name for name, entry in manifest.items()
-             if not entry["layout"] or entry["layout"] in layouts]
+             if (entry["layout"] in layouts if entry["layout"]
+                 else layouts or not entry.get("serves"))]
     if only is None:
         return apply
     words = only.split(",") if isinstance(only, str) else only
@@ -86,7 +87,7 @@ def which(model: str, hardware: str, only: Iterable[str] | str | None = None) ->
             raise ParameterError(choice("notebook", word, manifest))
         if named[0] not in apply:
             raise NoRecipeError(
-                f"Notebook {named[0]} is for layout {manifest[named[0]]['layout']}; "
+                f"Notebook {named[0]} is for layout {manifest[named[0]]['layout'] or 'any'}; "
                 f"{served.title} on {chip.name} has: {', '.join(sorted(layouts)) or 'none'}.")
         chosen += named
     return [name for name in apply if name in chosen]

@@ -65,6 +65,10 @@ class Contract(show.Shown):
         return {"ok": self.ok, "url": self.url, "model": self.model, "mark": self.mark,
                 "checks": [one.as_dict() for one in self.results]}
 
+    def broken(self) -> Contract:
+        """What failed only, as a table of its own."""
+        return Contract(self.url, self.model, self.failed, self.mark)
+
     def part(self, *families: str) -> Contract:
         """The results of some families of checks only."""
         return Contract(self.url, self.model, tuple(
