@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from pathlib import Path
+    from dataclasses import replace
 
     from kimi_nb import params, verify
     from kimi_nb.cli import end_like_ctrl_c
@@ -63,13 +63,13 @@ def _verify(args: argparse.Namespace) -> int:
     if requests:
         vendor.read(requests)  # a mistake in it is said before anything is asked
     asked = target.at(args.url, args.model, _key(args.api_key_env))
-    asked = target.at(asked.url, args.model or _only_model(asked), asked.key,
+    asked = target.at(args.url, args.model or _only_model(asked), asked.key,
                       sense=not args.random_weights)
-    folder = Path(params.user_path(args.run_dir, "--run-dir")) if args.run_dir else None
+    folder = params.user_path(args.run_dir, "--run-dir") if args.run_dir else None
     found = verify.verify(asked, only=only, folder=folder, resume=args.resume, say=say,
                           max_context=args.max_context or runner.MAX_CONTEXT)
-    score = vendor.score(asked, requests, folder, resume=args.resume, say=say) \
-        if requests else None
+    score = vendor.score(replace(asked, mark=found.mark), requests, folder, resume=args.resume,
+                         say=say) if requests else None
     if args.json:
         print(json.dumps(found.as_dict() | ({"vendor": score.as_dict()} if score else {}),
                          indent=2, ensure_ascii=False))

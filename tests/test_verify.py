@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -20,7 +21,19 @@ from kimi_nb.readiness import Watch
 from kimi_nb.rehearsal import rehearse
 from kimi_nb.rehearsal.world import MARK
 from kimi_nb.served import Service
-from kimi_nb.verify import canary, contract, curl, registry, runner, target, verify, wire
+from kimi_nb.verify import (
+    canary,
+    contract,
+    curl,
+    registry,
+    runner,
+    schemas,
+    target,
+    tools,
+    vendor,
+    verify,
+    wire,
+)
 
 PARSERS = ("reasoning-parser", "tool-parser")
 TROUBLES = {"think-in-content", "tool-call-ids", "streaming-tool-calls-leak",
@@ -87,8 +100,8 @@ def odd(server, **more):
 
 def test_every_check_has_its_words():
     data = params.data("checks")
-    assert set(data["checks"]) == set(registry._CHECKS) or registry.all_checks()
     assert list(registry.all_checks()) == list(data["checks"])
+    assert set(registry._CHECKS) == set(data["checks"])
     for entry in [*data["checks"].values(), *data["causes"].values()]:
         assert set(entry) <= {"title", "help", "trouble"} and entry["help"].endswith((".", ")"))
         assert set(filter(None, entry.get("trouble", "").split(", "))) <= TROUBLES
@@ -193,17 +206,24 @@ FAULTS = {
     "engine-hangs": {"engines/completion"}, "first-chat-500": {"engines/completion"}}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_one_rank_fails_its_own_checks(fault, unwatched, tmp_path):
-    with live(tmp_path, "k2.6", "a3", "pd", scenario="throughput", chosen=PARSERS,
-              fault=fault) as found:
-        result = verify(target.of(found), max_context=4096)
+ONE_PORT = (("k2.5", "a3", "single"), "")
+PAIR = (("k2.6", "a3", "pd"), "throughput")
+
+
+@pytest.mark.parametrize("fault, of", [
+    ("garbled-output", PAIR), ("reasoning-leaks", ONE_PORT), ("tool-call-leaks", ONE_PORT),
+    ("empty-200", PAIR), ("engine-hangs", ONE_PORT), ("first-chat-500", ONE_PORT)])
+def test_a_fault_of_one_rank_fails_its_own_checks(fault, of, unwatched, tmp_path):
+    names, scenario = of
+    with live(tmp_path, *names, scenario=scenario, chosen=PARSERS, fault=fault) as found:
+        whom = dataclasses.replace(target.of(found), seconds=4.0)
+        result = verify(whom, max_context=2048)
         assert failed(result) == FAULTS[fault], result
-        told = {one.name: one for one in result.failed}
-        if fault != "empty-200":
-            assert "decode0-rank1: " in told[next(iter(FAULTS[fault]))].got
-            assert "decode0-rank0" not in told[next(iter(FAULTS[fault]))].got
         assert all(one.help for one in result.failed)
+        if fault != "empty-200":
+            faulty, well = whom.engines[-1].name, whom.engines[0].name
+            got = result.failed[0].got
+            assert got.startswith(f"{faulty}: ") and f"{well}: " not in got
 
 
 @pytest.mark.parametrize("manner, wanted", [
@@ -426,3 +446,88 @@ def test_a_stream_is_put_together():
     assert found.calls == (wire.ToolCall("functions.f:0", "f", "{}"),)
     assert found.finish_reason == "tool_calls" and found.usage["total_tokens"] == 5
     assert found.named == ("reasoning_content",)
+
+
+# The vendor verifier's measures ---------------------------------------------------------
+
+
+def requests_file(folder, *lines):
+    path = folder / "samples.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def request(text, role="user", **more):
+    return {"model": "official", "temperature": 0, "max_tokens": 200, "messages": [
+        {"role": "_input", "content": "You help."}, {"role": role, "content": text}],
+        "tools": [tools.WEATHER], **more}
+
+
+def test_f1_is_the_verifiers():
+    """TP 2, FP 1, FN 1, TN 1, by the formulas of its README."""
+    pairs = [(True, True), (True, True), (True, False), (False, True), (False, False)]
+    assert vendor.f1_of(pairs) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
+    assert vendor.f1_of([]) == (None, None, None)
+    assert vendor.f1_of([(True, False)]) == (0.0, None, 0.0)
+
+
+def test_measures_of_a_file_of_results(tmp_path):
+    """Lines as the verifier's own results have them: its answers are what ours are compared to."""
+    path = requests_file(
+        tmp_path, {"request": request("Use get_weather"), "finish_reason": "tool_calls"},
+        {"request": request("Hello there"), "finish_reason": "tool_calls"},
+        {"request": request("Use get_weather", stream=True), "finish_reason": "stop"},
+        {"request": request("Good day"), "finish_reason": "stop"})
+    with OddServer("") as server:
+        found = vendor.score(odd(server), path, tmp_path / "kept")
+        assert (found.success_count, found.failure_count) == (4, 0)
+        assert (found.finish_tool_calls, found.finish_stop, found.finish_others) == (2, 2, 0)
+        assert found.tool_call_f1 == found.tool_call_precision == 0.5
+        assert found.schema_accuracy == 1.0 and "73 %" in str(found)
+        kept = evidence.read(tmp_path / "kept", vendor.FILE)
+        assert [one["data_index"] for one in kept] == [1, 2, 3, 4]
+        assert kept[0]["request"]["messages"][0]["role"] == "system"
+        assert kept[0]["request"]["model"] == "kimi" and kept[0]["status"] == "success"
+        server.manner = "wrong-arguments"
+        asked = server.count
+        again = vendor.score(odd(server), path, tmp_path / "kept", resume=True)
+        assert again == found and server.count == asked, "all of it was there"
+        broken = vendor.score(odd(server), path)
+        assert broken.schema_accuracy == 0.0 and broken.schema_validation_error_count == 2
+
+
+def test_requests_that_fail_are_counted(tmp_path):
+    path = requests_file(tmp_path, *[request("Use get_weather")] * 7)
+    with OddServer("500") as server:
+        found = vendor.score(odd(server), path)
+    assert (found.success_count, found.failure_count) == (0, 7)
+    assert found.schema_accuracy is None and found.tool_call_f1 is None
+    assert "500" in str(found) and "nothing to compute" in str(found)
+    gone = vendor.score(target.at("http://127.0.0.1:9", "kimi"), path)
+    assert gone.failure_count == 7 and "line 7: not sent" in gone.failures
+
+
+def test_the_measures_of_a_rehearsal_are_marked(pair, tmp_path, capsys):
+    path = requests_file(tmp_path, request("Use get_weather for Paris"))
+    assert cli.main(["verify", pair.url, "--only", "api/models", "--requests", str(path),
+                     "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["vendor"]
+    assert told["mark"] == MARK and told["schema_accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("text, wanted", [
+    ("", "has no request"), ("{", ":1: no JSON"), ("[1]\n", ":1: a request with messages"),
+    ('{"messages": []}\n{"x": 1}', ":2: a request with messages")])
+def test_a_file_that_has_no_requests(text, wanted, tmp_path):
+    path = tmp_path / "samples.jsonl"
+    path.write_text(text)
+    with pytest.raises(ParameterError, match=re.escape(wanted)):
+        vendor.read(path)
+
+
+@pytest.mark.parametrize("schema, value, wanted", [
+    ({"type": "object", "required": ["a"]}, {}, "required"), ({"type": "no-such"}, {}, "none"),
+    ({"$ref": "#/nowhere"}, {}, "cannot be used"), ({"type": "object"}, {}, "")])
+def test_schemas(schema, value, wanted):
+    found = schemas.fault(value, schema)
+    assert wanted in found and bool(wanted) == bool(found)

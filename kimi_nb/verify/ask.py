@@ -132,6 +132,7 @@ class Ask:
                 raise one
         bad = [(place, one) for place, one in zip(places, found, strict=True)
                if isinstance(one, Failed)]
+        bad.sort(key=lambda pair: pair[0].is_door)  # which leads to the engines that failed
         good = [one for one in found if isinstance(one, str)]
         engines = {place.name for place in places if not place.is_door}
         if engines & {place.name for place, _ in bad}:

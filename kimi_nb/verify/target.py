@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kimi_nb.errors import ParameterError
+from kimi_nb.rehearsal.world import MARK
 from kimi_nb.served import Service
 from kimi_nb.service import Endpoint
 
@@ -87,13 +88,13 @@ def of(service: Service, *, random_weights: bool = False) -> Target:
     return Target(
         service.url, service.model, service.key, service.endpoints,
         # What a stand-in says follows from the prompt, whatever the weights are.
-        sense=bool(mark) or sense,
+        sense=mark == MARK or sense,
         always_thinks=_always_thinks(plan.request.model.name),
         vision="vision_parameters" in plan.request.model.architecture and not blind,
         reasoning=all("reasoning-parser" in table for table in flags),
         tools=all("tool-call-parser" in table for table in flags),
         disaggregated="prefill" in plan.flags, mark=mark,
-        seconds=REHEARSED if mark else SECONDS,
+        seconds=REHEARSED if mark == MARK else SECONDS,
         identity=hashlib.sha256(plan.as_json().encode()).hexdigest()[:16])
 
 
