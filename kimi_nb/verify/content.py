@@ -15,7 +15,7 @@ from kimi_nb.verify.registry import check
 from kimi_nb.verify.target import Place
 from kimi_nb.verify.wire import short
 
-_BLIND = ("is not a multimodal model", "At most 0 image")
+_BLIND = ("is not a multimodal model", "At most 0 ")  # image(s), or Kimi's vision_chunk(s)
 _SCHEMA = {"type": "object", "additionalProperties": False, "required": ["city", "warm"],
            "properties": {"city": {"type": "string", "enum": ["Beijing", "Tokyo"]},
                           "warm": {"type": "boolean"}}}
