@@ -33,13 +33,13 @@ def alone(tmp_path_factory):
         yield
 
 
-def _deploy(name: str, tmp_path: Path) -> tuple[nbformat.NotebookNode, dict]:
+def _deploy(name: str, tmp_path: Path, *more: str) -> tuple[nbformat.NotebookNode, dict]:
     """A notebook with action deploy on hw cpu: executed, and its evidence of the deployment."""
     out, run = tmp_path / "out.ipynb", tmp_path / "run"
     done = subprocess.run(
         [sys.executable, "-m", "papermill", "--no-progress-bar", f"notebooks/{name}.ipynb",
          str(out), "-p", "hw", "cpu", "-p", "action", "deploy", "-p", "confirm", "local",
-         "-p", "run_dir", str(run)], cwd=ROOT, capture_output=True, text=True, check=False)
+         "-p", "run_dir", str(run), *more], cwd=ROOT, capture_output=True, text=True, check=False)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
     finally:  # also when papermill was killed half-way
@@ -67,6 +67,21 @@ def test_single(tmp_path):
     assert made["memory_mb"] > 1000
     log = next(tmp_path.glob("run/*/deployments/001/logs/local-0/engines.log")).read_text()
     assert "KimiK25ForConditionalGeneration" in log
+    _nothing_runs()
+
+
+def test_verification(tmp_path):
+    """What needs a model's sense does not apply; what parsers and grammars do is judged."""
+    _deploy("06_verification", tmp_path, "-p", "layout", "single")
+    found = {line["name"]: line for line in evidence.read(
+        next((tmp_path / "run").glob("*/verify.jsonl")).parent, "verify.jsonl")}
+    assert not [line for line in found.values() if line["status"] == "fail"]
+    assert not any(line["mark"] for line in found.values()), "it is no rehearsal"
+    for name in ("engines/completion", "api/usage-exact", "reasoning/apart", "reasoning/off",
+                 "streaming/equal", "errors/too-long", "load/concurrent"):
+        assert found[name]["status"] == "pass", found[name]
+    for name in ("canary/words", "tool-calls/auto", "content/image"):
+        assert found[name]["status"] == "not applicable", found[name]
     _nothing_runs()
 
 

@@ -15,7 +15,7 @@ import time
 import pytest
 from testbed.odd_server import OddServer
 
-from kimi_nb import build, cli, evidence, params, service
+from kimi_nb import build, cli, evidence, params, service, start
 from kimi_nb.errors import ParameterError
 from kimi_nb.readiness import Watch
 from kimi_nb.rehearsal import rehearse
@@ -531,3 +531,28 @@ def test_a_file_that_has_no_requests(text, wanted, tmp_path):
 def test_schemas(schema, value, wanted):
     found = schemas.fault(value, schema)
     assert wanted in found and bool(wanted) == bool(found)
+
+
+# As notebooks call it -------------------------------------------------------------------
+
+
+def test_with_action_plan_nothing_is_asked(tmp_path):
+    run = start(hw="a3", model="k2.5", action="plan", run_dir=str(tmp_path))
+    service_ = run.serve(run.plan(run.largest()))
+    found = run.verify(service_)
+    assert not found.ok and found.counts == {"pass": 0, "fail": 0,
+                                             "not applicable": len(registry.all_checks())}
+    assert "action plan" in found.results[0].got and run.curl(service_).status == contract.SKIP
+
+
+def test_a_service_that_was_there_already(pair, tmp_path, capsys):
+    run = start(hw="a3", model="k2.6", action="plan", run_dir=str(tmp_path))
+    plan = run.plan("pd", scenario="throughput", features="reasoning-parser,tool-parser")
+    service_ = run.serve(plan, url=pair.url)
+    found = run.verify(service_, only="api,tool-calls/auto")
+    assert found.ok and found.counts[contract.PASS] == 6, found
+    assert "6 of 6  tool-calls/auto: pass" in capsys.readouterr().out
+    assert run.curl(service_).ok
+    line = next(one for one in evidence.read(tmp_path) if one["stage"] == "verify")
+    assert line["ok"] and line["pass"] == 6 and line["mark"] == MARK
+    assert len(evidence.read(tmp_path / plan.name, runner.FILE)) == 6

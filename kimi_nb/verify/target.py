@@ -84,17 +84,17 @@ def of(service: Service, *, random_weights: bool = False) -> Target:
     sense = not random_weights and all(
         "load-format" not in table or table["load-format"].value != "dummy" for table in flags)
     blind = any("language-model-only" in table for table in flags)
-    mark = service.mark
+    mark = MARK if service.mark == MARK else ""
     return Target(
         service.url, service.model, service.key, service.endpoints,
         # What a stand-in says follows from the prompt, whatever the weights are.
-        sense=mark == MARK or sense,
+        sense=bool(mark) or sense,
         always_thinks=_always_thinks(plan.request.model.name),
         vision="vision_parameters" in plan.request.model.architecture and not blind,
         reasoning=all("reasoning-parser" in table for table in flags),
         tools=all("tool-call-parser" in table for table in flags),
         disaggregated="prefill" in plan.flags, mark=mark,
-        seconds=REHEARSED if mark == MARK else SECONDS,
+        seconds=REHEARSED if mark else SECONDS,
         identity=hashlib.sha256(plan.as_json().encode()).hexdigest()[:16])
 
 
