@@ -18,15 +18,16 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def record(folder: Path, stage: str, **facts: Any) -> dict[str, Any]:
-    """Append one line to the folder's evidence and force it to the disk.
+def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[str, Any]:
+    """Append one line to the folder's evidence (or another ``file`` of lines in it) and force it
+    to the disk.
 
     One write of a whole line in append mode: several notebooks may share a file. Raises
     WriteError where the folder cannot be written.
     """
     entry = {"time": now(), "stage": stage, **facts}
     line = json.dumps(entry, ensure_ascii=False, default=str) + "\n"
-    path = folder / FILE
+    path = folder / file
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -41,11 +42,11 @@ def record(folder: Path, stage: str, **facts: Any) -> dict[str, Any]:
     return entry
 
 
-def read(folder: Path) -> list[dict[str, Any]]:
+def read(folder: Path, file: str = FILE) -> list[dict[str, Any]]:
     """All entries of a folder, oldest first; a line cut off by a crash is left out."""
     entries = []
     try:
-        text = (folder / FILE).read_text(encoding="utf-8", errors="replace")
+        text = (folder / file).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
     for line in text.splitlines():

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from kimi_nb.bench.load import Loads
     from kimi_nb.bench.results import BenchResult
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
+    from kimi_nb.verify import Contract
+    from kimi_nb.verify.curl import Curl
 
 # What each may touch.
 ACTIONS = {"plan": "files are written to the run's folder, nothing else is touched",
@@ -380,6 +382,33 @@ class Run:
         self.record("rehearse", **{key: facts[key] for key in (
             "mark", "plan", "ok", "engines", "ready", "ready_s", "first_answer_s",
             "peak_memory_mb", "fault", "diagnosis")}, logs=result.folder)
+
+    def curl(self, service: Service) -> Curl:
+        """The documents' request, sent by bash and curl to the service."""
+        from kimi_nb.verify import curl
+
+        found = curl.run(service.plan, service.url if service.up else "", service.key)
+        self.record("curl", plan=service.plan.name, status=found.status, got=found.got)
+        return found
+
+    def verify(self, service: Service, *, resume: bool = False, only: Iterable[str] = (),
+               max_context: int | None = None, random_weights: bool = False) -> Contract:
+        """Check whether a service keeps its contract: see `kimi_nb.verify`. Results are kept as
+        they come in verify.jsonl of the plan's folder; ``resume`` asks again only what is not
+        there, or failed. Never raises for what the service does."""
+        from kimi_nb import verify
+        from kimi_nb.verify import runner, target
+
+        found = verify.verify(
+            target.of(service, random_weights=random_weights), resume=resume, only=_words(only),
+            folder=self.folder / service.plan.name, say=print,
+            max_context=runner.MAX_CONTEXT if max_context is None else max_context)
+        # Here a contract that is broken is known: who explains failures is asked from this place.
+        self.record("verify", plan=service.plan.name, mark=found.mark, url=found.url,
+                    model=found.model, ok=found.ok, **{
+                        name.replace(" ", "_"): count for name, count in found.counts.items()},
+                    failed=[one.name for one in found.failed])
+        return found
 
     def close(self) -> show.Table:
         """The end: whatever still runs is stopped, and what was recorded."""

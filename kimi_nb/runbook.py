@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import importlib
 import logging
 import os
 import re
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import errors, evidence, params, recipes, show
+from kimi_nb import errors, evidence, imports, params, recipes, show
 from kimi_nb.errors import NoRecipeError, ParameterError, WriteError, choice
 from kimi_nb.session import runs_folder
 
@@ -87,7 +86,7 @@ def which(model: str, hardware: str, only: Iterable[str] | str | None = None) ->
             raise ParameterError(choice("notebook", word, manifest))
         if named[0] not in apply:
             raise NoRecipeError(
-                f"Notebook {named[0]} is for layout {manifest[named[0]]['layout']}; "
+                f"Notebook {named[0]} is for layout {manifest[named[0]]['layout'] or 'any'}; "
                 f"{served.title} on {chip.name} has: {', '.join(sorted(layouts)) or 'none'}.")
         chosen += named
     return [name for name in apply if name in chosen]
@@ -121,7 +120,7 @@ def _run(names: Sequence[str], folder: Path, model: str, hardware: str, site: st
     given = {"hw": _absolute(hardware), "model": _absolute(model), "run_dir": str(folder)}
     if site:
         given["site"] = _absolute(site)
-    _import_quickly()
+    imports.quickly("papermill", "nbconvert")
     _quiet()
     try:
         results = _execute_all(names, folder, given, jobs)
@@ -143,24 +142,6 @@ def _version() -> str:
     from kimi_nb import __version__
 
     return __version__
-
-
-def _import_quickly() -> None:
-    """Import papermill and nbconvert without a grammar that nobody needs here.
-
-    Where JupyterLab is installed, jsonschema also imports rfc3987_syntax, which takes a second
-    to build a grammar for the format "iri"; no notebook schema has that format. jsonschema takes
-    its absence as a matter of course.
-    """
-    name = "rfc3987_syntax"
-    if name in sys.modules:
-        return
-    sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        importlib.import_module("papermill")
-        importlib.import_module("nbconvert")
-    finally:
-        del sys.modules[name]
 
 
 def _quiet() -> None:

@@ -131,12 +131,12 @@ def endpoints(plan: Plan) -> tuple[Endpoint, ...]:
 
 def healthy(url: str, seconds: float) -> bool:
     """Whether GET /health is 200."""
-    return _send("GET", f"{url}/health", seconds).status == 200
+    return send("GET", f"{url}/health", seconds).status == 200
 
 
 def mark(url: str, seconds: float) -> str:
     """What a service says of itself in every answer: a rehearsal's engines say REHEARSAL."""
-    return _send("GET", f"{url}/v1/models", seconds).mark
+    return send("GET", f"{url}/v1/models", seconds).mark
 
 
 def metrics(url: str, seconds: float) -> tuple[int, str]:
@@ -175,7 +175,7 @@ def chat(where: Endpoint | str, model: str, seconds: float, question: str = QUES
         headers["X-data-parallel-rank"] = str(where.index)
     body = {"model": model, "messages": [{"role": "user", "content": question}],
             "max_tokens": 64, "temperature": 0, **more}
-    return _send("POST", f"{url}/v1/chat/completions", seconds, json=body, headers=headers)
+    return send("POST", f"{url}/v1/chat/completions", seconds, json=body, headers=headers)
 
 
 def moved(urls: Iterable[str], seconds: float) -> tuple[int, int | None]:
@@ -183,7 +183,7 @@ def moved(urls: Iterable[str], seconds: float) -> tuple[int, int | None]:
     where the connector does not count them), summed over engines' /metrics."""
     tokens, counts = 0.0, []
     for url in dict.fromkeys(urls):
-        text = _send("GET", f"{url}/metrics", seconds).text
+        text = send("GET", f"{url}/metrics", seconds).text
         tokens += sum(map(float, re.findall(
             r'^vllm:prompt_tokens_by_source_total\{[^}]*source="external_kv_transfer"[^}]*\} '
             r"(\S+)$", text, re.MULTILINE)))
@@ -213,7 +213,8 @@ def garbled(text: str) -> bool:
         return False
     if plain.count("\N{REPLACEMENT CHARACTER}") * 10 > len(plain):
         return True
-    return len(plain) >= 8 and len(set(plain)) <= max(2, len(plain) // 40)
+    # However long a text is, words have more than a handful of letters.
+    return len(plain) >= 8 and len(set(plain)) <= max(2, min(6, len(plain) // 40))
 
 
 def _around(pattern: re.Pattern[str], text: str) -> str:
@@ -222,21 +223,50 @@ def _around(pattern: re.Pattern[str], text: str) -> str:
     return text[max(0, at - 20):at + 40]
 
 
-def _send(method: str, url: str, seconds: float, **more: Any) -> Reply:
-    session = getattr(_local, "session", None)
-    if session is None:
-        session = _local.session = requests.Session()
-        session.trust_env = False  # a proxy of the environment is not on the way to a node
-    session.proxies = {} if _way is None else {"http": f"socks5h://127.0.0.1:{_way}"}
+def send(method: str, url: str, seconds: float, **more: Any) -> Reply:
+    """One request, as requests takes it, and its whole answer; never raises for what the other
+    side does."""
     begun = time.monotonic()
     try:
-        answer = session.request(method, url, timeout=(seconds, seconds), **more)
+        answer = _session().request(method, url, timeout=(seconds, seconds), **more)
         return Reply(answer.status_code, answer.text, time.monotonic() - begun,
                      mark=answer.headers.get("x-rehearsal", ""))
     except requests.Timeout:
         return Reply(0, "", time.monotonic() - begun, f"no answer in {seconds:g} s")
     except requests.RequestException as error:
         return Reply(0, "", time.monotonic() - begun, _reason(error))
+
+
+def stream(url: str, seconds: float, **more: Any) -> Reply:
+    """A POST whose answer comes in pieces: ``text`` is all that came, and ``error`` why that is
+    not all of it, also where it does not end within the seconds."""
+    begun, status, pieces, mark_ = time.monotonic(), 0, [], ""
+    error = ""
+    try:
+        with _session().post(url, timeout=(seconds, seconds), stream=True, **more) as answer:
+            status, mark_ = answer.status_code, answer.headers.get("x-rehearsal", "")
+            for piece in answer.iter_content(None):
+                pieces.append(piece)
+                if time.monotonic() - begun > seconds:
+                    error = f"no end in {seconds:g} s"
+                    break
+    except requests.Timeout:
+        error = f"no answer in {seconds:g} s"
+    except requests.RequestException as wrong:
+        # A read that waits too long in the middle comes as a broken connection.
+        late = "timed out" in str(wrong)
+        error = f"no answer in {seconds:g} s" if late else _reason(wrong)
+    return Reply(status, b"".join(pieces).decode("utf-8", "replace"), time.monotonic() - begun,
+                 error, mark_)
+
+
+def _session() -> requests.Session:
+    session = getattr(_local, "session", None)
+    if session is None:
+        session = _local.session = requests.Session()
+        session.trust_env = False  # a proxy of the environment is not on the way to a node
+    session.proxies = {} if _way is None else {"http": f"socks5h://127.0.0.1:{_way}"}
+    return session
 
 
 def _reason(error: requests.RequestException) -> str:

@@ -72,6 +72,21 @@ def test_single(tmp_path):
     _nothing_runs()
 
 
+def test_verification(tmp_path):
+    """What needs a model's sense does not apply; what parsers and grammars do is judged."""
+    _deploy("06_verification", tmp_path, layout="single")
+    found = {line["name"]: line for line in evidence.read(
+        next((tmp_path / "run").glob("*/verify.jsonl")).parent, "verify.jsonl")}
+    assert not [line for line in found.values() if line["status"] == "fail"]
+    assert not any(line["mark"] for line in found.values()), "it is no rehearsal"
+    for name in ("engines/completion", "api/usage-exact", "reasoning/apart", "reasoning/off",
+                 "streaming/equal", "errors/too-long", "load/concurrent"):
+        assert found[name]["status"] == "pass", found[name]
+    for name in ("canary/words", "tool-calls/auto", "content/image"):
+        assert found[name]["status"] == "not applicable", found[name]
+    _nothing_runs()
+
+
 def test_head_and_headless_follower(tmp_path):
     _, made = _deploy("04_multi_node_dp", tmp_path)
     assert made["ok"] and made["ready"] == made["engines"] == 2

@@ -1,0 +1,118 @@
+"""Whom verification asks, and what is known of it.
+
+    target.of(service)                                     # a service that a notebook has
+    target.at("http://192.0.2.11:8000", "kimi_k25", key)   # any OpenAI-compatible endpoint
+
+None is "not known": it is found out by asking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from kimi_nb.errors import ParameterError
+from kimi_nb.rehearsal.world import MARK
+from kimi_nb.served import Service
+from kimi_nb.service import Endpoint
+
+# Seconds for one answer. Stand-ins take milliseconds, but share the machine with others.
+SECONDS, REHEARSED = 120.0, 12.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a request goes: the front door, or one engine. ``rank`` is what X-data-parallel-rank
+    says there; ``reasoning`` and ``tools`` whether the engine has these parsers."""
+
+    name: str
+    url: str
+    rank: int | None = None
+    role: str = ""
+    reasoning: bool | None = None
+    tools: bool | None = None
+
+    @property
+    def is_door(self) -> bool:
+        """Whether it is the front door."""
+        return self.name == DOOR
+
+
+DOOR = "front door"
+
+
+@dataclass(frozen=True)
+class Target:
+    """See the module. ``sense`` is whether answers mean something (random weights give none);
+    ``always_thinks`` whether thinking cannot be turned off; ``pauses`` seconds between the tries
+    of a request that is answered 429; ``identity`` tells one service from another at its URL."""
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+    endpoints: tuple[Endpoint, ...] = ()
+    sense: bool = True
+    always_thinks: bool = False
+    vision: bool | None = None
+    reasoning: bool | None = None
+    tools: bool | None = None
+    disaggregated: bool | None = None
+    max_model_len: int | None = None
+    mark: str = ""
+    seconds: float = SECONDS
+    pauses: tuple[float, ...] = (1.0, 2.0, 4.0)
+    identity: str = ""
+
+    @property
+    def door(self) -> Place:
+        """The front door."""
+        return Place(DOOR, self.url, None, "", self.reasoning, self.tools)
+
+    @property
+    def engines(self) -> tuple[Place, ...]:
+        """Every rank whose own address is known."""
+        return tuple(Place(one.name, one.url, one.index, one.role, one.reasoning, one.tools)
+                     for one in self.endpoints)
+
+
+def of(service: Service, *, random_weights: bool = False) -> Target:
+    """A service that was started, or was there already and is as its plan describes it."""
+    plan = service.plan
+    flags = [table for role, table in plan.flags.items() if role != "prefill"]
+    sense = not random_weights and all(
+        "load-format" not in table or table["load-format"].value != "dummy" for table in flags)
+    blind = any("language-model-only" in table for table in flags)
+    mark = MARK if service.mark == MARK else ""
+    return Target(
+        service.url, service.model, service.key, service.endpoints,
+        # What a stand-in says follows from the prompt, whatever the weights are.
+        sense=bool(mark) or sense,
+        always_thinks=_always_thinks(plan.request.model.name),
+        vision="vision_parameters" in plan.request.model.architecture and not blind,
+        reasoning=all("reasoning-parser" in table for table in flags),
+        tools=all("tool-call-parser" in table for table in flags),
+        disaggregated="prefill" in plan.flags, mark=mark,
+        seconds=REHEARSED if mark else SECONDS,
+        identity=hashlib.sha256(plan.as_json().encode()).hexdigest()[:16])
+
+
+def at(url: str, model: str, key: str = "", **more: Any) -> Target:
+    """Any endpoint. Raises ParameterError for what is no URL, or holds a secret."""
+    parts = urlsplit(url)
+    try:
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        good = False
+    if not good or parts.query or parts.fragment:
+        raise ParameterError(f"URL {url!r}: an address such as http://192.0.2.11:8000 is wanted.")
+    if "@" in parts.netloc:
+        raise ParameterError("URL: it holds a user or a password, which evidence would show; put "
+                             "the key into a variable and name that with --api-key-env.")
+    plain = url.rstrip("/").removesuffix("/v1").rstrip("/")
+    return Target(plain, model, key, always_thinks=_always_thinks(model), **more)
+
+
+def _always_thinks(name: str) -> bool:
+    return "thinking" in name.lower()
