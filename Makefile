@@ -60,4 +60,4 @@ bench: venv
 	$(BIN)/python benchmarks/ssh.py
 
 clean:
-	rm -rf .venv .engine runs
+	rm -rf .venv .engine runs .mypy_cache .ruff_cache .pytest_cache

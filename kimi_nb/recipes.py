@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kimi_nb import fields, params, schema
@@ -34,7 +34,8 @@ def served(model: schema.Model, hardware: schema.Hardware, layout: str = "") -> 
     (without one: in the first) on a hardware that has no room for it."""
     if not hardware.models or _own(model, hardware):
         return model
-    return params.model(hardware.models.get(layout) or next(iter(hardware.models.values())))
+    standing: Mapping[Any, str] = hardware.models
+    return params.model(standing.get(layout) or next(iter(standing.values())))
 
 
 def find(model: schema.Model, hardware: schema.Hardware, layout: str | None, variant: str = "",
