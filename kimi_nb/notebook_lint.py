@@ -52,7 +52,8 @@ def flaws(path: Path) -> list[Flaw]:
     try:
         notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)
-    except (OSError, ValueError, nbformat.ValidationError) as error:
+    except (OSError, ValueError, nbformat.ValidationError, AttributeError, KeyError,
+            TypeError) as error:  # the last three: JSON that nbformat's own code stumbles over
         reason = str(error).splitlines()[0][:160]
         return [Flaw(path, None, f"cannot be read as a notebook: {reason}",
                      "Write it with JupyterLab, in nbformat 4")]
