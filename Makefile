@@ -1,11 +1,20 @@
 # make run     the runbook headless for MODEL on HW (k2.5 on a3)
 # make test    all tests but those of the real engine
 # make test-engine  the real vLLM on this CPU, deployed in all layouts (6 minutes)
+# make lint    what a commit must pass; all four of lint-*
+# make lint-code  ruff on code and notebooks
+# make lint-notebooks  no outputs, and the form that all notebooks have
+# make lint-docs  links lead somewhere, generated parts are current
+# make lint-types  the types, by mypy
+# make strip   take the outputs out of the notebooks
+# make readme  write the generated parts of README.md and CONTRIBUTING.md
+# make hooks   run the lint before each commit (pre-commit)
 # make lab     JupyterLab on the notebooks
 # make venv    .venv with everything that run and test need
 # make engine  .engine with the real vLLM for this machine's CPU (2.5 GB; hardware cpu)
 # make bench   the benchmarks
-# make clean   remove .venv, .engine and runs/
+# make clean   remove .venv, .engine, runs/ and caches
+# make help    these lines
 PYTHON ?= python3
 MODEL ?= k2.5
 HW ?= a3
@@ -13,9 +22,10 @@ JOBS ?= 1
 ENGINE ?= .engine
 BIN := .venv/bin
 
-.PHONY: help run test test-engine lint lab venv engine bench clean
+.PHONY: help run test test-engine lint lint-code lint-notebooks lint-docs lint-types strip readme \
+	hooks lab venv engine bench clean
 help:
-	@sed -n 's/^# make /make /p' Makefile
+	@sed -n 's/^# make //p' Makefile | awk '{ name = $$1; $$1 = ""; printf "make %-15s%s\n", name, $$0 }'
 
 # The stamp is newer than what it was made from, or it is made again.
 .venv/.stamp: pyproject.toml constraints.txt
@@ -38,8 +48,30 @@ test: venv lint
 test-engine: venv engine
 	$(BIN)/python -m pytest tests/test_real_engine.py
 
-lint: venv
+lint: lint-code lint-notebooks lint-docs lint-types
+
+lint-code: venv
 	$(BIN)/ruff check kimi_nb tests benchmarks notebooks
+
+lint-notebooks: venv
+	$(BIN)/nbstripout --keep-id --verify notebooks/*.ipynb
+	$(BIN)/python -m kimi_nb.notebook_lint notebooks/*.ipynb
+
+lint-docs: venv
+	$(BIN)/python tests/habits/links.py *.md notebooks/*.ipynb
+	$(BIN)/python tests/habits/readme.py --check
+
+lint-types: venv
+	$(BIN)/mypy
+
+strip: venv
+	$(BIN)/nbstripout --keep-id notebooks/*.ipynb
+
+readme: venv
+	$(BIN)/python tests/habits/readme.py
+
+hooks: venv
+	$(BIN)/pre-commit install
 
 # On accelerator nodes people often are root, which Jupyter takes only when told so.
 lab: venv
@@ -61,4 +93,4 @@ bench: venv
 	test ! -x .engine/bin/vllm || $(BIN)/python benchmarks/bench_client.py
 
 clean:
-	rm -rf .venv .engine runs
+	rm -rf .venv .engine runs .mypy_cache .ruff_cache .pytest_cache

@@ -95,7 +95,8 @@ def _check_site(site: schema.Site, hardware: schema.Hardware, recipe: schema.Rec
 def from_request(asked: Request) -> Plan:
     """The plan of a request. Pure: no clock, no network, no file written."""
     recipe, site = asked.recipe, asked.site
-    roles = {role: resolve(asked, role) for role in fields.ROLES if role in recipe.roles}
+    roles: dict[str, RolePlan] = {role: resolve(asked, role) for role in fields.ROLES
+                                  if role in recipe.roles}
     placed, flags, env = _engines(asked, roles)
     fronted = None
     if recipe.router is not None:

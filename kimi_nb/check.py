@@ -42,7 +42,7 @@ def passed(found: Findings) -> Findings:
 
 def memory_of(deployment: Deployment) -> tuple[Bar, ...]:
     """What each kind of engine needs of a device; nothing where facts are missing."""
-    out = []
+    out: list[Bar] = []
     for one, _ in deployment.profiles():
         fit = capacity.fit_of(deployment, one)
         if fit is not None and not any(bar.fit.parts == fit.parts and bar.role == one.role
@@ -118,7 +118,7 @@ def documents(model: str = "", hardware: str = "", layout: str = "", variant: st
     """
     from kimi_nb import documents as source
 
-    every = []
+    every: list[Findings] = []
     for deployment, first in source.deployments(model, hardware, layout, variant, version):
         found = _checked(deployment)
         if not first:

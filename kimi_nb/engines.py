@@ -71,7 +71,8 @@ def role_values(request: Request, role: RolePlan, roles: Mapping[str, RolePlan],
 
 def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any]:
     """The flags in which one engine differs from the others of its role."""
-    group, out = place.group, {}
+    group = place.group
+    out: dict[str, Any] = {}
     if request.recipe.bind == "address":
         out["host"] = place.node.address
     if role.ports["http"] is not None:

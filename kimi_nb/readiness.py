@@ -31,7 +31,9 @@ ROUTER = "router"  # the program of the front door, among those that `ended` tel
 class Logs(Protocol):
     """What is read of a deployment's logs."""
 
-    progress: int
+    @property
+    def progress(self) -> int:
+        """Grows with what is read."""
 
     def read(self) -> None:
         """Take in what is new."""

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kimi_nb import fields, params, schema
@@ -34,7 +34,8 @@ def served(model: schema.Model, hardware: schema.Hardware, layout: str = "") -> 
     (without one: in the first) on a hardware that has no room for it."""
     if not hardware.models or _own(model, hardware):
         return model
-    return params.model(hardware.models.get(layout) or next(iter(hardware.models.values())))
+    standing: Mapping[Any, str] = hardware.models
+    return params.model(standing.get(layout) or next(iter(standing.values())))
 
 
 def find(model: schema.Model, hardware: schema.Hardware, layout: str | None, variant: str = "",
@@ -101,7 +102,7 @@ def _all_models(first: schema.Model) -> Iterable[schema.Model]:
 def listing() -> list[dict[str, Any]]:
     """One row for each model, hardware, layout, variant and scenario that can be planned."""
     rows = []
-    for name in _models():
+    for name in models():
         model = params.model(name)
         for recipe in model.recipes:
             named = [(DEFAULT, recipe.title, recipe.source, recipe.documented)]
@@ -115,7 +116,7 @@ def listing() -> list[dict[str, Any]]:
     return rows
 
 
-def _models() -> list[str]:
+def models() -> list[str]:
     """The models with the plain numbers first: k2.5, k2.6, k2-thinking."""
     return sorted(params.names("models"), key=lambda name: name.replace("-", "~"))
 
@@ -127,7 +128,7 @@ def missing() -> list[dict[str, str]]:
     own = {name: set(params.hardware(name).models.values()) for name in params.names("hardware")}
     standing = set().union(*own.values())
     return [{"model": model, "hardware": hardware, "layout": layout}
-            for model in _models() for hardware, mine in own.items()
+            for model in models() for hardware, mine in own.items()
             if (model in mine if mine else model not in standing)
             for layout in fields.LAYOUTS if (model, hardware, layout) not in there]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from kimi_nb import catalog, language, params, schema
 from kimi_nb.errors import ParameterError, PlanError, choice
+from kimi_nb.fields import Role
 from kimi_nb.overrides import Overrides, refuse_derived
 from kimi_nb.settings import EMPTY, Layered, Value, lay
 
@@ -78,7 +79,7 @@ def fill(text: Any, words: Mapping[str, str]) -> Any:
     return text
 
 
-def resolve(request: Request, role: str) -> RolePlan:
+def resolve(request: Request, role: Role) -> RolePlan:
     """The role's settings, shape and features. Raises PlanError or ParameterError."""
     recipe, scenario, site = request.recipe, request.scenario, request.site
     spec = recipe.roles[role]
@@ -157,7 +158,7 @@ def _switch(settings: Layered, request: Request, name: str, layer: str) -> Layer
     return lay(settings, given, layer, source)
 
 
-def _active(request: Request, role: str) -> tuple[str, ...]:
+def _active(request: Request, role: Role) -> tuple[str, ...]:
     """The features that are on for a role, each checked against the others and the plan."""
     recipe, scenario = request.recipe, request.scenario
     names = [*recipe.features, *recipe.roles[role].features,

@@ -236,7 +236,8 @@ def _transport(sockets: str, log: Path) -> dict[str, Any]:
             ipc = {"transport": "ipc", "ip": f"{sockets}/k"} if sys.platform == "linux" else {}
             super().__init__(**ipc, **options)
 
-        async def start_kernel(self, **options: Any) -> None:
+        # jupyter_client's own is declared as what awaits it, and is awaited all the same.
+        async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
             with log.open("ab") as file:
                 await super().start_kernel(stderr=file, **options)
 

@@ -139,7 +139,7 @@ def _template(plan: Plan, engine: Engine) -> str:
 
 
 def _visible(engine: Engine) -> str:
-    return next(name for name in reversed(engine.env) if name.endswith("VISIBLE_DEVICES"))
+    return next(name for name in reversed(list(engine.env)) if name.endswith("VISIBLE_DEVICES"))
 
 
 def _launch(plan: Plan, engines: list[Engine], launch: Launch) -> str:

@@ -160,7 +160,8 @@ def server(engine: catalog.Engine, argv: Sequence[str], env: Mapping[str, str], 
            env_lines: Mapping[str, int] | None = None, like: Server | None = None) -> Server:
     """The engine that ``argv`` starts; its own words begin at ``start``. ``like`` is one that is
     likely to differ in a few values only: ranks of a group are read thousands of times."""
-    parsed = arguments.parse(engine, argv[start:] if start else argv, like=like and like.parsed)
+    parsed = arguments.parse(engine, argv[start:] if start else argv,
+                             like=like.parsed if like else None)
     flags = parsed.flags
     kv = flags.get("kv-transfer-config")
     kv = kv if isinstance(kv, dict) else {}

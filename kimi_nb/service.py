@@ -153,12 +153,12 @@ def version(url: str, seconds: float) -> str:
 def listens(url: str, seconds: float) -> bool:
     """Whether anybody takes connections there; much cheaper to ask than GET /health."""
     parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:
         if _way is None:
-            socket.create_connection((parts.hostname, port), seconds).close()
+            socket.create_connection((host, port), seconds).close()
         else:
-            socks.create_connection((parts.hostname, port), seconds,
+            socks.create_connection((host, port), seconds,  # type: ignore[arg-type] # or whole ones
                                     proxy_type=socks.SOCKS5, proxy_addr="127.0.0.1",
                                     proxy_port=_way).close()
     except OSError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import fcntl
 import json
 import os
@@ -14,69 +13,21 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from kimi_nb import evidence, params, recipes, runbook
+from kimi_nb import evidence, notebook_lint, params, recipes, runbook
 from kimi_nb.errors import KimiError, NoRecipeError, WriteError
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SIX = ["hw", "model", "site", "action", "confirm", "run_dir"]
-ENDS = ["Clean up", "Record"]
-STAGES = ["Start", "Preflight", "Plan", "Findings", "What would change",
-          "Write", "Gate", "Act", "Verify", *ENDS]
-
-
-@pytest.fixture(params=NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def notebook(request):
-    return nbformat.read(request.param, as_version=4)
 
 
 def test_the_manifest_lists_every_notebook():
     assert [path.stem for path in NOTEBOOKS] == list(params.data("notebooks"))
 
 
-def test_form(notebook):
-    nbformat.validate(notebook)
-    assert notebook.metadata.kernelspec.name == "python3"
-    assert 20 <= len(notebook.cells) <= 40
-    assert notebook.cells[0].cell_type == "markdown" and notebook.cells[0].source.startswith("# ")
-    for before, cell in zip(notebook.cells, notebook.cells[1:], strict=False):
-        if cell.cell_type != "code":
-            continue
-        assert before.cell_type == "markdown", f"no sentence above: {cell.source}"
-        assert not cell.outputs and cell.execution_count is None
-        if "parameters" not in cell.metadata.get("tags", []):
-            assert "OK" in before.source, f"does not say what OK is: {before.source}"
-            assert 1 <= len(cell.source.splitlines()) <= 5, cell.source
-        assert not any(line.lstrip().startswith(("!", "%")) for line in cell.source.splitlines())
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-        assert not any(isinstance(node, kinds) for node in ast.walk(ast.parse(cell.source)))
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_parameters(path):
-    """One tagged cell of literals, that papermill's inspector understands whole."""
-    import papermill as pm
-
-    cells = nbformat.read(path, as_version=4).cells
-    tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
-    assert len(tagged) == 1
-    lines = tagged[0].source.splitlines()
-    names = [statement.target.id for statement in ast.parse(tagged[0].source).body
-             if isinstance(statement, ast.AnnAssign)
-             and ast.literal_eval(statement.value) is not None]
-    assert len(names) == len(lines) and names[:6] == SIX
-    inferred = pm.inspect_notebook(str(path))
-    assert list(inferred) == names
-    assert all(len(parameter["help"]) > 10 for parameter in inferred.values())
-
-
-def test_skeleton(notebook):
-    headings = [line.removeprefix("## ") for cell in notebook.cells
-                if cell.cell_type == "markdown" for line in cell.source.splitlines()
-                if line.startswith("## ")]
-    assert headings[:2] == ["Parameters", "Start"] and headings[-2:] == ENDS
-    if "Preflight" in headings:
-        assert [name for name in headings if name in STAGES] == STAGES
+def test_form(path):
+    """What the form is, and how a fault in it is told: tests/test_habits.py."""
+    assert not [str(flaw) for flaw in notebook_lint.flaws(path)]
 
 
 def papermill(*args: str, cwd: Path) -> subprocess.CompletedProcess:

@@ -34,7 +34,9 @@ class _Errors(BaseStateCallback):
     def __init__(self) -> None:
         self.by_host: dict[str, str] = {}
 
-    def host_connect_error(self, state: State, host: Any, error: Any) -> None:
+    # pyinfra calls it on the handler, and declares it without one.
+    def host_connect_error(  # type: ignore[override]
+            self, state: State, host: Any, error: Any) -> None:
         self.by_host[host.name] = str(error)
 
 
@@ -94,7 +96,7 @@ class _Hosts:
         for host in state.inventory:
             state.ops[host], host.op_hash_order = {}, []
         state.current_stage = StateStage.Prepare
-        metas = {}
+        metas: dict[Any, Any] = {}
         for host in hosts:
             metas |= add_op(state, self.steps.step, verb, texts[host.name], host=host,
                             name=verb, _timeout=seconds)

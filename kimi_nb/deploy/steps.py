@@ -86,7 +86,10 @@ class Target(Protocol):
     """A site with a plan on it."""
 
     plan: Plan
-    logs: Logs
+
+    @property
+    def logs(self) -> Logs:
+        """What its engines have said so far."""
 
     @property
     def steps(self) -> Sequence[Step]:

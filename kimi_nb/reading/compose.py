@@ -262,14 +262,14 @@ class _Reader:
     def words(self, node: yaml.Node) -> list[tuple[str, int]]:
         """The words of a command with their lines."""
         if isinstance(node, yaml.SequenceNode):
-            return [(text, item.start_mark.line + 1 + (item.style in _BLOCK))
+            return [(text, item.start_mark.line + 1 + (_style(item) in _BLOCK))
                     for item in self.each(node) if (text := self.text(item)) is not None]
         text = self.text(node)
         if text is None:
             return []
         first = node.start_mark.line + 1
         found = _split(text)
-        if node.style == "|":
+        if _style(node) == "|":
             return [(word, first + 1 + breaks) for word, breaks in found]
         if node.end_mark.line > node.start_mark.line:
             # Its lines were joined: they are found in what was written, where that splits alike.
@@ -277,16 +277,16 @@ class _Reader:
             if len(written) == len(found):
                 return [(word, first + breaks)
                         for (word, _), (_, breaks) in zip(found, written, strict=True)]
-        return [(word, first + (node.style in _BLOCK)) for word, _ in found]
+        return [(word, first + (_style(node) in _BLOCK)) for word, _ in found]
 
     def written(self, node: yaml.Node) -> str:
         """A plain value of several lines as it stands in the text, without its quotes."""
         start, end = node.start_mark, node.end_mark
         lines = self.lines[start.line:end.line + 1]
         self.spend(len(lines))
-        quoted = node.style in ("'", '"')
+        quoted = _style(node) in ("'", '"')
         lines[-1] = lines[-1][:max(end.column - quoted, 0)]
-        lines[0] = "" if node.style in _BLOCK else lines[0][start.column + quoted:]
+        lines[0] = "" if _style(node) in _BLOCK else lines[0][start.column + quoted:]
         return "\n".join(lines)
 
     def variables(self, node: yaml.Node, out: Container) -> None:
@@ -300,8 +300,8 @@ class _Reader:
             for item in self.each(node):
                 told = self.table(item)
                 if (text := self.text(item)) is not None:
-                    name, equals, value = text.partition("=")
-                    given.append((name, value if equals else None, item))
+                    word, equals, rest = text.partition("=")
+                    given.append((word, rest if equals else None, item))
                 else:
                     given.append((told.get("name"), told.get("value"), item))
         for name, value, at in given:
@@ -364,3 +364,8 @@ def _filled(text: str) -> str:
         if text == before:
             break
     return text.replace("$$", "$")
+
+
+def _style(node: yaml.Node) -> str | None:
+    """How a scalar is written: | or > for a block, a quotation mark; None where it is plain."""
+    return node.style if isinstance(node, yaml.ScalarNode) else None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kimi_nb.deployment import Fault
-from kimi_nb.reading.bash import nodes
+from kimi_nb.reading.syntax import nodes
 from kimi_nb.servers import Spot
 
 _FLAG = re.compile(r"-{1,2}[A-Za-z][\w.-]*(=|\s|$)")

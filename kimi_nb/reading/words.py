@@ -153,9 +153,9 @@ class Words:
         raw = text_of(node)
         match = re.fullmatch(r"\$\{([A-Za-z_]\w*|[0-9]+)(?:(:?[-=?+])(.*))?\}", raw, re.DOTALL)
         if match is None:
-            name = re.match(r"\$\{[!#]?([A-Za-z_]\w*)", raw)
-            if name:
-                self.script.used.add(name[1])
+            first = re.match(r"\$\{[!#]?([A-Za-z_]\w*)", raw)
+            if first:
+                self.script.used.add(first[1])
             return raw if raw.startswith("${") else f"${{{raw}}}", False
         name, operator, _ = match.groups()
         before = len(self.missing)

@@ -13,7 +13,7 @@ from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
 FOLDER = "KIMI_NB_REHEARSAL"
 
 
-def main():
+def main() -> int:
     tool, words = os.path.basename(sys.argv[1]), sys.argv[2:]
     here, folder = os.getcwd(), os.environ.get(FOLDER, "")
     channel = socket(AF_UNIX, SOCK_STREAM)
@@ -34,7 +34,7 @@ def main():
         channel.sendall(text[sent:])
     pid = int.from_bytes(channel.recv(8), "big")
 
-    def pass_on(number, frame):
+    def pass_on(number: int, frame: object) -> None:
         try:  # contextlib would cost more than the rest of this program
             os.kill(pid, number)
         except ProcessLookupError:
@@ -47,9 +47,9 @@ def main():
         answer += got
         end = 13 + int.from_bytes(answer[5:13], "big")
         if answer[:5] == b"exec\0" and len(answer) >= max(13, end):
-            count, *parts = answer[13:end].split(b"\0")
-            words, pairs = parts[:int(count)], parts[int(count):]
-            os.execvpe(words[0], words, dict(pair.split(b"=", 1) for pair in pairs))
+            count, *given = answer[13:end].split(b"\0")
+            argv, pairs = given[:int(count)], (pair.partition(b"=") for pair in given[int(count):])
+            os.execvpe(argv[0], argv, {name: value for name, _, value in pairs})
     _, _, rest = answer.partition(b"\0")
     code = int(rest or b"1")
     if code < 0:

@@ -111,8 +111,7 @@ def _remove(one: Container, force: bool) -> str:
     if not force:
         return (f'cannot remove container "/{one.label}": container is running: stop the '
                 "container before removing or force remove")
-    _end(one, 0)
-    return ""
+    return _stopped(one, 0)
 
 
 def _stop(call: Call, words: Sequence[str]) -> int:
@@ -121,7 +120,12 @@ def _stop(call: Call, words: Sequence[str]) -> int:
         name, equals, text = rest.pop(0).partition("=")
         if name in ("-t", "--time", "--timeout"):
             seconds = float(text if equals else rest.pop(0))
-    return _each(call, "stop", rest, lambda one: _end(one, seconds) or "", False)
+    return _each(call, "stop", rest, lambda one: _stopped(one, seconds), False)
+
+
+def _stopped(one: Container, seconds: float) -> str:
+    _end(one, seconds)
+    return ""
 
 
 def _end(one: Container, seconds: float) -> None:

@@ -187,6 +187,10 @@ def _flag(files: Files, path: str, flag: str, change: Callable[[str], str]) -> F
     return {**files, path: found} if path in files else files
 
 
+def _always(wrong: str) -> Callable[[str], str]:
+    return lambda word: wrong
+
+
 def _for_rank(target: Target, wrong: str) -> Callable[[str], str]:
     """In a launcher's template: another word for one rank, the same for the others."""
     def change(word: str) -> str:
@@ -201,7 +205,7 @@ def _wrong_rank(plan: Plan, files: Files, target: Target) -> Files:
     if path.endswith("run_dp_template.sh"):
         return _flag(files, path, "data-parallel-rank", _for_rank(target, str(engine.dp_size)))
     for flag, size in (("data-parallel-start-rank", engine.dp_size), ("node-rank", 99)):
-        changed = _flag(files, path, flag, lambda word, size=size: str(size))
+        changed = _flag(files, path, flag, _always(str(size)))
         if changed != files:
             return changed
     return files

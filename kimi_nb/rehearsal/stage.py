@@ -75,9 +75,9 @@ class Stage:
         self._on_every_node(watch, "reach", lambda node: ["ssh", self.world.nodes[node],
                                                           "hostname"])
         if self.plan.host_tuning:
-            self._on_every_node(watch, "host_tuning", lambda node: ["bash", "host_tuning.sh"])
+            self._on_every_node(watch, "host_tuning", _always("bash", "host_tuning.sh"))
         for file in self._jobs_before():
-            self._on_every_node(watch, file, lambda node, file=file: ["bash", f"../jobs/{file}"])
+            self._on_every_node(watch, file, _always("bash", f"../jobs/{file}"))
 
     def _on_every_node(self, watch: Watch, step: str, argv: Callable[[str], list[str]]) -> None:
         """Run a script on every node; what failed is told when all have reported."""
@@ -151,3 +151,8 @@ class Stage:
                 "PATH": f"{self.root / 'bin'}:{_PATH}", "HOME": str(home), "TMPDIR": str(home),
                 "USER": "root", "LANG": "C.UTF-8", "HOSTNAME": node, NODE: node,
                 FOLDER: str(self.root)}
+
+
+def _always(*words: str) -> Callable[[str], list[str]]:
+    """The same words on every node."""
+    return lambda node: list(words)

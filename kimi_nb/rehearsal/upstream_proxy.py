@@ -10,7 +10,7 @@ import os
 import sys
 
 
-def translate(argv):
+def translate(argv: list[str]) -> list[str]:
     """The words of vllm-router for the upstream program's."""
     parser = argparse.ArgumentParser("load_balance_proxy_server_example.py", allow_abbrev=True)
     parser.add_argument("--port", type=int, default=8000)

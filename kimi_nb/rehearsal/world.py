@@ -82,8 +82,9 @@ class World:
         """The world that `write` wrote."""
         table = json.loads(path.read_text(encoding="utf-8"))
         table["faults"] = tuple(Fault(**item) for item in table["faults"])
-        return cls(**{key: tuple(value) if isinstance(value, list) else value
-                      for key, value in table.items()})
+        facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value
+                                 for key, value in table.items()}
+        return cls(**facts)
 
     def write(self, path: Path) -> None:
         """As JSON, whole or not at all: the stand-ins wait for it."""

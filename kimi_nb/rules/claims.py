@@ -82,8 +82,8 @@ def claimed_nodes(d: Deployment) -> Iterator[Problem]:
 def claimed_context(d: Deployment) -> Iterator[Problem]:
     """16K in a table, 32768 in a command and 35000 for accuracy are three jobs."""
     for claim, spot in _claims(d, "context"):
-        for length in sorted({server.number("max-model-len") for server in d.servers
-                              if server.number("max-model-len") is not None}):
+        for length in sorted({length for server in d.servers
+                              if (length := server.number("max-model-len")) is not None}):
             if length != claim["tokens"] and (not claim.get("least") or length < claim["tokens"]):
                 yield Problem(spot, f"{claim['says']} {claim['tokens']}, the command has "
                               f"--max-model-len {length}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from kimi_nb.arguments import Unread
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.rules import Problem, rule
-from kimi_nb.servers import LOOPBACK
+from kimi_nb.servers import LOOPBACK, Server, Spot
 
 _SECRET_NAME = re.compile(r"(^|_)(TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 # What tokens of well-known services look like; the value itself is never shown.
@@ -89,8 +89,10 @@ def floating_code(d: Deployment) -> Iterator[Problem]:
       "ps and docker inspect show arguments to every user")
 def secret(d: Deployment) -> Iterator[Problem]:
     """A key in a script is in the repository, in ps and in every log that echoes the command."""
-    texts = [(server.spot, server.argv, server.env, server) for server, _ in d.profiles()]
-    texts += [(one.spot, one.argv, one.env, None) for one in (*d.boxes, *d.programs)]
+    texts: list[tuple[Spot, Sequence[str], Mapping[str, str], Server | None]] = [
+        (server.spot, server.argv, server.env, server) for server, _ in d.profiles()]
+    texts += [(box.spot, box.argv, box.env, None) for box in d.boxes]
+    texts += [(program.spot, program.argv, program.env, None) for program in d.programs]
     texts += [(one.spot, one.argv, {}, None) for one in d.clients]
     for spot, argv, env, server in texts:
         for word in argv:

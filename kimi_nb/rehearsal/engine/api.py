@@ -12,12 +12,12 @@ from typing import Any
 
 from kimi_nb.rehearsal.engine import answers, metrics
 from kimi_nb.rehearsal.engine.engine import Engine
+from kimi_nb.rehearsal.engine.steps import Send
 from kimi_nb.rehearsal.world import MARK
 
 _JSON = (b"content-type", b"application/json")
 _MARK = (b"x-rehearsal", MARK.encode())
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 

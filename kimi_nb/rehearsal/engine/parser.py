@@ -125,7 +125,7 @@ def _nameless(words: Sequence[str]) -> bool:
 
 def _dashed(word: str) -> str:
     """An option with the dashes of its name; keys below it and its value stay."""
-    name, sign, rest = re.fullmatch(r"([^.=]*)([.=]?)(.*)", word, re.DOTALL).groups()
+    name, sign, rest = re.findall(r"([^.=]*)([.=]?)(.*)", word, re.DOTALL)[0]
     return f"{name.replace('_', '-') if name.startswith('--') else name}{sign}{rest}"
 
 

@@ -83,7 +83,8 @@ def of_chat(messages: list[Any], tools: Any, thinking: bool, blind: str) -> Prom
             tokens += ["<|media_pad|>"] * IMAGE_TOKENS if kind == "image" else text.split(part)
         tokens.append("<|im_end|>")
     tokens += ["<|im_assistant|>", "assi", "<|im_middle|>", "<think>" if thinking else "</think>"]
-    said = next((parts for role, parts in reversed(turns) if role == "user"), [])
+    said: list[tuple[str, str]] = next(
+        (parts for role, parts in reversed(turns) if role == "user"), [])
     return Prompt(tokens, _digest([turns, tools, thinking]),
                   " ".join(part for kind, part in said if kind == "text"),
                   asks=turns[-1][0] == "user",

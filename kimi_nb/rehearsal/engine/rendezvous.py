@@ -122,7 +122,7 @@ class Group:
     async def _all(self, event: asyncio.Event, say: Callable[[], None]) -> None:
         """Wait for an event, saying now and then what it waits for. Raises StartError where a
         process of the group is lost."""
-        waiting = asyncio.ensure_future(event.wait())
+        waiting: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
         while not waiting.done():
             await asyncio.wait({waiting, self.lost}, timeout=REPORT,
                                return_when=asyncio.FIRST_COMPLETED)

@@ -219,7 +219,8 @@ def _tools(body: dict[str, Any], fields: Mapping[str, Any]) -> tuple[tuple[Tool,
 def _literal(fields: Mapping[str, Any], body: dict[str, Any], route: Route,
              ) -> str | None:
     """The text that a response format or vLLM's own structured outputs ask for."""
-    form, wish = fields.get("response_format"), fields.get("structured_outputs", {})
+    form: Any = fields.get("response_format")
+    wish = fields.get("structured_outputs", {})
     kind = "text" if form is None else form.get("type")
     if kind not in ("text", "json_object", "json_schema"):
         raise invalid(route, fault("literal_error", ("body", "response_format", "type"), kind))

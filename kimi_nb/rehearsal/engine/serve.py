@@ -244,7 +244,7 @@ async def _follow(group: Group, log: Log, ended: asyncio.Event) -> int:
 
 
 async def _until(ended: asyncio.Event, group: Group, log: Log, die: Any) -> int:
-    stop = asyncio.ensure_future(ended.wait())
+    stop: asyncio.Future[Any] = asyncio.ensure_future(ended.wait())
     await asyncio.wait({stop, group.lost}, return_when=asyncio.FIRST_COMPLETED)
     if stop.done():
         log.info("launcher.py:110", "Shutting down")

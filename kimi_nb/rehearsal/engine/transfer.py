@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from kimi_nb.rehearsal.engine.log import Log, StartError
 from kimi_nb.rehearsal.engine.settings import Settings, Transfer
@@ -95,8 +95,8 @@ async def fetch(params: Mapping[str, Any], mine: Settings, node_address: str) ->
     Raises TransferError for a port that does not answer, and for an engine that is not the one,
     or has not the sizes, that was declared.
     """
-    host, port, wide = (params.get(name) for name in ("remote_host", "remote_port", "tp_size"))
-    wide = 1 if wide is None else wide
+    host, port, tp_size = (params.get(name) for name in ("remote_host", "remote_port", "tp_size"))
+    wide = 1 if tp_size is None else tp_size
     if not (isinstance(host, str) and _is_number(port, 65535) and _is_number(wide, 4096)):
         raise TransferError(f"kv_transfer_params name no engine: remote_host {host!r}, "
                             f"remote_port {port!r}, tp_size {wide!r}")
@@ -107,7 +107,7 @@ async def fetch(params: Mapping[str, Any], mine: Settings, node_address: str) ->
     return results[0][0], sum(size for _, size in results)
 
 
-def _is_number(value: Any, most: int) -> bool:
+def _is_number(value: Any, most: int) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 

@@ -1,0 +1,129 @@
+"""The parts of README.md and CONTRIBUTING.md that are made from the project itself.
+
+    python tests/habits/readme.py            # writes them (make readme)
+    python tests/habits/readme.py --check    # exit code 1 where one is out of date
+
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from kimi_nb import params, recipes
+
+ROOT = Path(__file__).resolve().parents[2]
+_PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def matrix() -> str:
+    """Which layouts there are for each model on each hardware."""
+    chips = {name: params.hardware(name) for name in params.names("hardware")}
+    standing = {name for chip in chips.values() for name in chip.models.values()}
+    container = set(recipes.container_only())
+
+    def cell(model: str, chip: str) -> str:
+        there = recipes.of(params.model(model), params.hardware(chip))
+        layouts = ", ".join(dict.fromkeys(recipe.layout for recipe in there))
+        if layouts and recipes.served(params.model(model), chips[chip]).name != model:
+            return f"{layouts} (tiny)"
+        return layouts or ("container only" if (model, chip) in container else "-")
+
+    models = [name for name in recipes.models() if name not in standing]
+    return _table(["model", *chips], [[f"`{model}`", *(cell(model, chip) for chip in chips)]
+                                      for model in models])
+
+
+def notebooks() -> str:
+    """The notebooks in their order. Raises ValueError for one that does not say what about."""
+    rows = []
+    for name, entry in params.data("notebooks").items():
+        if not entry.get("about"):
+            raise ValueError(f"kimi_nb/data/notebooks.yaml, {name}: about: is missing; some words "
+                             "for the README's index are wanted.")
+        layout = {"": "all", "any": "every layout"}.get(
+            entry["layout"], f"layout `{entry['layout']}`")
+        rows.append([f"[`{name}`](notebooks/{name}.ipynb)", entry["about"], layout])
+    return _table(["notebook", "about", "for"], rows)
+
+
+def package() -> str:
+    """Every module of the package with the first sentence of its docstring."""
+    folders = sorted({path.parent for path in (ROOT / "kimi_nb").rglob("*.py")})
+    return "\n\n".join(f"`{folder.relative_to(ROOT)}/`\n\n" + _modules(
+        path for path in sorted(folder.glob("*.py"))) for folder in folders)
+
+
+def tests() -> str:
+    """The same of the tests."""
+    return _modules(sorted((ROOT / "tests").glob("test_*.py")))
+
+
+def _modules(paths: Iterable[Path]) -> str:
+    return _table(["module", "what it is"], [[f"`{path.stem}`", _says(path)] for path in paths])
+
+
+def _says(path: Path) -> str:
+    """The first paragraph of a module's docstring. Raises ValueError where there is none."""
+    told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    if not told:
+        raise ValueError(f"{path.relative_to(ROOT)}: no docstring; one that begins with what the "
+                         "module is for is wanted.")
+    return " ".join(told.split("\n\n")[0].split()).replace("|", "\\|")
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    # Not padded: one longer word would change every line.
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "README.md": {"matrix": matrix, "notebooks": notebooks},
+    "CONTRIBUTING.md": {"package": package, "tests": tests}}
+
+
+def renewed(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
+    """A document with its generated parts made anew.
+
+    Raises ValueError where a part has no place, or a place no part.
+    """
+    places = [match[2] for match in _PART.finditer(text)]
+    if sorted(places) != sorted(parts):
+        raise ValueError(f"generated parts: found {', '.join(places) or 'none'}; wanted "
+                         f"{', '.join(parts)}, each once, as <!-- generated: NAME --> ... "
+                         "<!-- end -->.")
+    return _PART.sub(lambda match: f"{match[1]}\n{parts[match[2]]()}\n\n{match[3]}", text)
+
+
+def main(words: Sequence[str]) -> int:
+    """Write what is out of date, or with --check say so; 0 where all is current."""
+    if list(words) not in ([], ["--check"]):
+        print("readme.py takes --check, or nothing.", file=sys.stderr)
+        return 2
+    stale = False
+    for name, parts in PARTS.items():
+        path = ROOT / name
+        text = path.read_text(encoding="utf-8")
+        try:
+            new = renewed(text, parts)
+        except ValueError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 1
+        if new == text:
+            continue
+        if words:
+            stale = True
+            print(f"{name}: its generated parts are out of date. Run: make readme")
+        else:
+            path.write_text(new, encoding="utf-8")
+            print(f"{name}: written")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
