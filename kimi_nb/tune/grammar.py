@@ -63,11 +63,13 @@ def parse(text: str) -> Axes:
                              f"concurrency: [1, 4]'; found {text!r}.")
     serve: dict[str, tuple[str, ...]] = {}
     load: dict[str, tuple[int, ...]] = {}
+    seen: set[str] = set()
     for entry in _entries(text):
         key, values = _axis(entry)
-        if key in serve or LOADS.get(key) in load:
+        if key.replace("_", "-") in seen:
             raise ParameterError(f"sweep: the axis {key} is given twice; put its values into one "
                                  "list.")
+        seen.add(key.replace("_", "-"))
         if key in LOADS:
             load[LOADS[key]] = tuple(_count(key, value) for value in values)
         else:
@@ -108,6 +110,8 @@ def _axis(entry: str) -> tuple[str, list[Any]]:
     try:
         # Scalars stay as they were written: 0123 and yes are no numbers or switches to an engine.
         found = yaml.load(entry, yaml.BaseLoader)
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(entry)):
+            raise ParameterError(f"sweep: {shown!r}: write values out; *names are not taken.")
     except yaml.YAMLError as error:
         raise ParameterError(f"sweep: {shown!r}: {getattr(error, 'problem', '') or 'not YAML'}. "
                              "name: [value, value] is wanted.") from None
