@@ -37,6 +37,8 @@ from kimi_nb.plan import Plan
 from kimi_nb.served import Service, attach
 
 if TYPE_CHECKING:
+    from kimi_nb.bench.load import Loads
+    from kimi_nb.bench.results import BenchResult
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
 
 # What each may touch.
@@ -324,6 +326,41 @@ class Run:
                                f"{made.result.folder}\n  What was started is left as it is: "
                                "kimi-nb logs, kimi-nb up --resume, kimi-nb down.")
         return Service(self, plan, made)
+
+    def load(self, concurrency: str, *, input_len: int = 1024, output_len: int = 1024,
+             prompts: int = 0) -> Loads:
+        """A load for each concurrency: random prompts, as fast as the concurrency lets them.
+        ``prompts`` 0 takes four for each request in flight. Raises ParameterError."""
+        from kimi_nb.bench import load
+
+        return load.sweep(concurrency, input_len=input_len, output_len=output_len,
+                          prompts=prompts)
+
+    def bench_commands(self, plan: Plan, loads: Loads) -> show.Text:
+        """What a person runs where the engine is: the documents' benchmarks corrected, the loads,
+        the offline benchmarks, AISBench's performance mode."""
+        from kimi_nb.bench import commands
+
+        return commands.all_of(plan, loads)
+
+    def bench(self, service: Service, loads: Loads, *, repetitions: int = 3, tool: str = "auto",
+              resume: bool = True) -> BenchResult:
+        """Measure a service, each load ``repetitions`` times; files of an earlier call with the
+        same identity are kept with ``resume``. Raises BenchError with what is wrong."""
+        from kimi_nb.bench import run as runner
+        from kimi_nb.errors import BenchError
+
+        folder = self.folder / service.plan.name / "bench"
+        try:
+            result = runner.measure(service, loads, folder, repetitions=repetitions, tool=tool,
+                                    resume=resume)
+        except BenchError as error:
+            self.record("bench", plan=service.plan.name, ok=False, fault=str(error))
+            raise
+        self.record("bench", plan=service.plan.name, ok=not result.failed, mark=result.mark,
+                    results=folder, measurements=len(result.files), failed=result.failed,
+                    errors=result.errors)
+        return result
 
     def _record(self, result: Rehearsal) -> None:
         """Evidence of a rehearsal: marked, and never beside figures of hardware."""

@@ -1,0 +1,82 @@
+"""How busy the accelerators are: nvidia-smi or npu-smi, where they are on this machine.
+
+    watch = devices.watch(plan, mark)
+    watch.look()             # percent, the mean over the devices; None: watch.why says why not
+
+The tools are asked on nodes that are this machine; elsewhere the reason is the answer, and the
+command to look with by hand. Of a rehearsal nothing is measured: no device is there.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+
+import psutil
+
+from kimi_nb.plan import Plan
+
+_SECONDS = 5.0
+_NVIDIA = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
+_ASCEND = ("npu-smi", "info", "-t", "usages", "-i")
+_TOOLS = {"cuda": ("GPUs (nvidia-smi)", _NVIDIA), "ascend": ("NPUs (npu-smi)", _ASCEND)}
+
+
+@dataclass
+class Watch:
+    """``what`` is looked at; ``why`` is the reason where nothing is."""
+
+    what: str = ""
+    why: str = ""
+    commands: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+
+    def look(self) -> float | None:
+        """Percent, the mean over the devices; None where there is nothing to see."""
+        if self.what == "CPU":
+            return psutil.cpu_percent()
+        found: list[float] = []
+        for argv in self.commands:
+            try:
+                done = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS,
+                                      stdin=subprocess.DEVNULL, check=False)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                self.why = f"{argv[0]}: {error}"
+                continue
+            found += percents(argv[0], done.stdout)
+        if self.commands and not found:
+            self.why = self.why or f"{self.commands[0][0]} told no percentage"
+        return sum(found) / len(found) if found else None
+
+
+def percents(tool: str, text: str) -> list[float]:
+    """What a tool printed, as percent of each device."""
+    if tool == "nvidia-smi":
+        return [float(line) for line in text.split() if re.fullmatch(r"\d+(\.\d+)?", line)]
+    return [float(value) for value in re.findall(
+        r"^\s*Ai ?core Usage Rate\s*\(%\)\s*:\s*(\d+)", text, re.MULTILINE | re.IGNORECASE)]
+
+
+def watch(plan: Plan, mark: str, attached: str = "") -> Watch:
+    """What can be looked at for a plan that serves under a mark, or that was ``attached``."""
+    vendor = plan.request.hardware.vendor
+    if mark:
+        return Watch(why="a rehearsal has no devices")
+    if plan.transport != "local":
+        tool = " ".join(_TOOLS[vendor][1]) if vendor in _TOOLS else "rocm-smi --showuse"
+        return Watch(why=f"the nodes are not this machine; look there with: {tool}")
+    if attached:
+        return Watch(why="the service was there already: whether it runs on this machine is not "
+                         "known")
+    if vendor == "cpu":
+        psutil.cpu_percent()  # the first answer is of no span
+        return Watch(what="CPU")
+    if vendor not in _TOOLS or shutil.which(_TOOLS[vendor][1][0]) is None:
+        return Watch(why=f"no tool for {vendor} devices on this machine")
+    what, argv = _TOOLS[vendor]
+    cards = sorted({device for one in plan.engines for device in one.devices})
+    # An NPU card of Atlas A3 holds two chips; the card is asked.
+    per_card = 2 if plan.hardware == "a3" else 1
+    return Watch(what, commands=(argv,) if vendor == "cuda" else tuple(
+        (*argv, str(card)) for card in sorted({device // per_card for device in cards})))
