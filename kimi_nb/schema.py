@@ -240,7 +240,7 @@ class Scenario(Table):
 
     title: Line
     source: Source
-    figures: Literal["published", "estimated", "measured"] = "published"
+    figures: Literal["published", "estimated", "measured", "rehearsal"] = "published"
     features: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     settings: Settings = Settings()

@@ -17,6 +17,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kimi_nb import check, memory, show
+from kimi_nb.bench import identity
+from kimi_nb.bench.published import Published
+from kimi_nb.bench.results import BenchResult
+from kimi_nb.errors import ParameterError
 from kimi_nb.plan import Plan
 from kimi_nb.rules import capacity
 
@@ -162,6 +166,26 @@ def advise(cells: Iterable[Cell], facts: Facts, kind: str = "measured") -> Advic
         for find in every.values():
             found += find(tuple(same), facts)
     return Advices(tuple(dict.fromkeys(found)), kind, len(rules()))
+
+
+def of(plan: Plan, results: BenchResult | Published) -> Advices:
+    """Advice on a plan from what was measured of it, or was published. Raises ParameterError where
+    none of the results is of these settings."""
+    cells, kind = cells_of(plan, results)
+    return advise(cells, facts(plan), kind)
+
+
+def cells_of(plan: Plan, results: BenchResult | Published) -> tuple[list[Cell], str]:
+    """(the cells of a plan's own settings, measured, published or REHEARSAL). Loads without a
+    limit on concurrency are left out. Raises ParameterError where all are of other settings."""
+    if isinstance(results, Published):
+        return [Cell.of(row) for row in results.rows if row["concurrency"]], "published"
+    rows = results.summary().to_dict("records") if results.files else []
+    mine = [row for row in rows if row["flags"] == identity.flags_hash(plan)]
+    if rows and not mine:
+        raise ParameterError(f"advice: none of the {len(rows)} loads in {results.folder} was "
+                             f"measured with the settings of this plan ({plan.name}).")
+    return [Cell.of(row) for row in mine if row["concurrency"]], results.mark or "measured"
 
 
 def facts(plan: Plan) -> Facts:
