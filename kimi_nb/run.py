@@ -37,9 +37,8 @@ from kimi_nb.plan import Plan
 from kimi_nb.served import Service, attach
 
 if TYPE_CHECKING:
-    from kimi_nb.bench.published import Published
-    from kimi_nb.bench.results import BenchResult
     from kimi_nb.bench.load import Loads
+    from kimi_nb.bench.published import Published
     from kimi_nb.bench.results import BenchResult
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
     from kimi_nb.tune.advice import Advices

@@ -11,6 +11,7 @@ where it was. A setting that does not start, or does not serve, is told and the 
 from __future__ import annotations
 
 import functools
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -58,13 +59,14 @@ class Best:
 @dataclass(frozen=True)
 class Sweep(show.Shown):
     """What `run` returns. ``failed`` are settings that gave no result, with the reason;
-    ``seconds`` what was spent on starting and stopping (service), measuring (load), and all."""
+    ``given`` the words for hardware and site on a command line, ``seconds`` what was spent on starting and stopping (service), measuring (load), and all."""
 
     design: Design
     result: bench_results.BenchResult
     failed: Mapping[str, str]
     slo_ttft_ms: float
     slo_tpot_ms: float
+    given: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @functools.cached_property
@@ -137,25 +139,26 @@ class Sweep(show.Shown):
         group = best.group if best else self.design.groups[0]
         return advice.of(group.plan, self.result)
 
-    def write(self) -> show.Table:
+    def write(self) -> show.Text:
         """The winner as a model file of one's own, and how to take it; nothing is written where
         there is none."""
         best = self.best()
         if best is None:
-            return show.Table("No winner", ("what", "is"), (
-                ("because", "nothing was measured" if not self.result.files
-                 else f"nothing ran{self.slo} without a failed request"),))
+            return show.Text("No winner, and no file", "nothing was measured"
+                             if not self.result.files else
+                             f"nothing ran{self.slo} without a failed request")
         path = winner.write(best.group.plan, self.result.folder / "tuned.yaml", title=best.title,
                             figures="rehearsal" if best.mark else "measured")
         plan = best.group.plan
-        words = f"--model {path} --hw {plan.hardware} --layout {plan.layout} " \
-            f"--variant {plan.variant} --scenario {winner.SCENARIO}"
-        rows = [("file", str(path)), ("take it", f"kimi-nb plan {words}"),
-                ("in notebooks 03 to 05", f"model = {str(path)!r}, scenario = "
-                 f"{winner.SCENARIO!r}, variant = {plan.variant!r}"),
-                ("or by hand", " ".join(f"--set {pair}" for pair in best.group.pairs)
-                 or "nothing differs from the plan")]
-        return show.Table(best.title, ("what", "is"), tuple(rows))
+        words = ["--model", str(path), *self.given, "--layout", plan.layout, "--variant",
+                 plan.variant, "--scenario", winner.SCENARIO]
+        changes = [word for pair in best.group.pairs for word in ("--set", pair)]
+        return show.Text(best.title, "\n".join([
+            f"# The file: {path}", "# In a terminal:", shlex.join(["kimi-nb", "plan", *words]),
+            "# In notebook 03, 04 or 05:", f"model = {str(path)!r}",
+            f"scenario = {winner.SCENARIO!r}", f"variant = {plan.variant!r}",
+            "# Without the file, beside what the plan was made from:",
+            shlex.join(changes) or "# nothing: the plan as it was has won"]))
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -192,13 +195,14 @@ def run(session: Run, design: Design, *, repetitions: int = 3, slo_ttft_ms: floa
             job.group(group)
     spent = {**job.seconds, "all": time.monotonic() - begun}
     found = Sweep(design, bench_results.BenchResult(folder, tuple(job.files)), job.failed,
-                  slo_ttft_ms, slo_tpot_ms, spent)
+                  slo_ttft_ms, slo_tpot_ms, ("--hw", session.hw, *(
+                      ("--site", session.site) if session.site else ())), spent)
     best = found.best()
     session.record("sweep", plan=design.plan.name, mark=found.result.mark,
                    axes={**design.axes.serve, **design.axes.load},
                    settings=len(design.groups), refused=len(design.refused),
                    failed=dict(job.failed), measured=len(job.files),
-                   best=best.title if best else "", folder=folder,
+                   best=best.title if best else "", results=folder,
                    seconds={name: round(value, 2) for name, value in spent.items()})
     return found
 
