@@ -58,15 +58,15 @@ class Best:
 
 @dataclass(frozen=True)
 class Sweep(show.Shown):
-    """What `run` returns. ``failed`` are settings that gave no result, with the reason;
-    ``given`` the words for hardware and site on a command line, ``seconds`` what was spent on starting and stopping (service), measuring (load), and all."""
+    """What `run` returns. ``failed`` are settings that gave no result, with the reason,
+    ``seconds`` what was spent on starting and stopping (service), measuring (load), and all."""
 
     design: Design
     result: bench_results.BenchResult
     failed: Mapping[str, str]
     slo_ttft_ms: float
     slo_tpot_ms: float
-    given: tuple[str, ...] = ()
+    session: Run
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @functools.cached_property
@@ -150,7 +150,9 @@ class Sweep(show.Shown):
         path = winner.write(best.group.plan, self.result.folder / "tuned.yaml", title=best.title,
                             figures="rehearsal" if best.mark else "measured")
         plan = best.group.plan
-        words = ["--model", str(path), *self.given, "--layout", plan.layout, "--variant",
+        where = ["--hw", self.session.hw, *(
+            ["--site", self.session.site] if self.session.site else [])]
+        words = ["--model", str(path), *where, "--layout", plan.layout, "--variant",
                  plan.variant, "--scenario", winner.SCENARIO]
         changes = [word for pair in best.group.pairs for word in ("--set", pair)]
         return show.Text(best.title, "\n".join([
@@ -159,6 +161,17 @@ class Sweep(show.Shown):
             f"scenario = {winner.SCENARIO!r}", f"variant = {plan.variant!r}",
             "# Without the file, beside what the plan was made from:",
             shlex.join(changes) or "# nothing: the plan as it was has won"]))
+
+    def clean_up(self, *, keep: bool = False) -> show.Table:
+        """Every setting was stopped after its loads; with ``keep`` and action deploy the winner
+        is started once more and stays up."""
+        best = self.best()
+        if keep and best is not None and self.session.action == "deploy":
+            return self.session.serve(best.group.plan).stop(keep=True)
+        return show.Table("Nothing of the sweep runs", ("what", "is"), (
+            ("started", "each setting that was measured, and stopped after its loads"),
+            ("time", ", ".join(f"{name} {show.seconds(value)}"
+                               for name, value in self.seconds.items()) or "none")))
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -195,8 +208,7 @@ def run(session: Run, design: Design, *, repetitions: int = 3, slo_ttft_ms: floa
             job.group(group)
     spent = {**job.seconds, "all": time.monotonic() - begun}
     found = Sweep(design, bench_results.BenchResult(folder, tuple(job.files)), job.failed,
-                  slo_ttft_ms, slo_tpot_ms, ("--hw", session.hw, *(
-                      ("--site", session.site) if session.site else ())), spent)
+                  slo_ttft_ms, slo_tpot_ms, session, spent)
     best = found.best()
     session.record("sweep", plan=design.plan.name, mark=found.result.mark,
                    axes={**design.axes.serve, **design.axes.load},
