@@ -113,6 +113,11 @@ class Run:
         show.show(tables.topology(plan))
         return plan
 
+    def largest(self) -> str:
+        """The layout with the most nodes. Raises NoRecipeError where none is described."""
+        recipe = self._largest(None) or recipes.find(self._named, self._hardware, None)
+        return recipe.layout
+
     def explain(self, plan: Plan, role: str | None = None) -> show.Table:
         """Every flag and variable with value, layer, source and meaning."""
         return tables.settings(plan, role)

@@ -156,5 +156,5 @@ def notebooks(layouts: Sequence[str]) -> Table:
     """The notebooks, and whether each applies to a model and hardware with these layouts."""
     return Table("Notebooks", ("notebook", "about", "applies"),
                  tuple((f"{name}.ipynb", entry["title"],
-                        not entry["layout"] or entry["layout"] in layouts)
+                        entry["layout"] in ("", *layouts, *(["any"] if layouts else [])))
                        for name, entry in params.data("notebooks").items()))
