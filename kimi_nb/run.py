@@ -163,19 +163,19 @@ class Run:
         return limits.of_plan(plan, input_len=input_len, output_len=output_len,
                               concurrency=concurrency)
 
-    def shares(self, plan: Plan, results: BenchResult | Published) -> show.Table:
-        """Each measured load beside its limit."""
-        from kimi_nb.tune import shares
-
-        return shares.of(plan, results)
-
     def advice(self, plan: Plan, results: BenchResult | Published) -> Advices:
-        """What the measurements of a plan say to try next."""
+        """What the measurements of a plan say to try next, and their share of the limits."""
         from kimi_nb.tune import advice
 
         found = advice.of(plan, results)
         self.record("advice", plan=plan.name, **found.as_dict())
         return found
+
+    def documented(self) -> tuple[Plan, Published]:
+        """A document's own concurrency sweep, and the plan that it was measured with."""
+        from kimi_nb.tune import advice
+
+        return advice.documented()
 
     def design(self, plan: Plan, sweep: str, *, input_len: int = 1024, output_len: int = 1024
                ) -> Design:

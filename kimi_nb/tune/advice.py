@@ -1,7 +1,7 @@
 """What measurements say to try next: rules over the cells of a benchmark and what was seen in it.
 
-    found = advice.advise(cells, facts)       # Advices: flag, value now, next value, why
-    found.pairs                               # ("max-num-seqs=16",), as --set takes them
+    found = advice.of(plan, result)     # Advices: flag, value now, next value, why
+    found.pairs                         # ("max-num-seqs=16",), as --set takes them
 
 A rule is a small pure function in advice_rules.py; its docstring says what is going on. It looks
 at cells (one for each load, medians over repetitions) and at what the plan says of its engines.
@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb import check, memory, show
-from kimi_nb.bench import identity
+from kimi_nb import build, check, memory, show
+from kimi_nb.bench import identity, published
 from kimi_nb.bench.published import Published
 from kimi_nb.bench.results import BenchResult
 from kimi_nb.errors import ParameterError
 from kimi_nb.plan import Plan
 from kimi_nb.rules import capacity
+from kimi_nb.tune import shares
 
 
 @dataclass(frozen=True)
@@ -123,12 +124,14 @@ def rules() -> Mapping[str, Find]:
 
 
 @dataclass(frozen=True)
-class Advices(show.Shown):
-    """All advice from one set of measurements. ``kind`` is measured, published or REHEARSAL."""
+class Advices(show.Both):
+    """All advice from one set of measurements. ``kind`` is measured, published or REHEARSAL,
+    ``shares`` the loads that it came from under their limits."""
 
     advices: tuple[Advice, ...]
     kind: str
     asked: int
+    shares: show.Table
 
     @property
     def pairs(self) -> tuple[str, ...]:
@@ -149,12 +152,16 @@ class Advices(show.Shown):
             (one.rule, one.flag, one.now, one.try_next, one.effect, one.figures)
             for one in self.advices))
 
+    def below(self) -> show.Table:
+        """The loads under their limits."""
+        return self.shares
+
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
         return {"kind": self.kind, "advices": [asdict(one) for one in self.advices]}
 
 
-def advise(cells: Iterable[Cell], facts: Facts, kind: str = "measured") -> Advices:
+def advise(cells: Iterable[Cell], facts: Facts) -> tuple[Advice, ...]:
     """Ask every rule, for each size of requests apart. Where requests failed, only that is told:
     what survived is no measure."""
     sizes: dict[tuple[int, int], list[Cell]] = {}
@@ -165,14 +172,25 @@ def advise(cells: Iterable[Cell], facts: Facts, kind: str = "measured") -> Advic
         every = {"failures": rules()["failures"]} if any(cell.failed for cell in same) else rules()
         for find in every.values():
             found += find(tuple(same), facts)
-    return Advices(tuple(dict.fromkeys(found)), kind, len(rules()))
+    return tuple(dict.fromkeys(found))
 
 
 def of(plan: Plan, results: BenchResult | Published) -> Advices:
     """Advice on a plan from what was measured of it, or was published. Raises ParameterError where
     none of the results is of these settings."""
     cells, kind = cells_of(plan, results)
-    return advise(cells, facts(plan), kind)
+    known = facts(plan)
+    return Advices(advise(cells, known), kind, len(rules()),
+                   shares.of(plan, cells, kind=kind, drafts=known.drafts))
+
+
+def documented() -> tuple[Plan, Published]:
+    """The concurrency sweep that a document has published, and the plan that it was measured
+    with: what advice must say of it is known."""
+    table = next(one for one in published.tables()
+                 if len({row["concurrency"] for row in one.rows}) > 1)
+    told = table.conditions
+    return build.plan(told["model"], told["hardware"], told["layout"]), table
 
 
 def cells_of(plan: Plan, results: BenchResult | Published) -> tuple[list[Cell], str]:

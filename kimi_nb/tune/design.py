@@ -52,13 +52,16 @@ class Design(show.Shown):
     groups: tuple[Group, ...]
     refused: tuple[Refused, ...]
 
+    def __len__(self) -> int:
+        """Loads that are measured, over all settings."""
+        return sum(len(group.loads) for group in self.groups)
+
     def table(self) -> show.Table:
         """A row for each start of the service, and one for each that there will not be."""
         rows = [(group.title, "; ".join(load.title for load in group.loads.cells))
                 for group in self.groups]
         rows += [(", ".join(one.pairs), f"refused: {one.reason}") for one in self.refused]
-        cells = sum(len(group.loads) for group in self.groups)
-        return show.Table(f"{self.plan.name}: {cells} loads on {len(self.groups)} settings, "
+        return show.Table(f"{self.plan.name}: {len(self)} loads on {len(self.groups)} settings, "
                           f"{len(self.refused)} refused", ("serve flags", "measured"),
                           tuple(rows))
 

@@ -47,7 +47,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Limits(show.Shown):
+class Limits(show.Both):
     """The limits of a plan under a load. ``seqs`` are the sequences of a decode rank at once,
     ``accepted`` the tokens that a decode step gives each (1 without drafts); ``notes`` what
     could not be worked out."""
@@ -107,7 +107,7 @@ class Limits(show.Shown):
             ("role", "phase", "resource", "a step on one device", "peak", "least time",
              "tokens/s at most"), tuple(rows))
 
-    def formulas(self) -> show.Table:
+    def below(self) -> show.Table:
         """How each resource was worked out, and from where its formula and its peak are."""
         return show.Table("Formulas", ("resource", "a step takes", "source"), tuple(
             dict.fromkeys((one.resource, one.formula, one.source) for one in self.limits)))

@@ -1,26 +1,27 @@
 """Measurements under the line of what is possible: each load's share of its own limit.
 
-    shares.of(plan, result)      # concurrency, tokens/s, at most, share, which resource
+    shares.of(plan, cells, kind="measured", drafts=3)      # a table, a row for each load
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from kimi_nb import show
-from kimi_nb.bench.published import Published
-from kimi_nb.bench.results import BenchResult
 from kimi_nb.plan import Plan
-from kimi_nb.tune import advice, limits
+from kimi_nb.tune import limits
+
+if TYPE_CHECKING:
+    from kimi_nb.tune.advice import Cell
 
 
-def of(plan: Plan, results: BenchResult | Published) -> show.Table:
-    """Every load beside what its batch could give at the most, estimated. A rehearsal's figures
-    are not compared: no device made them. Raises ParameterError where the results are of other
-    settings."""
+def of(plan: Plan, cells: Iterable[Cell], *, kind: str, drafts: int) -> show.Table:
+    """Every load beside what its batch could give at the most, estimated; ``drafts`` are those of
+    a decode step. A rehearsal's figures are not compared: no device made them."""
     headings = ("concurrency", "tokens/s", "at most", "TPOT ms", "at least", "share")
-    cells, kind = advice.cells_of(plan, results)
     if kind not in ("measured", "published"):
         return show.Table(f"{kind}: stand-ins have no share of a device's limits", headings, ())
-    drafts = advice.facts(plan).drafts
     rows = []
     for cell in cells:
         given = None if cell.acceptance is None else 1 + drafts * cell.acceptance
