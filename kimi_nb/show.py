@@ -54,6 +54,9 @@ class Shown:
     def __str__(self) -> str:
         return str(self.table())
 
+    def __repr__(self) -> str:  # of a dataclass with repr=False
+        return str(self)
+
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
 

@@ -123,7 +123,7 @@ def rules() -> Mapping[str, Find]:
     return dict(_RULES)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advices(show.Both):
     """All advice from one set of measurements. ``kind`` is measured, published or REHEARSAL,
     ``shares`` the loads that it came from under their limits."""

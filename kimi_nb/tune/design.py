@@ -43,7 +43,7 @@ class Refused:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Design(show.Shown):
     """A sweep: its axes, what is measured and what is refused."""
 

@@ -46,7 +46,7 @@ class Limit:
     figures: str = "estimated"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Limits(show.Both):
     """The limits of a plan under a load. ``seqs`` are the sequences of a decode rank at once,
     ``accepted`` the tokens that a decode step gives each (1 without drafts); ``notes`` what

@@ -56,7 +56,7 @@ class Best:
                 f"{self.cell['output_throughput']:.1f} output tokens/s")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep(show.Shown):
     """What `run` returns. ``failed`` are settings that gave no result, with the reason,
     ``seconds`` what was spent on starting and stopping (service), measuring (load), and all."""
