@@ -182,7 +182,8 @@ def test_no_text_breaks_the_grammar(text):
     ("max-num-seqs: []", "no value"), ("max-num-seqs", "name: [value, value]"),
     ("concurrency: [0]", "1 or more"), ("concurrency: x", "1 or more"),
     ("max-num-seqs: 8; max_num_seqs: 9", "given twice"), ("seed: [1, 1]", "twice"),
-    ("seed: [1", "expected"), ("seed: [&x 1, *x]", "write values out"), ("seed: ' '", "empty value"),
+    ("seed: [1", "expected"), ("seed: [&x 1, *x]", "write values out"),
+    ("seed: ' '", "empty value"),
     ("seed: " + str(list(range(300))), "more than 200"), ("-x: 1", "name of a flag"), (7, "text"),
 ])
 def test_axes_that_are_none(text, wanted):
