@@ -58,6 +58,7 @@ bench: venv
 	$(BIN)/python benchmarks/faults.py
 	$(BIN)/python benchmarks/stand_in.py
 	$(BIN)/python benchmarks/ssh.py
+	test ! -x .engine/bin/vllm || $(BIN)/python benchmarks/bench_client.py
 	$(BIN)/python benchmarks/sweep.py
 
 clean:

@@ -32,7 +32,7 @@ from kimi_nb import (
     tables,
     weights,
 )
-from kimi_nb.errors import ParameterError, ServiceError
+from kimi_nb.errors import ParameterError, ServiceError, choice
 from kimi_nb.plan import Plan
 from kimi_nb.served import Service, attach
 
@@ -398,14 +398,21 @@ class Run:
                                "kimi-nb logs, kimi-nb up --resume, kimi-nb down.")
         return Service(self, plan, made)
 
-    def load(self, concurrency: str, *, input_len: int = 1024, output_len: int = 1024,
-             prompts: int = 0) -> Loads:
-        """A load for each concurrency: random prompts, as fast as the concurrency lets them.
-        ``prompts`` 0 takes four for each request in flight. Raises ParameterError."""
-        from kimi_nb.bench import load
+    def load(self, plan: Plan, concurrency: str, *, input_len: int = 1024,
+             output_len: int = 1024, prompts: int = 0, dataset: str = "") -> Loads:
+        """A load for each concurrency, as fast as that lets it: random prompts, or those of a
+        ``dataset`` on the hub (lmarena-ai/VisionArena-Chat has pictures). ``prompts`` 0 takes
+        four for each request in flight. In place of numbers the name of a document's benchmark
+        (bench, bench-sweep, visionarena) takes that one's load whole. Raises ParameterError."""
+        from kimi_nb.bench import commands, load
 
+        if isinstance(concurrency, str) and concurrency[:1].isalpha():
+            client = commands.documents(plan).get(concurrency)
+            if client is None:
+                raise ParameterError(choice("benchmark", concurrency, commands.documents(plan)))
+            return load.of_command(client.argv, commands.engine(plan), client.sweep)
         return load.sweep(concurrency, input_len=input_len, output_len=output_len,
-                          prompts=prompts)
+                          prompts=prompts, dataset="hf" if dataset else "random", path=dataset)
 
     def bench_commands(self, plan: Plan, loads: Loads) -> show.Text:
         """What a person runs where the engine is: the documents' benchmarks corrected, the loads,

@@ -16,6 +16,7 @@ import nbformat
 import pytest
 
 from kimi_nb import build, evidence
+from kimi_nb.bench import results
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ROOT / ".engine"
@@ -33,13 +34,14 @@ def alone(tmp_path_factory):
         yield
 
 
-def _deploy(name: str, tmp_path: Path) -> tuple[nbformat.NotebookNode, dict]:
+def _deploy(name: str, tmp_path: Path, **given: str) -> tuple[nbformat.NotebookNode, dict]:
     """A notebook with action deploy on hw cpu: executed, and its evidence of the deployment."""
     out, run = tmp_path / "out.ipynb", tmp_path / "run"
     done = subprocess.run(
         [sys.executable, "-m", "papermill", "--no-progress-bar", f"notebooks/{name}.ipynb",
          str(out), "-p", "hw", "cpu", "-p", "action", "deploy", "-p", "confirm", "local",
-         "-p", "run_dir", str(run)], cwd=ROOT, capture_output=True, text=True, check=False)
+         "-p", "run_dir", str(run), *(word for pair in given.items() for word in ("-p", *pair))],
+        cwd=ROOT, capture_output=True, text=True, check=False)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
     finally:  # also when papermill was killed half-way
@@ -86,4 +88,21 @@ def test_prefill_and_decode_over_nixl(tmp_path):
     assert made["ok"] and made["ready"] == made["engines"] == 2
     assert made["moved_bytes"] > 0  # the cache of the first answer, by NIXL's own count
     assert any("KV cache moved" in json.dumps(cell.get("outputs", [])) for cell in notebook.cells)
+    _nothing_runs()
+
+
+def test_performance(tmp_path):
+    """The real vllm bench serve measures the real engine."""
+    _, made = _deploy("08_performance", tmp_path, layout="single", concurrency="1,2",
+                      prompts="4", repetitions="1", output_len="8")
+    assert made["ok"]
+    found = results.load(next(tmp_path.glob("run/*/bench")))
+    assert found.frame["tool"].tolist() == ["vllm", "vllm"] and not found.mark
+    assert found.frame["completed"].tolist() == [4, 4] and not found.failed
+    assert found.frame["total_output_tokens"].tolist() == [32, 32]
+    assert (found.frame["seen_generation_tokens"] >= 32).all()
+    assert (found.frame["seen_utilisation_max"] > 0).all()
+    assert found.measurements[0]["kimi_nb"]["engine_says"].startswith("0.32.0")
+    assert len(list(found.folder.glob("pictures/*.svg"))) == 4
+    assert "tool: vllm" not in str(found.published()) and "hardware: cpu" in str(found.published())
     _nothing_runs()

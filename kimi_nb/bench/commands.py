@@ -75,6 +75,12 @@ def bench_serve(load: Load, at: Target, engine: catalog.Engine, folder: str, fil
     return checked(argv, engine)
 
 
+def documents(plan: Plan) -> dict[str, ClientCommand]:
+    """The documents' ``vllm bench serve`` lines for a plan, by name."""
+    return {one.name: one for one in plan.clients
+            if one.argv[:3] == ("vllm", "bench", "serve")}
+
+
 def documented(client: ClientCommand, engine: catalog.Engine, url: str = "", folder: str = "."
                ) -> list[list[str]]:
     """A document's ``vllm bench serve``, corrected in URL, model, tokenizer and seed, its results
@@ -171,9 +177,7 @@ def all_of(plan: Plan, loads: Loads) -> show.Text:
     """What a person could run by hand on the first node, where the engine is."""
     served, first = engine(plan), loads.cells[0]
     lines = [f"# On {plan.nodes[0]}, where {served} is: in its container or environment.", ""]
-    for client in plan.clients:
-        if tuple(client.argv[:3]) != ("vllm", "bench", "serve"):
-            continue
+    for client in documents(plan).values():
         lines += [f"# {client.title} ({client.source}, corrected)"]
         env = [f"{name}={value}" for name, value in client.env.items()]
         for argv in documented(client, served):

@@ -1,6 +1,6 @@
 """Whether a measurement may stand beside a published one, and if not, what differs.
 
-    compare.differences(identity, conditions, row)    # () or ("hardware: h200, published a3",)
+    compare.differences(about, conditions, row)       # () or ("hardware: h200, published a3",)
     compare.with_published(result)                    # a table, or the reasons
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import show
-from kimi_nb.bench import published
+from kimi_nb import build, show
+from kimi_nb.bench import identity, published
 
 if TYPE_CHECKING:
     from kimi_nb.bench.results import BenchResult
@@ -43,34 +43,34 @@ class Comparison(show.Shown):
             "concurrency", "figure", "measured", "published", "ratio", "source"), tuple(rows))
 
 
-def differences(identity: Mapping[str, Any], conditions: Mapping[str, Any],
+def differences(about: Mapping[str, Any], conditions: Mapping[str, Any],
                 row: Mapping[str, Any]) -> tuple[str, ...]:
     """What differs between a measurement and a published row, each named; () where nothing
     does. A condition that the document does not tell is not compared."""
-    out = [f"it is a {identity['mark']}"] if identity.get("mark") else []
-    if identity.get("attached"):
+    out = [f"it is a {about['mark']}"] if about.get("mark") else []
+    if about.get("attached"):
         out.append("the service was there already: its flags are not known")
     wanted = {**conditions, **{name: row[name] for name in _LOAD if name in row}}
     for name, there in wanted.items():
-        here = identity.get(name)
+        here = about.get(name)
         if there is not None and str(here) != str(there):
             out.append(f"{name}: {_said(here)}, published {_said(there)}")
-    for name in ("scenario",):
-        if identity.get(name) not in (None, "", "default"):
-            out.append(f"{name}: {identity[name]}, published the document's own command")
     return tuple(out)
 
 
 def with_published(result: BenchResult) -> Comparison:
-    """Every cell against every published row of the same model and hardware."""
+    """Every cell against every published row. The flags have to be those of the plan without any
+    change, which is the document's command."""
     cells = result.summary().to_dict("records") if result.files else []
     pairs, reasons = [], {}
     for table in published.tables():
         # The nearest cell says best what would have to change.
         found: list[tuple[str, ...]] = []
+        own = build.plan(*(table.conditions[name] for name in ("model", "hardware", "layout")))
+        conditions = {**table.conditions, "flags": identity.flags_hash(own)}
         for row in table.rows:
             for cell in cells:
-                differ = differences(_plain(cell), table.conditions, row)
+                differ = differences(_plain(cell), conditions, row)
                 found.append(differ)
                 if not differ:
                     pairs.append((cell, row, table.source))

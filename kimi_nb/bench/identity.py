@@ -1,7 +1,7 @@
 """What a result is a result of: two with the same identity may be compared, others say why not.
 
-    identity.of(service, load, repetition=1, tool="vllm")     # a dict of plain values
-    identity.key(identity)                                    # twelve letters for a file's name
+    about = identity.of(plan, load, 1, tool="vllm", tool_version="0.32.0")     # plain values
+    identity.key(about)                          # twelve hex digits, for a file's name
 """
 
 from __future__ import annotations
@@ -9,30 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kimi_nb import __version__, arguments
+from kimi_nb import arguments
 from kimi_nb.bench.load import Load
 from kimi_nb.plan import Plan
-from kimi_nb.rehearsal.world import MARK
-
-if TYPE_CHECKING:
-    from kimi_nb.served import Service
 
 # Where an engine stands, not how it serves.
 _PLACES = (arguments.OWN - {"kv-transfer-config"}) | {
     "data-parallel-rpc-port", "kv-transfer-config.kv_port", "kv-transfer-config.engine_id"}
 
 
-def of(service: Service, load: Load, repetition: int, tool: str, version: str = "",
-       marked: str | None = None) -> dict[str, Any]:
-    """The identity of a measurement. ``tool`` is vllm or kimi_nb, ``version`` that of the tool;
-    ``marked`` is the service's mark where it is known already (asking costs a request)."""
-    plan, mark = service.plan, service.mark if marked is None else marked
-    return {**of_plan(plan), "mark": MARK if mark == MARK else "",
-            "attached": service.elsewhere, "tool": tool,
-            "tool_version": version or (__version__ if tool == "kimi_nb" else ""),
-            **load.as_dict(), "repetition": repetition}
+def of(plan: Plan, load: Load, repetition: int, *, tool: str, tool_version: str, mark: str = "",
+       attached: str = "") -> dict[str, Any]:
+    """The identity of a measurement. ``tool`` is vllm or kimi_nb, ``mark`` REHEARSAL or "",
+    ``attached`` the URL of a service that was there already, whose flags nobody knows."""
+    return {**of_plan(plan), "mark": mark, "attached": attached, "tool": tool,
+            "tool_version": tool_version, **load.as_dict(), "repetition": repetition}
 
 
 def of_plan(plan: Plan) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from kimi_nb.bench import client, commands, devices, faults, identity, metrics, 
 from kimi_nb.bench.load import Load, Loads
 from kimi_nb.bench.results import BenchResult
 from kimi_nb.errors import BenchError, ParameterError, WriteError
+from kimi_nb.rehearsal.world import MARK
 
 if TYPE_CHECKING:
     from kimi_nb.served import Service
@@ -46,13 +47,17 @@ def measure(served: Service, loads: Loads, folder: Path, *, repetitions: int = 3
     if not served.up:
         say(f"Nothing serves (action {served.run.action}): nothing is measured.")
         return BenchResult(folder, ())
-    mark = served.mark
+    mark = MARK if served.mark == MARK else ""  # a deployment's says that it is none
     chosen = tools.choose(tool, served.plan, mark)
     say(f"{chosen.name} {chosen.version} sends the load: {chosen.why}.")
     paths, job = [], _Job(served, chosen, mark, folder, len(loads) * repetitions, say)
-    for repetition in range(1, repetitions + 1):
-        for load in loads.cells:
-            paths.append(job.cell(load.seeded(repetition), repetition, resume))
+    try:
+        for repetition in range(1, repetitions + 1):
+            for load in loads.cells:
+                paths.append(job.cell(load.seeded(repetition), repetition, resume))
+    except KeyboardInterrupt:
+        say(f"Interrupted. {job.left()}")
+        raise
     say(f"{job.measured} measured, {job.kept} kept, in {folder}")
     return BenchResult(folder, tuple(paths))
 
@@ -75,8 +80,9 @@ class _Job:
         self.at = commands.target(self.served.serving, self.served.url)
 
     def cell(self, load: Load, repetition: int, resume: bool) -> Path:
-        about = identity.of(self.served, load, repetition, self.tool.name, self.tool.version,
-                            self.mark)
+        about = identity.of(self.served.plan, load, repetition, tool=self.tool.name,
+                            tool_version=self.tool.version, mark=self.mark,
+                            attached=self.served.elsewhere)
         path = self.folder / file_name(about)
         name = f"{load.title}, repetition {repetition}"
         if resume and _there(path, about):
@@ -93,7 +99,7 @@ class _Job:
             raise BenchError(
                 f"{name}: all {result['failed']} requests failed at {self.at.url}.\n"
                 f"{faults.told(faults.counts(errors), next(filter(None, errors), ''))}\n"
-                f"{self._left()}")
+                f"{self.left()}")
         write(path, result)
         self.measured += 1
         self.spent += time.monotonic() - begun
@@ -113,7 +119,7 @@ class _Job:
                     name: str(about[name]) for name in ("hardware", "layout", "flags",
                                                         "repetition")})
             except BenchError as error:
-                raise BenchError(f"{error}\n{self._left()}") from None
+                raise BenchError(f"{error}\n{self.left()}") from None
         return {**raw, "kimi_nb": {
             "identity": dict(about), "time": evidence.now(), "engine_says": self.version,
             "command": argv, "errors": faults.counts(raw.get("errors") or ()),
@@ -125,11 +131,12 @@ class _Job:
         if error:
             raise BenchError(f"The service at {self.at.url} does not answer as model "
                              f"{self.at.model}.\n{faults.told(faults.counts([error]), error)}\n"
-                             f"{self._left()}")
+                             f"{self.left()}")
         first = next((one.url for one in self.served.endpoints), self.served.url)
         self.version = service.version(first, 5.0)
 
-    def _left(self) -> str:
+    def left(self) -> str:
+        """What an end before the end leaves behind, and how to go on."""
         done = self.measured + self.kept
         if not done:
             return "Nothing was measured."
