@@ -28,11 +28,10 @@ def plan_of(*pairs: str, layout: str = "single", **more: str):
 
 def measured(folder: Path, plan, cells: dict[int, tuple[float, float, float]]) -> list[Path]:
     """Result files as a benchmark writes them: concurrency -> throughput, TTFT, TPOT."""
-    run = Run("k2.5", "a3", "", "deploy", "", folder)
     out = []
     for concurrency, (throughput, ttft, tpot) in cells.items():
         load = Load(concurrency, 64, 32, 4 * concurrency)
-        about = identity.of(Service(run, plan, None), load.seeded(1), 1, "kimi_nb", "1", "")
+        about = identity.of(plan, load.seeded(1), 1, tool="kimi_nb", tool_version="1")
         path = folder / bench.file_name(about)
         figures = {f"{kind}_{name}_ms": value for name, value in (
             ("ttft", ttft), ("tpot", tpot), ("itl", tpot), ("e2el", ttft))

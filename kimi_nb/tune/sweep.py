@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,6 @@ from kimi_nb.bench import results as bench_results
 from kimi_nb.bench import run as bench
 from kimi_nb.errors import BenchError, KimiError, ParameterError, WriteError
 from kimi_nb.rehearsal.world import MARK
-from kimi_nb.served import Service
 from kimi_nb.tune import advice, pictures, winner
 from kimi_nb.tune.design import Design, Group
 
@@ -254,7 +253,8 @@ class _Job:
                                   repetitions=self.repetitions, resume=self.resume, say=self.say)
             self.files += found.files
         except BenchError as error:
-            self.files += [path for path in self._paths(group, served) if path.exists()]
+            wanted = self._wanted(group, served.elsewhere, served.mark)
+            self.files += [path for path, about in wanted if bench.there(path, about)]
             self._fail(group, error)
         finally:
             self.seconds["load"] += time.monotonic() - begun
@@ -274,23 +274,18 @@ class _Job:
         already may have changed, and is asked anew."""
         if not self.resume or self.url:
             return []
-        paths = self._paths(group, Service(self.session, group.plan, None))
-        return paths if all(self._whole(path) for path in paths) else []
+        mark = MARK if self.session.action == "rehearse" else ""
+        wanted = list(self._wanted(group, "", mark))
+        return [path for path, _ in wanted] if all(
+            bench.there(path, about) for path, about in wanted) else []
 
-    def _paths(self, group: Group, served: Service) -> list[Path]:
-        """Where the results of a group are written, by what the service will say of itself."""
-        mark = MARK if self.session.action == "rehearse" and not self.url else served.mark
+    def _wanted(self, group: Group, attached: str, mark: str
+                ) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """(file, identity) of every result of a group."""
         chosen = tools.choose(self.tool, group.plan, mark)
-        return [self.folder / bench.file_name(identity.of(
-            served, load.seeded(repetition), repetition, chosen.name, chosen.version, mark))
-            for repetition in range(1, self.repetitions + 1) for load in group.loads.cells]
-
-    def _whole(self, path: Path) -> bool:
-        """Whether a file is there and nothing of it failed; its name holds its identity."""
-        if not path.exists():
-            return False
-        try:
-            found, = bench_results.read([path])
-        except BenchError:
-            return False
-        return found["completed"] > 0 and not found["failed"]
+        for repetition in range(1, self.repetitions + 1):
+            for load in group.loads.cells:
+                about = identity.of(group.plan, load.seeded(repetition), repetition,
+                                    tool=chosen.name, tool_version=chosen.version, mark=mark,
+                                    attached=attached)
+                yield self.folder / bench.file_name(about), about
