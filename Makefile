@@ -91,6 +91,7 @@ bench: venv
 	$(BIN)/python benchmarks/stand_in.py
 	$(BIN)/python benchmarks/ssh.py
 	test ! -x .engine/bin/vllm || $(BIN)/python benchmarks/bench_client.py
+	$(BIN)/python benchmarks/sweep.py
 
 clean:
 	rm -rf .venv .engine runs .mypy_cache .ruff_cache .pytest_cache

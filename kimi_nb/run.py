@@ -38,8 +38,13 @@ from kimi_nb.served import Service, attach
 
 if TYPE_CHECKING:
     from kimi_nb.bench.load import Loads
+    from kimi_nb.bench.published import Published
     from kimi_nb.bench.results import BenchResult
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
+    from kimi_nb.tune.advice import Advices
+    from kimi_nb.tune.design import Design
+    from kimi_nb.tune.limits import Limits
+    from kimi_nb.tune.sweep import Sweep
     from kimi_nb.verify import Contract
     from kimi_nb.verify.curl import Curl
 
@@ -127,6 +132,67 @@ class Run:
     def connector(self, plan: Plan) -> show.Table:
         """What each side tells the KV cache connector."""
         return tables.connector(plan)
+
+    def scenarios(self, layout: str = "") -> show.Table:
+        """The recommended configurations of the documents, and the notebook that takes each."""
+        from kimi_nb.tune import scenarios
+
+        return scenarios.listing(self._named, self._hardware, layout)
+
+    def smallest(self) -> str:
+        """The layout with the fewest devices. Raises NoRecipeError where none is described."""
+        from kimi_nb.tune import scenarios
+
+        return scenarios.smallest(self._named, self._hardware)
+
+    def compare_scenarios(self, layout: str, names: Iterable[str] = (), *, variant: str = ""
+                          ) -> show.Table:
+        """Scenarios of a layout side by side (all without ``names``): what differs, memory,
+        cache, limits. Raises NoRecipeError."""
+        from kimi_nb.tune import scenarios
+
+        there = scenarios.names(self._named, self._hardware, layout, variant)
+        return scenarios.compare({
+            name: build.plan(self.model, self.hw, layout, scenario=name, variant=variant,
+                             site=self.site) for name in scenarios.wanted(_words(names), there)})
+
+    def limits(self, plan: Plan, *, input_len: int = 1024, output_len: int = 1024,
+               concurrency: int = 0) -> Limits:
+        """What the plan cannot exceed under such a load, estimated (concurrency 0: full
+        batches)."""
+        from kimi_nb.tune import limits
+
+        return limits.of_plan(plan, input_len=input_len, output_len=output_len,
+                              concurrency=concurrency)
+
+    def advice(self, plan: Plan, results: BenchResult | Published) -> Advices:
+        """What the measurements of a plan say to try next, and their share of the limits."""
+        from kimi_nb.tune import advice
+
+        found = advice.of(plan, results)
+        self.record("advice", plan=plan.name, **found.as_dict())
+        return found
+
+    def documented(self) -> tuple[Plan, Published]:
+        """A document's own concurrency sweep, and the plan that it was measured with."""
+        from kimi_nb.tune import advice
+
+        return advice.documented()
+
+    def design(self, plan: Plan, sweep: str, *, input_len: int = 1024, output_len: int = 1024
+               ) -> Design:
+        """The settings and loads of a sweep around a plan, each checked; nothing is started.
+        Raises ParameterError for an axis that is none."""
+        from kimi_nb.tune import design
+
+        return design.of(plan, sweep, input_len=input_len, output_len=output_len)
+
+    def sweep(self, design: Design, **more: Any) -> Sweep:
+        """Measure a design by the run's action; `tune.sweep.run` has the further arguments:
+        repetitions, slo_ttft_ms, slo_tpot_ms, url, tool, resume."""
+        from kimi_nb.tune import sweep
+
+        return sweep.run(self, design, **more)
 
     def write(self, plan: Plan) -> bundle.Bundle:
         """Write the plan's scripts; what changed against the last bundle of this name."""

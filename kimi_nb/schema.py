@@ -78,13 +78,33 @@ class Ports(Table):
 
 
 class Devices(Table):
-    """The accelerators of one node. ``memory_gb``: GB of one device; bandwidths in GB/s."""
+    """The accelerators of one node. ``memory_gb``: GB of one device."""
 
     count: DeviceCount
     memory_gb: Count
     label: str
     visible: Variable
-    memory_bandwidth_gb_s: Count | None = None
+
+
+class Peak(Table):
+    """A figure of a data sheet, and where it stands."""
+
+    value: Annotated[float, Field(gt=0)]
+    source: Line
+
+
+class Peaks(Table):
+    """What one device can do at most. Memory and links in GB/s (10^9 bytes, links in one
+    direction), arithmetic in 10^12 operations a second, dense. What nobody has published is left
+    out."""
+
+    memory_gb_s: Peak | None = None
+    bf16_tflops: Peak | None = None
+    fp8_tflops: Peak | None = None
+    int8_tops: Peak | None = None
+    fp4_tflops: Peak | None = None
+    node_link_gb_s: Peak | None = None
+    network_gb_s: Peak | None = None
 
 
 class Container(Table):
@@ -140,6 +160,7 @@ class Hardware(Table):
     vendor: Vendor
     engine: Literal["vllm-ascend", "vllm"]
     devices: Devices
+    peaks: Peaks = Peaks()
     like: Name | None = None
     host_memory_gb: Count | None = None
     architecture: Literal["aarch64", "x86_64"]
@@ -219,7 +240,7 @@ class Scenario(Table):
 
     title: Line
     source: Source
-    figures: Literal["published", "estimated"] = "published"
+    figures: Literal["published", "estimated", "measured", "rehearsal"] = "published"
     features: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     settings: Settings = Settings()

@@ -141,13 +141,13 @@ def mark(url: str, seconds: float) -> str:
 
 def metrics(url: str, seconds: float) -> tuple[int, str]:
     """(status, text) of GET /metrics; status 0 is no answer at all."""
-    reply = _send("GET", f"{url}/metrics", seconds)
+    reply = send("GET", f"{url}/metrics", seconds)
     return reply.status, reply.text
 
 
 def version(url: str, seconds: float) -> str:
     """What GET /version tells; "" where nobody does (a proxy has none)."""
-    return str(_send("GET", f"{url}/version", seconds).body.get("version", ""))
+    return str(send("GET", f"{url}/version", seconds).body.get("version", ""))
 
 
 def listens(url: str, seconds: float) -> bool:

@@ -54,8 +54,25 @@ class Shown:
     def __str__(self) -> str:
         return str(self.table())
 
+    def __repr__(self) -> str:  # of a dataclass with repr=False
+        return str(self)
+
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
+
+
+class Both(Shown):
+    """What shows itself as its table and another one below."""
+
+    def below(self) -> Table:
+        """What the table rests on."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n\n{self.below()}"
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_() + self.below()._repr_html_()
 
 
 def seconds(value: float | None) -> str:

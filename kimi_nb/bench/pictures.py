@@ -95,7 +95,7 @@ def _throughput(result: Any, cells: pd.DataFrame, pairs: tuple[Any, ...]) -> Pic
     best = cells.loc[cells["output_throughput"].idxmax()]
     alt = (f"Output throughput rises to {best['output_throughput']:.1f} tokens/s at concurrency "
            f"{int(best['concurrency'])}; {_each(cells, 'output_throughput', '.1f')}.")
-    return _save(result, "throughput", "Throughput over concurrency", alt, plot, cells, (
+    return save(result, "throughput", "Throughput over concurrency", alt, plot, cells, (
         "concurrency", "output_throughput", "output_throughput_min", "output_throughput_max",
         "total_token_throughput", "request_throughput", "repetitions"))
 
@@ -117,7 +117,7 @@ def _latencies(result: Any, cells: pd.DataFrame) -> Picture:
 
     alt = (f"Time to first token, median: {_each(cells, 'p50_ttft_ms', '.1f')} ms. Time per output "
            f"token, median: {_each(cells, 'p50_tpot_ms', '.2f')} ms.")
-    return _save(result, "latency", "TTFT and TPOT over concurrency", alt, plot, cells, (
+    return save(result, "latency", "TTFT and TPOT over concurrency", alt, plot, cells, (
         "concurrency", *(f"{at}_{name}_ms" for name in ("ttft", "tpot")
                          for at in ("p50", "p90", "p99"))))
 
@@ -138,7 +138,7 @@ def _pareto(result: Any, cells: pd.DataFrame) -> Picture:
 
     alt = ("Tokens/s per device against tokens/s of one user; concurrency "
            f"{', '.join(str(int(one)) for one in points['concurrency'])} lie on the front.")
-    return _save(result, "pareto", "Throughput per device over speed for one user", alt, plot,
+    return save(result, "pareto", "Throughput per device over speed for one user", alt, plot,
                  cells, ("concurrency", "devices", "per_user", "per_device"))
 
 
@@ -167,12 +167,14 @@ def _goodput(result: Any, cells: pd.DataFrame, ttft_ms: float, tpot_ms: float) -
     best = cells.loc[cells["goodput"].idxmax()]
     alt = (f"Most requests within {asked}: {best['goodput']:.2f} a second at concurrency "
            f"{int(best['concurrency'])}.")
-    return _save(result, "goodput", f"Goodput at {asked}", alt, plot, cells, (
+    return save(result, "goodput", f"Goodput at {asked}", alt, plot, cells, (
         "concurrency", "goodput", "request_throughput"))
 
 
-def _save(result: Any, name: str, title: str, alt: str, plot: Callable[[Axes], None],
+def save(result: Any, name: str, title: str, alt: str, plot: Callable[[Axes], None],
           cells: pd.DataFrame, columns: tuple[str, ...]) -> Picture:
+    """Draw a figure into the result's folder as SVG and PNG, its ``columns`` beside it as CSV;
+    what is a rehearsal says so in the title, in the words and across the figure."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -85,7 +85,7 @@ class _Job:
                             attached=self.served.elsewhere)
         path = self.folder / file_name(about)
         name = f"{load.title}, repetition {repetition}"
-        if resume and _there(path, about):
+        if resume and there(path, about):
             self.kept += 1
             self._tell(f"{name}: kept")
             return path
@@ -182,7 +182,7 @@ def file_name(about: Mapping[str, Any]) -> str:
             f"r{about['repetition']}-{identity.key(about)}.json")
 
 
-def _there(path: Path, about: Mapping[str, Any]) -> bool:
+def there(path: Path, about: Mapping[str, Any]) -> bool:
     """Whether a file holds this measurement, whole."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,1 @@
+"""Tuning: scenarios side by side, physical limits, advice from measurements, sweeps."""

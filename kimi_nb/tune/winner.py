@@ -1,0 +1,108 @@
+"""The winner of a sweep as a model file of one's own, which every notebook and command takes.
+
+    path = winner.write(best, folder / "tuned.yaml", title="...", figures="measured")
+    # kimi-nb plan --model .../tuned.yaml --hw a3 --layout single --scenario tuned
+
+The file extends the model's own, and holds the one recipe with a scenario ``tuned``: what the
+recipe's tuning table could have said.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kimi_nb import build, evidence, overrides, params, recipes
+from kimi_nb.errors import PlanError, WriteError
+from kimi_nb.plan import Plan
+from kimi_nb.roles import Request
+
+SCENARIO = "tuned"
+
+
+def write(plan: Plan, path: Path, *, title: str, figures: str) -> Path:
+    """Write the file, whole or not at all, and plan from it once.
+
+    ``title`` is a line for people, ``figures`` measured or rehearsal. Raises PlanError where what
+    comes out is not the plan that won, WriteError where nothing can be written.
+    """
+    text = (f"# {title}.\n# Made by a sweep. To take it: model = this file, scenario = {SCENARIO}."
+            "\n" + yaml.safe_dump(content(plan, title, figures), sort_keys=False, width=100,
+                                  allow_unicode=True))
+    scratch = path.with_suffix(f".{os.getpid()}.yaml")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(text, encoding="utf-8")
+        _prove(plan, scratch)
+        os.replace(scratch, path)
+    except OSError as error:
+        raise WriteError(f"{path}: cannot be written ({error.strerror}).") from None
+    finally:
+        scratch.unlink(missing_ok=True)
+    return path
+
+
+def content(plan: Plan, title: str, figures: str) -> dict[str, Any]:
+    """The file as plain values."""
+    asked: Request = plan.request
+    recipe = asked.recipe.model_dump(mode="json", exclude_unset=True)
+    recipe["engine_version"] = asked.engine.version
+    changes = asked.overrides
+    for role, ports in changes.ports.items():
+        recipe["roles"][role]["ports"] = {**(recipe["roles"][role].get("ports") or {}), **ports}
+    if changes.router:
+        recipe["router"] = changes.router
+    if changes.router_port:
+        recipe["router_port"] = changes.router_port
+    recipe["scenarios"] = {**recipe.get("scenarios", {}),
+                           SCENARIO: _scenario(asked, title, figures)}
+    name = asked.model.name
+    if name in params.names("models") and params.model(name) == asked.model:
+        return {"extends": name, "recipes": [recipe]}
+    whole = asked.model.model_dump(mode="json", exclude_unset=True)
+    return {**whole, "recipes": [recipe]}
+
+
+def _scenario(asked: Request, title: str, figures: str) -> dict[str, Any]:
+    """The scenario that the plan had, with what the person and the sweep changed laid on it."""
+    before = asked.scenario.model_dump(mode="json", exclude_unset=True) if asked.scenario else {}
+    roles = before.get("roles", {})
+    for role in asked.recipe.roles:
+        change = dict(roles.get(role, {}))
+        change |= asked.overrides.shape.get(role, {})
+        settings = change.get("settings", {})
+        for _, given in asked.overrides.of(role):
+            # The last one stands last: a key given again replaces, and takes its place in order.
+            settings = {kind: _laid(settings.get(kind, {}), given.get(kind, {}))
+                        for kind in ("flags", "env")}
+        if any(settings.values()):
+            change["settings"] = {kind: value for kind, value in settings.items() if value}
+        if change:
+            roles = {**roles, role: change}
+    kept = [name for name in before.get("features", []) if name not in asked.dropped]
+    out = {**before, "title": title, "figures": figures,
+           "source": {"document": "sweep", "section": evidence.now()},
+           "features": [*kept, *(name for name in asked.chosen if name not in kept)],
+           "without": [*(name for name in before.get("without", []) if name not in asked.chosen),
+                       *asked.dropped], "roles": roles}
+    return {key: value for key, value in out.items() if value}
+
+
+def _laid(below: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in below.items() if key not in over} | over
+
+
+def _prove(plan: Plan, path: Path) -> None:
+    """The file must give the very engines that won."""
+    asked: Request = plan.request
+    model = params.model(str(path))
+    recipe = recipes.find(model, asked.hardware, plan.layout, plan.variant)
+    made = build.from_request(Request(
+        model, asked.hardware, recipe, recipes.scenario(recipe, SCENARIO), asked.site,
+        asked.engine, overrides.parse((), tuple(recipe.roles)), named=asked.named))
+    if made.engines != plan.engines or made.router != plan.router:
+        raise PlanError(f"{path}: what is planned from it differs from what was measured; take "
+                        f"the changes by --set instead: {' '.join(asked.pairs)}")
