@@ -60,7 +60,8 @@ def of(match: Match, engines: Engines, when: str) -> Blame:
         rank = only(engines, node, kind)
     if kind.startswith("out-of-memory"):
         when = "under load" if when in SERVING else "at load"
-    return Blame(kind, node, rank, signature.cause.format_map(_Words(when=when, **found)).strip())
+    cause = signature.cause.format_map(_Words(when=when, **found))
+    return Blame(kind, node, rank, " ".join(cause.split()).rstrip(" :"))
 
 
 class _Words(dict):

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kimi_nb import __version__, cli_deploy
+from kimi_nb import __version__, cli_deploy, cli_doctor
 from kimi_nb.errors import KimiError, ParameterError
 from kimi_nb.show import visible
 
@@ -103,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     rehearse.set_defaults(call=_rehearse)
 
     cli_deploy.add(commands, _target, _choices)
+    cli_doctor.add(commands)
 
     run = commands.add_parser("run", help="execute the notebooks that apply", allow_abbrev=False)
     _target(run)

@@ -92,7 +92,8 @@ def _sight(log: Log) -> Sight:
     sight = Sight()
     for at in scan.numbers(log.lines):
         sight.take(Line(log.node, log.rank, log.file, at + 1, log_lines.plain(log.lines[at]),
-                        _time(log.lines, at), at == len(log.lines) - 1))
+                        _time(log.lines, at)))
+    sight.end(len(log.lines))
     return sight
 
 

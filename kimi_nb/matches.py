@@ -17,8 +17,7 @@ from kimi_nb.signatures import Signature
 @dataclass(frozen=True)
 class Line:
     """A line of a log: of a node, and of one rank on it (None: of all). ``number`` counts from 1;
-    ``time`` is its own or that of the nearest line before it, "" where there is none; ``last``
-    tells that nothing comes after it."""
+    ``time`` is its own or that of the nearest line before it, "" where there is none."""
 
     node: str
     rank: int | None
@@ -26,7 +25,6 @@ class Line:
     number: int
     text: str
     time: str
-    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,7 @@ def of(line: Line) -> Match | None:
             continue
         found = signature.find(line.text)
         if found is not None:
-            # Who waited once may have gone on since.
-            return Match(line, signature, found) if line.last or not signature.waits else None
+            return Match(line, signature, found)
     return None
 
 

@@ -2,6 +2,7 @@
 
     sight = Sight()
     sight.take(line)         # each line that may tell of something, in their order
+    sight.end(1234)          # how many lines there were
     sight.matches            # what signatures know, each thing once
     sight.errors             # rank: the first lines of errors that none knows
 """
@@ -26,18 +27,42 @@ class Sight:
         self.errors: dict[int | None, list[Line]] = {}
         self.serves: Line | None = None
         self._known: set[Any] = set()
+        self._followed: set[int | None] = set()  # ranks in which something followed from others
+        self._waits: Match | None = None
+        self._quiet = 0  # the last of the lines after it that tell no progress
+        self._stops = False
 
     def take(self, line: Line) -> None:
         """Take in a line."""
         match = matches.of(line)
+        error = match is not None or log_lines.tells_error(line.text)
+        self._stops |= bool(scan.STOPS.search(line.text))
+        if match is not None and match.signature.waits:
+            self._waits, self._quiet = match, line.number
+        elif line.number == self._quiet + 1 and (error or self._stops):
+            self._quiet = line.number
         if match is not None:
-            if match.key not in self._known and len(self.matches) < _MOST:
-                self._known.add(match.key)
-                self.matches.append(match)
-        elif log_lines.tells_error(line.text):
+            self._match(match)
+        elif error:
             self._unknown(line)
         elif self.serves is None and scan.SERVES in line.text:
             self.serves = line
+
+    def end(self, lines: int) -> None:
+        """The log ends. Who waited counts where only errors, or a stop, came after: who went on
+        since did not wait in vain."""
+        if self._waits is not None and self._quiet == lines:
+            self.matches.append(self._waits)
+
+    def _match(self, match: Match) -> None:
+        if match.signature.cascade:
+            self._followed.add(self._rank(match.line))
+        # An engine that was told to stop takes leave with the words of one whose core has died.
+        stopped = self._stops and match.signature.cascade
+        if not (stopped or match.signature.waits or match.key in self._known) \
+                and len(self.matches) < _MOST:
+            self._known.add(match.key)
+            self.matches.append(match)
 
     def _unknown(self, line: Line) -> None:
         mine = self.errors.setdefault(self._rank(line), [])
@@ -53,9 +78,8 @@ class Sight:
         """rank: its first error lines, of ranks with no known cause. Where something followed
         from others, only what tells of an exception of its own."""
         caused = {self._rank(one.line) for one in self.matches if not one.signature.cascade}
-        followed = {self._rank(one.line) for one in self.matches}
         return {rank: mine for rank, mine in self.errors.items() if rank not in caused
-                and (rank not in followed or any(map(raises, mine)))}
+                and (rank not in self._followed or any(map(raises, mine)))}
 
 
 def raises(line: Line) -> bool:
