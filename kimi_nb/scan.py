@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _GROUP = re.compile(r"\(\?P<\w+>")
 _BEGIN = re.compile(r"(?<![\[\\])\^")
-_ERRORS = ("ERROR", "Traceback", "(?:Error|Exception):", r"^\w*(?:Error|Exception)\b")
+ERRORS = ("ERROR", "Traceback", "(?:Error|Exception):", r"^\w*(?:Error|Exception)\b")
 SERVES = "Application startup complete"
 STOPS = re.compile(r"\[shutdown\]|Shutting down FastAPI HTTP server")
 # Colours that stand between the start of a line and its first word.
@@ -61,7 +61,7 @@ def _database(brief: bool) -> hyperscan.Database:
     known = [_GROUP.sub("(?:", entry.pattern.pattern) for entry in signatures.of_logs()
              if entry.pattern]
     words = [_BEGIN.sub(lambda _: _START, one).encode()
-             for one in (*known, *_ERRORS, SERVES, STOPS.pattern)]
+             for one in (*known, *ERRORS, SERVES, STOPS.pattern)]
     flag = hyperscan.HS_FLAG_MULTILINE | (hyperscan.HS_FLAG_SINGLEMATCH if brief else 0)
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     database.compile(expressions=words, ids=list(range(len(words))), elements=len(words),

@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from kimi_nb import params
 from kimi_nb.doctor import files, placed, reader, report
 from kimi_nb.doctor.report import Finding, Report
 from kimi_nb.plan import Plan
 
-__all__ = ["Finding", "Report", "examine"]
+__all__ = ["SAMPLE", "Finding", "Report", "examine"]
+
+# Logs of a rehearsal in which a rank runs out of memory.
+SAMPLE = params.PACKAGE / "data" / "sample_logs"
 
 
 def examine(paths: str | Path | Sequence[str | Path],

@@ -132,13 +132,13 @@ class _Serves:
         self._lines = {one.serves.file: one.serves for one in seen if one.serves}
 
     def when(self, match: Match) -> str:
-        """Before or after the engine began to answer. A launcher's line has no time: then it
-        counts whether the rank ever did."""
+        """Before or after the engine began to answer. Where a launcher tells of a rank it counts
+        whether that one ever did."""
         line = match.line
         mine = self._lines.get(line.file)
         if mine is not None:
             later = line.number > mine.number
-        elif not line.time and "rank" in match.found:
+        elif match.signature.id == "rank-died":
             later = any(one.node == line.node and one.rank == int(match.found["rank"])
                         for one in self._lines.values())
         else:
