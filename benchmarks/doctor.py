@@ -84,8 +84,8 @@ def main() -> int:
         (folder / "logs").mkdir()
         small = peak_of(folder, 1)
         alarms = false_alarms(folder)
-    print(f"ratio {ratio:.2f} (limit {LIMIT}), memory {peak:.0f} MB for {args.megabytes} MB of logs, "
-          f"{small:.0f} MB for 1 MB, false alarms {alarms}")
+    print(f"ratio {ratio:.2f} (limit {LIMIT}), memory {peak:.0f} MB for {args.megabytes} MB of "
+          f"logs, {small:.0f} MB for 1 MB, false alarms {alarms}")
     return 0 if ratio <= LIMIT and peak < small + 40 and not alarms else 1
 
 

@@ -12,7 +12,8 @@ from kimi_nb import show, signatures
 from kimi_nb.errors import ParameterError, choice
 from kimi_nb.signatures import Signature
 
-_HEADINGS = ("what is seen", "why", "the way out", "platform", "versions", "known as", "go to", "id")
+_HEADINGS = ("what is seen", "why", "the way out", "platform", "versions", "known as", "go to",
+             "id")
 
 
 def topic(name: str) -> show.Table:
