@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kimi_nb import __version__, cli_deploy, cli_verify
+from kimi_nb import __version__, cli_deploy, cli_doctor, cli_verify
 from kimi_nb.errors import KimiError, ParameterError
 from kimi_nb.show import visible
 
@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
     cli_deploy.add(commands, _target, _choices)
     cli_verify.add(commands)
+    cli_doctor.add(commands)
 
     run = commands.add_parser("run", help="execute the notebooks that apply", allow_abbrev=False)
     _target(run)

@@ -468,13 +468,6 @@ def test_a_secret_of_the_caller_stays_with_him(tmp_path, monkeypatch, site_file)
 # Parts ------------------------------------------------------------------------------------
 
 
-def test_every_signature_knows_its_example():
-    for one in diagnosis.signatures():
-        first = next(other for other in diagnosis.signatures()
-                     if other.pattern.search(one.example))
-        assert first.id == one.id, f"{one.example} is taken by {first.id}"
-
-
 def test_no_signature_sees_anything_in_a_healthy_log(tmp_path):
     plan = build.plan("k2.5", "a2", "dp")
     found = rehearse.rehearse(plan, tmp_path)

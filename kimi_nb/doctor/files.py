@@ -1,0 +1,130 @@
+"""What the doctor reads: files, folders, compressed ones, stdin; and whose each of them is.
+
+    files.sources(["runs/x/logs", "h1.log.gz", "-"], placed)   # [Source(node="a3-0", rank=3, ...)]
+    for block in files.blocks(source):                        # bytes of whole lines
+        ...
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from kimi_nb.errors import ParameterError
+
+if TYPE_CHECKING:
+    from kimi_nb.doctor.placed import Placed
+
+STDIN = "-"
+_BLOCK = 1 << 18  # bytes that are read at a time: they stay in the processor's cache
+_LONGEST = 1 << 23  # bytes of a line; what is longer is taken in pieces
+_NAMES = re.compile(r"\.(?:log|out|err|txt)(?:[.-][\w-]+)*$|^(?:syslog|messages|plog)",
+                    re.IGNORECASE)
+_RANK = re.compile(r"(?:^|[_.-])(?:dp_?)?rank[_-]?(\d+)(?=$|[_.-])", re.IGNORECASE)
+_GENERAL = {"logs", "log", "bundle", "rehearsals", "deployments", "jobs", "debug", "run", "plog"}
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One log. ``name`` is its path as it is shown; ``path`` is None for stdin."""
+
+    name: str
+    path: Path | None
+    node: str
+    rank: int | None
+
+    @property
+    def size(self) -> int:
+        """Its bytes on disk; 0 for stdin."""
+        return self.path.stat().st_size if self.path else 0
+
+
+def sources(paths: Sequence[str | Path], placed: Placed) -> list[Source]:
+    """The logs below some paths, in a fixed order; a folder's are known by their names (.log,
+    .out, .err, .txt, plog, also compressed), what is named itself is read whatever its name.
+    Raises ParameterError for what is not there."""
+    found: dict[Path, Source] = {}
+    out = []
+    for given in paths:
+        if str(given) == STDIN:
+            out.append(Source("stdin", None, "stdin", None))
+            continue
+        path = Path(given).expanduser()
+        if path.is_dir():
+            logs = [one for one in sorted(path.rglob("*")) if one.is_file() and _is_log(one)]
+            if not logs:
+                raise ParameterError(f"{given}: no logs below this folder; looked for *.log, "
+                                     "*.out, *.err, *.txt and plog*, also as .gz. Name the files.")
+        elif path.exists():
+            logs = [path]
+        else:
+            raise ParameterError(f"{given}: no such file or folder. Name logs, folders of logs, or "
+                                 "- for stdin.")
+        for log in logs:
+            real = log.resolve()
+            if real not in found:
+                found[real] = Source(str(log), log, *_whose(log, path, placed))
+    return out + list(found.values())
+
+
+def _is_log(path: Path) -> bool:
+    name = path.name.removesuffix(".gz")
+    return bool(_NAMES.search(name)) or (path.suffix == ".gz" and "." not in name)
+
+
+def _whose(log: Path, root: Path, placed: Placed) -> tuple[str, int | None]:
+    """(node, rank) of a log by its path: rank_31.log, h1.log, logs/NODE/engines.log,
+    NODE/logs/rank_3.log. A plan's own names of nodes come first."""
+    stem = log.name.removesuffix(".gz").split(".log")[0]
+    match = _RANK.search(stem)
+    rank = int(match[1]) if match else None
+    parts = [*(part for part in reversed(log.parts[:-1])), stem]
+    for part in parts:
+        if part in placed.nodes:
+            return part, rank
+    if stem == "router" and placed.door:
+        return placed.door, rank
+    rest = (stem[:match.start()] + stem[match.end():]).strip("_.-") if match else ""
+    named = [node for node in placed.nodes if stem.startswith((f"{node}_", f"{node}.", f"{node}-"))]
+    if named or rest:
+        return max(named, key=len, default=rest), rank
+    below = log.relative_to(root).parts[:-1] if log != root else log.absolute().parts[-2:-1]
+    folders = [part for part in below if part.casefold() not in _GENERAL and not part.isdecimal()]
+    if log == root and match is None:
+        folders = []  # a file that is named alone speaks for itself
+    return (folders[-1] if folders else stem), rank
+
+
+def blocks(source: Source) -> Iterator[bytes]:
+    """The bytes of a log, in pieces of whole lines; none is kept. Raises ParameterError where it
+    cannot be read."""
+    try:
+        with _opened(source) as file:
+            rest = b""
+            while data := file.read(_BLOCK):
+                end = data.rfind(b"\n") + 1
+                if not end and len(rest) + len(data) < _LONGEST:
+                    rest += data
+                    continue
+                end = end or len(data)
+                yield rest + data[:end]
+                rest = data[end:]
+            if rest:
+                yield rest
+    except (OSError, EOFError, gzip.zlib.error) as error:
+        raise ParameterError(f"{source.name}: cannot be read: {error}.") from None
+
+
+def _opened(source: Source) -> IO[bytes]:
+    raw = sys.stdin.buffer if source.path is None else source.path.open("rb")
+    buffered = raw if hasattr(raw, "peek") else io.BufferedReader(raw)
+    if buffered.peek(2)[:2] == _GZIP:
+        return gzip.GzipFile(fileobj=buffered)
+    return buffered

@@ -1,0 +1,82 @@
+"""Where each rank stands, by a plan: also one that is only a file any more.
+
+    placed = placed.of("bundle/")        # a bundle, its plan.json, a run's folder, a Plan, None
+    placed.devices("a3-0", rank=3, worker=1)     # (13,)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kimi_nb.errors import ParameterError
+from kimi_nb.plan import Engine, Plan
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The engines of a plan, () without one; ``door`` is the node of its router."""
+
+    engines: tuple[Engine, ...] = ()
+    door: str = ""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes, in the plan's order."""
+        return tuple(dict.fromkeys(engine.node for engine in self.engines))
+
+    def engine(self, node: str, rank: int | None) -> Engine | None:
+        """The engine that runs a rank on a node; None where that is not known."""
+        return next((one for one in self.engines if one.node == node and rank is not None
+                     and one.rank <= rank < one.rank + one.ranks), None)
+
+    def devices(self, node: str, rank: int | None, worker: int | None) -> tuple[int, ...]:
+        """The devices of a rank on its node; of one tensor parallel worker only its own. ()
+        where that is not known."""
+        engine = self.engine(node, rank)
+        if engine is None or rank is None:
+            return ()
+        wide = max(1, len(engine.devices) // engine.ranks)
+        mine = engine.devices[(rank - engine.rank) * wide:][:wide]
+        return (mine[worker],) if worker is not None and worker < len(mine) else tuple(mine)
+
+
+def of(given: Plan | Placed | str | Path | None) -> Placed:
+    """From a plan, or where it was written. Raises ParameterError for what holds none."""
+    if given is None or given == "":
+        return Placed()
+    if isinstance(given, Placed):
+        return given
+    if isinstance(given, Plan):
+        return Placed(given.engines, given.router.node if given.router else "")
+    path = _file(Path(given).expanduser(), str(given))
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        known = [part.name for part in fields(Engine)]
+        engines = tuple(Engine(**{name: _tupled(row[name]) for name in known})
+                        for row in table["engines"])
+        router = table.get("router") or {}
+        return Placed(engines, router.get("node", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ParameterError(f"{path}: is no plan ({type(error).__name__}: {error}); kimi-nb plan "
+                             "--out DIR writes one.") from None
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _file(path: Path, given: str) -> Path:
+    """plan.json in a bundle or in a run's folder, where it is the only one."""
+    if not path.is_dir():
+        return path
+    for pattern in ("plan.json", "bundle/plan.json", "*/bundle/plan.json"):
+        found = sorted(path.glob(pattern))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ParameterError(f"{given}: holds several plans; name one of: "
+                                 f"{', '.join(map(str, found[:8]))}.")
+    raise ParameterError(f"{given}: no plan.json in it, nor in its bundle.")

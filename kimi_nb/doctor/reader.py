@@ -1,0 +1,59 @@
+"""One log, read once from its first block to its last.
+
+    sight, size = reader.read(source)     # what it tells, and its bytes
+"""
+
+from __future__ import annotations
+
+from kimi_nb import log_lines, scan
+from kimi_nb.doctor import files
+from kimi_nb.doctor.files import Source
+from kimi_nb.matches import Line
+from kimi_nb.sights import Sight
+
+_ENOUGH = 2000  # lines looked at in one log, after which one of a kind a block will do
+_HEAD = 400  # bytes of a line in which its time stands, colours too
+_FAR = 400  # lines in which the time before a line is looked for
+
+
+def read(source: Source) -> tuple[Sight, int]:
+    """What a log tells, and how many bytes were read. Raises ParameterError."""
+    sight = Sight()
+    size = number = looked = 0
+    time, block = "", b""
+    for block in files.blocks(source):
+        size += len(block)
+        number, looked, time = _take(sight, source, block, number, looked, time)
+    sight.end(number + (bool(block) and not block.endswith(b"\n")))
+    return sight, size
+
+
+def _take(sight: Sight, source: Source, block: bytes, number: int, looked: int, time: str
+          ) -> tuple[int, int, str]:
+    """Take in a block; (lines so far, lines looked at, time at its end)."""
+    done = 0
+    for begin, line in scan.lines(block, looked > _ENOUGH):
+        looked += 1
+        number += block.count(b"\n", done, begin)
+        done = begin
+        text = log_lines.plain(line.decode("utf-8", "replace"))
+        sight.take(Line(source.node, source.rank, source.name, number + 1, text,
+                        _time(block, begin, time)))
+    return number + block.count(b"\n", done), looked, _time(block, len(block), time)
+
+
+def _time(block: bytes, begin: int, before: str) -> str:
+    """The time of the line that begins here, or of the nearest before it that has one."""
+    end = block.find(b"\n", begin)
+    end = len(block) if end < 0 else end
+    for _ in range(_FAR):
+        if begin < end:
+            head = block[begin:min(end, begin + _HEAD)].decode("utf-8", "replace")
+            found = log_lines.stamp(log_lines.plain(head))
+            if found:
+                return found
+        if begin <= 0:
+            break
+        end = begin - 1
+        begin = block.rfind(b"\n", 0, end) + 1
+    return before

@@ -1,0 +1,194 @@
+"""What the doctor found: the first failure, what followed, what nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kimi_nb import blame, diagnosis, log_lines, matches, show, sights
+from kimi_nb.doctor.files import Source
+from kimi_nb.doctor.placed import Placed
+from kimi_nb.matches import Line, Match
+from kimi_nb.sights import Sight
+
+UNKNOWN = "unknown"  # the signature of what none knows
+_ROWS = 12  # of what followed, in a table
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One failure: ``line`` is a line's number in ``file``, ``time`` as "MM-DD HH:MM:SS",
+    ``devices`` those of the rank on its node where a plan tells them."""
+
+    signature: str
+    kind: str
+    cause: str
+    node: str
+    rank: int | None
+    devices: tuple[int, ...]
+    file: str
+    line: int
+    time: str
+    text: str
+    help: str
+    refs: tuple[str, ...]
+    see: str
+
+    def __str__(self) -> str:
+        return (f"{self.who}: {self.cause}.\n  seen: {self.file}:{self.line}: {self.text}\n"
+                f"  next: {self.help}")
+
+    @property
+    def who(self) -> str:
+        """Node, rank and devices in words."""
+        out = self.node + ("" if self.rank is None else f", rank {self.rank}")
+        return out + (f", devices {show.spans(self.devices)}" if self.devices else "")
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """The first error lines of a rank that show no known cause."""
+
+    node: str
+    rank: int | None
+    devices: tuple[int, ...]
+    file: str
+    line: int
+    time: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report(show.Shown):
+    """``first`` is the first failure (None: none), ``also`` the other causes of their own,
+    ``cascade`` what followed from them, ``unknown`` the errors that no signature knows."""
+
+    first: Finding | None
+    also: tuple[Finding, ...]
+    cascade: tuple[Finding, ...]
+    unknown: tuple[Unknown, ...]
+    files: int
+    bytes: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return self.first is None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    def table(self) -> show.Table:
+        """First cause, what to do, what followed."""
+        title = f"{self.files} logs, {self.bytes / 1e6:.1f} MB"
+        if self.first is None:
+            return show.Table(f"{title}: nothing is wrong", ("what", "is"), ())
+        first = self.first
+        rows: list[tuple[str, Any]] = [
+            ("first", first.who), ("cause", first.cause), ("time", first.time),
+            ("seen", f"{first.file}:{first.line}: {first.text}"), ("next", first.help),
+            ("go to", first.see.replace("#", ", ")), ("known as", ", ".join(first.refs))]
+        rows += _grouped("also", [f"{one.who}: {one.cause}" for one in self.also])
+        rows += _grouped("followed", [f"{one.who}: {one.cause}" for one in self.cascade])
+        for one in self.unknown:
+            who = one.node + ("" if one.rank is None else f", rank {one.rank}")
+            rows += [("unknown", f"{who}, {one.file}:{one.line}"), *(
+                ("", line) for line in one.lines)]
+        return show.Table(title, ("what", "is"), tuple(row for row in rows if row[1]))
+
+
+def _grouped(name: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    rows = [(name if not at else "", text) for at, text in enumerate(texts[:_ROWS])]
+    if len(texts) > _ROWS:
+        rows.append(("", f"and {len(texts) - _ROWS} more, in --json"))
+    return rows
+
+
+def of(seen: Sequence[tuple[Source, Sight]], placed: Placed, size: int) -> Report:
+    """From what each log tells."""
+    serves = _Serves([sight for _, sight in seen])
+    found = matches.ordered(one for _, sight in seen for one in sight.matches)
+    unknown = sights.first_unknown([sight for _, sight in seen], found[0] if found else None)
+    known = [_known(one, placed, serves.when(one)) for one in found]
+    if unknown is not None:
+        first = _unknown(unknown, placed)
+    else:
+        first = known.pop(0) if known else None
+        found = found[1:]
+    own = [not (one.signature.cascade or one.signature.waits) for one in found]
+    taken = {(first.node, first.rank, first.signature)} if first else set()
+    also = _once([one for one, mine in zip(known, own, strict=True) if mine], taken)
+    return Report(first, also, _once([one for one, mine in zip(known, own, strict=True)
+                                      if not mine], taken),
+                  _all_unknown([sight for _, sight in seen], placed), len(seen), size)
+
+
+class _Serves:
+    """When each log's engine began to answer: what fails later fails while it serves."""
+
+    def __init__(self, seen: Sequence[Sight]) -> None:
+        self._lines = {one.serves.file: one.serves for one in seen if one.serves}
+
+    def when(self, match: Match) -> str:
+        """Before or after the engine began to answer. Where a launcher tells of a rank it counts
+        whether that one ever did."""
+        line = match.line
+        mine = self._lines.get(line.file)
+        if mine is not None:
+            later = line.number > mine.number
+        elif match.signature.id == "rank-died":
+            later = any(one.node == line.node and one.rank == int(match.found["rank"])
+                        for one in self._lines.values())
+        else:
+            times = matches.times([one.time for one in self._lines.values()] + [line.time])
+            later = len(times) > 1 and bool(line.time) and times[-1] >= max(times[:-1])
+        return "while serving" if later else "at start"
+
+
+def _once(found: Sequence[Finding], taken: set[tuple[str, int | None, str]]
+          ) -> tuple[Finding, ...]:
+    """Each rank's own once, the first."""
+    out = []
+    for one in found:
+        key = (one.node, one.rank, one.signature)
+        if key not in taken:
+            taken.add(key)
+            out.append(one)
+    return tuple(out)
+
+
+def _known(match: Match, placed: Placed, when: str) -> Finding:
+    guilty, signature, line = blame.of(match, placed.engines, when), match.signature, match.line
+    own = guilty.node == line.node
+    worker = log_lines.parts_of(line.text).get("TP") if own else None
+    return Finding(signature.id, guilty.kind, guilty.cause, guilty.node, guilty.rank,
+                   placed.devices(guilty.node, guilty.rank, worker), line.file, line.number,
+                   line.time, diagnosis.short(line.text), signature.help, signature.refs,
+                   signature.see)
+
+
+def _who(line: Line, placed: Placed) -> tuple[int | None, tuple[int, ...]]:
+    said = log_lines.parts_of(line.text)
+    rank = said.get("DP", line.rank)
+    if rank is None:
+        rank = blame.only(placed.engines, line.node, "")
+    return rank, placed.devices(line.node, rank, said.get("TP"))
+
+
+def _unknown(line: Line, placed: Placed) -> Finding:
+    return Finding(UNKNOWN, UNKNOWN, "failed in words that no signature knows", line.node,
+                   *_who(line, placed), line.file, line.number, line.time,
+                   diagnosis.short(line.text), f"Read {line.file} from line {line.number}.", (),
+                   "10_faq#The doctor")
+
+
+def _all_unknown(seen: Sequence[Sight], placed: Placed) -> tuple[Unknown, ...]:
+    events = [mine for one in seen for mine in one.unknown().values()]
+    when = matches.times([mine[0].time for mine in events])
+    order = sorted(range(len(events)), key=lambda at: (when[at], events[at][0].rank or 0))
+    return tuple(Unknown(
+        mine[0].node, *_who(mine[0], placed), mine[0].file, mine[0].number, mine[0].time,
+        tuple(diagnosis.short(line.text) for line in mine)) for mine in (
+            events[at] for at in order))

@@ -1,0 +1,96 @@
+"""What is known to go wrong: data/signatures.yaml as values.
+
+    signatures.entries()                   # all, also those of answers and of the FAQ
+    signatures.of_logs()                   # those that are looked for in logs, in their order
+    signatures.of_logs()[0].find(line)     # the named groups of its pattern, None: not this one
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from kimi_nb import params
+
+PLATFORMS = ("any", "ascend", "nvidia", "amd", "cpu")
+WHERE = ("log", "answer", "faq")  # a line of a log, an answer of the API, no line at all
+TOPICS = {"api": "Parsers and API", "memory": "Memory", "collectives": "Collectives",
+          "kv": "KV cache transfer", "start": "Start", "platform": "Platform"}
+_GROUP = re.compile(r"\(\?P<(\w+)>")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One entry. ``pattern`` is all of its patterns as one; ``see`` is "notebook#heading"."""
+
+    id: str
+    topic: str
+    where: str
+    kind: str
+    pattern: re.Pattern[str] | None
+    cause: str
+    help: str
+    question: str
+    platform: str
+    versions: str
+    refs: tuple[str, ...]
+    see: str
+    cascade: bool
+    waits: bool
+    remote: bool
+    examples: tuple[str, ...]
+
+    def find(self, text: str) -> dict[str, str] | None:
+        """The named groups that a text has filled; None where no pattern is in it."""
+        match = self.pattern.search(text) if self.pattern else None
+        if match is None:
+            return None
+        return {name.partition("__")[0]: value for name, value in match.groupdict().items()
+                if value is not None}
+
+    @property
+    def asks(self) -> str:
+        """The symptom as somebody would put it."""
+        return self.question or self.examples[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {name: getattr(self, name) for name in (
+            "id", "topic", "where", "question", "cause", "help", "platform", "versions", "see")} | {
+            "refs": list(self.refs), "examples": list(self.examples),
+            "pattern": self.pattern.pattern if self.pattern else ""}
+
+
+@functools.cache
+def entries() -> tuple[Signature, ...]:
+    """All of them, in the order of the file."""
+    return tuple(_entry(name, item) for name, item in params.data("signatures").items())
+
+
+@functools.cache
+def of_logs() -> tuple[Signature, ...]:
+    """Those of logs: of two that match a line the first counts."""
+    return tuple(entry for entry in entries() if entry.where == "log")
+
+
+def _entry(name: str, item: dict[str, Any]) -> Signature:
+    patterns = _listed(item.get("patterns", item.get("pattern")))
+    return Signature(
+        name, item["topic"], item.get("where", "log"), item.get("kind", name),
+        _joined(patterns) if patterns else None, item["cause"], item["help"],
+        item.get("question", ""), item.get("platform", "any"), item.get("versions", ""),
+        tuple(item.get("refs", ())), item["see"], item.get("cascade", False),
+        item.get("waits", False), item.get("blames") == "remote",
+        tuple(_listed(item.get("example"))))
+
+
+def _listed(value: str | list[str] | None) -> list[str]:
+    return [] if value is None else [value] if isinstance(value, str) else value
+
+
+def _joined(patterns: list[str]) -> re.Pattern[str]:
+    """Several patterns as one: a group of the same name gets a number in each."""
+    return re.compile("|".join(
+        _GROUP.sub(rf"(?P<\1__{at}>", one) for at, one in enumerate(patterns)))
