@@ -64,7 +64,7 @@ def of(match: Match, engines: Engines, when: str) -> Blame:
     return Blame(kind, node, rank, " ".join(cause.split()).rstrip(" :"))
 
 
-class _Words(dict):
+class _Words(dict[str, object]):
     """What a sentence names and a pattern has not found is left out."""
 
     def __missing__(self, name: str) -> str:

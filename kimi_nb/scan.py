@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kimi_nb import signatures
 
@@ -29,12 +29,15 @@ STOPS = re.compile(r"\[shutdown\]|Shutting down FastAPI HTTP server")
 _START = r"^(?:\x1b\[[0-9;?]*[A-Za-z])*"
 
 
+def _end(number: int, begin: int, end: int, flags: int, ends: Any) -> None:
+    ends.append(end)
+
+
 def lines(block: bytes, brief: bool = False) -> Iterator[tuple[int, bytes]]:
     """(offset, line) of each line of a block that may tell of something, in their order.
     ``brief`` gives for each pattern the first one only: for logs that say the same for ever."""
     ends: list[int] = []
-    _database(brief).scan(block, match_event_handler=lambda number, begin, end, flags, mine:
-                          mine.append(end), context=ends)
+    _database(brief).scan(block, match_event_handler=_end, context=ends)
     done = 0
     for end in sorted(ends):
         if end > done:

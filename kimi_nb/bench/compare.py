@@ -62,7 +62,8 @@ def with_published(result: BenchResult) -> Comparison:
     """Every cell against every published row. The flags have to be those of the plan without any
     change, which is the document's command."""
     cells = result.summary().to_dict("records") if result.files else []
-    pairs, reasons = [], {}
+    pairs: list[Any] = []
+    reasons: dict[str, str] = {}
     for table in published.tables():
         # The nearest cell says best what would have to change.
         found: list[tuple[str, ...]] = []
@@ -74,8 +75,9 @@ def with_published(result: BenchResult) -> Comparison:
                 found.append(differ)
                 if not differ:
                     pairs.append((cell, row, table.source))
-        if found and min(map(len, found)):
-            reasons[f"{table.title} ({table.source})"] = "; ".join(min(found, key=len))
+        if found and all(found):
+            nearest = sorted(found, key=len)[0]
+            reasons[f"{table.title} ({table.source})"] = "; ".join(nearest)
     return Comparison(result.mark, tuple(pairs), tuple(reasons.items()))
 
 

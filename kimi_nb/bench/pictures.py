@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BLUE, _ORANGE, _GREEN, _INK = "#0072B2", "#D55E00", "#009E73", "#222222"
-_STYLE = {"figure.facecolor": "#FFFFFF", "axes.facecolor": "#FFFFFF", "text.color": _INK,
+_STYLE: Any = {"figure.facecolor": "#FFFFFF", "axes.facecolor": "#FFFFFF", "text.color": _INK,
           "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
           "axes.edgecolor": "#666666", "axes.grid": True, "grid.color": "#DDDDDD",
           "axes.spines.top": False, "axes.spines.right": False, "font.size": 10.0,
@@ -145,7 +145,8 @@ def _pareto(result: Any, cells: pd.DataFrame) -> Picture:
 def front(cells: pd.DataFrame) -> pd.DataFrame:
     """The cells that no other beats in both, tokens/s per device and tokens/s of one user; the
     fastest for a user first."""
-    keep, best = [], -1.0
+    keep: list[Any] = []
+    best = -1.0
     for index, row in cells.sort_values(["per_user", "per_device"], ascending=False).iterrows():
         if row["per_device"] > best:
             keep, best = [*keep, index], row["per_device"]

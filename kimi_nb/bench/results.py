@@ -150,7 +150,7 @@ def load(folder: Path) -> BenchResult:
 
 def read(files: Iterable[Path]) -> list[Mapping[str, Any]]:
     """The measurements of files. Raises BenchError for one that is none."""
-    out = []
+    out: list[Mapping[str, Any]] = []
     for path in files:
         try:
             one = json.loads(path.read_text(encoding="utf-8"))

@@ -23,7 +23,6 @@ from kimi_nb.bench import client, commands, devices, faults, identity, metrics, 
 from kimi_nb.bench.load import Load, Loads
 from kimi_nb.bench.results import BenchResult
 from kimi_nb.errors import BenchError, ParameterError, WriteError
-from kimi_nb.rehearsal.world import MARK
 
 if TYPE_CHECKING:
     from kimi_nb.served import Service
@@ -47,7 +46,7 @@ def measure(served: Service, loads: Loads, folder: Path, *, repetitions: int = 3
     if not served.up:
         say(f"Nothing serves (action {served.run.action}): nothing is measured.")
         return BenchResult(folder, ())
-    mark = MARK if served.mark == MARK else ""  # a deployment's says that it is none
+    mark = served.mark
     chosen = tools.choose(tool, served.plan, mark)
     say(f"{chosen.name} {chosen.version} sends the load: {chosen.why}.")
     paths, job = [], _Job(served, chosen, mark, folder, len(loads) * repetitions, say)

@@ -11,10 +11,11 @@ import gzip
 import io
 import re
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from kimi_nb.errors import ParameterError
 
@@ -118,13 +119,13 @@ def blocks(source: Source) -> Iterator[bytes]:
                 rest = data[end:]
             if rest:
                 yield rest
-    except (OSError, EOFError, gzip.zlib.error) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ParameterError(f"{source.name}: cannot be read: {error}.") from None
 
 
 def _opened(source: Source) -> IO[bytes]:
-    raw = sys.stdin.buffer if source.path is None else source.path.open("rb")
+    raw: Any = sys.stdin.buffer if source.path is None else source.path.open("rb")
     buffered = raw if hasattr(raw, "peek") else io.BufferedReader(raw)
     if buffered.peek(2)[:2] == _GZIP:
-        return gzip.GzipFile(fileobj=buffered)
-    return buffered
+        return cast(IO[bytes], gzip.GzipFile(fileobj=buffered))
+    return cast(IO[bytes], buffered)

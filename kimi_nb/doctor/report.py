@@ -112,6 +112,7 @@ def of(seen: Sequence[tuple[Source, Sight]], placed: Placed, size: int) -> Repor
     found = matches.ordered(one for _, sight in seen for one in sight.matches)
     unknown = sights.first_unknown([sight for _, sight in seen], found[0] if found else None)
     known = [_known(one, placed, serves.when(one)) for one in found]
+    first: Finding | None
     if unknown is not None:
         first = _unknown(unknown, placed)
     else:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kimi_nb import build, check, overrides, show
 from kimi_nb.bench import identity
 from kimi_nb.bench.load import PER_REQUEST, Load, Loads
 from kimi_nb.errors import ParameterError, PlanError
+from kimi_nb.findings import Finding
 from kimi_nb.plan import Plan
 from kimi_nb.tune import grammar
 from kimi_nb.tune.grammar import Axes
@@ -121,12 +123,13 @@ def _with(plan: Plan, pairs: tuple[str, ...]) -> Plan:
 def _loads(axes: Axes, input_len: int, output_len: int) -> Loads:
     cells = []
     for fields in axes.loads():
-        many = {"input_len": input_len, "output_len": output_len, "concurrency": 1, **fields}
+        many: dict[str, Any] = {"input_len": input_len, "output_len": output_len,
+                                "concurrency": 1, **fields}
         many.setdefault("prompts", PER_REQUEST * many["concurrency"])
         cells.append(Load(**many, warmup=many["concurrency"]))
     return Loads(tuple(cells))
 
 
-def _said(errors: Sequence[check.Finding]) -> str:
+def _said(errors: Sequence[Finding]) -> str:
     shown = [f"{one.message} [{one.rule}]" for one in errors[:2]]
     return "; ".join(shown) + (f"; and {len(errors) - 2} more" if len(errors) > 2 else "")

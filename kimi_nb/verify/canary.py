@@ -76,7 +76,8 @@ def contexts(ask: Ask) -> str:
         raise Skip(_RANDOM)
     place, answer_tokens = ask.places[0], ask.budget(128)
     most = min(ask.max_context, (ask.target.max_model_len or ask.max_context) - answer_tokens - 64)
-    wanted, lengths, per_line = min(_FIRST, most), [], 0.0
+    lengths: list[int] = []
+    wanted, per_line = min(_FIRST, most), 0.0
     if most < 128:
         raise Skip(f"the longest context to try is {most} tokens")
     while True:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 from kimi_nb import service
 from kimi_nb.service import QUESTION
 from kimi_nb.verify import together
@@ -49,7 +52,7 @@ def equal(ask: Ask) -> str:
     for question in _QUESTIONS:
         body = said(question)
         routed = ask.chat(door, body)
-        others = together.each(lambda place, body=body: ask.chat(place, body), decode)
+        others = together.each(functools.partial(_asked, ask, body), decode)
         for place, other in zip(decode, others, strict=True):
             if isinstance(other, Exception):
                 raise other
@@ -60,6 +63,10 @@ def equal(ask: Ask) -> str:
                 raise Failed(f"front door: {routed}; {place.name} alone: {other}")
     return (f"{len(_QUESTIONS)} answers through the front door, the same on {len(decode)} decode "
             f"engines" + (f"; {again} at the second try" if again else ""))
+
+
+def _asked(ask: Ask, body: dict[str, Any], place: Place) -> Answer:
+    return ask.chat(place, body)
 
 
 def _differs(one: Answer, other: Answer) -> bool:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -101,7 +102,8 @@ def _made(one: Check, ask: Ask, results: dict[str, Result], end: Failed | None
 
 def _known(target: Target) -> Target:
     """The target with what the service says of itself, where it does."""
-    listed, mark = [], ""
+    listed: list[Any] = []
+    mark = ""
     # A front door need not have the list: the upstream proxy of vllm-ascend has none.
     for place in (target.door, *target.engines[:1]):
         try:
@@ -109,7 +111,7 @@ def _known(target: Target) -> Target:
         except Failed:  # which the checks will tell
             continue
         listed, mark = listed or wire.listing(reply), mark or reply.mark
-    mine = next((one for one in listed if one.get("id") == target.model), {})
+    mine: dict[str, Any] = next((one for one in listed if one.get("id") == target.model), {})
     length = mine.get("max_model_len")
     return replace(target, mark=target.mark or mark,
                    max_model_len=length if isinstance(length, int) else target.max_model_len,
@@ -131,7 +133,7 @@ def _kept(folder: Path, target: Target) -> dict[str, Result]:
             out[line["name"]] = Result(*(line[key] for key in (
                 "name", "status", "sent", "got", "help")))
         else:
-            out.pop(line.get("name"), None)
+            out.pop(str(line.get("name")), None)
     return out
 
 

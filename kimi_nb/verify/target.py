@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kimi_nb.errors import ParameterError
-from kimi_nb.rehearsal.world import MARK
 from kimi_nb.served import Service
 from kimi_nb.service import Endpoint
 
@@ -84,7 +83,7 @@ def of(service: Service, *, random_weights: bool = False) -> Target:
     sense = not random_weights and all(
         "load-format" not in table or table["load-format"].value != "dummy" for table in flags)
     blind = any("language-model-only" in table for table in flags)
-    mark = MARK if service.mark == MARK else ""
+    mark = service.mark
     return Target(
         service.url, service.model, service.key, service.endpoints,
         # What a stand-in says follows from the prompt, whatever the weights are.

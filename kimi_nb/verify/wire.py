@@ -166,7 +166,8 @@ def streamed(text: str) -> Answer:
     lines = [line[5:].strip() for line in re.split("\r?\n|\r", text) if line.startswith("data:")]
     if not any(lines):
         raise Failed(f"no event in the stream: {short(text)!r}", "empty-stream")
-    made, usage, reason, name = _Parts(), {}, "", ""
+    usage: dict[str, Any] = {}
+    made, reason, name = _Parts(), "", ""
     for line in lines:
         if line == "[DONE]":
             break
@@ -206,7 +207,9 @@ class _Parts:
         for one in delta.get("tool_calls") or ():
             if not isinstance(one, dict) or not isinstance(one.get("index"), int):
                 raise Failed(f"a piece of a tool call without index: {short(line)}", "malformed")
-            function = one.get("function") if isinstance(one.get("function"), dict) else {}
+            function = one.get("function")
+            if not isinstance(function, dict):
+                function = {}
             call = self.calls.setdefault(one["index"], ["", "", ""])
             for at, piece in enumerate((one.get("id"), function.get("name"),
                                         function.get("arguments"))):
