@@ -4,8 +4,9 @@
 # make lab     JupyterLab on the notebooks
 # make venv    .venv with everything that run and test need
 # make engine  .engine with the real vLLM for this machine's CPU (2.5 GB; hardware cpu)
+# make tools   .tools with lm-eval and AISBench, for notebook 07 (3 GB)
 # make bench   the benchmarks
-# make clean   remove .venv, .engine and runs/
+# make clean   remove .venv, .engine, .tools and runs/
 PYTHON ?= python3
 MODEL ?= k2.5
 HW ?= a3
@@ -13,7 +14,7 @@ JOBS ?= 1
 ENGINE ?= .engine
 BIN := .venv/bin
 
-.PHONY: help run test test-engine lint lab venv engine bench clean
+.PHONY: help run test test-engine lint lab venv engine tools bench clean
 help:
 	@sed -n 's/^# make /make /p' Makefile
 
@@ -49,6 +50,10 @@ lab: venv
 engine: venv
 	$(BIN)/python -m kimi_nb.cpu_engine "$(ENGINE)"
 
+# Each in an environment of its own; what cannot be installed says why, and notebook 07 repeats it.
+tools: venv
+	$(BIN)/python -m kimi_nb.accuracy.tools .tools
+
 bench: venv
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/large_plan.py
@@ -60,4 +65,4 @@ bench: venv
 	$(BIN)/python benchmarks/ssh.py
 
 clean:
-	rm -rf .venv .engine runs
+	rm -rf .venv .engine .tools runs

@@ -5,6 +5,7 @@
     ├── PlanError          parameters that are fine alone and do not fit together
     │   ├── NoRecipeError  nothing is known for this model, hardware and layout
     │   └── CheckError     a rule found what would stop the deployment
+    ├── AccuracyError      an evaluation that has no score: what is wrong, and what is kept
     ├── InstallError       the engine's own environment could not be made
     └── WriteError         a place that cannot be written
 
@@ -44,6 +45,10 @@ class CheckError(PlanError):
 
 class ServiceError(KimiError):
     """A deployment that was started and is not as it has to be: the diagnosis."""
+
+
+class AccuracyError(KimiError):
+    """An evaluation that came to no score; answers that are there are kept."""
 
 
 class InstallError(KimiError):

@@ -70,8 +70,8 @@ def which(model: str, hardware: str, only: Iterable[str] | str | None = None) ->
     layouts = {recipe.layout for recipe in recipes.of(served, chip)}
     if not layouts and chip.recipes_of not in served.container_versions:
         recipes.find(served, chip, None)  # raises with what there is
-    apply = [name for name, entry in manifest.items()
-             if not entry["layout"] or entry["layout"] in layouts]
+    fits = {"", *layouts, *(["any"] if layouts else [])}
+    apply = [name for name, entry in manifest.items() if entry["layout"] in fits]
     if only is None:
         return apply
     words = only.split(",") if isinstance(only, str) else only
