@@ -65,12 +65,11 @@ def measure(run: Run, service: Service, tool: str, task: str, limit: int, resume
 
 def subject(plan: Plan, url: str, mark: str) -> Subject:
     """What is asked, as the plan says it."""
-    request = plan.request
     dummy = any(str(flags["load-format"].value) == "dummy" for flags in plan.flags.values()
                 if "load-format" in flags)
-    return Subject(plan.model, request.model.weights[request.weights].id if request
-                   else plan.weights, plan.engine, plan.engine_version, plan.hardware,
-                   plan.served_name, url, mark if mark == "REHEARSAL" else RANDOM if dummy else "")
+    return Subject(plan.model, plan.request.weights.id if plan.request else plan.weights,
+                   plan.engine, plan.engine_version, plan.hardware, plan.served_name, url,
+                   mark if mark == "REHEARSAL" else RANDOM if dummy else "")
 
 
 def _checked(tool: str, task: str, limit: int) -> ModuleType:
@@ -102,7 +101,7 @@ def _run(run: Run, service: Service, module: ModuleType, evaluation: Evaluation,
         kept = module.read(folder, runner.tail(folder / runner.LOG), evaluation)
         run.record("accuracy", mark=score.mark, plan=service.plan.name, tool=score.tool,
                    task=score.task, interrupted=True, answered=kept.answered,
-                   samples=kept.samples, folder=folder)
+                   samples=kept.samples, where=folder)
         say(f"interrupted: {kept.answered} of {kept.samples or '?'} answers are kept; resume asks "
             "only the rest")
         raise
@@ -181,5 +180,5 @@ def _recorded(run: Run, plan: Plan, score: Score) -> Score:
                                         for part in score.parts},
                samples=score.samples, answered=score.answered, empty=score.empty,
                seconds=score.seconds, fault=score.fault, skipped=score.skipped,
-               settings=dict(score.settings), folder=score.folder)
+               settings=dict(score.settings), where=score.folder)
     return score

@@ -138,9 +138,12 @@ def _make(place: Path, tool: Tool) -> None:
         slim = Path(scratch) / "overrides.txt"
         slim.write_text("".join(f'{name} ; python_version < "3"\n' for name in tool.leaves_out),
                         encoding="utf-8")
-        _run([str(place / "bin" / "uv"), "pip", "install", "--quiet", "--python", python,
-              "--override", str(slim), *(_torch(python, Path(scratch)) if tool.torch else ()),
-              *tool.requires], f"installing {tool.name}")
+        torch = _torch(python, Path(scratch)) if tool.torch else []
+        # Compiled once, also for a person whose environment forbids Python to keep it: each start
+        # would take a minute.
+        _run([str(place / "bin" / "uv"), "pip", "install", "--quiet", "--compile-bytecode",
+              "--python", python, "--override", str(slim), *torch, *tool.requires],
+             f"installing {tool.name}")
     _run([str(place / "bin" / tool.program), "--help"], f"starting {tool.name}")
     (place / _STAMP).write_text(json.dumps(_wanted(tool)), encoding="utf-8")
 
