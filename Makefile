@@ -12,8 +12,9 @@
 # make lab     JupyterLab on the notebooks
 # make venv    .venv with everything that run and test need
 # make engine  .engine with the real vLLM for this machine's CPU (2.5 GB; hardware cpu)
+# make tools   .tools with lm-eval and AISBench, for notebook 07 (3 GB)
 # make bench   the benchmarks
-# make clean   remove .venv, .engine, runs/ and caches
+# make clean   remove .venv, .engine, .tools, runs/ and caches
 # make help    these lines
 PYTHON ?= python3
 MODEL ?= k2.5
@@ -23,7 +24,7 @@ ENGINE ?= .engine
 BIN := .venv/bin
 
 .PHONY: help run test test-engine lint lint-code lint-notebooks lint-docs lint-types strip readme \
-	hooks lab venv engine bench clean
+	hooks lab venv engine tools bench clean
 help:
 	@sed -n 's/^# make //p' Makefile | awk '{ name = $$1; $$1 = ""; printf "make %-15s%s\n", name, $$0 }'
 
@@ -81,6 +82,10 @@ lab: venv
 engine: venv
 	$(BIN)/python -m kimi_nb.cpu_engine "$(ENGINE)"
 
+# Each in an environment of its own; what cannot be installed says why, and notebook 07 repeats it.
+tools: venv
+	$(BIN)/python -m kimi_nb.accuracy.tools .tools
+
 bench: venv
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/large_plan.py
@@ -94,4 +99,4 @@ bench: venv
 	$(BIN)/python benchmarks/sweep.py
 
 clean:
-	rm -rf .venv .engine runs .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .engine .tools runs .mypy_cache .ruff_cache .pytest_cache

@@ -6,6 +6,7 @@
     │   ├── NoRecipeError  nothing is known for this model, hardware and layout
     │   └── CheckError     a rule found what would stop the deployment
     ├── BenchError         a benchmark that measured nothing, or that could not go on
+    ├── AccuracyError      an evaluation that has no score: what is wrong, and what is kept
     ├── InstallError       the engine's own environment could not be made
     └── WriteError         a place that cannot be written
 
@@ -49,6 +50,10 @@ class ServiceError(KimiError):
 
 class BenchError(KimiError):
     """A benchmark that measured nothing, or that could not go on; what was measured is kept."""
+
+
+class AccuracyError(KimiError):
+    """An evaluation that came to no score; answers that are there are kept."""
 
 
 class InstallError(KimiError):

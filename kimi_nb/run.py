@@ -37,6 +37,7 @@ from kimi_nb.plan import Plan
 from kimi_nb.served import Service, attach
 
 if TYPE_CHECKING:
+    from kimi_nb.accuracy.results import Score
     from kimi_nb.bench.load import Loads
     from kimi_nb.bench.published import Published
     from kimi_nb.bench.results import BenchResult
@@ -441,6 +442,36 @@ class Run:
                     results=folder, measurements=len(result.files), failed=result.failed,
                     errors=result.errors)
         return result
+    def published(self) -> show.Table:
+        """The scores that the documents print of this model."""
+        from kimi_nb.accuracy import published
+
+        return published.table(published.of(self._named.name))
+
+    def accuracy_commands(self, plan: Plan, service: Service | None = None) -> show.Text:
+        """What a person runs to measure what the documents publish: their own line, ours, and
+        AISBench's with its configurations, which are written to the run's folder."""
+        from kimi_nb.accuracy import commands
+
+        return commands.write(self, plan, service)
+
+    def accuracy(self, service: Service, *, tool: str = "lm-eval",
+                 task: str = "kimi_nb_arithmetic", limit: int = 0, resume: bool = False) -> Score:
+        """Ask the questions of a task (the first ``limit``; 0: all) and count right answers.
+        ``resume`` keeps the answers of the last call that was cut off. Raises AccuracyError with
+        what is wrong; nothing is asked where the tool is not installed, and the score says so."""
+        from kimi_nb.accuracy import stage
+
+        return stage.measure(self, service, tool, task, limit, resume, say=print)
+
+    def compare(self, score: Score) -> show.Table:
+        """A score against what was published of the model: a verdict, or why there is none."""
+        from kimi_nb.accuracy import published, settings
+
+        table = settings.compare(score, published.of(self._named.name))
+        self.record("compare", mark=score.mark, task=score.task, verdicts={
+            row[0]: row[1] for row in table.rows})
+        return table
 
     def _record(self, result: Rehearsal) -> None:
         """Evidence of a rehearsal: marked, and never beside figures of hardware."""
