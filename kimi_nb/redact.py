@@ -41,14 +41,17 @@ _STEMS = ("passw", "passphrase", "pwd", "secret", "credential", *(
                                      "hf", "hub", "face", "github", "gitlab", "modelscope",
                                      "user")))))
 _VALUE = r"[^\s\"'<>&,;\\\x1b\[\](){}$*][^\s\"'<>&,;\\\x1b]{3,}"
-_NOTHING = r"(?!(?:None|null|true|false|True|False|empty|EMPTY|str|string)\b)"
+# Words for nothing, and the name of a variable: MY_KEY.
+_NOTHING = (r"(?!(?:None|null|true|false|True|False|empty|EMPTY|str|string)\b|"
+            r"(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?![\w+/=.-]))")
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 
 # (words of which one must be in the text, in lower case; the pattern; what takes its place)
 _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = tuple(
     (words, re.compile(pattern, re.ASCII), into) for words, pattern, into in (
         (("private key",),
          r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(?:[\s\S]{0,20000}?-----END [A-Z0-9 ]*PRIVATE "
-         r"KEY-----|[A-Za-z0-9+/=\s\\]*)", MARK),
+         r"KEY-----|(?:(?:\s|\\+[nr])+[A-Za-z0-9+/=]{16,})*)", MARK),
         (("eyj",), r"\beyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*", MARK),
         (("sk-",), r"(?<![\w-])sk-(?=[\w-]*\d)[A-Za-z0-9_-]{16,}", MARK),
         (("hf_",), r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{20,}", MARK),
@@ -68,7 +71,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = tuple(
         (("://",), r"(://[^\s/:@\"'<>]*):(?!\$|\[redacted\])[^\s/\"'<>]+@", rf"\1:{MARK}@"),
         (_STEMS,
          rf"(?i)(?<![A-Za-z0-9])({_NAME}{_QUOTE}{_GAP}(?:=|:)(?!//){_GAP}"
-         rf"{_QUOTE}){_NOTHING}{_VALUE}", rf"\1{MARK}"),
+         rf"{_QUOTE}{_GAP}){_NOTHING}{_VALUE}", rf"\1{MARK}"),
         # Prose speaks of --api-key, too: behind a blank a value has a digit, or is long.
         (_STEMS, rf"(--(?:[a-z0-9]+-){{0,3}}{_NAME}(?:\\?[\"'],)? {_QUOTE})"
          rf"(?!-)(?=[^\s]*\d|[^\s]{{20}}){_VALUE}", rf"\1{MARK}"),
@@ -139,7 +142,7 @@ def _filled(into: str) -> Callable[[re.Match[str]], str]:
 
 
 def _refers(given: str) -> bool:
-    return given.startswith("$") or given == MARK
+    return given.startswith("$") or given == MARK or bool(_VARIABLE.fullmatch(given))
 
 
 @functools.lru_cache(maxsize=64)

@@ -77,6 +77,11 @@ def rows(given: Any) -> list[Mapping[str, Any]]:
     return [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
 
 
+def items(given: Any) -> list[Any]:
+    """A list, whatever stood there."""
+    return given if isinstance(given, list) else []
+
+
 def number(given: Any) -> float | None:
     """A finite number; None for anything else."""
     if isinstance(given, bool) or not isinstance(given, int | float):

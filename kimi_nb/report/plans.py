@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.report import services, stages
-from kimi_nb.report.files import Gaps, mapping, number, rows, table, text
+from kimi_nb.report.files import Gaps, items, mapping, number, rows, table, text
 
 _SCRIPTS = (".sh", ".sbatch")
 _MOST_SCRIPTS = 60  # that stand in the page; the others are linked
@@ -36,13 +36,13 @@ class Planned:
     facts: tuple[tuple[str, str], ...]
     parts: tuple[tuple[str, ...], ...]
     settings: tuple[tuple[str, ...], ...]
-    findings: tuple[Mapping[str, Any], ...]
+    findings: tuple[Mapping[str, str], ...]
     counts: Mapping[str, int]
     rules: str
     memory: tuple[tuple[str, ...], ...]
     scripts: tuple[Script, ...]
     files: int
-    errata: tuple[Mapping[str, Any], ...]
+    errata: tuple[Mapping[str, str], ...]
     attempts: tuple[services.Attempt, ...]
     attached: tuple[str, ...]
     contract: stages.Figures | None
@@ -76,12 +76,15 @@ def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Pat
     written = next((one for one in reversed(entries) if one.get("stage") == "write"), {})
     return Planned(
         folder.name, _facts(plan, engines), _parts(engines), _settings(plan),
-        tuple(rows(found.get("findings"))),
+        tuple(_texts(one, ("severity", "where", "message", "fix", "rule"))
+              for one in rows(found.get("findings"))),
         {str(key): int(number(value) or 0)
          for key, value in mapping(found.get("counts")).items()},
         f"{found.get('rules', '?')} rules of {found.get('engine', '?')}" if found else "",
         tuple(map(_bar, rows(found.get("memory")))), scripts, files,
-        tuple(rows(plan.get("errata"))), tuple(services.of(folder, entries, gaps, root)),
+        tuple(_texts(one, ("id", "document", "says", "uses", "why", "evidence"))
+              for one in rows(plan.get("errata"))),
+        tuple(services.of(folder, entries, gaps, root)),
         tuple(str(one.get("url", "")) for one in entries if one.get("stage") == "attach"),
         stages.contract(folder, gaps, root), stages.accuracy(folder, gaps, root),
         stages.performance(folder, gaps, root),
@@ -92,6 +95,10 @@ def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Pat
                 ("engine", "engine"), ("engine version", "engine_version"),
                 ("vLLM", "vllm_version"), ("image", "image"), ("weights", "weights"),
                 ("installed by", "install")) if plan.get(key)))
+
+
+def _texts(given: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
+    return {key: str(given.get(key, "")) for key in keys}
 
 
 def _plan(folder: Path, gaps: Gaps, root: Path) -> dict[str, Any]:
@@ -115,7 +122,7 @@ def _facts(plan: Mapping[str, Any], engines: Sequence[Mapping[str, Any]]
     if engines:
         nodes = {str(one.get("node")) for one in engines}
         devices = {(str(one.get("node")), str(device)) for one in engines
-                   for device in one.get("devices") or ()}
+                   for device in items(one.get("devices"))}
         out.append(("size", f"{len(engines)} engine{'s' * (len(engines) != 1)} on {len(nodes)} "
                     f"node{'s' * (len(nodes) != 1)}, {len(devices)} devices"))
     router = mapping(plan.get("router"))
@@ -134,10 +141,9 @@ def _parts(engines: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
         nodes = list(dict.fromkeys(str(one.get("node", "")) for one in found))
         first = found[0]
         shown = ", ".join(nodes) if len(nodes) <= 6 else f"{nodes[0]} ... {nodes[-1]}"
-        devices = first.get("devices")
         out.append((role, group, str(len(found)), shown, str(first.get("dp_size", "")),
                     str(first.get("tp_size", "")),
-                    str(len(devices)) if isinstance(devices, list) else ""))
+                    str(len(items(first.get("devices"))) or "")))
     return tuple(out)
 
 

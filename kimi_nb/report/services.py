@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.report.files import Gaps, lines, mapping, number, rows, table
+from kimi_nb.report.files import Gaps, items, lines, mapping, number, rows, table
 from kimi_nb.report.stages import REHEARSAL, measured
 
 
@@ -66,7 +66,7 @@ def _rehearsal(path: Path, gaps: Gaps, root: Path) -> Attempt:
         facts.append(("prompt tokens moved from prefill to decode", str(found["moved_tokens"]),
                       measured(REHEARSAL)))
     facts += [("answer", str(found.get("answer") or "none"), ""),
-              *(("note", str(note), "") for note in found.get("notes") or ())]
+              *(("note", str(note), "") for note in items(found.get("notes")))]
     text = f"{found.get('ready', '?')} of {found.get('engines', '?')} engines ready on stand-ins"
     if fault:
         text += f"; the fault {fault} was made on purpose"
@@ -121,6 +121,5 @@ def _did(step: Mapping[str, Any]) -> str:
     failed = rows(step.get("failed"))
     if failed:
         return "; ".join(f"{one.get('node', '')}: {one.get('cause', '')}" for one in failed)
-    changed = step.get("changed")
-    many = len(changed) if isinstance(changed, list) else 0
+    many = len(items(step.get("changed")))
     return f"{many} change{'s' * (many != 1)}" if many else "no change"

@@ -38,9 +38,9 @@ class Figures:
 
 def measured(mark: str) -> str:
     """How a figure is known that was taken here."""
-    return ("measured on stand-ins (REHEARSAL): says nothing about any hardware"
-            if mark == REHEARSAL else f"measured ({mark})" if mark and mark != "measured"
-            else "measured")
+    if mark == REHEARSAL:
+        return "measured, REHEARSAL"
+    return f"measured ({mark})" if mark and mark != "measured" else "measured"
 
 
 def contract(folder: Path, gaps: Gaps, root: Path) -> Figures | None:

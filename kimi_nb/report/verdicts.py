@@ -108,10 +108,10 @@ def _failures(ran: Sequence[Notebook], plans: Sequence[Planned]) -> list[tuple[s
         if last is not None and last.status == FAILED:
             out.append((f"{last.name} of {plan.name}: {_cause(last)}",
                         str(last.diagnosis.get("help") or "")))
-        errors = [one for one in plan.findings if one.get("severity") == "error"]
+        errors = [one for one in plan.findings if one["severity"] == "error"]
         if errors:
-            out.append((f"check of {plan.name}: {errors[0].get('where', '')}: "
-                        f"{errors[0].get('message', '')}", str(errors[0].get("fix", ""))))
+            out.append((f"check of {plan.name}: {errors[0]['where']}: "
+                        f"{errors[0]['message']}", errors[0]["fix"]))
         for name, figures in (("verification", plan.contract), ("accuracy", plan.accuracy)):
             if figures is not None and figures.bad:
                 row = figures.rows[figures.bad[0]]
