@@ -117,7 +117,8 @@ AROUND = st.text(st.characters(blacklist_categories=("Cs",)), max_size=30)
 def test_a_known_value_is_gone_in_every_form(secret, before, after):
     plain = before + secret + after
     for text in (plain, json.dumps(plain), json.dumps(plain, ensure_ascii=False),
-                 html.escape(plain), repr(plain), quote(plain), json.dumps(json.dumps({"x": plain}))):
+                 html.escape(plain), repr(plain), quote(plain),
+                 json.dumps(json.dumps({"x": plain}))):
         made = redact.text(text, [secret])
         as_bytes = redact.data(text.encode(), [secret])
         assert len(as_bytes) == len(text.encode())
