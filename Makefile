@@ -35,7 +35,8 @@ help:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch .venv/.stamp
 
-venv: .venv/.stamp
+# With BIN another environment is taken as it is: make run BIN=/path/to/bin.
+venv: $(if $(filter .venv/bin,$(BIN)),.venv/.stamp)
 
 run: venv
 	$(BIN)/kimi-nb run --model $(MODEL) --hw $(HW) --jobs $(JOBS)

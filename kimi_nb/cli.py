@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kimi_nb import __version__, cli_deploy, cli_doctor, cli_verify
+from kimi_nb import __version__, cli_deploy, cli_doctor, cli_report, cli_verify
 from kimi_nb.errors import KimiError, ParameterError
 from kimi_nb.show import visible
 
@@ -113,6 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--run-dir", default="", metavar="DIR",
                      help="where results go (default: runs/<utc>-<model>-<hw>)")
     run.set_defaults(call=_run)
+
+    cli_report.add(commands)
     return parser
 
 

@@ -1,4 +1,5 @@
-"""What was done and seen, line by line: append-only JSON, on the disk before the next step."""
+"""What was done and seen, line by line: append-only JSON, on the disk before the next step, and
+without secrets."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from kimi_nb import secrecy
 from kimi_nb.errors import WriteError
 
 FILE = "evidence.jsonl"
@@ -25,8 +27,9 @@ def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[
     One write of a whole line in append mode: several notebooks may share a file. Raises
     WriteError where the folder cannot be written.
     """
-    entry = {"time": now(), "stage": stage, **facts}
-    line = json.dumps(entry, ensure_ascii=False, default=str) + "\n"
+    plain = json.loads(json.dumps(facts, ensure_ascii=False, default=str))
+    entry = {"time": now(), "stage": stage, **secrecy.value(plain)}
+    line = json.dumps(entry, ensure_ascii=False) + "\n"
     path = folder / file
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,6 +43,24 @@ def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[
         raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror}. Choose "
                          "another run_dir or mend its permissions.") from None
     return entry
+
+
+def write_json(path: Path, facts: Any) -> None:
+    """Put plain values without secrets into a file, whole or not at all. Raises WriteError."""
+    plain = secrecy.value(json.loads(json.dumps(facts, default=str)))
+    write_text(path, json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put a text into a file, whole or not at all. Raises WriteError."""
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(text, encoding="utf-8", errors="surrogateescape")
+        new.replace(path)
+    except OSError as error:
+        raise WriteError(f"{path}: cannot be written: {error.strerror}. Choose another run_dir or "
+                         "mend its permissions.") from None
 
 
 def read(folder: Path, file: str = FILE) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -215,7 +216,14 @@ class Plan:
         where there is none."""
         from kimi_nb import check
 
-        return check.passed(check.plan(self))
+        return check.passed(self.findings)
+
+    @functools.cached_property
+    def findings(self) -> Findings:
+        """Every rule asked of this plan."""
+        from kimi_nb import check
+
+        return check.plan(self)
 
     def of(self, node: str) -> tuple[Engine, ...]:
         """The engines of one node."""

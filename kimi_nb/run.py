@@ -22,6 +22,7 @@ from kimi_nb import (
     catalog,
     containers,
     evidence,
+    fingerprint,
     params,
     prerequisites,
     recipes,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from kimi_nb.verify import Contract
     from kimi_nb.verify.curl import Curl
 
+FINDINGS = "findings.json"  # what the rules say of a plan, beside its bundle
 # What each may touch.
 ACTIONS = {"plan": "files are written to the run's folder, nothing else is touched",
            "rehearse": "the scripts run on this machine, on stand-ins; no node is touched",
@@ -110,7 +112,9 @@ class Run:
         plan = build.plan(self.model, self.hw, layout, scenario=scenario, variant=variant,
                           site=self.site, chosen=_words(features), dropped=_words(without),
                           pairs=_words(overrides, ";"), engine_version=_text(engine_version))
+        evidence.write_json(self.folder / plan.name / FINDINGS, plan.findings.as_dict())
         self.record("plan", plan=plan.name, site=plan.site, engines=len(plan.engines),
+                    hash=fingerprint.of_texts({"plan.json": plan.as_json()}),
                     engine=f"{plan.engine} {plan.engine_version}", variant=plan.variant,
                     scenario=plan.scenario, errata=[entry["id"] for entry in plan.errata])
         show.show(tables.topology(plan))
@@ -203,7 +207,7 @@ class Run:
         bundle.write(files, folder)
         changes = bundle.diff(before, files)
         self.record("write", plan=plan.name, bundle=folder, files=len(files),
-                    changed=len(changes))
+                    changed=len(changes), hash=fingerprint.of_texts(files))
         return bundle.Bundle(folder, files, changes)
 
     def _last(self, name: str) -> dict[str, str] | None:

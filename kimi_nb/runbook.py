@@ -17,13 +17,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import errors, evidence, imports, params, recipes, show
+from kimi_nb import (
+    errors,
+    evidence,
+    fingerprint,
+    imports,
+    params,
+    recipes,
+    report,
+    secrecy,
+    show,
+)
 from kimi_nb.errors import NoRecipeError, ParameterError, WriteError, choice
 from kimi_nb.session import runs_folder
 
@@ -43,10 +53,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A whole run: its folder and a result for each notebook, in their order."""
+    """A whole run: its folder, a result for each notebook in their order, and the report."""
 
     folder: Path
     results: tuple[Result, ...]
+    report: Path
 
     @property
     def ok(self) -> bool:
@@ -55,7 +66,7 @@ class Outcome:
     def __str__(self) -> str:
         return str(show.Table(f"{self.folder}", ("notebook", "status", "seconds", "fault"), tuple(
             (result.notebook, result.status, f"{result.seconds:.1f}", result.fault)
-            for result in self.results)))
+            for result in self.results))) + f"\n\nreport: {self.report}"
 
 
 def which(model: str, hardware: str, only: Iterable[str] | str | None = None) -> list[str]:
@@ -98,7 +109,7 @@ def run(model: str, hardware: str, *, only: Iterable[str] | str | None = None, j
     own failure."""
     names = which(model, hardware, only)
     if site:
-        params.site(site)
+        secrecy.name([params.site(site).api_key_env or ""])
     if jobs < 1:
         raise ParameterError(f"--jobs: 1 or more is wanted, found {jobs}.")
     folder = _folder(run_dir, params.model(model).name, params.hardware(hardware).name)
@@ -116,7 +127,7 @@ def run(model: str, hardware: str, *, only: Iterable[str] | str | None = None, j
 def _run(names: Sequence[str], folder: Path, model: str, hardware: str, site: str,
          jobs: int) -> Outcome:
     evidence.record(folder, "run", model=model, hardware=hardware, site=site, notebooks=names,
-                    package=_version(), python=sys.version.split()[0])
+                    **fingerprint.of_program())
     given = {"hw": _absolute(hardware), "model": _absolute(model), "run_dir": str(folder)}
     if site:
         given["site"] = _absolute(site)
@@ -126,22 +137,23 @@ def _run(names: Sequence[str], folder: Path, model: str, hardware: str, site: st
         results = _execute_all(names, folder, given, jobs)
     except KeyboardInterrupt:
         evidence.record(folder, "end", ok=False, interrupted=True)
+        _close(folder)
         raise
-    outcome = Outcome(folder, tuple(results))
-    evidence.record(folder, "end", ok=outcome.ok)
-    return outcome
+    ok = all(result.status == "ok" for result in results)
+    evidence.record(folder, "end", ok=ok)
+    return Outcome(folder, tuple(results), _close(folder))
+
+
+def _close(folder: Path) -> Path:
+    """The end of every run: nothing secret in its files, and the report."""
+    secrecy.folder(folder)  # what kernels and programs of others wrote
+    return report.write(folder)
 
 
 def _absolute(name: str) -> str:
     """A path as the kernel will find it, whatever directory that runs in."""
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
     return str(Path(name).expanduser().resolve()) if is_path else name
-
-
-def _version() -> str:
-    from kimi_nb import __version__
-
-    return __version__
 
 
 def _quiet() -> None:
@@ -207,9 +219,10 @@ def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
     target = folder / f"{name}.ipynb"
     began, fault = time.monotonic(), ""
     try:
-        with tempfile.TemporaryDirectory(prefix="kimi-nb-") as sockets:
+        with tempfile.TemporaryDirectory(prefix="kimi-nb-") as sockets, _kept(
+                raw := Path(sockets, target.name), target):
             papermill.execute_notebook(
-                str(source), str(target), parameters=given, kernel_name="python3",
+                str(source), str(raw), parameters=given, kernel_name="python3",
                 progress_bar=False, cwd=str(source.parent),
                 request_save_on_cell_execute=False, autosave_cell_every=0,
                 **_transport(sockets, folder / "kernels.log"))
@@ -217,6 +230,7 @@ def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
         fault = _fault(error)
     except Exception as error:  # a kernel that does not start is this notebook's result, too
         fault = f"{type(error).__name__}: {error}"
+    fault = secrecy.text(fault)
     if target.exists():
         _html(target)
     seconds = time.monotonic() - began
@@ -224,6 +238,22 @@ def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
     evidence.record(folder, "notebook", notebook=name, status=result.status,
                     seconds=round(seconds, 2), fault=fault, output=target.name)
     return result
+
+
+@contextlib.contextmanager
+def _kept(raw: Path, target: Path) -> Iterator[None]:
+    """However the notebook ends, what there is of it comes to its place without secrets:
+    parameters, papermill's metadata, outputs, error values and tracebacks."""
+    import nbformat
+
+    try:
+        yield
+    finally:
+        if raw.exists():
+            notebook = nbformat.read(raw, as_version=4)
+            notebook.metadata.setdefault("papermill", {})["output_path"] = str(target)
+            clean = nbformat.from_dict(secrecy.value(notebook))
+            evidence.write_text(target, nbformat.writes(clean) + "\n")
 
 
 def _transport(sockets: str, log: Path) -> dict[str, Any]:
@@ -259,7 +289,7 @@ def _fault(error: Any) -> str:
 def _html(notebook: Path) -> None:
     """The executed notebook as one page that loads nothing from elsewhere."""
     body, _ = _exporter(threading.get_ident()).from_filename(str(notebook))
-    notebook.with_suffix(".html").write_text(body, encoding="utf-8")
+    evidence.write_text(notebook.with_suffix(".html"), body)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from kimi_nb import build, params, recipes, show
+from kimi_nb import build, fingerprint, params, recipes, secrecy, show
 from kimi_nb.errors import ParameterError, choice
 from kimi_nb.run import ACTIONS, Run
 
@@ -32,10 +32,12 @@ def start(*, hw: str, model: str, site: str = "", action: str = "plan", confirm:
     if confirm and action == "deploy" and confirm != cluster.name:
         raise ParameterError(f"confirm {confirm!r}: the site is {cluster.name!r}; action deploy "
                              "changes it, and is confirmed by this name.")
+    secrecy.name([cluster.api_key_env or ""])
     folder = (params.user_path(run_dir, "run_dir") if run_dir
               else runs_folder() / f"{served.name}-{chip.name}")
     run = Run(model, hw, site, action, confirm, Path(os.path.abspath(folder)))
-    run.record("start", model=served.name, hardware=chip.name, site=cluster.name, action=action)
+    run.record("start", model=served.name, hardware=chip.name, site=cluster.name, action=action,
+               **fingerprint.of_program())
     standing = dict.fromkeys(recipes.served(served, chip, recipe.layout).title
                              for recipe in recipes.of(served, chip))
     stands = [("served", f"{' and '.join(standing)} in place of it: {chip.name} has no room for "

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import bundle, evidence, scripts, show
+from kimi_nb import bundle, evidence, scripts, secrecy, show
 from kimi_nb.deploy.journal import Journal, alone, holder
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
@@ -123,10 +123,12 @@ def target(plan: Plan, journal: Journal, *, checksums: bool = False,
         made = OnNodes(plan, journal.folder / "bundle", journal.folder, journal.run,
                        f"{holder()} since {journal.begun} for {plan.name}",
                        lambda: _connect(plan, journal), _secrets(plan), checksums)
+    secrecy.name(plan.secrets.values())
     try:
         yield made
     finally:
         made.close()
+        secrecy.file(journal.folder / "ssh.log")
 
 
 def _connect(plan: Plan, journal: Journal) -> Any:

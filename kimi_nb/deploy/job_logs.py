@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from kimi_nb import secrecy
 from kimi_nb.diagnosis import Log
 from kimi_nb.tails import Tails
 
@@ -36,7 +37,7 @@ class JobLogs:
             # The first look reads all: what an earlier process kept is written again.
             first = len(self._tails.lines[path]) == len(lines)
             with (self._folder / path.name).open("w" if first else "a", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
+                file.writelines(f"{secrecy.text(line)}\n" for line in lines)
         self._said = self._word()
 
     def all(self) -> list[Log]:

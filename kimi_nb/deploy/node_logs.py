@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from kimi_nb import readiness
+from kimi_nb import readiness, secrecy
 from kimi_nb.deploy.answers import Answer, Line
 from kimi_nb.deploy.journal import alone
 from kimi_nb.log_files import Logs, file_of
@@ -21,6 +21,7 @@ from kimi_nb.plan import Plan
 
 LOST = 255  # the exit code of ssh where there is no way to a node
 _PIECE, _PIECES = 262144, 4096  # bytes of a log in one look (node.sh), looks at most
+_BACK = 4096  # bytes before a piece that are looked through again
 _LOST = 5  # looks without an answer after which a node counts as lost
 
 
@@ -105,6 +106,8 @@ class NodeLogs(Logs):
             piece = base64.b64decode(data)
             with path.open("ab") as file:
                 file.write(piece)
+            # A look may have ended in the middle of a secret. As many bytes as before stay.
+            secrecy.file(path, max(0, path.stat().st_size - len(piece) - _BACK))
             return len(piece) == _PIECE
         if line.thing == "memory":
             self.memory[node] = int(line.text)

@@ -11,7 +11,6 @@ under a supervisor, so that nothing is left when this process ends, however it e
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -24,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from kimi_nb import diagnosis, scripts, show
+from kimi_nb import diagnosis, evidence, scripts, secrecy, show
 from kimi_nb.diagnosis import Diagnosis
 from kimi_nb.errors import KimiError, ParameterError, WriteError
 from kimi_nb.log_files import Logs
@@ -123,9 +122,7 @@ class Live:
             self._programs.close()
             self._programs = None
             _tidy(self.result.folder)
-            (self.result.folder / "rehearsal.json").write_text(
-                json.dumps(self.result.as_dict(), indent=1, ensure_ascii=False) + "\n",
-                encoding="utf-8")
+            evidence.write_json(self.result.folder / "rehearsal.json", self.result.as_dict())
         return self.result
 
     def __enter__(self) -> Live:
@@ -156,6 +153,7 @@ def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None
     """
     begun = time.monotonic() if begun is None else begun
     _check_room(plan)
+    secrecy.name(plan.secrets.values())
     folder = Path(os.path.abspath(folder))  # without .., which a container would not resolve
     if ":" in str(folder):
         raise ParameterError(f"run_dir {str(folder)!r}: a rehearsal puts a folder of it on PATH, "
@@ -192,6 +190,7 @@ def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None
 def _tidy(root: Path) -> None:
     for name in ("spawner.sock", "spawner.new"):
         (root / name).unlink(missing_ok=True)
+    secrecy.folder(root)  # what programs of others wrote
 
 
 def _check_room(plan: Plan) -> None:

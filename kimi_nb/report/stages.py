@@ -1,0 +1,158 @@
+"""What the stages left on the disk, each read by a small reader of its own.
+
+    stages.contract(folder, gaps, root)       # Shown: title, headings, rows; None where nothing is
+
+A stage that left nothing is None; the page says so in a sentence.
+"""
+
+from __future__ import annotations
+
+import base64
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kimi_nb.report.files import Gaps, lines, mapping, number, rows, table
+
+REHEARSAL = "REHEARSAL"
+_LARGEST_PICTURE = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A table of a stage. ``status`` is ok, failed or ""; ``mark`` REHEARSAL where stand-ins
+    answered; ``known`` how its figures are known; ``bad`` are the numbers of rows that failed;
+    ``pictures`` (title, data URL)."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    status: str = ""
+    mark: str = ""
+    known: str = ""
+    bad: tuple[int, ...] = ()
+    pictures: tuple[tuple[str, str], ...] = ()
+
+
+def measured(mark: str) -> str:
+    """How a figure is known that was taken here."""
+    if mark == REHEARSAL:
+        return "measured, REHEARSAL"
+    return f"measured ({mark})" if mark and mark != "measured" else "measured"
+
+
+def contract(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
+    """The checks of the verification (verify.jsonl): the last result of each."""
+    said = [one for one in lines(folder / "verify.jsonl", gaps, root)
+            if one.get("stage") == "verify" and one.get("name")]
+    if not said:
+        return None
+    # Those of the service that was asked last.
+    about = ("url", "model", "mark")
+    last = [one for one in said if all(one.get(key) == said[-1].get(key) for key in about)]
+    found = {str(one["name"]): one for one in last}
+    status = [str(one.get("status", "")) for one in found.values()]
+    counts = {word: status.count(word) for word in ("pass", "fail", "not applicable")}
+    mark = str(said[-1].get("mark") or "")
+    return Figures(
+        f"{', '.join(f'{many} {word}' for word, many in counts.items())}; "
+        f"{said[-1].get('model', '')} at {said[-1].get('url', '')}",
+        ("check", "status", "sent", "got", "way out"), tuple(
+            (*(str(one.get(key, "")) for key in ("name", "status", "sent", "got")),
+             str(one.get("help", "")) if one.get("status") == "fail" else "")
+            for one in found.values()),
+        "failed" if counts["fail"] else "ok" if counts["pass"] else "", mark, measured(mark),
+        tuple(at for at, word in enumerate(status) if word == "fail"))
+
+
+def accuracy(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
+    """The scores of evaluations (accuracy/NNN/*.json)."""
+    out, bad, marks = [], [], []
+    for path in sorted((folder / "accuracy").glob("*/*.json")):
+        score = table(path, gaps, root)
+        if "task" not in score or "subject" not in score:
+            continue  # another's
+        mark = str(mapping(score["subject"]).get("mark") or "")
+        marks.append(mark)
+        parts = rows(score.get("parts"))
+        if score.get("fault") or score.get("skipped") or not parts:
+            if score.get("fault"):
+                bad.append(len(out))
+            out.append((path.parent.name, str(score.get("tool", "")), str(score["task"]), "",
+                        str(score.get("fault") or score.get("skipped") or "no score"), "",
+                        "no figure"))
+        for part in parts:
+            value = number(part.get("value"))
+            out.append((path.parent.name, str(score.get("tool", "")), str(score["task"]),
+                        " ".join(filter(None, (str(part.get("metric", "")),
+                                               str(part.get("filter", ""))))),
+                        "" if value is None else f"{value:.3f}", str(part.get("samples", "")),
+                        measured(mark)))
+    if not out:
+        return None
+    return Figures(f"{len(out)} result{'s' * (len(out) > 1)}",
+                   ("run", "by", "task", "metric", "score", "samples", "how known"), tuple(out),
+                   "failed" if bad else "ok", REHEARSAL if REHEARSAL in marks else "", "",
+                   tuple(bad))
+
+
+_FIGURES = (("output_throughput", "tokens/s", 1), ("median_ttft_ms", "TTFT p50 ms", 1),
+            ("p99_ttft_ms", "TTFT p99 ms", 1), ("median_tpot_ms", "TPOT p50 ms", 2),
+            ("p99_tpot_ms", "TPOT p99 ms", 2), ("request_throughput", "requests/s", 2))
+
+
+def performance(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
+    """The measurements of a benchmark (bench/c*.json): medians over repetitions."""
+    cells: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for path in sorted((folder / "bench").glob("*.json")):
+        one = table(path, gaps, root)
+        about = mapping(mapping(one.get("kimi_nb")).get("identity"))
+        if about:
+            key = tuple(str(about.get(name, "")) for name in (
+                "concurrency", "input_len", "output_len", "tool", "tool_version", "mark",
+                "engine_version", "flags"))
+            cells.setdefault(key, []).append(one)
+    if not cells:
+        return None
+    out = []
+    for key, found in sorted(cells.items(), key=lambda pair: [_order(word) for word in pair[0]]):
+        out.append((*key[:3], f"{key[3]} {key[4]}".strip(), str(len(found)),
+                    str(sum(int(number(one.get("failed")) or 0) for one in found)),
+                    *(_median(found, name, digits) for name, _, digits in _FIGURES),
+                    measured(key[5])))
+    marks = {key[5] for key in cells}
+    return Figures(
+        f"{sum(map(len, cells.values()))} measurements of {len(cells)} "
+        f"load{'s' * (len(cells) > 1)}: medians over repetitions",
+        ("concurrency", "input", "output", "by", "repetitions", "failed requests",
+         *(title for _, title, _ in _FIGURES), "how known"), tuple(out), "ok",
+        REHEARSAL if REHEARSAL in marks else "", "",
+        pictures=_pictures(folder / "bench", gaps, root))
+
+
+def _order(word: str) -> tuple[float, str]:
+    return (float(word), "") if word.replace(".", "", 1).isdecimal() else (float("inf"), word)
+
+
+def _median(found: Sequence[Mapping[str, Any]], name: str, digits: int) -> str:
+    values = [value for one in found if (value := number(one.get(name))) is not None]
+    return f"{statistics.median(values):.{digits}f}" if values else ""
+
+
+def _pictures(folder: Path, gaps: Gaps, root: Path) -> tuple[tuple[str, str], ...]:
+    """The drawings beside the results, inside of the page: it loads nothing."""
+    out = []
+    for path in sorted(folder.glob("*.svg")):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            gaps.say(f"{path.relative_to(root)}: could not be read ({error.strerror}).")
+            continue
+        if len(data) <= _LARGEST_PICTURE:
+            url = f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}"
+            out.append((path.stem.replace("_", " "), url))
+        else:
+            gaps.say(f"{path.relative_to(root)}: is too large to stand in the page.")
+    return tuple(out)
