@@ -21,6 +21,7 @@ _CORE = re.compile(r"\(EngineCore_DP(\d+) ")
 _ERROR = re.compile(r"\bERROR\b|^\w*(?:Error|Exception)\b|Traceback|: [\w.]*(?:Error|Exception): ")
 _EXCEPTION = re.compile(r"\b\w+(?:Error|Exception): ")
 _STAMP = re.compile(r" (\d\d-\d\d \d\d:\d\d:\d\d) ")
+_NO_TIME = "99"  # after every time
 _LONGEST = 300  # characters of a line that is shown
 
 
@@ -58,6 +59,20 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return f"{self.short}.\n  seen: {self.evidence}\n  next: {self.help}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One sign of failure on one rank. ``time`` is the log's own, "MM-DD HH:MM:SS", "" where it
+    tells none; ``cascade`` is whether it follows from another rank's failure."""
+
+    time: str
+    node: str
+    rank: int | None
+    kind: str
+    cause: str
+    cascade: bool
+    line: str
 
 
 @dataclass(frozen=True)
@@ -124,6 +139,20 @@ def causes(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Diagnosis, ...]:
     return tuple(out.values())
 
 
+def timeline(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Event, ...]:
+    """What each rank shows of a failure: the first cause first, then causes and what followed in
+    the order of their times."""
+    out: dict[tuple[str, int | None, str], Event] = {}
+    for match in _sorted(logs):
+        one, stamp = _diagnosis(match, plan, when), _STAMP.search(match.line)
+        time = stamp[1] if stamp else _before(match.log, match.number)
+        event = Event("" if time == _NO_TIME else time, one.node, one.rank, one.kind, one.cause,
+                      match.signature.cascade, one.evidence)
+        out.setdefault((one.node, one.rank, match.signature.id), event)
+    events = list(out.values())
+    return (*events[:1], *sorted(events[1:], key=lambda event: event.time or _NO_TIME))
+
+
 def _sorted(logs: Sequence[Log]) -> list[_Match]:
     found = list(_matches(logs))
     # A launcher tells of every rank that ended, also of those that lost another one.
@@ -153,7 +182,7 @@ def _before(log: Log, number: int) -> str:
         stamp = _STAMP.search(line)
         if stamp:
             return stamp[1]
-    return "99"
+    return _NO_TIME
 
 
 def _diagnosis(match: _Match, plan: Plan, when: str) -> Diagnosis:

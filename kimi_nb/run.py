@@ -37,6 +37,8 @@ from kimi_nb.plan import Plan
 from kimi_nb.served import Service, attach
 
 if TYPE_CHECKING:
+    from kimi_nb.deploy.deploy import Deployed
+    from kimi_nb.pictures.picture import Picture
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
 
 # What each may touch.
@@ -103,8 +105,23 @@ class Run:
         self.record("plan", plan=plan.name, site=plan.site, engines=len(plan.engines),
                     engine=f"{plan.engine} {plan.engine_version}", variant=plan.variant,
                     scenario=plan.scenario, errata=[entry["id"] for entry in plan.errata])
+        self._draw(plan, plan.picture())
         show.show(tables.topology(plan))
         return plan
+
+    def _draw(self, plan: Plan, picture: Picture) -> None:
+        """Show a picture (in a terminal: its words) and keep it with its numbers."""
+        picture.save(self.folder / plan.name / "pictures")
+        show.show(picture if show.in_notebook() else picture.alt)
+
+    def _draw_start(self, plan: Plan, result: Rehearsal | Deployed) -> None:
+        """When every rank was ready; and who failed first, where one has failed."""
+        from kimi_nb.pictures import faults, readiness
+
+        mark = "" if result.mark == "measured" else result.mark
+        self._draw(plan, readiness.picture(plan, result.times, mark=mark))
+        if result.events:
+            self._draw(plan, faults.picture(plan, result.events, mark=mark))
 
     def explain(self, plan: Plan, role: str | None = None) -> show.Table:
         """Every flag and variable with value, layer, source and meaning."""
@@ -305,6 +322,7 @@ class Run:
         live = rehearse.start(plan, self.folder / plan.name, fault=fault, say=print)
         self._started.append(live)
         self._record(live.result)
+        self._draw_start(plan, live.result)
         if not live.result.ok:
             raise ServiceError(f"{live.result.diagnosis}\n  logs: {live.result.folder}")
         return Service(self, plan, live)
@@ -319,6 +337,8 @@ class Run:
             "mark", "plan", "site", "ok", "engines", "ready", "ready_s", "first_answer_s",
             "memory_mb", "moved_tokens", "moved_bytes", "changes", "failed", "step")},
             logs=made.result.folder)
+        if made.result.times or made.result.events:
+            self._draw_start(plan, made.result)
         if not made.result.ok:
             raise ServiceError("\n".join(map(str, made.result.failed)) + f"\n  logs: "
                                f"{made.result.folder}\n  What was started is left as it is: "
