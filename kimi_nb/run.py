@@ -38,6 +38,7 @@ from kimi_nb.served import Service, attach
 
 if TYPE_CHECKING:
     from kimi_nb.deploy.deploy import Deployed
+    from kimi_nb.panel.panel import Panel
     from kimi_nb.pictures.picture import Picture
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
 
@@ -58,6 +59,7 @@ class Run:
     confirm: str
     folder: Path
     _started: list[Live] = field(default_factory=list, repr=False)
+    _panels: list[Panel] = field(default_factory=list, repr=False)
 
     def record(self, stage: str, **facts: Any) -> None:
         """Add a line to the run's evidence."""
@@ -122,6 +124,25 @@ class Run:
         self._draw(plan, readiness.picture(plan, result.times, mark=mark))
         if result.events:
             self._draw(plan, faults.picture(plan, result.events, mark=mark))
+
+    def panel(self, layout: str = "", *, scenario: str = "", variant: str = "",
+              features: Iterable[str] = (), without: Iterable[str] = (),
+              overrides: Iterable[str] = (), engine_version: str = "") -> Panel:
+        """Choose, look and rehearse, beside the notebook: widgets in front of a person, a table
+        elsewhere. What the cells below do, the parameters cell decides. Without a layout: the
+        first that there is."""
+        from kimi_nb.panel.choices import Choices
+        from kimi_nb.panel.panel import Panel
+
+        layouts = [recipe.layout for recipe in self._recipes]
+        for before in self._panels:  # a cell that is run again
+            before.stop()
+        made = Panel(self, Choices(
+            self.model, self.hw, layout or next(iter(layouts), ""), scenario, variant, self.site,
+            _text(engine_version), ",".join(_words(features)), ",".join(_words(without)),
+            ";".join(_words(overrides, ";"))))
+        self._panels.append(made)
+        return made
 
     def explain(self, plan: Plan, role: str | None = None) -> show.Table:
         """Every flag and variable with value, layer, source and meaning."""
@@ -354,8 +375,8 @@ class Run:
 
     def close(self) -> show.Table:
         """The end: whatever still runs is stopped, and what was recorded."""
-        for live in self._started:
-            live.stop()
+        for one in (*self._panels, *self._started):
+            one.stop()
         self.record("close", started=len(self._started))
         lines = evidence.read(self.folder)
         return show.Table(f"Evidence: {self.folder / evidence.FILE}", ("time", "stage", "facts"),

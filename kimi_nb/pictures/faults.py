@@ -41,7 +41,8 @@ def picture(plan: Plan, events: Sequence[Event], *, mark: str = "") -> Picture:
                 continue
             if first or event == next(one for one in events if _place(one) == places[row]):
                 axes.text(second + most * 0.025, row, style.SPACE + _short(event.cause),
-                          va="center", size=8.5, weight="bold" if first else "normal", parse_math=False)
+                          va="center", size=8.5, parse_math=False,
+                          weight="bold" if first else "normal")
         shown = places[:_ROWS]
         axes.set_yticks(range(len(shown)), shown, fontsize=8.5)
         axes.set_ylim(max(len(shown), 2) - 0.5, -0.5)
