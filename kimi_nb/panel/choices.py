@@ -40,10 +40,12 @@ class Choices:
 
     def lines(self) -> str:
         """The lines that say the same in the parameters cell."""
-        always = ("hw", "model", "site")
-        return "\n".join(f"{name}: str = {json.dumps(value)}" for name, value in sorted(
-            dataclasses.asdict(self).items(), key=lambda item: item[0] not in always)
-            if name != "layout" and (value or name in always))
+        values = dataclasses.asdict(self)
+        del values["layout"]
+        always = {name: values.pop(name) for name in ("hw", "model", "site")}
+        chosen = {name: value for name, value in values.items() if value}
+        return "\n".join(f"{name}: str = {json.dumps(value, ensure_ascii=False)}"
+                         for name, value in (always | chosen).items())
 
 
 def allowed(given: Choices) -> Mapping[str, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from kimi_nb import show
 from kimi_nb.errors import KimiError
 from kimi_nb.panel import choices, work
 from kimi_nb.panel.panel import Panel
-from kimi_nb.pictures import faults, readiness
+from kimi_nb.pictures import faults, flags, readiness
 
 _LISTS = {"model": "Model", "hw": "Hardware", "layout": "Layout", "scenario": "Scenario",
           "variant": "Variant", "engine_version": "Engine"}
@@ -44,6 +44,7 @@ class Widgets:
     def __init__(self, panel: Panel) -> None:
         self._panel, self._first = panel, panel.look.plan
         self._quiet = False
+        self._old: set[str] = set()  # pages of older choices
         self._drawn: object = None
         self._lists = {name: ipywidgets.Dropdown(
             description=label, layout=ipywidgets.Layout(width="236px"),
@@ -75,6 +76,8 @@ class Widgets:
         self._buttons["Rehearse"].on_click(lambda _: self._rehearse())
         self._buttons["Stop"].on_click(lambda _: self._panel.work.stop())
         self._buttons["Verify"].on_click(lambda _: self._verify())
+        self._tabs.observe(lambda _: self._show_tab(), "selected_index")
+        self._tabs.selected_index = 0
         panel.work.changed = self._show_work
         self._show_look()
         self._show_work()
@@ -105,32 +108,39 @@ class Widgets:
         finally:
             self._quiet = False
         self._note.value = f"<i>{html.escape('; '.join(panel.notes))}</i>" if panel.notes else ""
-        pages = self._pages
-        notebook = choices.NOTEBOOKS.get(panel.choices.layout, "")
-        pages["Parameters"].value = (
-            f"What the cells below do, the parameters cell decides. These lines there, in notebook "
-            f"<code>{notebook}</code>, and run it again:{copyable(panel.choices.lines())}")
-        if look.plan is None or look.findings is None:
-            for name in ("Topology", "Findings", "Memory", "Changes"):
-                pages[name].value = _alert(look.error)
-            self._nodes.children = ()
-        else:
-            self._show_plan(look)
+        self._old = set(_TABS) - {"Rehearsal"}
+        self._show_tab()
         self._show_work()
 
-    def _show_plan(self, look: choices.Look) -> None:
-        from kimi_nb.pictures import flags
+    def _show_tab(self) -> None:
+        """Draw the page that is looked at, if it is of older choices."""
+        name = _TABS[self._tabs.selected_index or 0]
+        if name in self._old:
+            self._old.discard(name)
+            self._draw(name, self._panel.look)
 
-        assert look.plan is not None and look.findings is not None
-        pages, parts = self._pages, look.parts
-        pages["Topology"].value = look.plan.picture()._repr_html_()
-        pages["Findings"].value = look.findings._repr_html_()
-        pages["Memory"].value = look.findings.bars()._repr_html_()
-        before = self._first or look.plan
-        pages["Changes"].value = flags.picture(before, look.plan)._repr_html_()
-        self._nodes.children = [ipywidgets.HTML(copyable(text)) for text in parts.values()]
-        self._nodes.titles = tuple(parts)
-        self._nodes.selected_index = 0 if parts else None
+    def _draw(self, name: str, look: choices.Look) -> None:
+        page = self._pages[name]
+        if name == "Parameters":
+            notebook = choices.NOTEBOOKS.get(look.choices.layout, "")
+            page.value = (f"What the cells below do, the parameters cell decides. Put these lines "
+                          f"there, in notebook <code>{notebook}</code>, and run it again:"
+                          f"{copyable(look.choices.lines())}")
+        elif name == "Scripts":
+            parts = look.parts
+            self._nodes.children = [ipywidgets.HTML(copyable(text)) for text in parts.values()]
+            self._nodes.titles = tuple(parts)
+            self._nodes.selected_index = 0 if parts else None
+        elif look.plan is None or look.findings is None:
+            page.value = _alert(look.error)
+        elif name == "Topology":
+            page.value = look.plan.picture()._repr_html_()
+        elif name == "Findings":
+            page.value = look.findings._repr_html_()
+        elif name == "Memory":
+            page.value = look.findings.bars()._repr_html_()
+        else:
+            page.value = flags.picture(self._first or look.plan, look.plan)._repr_html_()
 
     # Rehearsing -----------------------------------------------------------------------
 
