@@ -83,7 +83,8 @@ def test_the_plain_twin_has_the_facts(run):
     plan = panel.look.plan
     said = " ".join(str(panel).split())
     for fact in ("k2.5", "a3", "pd", plan.url, "36 engines on 4 nodes",
-                 panel.look.findings.verdict[:30], plan.engine_version, "decode.max-num-seqs=9", "a3-0, a3-1"):
+                 panel.look.findings.verdict[:30], plan.engine_version, "decode.max-num-seqs=9",
+                 "a3-0, a3-1"):
         assert fact in said, fact
     assert set(panel._repr_mimebundle_()) == {"text/plain", "text/html"}
     assert "h200" in str(panel.choose(hw="h200", overrides=""))

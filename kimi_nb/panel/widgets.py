@@ -96,7 +96,7 @@ class Widgets:
 
     def _show_look(self) -> None:
         """Everything that depends on the choices."""
-        panel, look = self._panel, self._panel.look
+        panel = self._panel
         self._quiet = True
         try:
             for name, values in choices.allowed(panel.choices).items():

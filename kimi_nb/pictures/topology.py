@@ -29,7 +29,7 @@ def picture(plan: Plan) -> Picture:
     tall = [sum(boxes[node] + 28 for node, _ in column[:_NODES])
             + (_LINE if len(column) > _NODES else 0) for column in columns.values()]
     width = len(columns) * _WIDE + (len(columns) - 1) * _GAP + 20
-    height = _TOP + max(tall)
+    height = _TOP + max(tall) - 20
     with style.figure(width / 72, height / 72) as canvas:
         axes = canvas.plain(width, height)
         middles = []

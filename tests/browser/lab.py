@@ -76,6 +76,11 @@ def running(folder: Path, theme: str = "JupyterLab Light") -> Iterator[Lab]:
     work, settings = folder / "notebooks", folder / "settings"
     shutil.copytree(ROOT / "notebooks", work,
                     ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    for path in work.glob("*.ipynb"):  # results go below the folder, not into the checkout
+        text = path.read_text()
+        here = text.replace('run_dir: str = \\"\\"', f'run_dir: str = \\"{folder}/run\\"')
+        assert here != text, path
+        path.write_text(here)
     chosen = SETTINGS | {"@jupyterlab/apputils-extension/themes": {"theme": theme}}
     for name, values in chosen.items():
         path = settings / f"{name}.jupyterlab-settings"

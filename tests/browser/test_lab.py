@@ -13,6 +13,7 @@ if not labs.CHROMIUM:
     pytest.skip("no chromium (apt-get install chromium)", allow_module_level=True)
 
 LOAD, RUN = 60_000, 150_000  # milliseconds on a machine that has other work
+sync_api.expect.set_options(timeout=LOAD)
 
 
 @pytest.fixture(params=["JupyterLab Light", "JupyterLab Dark"], ids=["light", "dark"])
