@@ -56,6 +56,20 @@ class Diagnosis:
         return f"{self.short}.\n  seen: {self.evidence}\n  next: {self.help}"
 
 
+@dataclass(frozen=True)
+class Event:
+    """One sign of failure on one rank. ``time`` is the log's own, "MM-DD HH:MM:SS", "" where it
+    tells none; ``cascade`` is whether it follows from another rank's failure."""
+
+    time: str
+    node: str
+    rank: int | None
+    kind: str
+    cause: str
+    cascade: bool
+    line: str
+
+
 def of_logs(logs: Sequence[Log], plan: Plan, when: str) -> Diagnosis | None:
     """The first cause in the logs of a deployment; None where they show none. ``when`` says
     what went on: "at start", "at load", "under load", "while serving"."""
@@ -77,6 +91,21 @@ def causes(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Diagnosis, ...]:
             one = _known(match, plan, when)
             out.setdefault((one.node, one.rank), one)
     return tuple(out.values())
+
+
+def timeline(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Event, ...]:
+    """What each rank shows of a failure: the first cause first, then causes and what followed in
+    the order of their times."""
+    out: dict[tuple[str, int | None, str], Event] = {}
+    for match in matches.ordered(one for each in _look(logs) for one in each.matches):
+        one = _known(match, plan, when)
+        out.setdefault((one.node, one.rank, match.signature.id), Event(
+            match.line.time, one.node, one.rank, one.kind, one.cause, match.signature.cascade,
+            one.evidence))
+    events = list(out.values())
+    order = matches.times([event.time for event in events[1:]])
+    later = sorted(zip(order, range(len(order)), events[1:], strict=True))
+    return (*events[:1], *(event for _, _, event in later))
 
 
 def error_line(line: str) -> bool:

@@ -7,13 +7,15 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kimi_nb.memory import GIB, Fit, sentence, shares_of
+from kimi_nb.memory import GIB, Fit
 from kimi_nb.show import Table, visible
+
+if TYPE_CHECKING:
+    from kimi_nb.pictures.picture import Picture
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -62,13 +64,6 @@ class Bar:
                 fit.tokens // fit.shape.model_len if fit.shape.model_len else None}
 
 
-# Okabe and Ito's colours, which people who see fewer colours tell apart.
-_COLOURS = {"attention": "#0072b2", "dense and shared": "#56b4e9", "routed experts": "#009e73",
-            "embeddings": "#f0e442", "router": "#999999", "vision": "#cc79a7",
-            "draft": "#d55e00", "activations": "#e69f00", "buffers": "#332288",
-            "cache": "#ffffff", "not used": "#dddddd"}
-
-
 @dataclass(frozen=True)
 class Bars:
     """The bars of a plan: one stacked bar for each kind of engine."""
@@ -85,28 +80,14 @@ class Bars:
 
     __repr__ = __str__
 
+    def picture(self) -> Picture:
+        """The bars as a picture."""
+        from kimi_nb.pictures import memory
+
+        return memory.picture(self.bars)
+
     def _repr_html_(self) -> str:
-        return "<b>Memory of one device, estimated</b>" + "".join(map(_drawn, self.bars))
-
-
-def _drawn(bar: Bar) -> str:
-    """A bar as HTML: its parts in proportion, and what each is."""
-    fit, parts, legend = bar.fit, "", ""
-    whole = max(fit.device, fit.used)
-    for name, size in shares_of(fit):
-        if size <= 0:
-            continue
-        colour = _COLOURS[name]
-        said = f"{name} {size / GIB:.1f} GiB"
-        parts += (f'<span title="{said}" style="display:inline-block;height:22px;'
-                  f'width:{size / whole * 100:.2f}%;background:{colour}"></span>')
-        legend += (f'<span style="white-space:nowrap;margin-right:1em"><span style="display:'
-                   f'inline-block;width:.8em;height:.8em;border:1px solid #888;'
-                   f'background:{colour}"></span> {said}</span> ')
-    return (f"<p style='margin:.8em 0 .2em'>{html.escape(bar.engine)} ({bar.role}), "
-            f"{fit.device / GIB:.0f} GiB</p><div role='img' aria-label='{html.escape(str(bar))}' "
-            f"style='border:1px solid #888;width:700px;font-size:0;line-height:0'>"
-            f"{parts}</div><div>{legend}</div><div>{html.escape(sentence(fit))}</div>")
+        return self.picture()._repr_html_()
 
 
 @dataclass(frozen=True)

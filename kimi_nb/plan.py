@@ -20,6 +20,7 @@ from kimi_nb.settings import Value
 
 if TYPE_CHECKING:  # what checks a plan is loaded when one is checked
     from kimi_nb.findings import Findings
+    from kimi_nb.pictures.picture import Picture
 
 
 def authority(address: str, port: int) -> str:
@@ -224,6 +225,12 @@ class Plan:
         from kimi_nb import check
 
         return check.plan(self)
+
+    def picture(self) -> Picture:
+        """Where every engine stands, as a picture."""
+        from kimi_nb.pictures import topology
+
+        return topology.picture(self)
 
     def of(self, node: str) -> tuple[Engine, ...]:
         """The engines of one node."""

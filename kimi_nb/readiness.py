@@ -59,6 +59,18 @@ class Limits:
     door: float
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a start is: engines that gave a completion, of how many, after how many seconds of
+    the watch; ``line`` is the newest of a rank that is waited for, ``doing`` what goes on."""
+
+    ready: int
+    engines: int
+    seconds: float
+    doing: str
+    line: str
+
+
 class Found(Exception):
     """What ends the watch: the diagnosis."""
 
@@ -70,18 +82,22 @@ class Found(Exception):
 class Watch:
     """One deployment that was started. ``ended`` tells the programs that have ended and their
     exit codes: "NODE engines" for what starts a node's engines, ``ROUTER`` for the front door.
-    ``key`` is an API key; ``say`` is told of progress; ``busy`` tells how many cores the engines
+    ``key`` is an API key; ``say`` is told of progress in words, ``progress`` in numbers at every
+    look (what it raises ends the watch); ``busy`` tells how many cores the engines
     keep busy over some seconds, where that can be known: who computes does not hang."""
 
     def __init__(self, plan: Plan, logs: Logs, ended: Callable[[], Mapping[str, int]],
                  limits: Limits, key: str = "", say: Callable[[str], None] = print,
-                 busy: Callable[[float], float] = lambda seconds: 0.0) -> None:
+                 busy: Callable[[float], float] = lambda seconds: 0.0,
+                 progress: Callable[[Progress], None] | None = None) -> None:
         self._plan, self._logs, self._ended = plan, logs, ended
         self._limits, self._key, self._say, self._busy = limits, key, say, busy
+        self._progress = progress
         self._endpoints = service.endpoints(plan)
         self._begun = time.monotonic()
         self._ready: set[str] = set()
         self._failing: dict[str, tuple[service.Reply, int]] = {}
+        self.times: dict[str, float] = {}  # rank: seconds to its first completion
         self.answer: service.Reply | None = None
         self.when = "at start"  # what goes on, for the causes in the logs
         self.notes: list[str] = []
@@ -114,6 +130,8 @@ class Watch:
                 for one, ready in zip(left, pool.map(self._probe, left), strict=True):
                     if ready:
                         self._ready.add(one.name)
+                        self.times[one.name] = round(time.monotonic() - self._begun, 3)
+                self._tell("waits for engines")
                 if len(self._ready) == len(self._endpoints):
                     self._say(f"{self.ready} of {len(self._plan.engines)} engines ready")
                     return
@@ -132,6 +150,16 @@ class Watch:
                         self._stalled()
                     moved_at = time.monotonic()  # slow, on a machine that has other work
                 time.sleep(0.05)
+
+    def _tell(self, doing: str) -> None:
+        """How far it is, for who looks on; what that raises ends the watch."""
+        if self._progress is None:
+            return
+        waiting = next((one for one in self._endpoints if one.name not in self._ready),
+                       self._endpoints[-1])
+        _, line = self._logs.last(waiting.node, waiting.rank)
+        self._progress(Progress(self.ready, len(self._plan.engines),
+                                time.monotonic() - self._begun, doing, line))
 
     def _probe(self, one: service.Endpoint) -> bool:
         """Whether a rank gave a completion."""
@@ -187,6 +215,7 @@ class Watch:
         self.when = "while serving"
         end = time.monotonic() + self._limits.door
         while True:
+            self._tell("asks at the front door")
             reply = self._chat(self._plan.url)
             if reply.answered:
                 break
@@ -262,6 +291,7 @@ class Watch:
 
     def look_at_answers(self) -> None:
         """Every rank once more, with a tool: words, thoughts and calls where they belong."""
+        self._tell("asks every rank once more")
         with ThreadPoolExecutor(_PROBES) as pool:
             replies = list(pool.map(lambda one: self._chat(
                 one, service.TOOL_QUESTION, max_tokens=128,
@@ -285,6 +315,7 @@ class Watch:
     def load(self) -> None:
         """A short load through the front door: every engine gets some of it."""
         self.when = "under load"
+        self._tell("a short load")
         behind = [one for one in self._endpoints if one.role != "prefill"]
         with ThreadPoolExecutor(_PROBES) as pool:
             replies = list(pool.map(lambda at: self._chat(

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from kimi_nb.bench.load import Loads
     from kimi_nb.bench.published import Published
     from kimi_nb.bench.results import BenchResult
+    from kimi_nb.deploy.deploy import Deployed
+    from kimi_nb.panel.panel import Panel
+    from kimi_nb.pictures.picture import Picture
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
     from kimi_nb.tune.advice import Advices
     from kimi_nb.tune.design import Design
@@ -68,6 +71,7 @@ class Run:
     confirm: str
     folder: Path
     _started: list[Live] = field(default_factory=list, repr=False)
+    _panels: list[Panel] = field(default_factory=list, repr=False)
 
     def record(self, stage: str, **facts: Any) -> None:
         """Add a line to the run's evidence."""
@@ -117,6 +121,7 @@ class Run:
                     hash=fingerprint.of_texts({"plan.json": plan.as_json()}),
                     engine=f"{plan.engine} {plan.engine_version}", variant=plan.variant,
                     scenario=plan.scenario, errata=[entry["id"] for entry in plan.errata])
+        self._draw(plan, plan.picture())
         show.show(tables.topology(plan))
         return plan
 
@@ -124,6 +129,39 @@ class Run:
         """The layout with the most nodes. Raises NoRecipeError where none is described."""
         recipe = self._largest(None) or recipes.find(self._named, self._hardware, None)
         return recipe.layout
+
+    def _draw(self, plan: Plan, picture: Picture) -> None:
+        """Show a picture (in a terminal: its words) and keep it with its numbers."""
+        picture.save(self.folder / plan.name / "pictures")
+        show.show(picture if show.in_notebook() else picture.alt)
+
+    def _draw_start(self, plan: Plan, result: Rehearsal | Deployed) -> None:
+        """When every rank was ready; and who failed first, where one has failed."""
+        from kimi_nb.pictures import faults, readiness
+
+        mark = "" if result.mark == "measured" else result.mark
+        self._draw(plan, readiness.picture(plan, result.times, mark=mark))
+        if result.events:
+            self._draw(plan, faults.picture(plan, result.events, mark=mark))
+
+    def panel(self, layout: str = "", *, scenario: str = "", variant: str = "",
+              features: Iterable[str] = (), without: Iterable[str] = (),
+              overrides: Iterable[str] = (), engine_version: str = "") -> Panel:
+        """Choose, look and rehearse, beside the notebook: widgets in front of a person, a table
+        elsewhere. What the cells below do, the parameters cell decides. Without a layout: the
+        first that there is."""
+        from kimi_nb.panel.choices import Choices
+        from kimi_nb.panel.panel import Panel
+
+        layouts = [recipe.layout for recipe in self._recipes]
+        for before in self._panels:  # a cell that is run again
+            before.stop()
+        made = Panel(self, Choices(
+            self.model, self.hw, layout or next(iter(layouts), ""), scenario, variant, self.site,
+            _text(engine_version), ",".join(_words(features)), ",".join(_words(without)),
+            ";".join(_words(overrides, ";"))))
+        self._panels.append(made)
+        return made
 
     def explain(self, plan: Plan, role: str | None = None) -> show.Table:
         """Every flag and variable with value, layer, source and meaning."""
@@ -385,6 +423,7 @@ class Run:
         live = rehearse.start(plan, self.folder / plan.name, fault=fault, say=print)
         self._started.append(live)
         self._record(live.result)
+        self._draw_start(plan, live.result)
         if not live.result.ok:
             raise ServiceError(f"{live.result.diagnosis}\n  logs: {live.result.folder}")
         return Service(self, plan, live)
@@ -399,6 +438,8 @@ class Run:
             "mark", "plan", "site", "ok", "engines", "ready", "ready_s", "first_answer_s",
             "memory_mb", "moved_tokens", "moved_bytes", "changes", "failed", "step")},
             logs=made.result.folder)
+        if made.result.times or made.result.events:
+            self._draw_start(plan, made.result)
         if not made.result.ok:
             raise ServiceError("\n".join(map(str, made.result.failed)) + f"\n  logs: "
                                f"{made.result.folder}\n  What was started is left as it is: "
@@ -513,8 +554,8 @@ class Run:
 
     def close(self) -> show.Table:
         """The end: whatever still runs is stopped, and what was recorded."""
-        for live in self._started:
-            live.stop()
+        for one in (*self._panels, *self._started):
+            one.stop()
         self.record("close", started=len(self._started))
         lines = evidence.read(self.folder)
         return show.Table(f"Evidence: {self.folder / evidence.FILE}", ("time", "stage", "facts"),

@@ -137,6 +137,13 @@ def in_notebook() -> bool:
     return bool(shell and hasattr(shell, "kernel"))
 
 
+def interactive() -> bool:
+    """Whether a person sits before the notebook: who runs one headless lets no kernel ask."""
+    import sys
+
+    return in_notebook() and bool(sys.modules["IPython"].get_ipython().kernel._allow_stdin)
+
+
 def spans(numbers: Sequence[int]) -> str:
     """Whole numbers as ranges: 0-3, 8."""
     out: list[list[int]] = []

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import bundle, evidence, scripts, secrecy, show
+from kimi_nb import bundle, diagnosis, evidence, scripts, secrecy, show
 from kimi_nb.deploy.journal import Journal, alone, holder
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
@@ -33,7 +33,7 @@ from kimi_nb.deploy.steps import (
     Target,
     together,
 )
-from kimi_nb.diagnosis import Diagnosis
+from kimi_nb.diagnosis import Diagnosis, Event
 from kimi_nb.errors import ParameterError
 from kimi_nb.plan import Plan
 from kimi_nb.readiness import Found, Limits, Watch
@@ -51,7 +51,8 @@ class Deployed(show.Shown):
     seconds are of this call, from its start; ``memory_mb`` of the service's processes, 0 where
     they are in containers; ``moved_tokens`` is whose KV cache came from prefill to decode,
     ``moved_bytes`` how much of it, where the engine counts them; ``ok`` is a service that has
-    answered."""
+    answered; ``times`` are seconds to each rank's first completion, ``events`` every sign of a
+    failure, the first cause first."""
 
     ok: bool
     plan: str
@@ -72,6 +73,8 @@ class Deployed(show.Shown):
     step: str = ""
     notes: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
     mark: str = MARK
 
     @property
@@ -362,7 +365,10 @@ class _Deployment:
             moved_bytes=watch.moved_bytes if watch else 0,
             answer=(reply.content or reply.thoughts) if reply else "", failed=tuple(failed),
             folder=self._journal.folder, step=self._step if failed else "",
-            notes=tuple(watch.notes) if watch else (), facts=self._facts)
+            notes=tuple(watch.notes) if watch else (), facts=self._facts,
+            times=dict(watch.times) if watch else {},
+            events=diagnosis.timeline(self._site.logs.all(), plan, watch.when)
+            if failed and watch else ())
 
 
 def down(journal: Journal, *, say: Say = lambda text: None) -> Outcome:

@@ -15,8 +15,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,12 +24,12 @@ from typing import Any
 import psutil
 
 from kimi_nb import diagnosis, evidence, scripts, secrecy, show
-from kimi_nb.diagnosis import Diagnosis
+from kimi_nb.diagnosis import Diagnosis, Event
 from kimi_nb.errors import KimiError, ParameterError, WriteError
 from kimi_nb.log_files import Logs
 from kimi_nb.plan import Plan
 from kimi_nb.processes import Programs
-from kimi_nb.readiness import Found, Limits, Watch
+from kimi_nb.readiness import Found, Limits, Progress, Watch
 from kimi_nb.rehearsal import faults, loopback
 from kimi_nb.rehearsal.loopback import Block, RehearsalError
 from kimi_nb.rehearsal.stage import WORK, Stage
@@ -47,7 +47,8 @@ class Rehearsal(show.Shown):
     """What came of it. Seconds and MB are of stand-ins on this machine and say nothing about
     hardware; ``ready`` counts engines that gave a completion; ``peak_memory_mb`` is the largest
     sum of PSS of all processes of the rehearsal; ``also`` is what else the logs show, where more
-    than one thing is wrong."""
+    than one thing is wrong; ``times`` are seconds to each rank's first completion, ``events``
+    every sign of a failure, the first cause first."""
 
     ok: bool
     plan: str
@@ -63,6 +64,8 @@ class Rehearsal(show.Shown):
     also: tuple[Diagnosis, ...] = ()
     notes: tuple[str, ...] = ()
     moved_tokens: int = 0
+    times: Mapping[str, float] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
     mark: str = MARK
 
     def as_dict(self) -> dict[str, Any]:
@@ -141,13 +144,15 @@ def rehearse(plan: Plan, folder: Path, **more: Any) -> Rehearsal:
 
 
 def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None,
-          begun: float | None = None, say: Callable[[str], None] = lambda text: None) -> Live:
+          begun: float | None = None, say: Callable[[str], None] = lambda text: None,
+          progress: Callable[[Progress], None] | None = None) -> Live:
     """Rehearse a plan in a new folder below ``folder``, up to a service under a short load.
 
     The scripts are those of the plan's bundle, on loopback addresses; ``make`` makes others from
     the plan, their folder and the addresses (`documented`).
 
-    ``begun`` is the time from which seconds count (time.monotonic), ``say`` is told of progress.
+    ``begun`` is the time from which seconds count (time.monotonic), ``say`` is told of progress,
+    ``progress`` in numbers; what that raises ends the rehearsal, and is raised here.
     Raises RehearsalError, ParameterError or PlanError before anything starts; what goes wrong
     later is the result's diagnosis, and the service is stopped then.
     """
@@ -172,7 +177,7 @@ def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None
                        root, dict(os.environ), root / "logs" / "spawner.log")
         local, files = (make or _bundle)(faults.suited(fault, plan), root / WORK, block)
         stage = Stage(local, files, root, fault, programs, say)
-        result = _run(stage, programs, begun, fault, say)
+        result = _run(stage, programs, begun, fault, say, progress)
     except BaseException as error:
         programs.close()
         _tidy(root)
@@ -210,9 +215,10 @@ def _bundle(plan: Plan, work: Path, block: Block) -> tuple[Plan, dict[str, str]]
 
 
 def _run(stage: Stage, programs: Programs, begun: float, fault: str,
-         say: Callable[[str], None]) -> Rehearsal:
+         say: Callable[[str], None], progress: Callable[[Progress], None] | None) -> Rehearsal:
     logs = Logs(stage.plan, stage.root)
-    watch = Watch(stage.plan, logs, programs.ended, LIMITS, stage.key, say, programs.busy)
+    watch = Watch(stage.plan, logs, programs.ended, LIMITS, stage.key, say, programs.busy,
+                  progress)
     ready_s = first_s = found = None
     try:
         stage.open()
@@ -236,7 +242,8 @@ def _run(stage: Stage, programs: Programs, begun: float, fault: str,
         peak_memory_mb=round(programs.peak_mb(), 1),
         answer=(reply.content or reply.thoughts) if reply else "", diagnosis=found,
         folder=stage.root, fault=fault, notes=tuple(watch.notes),
-        moved_tokens=watch.moved_tokens,
+        moved_tokens=watch.moved_tokens, times=dict(watch.times),
+        events=() if found is None else diagnosis.timeline(logs.all(), stage.plan, watch.when),
         also=() if found is None else tuple(
             one for one in diagnosis.causes(logs.all(), stage.plan, watch.when)
             if (one.kind, one.node) != (found.kind, found.node)

@@ -1,0 +1,190 @@
+"""The panel's widgets: a thin layer over `panel.Panel`. They only choose, press and show."""
+
+from __future__ import annotations
+
+import html
+
+import ipywidgets
+
+from kimi_nb import show
+from kimi_nb.errors import KimiError
+from kimi_nb.panel import choices, work
+from kimi_nb.panel.panel import Panel
+from kimi_nb.pictures import faults, flags, readiness
+
+_LISTS = {"model": "Model", "hw": "Hardware", "layout": "Layout", "scenario": "Scenario",
+          "variant": "Variant", "engine_version": "Engine"}
+_TEXTS = {"site": ("Site", "your site file; empty: the example"),
+          "overrides": ("Change", "max-num-seqs=32; decode.dp=16")}
+_TABS = ("Topology", "Findings", "Memory", "Scripts", "Changes", "Parameters", "Rehearsal")
+# A secure page (https, 127.0.0.1) has a clipboard; elsewhere the text is marked and copied.
+_COPY = ("const t=this.nextElementSibling,b=this;const ok=()=>{b.textContent='Copied'};"
+         "const old=()=>{const r=document.createRange();r.selectNodeContents(t);"
+         "const s=getSelection();s.removeAllRanges();s.addRange(r);document.execCommand('copy');"
+         "ok()};navigator.clipboard?navigator.clipboard.writeText(t.textContent).then(ok,old):old()")
+
+
+def made(panel: Panel) -> ipywidgets.Widget:
+    """The panel as one widget."""
+    return Widgets(panel).box
+
+
+def copyable(text: str) -> str:
+    """A text with a button that copies it, as HTML."""
+    return (f'<div class="kimi-copy"><button type="button" class="jupyter-button" '
+            f'style="padding:0 10px" onclick="{html.escape(_COPY, quote=True)}">Copy</button>'
+            '<pre style="overflow:auto;max-height:420px;line-height:1.35;font-size:12px;'
+            'border:1px solid var(--jp-border-color2,#888);padding:6px">'
+            f"{html.escape(text)}</pre></div>")
+
+
+class Widgets:
+    """The widgets of one panel, and what they do."""
+
+    def __init__(self, panel: Panel) -> None:
+        self._panel, self._first = panel, panel.look.plan
+        self._quiet = False
+        self._old: set[str] = set()  # pages of older choices
+        self._drawn: object = None
+        self._lists = {name: ipywidgets.Dropdown(
+            description=label, layout=ipywidgets.Layout(width="236px"),
+            style={"description_width": "70px"}) for name, label in _LISTS.items()}
+        self._texts = {name: ipywidgets.Text(
+            description=label, placeholder=hint, continuous_update=False,
+            layout=ipywidgets.Layout(width="356px"), style={"description_width": "70px"})
+            for name, (label, hint) in _TEXTS.items()}
+        self._buttons = {name: ipywidgets.Button(
+            description=name, button_style=style, layout=ipywidgets.Layout(width="100px"))
+            for name, style in (("Rehearse", "primary"), ("Stop", ""), ("Verify", ""))}
+        self._bar = ipywidgets.IntProgress(min=0, max=1, layout=ipywidgets.Layout(width="180px"))
+        self._said, self._line, self._note = (ipywidgets.HTML() for _ in range(3))
+        self._pages = {name: ipywidgets.HTML() for name in _TABS}
+        self._nodes = ipywidgets.Tab()
+        self._tabs = ipywidgets.Tab([self._nodes if name == "Scripts" else self._pages[name]
+                                     for name in _TABS], titles=_TABS)
+        row = {"flex_flow": "row wrap", "align_items": "center"}
+        self.box = ipywidgets.VBox([
+            ipywidgets.Box([*self._lists.values(), *self._texts.values()],
+                           layout=ipywidgets.Layout(**row)),
+            self._note,
+            ipywidgets.Box([*self._buttons.values(), self._bar, self._said],
+                           layout=ipywidgets.Layout(**row)),
+            self._line, self._tabs])
+        self.box.add_class("kimi-panel")
+        for name, widget in {**self._lists, **self._texts}.items():
+            widget.observe(lambda change, name=name: self._chosen(name, change["new"]), "value")
+        self._buttons["Rehearse"].on_click(lambda _: self._rehearse())
+        self._buttons["Stop"].on_click(lambda _: self._panel.work.stop())
+        self._buttons["Verify"].on_click(lambda _: self._verify())
+        self._tabs.observe(lambda _: self._show_tab(), "selected_index")
+        self._tabs.selected_index = 0
+        panel.work.changed = self._show_work
+        self._show_look()
+        self._show_work()
+
+    # Choosing -------------------------------------------------------------------------
+
+    def _chosen(self, name: str, value: str | None) -> None:
+        if self._quiet:
+            return
+        try:
+            self._panel.choose(**{name: value or ""})
+        except KimiError as error:
+            self._note.value = _alert(str(error))
+            return
+        self._show_look()
+
+    def _show_look(self) -> None:
+        """Everything that depends on the choices."""
+        panel = self._panel
+        self._quiet = True
+        try:
+            for name, values in choices.allowed(panel.choices).items():
+                self._lists[name].options = [(value or "default", value) for value in values]
+                self._lists[name].value = getattr(panel.choices, name) or values[0]
+                self._lists[name].disabled = len(values) < 2
+            for name, text in self._texts.items():
+                text.value = getattr(panel.choices, name)
+        finally:
+            self._quiet = False
+        self._note.value = f"<i>{html.escape('; '.join(panel.notes))}</i>" if panel.notes else ""
+        self._old = set(_TABS) - {"Rehearsal"}
+        self._show_tab()
+        self._show_work()
+
+    def _show_tab(self) -> None:
+        """Draw the page that is looked at, if it is of older choices."""
+        name = _TABS[self._tabs.selected_index or 0]
+        if name in self._old:
+            self._old.discard(name)
+            self._draw(name, self._panel.look)
+
+    def _draw(self, name: str, look: choices.Look) -> None:
+        page = self._pages[name]
+        if name == "Parameters":
+            notebook = choices.NOTEBOOKS.get(look.choices.layout, "")
+            page.value = (f"What the cells below do, the parameters cell decides. Put these lines "
+                          f"there, in notebook <code>{notebook}</code>, and run it again:"
+                          f"{copyable(look.choices.lines())}")
+        elif name == "Scripts":
+            parts = look.parts
+            self._nodes.children = [ipywidgets.HTML(copyable(text)) for text in parts.values()]
+            self._nodes.titles = tuple(parts)
+            self._nodes.selected_index = 0 if parts else None
+        elif look.plan is None or look.findings is None:
+            page.value = _alert(look.error)
+        elif name == "Topology":
+            page.value = look.plan.picture()._repr_html_()
+        elif name == "Findings":
+            page.value = look.findings._repr_html_()
+        elif name == "Memory":
+            page.value = look.findings.bars()._repr_html_()
+        else:
+            page.value = flags.picture(self._first or look.plan, look.plan)._repr_html_()
+
+    # Rehearsing -----------------------------------------------------------------------
+
+    def _rehearse(self) -> None:
+        if self._panel.look.plan is not None and not self._panel.work.busy:
+            self._panel.work.rehearse(self._panel.look.plan)
+            self._show_work()
+
+    def _verify(self) -> None:
+        try:
+            self._pages["Rehearsal"].value = self._panel.work.verify()._repr_html_()
+        except KimiError as error:
+            self._pages["Rehearsal"].value = _alert(str(error))
+        self._tabs.selected_index = _TABS.index("Rehearsal")
+
+    def _show_work(self) -> None:
+        """Buttons, bar and line; called by the thread of a rehearsal as well."""
+        doing = self._panel.work
+        seen, found = doing.progress, doing.result
+        self._buttons["Rehearse"].disabled = doing.busy or self._panel.look.plan is None
+        self._buttons["Stop"].disabled = not doing.busy
+        self._buttons["Verify"].disabled = doing.state != work.UP
+        if found is not None:
+            self._bar.max, self._bar.value = found.engines, found.ready
+        elif seen is not None:
+            self._bar.max, self._bar.value = seen.engines, seen.ready
+        else:
+            self._bar.max, self._bar.value = 1, 0
+        self._bar.bar_style = {work.UP: "success", work.FAILED: "danger"}.get(doing.state, "info")
+        self._said.value = f"&nbsp;{html.escape(show.visible(doing.said, lines=False))}"
+        line = seen.line if seen is not None and doing.state == work.STARTING else ""
+        self._line.value = (f"<code style='font-size:11px'>{html.escape(show.visible(line)[:160])}"
+                            "</code>" if line else "")
+        if found is not None and found is not self._drawn and doing.plan is not None:
+            self._drawn = found
+            pictures = [readiness.picture(doing.plan, found.times, mark=found.mark)]
+            if found.events:
+                pictures.insert(0, faults.picture(doing.plan, found.events, mark=found.mark))
+            for picture in pictures:
+                picture.save(found.folder)
+            self._pages["Rehearsal"].value = found._repr_html_() + "".join(
+                picture._repr_html_() for picture in pictures)
+
+
+def _alert(text: str) -> str:
+    return (f"<div role='alert' style='white-space:pre-wrap;border-left:4px solid #d55e00;"
+            f"padding-left:8px'>{html.escape(text)}</div>")

@@ -1,0 +1,145 @@
+"""A rehearsal in the background: started, looked at, asked, stopped. No widget.
+
+    work = work.Work(run, changed=redraw)
+    work.rehearse(plan)         # returns at once
+    work.said                   # "12 of 36 engines ready, 4.1 s"
+    work.stop()
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from kimi_nb import service, show
+from kimi_nb.errors import KimiError, ServiceError
+from kimi_nb.plan import Plan
+from kimi_nb.readiness import Progress
+
+if TYPE_CHECKING:
+    from kimi_nb.rehearsal.rehearse import Live, Rehearsal
+    from kimi_nb.run import Run
+
+IDLE, STARTING, UP, FAILED, STOPPED = "idle", "starting", "up", "failed", "stopped"
+_EVERY = 0.25  # seconds between two changes that are told
+_ANSWER = 10.0  # seconds for a stand-in's completion
+_ASKED = 8  # engines at a time
+
+
+class _Ended(KimiError):
+    """The person has pressed Stop while it starts."""
+
+
+class Work:
+    """One rehearsal at a time, below the folder of a run. ``changed`` is called in another thread
+    whenever there is something new to show, a few times a second at most."""
+
+    def __init__(self, run: Run, changed: Callable[[], None] = lambda: None) -> None:
+        self._run, self.changed = run, changed
+        self.state, self.error = IDLE, ""
+        self.plan: Plan | None = None
+        self.progress: Progress | None = None
+        self.result: Rehearsal | None = None
+        self._live: Live | None = None
+        self._thread: threading.Thread | None = None
+        self._end = threading.Event()
+        self._told = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs."""
+        return self.state in (STARTING, UP)
+
+    @property
+    def said(self) -> str:
+        """How far it is, on one line."""
+        seen, found = self.progress, self.result
+        if self.state == IDLE:
+            return "nothing runs"
+        if self.state == STARTING:
+            return "writes the scripts" if seen is None else (
+                f"{seen.ready} of {seen.engines} engines ready, {seen.seconds:.1f} s, {seen.doing}")
+        if self.error:
+            return f"{self.state}: {self.error}"
+        if found is None:
+            return self.state
+        ready = f"{found.ready} of {found.engines} engines ready"
+        if found.diagnosis is not None:
+            return f"failed, {ready}: {found.diagnosis.short}"
+        return f"{self.state}, {ready} after {show.seconds(found.ready_s)}: {found.answer}"
+
+    def rehearse(self, plan: Plan, fault: str = "") -> None:
+        """Start a rehearsal, after the end of one that runs; returns at once."""
+        self.stop()
+        self.state, self.error, self.plan = STARTING, "", plan
+        self.progress = self.result = None
+        self._end.clear()
+        self._thread = threading.Thread(target=self._rehearse, args=(plan, fault), daemon=True,
+                                        name="rehearsal of the panel")
+        self._thread.start()
+
+    def _rehearse(self, plan: Plan, fault: str) -> None:
+        from kimi_nb.rehearsal import rehearse
+
+        try:
+            live = rehearse.start(plan, self._run.folder / "panel" / plan.name, fault=fault,
+                                  progress=self._look)
+            self._live, self.result = live, live.result
+            self.state = UP if live.up else FAILED
+            self._run.record("panel", did="rehearse", mark=live.result.mark, plan=plan.name,
+                             ok=live.result.ok, engines=live.result.engines,
+                             ready=live.result.ready, logs=live.result.folder)
+        except _Ended:
+            self.state = STOPPED
+        except KimiError as error:
+            self.state, self.error = FAILED, str(error)
+        except Exception as error:  # nobody else is told of what ends a thread
+            self.state, self.error = FAILED, f"{type(error).__name__}: {error}"
+        self.changed()
+
+    def _look(self, seen: Progress) -> None:
+        if self._end.is_set():
+            raise _Ended("stopped")
+        self.progress = seen
+        if time.monotonic() - self._told > _EVERY:
+            self._told = time.monotonic()
+            self.changed()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the start has ended, well or not; False where it has not."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return self.state != STARTING
+
+    def stop(self) -> None:
+        """End what runs, also while it starts; a second call changes nothing."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._end.set()
+            self._thread.join()
+            self._thread = None
+        if self._live is not None:
+            self.result = self._live.stop()
+            self._live = None
+            if self.state == UP:
+                self.state = STOPPED
+            self.changed()
+
+    def verify(self) -> show.Table:
+        """Ask every engine for a completion. Raises ServiceError where nothing is up."""
+        live = self._live
+        if live is None or self.state != UP:
+            raise ServiceError("nothing is up: press Rehearse first.")
+        ranks = service.endpoints(live.plan)
+        with ThreadPoolExecutor(_ASKED) as pool:
+            replies = list(pool.map(lambda one: service.chat(
+                one, live.plan.served_name, _ANSWER, key=live.key, max_tokens=16), ranks))
+        good = sum(reply.answered for reply in replies)
+        return show.Table(
+            f"{live.result.mark}: a completion from {good} of {len(ranks)} ranks",
+            ("rank", "node", "status", "answer"), tuple(
+                (one.name, one.node, reply.status or reply.error,
+                 (reply.content or reply.thoughts)[:80])
+                for one, reply in zip(ranks, replies, strict=True)))

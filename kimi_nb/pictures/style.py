@@ -1,0 +1,97 @@
+"""How all pictures look, and how a matplotlib figure becomes an SVG for light and dark pages.
+
+    with style.figure(8, 3) as canvas:
+        canvas.axes.barh(...)
+        svg = canvas.finish("memory")
+
+Text stays text, in the page's own font, and takes the page's colour; nothing is loaded. Colours
+are Okabe and Ito's, which people who see fewer colours tell apart (Color Universal Design, 2008);
+what a colour says is also written, or has a mark of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, SKY, GREEN, YELLOW = "#0072b2", "#56b4e9", "#009e73", "#f0e442"
+ORANGE, VERMILLION, PURPLE, GREY = "#e69f00", "#d55e00", "#cc79a7", "#999999"
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW, GREY)
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+SPACE = "\N{NO-BREAK SPACE}"  # one that SVG keeps at the begin of a text
+# A colour that nobody chooses; it becomes the page's own.
+INK = "#010203"
+_RC = {
+    "svg.fonttype": "none", "svg.image_inline": True, "font.size": 10,
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"],
+    "font.monospace": ["DejaVu Sans Mono"], "text.color": INK, "axes.edgecolor": INK,
+    "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.facecolor": "none",
+    "figure.facecolor": "none", "savefig.facecolor": "none", "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": False, "grid.color": INK, "grid.alpha": 0.15,
+    "legend.frameon": False, "hatch.color": INK, "hatch.linewidth": 0.5, "path.snap": True}
+# matplotlib's settings are those of the process; a panel draws in a thread beside the notebook's.
+_alone = threading.RLock()
+
+
+@contextmanager
+def figure(width: float, height: float, **axes: Any) -> Iterator[Canvas]:
+    """A figure of so many inches with one pair of axes (``axes`` as for add_subplot)."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with _alone, matplotlib.rc_context(_RC):
+        drawn = Figure(figsize=(width, height))
+        yield Canvas(drawn, drawn.add_subplot(**axes))
+
+
+class Canvas:
+    """A figure and its axes."""
+
+    def __init__(self, drawn: Figure, axes: Axes) -> None:
+        self.figure, self.axes = drawn, axes
+
+    def plain(self, width: float, height: float) -> Axes:
+        """The axes without lines, from 0 to so many units, y downwards, filling the figure."""
+        self.axes.set_position((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        self.axes.set_xlim(0, width)
+        self.axes.set_ylim(height, 0)
+        return self.axes
+
+    def finish(self, name: str) -> str:
+        """The figure as an SVG element; the same bytes for the same figure. To be called inside
+        the ``with``. ``name`` keeps its inner names apart from those of other pictures."""
+        import matplotlib
+
+        out = io.StringIO()
+        with matplotlib.rc_context({"svg.hashsalt": name}):
+            self.figure.savefig(out, format="svg", bbox_inches="tight", pad_inches=0.05,
+                                metadata={"Date": None, "Creator": None, "Format": None,
+                                          "Type": None})
+        text = out.getvalue()
+        text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+        text = text[text.index("<svg"):].strip().replace(INK, "currentColor")
+        # As wide as drawn, narrower where the page is.
+        return re.sub(r'<svg ', '<svg style="max-width:100%;height:auto" ', text, count=1)
+
+
+def on(colour: str) -> str:
+    """Black or white: what is read better on a colour (WCAG's relative luminance)."""
+    parts = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+              for part in parts]
+    bright = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000000" if bright > 0.179 else "#ffffff"
+
+
+def cycle(at: int) -> str:
+    """The colour of the n-th of many; eight, over and over."""
+    return COLOURS[at % len(COLOURS)]

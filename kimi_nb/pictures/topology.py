@@ -1,0 +1,180 @@
+"""Where every engine stands: nodes, their devices coloured by rank, ports, and what flows.
+
+    topology.picture(plan)
+
+Requests come in at the front door and go to every API; behind a prefill-decode front door the KV
+cache goes from prefill to decode. Nodes beyond the first few of a role are counted, not drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kimi_nb.pictures import style
+from kimi_nb.pictures.picture import Picture
+from kimi_nb.plan import Engine, Plan
+from kimi_nb.show import spans
+
+_NODES = 4  # nodes of a role that are drawn
+_WIDE, _CELL, _ROW = 340, 38, 8  # a node's box, a device, devices in a row (points)
+_GAP, _TOP, _LINE = 110, 86, 16
+
+
+def picture(plan: Plan) -> Picture:
+    """Draw a plan. Pure."""
+    columns = _columns(plan)
+    boxes = {node: _height(engines, plan) for column in columns.values()
+             for node, engines in column[:_NODES]}
+    tall = [sum(boxes[node] + 28 for node, _ in column[:_NODES])
+            + (_LINE if len(column) > _NODES else 0) for column in columns.values()]
+    width = len(columns) * _WIDE + (len(columns) - 1) * _GAP + 20
+    height = _TOP + max(tall) - 20
+    with style.figure(width / 72, height / 72) as canvas:
+        axes = canvas.plain(width, height)
+        middles = []
+        for at, (role, column) in enumerate(columns.items()):
+            left = 10 + at * (_WIDE + _GAP)
+            top = float(_TOP)
+            axes.text(left, top - 7, _role(role, column, plan), weight="bold", va="bottom")
+            for node, engines in column[:_NODES]:
+                _node(axes, plan, node, engines, left, top, boxes[node])
+                top += boxes[node] + 28
+            if len(column) > _NODES:
+                axes.text(left, top - 8, f"and {len(column) - _NODES} more nodes like these",
+                          style="italic")
+            middles.append((left, _TOP + tall[at] / 2 - 14))
+        _flows(axes, plan, middles)
+        svg = canvas.finish(f"topology-{plan.name}")
+    return Picture("topology", f"{plan.name}: where every engine stands", svg, _words(plan),
+                   tuple(_row(plan, engine) for engine in plan.engines))
+
+
+def _columns(plan: Plan) -> dict[str, list[tuple[str, list[Engine]]]]:
+    """role: [(node, its engines)], in the plan's order."""
+    out: dict[str, dict[str, list[Engine]]] = {}
+    for engine in plan.engines:
+        out.setdefault(engine.role, {}).setdefault(engine.node, []).append(engine)
+    return {role: list(nodes.items()) for role, nodes in out.items()}
+
+
+def _role(role: str, column: Sequence[Any], plan: Plan) -> str:
+    ranks = sum(engine.ranks for _, engines in column for engine in engines)
+    title = {"mixed": "prefill and decode together"}.get(role, role)
+    nodes = f"{len(column)} node{'s' * (len(column) > 1)}"
+    tp = plan.first(role).tp_size
+    if tp > len(plan.first(role).devices):
+        return f"{title}: {nodes}, one copy over {tp} devices"
+    return f"{title}: {nodes}, {ranks} rank{'s' * (ranks > 1)} of {tp} device{'s' * (tp > 1)}"
+
+
+def _height(engines: Sequence[Engine], plan: Plan) -> float:
+    rows = -(-plan.devices_per_node // _ROW)
+    return 26 + rows * (_CELL + 3) + 3 + len(_ports(engines)) * _LINE + 4
+
+
+def _node(axes: Any, plan: Plan, node: str, engines: Sequence[Engine], left: float, top: float,
+          height: float) -> None:
+    """One box: the name, a square for each device with its rank, the ports."""
+    from matplotlib.patches import FancyBboxPatch, Rectangle
+
+    for look in ({"facecolor": style.INK, "alpha": 0.05, "linewidth": 0},
+                 {"facecolor": "none", "edgecolor": style.INK, "linewidth": 0.8}):
+        axes.add_patch(FancyBboxPatch((left, top), _WIDE, height,
+                                      boxstyle="round,pad=0,rounding_size=6", **look))
+    groups = {engine.group for engine in plan.engines if engine.role == engines[0].role}
+    group = f" (group {engines[0].group})" if len(groups) > 1 else ""
+    axes.text(left + 10, top + 17, node + group, weight="bold")
+    axes.text(left + _WIDE - 10, top + 17, engines[0].address, ha="right", family="monospace",
+              size=9)
+    holder = _holders(engines)
+    for device in range(plan.devices_per_node):
+        x = left + 8 + (device % _ROW) * (_CELL + 3)
+        y = top + 26 + (device // _ROW) * (_CELL + 3)
+        rank = holder.get(device)
+        colour = "none" if rank is None else style.cycle(rank)
+        text = style.INK if rank is None else style.on(colour)
+        axes.add_patch(Rectangle((x, y), _CELL, _CELL, facecolor=colour, linewidth=0.8,
+                                 edgecolor=style.INK, linestyle=":" if rank is None else "-"))
+        axes.text(x + _CELL / 2, y + 21, "-" if rank is None else f"r{rank}", ha="center",
+                  color=text, size=11, weight="bold")
+        axes.text(x + _CELL / 2, y + 33, f"dev {device}", ha="center", color=text, size=7)
+    for at, line in enumerate(_ports(engines)):
+        axes.text(left + 10, top + height - 8 - (len(_ports(engines)) - 1 - at) * _LINE, line,
+                  size=9, family="monospace")
+
+
+def _holders(engines: Sequence[Engine]) -> dict[int, int]:
+    """device: the data parallel rank that has it."""
+    out = {}
+    for engine in engines:
+        each = max(len(engine.devices) // engine.ranks, 1)
+        for at, device in enumerate(engine.devices):
+            out[device] = engine.rank + min(at // each, engine.ranks - 1)
+    return out
+
+
+def _ports(engines: Sequence[Engine]) -> list[str]:
+    """What listens on a node, by kind."""
+    first, last = engines[0], engines[-1]
+    http = [engine.http_port for engine in engines if engine.http_port is not None]
+    lines = [f"HTTP {spans(http)}" if http else "no API: headless"]
+    if first.rpc_port is not None:
+        lines[0] += f", rpc {first.rpc_port}"
+    if first.kv_port is not None and last.kv_port is not None:
+        until = last.kv_port + last.ranks * last.tp_size - 1
+        lines.append(f"KV cache {spans(range(first.kv_port, until + 1))}")
+    elif first.side_channel_port is not None:
+        ports = sorted({port for engine in engines for port in range(
+            engine.side_channel_port or 0, (engine.side_channel_port or 0) + engine.ranks)})
+        lines.append(f"side channel {spans(ports)}")
+    return lines
+
+
+def _flows(axes: Any, plan: Plan, middles: Sequence[tuple[float, float]]) -> None:
+    """Arrows: requests from the front door down to each column, cache from one to the other."""
+    arrow = {"arrowstyle": "-|>", "linewidth": 1.8, "mutation_scale": 14}
+    door = plan.url.split("//")[-1]
+    name = f"router ({plan.router.kind}) on {plan.router.node}" if plan.router else "front door"
+    middle = (middles[0][0] + middles[-1][0] + _WIDE) / 2
+    axes.text(middle, 17, f"requests → {name}, {door}", ha="center", weight="bold",
+              bbox={"boxstyle": "round,pad=0.35", "facecolor": "none", "edgecolor": style.BLUE,
+                    "linewidth": 1.8})
+    for at, (left, _) in enumerate(middles):
+        x = left + _WIDE * (0.5 if len(middles) == 1 else 0.8 if at == 0 else 0.2)
+        start = x if len(middles) == 1 else middle + (-60 if at == 0 else 60)
+        axes.annotate("", (x, _TOP - 22), (start, 26),
+                      arrowprops=arrow | {"color": style.BLUE, "shrinkA": 0, "shrinkB": 0})
+        if len(middles) > 1:
+            axes.text(middle + (-110 if at == 0 else 110), 44, ("1. prompt", "2. answer")[at],
+                      ha="right" if at == 0 else "left", size=9)
+    if len(middles) > 1 and plan.router:
+        y = _TOP + 60
+        axes.annotate("", (middles[1][0] - 3, y), (middles[0][0] + _WIDE + 3, y),
+                      arrowprops=arrow | {"color": style.VERMILLION, "linestyle": "--",
+                                          "shrinkA": 0, "shrinkB": 0})
+        axes.text((middles[0][0] + _WIDE + middles[1][0]) / 2, y - 8, "KV cache", ha="center",
+                  size=9)
+
+
+def _words(plan: Plan) -> str:
+    """What is to be seen, for those who cannot."""
+    parts = []
+    for role, column in _columns(plan).items():
+        ranks = sum(engine.ranks for _, engines in column for engine in engines)
+        parts.append(f"{role} on {', '.join(node for node, _ in column[:_NODES])}"
+                     + (f" and {len(column) - _NODES} more" if len(column) > _NODES else "")
+                     + f" with {ranks} rank{'s' * (ranks > 1)}")
+    flow = ("requests reach the router at " + plan.url + ", which asks prefill, then decode; the "
+            "KV cache goes from prefill to decode" if plan.router else
+            "requests reach " + plan.url)
+    return (f"{plan.title}: {len(plan.engines)} engine{'s' * (len(plan.engines) > 1)}, "
+            f"{'; '.join(parts)}; {flow}.")
+
+
+def _row(plan: Plan, engine: Engine) -> dict[str, Any]:
+    return {"engine": engine.name, "node": engine.node, "address": engine.address,
+            "role": engine.role, "rank": engine.rank, "ranks": engine.ranks,
+            "devices": spans(engine.devices), "http_port": engine.http_port,
+            "rpc_port": engine.rpc_port, "kv_port": engine.kv_port,
+            "side_channel_port": engine.side_channel_port}

@@ -1,0 +1,113 @@
+"""A person before JupyterLab: opens notebooks, runs all, chooses, rehearses, reads the answer."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from browser import lab as labs  # noqa: E402
+
+if not labs.CHROMIUM:
+    pytest.skip("no chromium (apt-get install chromium)", allow_module_level=True)
+
+LOAD, RUN = 60_000, 150_000  # milliseconds on a machine that has other work
+sync_api.expect.set_options(timeout=LOAD)
+
+
+@pytest.fixture(params=["JupyterLab Light", "JupyterLab Dark"], ids=["light", "dark"])
+def lab(request, tmp_path):
+    with labs.running(tmp_path, request.param) as server:
+        server.theme = request.param.split()[-1].lower()
+        yield server
+
+
+@pytest.fixture
+def page(lab):
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=labs.CHROMIUM, args=labs.ARGUMENTS)
+        page = browser.new_page(viewport={"width": 1440, "height": 1100})
+        page.set_default_timeout(LOAD)
+        labs.guard(page, lab)
+        yield page
+        browser.close()
+
+
+def run_all(page, lab, name: str) -> None:
+    """Open a notebook and run all of its cells."""
+    page.goto(lab.notebook(name))
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    lab.wait_idle(name, 60)
+    page.click("text=Run >> nth=0")
+    page.click("text=Run All Cells >> nth=0")
+    # The last cell has run: everything before it has.
+    page.wait_for_selector(".jp-CodeCell >> nth=-1 >> .jp-OutputArea-output", timeout=RUN)
+    lab.wait_idle(name, 60)
+
+
+def shoot(page, lab, folder, name: str) -> None:
+    """Keep a picture of the panel and what is around it."""
+    page.locator(".kimi-panel").first.scroll_into_view_if_needed()
+    page.screenshot(path=labs.artefacts(folder) / f"{name}-{lab.theme}.png")
+
+
+def no_errors(page) -> None:
+    wrong = page.locator('.jp-OutputArea-output[data-mime-type*="error"], .jp-RenderedText'
+                         '[data-mime-type="application/vnd.jupyter.error"]')
+    assert wrong.count() == 0, wrong.first.inner_text()
+
+
+def test_a_person_s_way(page, lab, tmp_path):
+    run_all(page, lab, "00_start")
+    no_errors(page)
+    panel = page.locator(".kimi-panel")
+    sync_api.expect(panel.locator("figure[aria-label]").first).to_be_visible()
+    shoot(page, lab, tmp_path, "00")
+
+    run_all(page, lab, "05_pd")
+    no_errors(page)
+    panel = page.locator(".kimi-panel")
+    figure = panel.locator("figure[aria-label*='36 engines']").first
+    sync_api.expect(figure).to_be_visible()
+    shoot(page, lab, tmp_path, "05")
+
+    # Choosing redraws at once, and a layout that is not there follows.
+    hardware = panel.locator(".widget-dropdown", has_text="Hardware").locator("select")
+    hardware.select_option("h200")
+    sync_api.expect(panel.locator("figure[aria-label*='H200']").first).to_be_visible()
+    sync_api.expect(panel).to_contain_text("pd is not there for k2.5 on h200")
+    shoot(page, lab, tmp_path, "05-h200")
+    hardware.select_option("a3")
+    layout = panel.locator(".widget-dropdown", has_text="Layout").locator("select")
+    layout.select_option("pd")
+    sync_api.expect(figure).to_be_visible()
+
+    # Scripts by node, and a button that copies them.
+    panel.locator(".lm-TabBar-tab", has_text="Scripts").click()
+    panel.locator(".lm-TabBar-tab", has_text="a3-2").click()
+    script = panel.locator(".kimi-copy:visible")
+    sync_api.expect(script).to_contain_text("launch_online_dp.py")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=lab.url)
+    script.locator("button").click()
+    sync_api.expect(script.locator("button")).to_have_text("Copied")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert "launch_online_dp.py" in copied and "192.0.2.13" in copied
+    shoot(page, lab, tmp_path, "05-scripts")
+
+    # Rehearse: every engine, and the answer.
+    rehearse = panel.locator("button", has_text="Rehearse")
+    rehearse.click()
+    sync_api.expect(rehearse).to_be_disabled()
+    sync_api.expect(panel).to_contain_text(re.compile(r"\d+ of 36 engines ready, [\d.]+ s"))
+    shoot(page, lab, tmp_path, "05-starting")
+    sync_api.expect(panel).to_contain_text(
+        re.compile(r"up, 36 of 36 engines ready after .* s: REHEARSAL"), timeout=RUN)
+    panel.locator(".lm-TabBar-tab", has_text="Rehearsal").click()
+    sync_api.expect(panel.locator("figure[aria-label*='36 of 36 ranks ready']")).to_be_visible()
+    shoot(page, lab, tmp_path, "05-ready")
+    panel.locator("button", has_text="Verify").click()
+    sync_api.expect(panel).to_contain_text("a completion from 36 of 36 ranks", timeout=RUN)
+    panel.locator("button", has_text="Stop").click()
+    sync_api.expect(rehearse).to_be_enabled()
+    assert lab.asked == [], "requests that would leave this machine"
