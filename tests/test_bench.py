@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -253,11 +254,12 @@ def test_a_request_without_an_end():
 
 
 def test_nobody_there(bench):
-    with misbehaving.server() as url:
-        pass
-    with pytest.raises(ServiceError, match="nobody takes connections"):
-        bench(url)
-    assert faults.kind(client.probe(url, "m")) == "unreachable"
+    with socket.socket() as held:  # a port that is taken, and that nobody listens at
+        held.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(ServiceError, match="nobody takes connections"):
+            bench(url)
+        assert faults.kind(client.probe(url, "m")) == "unreachable"
 
 
 def test_a_data_set_of_pictures_needs_vllm():
@@ -317,7 +319,7 @@ def test_results_survive_a_kill(tmp_path):
             "run = kimi_nb.start(hw='a3', model='k2.5', action='plan', run_dir=sys.argv[2])\n"
             "service = run.serve(run.plan('single'), url=sys.argv[1])\n"
             "loads = run.load(service.plan, '1', input_len=8, output_len=8, prompts=10)\n"
-            "run.bench(service, loads, repetitions=12)\n")
+            "run.bench(service, loads, repetitions=8)\n")
     with misbehaving.server() as url:
         words = [sys.executable, "-c", code, str(url), str(tmp_path)]
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
@@ -327,11 +329,11 @@ def test_results_survive_a_kill(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         there = list(tmp_path.rglob("c*.json"))
-        assert 3 <= len(there) < 12
+        assert 3 <= len(there) < 8
         times = {path: path.stat().st_mtime_ns for path in there}
         assert len(results.read(there)) == len(there)
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    assert len(list(tmp_path.rglob("c*.json"))) == 12
+    assert len(list(tmp_path.rglob("c*.json"))) == 8
     assert all(path.stat().st_mtime_ns == at for path, at in times.items())
 
 
