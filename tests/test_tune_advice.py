@@ -56,7 +56,7 @@ def test_the_published_sweep_gives_its_documents_own_conclusions():
     queue = told["queueing", "max-num-seqs"]
     assert (queue.now, queue.try_next) == (12, 16)
     assert "concurrency 16 > max-num-seqs 12 x 1 ranks" in queue.figures
-    assert told["queueing", "concurrency"].try_next == 8
+    assert told["queueing", "concurrency"].try_next == 12
     assert told["prefill-chunk", "max-num-batched-tokens"].try_next == 16384
     assert found.pairs == ("max-num-seqs=16", "max-num-batched-tokens=16384")
     assert "measure-higher" not in {one.rule for one in found.advices}

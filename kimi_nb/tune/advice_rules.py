@@ -43,12 +43,13 @@ def best_concurrency(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
 
 @rule("measure-higher")
 def measure_higher(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
-    """The throughput still grows at the highest concurrency: the best one was not reached."""
+    """The throughput still grows at the highest concurrency, and places are left: the best one
+    was not reached."""
     if len(cells) < 2:
         return
     before, last = cells[-2], cells[-1]
     gain = last.throughput / before.throughput - 1
-    if gain > max(KNEE_GAIN, before.spread, last.spread):
+    if last.concurrency <= facts.places and gain > max(KNEE_GAIN, before.spread, last.spread):
         yield Advice("measure-higher", "concurrency", last.concurrency, 2 * last.concurrency,
                      "more output tokens/s, until places, cache or devices are full",
                      f"{before.throughput:.1f} tokens/s at {before.concurrency}, "
@@ -77,10 +78,8 @@ def queueing(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
                          f"{held * facts.ranks} requests at once and none of them waits"
                          if held == wanted else f"{held * facts.ranks} at once; the cache holds "
                          "no more", seen)
-        yield Advice("queueing", "concurrency", cell.concurrency,
-                     within[-1].concurrency if within else facts.places,
-                     f"TTFT {within[-1].ttft_ms:.0f} ms as measured" if within
-                     else "no request waits for a place", seen)
+        yield Advice("queueing", "concurrency", cell.concurrency, facts.places,
+                     "no request waits for a place", seen)
         return
 
 
