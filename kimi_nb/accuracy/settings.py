@@ -16,10 +16,11 @@ def obstacles(score: Score, part: Part, published: Published) -> list[str]:
     """What makes two figures different things; each as a sentence."""
     if score.mark:
         return [f"{score.mark}: the figure says nothing of a model"]
+    if score.task != published.dataset:
+        return [f"dataset: {score.task} here, {published.dataset} published"]
     found = [f"{what}: {here} here, {there} published" for what, here, there in (
         ("model", score.subject.model, published.model),
         ("weights", _repository(score.subject.weights), _repository(published.weights)),
-        ("dataset", score.task, published.dataset),
         ("metric", part.metric, published.metric),
         ("filter", part.filter or "none", published.filter or "none")) if here != there]
     if part.correct is None or published.correct is None:
