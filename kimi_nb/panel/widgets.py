@@ -18,7 +18,8 @@ _TEXTS = {"site": ("Site", "your site file; empty: the example"),
           "overrides": ("Change", "max-num-seqs=32; decode.dp=16")}
 _TABS = ("Topology", "Findings", "Memory", "Scripts", "Changes", "Parameters", "Rehearsal")
 # A secure page (https, 127.0.0.1) has a clipboard; elsewhere the text is marked and copied.
-_COPY = ("const t=this.nextElementSibling,b=this;const ok=()=>{b.textContent='Copied'};"
+_COPY = ("const t=this.nextElementSibling,b=this;const ok=()=>{b.textContent='Copied';"
+         "setTimeout(()=>{b.textContent='Copy'},4000)};"
          "const old=()=>{const r=document.createRange();r.selectNodeContents(t);"
          "const s=getSelection();s.removeAllRanges();s.addRange(r);document.execCommand('copy');"
          "ok()};navigator.clipboard?navigator.clipboard.writeText(t.textContent).then(ok,old):old()")
@@ -136,7 +137,7 @@ class Widgets:
         elif name == "Topology":
             page.value = look.plan.picture()._repr_html_()
         elif name == "Findings":
-            page.value = look.findings._repr_html_()
+            page.value = _rows(look.findings._repr_html_())
         elif name == "Memory":
             page.value = look.findings.bars()._repr_html_()
         else:
@@ -151,7 +152,7 @@ class Widgets:
 
     def _verify(self) -> None:
         try:
-            self._pages["Rehearsal"].value = self._panel.work.verify()._repr_html_()
+            self._pages["Rehearsal"].value = _rows(self._panel.work.verify()._repr_html_())
         except KimiError as error:
             self._pages["Rehearsal"].value = _alert(str(error))
         self._tabs.selected_index = _TABS.index("Rehearsal")
@@ -181,8 +182,13 @@ class Widgets:
                 pictures.insert(0, faults.picture(doing.plan, found.events, mark=found.mark))
             for picture in pictures:
                 picture.save(found.folder)
-            self._pages["Rehearsal"].value = found._repr_html_() + "".join(
+            self._pages["Rehearsal"].value = _rows(found._repr_html_()) + "".join(
                 picture._repr_html_() for picture in pictures)
+
+
+def _rows(text: str) -> str:
+    """A table in the lines of a page: those of widgets are as tall as a button."""
+    return f"<div style='line-height:1.45'>{text}</div>"
 
 
 def _alert(text: str) -> str:

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 IDLE, STARTING, UP, FAILED, STOPPED = "idle", "starting", "up", "failed", "stopped"
 _EVERY = 0.25  # seconds between two changes that are told
 _ANSWER = 10.0  # seconds for a stand-in's completion
+_LONGEST = 60  # characters of an answer on the line
 _ASKED = 8  # engines at a time
+
+
+def _start(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[:_LONGEST - 3] + "..."
 
 
 class _Ended(KimiError):
@@ -69,7 +74,7 @@ class Work:
         ready = f"{found.ready} of {found.engines} engines ready"
         if found.diagnosis is not None:
             return f"failed, {ready}: {found.diagnosis.short}"
-        return f"{self.state}, {ready} after {show.seconds(found.ready_s)}: {found.answer}"
+        return f"{self.state}, {ready} after {show.seconds(found.ready_s)}: {_start(found.answer)}"
 
     def rehearse(self, plan: Plan, fault: str = "") -> None:
         """Start a rehearsal, after the end of one that runs; returns at once."""
