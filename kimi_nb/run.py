@@ -554,7 +554,8 @@ class Run:
 
     def close(self) -> show.Table:
         """The end: whatever still runs is stopped, and what was recorded."""
-        for one in (*self._panels, *self._started):
+        ends: tuple[Panel | Live, ...] = (*self._panels, *self._started)
+        for one in ends:
             one.stop()
         self.record("close", started=len(self._started))
         lines = evidence.read(self.folder)

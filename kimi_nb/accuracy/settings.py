@@ -54,7 +54,7 @@ def differences(score: Score, part: Part, published: Published) -> list[str]:
 def compare(score: Score, values: tuple[Published, ...]) -> show.Table:
     """A row for each published value of the score's dataset, or for all where it is of none."""
     mine = [one for one in values if one.dataset == score.task] or list(values)
-    rows = []
+    rows: list[tuple[str, str, str, str | None]] = []
     for one in mine:
         part = next((part for part in score.parts if part.filter == one.filter), None) or (
             score.parts[0] if score.parts else Part("none", "", 0.0, 0, None))

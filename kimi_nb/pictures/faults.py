@@ -47,7 +47,7 @@ def picture(plan: Plan, events: Sequence[Event], *, mark: str = "") -> Picture:
         axes.set_yticks(range(len(shown)), shown, fontsize=8.5)
         axes.set_ylim(max(len(shown), 2) - 0.5, -0.5)
         axes.set_xlim(0, most * 1.6)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
         axes.set_xlabel("seconds after the first sign, by the logs' clocks (◆ first, ● after it)"
                         + (f"; {mark}" if mark else ""))
         svg = canvas.finish(f"faults-{plan.name}")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kimi_nb.memory import GIB, sentence, shares_of
 from kimi_nb.pictures import style
@@ -49,7 +49,7 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
         axes.set_ylim(len(bars) - 0.3, -0.5)
         axes.set_xlim(0, most * 1.001)
         axes.set_xlabel("GiB of one device; the thick line is what the engine may use")
-        axes.legend(handles=[_key(part) for part in parts], ncols=4, loc="upper center",
+        axes.legend(handles=[_key(str(part)) for part in parts], ncols=4, loc="upper center",
                     bbox_to_anchor=(0.5, -0.62 / (0.85 * len(bars) + 0.2)), fontsize=9)
         svg = canvas.finish(name)
     said = "; ".join(f"{bar.role}: " + ", ".join(
@@ -58,20 +58,20 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
     return Picture(name, _TITLE, svg, f"{_TITLE}. {said}.", rows)
 
 
-def _look(part: str) -> dict[str, str]:
+def _look(part: str) -> dict[str, Any]:
     """The cache is hatched, what the engine leaves alone is empty: both are room."""
     if part in (CACHE, UNUSED):
         return {"facecolor": "none", "hatch": "////" if part == CACHE else ""}
     return {"facecolor": _COLOURS[part]}
 
 
-def _key(part: str) -> object:
+def _key(part: str) -> Any:
     from matplotlib.patches import Patch
 
     return Patch(edgecolor=style.INK, linewidth=0.5, label=part, **_look(part))
 
 
-def _label(axes: object, part: str, left: float, size: float, at: int, most: float) -> None:
+def _label(axes: Any, part: str, left: float, size: float, at: int, most: float) -> None:
     """The figure inside its part, where there is room for it."""
     if size < most * 0.06 or part == CACHE:
         return

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from kimi_nb import service
 from kimi_nb.pictures import style
@@ -20,10 +21,11 @@ def picture(plan: Plan, times: Mapping[str, float], *, mark: str = "") -> Pictur
     """Draw a bar for each rank; one that never answered has none, and says so. ``times`` are
     seconds from the start of the watch to the first completion."""
     ranks = service.endpoints(plan)
-    data = tuple({"rank": one.name, "node": one.node, "role": one.role,
+    data: tuple[dict[str, Any], ...] = tuple({"rank": one.name, "node": one.node, "role": one.role,
                   "ready_s": round(times[one.name], 2) if one.name in times else None,
                   "mark": mark or "measured"} for one in ranks)
-    rows = [(row["rank"], row["role"], row["ready_s"], row["ready_s"]) for row in data]
+    rows: list[tuple[Any, ...]] = [
+        (row["rank"], row["role"], row["ready_s"], row["ready_s"]) for row in data]
     if len(rows) > _ROWS:
         rows = _by_node(data)
     last = max(times.values(), default=0.0)
@@ -50,14 +52,14 @@ def picture(plan: Plan, times: Mapping[str, float], *, mark: str = "") -> Pictur
     slow = max(times, key=times.__getitem__, default="")
     said = f"; the last was {slow} after {last:.1f} s" if slow else ""
     absent = [row["rank"] for row in data if row["ready_s"] is None]
-    missing = f"; not ready: {', '.join(absent[:8])}" + (
+    missing = f"; not ready: {', '.join(map(str, absent[:8]))}" + (
         f" and {len(absent) - 8} more" if len(absent) > 8 else "") if absent else ""
     return Picture("readiness", title, svg, f"{title}{said}{missing}.", data)
 
 
-def _by_node(data: tuple[Mapping[str, object], ...]) -> list[tuple]:
+def _by_node(data: tuple[Mapping[str, Any], ...]) -> list[tuple[Any, ...]]:
     """(node, role, seconds of its first rank, of its last); None where one is missing."""
-    nodes: dict[tuple[str, str], list[float | None]] = {}
+    nodes: dict[tuple[str, str], list[Any]] = {}
     for row in data:
         nodes.setdefault((row["node"], row["role"]), []).append(row["ready_s"])
     return [(node, role, *((None, None) if None in seen else (min(seen), max(seen))))

@@ -29,7 +29,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SPACE = "\N{NO-BREAK SPACE}"  # one that SVG keeps at the begin of a text
 # A colour that nobody chooses; it becomes the page's own.
 INK = "#010203"
-_RC = {
+_RC: Any = {
     "svg.fonttype": "none", "svg.image_inline": True, "font.size": 10,
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"],
     "font.monospace": ["DejaVu Sans Mono"], "text.color": INK, "axes.edgecolor": INK,

@@ -78,8 +78,10 @@ def _node(axes: Any, plan: Plan, node: str, engines: Sequence[Engine], left: flo
     """One box: the name, a square for each device with its rank, the ports."""
     from matplotlib.patches import FancyBboxPatch, Rectangle
 
-    for look in ({"facecolor": style.INK, "alpha": 0.05, "linewidth": 0},
-                 {"facecolor": "none", "edgecolor": style.INK, "linewidth": 0.8}):
+    looks: tuple[dict[str, Any], ...] = (
+        {"facecolor": style.INK, "alpha": 0.05, "linewidth": 0},
+        {"facecolor": "none", "edgecolor": style.INK, "linewidth": 0.8})
+    for look in looks:
         axes.add_patch(FancyBboxPatch((left, top), _WIDE, height,
                                       boxstyle="round,pad=0,rounding_size=6", **look))
     groups = {engine.group for engine in plan.engines if engine.role == engines[0].role}

@@ -61,7 +61,7 @@ def collect(folder: Path) -> Report:
                           folder) for path in _plan_folders(folder))
     notebooks = verdicts.notebooks(folder, current)
     begun = next((one for one in current if one.get("stage") in ("run", "start")), {})
-    about = next((one for one in reversed(current) if one.get("package")), {})
+    about: Mapping[str, Any] = next((one for one in reversed(current) if one.get("package")), {})
     absent = [key for key in _ABOUT if key not in about]
     if absent:
         gaps.say(f"The fingerprint lacks {', '.join(absent)}: it was not recorded.")

@@ -72,8 +72,10 @@ def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Pat
         if (folder / "findings.json").is_file() else {}
     scripts, files = _scripts(folder, plan, gaps, root)
     engines = rows(plan.get("engines"))
-    planned = next((one for one in reversed(entries) if one.get("stage") == "plan"), {})
-    written = next((one for one in reversed(entries) if one.get("stage") == "write"), {})
+    planned: Mapping[str, Any] = next(
+        (one for one in reversed(entries) if one.get("stage") == "plan"), {})
+    written: Mapping[str, Any] = next(
+        (one for one in reversed(entries) if one.get("stage") == "write"), {})
     return Planned(
         folder.name, _facts(plan, engines), _parts(engines), _settings(plan),
         tuple(_texts(one, ("severity", "where", "message", "fix", "rule"))
@@ -179,7 +181,8 @@ def _scripts(folder: Path, plan: Mapping[str, Any], gaps: Gaps, root: Path
             same.setdefault(text(path, gaps, root), []).append(str(name))
         else:
             gaps.say(f"{path.relative_to(root)}: is listed in plan.json and is not there.")
-    out, room = [], _MOST_TEXT
+    out: list[Any] = []
+    room = _MOST_TEXT
     for said, names in same.items():
         shown = len(out) < _MOST_SCRIPTS and len(said) <= room
         room -= len(said) if shown else 0

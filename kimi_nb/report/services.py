@@ -90,7 +90,7 @@ def _deployment(path: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, ro
     # What an earlier call failed at and a later one has done counts no more.
     failed = rows(steps[-1].get("failed")) if steps else []
     proved = any(one.get("step") == "verify" and not one.get("failed") for one in steps)
-    mine = next((one for one in reversed(entries) if one.get("stage") == "deploy"
+    mine: Mapping[str, Any] = next((one for one in reversed(entries) if one.get("stage") == "deploy"
                  and str(one.get("logs", "")).endswith(f"deployments/{path.name}")), {})
     facts: list[tuple[str, str, str]] = []
     if mine:

@@ -69,7 +69,9 @@ def contract(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
 
 def accuracy(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
     """The scores of evaluations (accuracy/NNN/*.json)."""
-    out, bad, marks = [], [], []
+    out: list[Any] = []
+    bad: list[Any] = []
+    marks: list[Any] = []
     for path in sorted((folder / "accuracy").glob("*/*.json")):
         score = table(path, gaps, root)
         if "task" not in score or "subject" not in score:
