@@ -56,6 +56,7 @@ bench: venv
 	$(BIN)/python benchmarks/notebooks.py
 	$(BIN)/python benchmarks/rehearsal.py
 	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/doctor.py
 	$(BIN)/python benchmarks/stand_in.py
 	$(BIN)/python benchmarks/ssh.py
 
