@@ -94,6 +94,7 @@ bench: venv
 	$(BIN)/python benchmarks/notebooks.py
 	$(BIN)/python benchmarks/rehearsal.py
 	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/doctor.py
 	$(BIN)/python benchmarks/stand_in.py
 	$(BIN)/python benchmarks/ssh.py
 	test ! -x .engine/bin/vllm || $(BIN)/python benchmarks/bench_client.py

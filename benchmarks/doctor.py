@@ -30,8 +30,10 @@ FAILED = Path(__file__).parent.parent / "kimi_nb/data/sample_logs/a3-3/rank_31.l
 
 
 def corpus(folder: Path, megabytes: int, files: int) -> None:
-    """Logs of ranks: the sample of healthy ones again and again, a failure at the end of two."""
-    sample = b"".join(path.read_bytes() for path in sorted(HEALTHY.glob("*.log")))
+    """Logs of ranks: a healthy start, then hours of service (a start again now and then), and a
+    failure at the end of two."""
+    start = b"".join(path.read_bytes() for path in sorted(HEALTHY.glob("*.log")))
+    sample = start + b"".join(map(served, range(10_000)))
     each = megabytes * 1_000_000 // files
     for rank in range(files):
         path = folder / f"n{rank // 16}" / f"rank_{rank}.log"
@@ -41,6 +43,17 @@ def corpus(folder: Path, megabytes: int, files: int) -> None:
                 file.write(sample)
             if rank in (17, 40):
                 file.write(FAILED.read_bytes())
+
+
+def served(number: int) -> bytes:
+    """What an API server and an engine say of a request."""
+    clock = f"{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}"
+    return (f'(APIServer pid=77) INFO:     192.0.2.{number % 200}:5{number % 10000:04} - "POST '
+            '/v1/chat/completions HTTP/1.1" 200 OK\n'
+            f"(APIServer pid=77) INFO 11-22 {clock} [loggers.py:127] Engine 000: Avg prompt "
+            f"throughput: {number % 977}.4 tokens/s, Avg generation throughput: 48.{number % 10} "
+            f"tokens/s, Running: {number % 16} reqs, Waiting: 0 reqs, GPU KV cache usage: "
+            f"{number % 90}.2%, Prefix cache hit rate: 0.0%\n").encode()
 
 
 def patterns() -> str:

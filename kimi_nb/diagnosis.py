@@ -119,9 +119,9 @@ def _look(logs: Sequence[Log]) -> list[Sight]:
 
 def _sight(log: Log) -> Sight:
     sight = Sight()
-    for at in scan.numbers(log.lines):
+    for at, among in scan.numbers(log.lines):
         sight.take(Line(log.node, log.rank, log.file, at + 1, log_lines.plain(log.lines[at]),
-                        _time(log.lines, at)))
+                        _time(log.lines, at)), among)
     sight.end(len(log.lines))
     return sight
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +42,13 @@ class Match:
                 self.found.get("rank"), self.found.get("missing"))
 
 
-def of(line: Line) -> Match | None:
-    """The first signature that knows a line; None where none does."""
-    calm = log_lines.told_calmly(line.text)
-    for signature in signatures.of_logs():
+def of(line: Line, among: Collection[int] | None = None) -> Match | None:
+    """The first signature (``among`` those of these indices) that knows a line; None where none
+    does."""
+    all_ = signatures.of_logs()
+    here = range(len(all_)) if among is None else sorted(at for at in among if at < len(all_))
+    calm = bool(here) and log_lines.told_calmly(line.text)
+    for signature in (all_[at] for at in here):
         if calm and not signature.waits:
             continue
         found = signature.find(line.text)

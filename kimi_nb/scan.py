@@ -1,6 +1,6 @@
 """The few lines of a log that are worth a look, found at the speed of memory.
 
-    for at, line in scan.lines(text):      # bytes of whole lines: offset, line
+    for at, line, known in scan.lines(text):      # bytes of whole lines
         ...
 
 All patterns of data/signatures.yaml are searched at once by Hyperscan (on aarch64 Vectorscan), and
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kimi_nb import signatures
@@ -20,6 +20,7 @@ from kimi_nb import signatures
 if TYPE_CHECKING:
     import hyperscan
 
+Known = Collection[int]  # indices
 _GROUP = re.compile(r"\(\?P<\w+>")
 _BEGIN = re.compile(r"(?<![\[\\])\^")
 ERRORS = ("ERROR", "Traceback", "(?:Error|Exception):", r"^\w*(?:Error|Exception)\b")
@@ -29,32 +30,43 @@ STOPS = re.compile(r"\[shutdown\]|Shutting down FastAPI HTTP server")
 _START = r"^(?:\x1b\[[0-9;?]*[A-Za-z])*"
 
 
-def _end(number: int, begin: int, end: int, flags: int, ends: Any) -> None:
-    ends.append(end)
+def lines(block: bytes, brief: bool = False) -> Iterator[tuple[int, bytes, Known]]:
+    """(offset, line, which of `signatures.of_logs` may know it) of each line of a block that may
+    tell of something, in their order. ``brief`` gives for each pattern the first line only, for
+    logs that say the same for ever."""
+    ends = _found(block, brief)
+    at = 0
+    while at < len(ends):
+        last = ends[at][0] - 1  # of the match; it may be the line's end
+        begin = block.rfind(b"\n", 0, last) + 1
+        after = block.find(b"\n", last) + 1 or len(block)
+        known = set()
+        while at < len(ends) and ends[at][0] <= after:
+            known.add(ends[at][1])
+            at += 1
+        line = block[begin:after]
+        yield begin, line, {number for _, number in _found(line)} if brief else known
 
 
-def lines(block: bytes, brief: bool = False) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of each line of a block that may tell of something, in their order.
-    ``brief`` gives for each pattern the first one only: for logs that say the same for ever."""
-    ends: list[int] = []
-    _database(brief).scan(block, match_event_handler=_end, context=ends)
-    done = 0
-    for end in sorted(ends):
-        if end > done:
-            begin = block.rfind(b"\n", 0, end - 1) + 1
-            done = block.find(b"\n", end - 1)
-            done = len(block) if done < 0 else done + 1
-            yield begin, block[begin:done]
+def _found(block: bytes, brief: bool = False) -> list[tuple[int, int]]:
+    """(end, pattern) of all matches, in their order."""
+    ends: list[tuple[int, int]] = []
+    _database(brief).scan(block, match_event_handler=_note, context=ends)
+    return sorted(ends)
 
 
-def numbers(texts: Sequence[str]) -> Iterator[int]:
-    """Which of some lines may tell of something, in their order."""
+def _note(number: int, begin: int, end: int, flags: int, ends: Any) -> None:
+    ends.append((end, number))
+
+
+def numbers(texts: Sequence[str]) -> Iterator[tuple[int, Known]]:
+    """(index, which signatures may know it) of those of some lines that may tell of something."""
     block = "\n".join(text.replace("\n", " ") for text in texts).encode(errors="replace")
     number, before = 0, 0
-    for begin, _ in lines(block):
+    for begin, _, known in lines(block):
         number += block.count(b"\n", before, begin)
         before = begin
-        yield number
+        yield number, known
 
 
 @functools.cache

@@ -32,9 +32,9 @@ class Sight:
         self._quiet = 0  # the last of the lines after it that tell no progress
         self._stops = False
 
-    def take(self, line: Line) -> None:
-        """Take in a line."""
-        match = matches.of(line)
+    def take(self, line: Line, among: scan.Known | None = None) -> None:
+        """Take in a line; ``among`` as `matches.of`."""
+        match = matches.of(line, among)
         error = match is not None or log_lines.tells_error(line.text)
         self._stops |= bool(scan.STOPS.search(line.text))
         if match is not None and match.signature.waits:

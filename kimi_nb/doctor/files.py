@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kimi_nb.doctor.placed import Placed
 
 STDIN = "-"
-_BLOCK = 1 << 18  # bytes that are read at a time: they stay in the processor's cache
+_BLOCK = 1 << 20  # bytes that are read at a time
 _LONGEST = 1 << 23  # bytes of a line; what is longer is taken in pieces
 _NAMES = re.compile(r"\.(?:log|out|err|txt)(?:[.-][\w-]+)*$|^(?:syslog|messages|plog)",
                     re.IGNORECASE)

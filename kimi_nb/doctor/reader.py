@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import numpy
+
 from kimi_nb import log_lines, scan
 from kimi_nb.doctor import files
 from kimi_nb.doctor.files import Source
 from kimi_nb.matches import Line
 from kimi_nb.sights import Sight
 
-_ENOUGH = 2000  # lines looked at in one log, after which one of a kind a block will do
+_ENOUGH = 200  # lines looked at in one log, after which one of a kind a block will do
 _HEAD = 400  # bytes of a line in which its time stands, colours too
 _FAR = 400  # lines in which the time before a line is looked for
 
@@ -32,14 +34,21 @@ def _take(sight: Sight, source: Source, block: bytes, number: int, looked: int, 
           ) -> tuple[int, int, str]:
     """Take in a block; (lines so far, lines looked at, time at its end)."""
     done = 0
-    for begin, line in scan.lines(block, looked > _ENOUGH):
+    for begin, line, among in scan.lines(block, looked > _ENOUGH):
         looked += 1
-        number += block.count(b"\n", done, begin)
+        number += _ends(block, done, begin)
         done = begin
         text = log_lines.plain(line.decode("utf-8", "replace"))
         sight.take(Line(source.node, source.rank, source.name, number + 1, text,
-                        _time(block, begin, time)))
-    return number + block.count(b"\n", done), looked, _time(block, len(block), time)
+                        _time(block, begin, time)), among)
+    return number + _ends(block, done, len(block)), looked, _time(block, len(block), time)
+
+
+def _ends(block: bytes, begin: int, end: int) -> int:
+    """How many lines end between two offsets. (bytes.count takes five times as long, which is as
+    long as the search for all signatures.)"""
+    return int(numpy.count_nonzero(
+        numpy.frombuffer(block, numpy.uint8, end - begin, begin) == ord("\n")))
 
 
 def _time(block: bytes, begin: int, before: str) -> str:
