@@ -107,17 +107,8 @@ def blocks(source: Source) -> Iterator[bytes]:
     cannot be read."""
     try:
         with _opened(source) as file:
-            rest = b""
             while data := file.read(_BLOCK):
-                end = data.rfind(b"\n") + 1
-                if not end and len(rest) + len(data) < _LONGEST:
-                    rest += data
-                    continue
-                end = end or len(data)
-                yield rest + data[:end]
-                rest = data[end:]
-            if rest:
-                yield rest
+                yield data if data.endswith(b"\n") else data + file.readline(_LONGEST)
     except (OSError, EOFError, gzip.zlib.error) as error:
         raise ParameterError(f"{source.name}: cannot be read: {error}.") from None
 
