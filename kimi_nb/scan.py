@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,11 +52,28 @@ def lines(block: bytes, brief: bool = False) -> Iterator[tuple[int, bytes, Known
 def _found(block: bytes, brief: bool = False) -> list[tuple[int, int]]:
     """(end, pattern) of all matches, in their order."""
     ends: list[tuple[int, int]] = []
-    _database(brief).scan(block, match_event_handler=_note, context=ends)
+    _database(brief).scan(block, match_event_handler=_note, context=ends, scratch=_scratch(brief))
     return sorted(ends)
 
 
+<<<<<<< HEAD
 def _note(number: int, begin: int, end: int, flags: int, ends: Any) -> None:
+=======
+_mine = threading.local()
+
+
+def _scratch(brief: bool) -> hyperscan.Scratch:
+    """What a search needs to work in: one for each thread."""
+    import hyperscan
+
+    name = f"brief_{brief}"
+    if not hasattr(_mine, name):
+        setattr(_mine, name, hyperscan.Scratch(_database(brief)))
+    return getattr(_mine, name)
+
+
+def _note(number: int, begin: int, end: int, flags: int, ends: list[tuple[int, int]]) -> None:
+>>>>>>> doctor
     ends.append((end, number))
 
 

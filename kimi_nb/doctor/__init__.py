@@ -9,7 +9,9 @@ tell of a failure.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kimi_nb import params
@@ -21,6 +23,7 @@ __all__ = ["SAMPLE", "Finding", "Report", "examine"]
 
 # Logs of a rehearsal in which a rank runs out of memory.
 SAMPLE = params.PACKAGE / "data" / "sample_logs"
+_AT_ONCE = min(4, os.cpu_count() or 1)  # logs
 
 
 def examine(paths: str | Path | Sequence[str | Path],
@@ -32,9 +35,9 @@ def examine(paths: str | Path | Sequence[str | Path],
     """
     where = placed.of(plan)
     given = [paths] if isinstance(paths, str | Path) else list(paths)
-    seen, size = [], 0
-    for source in files.sources(given, where):
-        sight, read = reader.read(source)
-        seen.append((source, sight))
-        size += read
-    return report.of(seen, where, size)
+    logs = files.sources(given, where)
+    # The search does not hold the interpreter: a second log is read meanwhile.
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        read = list(pool.map(reader.read, logs))
+    return report.of([(log, sight) for log, (sight, _) in zip(logs, read, strict=True)], where,
+                     sum(size for _, size in read))

@@ -108,8 +108,8 @@ def blocks(source: Source) -> Iterator[bytes]:
     cannot be read."""
     try:
         with _opened(source) as file:
-            rest = b""
             while data := file.read(_BLOCK):
+<<<<<<< HEAD
                 end = data.rfind(b"\n") + 1
                 if not end and len(rest) + len(data) < _LONGEST:
                     rest += data
@@ -120,6 +120,10 @@ def blocks(source: Source) -> Iterator[bytes]:
             if rest:
                 yield rest
     except (OSError, EOFError, zlib.error) as error:
+=======
+                yield data if data.endswith(b"\n") else data + file.readline(_LONGEST)
+    except (OSError, EOFError, gzip.zlib.error) as error:
+>>>>>>> doctor
         raise ParameterError(f"{source.name}: cannot be read: {error}.") from None
 
 

@@ -13,7 +13,7 @@ from kimi_nb.doctor.files import Source
 from kimi_nb.matches import Line
 from kimi_nb.sights import Sight
 
-_ENOUGH = 200  # lines looked at in one log, after which one of a kind a block will do
+_ENOUGH = 50  # lines looked at in one log, after which one of a kind a block will do
 _HEAD = 400  # bytes of a line in which its time stands, colours too
 _FAR = 400  # lines in which the time before a line is looked for
 
