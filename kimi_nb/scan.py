@@ -56,9 +56,6 @@ def _found(block: bytes, brief: bool = False) -> list[tuple[int, int]]:
     return sorted(ends)
 
 
-<<<<<<< HEAD
-def _note(number: int, begin: int, end: int, flags: int, ends: Any) -> None:
-=======
 _mine = threading.local()
 
 
@@ -72,8 +69,7 @@ def _scratch(brief: bool) -> hyperscan.Scratch:
     return getattr(_mine, name)
 
 
-def _note(number: int, begin: int, end: int, flags: int, ends: list[tuple[int, int]]) -> None:
->>>>>>> doctor
+def _note(number: int, begin: int, end: int, flags: int, ends: Any) -> None:
     ends.append((end, number))
 
 

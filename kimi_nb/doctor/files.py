@@ -109,21 +109,8 @@ def blocks(source: Source) -> Iterator[bytes]:
     try:
         with _opened(source) as file:
             while data := file.read(_BLOCK):
-<<<<<<< HEAD
-                end = data.rfind(b"\n") + 1
-                if not end and len(rest) + len(data) < _LONGEST:
-                    rest += data
-                    continue
-                end = end or len(data)
-                yield rest + data[:end]
-                rest = data[end:]
-            if rest:
-                yield rest
-    except (OSError, EOFError, zlib.error) as error:
-=======
                 yield data if data.endswith(b"\n") else data + file.readline(_LONGEST)
-    except (OSError, EOFError, gzip.zlib.error) as error:
->>>>>>> doctor
+    except (OSError, EOFError, zlib.error) as error:
         raise ParameterError(f"{source.name}: cannot be read: {error}.") from None
 
 
