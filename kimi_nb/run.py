@@ -23,6 +23,7 @@ from kimi_nb import (
     containers,
     evidence,
     fingerprint,
+    given,
     params,
     prerequisites,
     recipes,
@@ -33,25 +34,16 @@ from kimi_nb import (
     tables,
     weights,
 )
-from kimi_nb.errors import ParameterError, ServiceError, choice
+from kimi_nb.errors import ParameterError, ServiceError
 from kimi_nb.plan import Plan
 from kimi_nb.served import Service, attach
+from kimi_nb.stages import Stages
 
 if TYPE_CHECKING:
-    from kimi_nb.accuracy.results import Score
-    from kimi_nb.bench.load import Loads
-    from kimi_nb.bench.published import Published
-    from kimi_nb.bench.results import BenchResult
     from kimi_nb.deploy.deploy import Deployed
     from kimi_nb.panel.panel import Panel
     from kimi_nb.pictures.picture import Picture
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
-    from kimi_nb.tune.advice import Advices
-    from kimi_nb.tune.design import Design
-    from kimi_nb.tune.limits import Limits
-    from kimi_nb.tune.sweep import Sweep
-    from kimi_nb.verify import Contract
-    from kimi_nb.verify.curl import Curl
 
 FINDINGS = "findings.json"  # what the rules say of a plan, beside its bundle
 # What each may touch.
@@ -61,7 +53,7 @@ ACTIONS = {"plan": "files are written to the run's folder, nothing else is touch
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Stages):
     """What `start` returns; see the module."""
 
     model: str
@@ -114,8 +106,9 @@ class Run:
              overrides: Iterable[str] = (), engine_version: str = "") -> Plan:
         """Plan a layout and show where its engines stand. Raises KimiErrors."""
         plan = build.plan(self.model, self.hw, layout, scenario=scenario, variant=variant,
-                          site=self.site, chosen=_words(features), dropped=_words(without),
-                          pairs=_words(overrides, ";"), engine_version=_text(engine_version))
+                          site=self.site, chosen=given.words(features),
+                          dropped=given.words(without), pairs=given.words(overrides, ";"),
+                          engine_version=given.text(engine_version))
         evidence.write_json(self.folder / plan.name / FINDINGS, plan.findings.as_dict())
         self.record("plan", plan=plan.name, site=plan.site, engines=len(plan.engines),
                     hash=fingerprint.of_texts({"plan.json": plan.as_json()}),
@@ -158,8 +151,8 @@ class Run:
             before.stop()
         made = Panel(self, Choices(
             self.model, self.hw, layout or next(iter(layouts), ""), scenario, variant, self.site,
-            _text(engine_version), ",".join(_words(features)), ",".join(_words(without)),
-            ";".join(_words(overrides, ";"))))
+            given.text(engine_version), ",".join(given.words(features)),
+            ",".join(given.words(without)), ";".join(given.words(overrides, ";"))))
         self._panels.append(made)
         return made
 
@@ -175,67 +168,6 @@ class Run:
     def connector(self, plan: Plan) -> show.Table:
         """What each side tells the KV cache connector."""
         return tables.connector(plan)
-
-    def scenarios(self, layout: str = "") -> show.Table:
-        """The recommended configurations of the documents, and the notebook that takes each."""
-        from kimi_nb.tune import scenarios
-
-        return scenarios.listing(self._named, self._hardware, layout)
-
-    def smallest(self) -> str:
-        """The layout with the fewest devices. Raises NoRecipeError where none is described."""
-        from kimi_nb.tune import scenarios
-
-        return scenarios.smallest(self._named, self._hardware)
-
-    def compare_scenarios(self, layout: str, names: Iterable[str] = (), *, variant: str = ""
-                          ) -> show.Table:
-        """Scenarios of a layout side by side (all without ``names``): what differs, memory,
-        cache, limits. Raises NoRecipeError."""
-        from kimi_nb.tune import scenarios
-
-        there = scenarios.names(self._named, self._hardware, layout, variant)
-        return scenarios.compare({
-            name: build.plan(self.model, self.hw, layout, scenario=name, variant=variant,
-                             site=self.site) for name in scenarios.wanted(_words(names), there)})
-
-    def limits(self, plan: Plan, *, input_len: int = 1024, output_len: int = 1024,
-               concurrency: int = 0) -> Limits:
-        """What the plan cannot exceed under such a load, estimated (concurrency 0: full
-        batches)."""
-        from kimi_nb.tune import limits
-
-        return limits.of_plan(plan, input_len=input_len, output_len=output_len,
-                              concurrency=concurrency)
-
-    def advice(self, plan: Plan, results: BenchResult | Published) -> Advices:
-        """What the measurements of a plan say to try next, and their share of the limits."""
-        from kimi_nb.tune import advice
-
-        found = advice.of(plan, results)
-        self.record("advice", plan=plan.name, **found.as_dict())
-        return found
-
-    def documented(self) -> tuple[Plan, Published]:
-        """A document's own concurrency sweep, and the plan that it was measured with."""
-        from kimi_nb.tune import advice
-
-        return advice.documented()
-
-    def design(self, plan: Plan, sweep: str, *, input_len: int = 1024, output_len: int = 1024
-               ) -> Design:
-        """The settings and loads of a sweep around a plan, each checked; nothing is started.
-        Raises ParameterError for an axis that is none."""
-        from kimi_nb.tune import design
-
-        return design.of(plan, sweep, input_len=input_len, output_len=output_len)
-
-    def sweep(self, design: Design, **more: Any) -> Sweep:
-        """Measure a design by the run's action; `tune.sweep.run` has the further arguments:
-        repetitions, slo_ttft_ms, slo_tpot_ms, url, tool, resume."""
-        from kimi_nb.tune import sweep
-
-        return sweep.run(self, design, **more)
 
     def write(self, plan: Plan) -> bundle.Bundle:
         """Write the plan's scripts; what changed against the last bundle of this name."""
@@ -446,111 +378,12 @@ class Run:
                                "kimi-nb logs, kimi-nb up --resume, kimi-nb down.")
         return Service(self, plan, made)
 
-    def load(self, plan: Plan, concurrency: str, *, input_len: int = 1024,
-             output_len: int = 1024, prompts: int = 0, dataset: str = "") -> Loads:
-        """A load for each concurrency, as fast as that lets it: random prompts, or those of a
-        ``dataset`` on the hub (lmarena-ai/VisionArena-Chat has pictures). ``prompts`` 0 takes
-        four for each request in flight. In place of numbers the name of a document's benchmark
-        (bench, bench-sweep, visionarena) takes that one's load whole. Raises ParameterError."""
-        from kimi_nb.bench import commands, load
-
-        if isinstance(concurrency, str) and concurrency[:1].isalpha():
-            client = commands.documents(plan).get(concurrency)
-            if client is None:
-                raise ParameterError(choice("benchmark", concurrency, commands.documents(plan)))
-            return load.of_command(client.argv, commands.engine(plan), client.sweep)
-        return load.sweep(concurrency, input_len=input_len, output_len=output_len,
-                          prompts=prompts, dataset="hf" if dataset else "random", path=dataset)
-
-    def bench_commands(self, plan: Plan, loads: Loads) -> show.Text:
-        """What a person runs where the engine is: the documents' benchmarks corrected, the loads,
-        the offline benchmarks, AISBench's performance mode."""
-        from kimi_nb.bench import commands
-
-        return commands.all_of(plan, loads)
-
-    def bench(self, service: Service, loads: Loads, *, repetitions: int = 3, tool: str = "auto",
-              resume: bool = True) -> BenchResult:
-        """Measure a service, each load ``repetitions`` times; files of an earlier call with the
-        same identity are kept with ``resume``. Raises BenchError with what is wrong."""
-        from kimi_nb.bench import run as runner
-        from kimi_nb.errors import BenchError
-
-        folder = self.folder / service.plan.name / "bench"
-        try:
-            result = runner.measure(service, loads, folder, repetitions=repetitions, tool=tool,
-                                    resume=resume)
-        except BenchError as error:
-            self.record("bench", plan=service.plan.name, ok=False, fault=str(error))
-            raise
-        self.record("bench", plan=service.plan.name, ok=not result.failed, mark=result.mark,
-                    results=folder, measurements=len(result.files), failed=result.failed,
-                    errors=result.errors)
-        return result
-    def published(self) -> show.Table:
-        """The scores that the documents print of this model."""
-        from kimi_nb.accuracy import published
-
-        return published.table(published.of(self._named.name))
-
-    def accuracy_commands(self, plan: Plan, service: Service | None = None) -> show.Text:
-        """What a person runs to measure what the documents publish: their own line, ours, and
-        AISBench's with its configurations, which are written to the run's folder."""
-        from kimi_nb.accuracy import commands
-
-        return commands.write(self, plan, service)
-
-    def accuracy(self, service: Service, *, tool: str = "lm-eval",
-                 task: str = "kimi_nb_arithmetic", limit: int = 0, resume: bool = False) -> Score:
-        """Ask the questions of a task (the first ``limit``; 0: all) and count right answers.
-        ``resume`` keeps the answers of the last call that was cut off. Raises AccuracyError with
-        what is wrong; nothing is asked where the tool is not installed, and the score says so."""
-        from kimi_nb.accuracy import stage
-
-        return stage.measure(self, service, tool, task, limit, resume, say=print)
-
-    def compare(self, score: Score) -> show.Table:
-        """A score against what was published of the model: a verdict, or why there is none."""
-        from kimi_nb.accuracy import published, settings
-
-        table = settings.compare(score, published.of(self._named.name))
-        self.record("compare", mark=score.mark, task=score.task, verdicts={
-            row[0]: row[1] for row in table.rows})
-        return table
-
     def _record(self, result: Rehearsal) -> None:
         """Evidence of a rehearsal: marked, and never beside figures of hardware."""
         facts = result.as_dict()
         self.record("rehearse", **{key: facts[key] for key in (
             "mark", "plan", "ok", "engines", "ready", "ready_s", "first_answer_s",
             "peak_memory_mb", "fault", "diagnosis")}, logs=result.folder)
-
-    def curl(self, service: Service) -> Curl:
-        """The documents' request, sent by bash and curl to the service."""
-        from kimi_nb.verify import curl
-
-        found = curl.run(service.plan, service.url if service.up else "", service.key)
-        self.record("curl", plan=service.plan.name, status=found.status, got=found.got)
-        return found
-
-    def verify(self, service: Service, *, resume: bool = False, only: Iterable[str] = (),
-               max_context: int | None = None, random_weights: bool = False) -> Contract:
-        """Check whether a service keeps its contract: see `kimi_nb.verify`. Results are kept as
-        they come in verify.jsonl of the plan's folder; ``resume`` asks again only what is not
-        there, or failed. Never raises for what the service does."""
-        from kimi_nb import verify
-        from kimi_nb.verify import runner, target
-
-        found = verify.verify(
-            target.of(service, random_weights=random_weights), resume=resume, only=_words(only),
-            folder=self.folder / service.plan.name, say=print,
-            max_context=runner.MAX_CONTEXT if max_context is None else max_context)
-        # Here a contract that is broken is known: who explains failures is asked from this place.
-        self.record("verify", plan=service.plan.name, mark=found.mark, url=found.url,
-                    model=found.model, ok=found.ok, **{
-                        name.replace(" ", "_"): count for name, count in found.counts.items()},
-                    failed=[one.name for one in found.failed])
-        return found
 
     def close(self) -> show.Table:
         """The end: whatever still runs is stopped, and what was recorded."""
@@ -563,22 +396,3 @@ class Run:
                           tuple((line["time"], line["stage"], {
                               key: value for key, value in line.items()
                               if key not in ("time", "stage")}) for line in lines[-12:]))
-
-
-def _words(given: Iterable[str] | str, sign: str = ",") -> list[str]:
-    """A list, or a text with commas (papermill passes texts; ``;`` between key=value pairs,
-    whose values may hold commas)."""
-    if isinstance(given, str):
-        return [word.strip() for word in given.split(sign) if word.strip()]
-    if not isinstance(given, list | tuple) or not all(isinstance(word, str) for word in given):
-        raise ParameterError(f"a list of words is wanted, or a text with '{sign}' between them; "
-                             f"found {given!r}. With papermill use -r NAME VALUE.")
-    return list(given)
-
-
-def _text(given: object) -> str:
-    """A version as it was written: papermill's -p makes a number of 0.20."""
-    if not isinstance(given, str):
-        raise ParameterError(f"engine_version: a text is wanted, found {given!r}. With papermill "
-                             "use -r engine_version VALUE, which keeps texts as they are.")
-    return given

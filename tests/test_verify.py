@@ -36,11 +36,7 @@ from kimi_nb.verify import (
 )
 
 PARSERS = ("reasoning-parser", "tool-parser")
-TROUBLES = {"think-in-content", "tool-call-ids", "streaming-tool-calls-leak",
-            "malformed-arguments", "tool-choice", "garbled-exclamation-marks", "no-tool-parser",
-            "several-tool-calls", "thinking-key", "model-not-found", "empty-200",
-            "garbled-ascend", "decode-hangs", "garbled-context", "pd-corruption",
-            "health-is-not-ready", "special-tokens"}
+TROUBLES = set(params.data("signatures"))
 
 
 @contextlib.contextmanager

@@ -11,23 +11,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from kimi_nb import service, show
+from kimi_nb import show
 from kimi_nb.errors import KimiError, ServiceError
 from kimi_nb.plan import Plan
 from kimi_nb.readiness import Progress
+from kimi_nb.served import Service
 
 if TYPE_CHECKING:
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
     from kimi_nb.run import Run
+    from kimi_nb.verify import Contract
 
 IDLE, STARTING, UP, FAILED, STOPPED = "idle", "starting", "up", "failed", "stopped"
 _EVERY = 0.25  # seconds between two changes that are told
-_ANSWER = 10.0  # seconds for a stand-in's completion
 _LONGEST = 60  # characters of an answer on the line
-_ASKED = 8  # engines at a time
 
 
 def _start(text: str) -> str:
@@ -132,19 +131,9 @@ class Work:
                 self.state = STOPPED
             self.changed()
 
-    def verify(self) -> show.Table:
-        """Ask every engine for a completion. Raises ServiceError where nothing is up."""
+    def verify(self) -> Contract:
+        """Whether what is up keeps its contract. Raises ServiceError where nothing is up."""
         live = self._live
         if live is None or self.state != UP:
             raise ServiceError("nothing is up: press Rehearse first.")
-        ranks = service.endpoints(live.plan)
-        with ThreadPoolExecutor(_ASKED) as pool:
-            replies = list(pool.map(lambda one: service.chat(
-                one, live.plan.served_name, _ANSWER, key=live.key, max_tokens=16), ranks))
-        good = sum(reply.answered for reply in replies)
-        return show.Table(
-            f"{live.result.mark}: a completion from {good} of {len(ranks)} ranks",
-            ("rank", "node", "status", "answer"), tuple(
-                (one.name, one.node, reply.status or reply.error,
-                 (reply.content or reply.thoughts)[:80])
-                for one, reply in zip(ranks, replies, strict=True)))
+        return self._run.verify(Service(self._run, live.plan, live))

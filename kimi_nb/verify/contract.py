@@ -37,12 +37,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Contract(show.Shown):
-    """All results, in the order of the checks. ``mark`` is REHEARSAL where stand-ins answered."""
+    """All results, in the order of the checks. ``mark`` is REHEARSAL where stand-ins answered;
+    ``logs`` is the first failure that the service's logs show, where something failed."""
 
     url: str
     model: str
     results: tuple[Result, ...]
     mark: str = ""
+    logs: str = ""
 
     @property
     def ok(self) -> bool:
@@ -63,11 +65,11 @@ class Contract(show.Shown):
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
         return {"ok": self.ok, "url": self.url, "model": self.model, "mark": self.mark,
-                "checks": [one.as_dict() for one in self.results]}
+                "logs": self.logs, "checks": [one.as_dict() for one in self.results]}
 
     def broken(self) -> Contract:
         """What failed only, as a table of its own."""
-        return Contract(self.url, self.model, self.failed, self.mark)
+        return Contract(self.url, self.model, self.failed, self.mark, self.logs)
 
     def part(self, *families: str) -> Contract:
         """The results of some families of checks only."""
@@ -83,7 +85,8 @@ class Contract(show.Shown):
             ("check", "status", "sent", "got", "way out"),
             tuple((one.name, one.status, show.visible(one.sent, lines=False),
                    show.visible(one.got, lines=False), one.help if one.status == FAIL else "")
-                  for one in self.results))
+                  for one in self.results)
+            + ((("logs", "", "", show.visible(self.logs, lines=False), ""),) if self.logs else ()))
 
 
 class Failed(Exception):
