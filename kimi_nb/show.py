@@ -26,6 +26,8 @@ class Table:
         # Short texts stay on a line; a sentence is folded so that a row fits a screen.
         widths = [60 if any(len(str(row[i])) > 60 for row in self.rows) else None
                   for i in range(len(self.headings))]
+        if not self.rows and self.title:
+            return self.title
         text = tabulate([[_plain(cell) for cell in row] for row in self.rows],
                         headers=self.headings, disable_numparse=True,
                         maxcolwidths=widths if self.rows else None)

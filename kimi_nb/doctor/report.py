@@ -82,7 +82,7 @@ class Report(show.Shown):
 
     def table(self) -> show.Table:
         """First cause, what to do, what followed."""
-        title = f"{self.files} logs, {self.bytes / 1e6:.1f} MB"
+        title = f"{self.files} log{'s' * (self.files != 1)}, {self.bytes / 1e6:.1f} MB"
         if self.first is None:
             return show.Table(f"{title}: nothing is wrong", ("what", "is"), ())
         first = self.first

@@ -12,6 +12,7 @@ from typing import Any
 from kimi_nb import show
 
 PASS, FAIL, SKIP = "pass", "fail", "not applicable"
+ABOVE = ", as said above"  # the end of what came of a check that could not be made any more
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,15 @@ class Contract(show.Shown):
         """A check a row; the way out only where one is needed."""
         words = ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
         where = f"{self.model or 'no model'} at {self.url or 'no service'}"
+        told = [one for one in self.results if not one.got.endswith(ABOVE)]
+        rest = [one for one in self.results if one not in told]
         return show.Table(
             f"{self.mark + ' of ' if self.mark else ''}{where}: {words or 'nothing checked'}",
             ("check", "status", "sent", "got", "way out"),
             tuple((one.name, one.status, show.visible(one.sent, lines=False),
                    show.visible(one.got, lines=False), one.help if one.status == FAIL else "")
-                  for one in self.results)
+                  for one in told)
+            + ((("", f"{len(rest)} {rest[0].status}", "", rest[0].got, ""),) if rest else ())
             + ((("logs", "", "", show.visible(self.logs, lines=False), ""),) if self.logs else ()))
 
 

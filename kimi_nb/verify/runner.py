@@ -17,6 +17,7 @@ from kimi_nb import evidence
 from kimi_nb.verify import registry, wire
 from kimi_nb.verify.ask import Ask
 from kimi_nb.verify.contract import (
+    ABOVE,
     FAIL,
     PASS,
     SKIP,
@@ -67,8 +68,9 @@ def verify(target: Target, *, folder: Path | None = None, resume: bool = False,
                                 **_of(ask.target))
             bar.update()
             known = " (known)" if name in kept else ""
-            say(f"{number} of {len(checks)}  {name}: {result.status}{known}"
-                + (f": {result.got}" if result.status == FAIL else ""))
+            if not result.got.endswith(ABOVE):
+                say(f"{number} of {len(checks)}  {name}: {result.status}{known}"
+                    + (f": {result.got}" if result.status == FAIL else ""))
     return Contract(target.url, ask.target.model, tuple(results.values()), ask.target.mark)
 
 
@@ -76,10 +78,10 @@ def _made(one: Check, ask: Ask, results: dict[str, Result], end: Failed | None
           ) -> tuple[Result, Failed | None, bool]:
     """(the result of a check, what ends all further ones, whether it holds for a resumed run)."""
     if isinstance(end, Gone):
-        return Result(one.name, FAIL, "nothing", "gone, as said above",
+        return Result(one.name, FAIL, "nothing", f"gone{ABOVE}",
                       registry.cause_help(end.cause)), end, False
     if end is not None:
-        return Result(one.name, SKIP, "nothing", "the key is refused, as said above",
+        return Result(one.name, SKIP, "nothing", f"the key is refused{ABOVE}",
                       ""), end, False
     failed = [name for name in one.needs if name in results and results[name].status == FAIL]
     if failed:
