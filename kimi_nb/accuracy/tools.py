@@ -32,13 +32,14 @@ _LOCK = ".kimi-nb-tools"  # in the folder of all, locked by who works there
 
 @dataclass(frozen=True)
 class Tool:
-    """``requires`` as pip takes it; ``leaves_out`` what it names and evaluations over HTTP do not
-    need; ``torch`` whether it loads torch, whose build for CPUs it gets; ``pythons`` the range of
-    versions that work."""
+    """``loads`` is a module that loads all that an evaluation needs; ``requires`` as pip takes
+    it; ``leaves_out`` what it names and evaluations over HTTP do not need; ``torch`` whether it
+    loads torch, whose build for CPUs it gets; ``pythons`` the range of versions that work."""
 
     name: str
     program: str
     version: str
+    loads: str
     requires: tuple[str, ...]
     leaves_out: tuple[str, ...] = ()
     torch: bool = False
@@ -47,10 +48,13 @@ class Tool:
 
 
 TOOLS = {tool.name: tool for tool in (
-    Tool("lm-eval", "lm_eval", "0.4.13", ("lm-eval[api]==0.4.13",)),
-    # It pins numpy below 2, which newer pyarrow refuses; psutil it imports and does not name.
-    Tool("ais-bench", "ais_bench", "3.1.20260630",
-         ("ais_bench_benchmark==3.1.20260630", "numpy<2", "pyarrow<22", "psutil"),
+    Tool("lm-eval", "lm_eval", "0.4.13", "lm_eval.models.openai_completions",
+         ("lm-eval[api]==0.4.13",)),
+    # It pins numpy below 2, which newer pyarrow refuses, and older datasets want a still older
+    # one; psutil it imports and does not name.
+    Tool("ais-bench", "ais_bench", "3.1.20260630", "ais_bench.benchmark.cli.config_manager",
+         ("ais_bench_benchmark==3.1.20260630", "numpy<2", "pyarrow<22", "datasets==3.6.0",
+          "psutil"),
          ("accelerate", "cpm_kernels", "pyext", "gradio-client", "seaborn",
           "tree_sitter_languages", "tree-sitter"), torch=True, pythons=((3, 11), (3, 12)),
          needs_gb=4.0))}
@@ -144,7 +148,7 @@ def _make(place: Path, tool: Tool) -> None:
         _run([str(place / "bin" / "uv"), "pip", "install", "--quiet", "--compile-bytecode",
               "--python", python, "--override", str(slim), *torch, *tool.requires],
              f"installing {tool.name}")
-    _run([str(place / "bin" / tool.program), "--help"], f"starting {tool.name}")
+    _run([python, "-c", f"import {tool.loads}"], f"loading {tool.name}")
     (place / _STAMP).write_text(json.dumps(_wanted(tool)), encoding="utf-8")
 
 
