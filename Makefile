@@ -7,7 +7,7 @@
 # make lint-docs  links lead somewhere, generated parts are current
 # make lint-types  the types, by mypy
 # make strip   take the outputs out of the notebooks
-# make readme  write the generated parts of README.md and CONTRIBUTING.md
+# make readme  write the generated parts of README.md, README.zh-CN.md and CONTRIBUTING.md
 # make hooks   run the lint before each commit (pre-commit)
 # make lab     JupyterLab on the notebooks
 # make venv    .venv with everything that run and test need

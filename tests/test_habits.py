@@ -211,6 +211,8 @@ def test_a_notebook_without_words_for_the_index_is_told(monkeypatch):
                         lambda name: {"11_more": {"title": "More", "layout": ""}})
     with pytest.raises(ValueError, match=r"notebooks\.yaml, 11_more: about: is missing"):
         readme.notebooks()
+    with pytest.raises(ValueError, match=r"notebooks\.yaml, 11_more: about_zh: is missing"):
+        readme.notebooks("zh")
 
 
 # The Makefile, the hooks, CI ------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The parts of README.md and CONTRIBUTING.md that are made from the project itself.
+"""The parts of README.md, README.zh-CN.md and CONTRIBUTING.md that are made from the project.
 
     python tests/habits/readme.py            # writes them (make readme)
     python tests/habits/readme.py --check    # exit code 1 where one is out of date
@@ -12,15 +12,21 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from kimi_nb import params, recipes
 
 ROOT = Path(__file__).resolve().parents[2]
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# The words of the tables in the languages other than English.
+_WORDS: Mapping[str, Mapping[str, str]] = {"zh": {
+    "model": "模型", "tiny": "微型", "container only": "仅容器",
+    "notebook": "Notebook", "about": "内容", "for": "适用范围",
+    "all": "全部", "every layout": "所有布局", "layout": "布局"}}
 
 
-def matrix() -> str:
+def matrix(language: str = "en") -> str:
     """Which layouts there are for each model on each hardware."""
     chips = {name: params.hardware(name) for name in params.names("hardware")}
     standing = {name for chip in chips.values() for name in chip.models.values()}
@@ -30,25 +36,32 @@ def matrix() -> str:
         there = recipes.of(params.model(model), params.hardware(chip))
         layouts = ", ".join(dict.fromkeys(recipe.layout for recipe in there))
         if layouts and recipes.served(params.model(model), chips[chip]).name != model:
-            return f"{layouts} (tiny)"
-        return layouts or ("container only" if (model, chip) in container else "-")
+            return f"{layouts} ({_word('tiny', language)})"
+        only = _word("container only", language)
+        return layouts or (only if (model, chip) in container else "-")
 
     models = [name for name in recipes.models() if name not in standing]
-    return _table(["model", *chips], [[f"`{model}`", *(cell(model, chip) for chip in chips)]
-                                      for model in models])
+    return _table([_word("model", language), *chips],
+                  [[f"`{model}`", *(cell(model, chip) for chip in chips)] for model in models])
 
 
-def notebooks() -> str:
+def notebooks(language: str = "en") -> str:
     """The notebooks in their order. Raises ValueError for one that does not say what about."""
+    key = "about" if language == "en" else f"about_{language}"
     rows = []
     for name, entry in params.data("notebooks").items():
-        if not entry.get("about"):
-            raise ValueError(f"kimi_nb/data/notebooks.yaml, {name}: about: is missing; some words "
+        if not entry.get(key):
+            raise ValueError(f"kimi_nb/data/notebooks.yaml, {name}: {key}: is missing; some words "
                              "for the README's index are wanted.")
-        layout = {"": "all", "any": "every layout"}.get(
-            entry["layout"], f"layout `{entry['layout']}`")
-        rows.append([f"[`{name}`](notebooks/{name}.ipynb)", entry["about"], layout])
-    return _table(["notebook", "about", "for"], rows)
+        general = {"": "all", "any": "every layout"}.get(entry["layout"])
+        layout = (_word(general, language) if general
+                  else f"{_word('layout', language)} `{entry['layout']}`")
+        rows.append([f"[`{name}`](notebooks/{name}.ipynb)", entry[key], layout])
+    return _table([_word(word, language) for word in ("notebook", "about", "for")], rows)
+
+
+def _word(word: str, language: str) -> str:
+    return word if language == "en" else _WORDS[language][word]
 
 
 def package() -> str:
@@ -84,6 +97,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"matrix": matrix, "notebooks": notebooks},
+    "README.zh-CN.md": {"matrix": partial(matrix, "zh"), "notebooks": partial(notebooks, "zh")},
     "CONTRIBUTING.md": {"package": package, "tests": tests}}
 
 
