@@ -21,7 +21,7 @@ import nbformat
 from nbformat import NotebookNode
 
 PARAMETERS = ("hw", "model", "site", "action", "confirm", "run_dir")
-FIRST = ("Parameters", "Start")
+FIRST = ("Parameters", "Start", "Panel")
 LAST = ("Clean up", "Record")
 # Between them, all or none: a notebook that prepares a stage also shows, gates and verifies it.
 STAGES = ("Preflight", "Plan", "Findings", "What would change", "Write", "Gate", "Act", "Verify")
@@ -181,9 +181,9 @@ def _skeleton(notebook: NotebookNode) -> _Found:
     elif [name for name in headings if name in wanted] != wanted:
         found = ", ".join(name for name in headings if name in wanted)
         yield None, f"the headings are {found}", order
-    elif tuple(headings[:2]) != FIRST or tuple(headings[-2:]) != LAST:
-        yield None, f"the headings begin with {', '.join(headings[:2])} and end with " \
-            f"{', '.join(headings[-2:])}", order
+    elif (begin := headings[:len(FIRST)]) != [*FIRST] or headings[-len(LAST):] != [*LAST]:
+        yield None, f"the headings begin with {', '.join(begin)} and end with " \
+            f"{', '.join(headings[-len(LAST):])}", order
 
 
 def _is_text(cells: Sequence[NotebookNode]) -> bool:

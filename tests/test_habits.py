@@ -94,7 +94,7 @@ def swap(notebook, one, other):
     (lambda nb: edit(nb, 'confirm: str = ""  #', 'confirm: str = ""\nimport os  #'), ", cell 3: ",
      "does not say what it is for"),
     (lambda nb: swap(nb, "Findings", "Write"), ": ",
-     "the headings are Parameters, Start, Preflight, Plan, Write"),
+     "the headings are Parameters, Start, Panel, Preflight, Plan, Write"),
     (lambda nb: edit(nb, "## Gate\n", "### Gate\n"), ": ", "no heading Gate"),
     (lambda nb: edit(nb, "## Record\n", "## The end\n"), ": ", "no heading Record"),
     (lambda nb: edit(nb, "## Start\n", "## More\n\n## Start\n"), ": ",

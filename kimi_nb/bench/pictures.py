@@ -1,54 +1,25 @@
 """The figures of a sweep, each as SVG and PNG with its data as CSV, beside the results.
 
     shown = pictures.draw(result, ttft_ms=1000, tpot_ms=100)
-
-Colours are Okabe and Ito's, which colour-blind people tell apart, and every line has a marker of
-its own. The ground is light and opaque: a page that is dark shows the figure as a card.
 """
 
 from __future__ import annotations
 
-import base64
-import html
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_nb.bench import results
 from kimi_nb.bench.compare import with_published
+from kimi_nb.pictures import style
+from kimi_nb.pictures.picture import Picture
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_BLUE, _ORANGE, _GREEN, _INK = "#0072B2", "#D55E00", "#009E73", "#222222"
-_STYLE: Any = {"figure.facecolor": "#FFFFFF", "axes.facecolor": "#FFFFFF", "text.color": _INK,
-          "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
-          "axes.edgecolor": "#666666", "axes.grid": True, "grid.color": "#DDDDDD",
-          "axes.spines.top": False, "axes.spines.right": False, "font.size": 10.0,
-          "svg.hashsalt": "kimi_nb", "legend.frameon": False}
-_SIZE, _DPI = (7.2, 4.0), 110
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One figure: ``alt`` says in words what it shows; ``files`` are its SVG, PNG and CSV."""
-
-    title: str
-    alt: str
-    files: tuple[Path, Path, Path]
-
-    def __str__(self) -> str:
-        return f"{self.title}: {self.alt}\n  {self.files[0]}"
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        data = base64.b64encode(self.files[0].read_bytes()).decode()
-        return (f'<figure style="margin:0"><img alt="{html.escape(self.alt)}" '
-                f'style="max-width:100%;background:#fff" src="data:image/svg+xml;base64,{data}">'
-                f"<figcaption>{html.escape(self.alt)}</figcaption></figure>")
+_SIZE = (7.2, 4.0)  # inches
+FOLDER = "pictures"  # beside the results
 
 
 @dataclass(frozen=True)
@@ -61,7 +32,7 @@ class Pictures:
         return len(self.pictures)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.pictures)) or "nothing was measured: no pictures"
+        return "\n\n".join(map(str, self.pictures)) or "nothing was measured: no pictures"
 
     __repr__ = __str__
 
@@ -83,11 +54,11 @@ def draw(result: results.BenchResult, ttft_ms: float = 0, tpot_ms: float = 0) ->
 
 def _throughput(result: Any, cells: pd.DataFrame, pairs: tuple[Any, ...]) -> Picture:
     def plot(axes: Axes) -> None:
-        _whiskers(axes, cells, "output_throughput", "measured, median and range", _BLUE, "o")
+        _whiskers(axes, cells, "output_throughput", "measured, median and range", style.BLUE, "o")
         if pairs:
             at = [theirs["concurrency"] for _, theirs, _ in pairs]
             axes.plot(at, [theirs["output_throughput"] for _, theirs, _ in pairs], "s--",
-                      color=_ORANGE, label=f"published ({pairs[0][2]})")
+                      color=style.VERMILLION, label=f"published ({pairs[0][2]})")
         _concurrency(axes, cells)
         axes.set_ylabel("output tokens/s")
         axes.set_ylim(bottom=0)
@@ -106,14 +77,13 @@ def _latencies(result: Any, cells: pd.DataFrame) -> Picture:
         left.remove()
         for place, name in ((121, "ttft"), (122, "tpot")):
             axes = figure.add_subplot(place)
-            for at, colour, sign in (("p50", _BLUE, "o"), ("p90", _GREEN, "^"),
-                                     ("p99", _ORANGE, "s")):
+            for at, colour, sign in (("p50", style.BLUE, "o"), ("p90", style.GREEN, "^"),
+                                     ("p99", style.VERMILLION, "s")):
                 axes.plot(cells["concurrency"], cells[f"{at}_{name}_ms"], f"{sign}-",
                           color=colour, label=at)
             _concurrency(axes, cells)
             axes.set_ylabel(f"{name.upper()} ms")
             axes.set_ylim(bottom=0)
-            axes.legend()
 
     alt = (f"Time to first token, median: {_each(cells, 'p50_ttft_ms', '.1f')} ms. Time per output "
            f"token, median: {_each(cells, 'p50_tpot_ms', '.2f')} ms.")
@@ -126,12 +96,12 @@ def _pareto(result: Any, cells: pd.DataFrame) -> Picture:
     points = front(cells)
 
     def plot(axes: Axes) -> None:
-        axes.plot(cells["per_user"], cells["per_device"], "o", color=_BLUE, label="cells")
-        axes.plot(points["per_user"], points["per_device"], "-", color=_ORANGE,
+        axes.plot(cells["per_user"], cells["per_device"], "o", color=style.BLUE, label="cells")
+        axes.plot(points["per_user"], points["per_device"], "-", color=style.VERMILLION,
                   label="none is better in both")
         for row in cells.to_dict("records"):
-            axes.annotate(f" {int(row['concurrency'])}", (row["per_user"], row["per_device"]),
-                          color=_INK)
+            axes.annotate(f"{style.SPACE}{int(row['concurrency'])}",
+                          (row["per_user"], row["per_device"]))
         axes.set_xlabel("tokens/s of one user (1000 / median TPOT)")
         axes.set_ylabel("output tokens/s per device")
         axes.set_ylim(bottom=0)
@@ -139,7 +109,7 @@ def _pareto(result: Any, cells: pd.DataFrame) -> Picture:
     alt = ("Tokens/s per device against tokens/s of one user; concurrency "
            f"{', '.join(str(int(one)) for one in points['concurrency'])} lie on the front.")
     return save(result, "pareto", "Throughput per device over speed for one user", alt, plot,
-                 cells, ("concurrency", "devices", "per_user", "per_device"))
+                cells, ("concurrency", "devices", "per_user", "per_device"))
 
 
 def front(cells: pd.DataFrame) -> pd.DataFrame:
@@ -158,9 +128,9 @@ def _goodput(result: Any, cells: pd.DataFrame, ttft_ms: float, tpot_ms: float) -
                        *([f"TPOT {tpot_ms:g} ms"] if tpot_ms else [])]) or "no bound"
 
     def plot(axes: Axes) -> None:
-        axes.plot(cells["concurrency"], cells["request_throughput"], "s--", color=_ORANGE,
+        axes.plot(cells["concurrency"], cells["request_throughput"], "s--", color=style.VERMILLION,
                   label="all requests")
-        axes.plot(cells["concurrency"], cells["goodput"], "o-", color=_BLUE, label="within")
+        axes.plot(cells["concurrency"], cells["goodput"], "o-", color=style.BLUE, label="within")
         _concurrency(axes, cells)
         axes.set_ylabel("requests/s")
         axes.set_ylim(bottom=0)
@@ -173,33 +143,28 @@ def _goodput(result: Any, cells: pd.DataFrame, ttft_ms: float, tpot_ms: float) -
 
 
 def save(result: Any, name: str, title: str, alt: str, plot: Callable[[Axes], None],
-          cells: pd.DataFrame, columns: tuple[str, ...]) -> Picture:
-    """Draw a figure into the result's folder as SVG and PNG, its ``columns`` beside it as CSV;
-    what is a rehearsal says so in the title, in the words and across the figure."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
+         cells: pd.DataFrame, columns: tuple[str, ...]) -> Picture:
+    """Draw a figure and keep it in the result's folder, with its ``columns`` as numbers; what is
+    a rehearsal says so in the title, in the words, in the numbers and across the figure."""
     about = result.measurements[0]["kimi_nb"]["identity"]
     mark = f"{result.mark}: " if result.mark else ""
-    folder = result.folder / "pictures"
-    folder.mkdir(parents=True, exist_ok=True)
-    files = tuple(folder / f"{name}.{kind}" for kind in ("svg", "png", "csv"))
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=_SIZE, layout="constrained")
-        axes = figure.add_subplot()
-        plot(axes)
-        if axes.get_legend_handles_labels()[0] and axes.figure is not None:
-            axes.legend()
-        figure.suptitle(f"{mark}{title}\n{about['model']} on {about['hardware']}, "
-                        f"{about['layout']}, {about['input_len']}/{about['output_len']} tokens",
-                        fontsize=10.5)
+    title = (f"{mark}{title}: {about['model']} on {about['hardware']}, {about['layout']}, "
+             f"{about['input_len']}/{about['output_len']} tokens")
+    with style.figure(*_SIZE) as canvas:
+        canvas.figure.set_layout_engine("constrained")
+        plot(canvas.axes)
+        for axes in canvas.figure.axes:
+            axes.grid()
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend()
         if mark:
-            figure.text(0.5, 0.45, result.mark, fontsize=44, color=_INK, alpha=0.10,
-                        ha="center", va="center", rotation=20)
-        figure.savefig(files[0], metadata={"Date": None})
-        figure.savefig(files[1], dpi=_DPI)
-    cells[list(columns)].assign(mark=result.mark).to_csv(files[2], index=False)
-    return Picture(f"{mark}{title}", f"{mark}{alt}", files)
+            canvas.figure.text(0.5, 0.45, result.mark, fontsize=44, alpha=0.10, ha="center",
+                               va="center", rotation=20)
+        svg, png = canvas.finish(name), canvas.png(title)
+    rows = cells[list(columns)].round(4).assign(mark=result.mark or "measured")
+    picture = Picture(name, title, svg, f"{mark}{alt}", tuple(rows.to_dict("records")), png)
+    picture.save(result.folder / FOLDER)
+    return picture
 
 
 def _whiskers(axes: Axes, cells: pd.DataFrame, name: str, label: str, colour: str, sign: str

@@ -123,9 +123,11 @@ class Widgets:
     def _draw(self, name: str, look: choices.Look) -> None:
         page = self._pages[name]
         if name == "Parameters":
-            notebook = choices.NOTEBOOKS.get(look.choices.layout, "")
+            layout = look.choices.layout
             page.value = (f"What the cells below do, the parameters cell decides. Put these lines "
-                          f"there, in notebook <code>{notebook}</code>, and run it again:"
+                          f"there, in notebook <code>{choices.NOTEBOOKS.get(layout, '')}</code>, "
+                          f'or in 06 to 09 with <code>layout: str = "{html.escape(layout)}"</code>, '
+                          f"and run it again:"
                           f"{copyable(look.choices.lines())}")
         elif name == "Scripts":
             parts = look.parts

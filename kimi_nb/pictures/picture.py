@@ -23,7 +23,7 @@ class Picture:
     """An SVG whose text and lines take the colour of the page around it (``currentColor``).
 
     ``name`` is that of its files, ``alt`` says in words what is to be seen, ``data`` are the rows
-    that were drawn.
+    that were drawn; ``png`` is the same as PNG where one is kept.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Picture:
     svg: str
     alt: str
     data: tuple[Mapping[str, Any], ...]
+    png: bytes = b""
 
     @property
     def table(self) -> Table:
@@ -45,14 +46,18 @@ class Picture:
         return {"name": self.name, "title": self.title, "alt": self.alt,
                 "data": [dict(row) for row in self.data]}
 
-    def save(self, folder: Path) -> tuple[Path, Path]:
-        """Write NAME.svg and NAME.csv. Raises WriteError where the folder cannot be written."""
-        paths = folder / f"{self.name}.svg", folder / f"{self.name}.csv"
+    def save(self, folder: Path) -> tuple[Path, ...]:
+        """Write NAME.svg and NAME.csv, and NAME.png if there is one. Raises WriteError where the
+        folder cannot be written."""
+        files = {"svg": self._file().encode(), "csv": self._csv().encode()}
+        if self.png:
+            files["png"] = self.png
+        paths = tuple(folder / f"{self.name}.{kind}" for kind in files)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for path, text in zip(paths, (self._file(), self._csv()), strict=True):
+            for path, data in zip(paths, files.values(), strict=True):
                 fresh = path.with_name(f".{path.name}.new")
-                fresh.write_text(text, encoding="utf-8")
+                fresh.write_bytes(data)
                 fresh.replace(path)
         except OSError as error:
             raise WriteError(f"{error.filename or folder}: cannot be written: {error.strerror}. "

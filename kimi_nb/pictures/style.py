@@ -83,6 +83,16 @@ class Canvas:
         return re.sub(r'<svg ', '<svg style="max-width:100%;height:auto" ', text, count=1)
 
 
+    def png(self, title: str) -> bytes:
+        """The same with a title above, for where no SVG is taken: on white, which reads on a dark
+        page as a card does. To be called inside the ``with``, after `finish`."""
+        out = io.BytesIO()
+        self.figure.suptitle(title, fontsize=10.5, wrap=True)
+        self.figure.savefig(out, format="png", dpi=110, facecolor="white",
+                            metadata={"Software": None})
+        return out.getvalue()
+
+
 def on(colour: str) -> str:
     """Black or white: what is read better on a colour (WCAG's relative luminance)."""
     parts = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -95,3 +105,8 @@ def on(colour: str) -> str:
 def cycle(at: int) -> str:
     """The colour of the n-th of many; eight, over and over."""
     return COLOURS[at % len(COLOURS)]
+
+
+def mark(at: int) -> str:
+    """The mark of the n-th of many; with its colour it is another one 64 times."""
+    return MARKS[(at + at // len(COLOURS)) % len(MARKS)]

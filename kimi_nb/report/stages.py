@@ -131,7 +131,7 @@ def performance(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
         ("concurrency", "input", "output", "by", "repetitions", "failed requests",
          *(title for _, title, _ in _FIGURES), "how known"), tuple(out), "ok",
         REHEARSAL if REHEARSAL in marks else "", "",
-        pictures=_pictures(folder / "bench", gaps, root))
+        pictures=_pictures(folder / "bench" / "pictures", gaps, root))
 
 
 def _order(word: str) -> tuple[float, str]:

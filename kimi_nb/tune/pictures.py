@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 from kimi_nb.bench import pictures
-from kimi_nb.bench.pictures import Picture
 from kimi_nb.bench.results import BenchResult
-
-# Okabe and Ito's colours, and a marker each, so that colour is not all that tells them apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
-_SIGNS = ("o", "s", "D", "^", "v", "<", ">", "P", "X", "*", "h")
+from kimi_nb.pictures import style
+from kimi_nb.pictures.picture import Picture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,15 +21,14 @@ def front(result: BenchResult, cells: pd.DataFrame) -> Picture:
     several = len(cells[["input_len", "output_len"]].drop_duplicates()) > 1
 
     def plot(axes: Axes) -> None:
-        signs = itertools.cycle(zip(_COLOURS * len(_SIGNS), _SIGNS * len(_COLOURS), strict=True))
-        for (setting, mine), (colour, sign) in zip(cells.groupby("setting", sort=False), signs,
-                                                   strict=False):
-            axes.plot(mine["per_user"], mine["per_device"], sign, color=colour, label=setting)
+        for at, (setting, mine) in enumerate(cells.groupby("setting", sort=False)):
+            axes.plot(mine["per_user"], mine["per_device"], style.mark(at),
+                      color=style.cycle(at), label=setting)
             for row in mine.to_dict("records"):
                 size = f", {row['input_len']}/{row['output_len']}" if several else ""
-                axes.annotate(f" {int(row['concurrency'])}{size}",
+                axes.annotate(f"{style.SPACE}{int(row['concurrency'])}{size}",
                               (row["per_user"], row["per_device"]))
-        axes.plot(best["per_user"], best["per_device"], "-", color="#222222",
+        axes.plot(best["per_user"], best["per_device"], "-", color=style.INK,
                   label="none is better in both")
         axes.set_xlabel("tokens/s of one user (1000 / median TPOT); concurrency at each point")
         axes.set_ylabel("output tokens/s per device")
