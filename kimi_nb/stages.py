@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kimi_nb.bench.load import Loads
     from kimi_nb.bench.published import Published
     from kimi_nb.bench.results import BenchResult
+    from kimi_nb.pictures.picture import Picture
     from kimi_nb.run import Run
     from kimi_nb.tune.advice import Advices
     from kimi_nb.tune.design import Design
@@ -118,6 +119,17 @@ class Stages:
         self.record("compare", mark=score.mark, task=score.task, verdicts={
             row[0]: row[1] for row in table.rows})
         return table
+
+    def scores(self, plan: Plan, *scores: Score | None) -> Picture:
+        """The scores with their intervals as a picture, kept beside those of the plan; None is
+        a tool that was not asked."""
+        from kimi_nb.accuracy import published, settings
+        from kimi_nb.pictures import accuracy
+
+        found = accuracy.picture(settings.drawn([one for one in scores if one is not None],
+                                                published.of(self._named.name)))
+        found.save(self.folder / plan.name / "pictures")
+        return found
 
     # Performance ------------------------------------------------------------------------
 

@@ -133,6 +133,20 @@ def test_what_is_not_comparable_gets_no_verdict(changes, word):
     assert row[1] == "not comparable" and word in row[2]
 
 
+@pytest.mark.parametrize("changes, baseline, mark", [
+    ({}, THINKING.value, "measured"), ({"mark": "REHEARSAL"}, None, "REHEARSAL"),
+    ({"task": "aime2025"}, None, "measured")])
+def test_a_published_score_is_drawn_only_beside_one_it_compares_with(changes, baseline, mark):
+    row, = settings.drawn([_score(**changes)], (THINKING,))
+    assert (row["baseline"], row["mark"], row["n"]) == (baseline, mark, 1319)
+    assert 0 < row["low"] < row["score"] < row["high"] < 1
+
+
+def test_what_is_no_share_of_right_answers_is_not_drawn():
+    f1 = _score(parts=(Part("f1", "strict-match", 0.5, 10, None),))
+    assert settings.drawn([f1, _score(parts=(), fault="HTTP 500")], (THINKING,)) == []
+
+
 def test_a_score_is_kept_whole(tmp_path):
     score = _score(notes=("a",), folder=str(tmp_path))
     score.save(tmp_path / "score.json")
@@ -255,6 +269,9 @@ def test_nothing_is_asked_with_action_plan(run):
     score = run.accuracy(run.serve(run.plan("single")))
     assert score.skipped and not score.ok and "skipped" in str(score)
     assert run.compare(score).rows[0][1] == "not comparable"
+    plan = run.plan("single")
+    assert run.scores(plan, score, None).data == ()
+    assert (run.folder / plan.name / "pictures" / "accuracy.svg").is_file()
 
 
 def test_a_tool_that_is_not_there_is_skipped_with_the_reason(tmp_path, monkeypatch):

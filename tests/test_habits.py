@@ -77,7 +77,7 @@ def swap(notebook, one, other):
     (lambda nb: nb.cells[6].outputs.append(nbformat.v4.new_output("stream", text="x")),
      ", cell 7: ", "outputs of a run"),
     (lambda nb: nb.cells.pop(27), ", cell 28: ", "no sentence above"),
-    (lambda nb: edit(nb, "OK is no `fail`.", "No `fail`. BROKEN."), ", cell 7: ", "what OK looks"),
+    (lambda nb: edit(nb, "OK is no `fail`.", "No `fail`. BROKEN."), ", cell 9: ", "what OK looks"),
     (lambda nb: nb.cells[0].update(source="05"), ", cell 1: ", "no title"),
     (lambda nb: nb.metadata.kernelspec.update(name="ir"), ": ", "the kernel is 'ir'"),
     (lambda nb: nb.metadata.pop("kernelspec"), ": ", "the kernel is None"),

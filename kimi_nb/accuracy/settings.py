@@ -2,9 +2,13 @@
 
     settings.obstacles(score, part, published)      # why nothing can be said; [] is good
     settings.differences(score, part, published)    # what to know beside a verdict
+    settings.drawn(scores, published)               # rows of the picture
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 from kimi_nb import show
 from kimi_nb.accuracy import statistics
@@ -69,6 +73,23 @@ def compare(score: Score, values: tuple[Published, ...]) -> show.Table:
     return show.Table(f"{score.mark + ': ' if score.mark else ''}{score.task} against "
                       f"{len(mine)} published score{'s' * (len(mine) != 1)}",
                       ("published", "verdict", "figures", "differing settings"), tuple(rows))
+
+
+def drawn(scores: Iterable[Score], values: tuple[Published, ...]) -> list[dict[str, Any]]:
+    """What `pictures.accuracy` draws: a row for each share of right answers, with the published
+    value as baseline only where the two can be compared."""
+    rows = []
+    for score in scores:
+        for part in score.parts:
+            if part.correct is None:
+                continue
+            low, high = statistics.interval(part.correct, part.samples)
+            theirs = next((one for one in values if not obstacles(score, part, one)), None)
+            rows.append({"name": f"{score.task} {part.filter}".rstrip() + f", {score.tool}",
+                         "score": part.value, "low": low, "high": high, "n": part.samples,
+                         "baseline": theirs.value if theirs else None,
+                         "mark": score.mark or "measured"})
+    return rows
 
 
 def _repository(name: str) -> str:

@@ -126,8 +126,8 @@ class Widgets:
             layout = look.choices.layout
             page.value = (f"What the cells below do, the parameters cell decides. Put these lines "
                           f"there, in notebook <code>{choices.NOTEBOOKS.get(layout, '')}</code>, "
-                          f'or in 06 to 09 with <code>layout: str = "{html.escape(layout)}"</code>, '
-                          f"and run it again:"
+                          f'or in 06 to 09 with <code>layout: str = "{html.escape(layout)}"</code>'
+                          f", and run it again:"
                           f"{copyable(look.choices.lines())}")
         elif name == "Scripts":
             parts = look.parts

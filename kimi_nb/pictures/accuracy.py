@@ -35,7 +35,7 @@ def picture(rows: Sequence[Mapping[str, Any]], title: str = "Accuracy, with inte
                 axes.plot(row["baseline"] * 100, at, marker="D", color="none",
                           markeredgecolor=style.VERMILLION, markeredgewidth=1.6)
         axes.set_yticks(range(len(rows)), [str(row["name"]) for row in rows])
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
         axes.grid(axis="x")
         axes.set_xlabel("per cent correct; ● ours with its interval"
                         + (", ◇ baseline" if any(row.get("baseline") is not None

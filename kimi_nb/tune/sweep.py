@@ -30,7 +30,7 @@ from kimi_nb.tune.design import Design, Group
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kimi_nb.bench.pictures import Picture
+    from kimi_nb.pictures.picture import Picture
     from kimi_nb.run import Run
 
 Say = Callable[[str], None]
