@@ -418,11 +418,12 @@ def test_pictures(bench):
     shown = found.pictures(1000, 100)
     assert len(shown) == 4
     for one in shown.pictures:
-        svg, png, data = one.files
+        svg, png, data = (found.folder / "pictures" / f"{one.name}.{kind}"
+                          for kind in ("svg", "png", "csv"))
         assert svg.read_text().startswith("<?xml") and png.read_bytes()[:4] == b"\x89PNG"
         assert len(data.read_text().splitlines()) == 3 and len(one.alt) > 40
         page = one._repr_html_()
-        assert f'alt="{one.alt}"' in page and "<script" not in page and 'src="http' not in page
+        assert f'aria-label="{one.alt}"' in page and "<script" not in page and 'src="http' not in page
     assert len(found.goodput(1000, 100)) == 2 and len(found.metrics()) == 4
 
 
@@ -490,7 +491,7 @@ def test_comparable_or_the_reasons(tmp_path):
     found = results.load(tmp_path)
     assert [(theirs["concurrency"], source) for _, theirs, source in found.published().pairs] == [
         (8, "ascend-k2-thinking 8, second table")]
-    assert "published" in found.pictures().pictures[0].files[0].read_text()
+    assert "published" in found.pictures().pictures[0].svg
 
 
 def _result(completed: int, failed: int) -> dict:

@@ -286,7 +286,9 @@ def test_contract_accuracy_and_performance(copy):
             "failed": 0, "output_throughput": speed, "median_ttft_ms": 5, "kimi_nb": {
                 "identity": {"concurrency": 4, "input_len": 64, "output_len": 32,
                              "repetition": repetition, "tool": "kimi_nb", "mark": "REHEARSAL"}}})
-    (copy / PLAN / "bench" / "throughput.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    drawn = copy / PLAN / "bench" / "pictures"
+    drawn.mkdir()
+    (drawn / "throughput.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     found = next(plan for plan in report.collect(copy).plans if plan.name == PLAN)
     assert found.contract.title.startswith("1 pass, 1 fail, 1 not applicable")
     assert [found.contract.rows[at][0] for at in found.contract.bad] == ["tools/ids"]

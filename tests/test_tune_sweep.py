@@ -92,7 +92,8 @@ def test_a_sweep_shows_itself(tmp_path):
     rows = found.table().rows
     assert [row[-1] for row in rows].count("best") == 1 and rows[0][0] == "max-num-seqs=16"
     drawn = found.pareto()
-    assert all(path.is_file() for path in drawn.files) and "max-num-seqs" in drawn.alt
+    assert {path.suffix for path in tmp_path.glob(f"pictures/{drawn.name}.*")} == {
+        ".svg", ".png", ".csv"} and "max-num-seqs" in drawn.alt
     assert found.advice().kind == "measured" and "bandwidth limit" in str(found.advice())
     assert json.dumps(found.as_dict())
 
