@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_report import check_page
 
-from kimi_nb import build, report, scripts
+from kimi_nb import build, report, runbook, scripts
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -43,6 +43,7 @@ def test_from_clone_to_report_in_two_commands(tmp_path):
     found = report.collect(pages[0].parent)
     assert found.verdict.status == "ok" and found.verdict.mark == "REHEARSAL"
     assert {one.status for one in found.notebooks} == {"ok"}
+    assert [one.notebook for one in found.notebooks] == runbook.which("k2.5", "a3")
     changed = subprocess.run(["git", "-C", str(here), "status", "--porcelain"],
                              capture_output=True, text=True, check=True)
     assert changed.stdout == "", "a run leaves the checkout as it was"

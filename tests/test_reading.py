@@ -430,10 +430,10 @@ def test_correct_shapes_that_look_odd_have_no_error(text):
     "X='" + "# " * 40_000 + "'\n" + "eval \"$X\"\n" * 40,
     "echo \"q\" <ip>\n" * 12_000, "#SBATCH a" + " " * 100_000 + "b\n", "echo a{" + "," * 60_000,
     "vllm serve m --host " + "1." * 60_000, "<a>" * 60_000, "‹" * 60_000,
-    "".join(f"export V{i}={i}\nmake {i}\n" for i in range(5000)),
-    "".join(f"V{i}={i}\nif x; then y; fi\n" for i in range(4000)),
-    "vllm serve m " + " ".join(f"--foo{i} 1" for i in range(8000)),
-    "".join(f"export V{i}={i}\nvllm serve m{i} --port {i}\n" for i in range(3000)),
+    "".join(f"export V{i}={i}\nmake {i}\n" for i in range(2000)),
+    "".join(f"V{i}={i}\nif x; then y; fi\n" for i in range(1500)),
+    "vllm serve m " + " ".join(f"--foo{i} 1" for i in range(3000)),
+    "".join(f"export V{i}={i}\nvllm serve m{i} --port {i}\n" for i in range(1200)),
 ])
 def test_no_script_takes_for_ever(text):
     """Each of these took minutes, or all memory, when something in its way was quadratic."""
