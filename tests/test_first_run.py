@@ -43,7 +43,7 @@ def test_from_clone_to_report_in_two_commands(tmp_path):
     found = report.collect(pages[0].parent)
     assert found.verdict.status == "ok" and found.verdict.mark == "REHEARSAL"
     assert {one.status for one in found.notebooks} == {"ok"}
-    assert [one.notebook for one in found.notebooks] == runbook.which("k2.5", "a3")
+    assert [one.name for one in found.notebooks] == runbook.which("k2.5", "a3")
     changed = subprocess.run(["git", "-C", str(here), "status", "--porcelain"],
                              capture_output=True, text=True, check=True)
     assert changed.stdout == "", "a run leaves the checkout as it was"
