@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 from test_rehearsal import wait_gone
@@ -15,6 +16,7 @@ from kimi_nb.panel import choices, work
 from kimi_nb.panel.choices import Choices
 from kimi_nb.rehearsal import rehearse
 
+ROOT = Path(__file__).resolve().parent.parent
 PD = Choices("k2.5", "a3", "pd")
 
 
@@ -132,6 +134,42 @@ def test_rehearse_verify_stop(run):
     line = next(one for one in evidence.read(run.folder) if one["stage"] == "panel")
     assert line["mark"] == "REHEARSAL" and line["ready"] == 1
     assert json.loads((panel.work.result.folder / "rehearsal.json").read_text())["times"]
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A site of this machine without an engine: to deploy on it fails at the first look."""
+    text = (ROOT / "params/sites/cpu.yaml").read_text()
+    for old, new in (("name: local\n", "name: mine\n"), ("{root}/runs/.local", str(tmp_path)),
+                     ("{root}/.engine", str(tmp_path / "none")), ("{root}", str(ROOT))):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "mine.yaml").write_text(text)
+    return str(tmp_path / "mine.yaml")
+
+
+def test_deploy_and_its_stop_want_the_sites_name(run, mine):
+    from kimi_nb.panel import widgets
+
+    panel = run.panel("single").choose(hw="cpu", site=mine)
+    made = widgets.Widgets(panel)
+    for typed in ("", "local", "a3-example"):
+        made._confirm.value = typed
+        made._buttons["Deploy"].click()
+        assert "confirm it by its name" in made._pages["Service"].value
+        assert panel.work.state == work.IDLE and made._confirm.value == ""
+    made._confirm.value = " mine "
+    made._buttons["Deploy"].click()
+    assert panel.work.wait(60) and panel.work.state == work.FAILED, panel.work.said
+    assert "engine" in panel.work.said and panel.work.result.site == "mine"
+    assert not made._buttons["Stop"].disabled and made._buttons["Verify"].disabled
+    made._buttons["Stop"].click()
+    assert "confirm it by its name" in made._pages["Service"].value and panel.work.stoppable
+    made._confirm.value = "mine"
+    made._buttons["Stop"].click()
+    assert not panel.work.stoppable and made._buttons["Stop"].disabled
+    line = next(one for one in evidence.read(run.folder) if one["stage"] == "panel")
+    assert (line["did"], line["ok"]) == ("deploy", False)
 
 
 def test_stop_while_it_starts(run):

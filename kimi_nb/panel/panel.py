@@ -31,8 +31,8 @@ class Panel(show.Shown):
         return self
 
     def stop(self) -> None:
-        """End what the panel has started."""
-        self.work.stop()
+        """End what the panel rehearses; what it has deployed stays up."""
+        self.work.close()
 
     def table(self) -> show.Table:
         """The plain twin."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 
 import ipywidgets
 
@@ -16,7 +17,8 @@ _LISTS = {"model": "Model", "hw": "Hardware", "layout": "Layout", "scenario": "S
           "variant": "Variant", "engine_version": "Engine"}
 _TEXTS = {"site": ("Site", "your site file; empty: the example"),
           "overrides": ("Change", "max-num-seqs=32; decode.dp=16")}
-_TABS = ("Topology", "Findings", "Memory", "Scripts", "Changes", "Parameters", "Rehearsal")
+_WORK = "Service"  # what is rehearsed or deployed
+_TABS = ("Topology", "Findings", "Memory", "Scripts", "Changes", "Parameters", _WORK)
 # A secure page (https, 127.0.0.1) has a clipboard; elsewhere the text is marked and copied.
 _COPY = ("const t=this.nextElementSibling,b=this;const ok=()=>{b.textContent='Copied';"
          "setTimeout(()=>{b.textContent='Copy'},4000)};"
@@ -56,7 +58,11 @@ class Widgets:
             for name, (label, hint) in _TEXTS.items()}
         self._buttons = {name: ipywidgets.Button(
             description=name, button_style=style, layout=ipywidgets.Layout(width="100px"))
-            for name, style in (("Rehearse", "primary"), ("Stop", ""), ("Verify", ""))}
+            for name, style in (("Rehearse", "primary"), ("Verify", ""), ("Stop", ""),
+                                ("Deploy", "danger"))}
+        self._confirm = ipywidgets.Text(
+            placeholder="the site's name, for Deploy and its Stop",
+            layout=ipywidgets.Layout(width="280px"))
         self._bar = ipywidgets.IntProgress(min=0, max=1, layout=ipywidgets.Layout(width="180px"))
         self._said, self._line, self._note = (ipywidgets.HTML() for _ in range(3))
         self._pages = {name: ipywidgets.HTML() for name in _TABS}
@@ -68,15 +74,15 @@ class Widgets:
             ipywidgets.Box([*self._lists.values(), *self._texts.values()],
                            layout=ipywidgets.Layout(**row)),
             self._note,
-            ipywidgets.Box([*self._buttons.values(), self._bar, self._said],
+            ipywidgets.Box([*self._buttons.values(), self._confirm, self._bar, self._said],
                            layout=ipywidgets.Layout(**row)),
             self._line, self._tabs])
         self.box.add_class("kimi-panel")
         for name, widget in {**self._lists, **self._texts}.items():
             widget.observe(lambda change, name=name: self._chosen(name, change["new"]), "value")
-        self._buttons["Rehearse"].on_click(lambda _: self._rehearse())
-        self._buttons["Stop"].on_click(lambda _: self._panel.work.stop())
-        self._buttons["Verify"].on_click(lambda _: self._verify())
+        for name, press in (("Rehearse", self._rehearse), ("Verify", self._verify),
+                            ("Stop", self._stop), ("Deploy", self._deploy)):
+            self._buttons[name].on_click(lambda _, press=press: self._press(press))
         self._tabs.observe(lambda _: self._show_tab(), "selected_index")
         self._tabs.selected_index = 0
         panel.work.changed = self._show_work
@@ -109,7 +115,7 @@ class Widgets:
         finally:
             self._quiet = False
         self._note.value = f"<i>{html.escape('; '.join(panel.notes))}</i>" if panel.notes else ""
-        self._old = set(_TABS) - {"Rehearsal"}
+        self._old = set(_TABS) - {_WORK}
         self._show_tab()
         self._show_work()
 
@@ -145,26 +151,46 @@ class Widgets:
         else:
             page.value = flags.picture(self._first or look.plan, look.plan)._repr_html_()
 
-    # Rehearsing -----------------------------------------------------------------------
+    # Working --------------------------------------------------------------------------
+
+    def _press(self, press: Callable[[], None]) -> None:
+        """What a button does; what was wrong is told in the tab of the work."""
+        try:
+            press()
+        except KimiError as error:
+            self._pages[_WORK].value = _alert(str(error))
+            self._tabs.selected_index = _TABS.index(_WORK)
 
     def _rehearse(self) -> None:
         if self._panel.look.plan is not None and not self._panel.work.busy:
             self._panel.work.rehearse(self._panel.look.plan)
             self._show_work()
 
+    def _deploy(self) -> None:
+        if self._panel.look.plan is not None and not self._panel.work.busy:
+            self._panel.work.deploy(self._panel.look.plan, self._named())
+            self._show_work()
+
+    def _stop(self) -> None:
+        self._panel.work.stop(self._named())
+
+    def _named(self) -> str:
+        """The site's name as it was typed; each time anew."""
+        name, self._confirm.value = self._confirm.value.strip(), ""
+        return name
+
     def _verify(self) -> None:
-        try:
-            self._pages["Rehearsal"].value = _rows(self._panel.work.verify()._repr_html_())
-        except KimiError as error:
-            self._pages["Rehearsal"].value = _alert(str(error))
-        self._tabs.selected_index = _TABS.index("Rehearsal")
+        self._pages[_WORK].value = _rows(self._panel.work.verify()._repr_html_())
+        self._tabs.selected_index = _TABS.index(_WORK)
 
     def _show_work(self) -> None:
-        """Buttons, bar and line; called by the thread of a rehearsal as well."""
-        doing = self._panel.work
+        """Buttons, bar and line; called by the thread of the work as well."""
+        doing, look = self._panel.work, self._panel.look
         seen, found = doing.progress, doing.result
-        self._buttons["Rehearse"].disabled = doing.busy or self._panel.look.plan is None
-        self._buttons["Stop"].disabled = not doing.busy
+        self._buttons["Rehearse"].disabled = doing.busy or look.plan is None
+        self._buttons["Deploy"].disabled = doing.busy or look.findings is None or bool(
+            look.findings.errors)
+        self._buttons["Stop"].disabled = not doing.stoppable
         self._buttons["Verify"].disabled = doing.state != work.UP
         if found is not None:
             self._bar.max, self._bar.value = found.engines, found.ready
@@ -179,12 +205,13 @@ class Widgets:
                             "</code>" if line else "")
         if found is not None and found is not self._drawn and doing.plan is not None:
             self._drawn = found
-            pictures = [readiness.picture(doing.plan, found.times, mark=found.mark)]
+            mark = "" if found.mark == "measured" else found.mark
+            pictures = [readiness.picture(doing.plan, found.times, mark=mark)]
             if found.events:
-                pictures.insert(0, faults.picture(doing.plan, found.events, mark=found.mark))
+                pictures.insert(0, faults.picture(doing.plan, found.events, mark=mark))
             for picture in pictures:
                 picture.save(found.folder)
-            self._pages["Rehearsal"].value = _rows(found._repr_html_()) + "".join(
+            self._pages[_WORK].value = _rows(found._repr_html_()) + "".join(
                 picture._repr_html_() for picture in pictures)
 
 

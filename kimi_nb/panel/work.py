@@ -1,9 +1,11 @@
-"""A rehearsal in the background: started, looked at, asked, stopped. No widget.
+"""A rehearsal or a deployment in the background: started, looked at, asked, stopped. No widget.
 
     work = work.Work(run, changed=redraw)
-    work.rehearse(plan)         # returns at once
-    work.said                   # "12 of 36 engines ready, 4.1 s"
+    work.rehearse(plan)                        # returns at once
+    work.said                                  # "12 of 36 engines ready, 4.1 s"
     work.stop()
+    work.deploy(plan, confirm="my-cluster")    # on the site: it and its end want the site's name
+    work.stop(confirm="my-cluster")
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from kimi_nb.readiness import Progress
 from kimi_nb.served import Service
 
 if TYPE_CHECKING:
+    from kimi_nb.deploy.deploy import Deployed, Up
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
     from kimi_nb.run import Run
     from kimi_nb.verify import Contract
@@ -38,16 +41,18 @@ class _Ended(KimiError):
 
 
 class Work:
-    """One rehearsal at a time, below the folder of a run. ``changed`` is called in another thread
-    whenever there is something new to show, a few times a second at most."""
+    """One rehearsal or deployment at a time, below the folder of a run. ``changed`` is called in
+    another thread whenever there is something new to show, a few times a second at most;
+    ``line`` is the last that a deployment has told."""
 
     def __init__(self, run: Run, changed: Callable[[], None] = lambda: None) -> None:
         self._run, self.changed = run, changed
-        self.state, self.error = IDLE, ""
+        self.state, self.error, self.line = IDLE, "", ""
         self.plan: Plan | None = None
         self.progress: Progress | None = None
-        self.result: Rehearsal | None = None
-        self._live: Live | None = None
+        self.result: Rehearsal | Deployed | None = None
+        self.deployed = False
+        self._live: Live | Up | None = None
         self._thread: threading.Thread | None = None
         self._end = threading.Event()
         self._told = 0.0
@@ -58,13 +63,18 @@ class Work:
         return self.state in (STARTING, UP)
 
     @property
+    def stoppable(self) -> bool:
+        """Whether there is anything for Stop: also what a failed deployment has left."""
+        return self.busy or (self.deployed and self._live is not None)
+
+    @property
     def said(self) -> str:
         """How far it is, on one line."""
         seen, found = self.progress, self.result
         if self.state == IDLE:
             return "nothing runs"
         if self.state == STARTING:
-            return "writes the scripts" if seen is None else (
+            return self.line or "writes the scripts" if seen is None else (
                 f"{seen.ready} of {seen.engines} engines ready, {seen.seconds:.1f} s, {seen.doing}")
         if self.error:
             return f"{self.state}: {self.error}"
@@ -77,25 +87,40 @@ class Work:
 
     def rehearse(self, plan: Plan, fault: str = "") -> None:
         """Start a rehearsal, after the end of one that runs; returns at once."""
-        self.stop()
-        self.state, self.error, self.plan = STARTING, "", plan
-        self.progress = self.result = None
-        self._end.clear()
-        self._thread = threading.Thread(target=self._rehearse, args=(plan, fault), daemon=True,
-                                        name="rehearsal of the panel")
-        self._thread.start()
-
-    def _rehearse(self, plan: Plan, fault: str) -> None:
         from kimi_nb.rehearsal import rehearse
 
+        self._begin(plan, False, lambda: rehearse.start(
+            plan, self._run.folder / "panel" / plan.name, fault=fault, progress=self._look))
+
+    def deploy(self, plan: Plan, confirm: str) -> None:
+        """Run the plan's scripts on its site; returns at once. Raises ParameterError without the
+        site's name as ``confirm``."""
+        from kimi_nb.deploy import deploy
+
+        deploy.check_confirmed(plan, confirm)
+        self._begin(plan, True, lambda: deploy.up(
+            plan, self._run.folder / plan.name, confirm=confirm, say=self._hear))
+
+    def _begin(self, plan: Plan, deployed: bool, start: Callable[[], Live | Up]) -> None:
+        if self.deployed and self.state == UP:
+            raise ServiceError(f"{self._site} serves: stop it first, with its name.")
+        self.close()
+        self.state, self.error, self.line, self.plan = STARTING, "", "", plan
+        self.progress, self.result, self.deployed = None, None, deployed
+        self._end.clear()
+        self._thread = threading.Thread(target=self._start, args=(start,), daemon=True,
+                                        name="work of the panel")
+        self._thread.start()
+
+    def _start(self, start: Callable[[], Live | Up]) -> None:
         try:
-            live = rehearse.start(plan, self._run.folder / "panel" / plan.name, fault=fault,
-                                  progress=self._look)
+            live = start()
             self._live, self.result = live, live.result
             self.state = UP if live.up else FAILED
-            self._run.record("panel", did="rehearse", mark=live.result.mark, plan=plan.name,
-                             ok=live.result.ok, engines=live.result.engines,
-                             ready=live.result.ready, logs=live.result.folder)
+            self._run.record("panel", did="deploy" if self.deployed else "rehearse",
+                             mark=live.result.mark, plan=live.result.plan, ok=live.result.ok,
+                             engines=live.result.engines, ready=live.result.ready,
+                             logs=live.result.folder)
         except _Ended:
             self.state = STOPPED
         except KimiError as error:
@@ -112,18 +137,34 @@ class Work:
             self._told = time.monotonic()
             self.changed()
 
+    def _hear(self, line: str) -> None:
+        """A line of a deployment. It is not ended here: what was begun on a node is finished."""
+        self.line = line
+        self.changed()
+
     def wait(self, seconds: float) -> bool:
         """Wait until the start has ended, well or not; False where it has not."""
         if self._thread is not None:
             self._thread.join(seconds)
         return self.state != STARTING
 
-    def stop(self) -> None:
-        """End what runs, also while it starts; a second call changes nothing."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._end.set()
-            self._thread.join()
-            self._thread = None
+    @property
+    def _site(self) -> str:
+        return self.plan.site if self.plan is not None else ""
+
+    def stop(self, confirm: str = "") -> None:
+        """End what runs, also a rehearsal while it starts; a second call changes nothing. Raises
+        ParameterError where it is a deployment and ``confirm`` is not the site's name,
+        ServiceError where one is starting."""
+        if self.deployed and self.state == STARTING:
+            raise ServiceError(f"{self._site} is being changed; Stop can be pressed when that is "
+                               "done. In a terminal Ctrl-C ends kimi-nb up, and kimi-nb down what "
+                               "it has started.")
+        if self.deployed and self.plan is not None and self._live is not None:
+            from kimi_nb.deploy import deploy
+
+            deploy.check_confirmed(self.plan, confirm)
+        self._join()
         if self._live is not None:
             self.result = self._live.stop()
             self._live = None
@@ -131,9 +172,26 @@ class Work:
                 self.state = STOPPED
             self.changed()
 
+    def close(self) -> None:
+        """End a rehearsal; a deployment goes on, and kimi-nb down ends it."""
+        if self.deployed:
+            if self._thread is not None:
+                self._thread.join()
+            self._thread = self._live = None
+            self.deployed = False
+            return
+        self.stop()
+
+    def _join(self) -> None:
+        """The end of what starts."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._end.set()
+            self._thread.join()
+            self._thread = None
+
     def verify(self) -> Contract:
         """Whether what is up keeps its contract. Raises ServiceError where nothing is up."""
         live = self._live
         if live is None or self.state != UP:
-            raise ServiceError("nothing is up: press Rehearse first.")
+            raise ServiceError("nothing is up: press Rehearse or Deploy first.")
         return self._run.verify(Service(self._run, live.plan, live))

@@ -119,7 +119,7 @@ def test_choose_and_rehearse(page, lab, tmp_path):
     shoot(page, tmp_path, "05-starting")
     sync_api.expect(panel).to_contain_text(
         re.compile(r"up, 36 of 36 engines ready after .* s: REHEARSAL"), timeout=RUN)
-    panel.locator(".lm-TabBar-tab", has_text="Rehearsal").click()
+    panel.locator(".lm-TabBar-tab", has_text="Service").click()
     sync_api.expect(panel.locator("figure[aria-label*='36 of 36 ranks ready']")).to_be_visible()
     shoot(page, tmp_path, "05-ready")
     panel.locator("button", has_text="Verify").click()
