@@ -110,6 +110,8 @@ class Run(Stages):
                           dropped=given.words(without), pairs=given.words(overrides, ";"),
                           engine_version=given.text(engine_version))
         evidence.write_json(self.folder / plan.name / FINDINGS, plan.findings.as_dict())
+        if plan.findings.memory:
+            plan.findings.bars().picture().save(self.folder / plan.name / "pictures")
         self.record("plan", plan=plan.name, site=plan.site, engines=len(plan.engines),
                     hash=fingerprint.of_texts({"plan.json": plan.as_json()}),
                     engine=f"{plan.engine} {plan.engine_version}", variant=plan.variant,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kimi_nb import build, given, schema, show
+from kimi_nb import build, evidence, given, schema, show
 from kimi_nb.errors import BenchError, KimiError, ParameterError, choice
 from kimi_nb.plan import Plan
 from kimi_nb.served import Service
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from kimi_nb.tune.sweep import Sweep
     from kimi_nb.verify import Contract
     from kimi_nb.verify.curl import Curl
+
+
+PUBLISHED = "published.json"  # beside a score: what it is against the published ones
 
 
 class Stages:
@@ -116,6 +119,9 @@ class Stages:
         from kimi_nb.accuracy import published, settings
 
         table = settings.compare(score, published.of(self._named.name))
+        if score.folder:
+            evidence.write_json(Path(score.folder) / PUBLISHED, {"verdicts": [
+                dict(zip(table.headings, row, strict=True)) for row in table.rows]})
         self.record("compare", mark=score.mark, task=score.task, verdicts={
             row[0]: row[1] for row in table.rows})
         return table

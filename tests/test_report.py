@@ -279,7 +279,15 @@ def test_contract_accuracy_and_performance(copy):
           check("image/url", "not applicable"))
     put(copy / PLAN / "accuracy" / "001" / "score.json", {
         "tool": "lm-eval", "task": "arithmetic", "subject": {"mark": ""}, "fault": "",
-        "parts": [{"metric": "exact_match", "filter": "strict", "value": 0.75, "samples": 24}]})
+        "parts": [{"metric": "exact_match", "filter": "strict", "value": 0.75, "samples": 24,
+                   "correct": 18}]})
+    put(copy / PLAN / "accuracy" / "001" / "published.json", {"verdicts": [
+        {"published": name, "verdict": "not comparable", "figures": "dataset: another"}
+        for name in ("gsm8k", "aime2025")]})
+    with (copy / "evidence.jsonl").open("a") as file:
+        print(json.dumps({"time": "t", "stage": "sweep", "plan": PLAN, "mark": "REHEARSAL",
+                          "best": "max-num-seqs=16", "headings": ["serve flags", "tokens/s"],
+                          "rows": [["max-num-seqs=16", "40.0"]]}), file=file)
     put(copy / PLAN / "accuracy" / "001" / "settings.json", {"of": "a tool"})
     for repetition, speed in enumerate((90.0, 110.0, 100.0)):
         put(copy / PLAN / "bench" / f"c4-i64-o32-r{repetition}-x.json", {
@@ -292,7 +300,13 @@ def test_contract_accuracy_and_performance(copy):
     found = next(plan for plan in report.collect(copy).plans if plan.name == PLAN)
     assert found.contract.title.startswith("1 pass, 1 fail, 1 not applicable")
     assert [found.contract.rows[at][0] for at in found.contract.bad] == ["tools/ids"]
-    assert found.accuracy.rows[0][4:] == ("0.750", "24", "measured")
+    assert found.accuracy.rows[0][4:] == (
+        "0.750", "0.533 to 0.902", "24",
+        "gsm8k, aime2025: not comparable (dataset: another)", "measured")
+    assert found.sweep.title == "max-num-seqs=16" and found.sweep.rows == (
+        ("max-num-seqs=16", "40.0"),) and found.sweep.known == "measured, REHEARSAL"
+    assert [title for title, _, _ in found.pictures["plan"]] == [
+        f"{PLAN}: where every engine stands", "Memory of one device, estimated"]
     assert len(found.performance.rows) == 1 and found.performance.rows[0][6] == "100.0"
     assert found.performance.rows[0][-1] == "measured, REHEARSAL"
     text = check_page(report.write(copy))
@@ -385,6 +399,14 @@ def test_names_of_files_cannot_leave_the_folder(tmp_path):
         "../../../outside.sh", str(secret), "<script>alert(1)</script>.sh"]})
     text = report.write(tmp_path / "run").read_text()
     assert "outside" not in text.replace("outside.sh", "") and "<script" not in text
+
+
+def test_names_that_no_file_can_have(tmp_path):
+    lines(tmp_path / "evidence.jsonl", {"stage": "run", "notebooks": ["n" * 300, "a\0b"]})
+    put(tmp_path / "p" / "bundle" / "plan.json", {"files": ["s" * 300 + ".sh", "\0.sh"]})
+    found = report.collect(tmp_path)
+    assert [one.status for one in found.notebooks] == ["not finished"] * 2
+    assert found.plans[0].scripts == ()
 
 
 def test_no_run(tmp_path, capsys, monkeypatch):

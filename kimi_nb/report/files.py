@@ -19,6 +19,14 @@ class Gaps(list[str]):
             self.append(text)
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; none where no file can have the name."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def text(path: Path, gaps: Gaps, root: Path) -> str:
     """The text of a file that is there; "" where it cannot be read."""
     name = path.relative_to(root)

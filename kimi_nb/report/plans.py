@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.report import services, stages
-from kimi_nb.report.files import Gaps, items, mapping, number, rows, table, text
+from kimi_nb.report.files import Gaps, is_file, items, mapping, number, rows, table, text
 
 _SCRIPTS = (".sh", ".sbatch")
 _MOST_SCRIPTS = 60  # that stand in the page; the others are linked
@@ -30,7 +30,8 @@ class Script:
 
 @dataclass(frozen=True)
 class Planned:
-    """See the module. ``parts`` (role, engines, nodes, dp, tp, devices each, ports)."""
+    """See the module. ``parts`` (role, engines, nodes, dp, tp, devices each, ports);
+    ``pictures`` (title, words, data URL) of the parts ``plan`` and ``service``."""
 
     name: str
     facts: tuple[tuple[str, str], ...]
@@ -48,6 +49,8 @@ class Planned:
     contract: stages.Figures | None
     accuracy: stages.Figures | None
     performance: stages.Figures | None
+    sweep: stages.Figures | None
+    pictures: Mapping[str, tuple[tuple[str, str, str], ...]]
     hashes: tuple[tuple[str, str], ...]
     hardware: str
     versions: tuple[tuple[str, str], ...]
@@ -61,7 +64,7 @@ class Planned:
     def rehearsed(self) -> bool:
         """Whether any figure here is of stand-ins."""
         marks = [one.mark for one in (*self.attempts, self.contract, self.accuracy,
-                                      self.performance) if one is not None]
+                                      self.performance, self.sweep) if one is not None]
         return stages.REHEARSAL in marks
 
 
@@ -89,7 +92,10 @@ def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Pat
         tuple(services.of(folder, entries, gaps, root)),
         tuple(str(one.get("url", "")) for one in entries if one.get("stage") == "attach"),
         stages.contract(folder, gaps, root), stages.accuracy(folder, gaps, root),
-        stages.performance(folder, gaps, root),
+        stages.performance(folder, gaps, root), stages.sweep(entries, folder, gaps, root),
+        {part: stages.pictures(folder / "pictures", gaps, root, *names)
+         for part, names in (("plan", ("topology", "memory")),
+                             ("service", ("faults", "readiness")))},
         tuple((title, str(entry["hash"])) for title, entry in (
             ("plan", planned), ("bundle", written)) if entry.get("hash")),
         str(plan.get("hardware") or ""), tuple(
@@ -177,7 +183,7 @@ def _scripts(folder: Path, plan: Mapping[str, Any], gaps: Gaps, root: Path
         if not str(name).endswith(_SCRIPTS) or ".." in Path(str(name)).parts \
                 or Path(str(name)).is_absolute():
             continue
-        if path.is_file():
+        if is_file(path):
             same.setdefault(text(path, gaps, root), []).append(str(name))
         else:
             gaps.say(f"{path.relative_to(root)}: is listed in plan.json and is not there.")

@@ -8,13 +8,17 @@ A stage that left nothing is None; the page says so in a sentence.
 from __future__ import annotations
 
 import base64
+import html
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.report.files import Gaps, lines, mapping, number, rows, table
+from kimi_nb.accuracy import statistics as intervals
+from kimi_nb.report.files import Gaps, items, lines, mapping, number, rows, table
+from kimi_nb.stages import PUBLISHED
 
 REHEARSAL = "REHEARSAL"
 _LARGEST_PICTURE = 1 << 20  # bytes
@@ -24,7 +28,7 @@ _LARGEST_PICTURE = 1 << 20  # bytes
 class Figures:
     """A table of a stage. ``status`` is ok, failed or ""; ``mark`` REHEARSAL where stand-ins
     answered; ``known`` how its figures are known; ``bad`` are the numbers of rows that failed;
-    ``pictures`` (title, data URL)."""
+    ``pictures`` (title, words, data URL)."""
 
     title: str
     headings: tuple[str, ...]
@@ -33,7 +37,7 @@ class Figures:
     mark: str = ""
     known: str = ""
     bad: tuple[int, ...] = ()
-    pictures: tuple[tuple[str, str], ...] = ()
+    pictures: tuple[tuple[str, str, str], ...] = ()
 
 
 def measured(mark: str) -> str:
@@ -83,21 +87,43 @@ def accuracy(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
             if score.get("fault"):
                 bad.append(len(out))
             out.append((path.parent.name, str(score.get("tool", "")), str(score["task"]), "",
-                        str(score.get("fault") or score.get("skipped") or "no score"), "",
+                        str(score.get("fault") or score.get("skipped") or "no score"), "", "", "",
                         "no figure"))
+        published = _published(path.parent, gaps, root)
         for part in parts:
             value = number(part.get("value"))
             out.append((path.parent.name, str(score.get("tool", "")), str(score["task"]),
                         " ".join(filter(None, (str(part.get("metric", "")),
                                                str(part.get("filter", ""))))),
-                        "" if value is None else f"{value:.3f}", str(part.get("samples", "")),
-                        measured(mark)))
+                        "" if value is None else f"{value:.3f}", _interval(part),
+                        str(part.get("samples", "")), published, measured(mark)))
     if not out:
         return None
     return Figures(f"{len(out)} result{'s' * (len(out) > 1)}",
-                   ("run", "by", "task", "metric", "score", "samples", "how known"), tuple(out),
+                   ("run", "by", "task", "metric", "score", "at 95 %", "samples",
+                    "against the published", "how known"), tuple(out),
                    "failed" if bad else "ok", REHEARSAL if REHEARSAL in marks else "", "",
-                   tuple(bad))
+                   tuple(bad), pictures(folder / "pictures", gaps, root, "accuracy"))
+
+
+def _interval(part: Mapping[str, Any]) -> str:
+    """The bounds of a share of right answers; "" of anything else."""
+    right, of = number(part.get("correct")), number(part.get("samples"))
+    if right is None or of is None or not 0 <= right <= of:
+        return ""
+    return "{:.3f} to {:.3f}".format(*intervals.interval(int(right), int(of)))
+
+
+def _published(folder: Path, gaps: Gaps, root: Path) -> str:
+    """What the comparison has said; each reason once."""
+    if not (folder / PUBLISHED).is_file():
+        return ""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows(table(folder / PUBLISHED, gaps, root).get("verdicts")):
+        said = str(row.get("verdict", "")), str(row.get("figures", ""))
+        found.setdefault(said, []).append(str(row.get("published", "")))
+    return "; ".join(f"{', '.join(names)}: {verdict} ({why})"
+                     for (verdict, why), names in found.items())
 
 
 _FIGURES = (("output_throughput", "tokens/s", 1), ("median_ttft_ms", "TTFT p50 ms", 1),
@@ -131,7 +157,24 @@ def performance(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
         ("concurrency", "input", "output", "by", "repetitions", "failed requests",
          *(title for _, title, _ in _FIGURES), "how known"), tuple(out), "ok",
         REHEARSAL if REHEARSAL in marks else "", "",
-        pictures=_pictures(folder / "bench" / "pictures", gaps, root))
+        pictures=pictures(folder / "bench" / "pictures", gaps, root))
+
+
+def sweep(entries: Sequence[Mapping[str, Any]], folder: Path, gaps: Gaps, root: Path
+          ) -> Figures | None:
+    """The last sweep around the plan, as the evidence has it."""
+    said = next((one for one in reversed(entries) if one.get("stage") == "sweep"), None)
+    if said is None:
+        return None
+    out = tuple(tuple(str(cell) for cell in row) for row in items(said.get("rows"))
+                if isinstance(row, list))
+    headings = tuple(str(one) for one in items(said.get("headings")))
+    mark = str(said.get("mark") or "")
+    return Figures(
+        str(said.get("best") or "nothing has won"), headings,
+        tuple(row for row in out if len(row) == len(headings)),
+        "ok" if said.get("best") else "failed" if said.get("failed") else "", mark,
+        measured(mark), pictures=pictures(folder / "sweep" / "pictures", gaps, root))
 
 
 def _order(word: str) -> tuple[float, str]:
@@ -143,10 +186,14 @@ def _median(found: Sequence[Mapping[str, Any]], name: str, digits: int) -> str:
     return f"{statistics.median(values):.{digits}f}" if values else ""
 
 
-def _pictures(folder: Path, gaps: Gaps, root: Path) -> tuple[tuple[str, str], ...]:
-    """The drawings beside the results, inside of the page: it loads nothing."""
+def pictures(folder: Path, gaps: Gaps, root: Path, *names: str
+             ) -> tuple[tuple[str, str, str], ...]:
+    """(title, words, data URL) of the drawings of a folder, all or those of these names; inside
+    of the page, which loads nothing."""
     out = []
-    for path in sorted(folder.glob("*.svg")):
+    for path in ([folder / f"{name}.svg" for name in names] or sorted(folder.glob("*.svg"))):
+        if not path.is_file():
+            continue
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -154,7 +201,11 @@ def _pictures(folder: Path, gaps: Gaps, root: Path) -> tuple[tuple[str, str], ..
             continue
         if len(data) <= _LARGEST_PICTURE:
             url = f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}"
-            out.append((path.stem.replace("_", " "), url))
+            said = [html.unescape(found[1]) if (found := re.search(
+                f"<{tag}>([^<]*)</{tag}>", data.decode("utf-8", "replace"))) else ""
+                for tag in ("title", "desc")]
+            name = path.stem.replace("_", " ")
+            out.append((said[0] or name, said[1] or name, url))
         else:
             gaps.say(f"{path.relative_to(root)}: is too large to stand in the page.")
     return tuple(out)

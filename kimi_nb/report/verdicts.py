@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.report.files import number
+from kimi_nb.report.files import is_file, number
 from kimi_nb.report.plans import Planned
 from kimi_nb.report.services import Attempt
 from kimi_nb.report.stages import REHEARSAL
@@ -54,7 +54,7 @@ def notebooks(folder: Path, entries: Sequence[Mapping[str, Any]]) -> tuple[Noteb
     for name in dict.fromkeys([*names, *ended, *there]):
         entry = ended.get(name)
         files = tuple(f"{name}.{kind}" for kind in ("html", "ipynb")
-                      if (folder / f"{name}.{kind}").is_file())
+                      if is_file(folder / f"{name}.{kind}"))
         took = number(entry.get("seconds")) if entry else None
         status = (str(entry.get("status", "")) if entry else "not finished" if name in names
                   else "not recorded")

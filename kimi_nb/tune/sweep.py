@@ -214,6 +214,7 @@ def run(session: Run, design: Design, *, repetitions: int = 3, slo_ttft_ms: floa
                    settings=len(design.groups), refused=len(design.refused),
                    failed=dict(job.failed), measured=len(job.files),
                    best=best.title if best else "", results=folder,
+                   headings=found.table().headings, rows=found.table().rows,
                    seconds={name: round(value, 2) for name, value in spent.items()})
     return found
 
