@@ -1,6 +1,7 @@
 # make run     the runbook headless for MODEL on HW (k2.5 on a3)
 # make test    all tests but those of the real engine
-# make test-engine  the real vLLM on this CPU, deployed in all layouts (6 minutes)
+# make test-tools  lm-eval and AISBench against services that fail (4 minutes)
+# make test-engine  the real vLLM on this CPU, deployed in all layouts (12 minutes)
 # make lint    what a commit must pass; all four of lint-*
 # make lint-code  ruff on code and notebooks
 # make lint-notebooks  no outputs, and the form that all notebooks have
@@ -23,7 +24,7 @@ JOBS ?= 1
 ENGINE ?= .engine
 BIN := .venv/bin
 
-.PHONY: help run test test-engine lint lint-code lint-notebooks lint-docs lint-types strip readme \
+.PHONY: help run test test-tools test-engine lint lint-code lint-notebooks lint-docs lint-types strip readme \
 	hooks lab venv engine tools bench clean
 help:
 	@sed -n 's/^# make //p' Makefile | awk '{ name = $$1; $$1 = ""; printf "make %-15s%s\n", name, $$0 }'
@@ -42,9 +43,14 @@ run: venv
 	$(BIN)/kimi-nb run --model $(MODEL) --hw $(HW) --jobs $(JOBS)
 
 test: venv lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/test_real_engine.py tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/test_real_engine.py \
+		--ignore tests/test_accuracy_tools.py tests
 	@# One at a time: the TCP ports of kernels that start together can collide.
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks
+
+# Apart from the others: it takes minutes, and what make tools has installed.
+test-tools: venv tools
+	$(BIN)/python -m pytest -n 2 tests/test_accuracy_tools.py
 
 # Apart from the others: each of its engines takes both cores for minutes.
 test-engine: venv engine

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WAIT = 5.0  # seconds for a first sign of a service that somebody else has started
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Service(show.Shown):
     """What `Run.serve` returns: a service that is up until `stop`, or none with action plan.
     ``elsewhere`` is the URL of one that was there already; it is asked, never stopped."""

@@ -15,8 +15,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
+import kimi_nb
 from kimi_nb import build, evidence
+from kimi_nb.accuracy import tools
+from kimi_nb.accuracy.results import Score
 from kimi_nb.bench import results
+from kimi_nb.errors import ParameterError
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ROOT / ".engine"
@@ -34,7 +38,8 @@ def alone(tmp_path_factory):
         yield
 
 
-def _deploy(name: str, tmp_path: Path, **given: str) -> tuple[nbformat.NotebookNode, dict]:
+def _deploy(name: str, tmp_path: Path, deployments: int = 1, **given: str
+            ) -> tuple[nbformat.NotebookNode, dict]:
     """A notebook with action deploy on hw cpu: executed, and its evidence of the deployment."""
     out, run = tmp_path / "out.ipynb", tmp_path / "run"
     done = subprocess.run(
@@ -48,7 +53,7 @@ def _deploy(name: str, tmp_path: Path, **given: str) -> tuple[nbformat.NotebookN
         subprocess.run([sys.executable, "-m", "kimi_nb.cli", "down", str(run)], cwd=ROOT,
                        check=False, capture_output=True)
     made = [line for line in evidence.read(run) if line["stage"] == "deploy"]
-    assert len(made) == 1
+    assert len(made) == deployments
     return nbformat.read(out, as_version=4), made[0]
 
 
@@ -103,6 +108,47 @@ def test_prefill_and_decode_over_nixl(tmp_path):
     assert made["ok"] and made["ready"] == made["engines"] == 2
     assert made["moved_bytes"] > 0  # the cache of the first answer, by NIXL's own count
     assert any("KV cache moved" in json.dumps(cell.get("outputs", [])) for cell in notebook.cells)
+    _nothing_runs()
+
+
+def test_accuracy(tmp_path):
+    """The real lm-eval asks the real engine our own questions."""
+    if tools.find("lm-eval") is None:
+        pytest.skip(tools.reason("lm-eval"))
+    notebook, made = _deploy("07_accuracy", tmp_path, layout="single", limit="4")
+    assert made["ok"]
+    score = Score.load(next(tmp_path.glob("run/*/accuracy/001/score.json")))
+    assert score.ok and score.mark == "RANDOM WEIGHTS" and score.samples == 4
+    said = json.dumps([cell.get("outputs", []) for cell in notebook.cells])
+    assert "RANDOM WEIGHTS: the figure says nothing of a model" in said
+    _nothing_runs()
+
+
+def test_tuning(tmp_path):
+    """A sweep serves each setting once, and writes the best as a model file that can be planned."""
+    _deploy("09_tuning", tmp_path, deployments=2, layout="single",
+            sweep="max-num-seqs: [2, 4]; concurrency: [2]", repetitions="1", input_len="16",
+            output_len="8")
+    said = next(line for line in evidence.read(tmp_path / "run") if line["stage"] == "sweep")
+    assert said["measured"] == 2 and not said["failed"] and said["best"] and not said["mark"]
+    winner = next(tmp_path.glob("run/*/sweep/tuned.yaml"))
+    plan = build.plan(str(winner), "cpu", "single", scenario="tuned")
+    assert plan.engines[0].argv[plan.engines[0].argv.index("--max-num-seqs") + 1] in ("2", "4")
+    _nothing_runs()
+
+
+def test_the_panel_deploys_and_stops(tmp_path):
+    """By the site's name, as a person presses."""
+    run = kimi_nb.start(hw="cpu", model="k2.5", run_dir=str(tmp_path / "run"))
+    work = run.panel("single").work
+    plan = build.plan("k2.5", "cpu", "single")
+    work.deploy(plan, "local")
+    assert work.wait(600) and work.state == "up", work.said
+    with pytest.raises(ParameterError, match="confirm it by its name"):
+        work.stop()
+    assert work.verify().counts["fail"] == 0
+    work.stop("local")
+    assert work.state == "stopped"
     _nothing_runs()
 
 

@@ -40,7 +40,7 @@ class Subject:
     mark: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Score(show.Shown):
     """What an evaluation came to. ``fault`` is why there is no score, "" where there is one;
     ``skipped`` why nothing was asked; ``empty`` counts answers without content, which the tools

@@ -21,7 +21,7 @@ _LOAD = ("concurrency", "input_len", "output_len", "prompts", "rate")
 _FIGURES = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(show.Shown):
     """``pairs`` are (measured row, published row, source) that may be compared, ``reasons``
     (published table, what differs) of those that may not."""

@@ -75,7 +75,7 @@ class Load:
         return asdict(self) | {"rate": "inf" if math.isinf(self.rate) else self.rate}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Loads(show.Shown):
     """The cells of a sweep, in the order in which they are measured."""
 

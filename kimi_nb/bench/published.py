@@ -12,7 +12,7 @@ from typing import Any
 from kimi_nb import params, show
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Published(show.Shown):
     """One table: ``rows`` are measurements by name, ``conditions`` what they were measured on."""
 

@@ -32,7 +32,7 @@ FIGURES = ("duration", "completed", "failed", "total_input_tokens", "total_outpu
 _OF_ONE = ("repetition", "seed", "time", "file")  # what differs between repetitions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BenchResult(show.Shown):
     """What `Run.bench` returns: the files of a sweep, and what can be seen in them."""
 

@@ -45,7 +45,7 @@ _MOST = 40  # lines of changes that are shown
 MARK = "measured"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Deployed(show.Shown):
     """What came of it. ``changes`` is what was changed (nothing: all was there already);
     seconds are of this call, from its start; ``memory_mb`` of the service's processes, 0 where

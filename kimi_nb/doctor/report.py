@@ -59,7 +59,7 @@ class Unknown:
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report(show.Shown):
     """``first`` is the first failure (None: none), ``also`` the other causes of their own,
     ``cascade`` what followed from them, ``unknown`` the errors that no signature knows."""

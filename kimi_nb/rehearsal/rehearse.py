@@ -42,7 +42,7 @@ _MOST = 12  # further causes that are shown
 LIMITS = Limits(ready=60.0, progress=3.5, answer=3.0, door=20.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rehearsal(show.Shown):
     """What came of it. Seconds and MB are of stand-ins on this machine and say nothing about
     hardware; ``ready`` counts engines that gave a completion; ``peak_memory_mb`` is the largest

@@ -36,7 +36,7 @@ class Result:
         return self.name.partition("/")[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Contract(show.Shown):
     """All results, in the order of the checks. ``mark`` is REHEARSAL where stand-ins answered;
     ``logs`` is the first failure that the service's logs show, where something failed."""

@@ -19,7 +19,7 @@ SCRIPT = "client/chat.sh"
 _TOOLS = ("bash", "curl")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Curl(show.Shown):
     """The script that ran, whether it passed, and what came back or why it did not run."""
 

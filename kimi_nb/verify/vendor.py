@@ -53,7 +53,7 @@ class Sample:
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Score(show.Shown):
     """The verifier's counts, by its names. None where there was nothing to divide by: no answer
     with tool calls, no reference."""
