@@ -53,6 +53,8 @@ def kept(inline: Token) -> Counter[tuple[str, str]]:
             out["code", token.content] += 1
         elif token.type == "link_open" and token.attrGet("href") not in (ENGLISH, CHINESE):
             out["link", str(token.attrGet("href"))] += 1
+        elif token.type == "image":
+            out["image", str(token.attrGet("src"))] += 1
         elif token.type in ("strong_open", "em_open"):
             out["emphasis", token.tag] += 1
         elif token.type == "text":
@@ -115,6 +117,7 @@ def test_every_paragraph_is_chinese():
     ("`--resume`", "--resume", "('code', '--resume')"),
     ("(CHANGELOG.md)", "(CONTRIBUTING.md)", "('link', 'CHANGELOG.md')"),
     ("594 GB", "595 GB", "('figure', '595')"),
+    ("(docs/rehearsal.png)", "(docs/other.png)", "('image', 'docs/other.png')"),
     ("*微型*", "微型", "('emphasis', 'em')"),
     ("**06 验证。** 对", "**06 验证。**对", "('asterisks', '*')"),
     ("<!-- end -->", "", "html_block"),

@@ -122,6 +122,9 @@ def test_choose_and_rehearse(page, lab, tmp_path):
     panel.locator(".lm-TabBar-tab", has_text="Service").click()
     sync_api.expect(panel.locator("figure[aria-label*='36 of 36 ranks ready']")).to_be_visible()
     shoot(page, tmp_path, "05-ready")
+    panel.locator(".lm-TabBar-tab", has_text="Topology").click()
+    sync_api.expect(figure).to_be_visible()
+    panel.screenshot(path=labs.artefacts(tmp_path) / "rehearsal.png")  # that of the README
     panel.locator("button", has_text="Verify").click()
     sync_api.expect(panel).to_contain_text(
         re.compile(r": \d+ pass, \d+ not applicable"), timeout=RUN)
