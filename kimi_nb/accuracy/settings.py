@@ -86,7 +86,8 @@ def drawn(scores: Iterable[Score], values: tuple[Published, ...]) -> list[dict[s
             low, high = statistics.interval(part.correct, part.samples)
             theirs = next((one for one in values if not obstacles(score, part, one)), None)
             rows.append({"name": f"{score.task} {part.filter}".rstrip() + f", {score.tool}",
-                         "score": part.value, "low": low, "high": high, "n": part.samples,
+                         "score": round(part.value, 4), "low": round(low, 4),
+                         "high": round(high, 4), "n": part.samples,
                          "baseline": theirs.value if theirs else None,
                          "mark": score.mark or "measured"})
     return rows
