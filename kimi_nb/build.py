@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kimi_nb import (
@@ -79,10 +79,15 @@ def example_site(hardware: schema.Hardware, recipe: schema.Recipe | None = None)
     return params.site(name)
 
 
-def _check_site(site: schema.Site, hardware: schema.Hardware, recipe: schema.Recipe) -> None:
+def check_hardware(site: schema.Site, hardware: schema.Hardware) -> None:
+    """Raises PlanError for a site of other hardware."""
     if site.hardware not in (hardware.name, hardware.recipes_of):
         raise PlanError(f"Site {site.name} has hardware {site.hardware}, the plan is for "
                         f"{hardware.name}: choose --hw {site.hardware} or another --site.")
+
+
+def _check_site(site: schema.Site, hardware: schema.Hardware, recipe: schema.Recipe) -> None:
+    check_hardware(site, hardware)
     if recipe.jobs and site.slurm is None:
         raise PlanError(f"Variant {recipe.variant} is made of SLURM jobs; site {site.name} has "
                         f"transport {site.transport}. Add the table 'slurm' to the site file, or "
@@ -121,7 +126,8 @@ def from_request(asked: Request) -> Plan:
                   + [(container.node, container.argv) for container in built[:1]])
     return Plan(
         model=asked.model.name, hardware=asked.hardware.name, layout=recipe.layout,
-        scenario=_name_of(asked), variant=recipe.variant, site=site.name, title=recipe.title,
+        scenario=_name_of(asked), variant=recipe.variant, site=site.name,
+        title=f"{recipe.title}, {_shape(roles)}",
         documented=recipe.documented, source=str((asked.scenario or recipe).source),
         engine=asked.hardware.engine, engine_version=asked.engine.version,
         vllm_version=asked.engine.vllm, image=containers.image(asked.hardware, asked.engine),
@@ -139,6 +145,13 @@ def from_request(asked: Request) -> Plan:
         notes=_notes(asked, roles),
         edits=(asked.weights.edit,) if asked.weights.edit else (), flags=flags, env=env,
         request=asked)
+
+
+def _shape(roles: Mapping[str, RolePlan]) -> str:
+    """dp4 tp4; of several roles: prefill dp2 tp8, decode dp32 tp1."""
+    return ", ".join(" ".join([*([name] if len(roles) > 1 else []),
+                               *([f"dp{role.dp}"] if role.dp > 1 else []), f"tp{role.tp}"])
+                     for name, role in roles.items())
 
 
 def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:

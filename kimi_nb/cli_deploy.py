@@ -65,6 +65,8 @@ def _up(args: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - begun:5.1f} s  {visible(text)}", file=sys.stderr, flush=True)
 
+    if args.confirm and not args.dry_run:  # a wrong name is told before any node is asked
+        deploy.check_confirmed(plan, args.confirm)
     if args.dry_run or args.confirm != plan.site:
         try:
             changes, diff = deploy.preview(plan, folder, checksums=args.checksums)

@@ -55,8 +55,9 @@ def _verify(args: argparse.Namespace) -> int:
 
     only = args.only.split(",")
     registry.chosen(only)
-    if args.max_context is not None and args.max_context < 128:
-        raise ParameterError(f"--max-context {args.max_context}: 128 tokens or more are wanted.")
+    if args.max_context is not None and args.max_context < runner.LEAST:
+        raise ParameterError(f"--max-context {args.max_context}: {runner.LEAST} tokens or more are "
+                             "wanted.")
     if args.resume and not args.run_dir:
         raise ParameterError("verify: --resume needs the --run-dir in which results were kept.")
     requests = params.user_path(args.requests, "--requests") if args.requests else None

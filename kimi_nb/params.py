@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -95,7 +96,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
                              "that looks like a date or a number.") from None
     if not isinstance(data, dict):
         raise ParameterError(f"{path}: keys and values are wanted (key: value), "
-                             f"found {type(data).__name__}.")
+                             f"found {'a list' if isinstance(data, list) else _shown(data)}.")
     return data
 
 
@@ -163,17 +164,31 @@ def validate(table: type[_Table], data: Any, where: object) -> _Table:
     try:
         return table.model_validate(data)
     except ValidationError as error:
-        raise ParameterError(explain_faults(error, where)) from None
+        raise ParameterError(explain_faults(error, where, table)) from None
 
 
-def explain_faults(error: ValidationError, where: object) -> str:
-    """The faults of a pydantic error as lines for a person, ten at most."""
+# In the words of a YAML file, not of Python.
+_KINDS = {"tuple_type": "a list is wanted", "list_type": "a list is wanted",
+          "model_type": "keys with values are wanted", "dict_type": "keys with values are wanted",
+          "string_type": "a text is wanted", "bool_type": "true or false is wanted"}
+
+
+def explain_faults(error: ValidationError, where: object, table: type[BaseModel] | None = None
+                   ) -> str:
+    """The faults of a pydantic error as lines for a person, ten at most. ``table`` is what the
+    keys are those of."""
     lines = []
     for fault in error.errors(include_url=False):
-        key = ".".join(str(part) for part in fault["loc"]) or "(whole file)"
-        message = fault["msg"].removeprefix("Value error, ")
+        loc = fault["loc"]
+        key = ".".join(str(part) for part in loc) or "(whole file)"
+        message = _KINDS.get(fault["type"], fault["msg"].removeprefix("Value error, "))
         if fault["type"] == "extra_forbidden":
-            lines.append(f"{key}: this key is not known here")
+            known = _keys(table, loc[:-1]) if table else []
+            lines.append(f"{key}: this key is not known here" if not known else
+                         f"{'.'.join(map(str, loc[:-1]))}{': ' * bool(loc[:-1])}"
+                         + choice("key", loc[-1], known))
+        elif any(str(part).endswith("_env") for part in loc):  # somebody's secret, perhaps
+            lines.append(f"{key}: {message}; what stands there is not shown")
         elif fault["type"] == "missing":
             lines.append(f"{key}: is missing")
         elif isinstance(fault["input"], dict | list | tuple):
@@ -183,6 +198,22 @@ def explain_faults(error: ValidationError, where: object) -> str:
     more = [f"... and {len(lines) - 10} more"] if len(lines) > 10 else []
     return "\n".join([f"{where}: {len(lines)} fault{'s' * (len(lines) > 1)}",
                       *(f"  {line}" for line in lines[:10]), *more])
+
+
+def _keys(table: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
+    """The keys that a table has at a place within it."""
+    here = table
+    for part in loc:
+        if part in here.model_fields:
+            here = _table_of(here.model_fields[str(part)].annotation) or here
+    return list(here.model_fields)
+
+
+def _table_of(annotation: Any) -> type[BaseModel] | None:
+    """The table in ``dict[str, Table]``, ``tuple[Table, ...]`` and the like."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for one in get_args(annotation) if (found := _table_of(one))), None)
 
 
 def user_path(given: str, what: str) -> Path:

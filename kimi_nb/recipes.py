@@ -53,11 +53,12 @@ def find(model: schema.Model, hardware: schema.Hardware, layout: str | None, var
         raise NoRecipeError(choice("layout", layout, fields.LAYOUTS))
     matching = [recipe for recipe in there if recipe.layout == layout]
     if not matching:
+        if layout is None and there:
+            raise NoRecipeError(f"{model.title} on {hardware.name} has {len(layouts)} layouts; say "
+                                f"which one you mean: --layout {' or '.join(layouts)}.")
         asked = f" with layout {layout}" if layout else ""
-        raise NoRecipeError(
-            f"No document describes {model.title} on {hardware.name}{asked}.\n"
-            f"{'Say which layout you mean.' if layout is None and there else ''}"
-            f"{_what_there_is(model, hardware)}")
+        raise NoRecipeError(f"No document describes {model.title} on {hardware.name}{asked}.\n"
+                            f"{_what_there_is(model, hardware)}")
     if variant:
         exact = [recipe for recipe in matching if recipe.variant == variant]
         if not exact:

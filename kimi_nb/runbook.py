@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb import (
+    build,
     errors,
     evidence,
     fingerprint,
@@ -109,7 +110,9 @@ def run(model: str, hardware: str, *, only: Iterable[str] | str | None = None, j
     own failure."""
     names = which(model, hardware, only)
     if site:
-        secrecy.name([params.site(site).api_key_env or ""])
+        cluster = params.site(site)
+        build.check_hardware(cluster, params.hardware(hardware))
+        secrecy.name([cluster.api_key_env or ""])
     if jobs < 1:
         raise ParameterError(f"--jobs: 1 or more is wanted, found {jobs}.")
     folder = _folder(run_dir, params.model(model).name, params.hardware(hardware).name)

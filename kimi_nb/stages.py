@@ -70,6 +70,13 @@ class Stages:
         self.record("curl", plan=service.plan.name, status=found.status, got=found.got)
         return found
 
+    def checks(self, only: Iterable[str] = (), max_context: int | None = None) -> list[str]:
+        """The names of the checks that `verify` will make. Raises ParameterError."""
+        from kimi_nb.verify import runner
+
+        return list(runner.chosen(given.words(only), runner.MAX_CONTEXT if max_context is None
+                                  else max_context))
+
     def verify(self, service: Service, *, resume: bool = False, only: Iterable[str] = (),
                max_context: int | None = None, random_weights: bool = False) -> Contract:
         """Check whether a service keeps its contract: see `kimi_nb.verify`. Results are kept as
@@ -104,6 +111,18 @@ class Stages:
         from kimi_nb.accuracy import commands
 
         return commands.write(self._run, plan, service)
+
+    def evaluations(self, tool: str, *, task: str = "kimi_nb_arithmetic", limit: int = 0
+                    ) -> list[str]:
+        """The tools of a parameter, each able to ask the task. Raises ParameterError."""
+        from kimi_nb.accuracy import stage
+
+        named = given.words(tool)
+        if not named:
+            raise ParameterError(choice("tool", tool, stage.TOOLS))
+        for one in named:
+            stage.checked(one, task, limit)
+        return list(named)
 
     def accuracy(self, service: Service, *, tool: str = "lm-eval",
                  task: str = "kimi_nb_arithmetic", limit: int = 0, resume: bool = False) -> Score:
@@ -155,11 +174,16 @@ class Stages:
         return load.sweep(concurrency, input_len=input_len, output_len=output_len,
                           prompts=prompts, dataset="hf" if dataset else "random", path=dataset)
 
-    def bench_commands(self, plan: Plan, loads: Loads) -> show.Text:
+    def bench_commands(self, plan: Plan, loads: Loads, *, repetitions: int = 3,
+                       tool: str = "auto") -> show.Text:
         """What a person runs where the engine is: the documents' benchmarks corrected, the loads,
-        the offline benchmarks, AISBench's performance mode."""
-        from kimi_nb.bench import commands
+        the offline benchmarks, AISBench's performance mode. Raises ParameterError for what `bench`
+        could not do with these."""
+        from kimi_nb.bench import commands, tools
+        from kimi_nb.bench import run as runner
 
+        runner.check_repetitions(repetitions)
+        tools.check_name(tool)
         return commands.all_of(plan, loads)
 
     def bench(self, service: Service, loads: Loads, *, repetitions: int = 3, tool: str = "auto",

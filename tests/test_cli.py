@@ -62,7 +62,7 @@ def test_out_twice(tmp_path):
 @pytest.mark.parametrize("args, wanted", [
     ((*PLAN, "triple"), "triple"),
     ((*PLAN, "dp"), "There is:"),
-    (("plan", "--model", "k2.5", "--hw", "a3"), "Say which layout"),
+    (("plan", "--model", "k2.5", "--hw", "a3"), "say which one"),
     (("plan", "--model", "k9", "--hw", "a3"), "k2-thinking"),
     ((*PLAN, "pd", "--site", "/none.yaml"), "no such file"),
     ((*PLAN, "pd", "--set", "decode.tp=5"), "attention heads"),
@@ -73,6 +73,10 @@ def test_out_twice(tmp_path):
     (("run", "--model", "k2.5", "--hw", "a3", "--jobs", "0"), "--jobs"),
     (("run", "--model", "k2.5", "--hw", "a3", "--run-dir", "/proc/none"), "cannot be written"),
     (("run", "--model", "k2.5", "--hw", "a3", "--site", "/none.yaml"), "no such file"),
+    (("run", "--model", "k2.5", "--hw", "a3", "--site", "params/sites/h200.yaml"),
+     "has hardware h200"),
+    (("up", "--model", "k2.5", "--hw", "a3", "--layout", "pd", "--confirm", "nope"),
+     "confirm='a3-example'"),
 ])
 def test_mistakes(args, wanted):
     done = kimi(*args)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from testbed.hosts import checkpoint
 
 from kimi_nb import build, bundle, node_files, scripts, weights
-from kimi_nb.deploy import journal, node_call
+from kimi_nb.deploy import deploy, journal, node_call
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
 from kimi_nb.errors import KimiError, ParameterError
@@ -248,6 +248,13 @@ def test_a_deployment_is_gone_on_with_until_it_is_down(tmp_path):
     again.set("down")
     other = journal.Journal.open(tmp_path, plan)
     assert other.run != first.run and other.folder.name == "002" and other.steps == []
+
+
+def test_a_key_that_is_not_there_is_told_before_any_node_is_asked(site_file, tmp_path):
+    site = site_file(("{user: root, port: 22}", "{user: root, key_file: /none/id_rsa}"))
+    plan = build.plan("k2.5", "a3", "pd", site=site)
+    with pytest.raises(ParameterError, match=r"ssh\.key_file /none/id_rsa: there is no such file"):
+        deploy.preview(plan, tmp_path)
 
 
 def test_which_deployment_is_meant(tmp_path):

@@ -227,6 +227,7 @@ def test_a_dead_node_is_named_and_the_others_report(site, tmp_path):
     assert code == 1
     assert [one["node"] for one in made["failed"]] == ["h3"]
     assert "cannot be reached" in made["failed"][0]["cause"] and made["step"] == "reach"
+    assert "other nodes answered" in made["failed"][0]["help"]
     line = next(line for line in evidence.read(Path(made["folder"])) if line["stage"] == "deploy")
     assert line["facts"]["reached"] == ["h1", "h2", "h4"]
     assert site.claims() == []

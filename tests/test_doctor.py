@@ -169,6 +169,14 @@ def test_who_waited_and_went_on_is_fine_who_waits_at_the_end_is_not(tmp_path):
     assert "missing rank" in {one.cause[:12] for one in (found.first, *found.cascade)}
 
 
+def test_logs_of_our_own_programs_are_left_out(tmp_path):
+    """Beside those of a service lie those of what ran the notebooks and the stand-ins."""
+    for name in ("kernels.log", "spawner.log", "rank_0.log"):
+        write(tmp_path / name, "ERROR | KeyboardInterrupt" if name != "rank_0.log" else "INFO")
+    found = doctor.examine(tmp_path)
+    assert found.ok and found.files == 1
+
+
 def test_healthy_logs_are_no_alarm():
     """Of the real vLLM on a CPU (one of them told to stop), of a stand-in, and single lines of
     others."""

@@ -184,3 +184,19 @@ def test_several_at_once_and_a_second_run_in_the_same_second(tmp_path, monkeypat
     second = runbook.run("k2.5", "a3", only=["00"])
     assert first.ok and second.ok and first.folder != second.folder
     assert [result.notebook for result in first.results] == ["00_start", "01_prerequisites"]
+
+
+@pytest.mark.parametrize("name, given, wanted", [
+    ("06_verification", ["only", "nope"], "check 'nope' is not known"),
+    ("06_verification", ["max_context", "abc"], "max_context 'abc'"),
+    ("07_accuracy", ["tool", "foo"], "tool 'foo' is not known"),
+    ("07_accuracy", ["limit", "-3"], "limit -3"),
+    ("08_performance", ["repetitions", "0"], "repetitions: a whole number"),
+    ("08_performance", ["tool", "foo"], "tool 'foo' is not known"),
+])
+def test_what_a_stage_cannot_do_is_told_before_anything_is_started(name, given, wanted, tmp_path):
+    done = papermill(f"notebooks/{name}.ipynb", str(tmp_path / "out.ipynb"), "-p", "run_dir",
+                     str(tmp_path / "run"), "-p", *given, cwd=ROOT)
+    assert done.returncode != 0 and wanted in done.stderr, done.stderr
+    stages = {entry["stage"] for entry in evidence.read(tmp_path / "run")}
+    assert "plan" in stages and not {"gate", "rehearse", "deploy"} & stages

@@ -69,14 +69,30 @@ def test_unknown_name_says_what_there_is():
     assert "k2-thinking" in fault(params.model, "k3")
 
 
+@pytest.mark.parametrize("old, new, wanted", [
+    ("nic: ", "nics: ", "key 'nics' is not known; did you mean 'nic'? Allowed: name, hardware"),
+    ("address: 192.0.2.11", "adress: 192.0.2.11", "nodes.0: key 'adress' is not known; did you "
+                                                  "mean 'address'?"),
+    ("paths:", "paths: 3\nnothing:", "paths: found 3: keys with values are wanted")])
+def test_what_is_allowed_is_said(site_file, old, new, wanted):
+    assert wanted in fault(params.site, site_file((old, new)))
+
+
+def test_a_secret_in_the_place_of_a_name_is_not_shown(site_file):
+    told = fault(params.site, site_file(("name: a3-example", "name: a3-example\n"
+                                         "api_key_env: sk-abcdef123456")))
+    assert "NAME of an environment variable" in told and "abcdef" not in told
+
+
 def test_missing_file(tmp_path):
     assert "no such file" in fault(params.site, str(tmp_path / "none.yaml"))
 
 
 @pytest.mark.parametrize("text, wanted", [
     ("a: [1, 2", "line"), ("a: b: c", "line 1"), ("\tname: x", "line 1"), ("- 1\n- 2", "list"),
-    ("", "NoneType"), ("name: x\nname: y", "given twice"), ("{[1]: 2}", "plain word"),
-    ("a: " + "[" * 100_000, "64 levels"), ("- " * 5000 + "x", "64 levels"), ("just words", "str"),
+    ("", "found nothing"), ("name: x\nname: y", "given twice"), ("{[1]: 2}", "plain word"),
+    ("a: " + "[" * 100_000, "64 levels"), ("- " * 5000 + "x", "64 levels"),
+    ("just words", "found 'just words'"),
     ("name: 2024-99-99", "quotes"), ("name: !!int abc", "quotes"), ("a: &a [*a]", "unfold"),
     (LAUGHS, "unfold"),
     ("name: " + "9" * 5000, ""), ("name: \0", ""),

@@ -46,6 +46,16 @@ def test_every_setting_tells_its_layer_source_and_meaning(each_plan):
         assert {name for role, name in shown if role == one.role} == flags
 
 
+@pytest.mark.parametrize("given, pairs, shape", [
+    (("k2.6", "a3", "single", "long-context"), (), "DFlash drafts, tp16"),
+    (("k2.5", "a3", "single", ""), ("dp=2", "tp=8"), "together, dp2 tp8"),
+    (("k2.5", "a3", "pd", ""), (), "over Mooncake, prefill dp2 tp8, decode dp32 tp1")])
+def test_the_title_has_the_shape_of_the_plan(given, pairs, shape):
+    model, hardware, layout, scenario = given
+    plan = build.plan(model, hardware, layout, scenario=scenario, pairs=pairs)
+    assert plan.title.endswith(shape), plan.title
+
+
 def test_json_contract():
     plan = build.plan("k2.5", "a3", "pd")
     data = json.loads(plan.as_json(scripts.files(plan)))

@@ -167,8 +167,8 @@ def test_a_fault_is_named(name, of, tmp_path):
     check(found, name, plan, aim(name, plan))
     assert not left(tmp_path)
     first = doctor.examine(found.folder, found.folder / "bundle").first
-    if name in SILENT:
-        assert first is None, first
+    if name in SILENT:  # at most the end of the rehearsal itself, seen by a group
+        assert first is None or first.signature == "group-lost", first
     else:
         assert (first.node, first.rank) == (found.diagnosis.node, found.diagnosis.rank)
         assert first.signature in SAID[name], first

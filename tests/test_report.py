@@ -401,6 +401,15 @@ def test_names_of_files_cannot_leave_the_folder(tmp_path):
     assert "outside" not in text.replace("outside.sh", "") and "<script" not in text
 
 
+def test_why_nothing_was_asked_is_said(tmp_path):
+    put(tmp_path / "p" / "bundle" / "plan.json", {"files": []})
+    lines(tmp_path / "evidence.jsonl", {"stage": "accuracy", "plan": "p", "skipped":
+                                        "lm-eval is not installed; make tools installs it."})
+    found = report.collect(tmp_path).plans[0].accuracy
+    assert found.title == "nothing was asked: lm-eval is not installed; make tools installs it"
+    assert "nothing was asked" in report.write(tmp_path).read_text()
+
+
 def test_names_that_no_file_can_have(tmp_path):
     lines(tmp_path / "evidence.jsonl", {"stage": "run", "notebooks": ["n" * 300, "a\0b"]})
     put(tmp_path / "p" / "bundle" / "plan.json", {"files": ["s" * 300 + ".sh", "\0.sh"]})

@@ -35,7 +35,7 @@ _LISTEN = 5.0  # seconds for a first sign of the service
 def measure(run: Run, service: Service, tool: str, task: str, limit: int, resume: bool, *,
             say: Callable[[str], None]) -> Score:
     """The score of a service; see `Run.accuracy`."""
-    module = _checked(tool, task, limit)
+    module = checked(tool, task, limit)
     about = subject(service.plan, service.url, service.mark)
     evaluation = Evaluation(task, about, limit, longest_answer(context(service.plan),
                                                                about.mark))
@@ -72,7 +72,7 @@ def subject(plan: Plan, url: str, mark: str) -> Subject:
                    mark if mark == "REHEARSAL" else RANDOM if dummy else "")
 
 
-def _checked(tool: str, task: str, limit: int) -> ModuleType:
+def checked(tool: str, task: str, limit: int) -> ModuleType:
     """The tool's module. Raises ParameterError for what it cannot be asked."""
     tools.named(tool)
     if not isinstance(task, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", task):

@@ -40,9 +40,7 @@ def measure(served: Service, loads: Loads, folder: Path, *, repetitions: int = 3
     is measured anew. Raises BenchError where every request of a measurement failed or the tool
     gave no result: files that are there stay.
     """
-    if type(repetitions) is not int or not 1 <= repetitions <= 100:
-        raise ParameterError(f"repetitions: a whole number from 1 to 100 is wanted, found "
-                             f"{repetitions!r}.")
+    check_repetitions(repetitions)
     if not served.up:
         say(f"Nothing serves (action {served.run.action}): nothing is measured.")
         return BenchResult(folder, ())
@@ -59,6 +57,13 @@ def measure(served: Service, loads: Loads, folder: Path, *, repetitions: int = 3
         raise
     say(f"{job.measured} measured, {job.kept} kept, in {folder}")
     return BenchResult(folder, tuple(paths))
+
+
+def check_repetitions(repetitions: int) -> None:
+    """Raises ParameterError for what is no number of repetitions."""
+    if type(repetitions) is not int or not 1 <= repetitions <= 100:
+        raise ParameterError(f"repetitions: a whole number from 1 to 100 is wanted, found "
+                             f"{repetitions!r}.")
 
 
 @dataclass

@@ -74,11 +74,16 @@ class Tool:
         return code, log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 
+def check_name(asked: str) -> None:
+    """Raises ParameterError for a tool that there is not."""
+    if asked not in NAMES:
+        raise ParameterError(choice("tool", asked, NAMES))
+
+
 def choose(asked: str, plan: Plan, mark: str) -> Tool:
     """The tool that is asked for. Raises ParameterError for a name that is none, BenchError where
     vllm is asked for and not at hand."""
-    if asked not in NAMES:
-        raise ParameterError(choice("tool", asked, NAMES))
+    check_name(asked)
     served = commands.engine(plan)
     own = Tool("kimi_nb", sys.executable, __version__, "", served)
     if asked == "kimi_nb":

@@ -140,6 +140,11 @@ def _connect(plan: Plan, journal: Journal) -> Any:
     from kimi_nb import inventory
     from kimi_nb.deploy.ssh import SshNodes
 
+    key = plan.request.site.ssh.key_file
+    if key is not None and not Path(key).expanduser().is_file():
+        raise ParameterError(f"Site {plan.site}, ssh.key_file {key}: there is no such file on this "
+                             "machine. Name the private key, or leave it out for the agent's and "
+                             "those of ~/.ssh.")
     return SshNodes(inventory.hosts(plan), journal.folder / "bundle" / "deploy",
                     journal.folder / "ssh.log", plan.request.site.ssh.jump_host is not None)
 

@@ -104,10 +104,11 @@ class OnNodes:
     def reach(self) -> Outcome:
         """Reach every node; one that cannot be reached does not hide the others."""
         gone = self.nodes.unreachable
+        others = len(gone) < len(self.plan.nodes)
         if gone:
             raise StepFailed("reach", [Diagnosis(
                 "unreachable", node, None, f"cannot be reached: {_why(gone[node])}",
-                f"ssh {self._address(node)}: {gone[node]}", _reach_help(gone[node]))
+                f"ssh {self._address(node)}: {gone[node]}", _reach_help(gone[node], others))
                 for node in self.plan.nodes if node in gone],
                 Outcome(facts={"reached": [node for node in self.plan.nodes
                                            if node not in gone]}))
@@ -359,7 +360,8 @@ def _why(error: str) -> str:
     return error.rpartition("(")[2].rstrip(")") or error
 
 
-def _reach_help(error: str) -> str:
+def _reach_help(error: str, others: bool) -> str:
+    """What to do about a node; ``others`` whether any other one has answered."""
     for words, help_ in (
             ("does not match", "Its host key is not the one of known_hosts: it was installed anew, "
              "or somebody answers in its place. Ask who runs it; then ssh-keygen -R ADDRESS and "
@@ -372,5 +374,6 @@ def _reach_help(error: str) -> str:
         if words in error:
             return help_
     return ("Is it up, and is this its address? ssh.port and ssh.jump_host stand in the site "
-            "file; the other nodes answered.")
+            "file; " + ("other nodes answered." if others else "no node answered: is this machine "
+                        "in their network?"))
 

@@ -27,6 +27,8 @@ _BLOCK = 1 << 20  # bytes that are read at a time
 _LONGEST = 1 << 23  # bytes of a line; what is longer is taken in pieces
 _NAMES = re.compile(r"\.(?:log|out|err|txt)(?:[.-][\w-]+)*$|^(?:syslog|messages|plog)",
                     re.IGNORECASE)
+# What this project writes of its own programs beside a service's logs.
+_OURS = ("kernels.log", "spawner.log")
 _RANK = re.compile(r"(?:^|[_.-])(?:dp_?)?rank[_-]?(\d+)(?=$|[_.-])", re.IGNORECASE)
 _GENERAL = {"logs", "log", "bundle", "rehearsals", "deployments", "jobs", "debug", "run", "plog"}
 _GZIP = b"\x1f\x8b"
@@ -77,6 +79,8 @@ def sources(paths: Sequence[str | Path], placed: Placed) -> list[Source]:
 
 def _is_log(path: Path) -> bool:
     name = path.name.removesuffix(".gz")
+    if name in _OURS:
+        return False
     return bool(_NAMES.search(name)) or (path.suffix == ".gz" and "." not in name)
 
 

@@ -91,7 +91,7 @@ def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Pat
               for one in rows(plan.get("errata"))),
         tuple(services.of(folder, entries, gaps, root)),
         tuple(str(one.get("url", "")) for one in entries if one.get("stage") == "attach"),
-        stages.contract(folder, gaps, root), stages.accuracy(folder, gaps, root),
+        stages.contract(folder, gaps, root), stages.accuracy(folder, entries, gaps, root),
         stages.performance(folder, gaps, root), stages.sweep(entries, folder, gaps, root),
         {part: stages.pictures(folder / "pictures", gaps, root, *names)
          for part, names in (("plan", ("topology", "memory")),

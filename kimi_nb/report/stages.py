@@ -71,8 +71,9 @@ def contract(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
         tuple(at for at, word in enumerate(status) if word == "fail"))
 
 
-def accuracy(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
-    """The scores of evaluations (accuracy/NNN/*.json)."""
+def accuracy(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Path
+             ) -> Figures | None:
+    """The scores of evaluations (accuracy/NNN/*.json), or why the evidence has none."""
     out: list[Any] = []
     bad: list[Any] = []
     marks: list[Any] = []
@@ -98,7 +99,9 @@ def accuracy(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
                         "" if value is None else f"{value:.3f}", _interval(part),
                         str(part.get("samples", "")), published, measured(mark)))
     if not out:
-        return None
+        why = next((str(one["skipped"]) for one in reversed(entries)
+                    if one.get("stage") == "accuracy" and one.get("skipped")), "")
+        return Figures(f"nothing was asked: {why.rstrip('.')}", (), ()) if why else None
     return Figures(f"{len(out)} result{'s' * (len(out) > 1)}",
                    ("run", "by", "task", "metric", "score", "at 95 %", "samples",
                     "against the published", "how known"), tuple(out),

@@ -14,6 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from kimi_nb import evidence
+from kimi_nb.errors import ParameterError
 from kimi_nb.verify import registry, wire
 from kimi_nb.verify.ask import Ask
 from kimi_nb.verify.contract import (
@@ -33,7 +34,17 @@ from kimi_nb.verify.target import Target
 
 FILE = "verify.jsonl"
 MAX_CONTEXT = 32768  # tokens of the canary's longest prompt, where the engine holds as many
+LEAST = 128  # of them
 _NO_SERVICE = "nothing is served with action plan"
+
+
+def chosen(only: Iterable[str], max_context: int) -> dict[str, Check]:
+    """The checks that will be made. Raises ParameterError for one that is not known, and for a
+    context that is no number of tokens."""
+    if type(max_context) is not int or max_context < LEAST:
+        raise ParameterError(f"max_context {max_context!r}: a whole number of tokens is wanted, "
+                             f"{LEAST} or more.")
+    return registry.chosen(only)
 
 
 def verify(target: Target, *, folder: Path | None = None, resume: bool = False,
@@ -45,7 +56,7 @@ def verify(target: Target, *, folder: Path | None = None, resume: bool = False,
     or did not apply there, for the same service, is not asked again; what failed is. Never raises
     for what the service does. Raises ParameterError for a check that is not known.
     """
-    checks = registry.chosen(only)
+    checks = chosen(only, max_context)
     if not target.url:
         return Contract("", target.model, tuple(
             Result(name, SKIP, "nothing", _NO_SERVICE, "") for name in checks))
