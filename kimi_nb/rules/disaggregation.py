@@ -143,7 +143,7 @@ def proxy_is_ranks(d: Deployment) -> Iterator[Problem]:
                 if d.complete or host in given:
                     yield Problem(proxy.spot, f"lists {role} {host}:{port}, where no engine "
                                   "listens")
-                else:
+                elif port is not None:
                     elsewhere.setdefault(host, []).append(port)
             for host, ports in elsewhere.items():
                 yield Problem(proxy.spot, f"lists {role} {host}:{spans(sorted(ports))}, where no "

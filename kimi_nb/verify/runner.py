@@ -50,8 +50,8 @@ def verify(target: Target, *, folder: Path | None = None, resume: bool = False,
     if not target.url:
         return Contract("", target.model, tuple(
             Result(name, SKIP, "nothing", _NO_SERVICE, "") for name in checks))
-    known, absent = _known(target)
-    ask = Ask(known, say, max_context)
+    target, absent = _known(target)
+    ask = Ask(target, say, max_context)
     ask.absent = absent
     kept = _kept(folder, ask.target) if folder and resume else {}
     results: dict[str, Result] = {}
