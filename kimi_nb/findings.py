@@ -125,7 +125,9 @@ class Findings:
                   for kind in SEVERITIES]
         asked = self.rules - len(self.skipped)
         skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
-        nothing = " Nothing here starts an engine." if self.seen is not None and not (
+        # What was not read may start one.
+        what = "that was read" if self.unread else "here"
+        nothing = f" Nothing {what} starts an engine." if self.seen is not None and not (
             self.seen["servers"] or self.seen["boxes"] or self.seen["launchers"]) else ""
         return (f"{self.title}: {', '.join(counts)}. {asked} rules asked of {self.engine}{skipped}."
                 f"{nothing}")

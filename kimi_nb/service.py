@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import textwrap
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -30,6 +31,8 @@ TOOLS = ({"type": "function", "function": {
 TOOL_QUESTION = "What is the weather in Beijing? Use get_weather."
 _TAGS = re.compile(r"</?think>")
 _TOOL_TAGS = re.compile(r"<\|tool_calls?_")
+NO_TLS = "no TLS is spoken there"  # the error of a Reply to https:// from a port of http://
+_PLAIN = re.compile(r"WRONG_VERSION_NUMBER|record layer failure")  # OpenSSL's words for it
 _local = threading.local()
 # The port of this machine at which a SOCKS5 proxy leads to the nodes; None: they are reached
 # directly. One deployment is looked at by a process at a time.
@@ -271,5 +274,9 @@ def _session() -> requests.Session:
 
 def _reason(error: requests.RequestException) -> str:
     text = str(error)
+    if name := re.search(r"Failed to resolve '([^']+)'", text):
+        return f"the name {name[1]!r} is not known to this machine"
+    if _PLAIN.search(text):
+        return NO_TLS
     found = re.search(r"\[Errno \d+\] [\w ]+|Connection aborted|RemoteDisconnected", text)
-    return found[0] if found else text[:200]
+    return found[0] if found else textwrap.shorten(text, 200, placeholder=" ...")

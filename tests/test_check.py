@@ -56,6 +56,23 @@ def same_after_rendering(plan) -> None:
     assert sorted(one.image for one in mine.boxes) == sorted(one.image for one in theirs.boxes)
 
 
+def test_the_scripts_of_one_node_have_no_errors_of_hosts_that_are_not_here():
+    plan = build.plan("k2.5", "a3", layout="pd")
+    texts = [Text(name, os.path.dirname(name), _kind(Path(name), text), text)
+             for name, text in scripts.files(plan).items() if name.endswith(".sh")]
+    chip = params.hardware("a3")
+
+    def told(texts):
+        found = rules.check(assemble.of_texts(texts, plan.engine, plan.engine_version, chip))
+        return [(one.severity, one.message) for one in found.findings
+                if one.rule == "topology/proxy"]
+
+    mine = [one for one in texts if one.name.startswith(f"{plan.router.node}/")]
+    (severity, message), = told(mine)
+    assert severity == "note" and "prefill 192.0.2.12:7100-7101" in message
+    assert not told(texts)
+
+
 def test_our_own_plans_have_no_error(each_plan):
     found = each_plan.check()
     assert found.ok

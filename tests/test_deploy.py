@@ -260,6 +260,10 @@ def test_a_key_that_is_not_there_is_told_before_any_node_is_asked(site_file, tmp
 def test_which_deployment_is_meant(tmp_path):
     with pytest.raises(ParameterError, match="no deployment was started"):
         journal.find("", tmp_path)
+    with pytest.raises(ParameterError, match="absent: no such folder"):
+        journal.find(str(tmp_path / "absent"), tmp_path)
+    with pytest.raises(ParameterError, match="no deployment was started"):
+        journal.find(str(tmp_path), tmp_path)
     plan = build.plan("tiny-k2.5", "cpu", "single")
     for name in ("one", "two"):
         made = journal.Journal.open(tmp_path / name / plan.name, plan)

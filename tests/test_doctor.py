@@ -70,6 +70,48 @@ def test_mistakes(tmp_path, wrong, words, capsys):
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("data, words", [
+    (bytes(range(256)), "x.log is no log: binary, it holds NUL bytes"),
+    (bytes(range(1, 256)), "x.log is no log: binary"), (b"", "x.log is empty: nothing to judge"),
+    (gzip.compress(b""), "x.log is empty: nothing to judge")],
+    ids=["bytes", "no-text", "empty", "empty-gz"])
+def test_what_is_no_log_is_not_judged(tmp_path, data, words, capsys):
+    (tmp_path / "x.log").write_bytes(data)
+    assert cli.main(["doctor", str(tmp_path / "x.log")]) == 2
+    assert words in capsys.readouterr().err
+    write(tmp_path / "y.log", "INFO fine")  # beside which it is a note
+    assert cli.main(["doctor", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "1 log, 0.0 MB: nothing is wrong" in out and words in " ".join(out.split())
+
+
+def test_an_empty_stdin_is_nothing_to_judge():
+    done = subprocess.run([sys.executable, "-m", "kimi_nb.cli", "doctor"], text=True, input="",
+                          capture_output=True, check=False)
+    assert done.returncode == 2 and "stdin is empty: nothing to judge" in done.stderr
+
+
+@pytest.mark.parametrize("text", [
+    "训练失败: 设备内存不足\n",
+    "caf\xe9 \x1b[31mred\x1b[0m\tx\r\n",
+    "\N{REPLACEMENT CHARACTER} " * 3 + "garbled text\n"])
+def test_text_of_any_kind_is_a_log(tmp_path, text):
+    for coding in ("utf-8", "gb18030"):
+        (tmp_path / "x.log").write_bytes(b"INFO 11-21 10:00:00 [x.py:1] " + text.encode(coding))
+        assert doctor.examine(tmp_path).files == 1
+
+
+def test_a_plan_of_other_nodes_is_told(tmp_path):
+    plan = build.plan("k2.5", "a3", layout="pd")
+    write(tmp_path / "n7" / "rank_0.log", core(0, "11-21 10:00:00", OOM))
+    note, = doctor.examine(tmp_path, plan).notes
+    assert "no log is of a node of the plan (a3-0, a3-1, a3-2, a3-3)" in note
+    assert "no log is of a node" in " ".join(str(doctor.examine(tmp_path, plan)).split())
+    write(tmp_path / "a3-1" / "rank_0.log", "INFO fine")
+    assert not doctor.examine(tmp_path, plan).notes
+    assert not doctor.examine(tmp_path).notes
+
+
 def test_exit_codes(tmp_path, capsys):
     assert cli.main(["doctor", str(HEALTHY)]) == 0
     assert cli.main(["doctor", str(write(tmp_path / "x.log", core(0, "11-21 10:00:00", OOM)))]) == 1

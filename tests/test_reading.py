@@ -455,3 +455,26 @@ def test_what_starts_nothing_says_so(tmp_path, capsys):
     assert main(["check", str(tmp_path)]) == 0
     assert "Nothing here starts an engine" in capsys.readouterr().out
     assert main(["check", ""]) == 2
+
+
+BROKEN = "services:\n  a:\n    image: vllm/vllm-openai\n   command: [--model, m\n"
+
+
+def test_yaml_that_cannot_be_parsed_is_an_error(tmp_path, capsys):
+    (tmp_path / "compose.yaml").write_text(BROKEN)
+    assert main(["check", str(tmp_path / "compose.yaml")]) == 1
+    out = capsys.readouterr().out
+    assert "compose.yaml:4: error: not YAML: " in out and "[shell/yaml]" in out
+    assert "Nothing that was read starts an engine." in out
+    assert "Nothing here starts" not in out
+    assert main(["check", "--json", str(tmp_path)]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert not told["ok"] and [one["line"] for one in told["unread"]] == [4]
+
+
+def test_a_fence_and_a_template_need_not_be_yaml(tmp_path):
+    (tmp_path / "a.md").write_text(f"# A\n\n```yaml\n{BROKEN}```\n")
+    (tmp_path / "pod.yaml").write_text("spec:\n  {{- toYaml .Values.spec | nindent 2 }}\n")
+    found = check.files([tmp_path])
+    assert found.ok and {(one.rule, one.severity, one.file, one.line) for one in found.findings} \
+        == {("shell/yaml", "warning", "a.md", 7), ("shell/yaml", "warning", "pod.yaml", 2)}

@@ -205,6 +205,7 @@ def test_a_fault_that_cannot_be(tmp_path):
                               ("empty-200", PlanError, "no proxy"),
                               ("missing-rank", PlanError, "needs a group of several engines"),
                               ("port-taken@nobody", ParameterError, "engine 'nobody'"),
+                              ("port-taken@", ParameterError, "Allowed: port-taken alone, and"),
                               ("device-twice", PlanError, "needs several engines on one node")):
         with pytest.raises(error, match=text):
             rehearse.rehearse(single, tmp_path, fault=name)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.server
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -296,6 +298,59 @@ def test_a_service_that_goes_half_way():
 def test_nobody_there():
     found = verify(target.at("http://127.0.0.1:9", "kimi"))
     assert found.counts[contract.FAIL] == len(found.results) and "gone" in found.results[0].got
+
+
+@contextlib.contextmanager
+def files_server():
+    """What `python -m http.server` is: pages of HTML, no API."""
+    handler = http.server.SimpleHTTPRequestHandler
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_what_is_no_api_is_said_once():
+    with files_server() as port:
+        found = verify(target.at(f"http://127.0.0.1:{port}", "kimi"))
+        one, = found.failed
+        assert one.name == "api/models" and one.got == (
+            "no OpenAI API is there: 404 with HTML at /v1/models, "
+            "501 with HTML at /v1/chat/completions")
+        assert "front door?" in one.help
+        assert set(reasons(found).values()) == {f"no OpenAI API is there{contract.ABOVE}"}
+        assert len(found.results) == len(registry.all_checks()) and not found.ok
+        alone = verify(target.at(f"http://127.0.0.1:{port}", ""), only=["api/chat"])
+        assert [one.name for one in alone.failed] == ["api/chat"]
+
+
+@pytest.mark.parametrize("status, text, wanted", [
+    (404, '{"detail": "Not Found"}', "404"), (200, "<!DOCTYPE html><p>Sign in", "200 with HTML"),
+    (405, "", "405"), (404, '{"error": {"message": "The model `a` does not exist."}}', ""),
+    (404, '{"object": "error", "message": "The model `a` does not exist."}', ""),
+    (502, "<html>Bad Gateway</html>", ""), (401, "<html>Sign in</html>", ""),
+    (200, '{"data": []}', ""), (500, "Internal Server Error", "")])
+def test_what_no_api_would_answer(status, text, wanted):
+    assert wire._foreign(service.Reply(status, text, 0.0)) == wanted
+
+
+def test_tls_where_none_is_spoken_is_said_once():
+    with files_server() as port:
+        found = verify(target.at(f"https://127.0.0.1:{port}", "kimi"))
+        one, = found.failed
+        assert f"no TLS is spoken there; use http://127.0.0.1:{port}" in one.got, one
+        assert "http://" in one.help and len(reasons(found)) == len(found.results) - 1
+
+
+def test_a_name_that_nobody_knows():
+    found = verify(target.at("http://no-such-host.invalid:8000", "kimi"))
+    assert "the name 'no-such-host.invalid' is not known to this machine" in found.results[0].got
+
+
+@pytest.mark.parametrize("end", ["/v1/chat/completions", "/v1/models/", "/health"])
+def test_a_url_of_one_endpoint(end):
+    with pytest.raises(ParameterError, match=r"name the service, http://192.0.2.11:8000/kimi, and"):
+        target.at(f"http://192.0.2.11:8000/kimi{end}", "kimi")
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "http://", "ftp://x", "http://a:b@h:1",

@@ -177,6 +177,9 @@ def find(run_dir: str, runs: Path) -> Journal:
     of all. Raises ParameterError with the list where that is not one."""
     if run_dir:
         base = params.user_path(run_dir, "RUN").absolute()
+        if not base.is_dir():
+            raise ParameterError(f"{run_dir}: no such folder. Name the folder of a run, such as "
+                                 f"{runs / 'NAME'}; without one it is looked for in {runs}.")
         found = [path.parent for pattern in (_FILE, f"deployments/*/{_FILE}",
                                              f"*/deployments/*/{_FILE}")
                  for path in base.glob(pattern)]

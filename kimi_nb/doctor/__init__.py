@@ -17,6 +17,7 @@ from pathlib import Path
 from kimi_nb import params
 from kimi_nb.doctor import files, placed, reader, report
 from kimi_nb.doctor.report import Finding, Report
+from kimi_nb.errors import ParameterError
 from kimi_nb.plan import Plan
 
 __all__ = ["SAMPLE", "Finding", "Report", "examine"]
@@ -24,6 +25,7 @@ __all__ = ["SAMPLE", "Finding", "Report", "examine"]
 # Logs of a rehearsal in which a rank runs out of memory.
 SAMPLE = params.PACKAGE / "data" / "sample_logs"
 _AT_ONCE = min(4, os.cpu_count() or 1)  # logs
+_TOLD = 8  # names in a sentence
 
 
 def examine(paths: str | Path | Sequence[str | Path],
@@ -31,7 +33,8 @@ def examine(paths: str | Path | Sequence[str | Path],
     """Read logs: files, folders of them, "-" for stdin, compressed ones too.
 
     With a ``plan`` (or the bundle, plan.json or run folder that holds one) the report names node
-    and devices of a rank. Raises ParameterError for what is not there or cannot be read.
+    and devices of a rank. What is empty or binary is told in the notes. Raises ParameterError for
+    what is not there or cannot be read, and where nothing is left to judge.
     """
     where = placed.of(plan)
     given = [paths] if isinstance(paths, str | Path) else list(paths)
@@ -39,5 +42,16 @@ def examine(paths: str | Path | Sequence[str | Path],
     # The search does not hold the interpreter: a second log is read meanwhile.
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         read = list(pool.map(reader.read, logs))
-    return report.of([(log, sight) for log, (sight, _) in zip(logs, read, strict=True)], where,
-                     sum(size for _, size in read))
+    judged = [one for one in read if not one.no_log]
+    notes = [f"{one.source.name} {one.no_log}" for one in read if one.no_log]
+    if not judged:
+        more = f"; and {len(notes) - _TOLD} more" if len(notes) > _TOLD else ""
+        raise ParameterError(f"{'; '.join(notes[:_TOLD])}{more}. Name the logs of engines, "
+                             "launchers and front doors.")
+    if where.engines and not any(one.source.node in (*where.nodes, where.door) for one in judged):
+        more = ", ..." if len(where.nodes) > _TOLD else ""
+        notes.append(f"no log is of a node of the plan ({', '.join(where.nodes[:_TOLD])}{more}), "
+                     "so the plan tells nothing of them. Is it theirs? A node's name stands in the "
+                     "path of its logs.")
+    return report.of([(one.source, one.sight) for one in judged], where,
+                     sum(one.size for one in judged), tuple(notes))

@@ -32,6 +32,8 @@ _OURS = ("kernels.log", "spawner.log")
 _RANK = re.compile(r"(?:^|[_.-])(?:dp_?)?rank[_-]?(\d+)(?=$|[_.-])", re.IGNORECASE)
 _GENERAL = {"logs", "log", "bundle", "rehearsals", "deployments", "jobs", "debug", "run", "plog"}
 _GZIP = b"\x1f\x8b"
+_SAMPLE = 1 << 16  # bytes by which text is told from something else
+_NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f\ufffd]")  # colours begin with \x1b
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,17 @@ def blocks(source: Source) -> Iterator[bytes]:
                 yield data if data.endswith(b"\n") else data + file.readline(_LONGEST)
     except (OSError, EOFError, zlib.error) as error:
         raise ParameterError(f"{source.name}: cannot be read: {error}.") from None
+
+
+def no_log(first: bytes) -> str:
+    """Why a log that begins with this block is none: it is empty, or no text; "" for text."""
+    if not first:
+        return "is empty: nothing to judge"
+    if b"\0" in first:
+        return ("is no log: binary, it holds NUL bytes. A log with some in it goes through tr: "
+                "tr -d '\\000' < FILE | kimi-nb doctor")
+    text = first[:_SAMPLE].decode("utf-8", "replace")
+    return "is no log: binary" if len(_NO_TEXT.findall(text)) * 3 > len(text) else ""
 
 
 def _opened(source: Source) -> IO[bytes]:

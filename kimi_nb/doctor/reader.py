@@ -1,9 +1,11 @@
 """One log, read once from its first block to its last.
 
-    sight, size = reader.read(source)     # what it tells, and its bytes
+    log = reader.read(source)     # what it tells (log.sight), its bytes (log.size)
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy
 
@@ -18,16 +20,28 @@ _HEAD = 400  # bytes of a line in which its time stands, colours too
 _FAR = 400  # lines in which the time before a line is looked for
 
 
-def read(source: Source) -> tuple[Sight, int]:
-    """What a log tells, and how many bytes were read. Raises ParameterError."""
+@dataclass(frozen=True)
+class Read:
+    """What a log tells, how many bytes were read, and why it is no log; "" where it is one."""
+
+    source: Source
+    sight: Sight
+    size: int
+    no_log: str = ""
+
+
+def read(source: Source) -> Read:
+    """Read a log to its end; what is none only to its first block. Raises ParameterError."""
     sight = Sight()
     size = number = looked = 0
     time, block = "", b""
     for block in files.blocks(source):
+        if not size and (why := files.no_log(block)):
+            return Read(source, sight, len(block), why)
         size += len(block)
         number, looked, time = _take(sight, source, block, number, looked, time)
     sight.end(number + (bool(block) and not block.endswith(b"\n")))
-    return sight, size
+    return Read(source, sight, size, "" if size else files.no_log(b""))
 
 
 def _take(sight: Sight, source: Source, block: bytes, number: int, looked: int, time: str

@@ -62,7 +62,8 @@ class Unknown:
 @dataclass(frozen=True, repr=False)
 class Report(show.Shown):
     """``first`` is the first failure (None: none), ``also`` the other causes of their own,
-    ``cascade`` what followed from them, ``unknown`` the errors that no signature knows."""
+    ``cascade`` what followed from them, ``unknown`` the errors that no signature knows, ``notes``
+    what was not judged and why."""
 
     first: Finding | None
     also: tuple[Finding, ...]
@@ -70,6 +71,7 @@ class Report(show.Shown):
     unknown: tuple[Unknown, ...]
     files: int
     bytes: int
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -84,7 +86,8 @@ class Report(show.Shown):
         """First cause, what to do, what followed."""
         title = f"{self.files} log{'s' * (self.files != 1)}, {self.bytes / 1e6:.1f} MB"
         if self.first is None:
-            return show.Table(f"{title}: nothing is wrong", ("what", "is"), ())
+            return show.Table(f"{title}: nothing is wrong", ("what", "is"),
+                              tuple(_grouped("note", self.notes)))
         first = self.first
         rows: list[tuple[str, Any]] = [
             ("first", first.who), ("cause", first.cause), ("time", first.time),
@@ -96,6 +99,7 @@ class Report(show.Shown):
             who = one.node + ("" if one.rank is None else f", rank {one.rank}")
             rows += [("unknown", f"{who}, {one.file}:{one.line}"), *(
                 ("", line) for line in one.lines)]
+        rows += _grouped("note", self.notes)
         return show.Table(title, ("what", "is"), tuple(row for row in rows if row[1]))
 
 
@@ -106,7 +110,8 @@ def _grouped(name: str, texts: Sequence[str]) -> list[tuple[str, str]]:
     return rows
 
 
-def of(seen: Sequence[tuple[Source, Sight]], placed: Placed, size: int) -> Report:
+def of(seen: Sequence[tuple[Source, Sight]], placed: Placed, size: int,
+       notes: tuple[str, ...] = ()) -> Report:
     """From what each log tells."""
     serves = _Serves([sight for _, sight in seen])
     found = matches.ordered(one for _, sight in seen for one in sight.matches)
@@ -123,7 +128,7 @@ def of(seen: Sequence[tuple[Source, Sight]], placed: Placed, size: int) -> Repor
     also = _once([one for one, mine in zip(known, own, strict=True) if mine], taken)
     return Report(first, also, _once([one for one, mine in zip(known, own, strict=True)
                                       if not mine], taken),
-                  _all_unknown([sight for _, sight in seen], placed), len(seen), size)
+                  _all_unknown([sight for _, sight in seen], placed), len(seen), size, notes)
 
 
 class _Serves:

@@ -48,20 +48,29 @@ class Container:
     certain: bool = True
 
 
+class NotYAML(Exception):
+    """A text that is no YAML: what the parser says of it, and at which line, from 1; 0 where it
+    does not say."""
+
+    def __init__(self, said: str, line: int) -> None:
+        super().__init__(said)
+        self.said, self.line = said, line
+
+
 class _TooMuch(Exception):
     """Aliases unfold into far more than was written."""
 
 
 def containers(text: str) -> tuple[list[Container], str]:
-    """(the containers of a YAML text, why it could not be read or "")."""
+    """(the containers of a YAML text, why it was not read to its end or ""). Raises NotYAML."""
     if params.too_deep(text):
         return [], "nested more than 64 levels deep"
     try:
         roots = list(yaml.compose_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark else ""
-        return [], f"not YAML{where}"
+        raise NotYAML(getattr(error, "problem", None) or "it cannot be parsed",
+                      mark.line + 1 if mark else 0) from None
     reader = _Reader(text)
     out: list[Container] = []
     try:

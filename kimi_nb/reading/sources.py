@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_nb.deployment import Batch, Box, Client, Fault, Launcher, Program, Proxy
+from kimi_nb.findings import WARNING
 from kimi_nb.reading import compose, files, markdown
 from kimi_nb.servers import Server, Spot
 
@@ -54,8 +55,16 @@ def sources(texts: Sequence[files.Text], found: Found
     """Every script and fence, and every container of a YAML file with where it stands."""
     shells, boxes = [], []
 
-    def in_yaml(text: str, name: str, folder: str, line: int) -> None:
-        made, why = compose.containers(text)
+    def in_yaml(text: str, name: str, folder: str, line: int, document: bool) -> None:
+        try:
+            made, why = compose.containers(text)
+        except compose.NotYAML as wrong:
+            at = Spot(name, name, line + max(wrong.line, 1) - 1)
+            found.unread.append((at, "not YAML"))
+            # A fence may be a part of a file, and a template becomes YAML when it is filled in.
+            found.faults.append(Fault("shell/yaml", at, f"not YAML: {wrong.said}",
+                                      WARNING if document or "{{" in text else ""))
+            return
         if why:
             found.unread.append((Spot(name, name), why))
         for one in made:
@@ -63,11 +72,11 @@ def sources(texts: Sequence[files.Text], found: Found
 
     for text in texts:
         if text.kind == "yaml":
-            in_yaml(text.text, text.name, text.folder, 1)
+            in_yaml(text.text, text.name, text.folder, 1, False)
         elif text.kind == "markdown":
             for fence in markdown.fences(text.text):
                 if fence.kind == "yaml":
-                    in_yaml(fence.text, text.name, text.folder, fence.line)
+                    in_yaml(fence.text, text.name, text.folder, fence.line, True)
                 else:
                     shells.append(Source(text.name, text.folder, fence.text, fence.line, True))
         else:

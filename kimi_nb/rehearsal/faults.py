@@ -50,9 +50,12 @@ def apply(asked: str, plan: Plan, world: World, files: Mapping[str, str]
     Raises ParameterError for a name that is not known, PlanError for a fault that this plan
     cannot have.
     """
-    name, engine = _name(asked), asked.strip().partition("@")[2]
+    name, (_, at, engine) = _name(asked), asked.strip().partition("@")
     if name not in FAULTS:
         raise ParameterError(choice("fault", name, FAULTS))
+    if at and not engine.strip():  # a shell variable that is not set, perhaps
+        raise ParameterError(f"fault {name}@: no engine after the @. Allowed: {name} alone, and "
+                             f"{', '.join(engine.name for engine in plan.engines[:40])}.")
     kind, out = FAULTS[name], dict(files)
     if name == "empty-200" and engine:
         raise PlanError(f"fault {name}: {engine} cannot have it; it needs {kind.needs}.")

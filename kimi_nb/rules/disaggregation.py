@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from kimi_nb.deployment import Deployment
-from kimi_nb.findings import ERROR, WARNING
+from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.rules import Problem, rule
 from kimi_nb.servers import LOOPBACK, Server, Spot
+from kimi_nb.show import spans
 
 
 @rule("topology/pd-sizes", ERROR,
@@ -121,6 +122,7 @@ def lists_match(d: Deployment) -> Iterator[Problem]:
       "List each rank's host and port once.", "the launch commands of the same deployment")
 def proxy_is_ranks(d: Deployment) -> Iterator[Problem]:
     """A rank that is not listed idles; one that does not exist takes requests and drops them."""
+    given = {server.address for server in d.servers}
     for proxy in d.proxies:
         for role in ("prefill", "decode", "mixed"):
             listed = [(host, port) for kind, host, port in proxy.workers if kind == role]
@@ -136,9 +138,18 @@ def proxy_is_ranks(d: Deployment) -> Iterator[Problem]:
             real = {(server.address, server.http_port) for server in servers}
             for missing in sorted(real - set(listed), key=str):
                 yield Problem(proxy.spot, f"{role} engine {missing[0]}:{missing[1]} is not listed")
-            for extra in dict.fromkeys(pair for pair in listed if pair not in real):
-                yield Problem(proxy.spot, f"lists {role} {extra[0]}:{extra[1]}, where no engine "
-                              "listens")
+            elsewhere: dict[str, list[int]] = {}
+            for host, port in dict.fromkeys(pair for pair in listed if pair not in real):
+                if d.complete or host in given:
+                    yield Problem(proxy.spot, f"lists {role} {host}:{port}, where no engine "
+                                  "listens")
+                elif port is not None:
+                    elsewhere.setdefault(host, []).append(port)
+            for host, ports in elsewhere.items():
+                yield Problem(proxy.spot, f"lists {role} {host}:{spans(sorted(ports))}, where no "
+                              "engine listens in these files: they start none on that host",
+                              "Check the folder of the whole bundle, or name the files of that "
+                              "host too.", NOTE)
             for pair in (pair for pair, count in Counter(listed).items() if count > 1):
                 yield Problem(proxy.spot, f"lists {role} {pair[0]}:{pair[1]} twice", "",
                               WARNING)

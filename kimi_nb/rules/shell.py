@@ -68,3 +68,9 @@ for _identity, _severity, _says, _fix, _why in (
 ):
     rule(_identity, _severity, _says, _fix, "GNU bash: quoting, word splitting, line continuation",
          needs=("scripts",))(_told(_identity, _why))
+
+rule("shell/yaml", ERROR, "A compose or Kubernetes file is YAML.",
+     "Look at this line and the one above: indentation by spaces alone, a bracket or quote that is "
+     "not closed.", "YAML 1.1, as docker compose and kubectl read it", needs=("scripts",))(
+         _told("shell/yaml", "docker compose and kubectl refuse the whole file: nothing of it "
+               "starts, and nothing of it was checked here."))

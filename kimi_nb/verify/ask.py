@@ -16,10 +16,11 @@ from typing import Any
 
 from kimi_nb.service import Reply
 from kimi_nb.verify import together, wire
-from kimi_nb.verify.contract import Failed, Gone, KeyRefused, Skip
+from kimi_nb.verify.contract import Failed, Gone, KeyRefused, NoAPI, Skip
 from kimi_nb.verify.target import Place, Target
 from kimi_nb.verify.wire import Answer
 
+_ENDS = (Gone, KeyRefused, NoAPI)  # after which nothing further is asked
 _SHOWN = 3  # places whose faults are told
 _LONGEST = 300  # characters of a request that are shown
 
@@ -32,12 +33,14 @@ def said(question: str, **more: Any) -> dict[str, Any]:
 
 class Ask:
     """See the module. ``lost`` are places that give no words, ``unlike`` why the front door is
-    not asked: what comes through it depends on the engine it chose."""
+    not asked: what comes through it depends on the engine it chose; ``absent`` why there is no
+    API to ask."""
 
     def __init__(self, target: Target, say: Callable[[str], None], max_context: int) -> None:
         self.target, self.say, self.max_context = target, say, max_context
         self.lost: dict[str, str] = {}
         self.unlike = ""
+        self.absent = ""
         self.name = ""
         self._sent: list[str] = []
         self._lock = threading.Lock()
@@ -124,10 +127,10 @@ class Ask:
         retried = False
         if again:
             for at, place in enumerate(places):
-                if isinstance(found[at], Failed) and not isinstance(found[at], Gone | KeyRefused):
+                if isinstance(found[at], Failed) and not isinstance(found[at], _ENDS):
                     found[at], retried = together.each(look, [place])[0], True
         for one in found:
-            if isinstance(one, Gone | KeyRefused) or (
+            if isinstance(one, _ENDS) or (
                     isinstance(one, Exception) and not isinstance(one, Failed | Skip)):
                 raise one
         bad = [(place, one) for place, one in zip(places, found, strict=True)

@@ -109,6 +109,13 @@ class Gone(Failed):
         super().__init__(got, "gone")
 
 
+class NoAPI(Failed):
+    """Something answers, and it is no OpenAI API: nothing further needs to be asked."""
+
+    def __init__(self, got: str, cause: str = "no-api") -> None:
+        super().__init__(got, cause)
+
+
 class KeyRefused(Failed):
     """401 or 403 for the key that was given, or for none."""
 

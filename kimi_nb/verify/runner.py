@@ -26,6 +26,7 @@ from kimi_nb.verify.contract import (
     Failed,
     Gone,
     KeyRefused,
+    NoAPI,
     Result,
     Skip,
 )
@@ -60,7 +61,9 @@ def verify(target: Target, *, folder: Path | None = None, resume: bool = False,
     if not target.url:
         return Contract("", target.model, tuple(
             Result(name, SKIP, "nothing", _NO_SERVICE, "") for name in checks))
-    ask = Ask(_known(target), say, max_context)
+    target, absent = _known(target)
+    ask = Ask(target, say, max_context)
+    ask.absent = absent
     kept = _kept(folder, ask.target) if folder and resume else {}
     results: dict[str, Result] = {}
     end: Failed | None = None
@@ -92,8 +95,12 @@ def _made(one: Check, ask: Ask, results: dict[str, Result], end: Failed | None
         return Result(one.name, FAIL, "nothing", f"gone{ABOVE}",
                       registry.cause_help(end.cause)), end, False
     if end is not None:
-        return Result(one.name, SKIP, "nothing", f"the key is refused{ABOVE}",
-                      ""), end, False
+        why = "no OpenAI API is there" if isinstance(end, NoAPI) else "the key is refused"
+        return Result(one.name, SKIP, "nothing", f"{why}{ABOVE}", ""), end, False
+    if ask.absent:
+        end = NoAPI(ask.absent)
+        return Result(one.name, FAIL, f"GET {wire.MODELS}, POST {wire.CHAT}",
+                      _clean(end.got, ask.target), registry.cause_help(end.cause)), end, False
     failed = [name for name in one.needs if name in results and results[name].status == FAIL]
     if failed:
         return Result(one.name, SKIP, "nothing", f"it needs {failed[0]}, which failed", ""), \
@@ -107,28 +114,31 @@ def _made(one: Check, ask: Ask, results: dict[str, Result], end: Failed | None
     except Failed as error:
         status, got = FAIL, error.got
         help_ = registry.cause_help(error.cause) or one.help
-        end = error if isinstance(error, Gone | KeyRefused) else None
+        end = error if isinstance(error, Gone | KeyRefused | NoAPI) else None
     # What was asked of some engines only is asked again when all are there.
     return Result(one.name, status, _clean(ask.sent, ask.target), _clean(got, ask.target),
                   help_), end, status != FAIL and asked_all
 
 
-def _known(target: Target) -> Target:
-    """The target with what the service says of itself, where it does."""
+def _known(target: Target) -> tuple[Target, str]:
+    """The target with what the service says of itself, where it does; why there is no API."""
     listed: list[Any] = []
-    mark = ""
+    mark = absent = ""
     # A front door need not have the list: the upstream proxy of vllm-ascend has none.
     for place in (target.door, *target.engines[:1]):
         try:
             reply = wire.send(place, target, "GET", wire.MODELS)
         except Failed:  # which the checks will tell
             continue
+        if place.is_door:
+            absent = wire.no_api(target, reply)
         listed, mark = listed or wire.listing(reply), mark or reply.mark
     mine: dict[str, Any] = next((one for one in listed if one.get("id") == target.model), {})
     length = mine.get("max_model_len")
     return replace(target, mark=target.mark or mark,
                    max_model_len=length if isinstance(length, int) else target.max_model_len,
-                   identity=f"{target.identity} {mine.get('root', '')} {length or ''}".strip())
+                   identity=f"{target.identity} {mine.get('root', '')} {length or ''}".strip()
+                   ), absent
 
 
 def _of(target: Target) -> dict[str, str]:

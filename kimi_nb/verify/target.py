@@ -19,6 +19,8 @@ from kimi_nb.service import Endpoint
 
 # Seconds for one answer. Stand-ins take milliseconds, but share the machine with others.
 SECONDS, REHEARSED = 120.0, 12.0
+_ENDPOINTS = ("/chat/completions", "/v1/completions", "/v1/models", "/health", "/metrics",
+              "/version", "/tokenize")
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ def of(service: Service, *, random_weights: bool = False) -> Target:
 
 
 def at(url: str, model: str, key: str = "", **more: Any) -> Target:
-    """Any endpoint. Raises ParameterError for what is no URL, or holds a secret."""
+    """Any service by its URL, with or without /v1. Raises ParameterError for what is no URL, names
+    a single endpoint, or holds a secret."""
     parts = urlsplit(url)
     try:
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -109,7 +112,13 @@ def at(url: str, model: str, key: str = "", **more: Any) -> Target:
     if "@" in parts.netloc:
         raise ParameterError("URL: it holds a user or a password, which evidence would show; put "
                              "the key into a variable and name that with --api-key-env.")
-    plain = url.rstrip("/").removesuffix("/v1").rstrip("/")
+    plain = url.rstrip("/")
+    for end in _ENDPOINTS:
+        if plain.endswith(end) and parts.path:
+            door = plain.removesuffix(end).removesuffix("/v1").rstrip("/")
+            raise ParameterError(f"URL {url!r}: {end} is one endpoint of a service; name the "
+                                 f"service, {door}, and each check adds its own.")
+    plain = plain.removesuffix("/v1").rstrip("/")
     return Target(plain, model, key, always_thinks=_always_thinks(model), **more)
 
 

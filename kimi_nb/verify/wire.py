@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_nb import service
-from kimi_nb.verify.contract import Failed, Gone, KeyRefused
+from kimi_nb.verify.contract import Failed, Gone, KeyRefused, NoAPI
 from kimi_nb.verify.target import Place, Target
 
 CHAT, COMPLETIONS, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
@@ -73,7 +73,8 @@ def send(place: Place, target: Target, method: str, path: str, *, body: Any = No
          key: str | None = None, seconds: float | None = None, stream: bool = False
          ) -> service.Reply:
     """A reply of any status that says something; 429 is asked again, after the target's pauses.
-    ``body`` is sent as JSON, a text as it is. Raises Failed (no-answer, unreachable), Gone."""
+    ``body`` is sent as JSON, a text as it is. Raises Failed (no-answer, unreachable), Gone, and
+    NoAPI (no-tls)."""
     seconds, more = seconds or target.seconds, {}
     if body is not None:
         more["data"] = body if isinstance(body, str) else json.dumps(body)
@@ -93,6 +94,9 @@ def send(place: Place, target: Target, method: str, path: str, *, body: Any = No
         time.sleep(pause)
     if reply.status == 0:
         late = reply.error.startswith("no answer")
+        if place.is_door and reply.error == service.NO_TLS:
+            plain = place.url.replace("https://", "http://", 1)
+            raise NoAPI(f"{place.url}: {reply.error}; use {plain}", "no-tls")
         if place.is_door and not late and not service.listens(place.url, _LISTENS):
             raise Gone(f"gone: {place.url} takes no connections ({reply.error})")
         raise Failed(reply.error, "no-answer" if late else "unreachable")
@@ -126,6 +130,32 @@ def models(target: Target) -> list[str]:
         return [one["id"] for one in listing(send(target.door, target, "GET", MODELS))]
     except Failed:
         return []
+
+
+def no_api(target: Target, listed: service.Reply) -> str:
+    """Why no OpenAI API is at the front door, by its reply to GET /v1/models and one chat; "" where
+    one may be there. The upstream proxy of vllm-ascend has chats and no list."""
+    if not (first := _foreign(listed)):
+        return ""
+    try:
+        reply = send(target.door, target, "POST", CHAT, body={
+            "model": target.model, "messages": [{"role": "user", "content": service.QUESTION}],
+            "max_tokens": 1})
+    except Failed:  # which the checks will tell
+        return ""
+    second = _foreign(reply)
+    return f"no OpenAI API is there: {first} at {MODELS}, {second} at {CHAT}" if second else ""
+
+
+def _foreign(reply: service.Reply) -> str:
+    """Status and form of a reply that no OpenAI API gives; "" for one that it may give. A 404 for
+    a model has an error in JSON; an HTML page of a gateway (502) is about what stands behind it."""
+    page = reply.text.lstrip()[:9].lower().startswith(("<!doctype", "<html"))
+    absent = reply.status in (404, 405, 501) and "error" not in (
+        *reply.body, reply.body.get("object"))
+    if not absent and not (page and reply.status in (200, 400, 404, 405, 501)):
+        return ""
+    return f"{reply.status}{' with HTML' if page else ''}"
 
 
 def listing(reply: service.Reply) -> list[dict[str, Any]]:
