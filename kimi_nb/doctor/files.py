@@ -124,10 +124,8 @@ def no_log(first: bytes) -> str:
     """Why a log that begins with this block is none: it is empty, or no text; "" for text."""
     if not first:
         return "is empty: nothing to judge"
-    if b"\0" in first:
-        return ("is no log: binary, it holds NUL bytes. A log with some in it goes through tr: "
-                "tr -d '\\000' < FILE | kimi-nb doctor")
-    text = first[:_SAMPLE].decode("utf-8", "replace")
+    # A log that was cut while it was written to, or lost power, begins with zeros.
+    text = first.replace(b"\0", b"")[:_SAMPLE].decode("utf-8", "replace")
     return "is no log: binary" if len(_NO_TEXT.findall(text)) * 3 > len(text) else ""
 
 
