@@ -1,5 +1,6 @@
 # make run     the runbook headless for MODEL on HW (k2.5 on a3)
-# make test    all tests but those of the real engine
+# make test    the lint, and all tests but those of the three below
+# make test-long  each model on each hardware, each recipe rehearsed, notebooks 06 to 09 (5 minutes)
 # make test-tools  lm-eval and AISBench against services that fail (4 minutes)
 # make test-engine  the real vLLM on this CPU, deployed in all layouts (12 minutes)
 # make lint    what a commit must pass; all four of lint-*
@@ -23,8 +24,10 @@ HW ?= a3
 JOBS ?= 1
 ENGINE ?= .engine
 BIN := .venv/bin
+# Tests that need what make engine and make tools install.
+APART := --ignore tests/test_real_engine.py --ignore tests/test_accuracy_tools.py
 
-.PHONY: help run test test-tools test-engine lint lint-code lint-notebooks lint-docs lint-types strip readme \
+.PHONY: help run test test-long test-tools test-engine lint lint-code lint-notebooks lint-docs lint-types strip readme \
 	hooks lab venv engine tools bench clean
 help:
 	@sed -n 's/^# make //p' Makefile | awk '{ name = $$1; $$1 = ""; printf "make %-15s%s\n", name, $$0 }'
@@ -43,10 +46,14 @@ run: venv
 	$(BIN)/kimi-nb run --model $(MODEL) --hw $(HW) --jobs $(JOBS)
 
 test: venv lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/test_real_engine.py \
-		--ignore tests/test_accuracy_tools.py tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(APART) tests
 	@# One at a time: the TCP ports of kernels that start together can collide.
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 $(wildcard notebooks/0[0-5]*.ipynb notebooks/1*.ipynb)
+
+# What would make "make test" longer than 15 minutes on two cores.
+test-long: venv
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long $(APART) tests
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 $(wildcard notebooks/0[6-9]*.ipynb)
 
 # Apart from the others: it takes minutes, and what make tools has installed.
 test-tools: venv tools

@@ -78,6 +78,7 @@ COMBINATIONS = sorted(({(row["model"], row["hardware"]) for row in recipes.listi
 PROVED = {("k2.5", "a2"), ("k2.5", "h200")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model, hardware", COMBINATIONS,
                          ids=[f"{model}-{hardware}" for model, hardware in COMBINATIONS])
 def test_every_model_and_hardware(model, hardware, tmp_path):

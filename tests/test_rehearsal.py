@@ -51,6 +51,7 @@ def wait_gone(folder: Path) -> list[str]:
 # Every recipe ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_every_recipe_is_rehearsed(each_plan, tmp_path):
     found = rehearse.rehearse(each_plan, tmp_path)
     assert found.ok, found
@@ -180,6 +181,7 @@ ELSEWHERE = [(name, of) for of in (("k2.5", "a2", "dp", ""), ("k2.5", "gb200", "
                           "out-of-memory-under-load")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name, of", ELSEWHERE, ids=[f"{of[1]}-{name}" for name, of in ELSEWHERE])
 def test_a_fault_of_a_group_without_a_proxy(name, of, tmp_path):
     model, hardware, layout, _ = of
@@ -187,6 +189,7 @@ def test_a_fault_of_a_group_without_a_proxy(name, of, tmp_path):
     check(rehearse.rehearse(plan, tmp_path, fault=name), name, plan, aim(name, plan))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_a_fault_at_any_engine(seed, tmp_path):
     """The diagnosis is found, not known: at an engine that only chance has chosen."""
