@@ -182,9 +182,12 @@ def test_without_the_sites_name_nothing_is_changed(site, tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert "h1, h2: claim: take the node" in shown.stdout
     assert "h1, h2: engines: start serve.sh" in shown.stdout
-    done = site.hosts.run(site.words(tmp_path, "--confirm", "other"))
+    other = site.hosts.run(site.words(tmp_path, "--confirm", "other"))
+    assert (other.returncode, other.stdout) == (2, "")  # before any node is asked
+    done = site.hosts.run(site.words(tmp_path))
     assert done.returncode == 2
-    assert "--confirm testbed" in done.stderr and "2 nodes of site testbed" in done.stderr
+    for told in (other.stderr, done.stderr):
+        assert "--confirm testbed" in told and "2 nodes of site testbed" in told
     changes = {one["what"].partition(":")[0] for one in json.loads(done.stdout)["changes"]}
     assert {"claim", "engines"} <= changes
     assert site.claims() == [] and site.engines() == []
