@@ -26,15 +26,19 @@ from kimi_nb.errors import KimiError
 ROUNDS = 3
 LEAST, MOST = 0.8, 1.25  # the ratio of two medians on a machine that others may use
 CONCURRENCY, TOKENS, PROMPTS = "1,4", (64, 32), 24
-FIGURES = {"mean_ttft_ms": "mean TTFT ms", "mean_tpot_ms": "mean TPOT ms",
-           "output_throughput": "tokens/s"}
+FIGURES = {
+    "mean_ttft_ms": "mean TTFT ms",
+    "mean_tpot_ms": "mean TPOT ms",
+    "output_throughput": "tokens/s",
+}
 
 
 def main() -> int:
     """Print the figures; 1 when a bound is missed."""
     with tempfile.TemporaryDirectory(prefix="kimi-nb-bench-client-") as folder:
-        run = kimi_nb.start(hw="cpu", model="k2.5", action="deploy", confirm="local",
-                            run_dir=folder)
+        run = kimi_nb.start(
+            hw="cpu", model="k2.5", action="deploy", confirm="local", run_dir=folder
+        )
         plan = run.plan("single")
         service = run.serve(plan)
         try:
@@ -49,19 +53,23 @@ def compare(service: Any, folder: Path) -> int:
     found = {}
     for rounds in range(1, ROUNDS + 1):  # what earlier rounds have measured is kept
         for tool in ("vllm", "kimi_nb"):
-            found[tool] = runner.measure(service, loads, folder / tool, repetitions=rounds,
-                                         tool=tool).frame
+            found[tool] = runner.measure(
+                service, loads, folder / tool, repetitions=rounds, tool=tool
+            ).frame
     missed = 0
     print(f"\n{'concurrency':>11}  {'figure':12} {'vllm bench':>24} {'ours':>24}  ratio")
     for many in (one.concurrency for one in loads.cells):
         for name, title in FIGURES.items():
-            theirs, ours = (found[tool].query(f"concurrency == {many}")[name]
-                            for tool in ("vllm", "kimi_nb"))
+            theirs, ours = (
+                found[tool].query(f"concurrency == {many}")[name] for tool in ("vllm", "kimi_nb")
+            )
             ratio = ours.median() / theirs.median()
             missed += not LEAST <= ratio <= MOST
             print(f"{many:11}  {title:12} {told(theirs):>24} {told(ours):>24}  {ratio:.2f}")
-    print(f"medians of {ROUNDS} rounds; bounds {LEAST} to {MOST}: "
-          + (f"{missed} missed" if missed else "kept"))
+    print(
+        f"medians of {ROUNDS} rounds; bounds {LEAST} to {MOST}: "
+        + (f"{missed} missed" if missed else "kept")
+    )
     return 1 if missed else 0
 
 

@@ -33,8 +33,11 @@ def plans() -> None:
         seconds = {}
         for nodes in (256, 512, 1024):
             path = site(Path(name), nodes)
-            pairs = [f"prefill.groups={nodes // 2}", f"decode.nodes={nodes // 2}",
-                     f"decode.dp={nodes * 8}"]
+            pairs = [
+                f"prefill.groups={nodes // 2}",
+                f"decode.nodes={nodes // 2}",
+                f"decode.dp={nodes * 8}",
+            ]
             planned, checked = [], []
             for _ in range(REPEATS):
                 began = time.perf_counter()
@@ -42,20 +45,30 @@ def plans() -> None:
                 planned.append(time.perf_counter() - began)
                 checked.append(timed(lambda plan=plan: check.plan(plan)))
             seconds[nodes] = statistics.median(checked)
-            print(f"{nodes:5} nodes, {len(plan.engines)} engines: check {seconds[nodes]:.2f} s, "
-                  f"{seconds[nodes] / statistics.median(planned):.1f} times the planning")
-        print(f"512 to 1,024 nodes: {seconds[1024] / seconds[512]:.2f} times as long (linear: "
-              "2.00); 1,024 at most 2 s")
+            print(
+                f"{nodes:5} nodes, {len(plan.engines)} engines: check {seconds[nodes]:.2f} s, "
+                f"{seconds[nodes] / statistics.median(planned):.1f} times the planning"
+            )
+        print(
+            f"512 to 1,024 nodes: {seconds[1024] / seconds[512]:.2f} times as long (linear: "
+            "2.00); 1,024 at most 2 s"
+        )
 
 
 def write(folder: Path, count: int) -> list[Path]:
     """``count`` different scripts in folders of one node each."""
     kinds = []
     for row in recipes.listing():
-        plan = build.plan(row["model"], row["hardware"], row["layout"], variant=row["variant"],
-                          scenario="" if row["scenario"] == "default" else row["scenario"])
-        kinds += [text for name, text in scripts.files(plan).items()
-                  if name.endswith((".sh", ".sbatch"))]
+        plan = build.plan(
+            row["model"],
+            row["hardware"],
+            row["layout"],
+            variant=row["variant"],
+            scenario="" if row["scenario"] == "default" else row["scenario"],
+        )
+        kinds += [
+            text for name, text in scripts.files(plan).items() if name.endswith((".sh", ".sbatch"))
+        ]
     out = []
     for index in range(count):
         path = folder / f"node{index:04}" / "run.sh"
@@ -69,10 +82,15 @@ def linter() -> None:
     with tempfile.TemporaryDirectory() as name:
         paths = write(Path(name), 1000)
         ours = statistics.median(timed(lambda: check.files([name])) for _ in range(REPEATS))
-        peer = timed(lambda: subprocess.run(["shellcheck", *map(str, paths)],
-                                            capture_output=True, check=False))
-        print(f"1,000 scripts as one deployment: {ours:.1f} s (at most 20), shellcheck {peer:.1f} "
-              f"s: {ours / peer:.2f} times as long")
+        peer = timed(
+            lambda: subprocess.run(
+                ["shellcheck", *map(str, paths)], capture_output=True, check=False
+            )
+        )
+        print(
+            f"1,000 scripts as one deployment: {ours:.1f} s (at most 20), shellcheck {peer:.1f} "
+            f"s: {ours / peer:.2f} times as long"
+        )
         each = timed(lambda: [check.files([path]) for path in paths])
         print(f"1,000 scripts one by one: {each:.1f} s")
 

@@ -48,12 +48,14 @@ def corpus(folder: Path, megabytes: int, files: int) -> None:
 def served(number: int) -> bytes:
     """What an API server and an engine say of a request."""
     clock = f"{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}"
-    return (f'(APIServer pid=77) INFO:     192.0.2.{number % 200}:5{number % 10000:04} - "POST '
-            '/v1/chat/completions HTTP/1.1" 200 OK\n'
-            f"(APIServer pid=77) INFO 11-22 {clock} [loggers.py:127] Engine 000: Avg prompt "
-            f"throughput: {number % 977}.4 tokens/s, Avg generation throughput: 48.{number % 10} "
-            f"tokens/s, Running: {number % 16} reqs, Waiting: 0 reqs, GPU KV cache usage: "
-            f"{number % 90}.2%, Prefix cache hit rate: 0.0%\n").encode()
+    return (
+        f'(APIServer pid=77) INFO:     192.0.2.{number % 200}:5{number % 10000:04} - "POST '
+        '/v1/chat/completions HTTP/1.1" 200 OK\n'
+        f"(APIServer pid=77) INFO 11-22 {clock} [loggers.py:127] Engine 000: Avg prompt "
+        f"throughput: {number % 977}.4 tokens/s, Avg generation throughput: 48.{number % 10} "
+        f"tokens/s, Running: {number % 16} reqs, Waiting: 0 reqs, GPU KV cache usage: "
+        f"{number % 90}.2%, Prefix cache hit rate: 0.0%\n"
+    ).encode()
 
 
 def patterns() -> str:
@@ -71,8 +73,13 @@ def patterns() -> str:
 def measured(argv: list[str], **environment: str) -> float:
     """Seconds of a command."""
     begun = time.perf_counter()
-    with subprocess.Popen(argv, env={**os.environ, **environment}, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        argv,
+        env={**os.environ, **environment},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         _, err = process.communicate()
         if process.returncode > 1:
             sys.exit(f"{argv[0]}: {err}")
@@ -97,8 +104,10 @@ def main() -> int:
         (folder / "logs").mkdir()
         small = peak_of(folder, 1)
         alarms = false_alarms(folder)
-    print(f"ratio {ratio:.2f} (limit {LIMIT}), memory {peak:.0f} MB for {args.megabytes} MB of "
-          f"logs, {small:.0f} MB for 1 MB, false alarms {alarms}")
+    print(
+        f"ratio {ratio:.2f} (limit {LIMIT}), memory {peak:.0f} MB for {args.megabytes} MB of "
+        f"logs, {small:.0f} MB for 1 MB, false alarms {alarms}"
+    )
     return 0 if ratio <= LIMIT and peak < small + 40 and not alarms else 1
 
 
@@ -121,11 +130,17 @@ def compared(folder: Path) -> tuple[float, float]:
 
 def doctor(logs: Path) -> tuple[float, float]:
     """(seconds, peak memory in MB) of the command, start and all."""
-    code = ("import resource, sys; from kimi_nb import cli; cli.main(sys.argv[1:]); "
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)")
+    code = (
+        "import resource, sys; from kimi_nb import cli; cli.main(sys.argv[1:]); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
     begun = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code, "doctor", str(logs)], text=True,
-                          capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "doctor", str(logs)],
+        text=True,
+        capture_output=True,
+        check=True,
+    )
     return time.perf_counter() - begun, int(done.stderr.split()[-1]) / 1024
 
 

@@ -34,10 +34,15 @@ def main() -> int:
             took = time.monotonic() - begun
         right = found is not None and (found.kind, found.node) == (name, node)
         missed += not right or took > SECONDS
-        print(f"{name:26} {took:5.1f} s  {'right' if right else 'WRONG'}  "
-              f"{found.short if found else 'no diagnosis'}", flush=True)
-    print(f"{len(faults.FAULTS) - missed} of {len(faults.FAULTS)} named rightly within "
-          f"{SECONDS:g} s" + (": MISSED" if missed else ""))
+        print(
+            f"{name:26} {took:5.1f} s  {'right' if right else 'WRONG'}  "
+            f"{found.short if found else 'no diagnosis'}",
+            flush=True,
+        )
+    print(
+        f"{len(faults.FAULTS) - missed} of {len(faults.FAULTS)} named rightly within "
+        f"{SECONDS:g} s" + (": MISSED" if missed else "")
+    )
     return 1 if missed else 0
 
 

@@ -29,11 +29,20 @@ REPEATS = 5
 def site(folder: Path, nodes: int) -> Path:
     """A site file with that many nodes (private addresses: nobody's in particular)."""
     path = folder / f"site-{nodes}.yaml"
-    path.write_text(yaml.safe_dump({
-        "name": f"large-{nodes}", "hardware": "a3", "transport": "ssh",
-        "nodes": [{"name": f"n{i}", "address": f"10.1.{i // 250}.{i % 250 + 1}"}
-                  for i in range(nodes)],
-        "paths": {"cache": "/root/.cache"}}))
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "name": f"large-{nodes}",
+                "hardware": "a3",
+                "transport": "ssh",
+                "nodes": [
+                    {"name": f"n{i}", "address": f"10.1.{i // 250}.{i % 250 + 1}"}
+                    for i in range(nodes)
+                ],
+                "paths": {"cache": "/root/.cache"},
+            }
+        )
+    )
     return path
 
 
@@ -54,8 +63,17 @@ def floor(files: dict[str, str], folder: Path) -> float:
 def once(path: Path, nodes: int, folder: Path) -> tuple[float, float, int, float]:
     """(seconds to plan, seconds to write, engines, the floor of writing)."""
     began = time.perf_counter()
-    plan = build.plan("k2.5", "a3", "pd", site=str(path), pairs=[
-        f"prefill.groups={nodes // 2}", f"decode.nodes={nodes // 2}", f"decode.dp={nodes * 8}"])
+    plan = build.plan(
+        "k2.5",
+        "a3",
+        "pd",
+        site=str(path),
+        pairs=[
+            f"prefill.groups={nodes // 2}",
+            f"decode.nodes={nodes // 2}",
+            f"decode.dp={nodes * 8}",
+        ],
+    )
     planned = time.perf_counter()
     files = scripts.files(plan)
     bundle.write(files, folder / "bundle")
@@ -80,12 +98,16 @@ def measure(place: str) -> None:
             runs = [once(path, nodes, folder) for _ in range(REPEATS)]
             plan, write, least = (statistics.median(run[i] for run in runs) for i in (0, 1, 3))
             totals[nodes] = statistics.median(run[0] + run[1] for run in runs)
-            print(f"{nodes:5} nodes, {nodes * 16:6} NPUs, {runs[0][2]:5} engines: "
-                  f"plan {plan:.2f} s, bundle {write:.2f} s "
-                  f"(files alone {least:.2f} s), together {totals[nodes]:.2f} s "
-                  f"(first {sum(runs[0][:2]):.2f} s)")
-        print(f"twice the nodes take {totals[512] / totals[256]:.2f} and "
-              f"{totals[1024] / totals[512]:.2f} times as long (linear: 2.00); 1024 at most 1 s")
+            print(
+                f"{nodes:5} nodes, {nodes * 16:6} NPUs, {runs[0][2]:5} engines: "
+                f"plan {plan:.2f} s, bundle {write:.2f} s "
+                f"(files alone {least:.2f} s), together {totals[nodes]:.2f} s "
+                f"(first {sum(runs[0][:2]):.2f} s)"
+            )
+        print(
+            f"twice the nodes take {totals[512] / totals[256]:.2f} and "
+            f"{totals[1024] / totals[512]:.2f} times as long (linear: 2.00); 1024 at most 1 s"
+        )
 
 
 if __name__ == "__main__":

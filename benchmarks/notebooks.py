@@ -52,12 +52,26 @@ def main() -> None:
             floors.append(cpu([sys.executable, "-c", FLOOR, folder, "6"]))
         with tempfile.TemporaryDirectory() as folder:
             # GB200 is the hardware with all three layouts, so all six notebooks apply.
-            ours = cpu([sys.executable, "-m", "kimi_nb.cli", "run", "--model", "k2.5", "--hw",
-                        "gb200", "--run-dir", f"{folder}/run"])
+            ours = cpu(
+                [
+                    sys.executable,
+                    "-m",
+                    "kimi_nb.cli",
+                    "run",
+                    "--model",
+                    "k2.5",
+                    "--hw",
+                    "gb200",
+                    "--run-dir",
+                    f"{folder}/run",
+                ]
+            )
         runs.append(ours)
     floor, ours = statistics.median(floors), statistics.median(runs)
-    print(f"six notebooks that do nothing: {floor:.1f} s CPU; "
-          f"notebooks 00 to 05: {ours:.1f} s CPU; ratio {ours / floor:.2f}, at most 1.3")
+    print(
+        f"six notebooks that do nothing: {floor:.1f} s CPU; "
+        f"notebooks 00 to 05: {ours:.1f} s CPU; ratio {ours / floor:.2f}, at most 1.3"
+    )
 
 
 if __name__ == "__main__":

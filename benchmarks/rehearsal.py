@@ -90,8 +90,11 @@ def _own() -> float:
 
 def pss(pids: list[int]) -> float:
     """MB of processes and of all below them."""
-    every = {one.pid: one for pid in pids
-             for one in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))}
+    every = {
+        one.pid: one
+        for pid in pids
+        for one in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))
+    }
     return sum(one.memory_full_info().pss for one in every.values()) / 1e6
 
 
@@ -119,9 +122,24 @@ def rehearse(model: str, hardware: str, layout: str) -> tuple[float, float, floa
     with tempfile.TemporaryDirectory() as folder, running() as programs:
         began, first, lines = time.perf_counter(), None, []
         process = subprocess.Popen(
-            [sys.executable, "-m", "kimi_nb.cli", "rehearse", "--model", model, "--hw", hardware,
-             "--layout", layout, "--json", "--run-dir", folder],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            [
+                sys.executable,
+                "-m",
+                "kimi_nb.cli",
+                "rehearse",
+                "--model",
+                model,
+                "--hw",
+                hardware,
+                "--layout",
+                layout,
+                "--json",
+                "--run-dir",
+                folder,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         programs.append(process)
         for line in process.stderr:
             lines.append(line.decode())
@@ -140,21 +158,38 @@ def floor(plan: Plan) -> tuple[float, float]:
         began = time.perf_counter()
         for engine in plan.engines:
             # A headless engine has no API: a server at a port of no meaning stands for it.
-            programs.append(subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", BARE, engine.address,
-                 str(engine.http_port or 0)], stdin=subprocess.PIPE))
+            programs.append(
+                subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-I",
+                        "-S",
+                        "-c",
+                        BARE,
+                        engine.address,
+                        str(engine.http_port or 0),
+                    ],
+                    stdin=subprocess.PIPE,
+                )
+            )
         for engine in plan.engines:
             if engine.url:
                 _answered(f"{engine.url}/health", None)
         url = plan.engines[0].url
         if plan.router is not None:
             real = Path(sys.executable).with_name("vllm-router")
-            programs.append(subprocess.Popen(
-                [str(real), *plan.router.argv[1:]], stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL))
+            programs.append(
+                subprocess.Popen(
+                    [str(real), *plan.router.argv[1:]],
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
             url = plan.router.url
-        _answered(f"{url}/v1/chat/completions", json.dumps({
-            "model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode())
+        _answered(
+            f"{url}/v1/chat/completions",
+            json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode(),
+        )
         seconds = time.perf_counter() - began
         return seconds, pss([program.pid for program in programs])
 
@@ -188,8 +223,10 @@ def main() -> int:
     """Print the figures; 1 when a bound is missed."""
     block = loopback.claim()
     missed = []
-    print(f"{'plan':12} {'engines':>7}  {'first answer':>20}  {'end':>6}  {'memory':>7}  "
-          f"{'others':>6}  {'floor':>16}  ratio")
+    print(
+        f"{'plan':12} {'engines':>7}  {'first answer':>20}  {'end':>6}  {'memory':>7}  "
+        f"{'others':>6}  {'floor':>16}  ratio"
+    )
     for recipe in PLANS:
         plan = bare(*recipe, block)
         ours, floors, noise = [], [], []
@@ -202,14 +239,19 @@ def main() -> int:
         lowest, least = (statistics.median(row) for row in zip(*floors, strict=True))
         spread = f"({min(one[0] for one in ours):.1f} to {max(one[0] for one in ours):.1f})"
         name = "-".join(recipe)
-        print(f"{name:12} {len(plan.engines):7}  {first:5.1f} s {spread:>12}  {end:4.1f} s  "
-              f"{memory:4.0f} MB  {statistics.median(noise):6.0%}  {lowest:4.1f} s, {least:4.0f} "
-              f"MB  {first / lowest:.1f}, {memory / least:.1f}", flush=True)
+        print(
+            f"{name:12} {len(plan.engines):7}  {first:5.1f} s {spread:>12}  {end:4.1f} s  "
+            f"{memory:4.0f} MB  {statistics.median(noise):6.0%}  {lowest:4.1f} s, {least:4.0f} "
+            f"MB  {first / lowest:.1f}, {memory / least:.1f}",
+            flush=True,
+        )
         if first > SECONDS or memory > MEGABYTES:
             missed.append(name)
     block.guard.close()
-    print(f"bounds: first answer {SECONDS:.0f} s, memory {MEGABYTES:.0f} MB: "
-          + (f"missed by {', '.join(missed)}" if missed else "kept"))
+    print(
+        f"bounds: first answer {SECONDS:.0f} s, memory {MEGABYTES:.0f} MB: "
+        + (f"missed by {', '.join(missed)}" if missed else "kept")
+    )
     return 1 if missed else 0
 
 

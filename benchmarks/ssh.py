@@ -64,41 +64,70 @@ def main() -> int:
             host.env["PATH"] = f"{tools}:/usr/sbin:/usr/bin:/sbin:/bin"
         with hosts:
             site = folder / "site.yaml"
-            site.write_text(hosts.site("cpu", HOSTS).replace(
-                "paths: {", f"paths: {{models: {ROOT / 'params' / 'tiny'}, "))
+            site.write_text(
+                hosts.site("cpu", HOSTS).replace(
+                    "paths: {", f"paths: {{models: {ROOT / 'params' / 'tiny'}, "
+                )
+            )
             inventory = folder / "inventory.py"
             listed = [(host.name, {"ssh_hostname": host.address}) for host in hosts.hosts]
-            data = {"ssh_user": "root", "ssh_key": str(hosts.key),
-                    "ssh_known_hosts_file": str(hosts.known),
-                    "ssh_strict_host_key_checking": "yes"}
+            data = {
+                "ssh_user": "root",
+                "ssh_key": str(hosts.key),
+                "ssh_known_hosts_file": str(hosts.known),
+                "ssh_strict_host_key_checking": "yes",
+            }
             inventory.write_text(f"nodes = ({listed!r}, {data!r})\n")
             pyinfra = str(Path(sys.executable).with_name("pyinfra"))
             for number in range(ROUNDS):
-                theirs.append(_run(hosts, [pyinfra, "-y", str(inventory), "exec", "--",
-                                           "echo", "ok"])[0])
-                whole, said = _run(hosts, [
-                    sys.executable, "-c", STARTED, str(site), str(folder / f"run{number}"),
-                    f"mixed.nodes={HOSTS} mixed.dp={HOSTS}"])
+                theirs.append(
+                    _run(hosts, [pyinfra, "-y", str(inventory), "exec", "--", "echo", "ok"])[0]
+                )
+                whole, said = _run(
+                    hosts,
+                    [
+                        sys.executable,
+                        "-c",
+                        STARTED,
+                        str(site),
+                        str(folder / f"run{number}"),
+                        f"mixed.nodes={HOSTS} mixed.dp={HOSTS}",
+                    ],
+                )
                 steps = dict(json.loads(line) for line in said.splitlines())
-                ours.append({"asked": steps["reach"] + steps["start"],
-                             "look": steps["claim"], "whole": whole})
+                ours.append(
+                    {
+                        "asked": steps["reach"] + steps["start"],
+                        "look": steps["claim"],
+                        "whole": whole,
+                    }
+                )
                 time.sleep(5)  # until what was started has ended
                 for host in hosts.hosts:  # empty nodes again
                     host.shell("rm -rf /srv/kimi")
     median = {name: statistics.median(one[name] for one in ours) for name in ours[0]}
     mine, floor = median["asked"], statistics.median(theirs)
-    print(f"{HOSTS} hosts, reach, push, start: {mine:.1f} s (bound {SECONDS:g}); pyinfra's echo ok "
-          f"{floor:.1f} s; ratio {mine / floor:.2f} (bound {RATIO}). Between them, take and look: "
-          f"{median['look']:.1f} s; the whole process: {median['whole']:.1f} s, ratio "
-          f"{median['whole'] / floor:.2f} (no bound)")
+    print(
+        f"{HOSTS} hosts, reach, push, start: {mine:.1f} s (bound {SECONDS:g}); pyinfra's echo ok "
+        f"{floor:.1f} s; ratio {mine / floor:.2f} (bound {RATIO}). Between them, take and look: "
+        f"{median['look']:.1f} s; the whole process: {median['whole']:.1f} s, ratio "
+        f"{median['whole'] / floor:.2f} (no bound)"
+    )
     return int(mine > SECONDS or mine / floor > RATIO)
 
 
 def _run(hosts: testbed.Hosts, argv: list[str]) -> tuple[float, str]:
     """(seconds, what it says)"""
     begun = time.monotonic()
-    done = subprocess.run(hosts.argv(argv), capture_output=True, text=True, check=False, cwd=ROOT,
-                          stdin=subprocess.DEVNULL, timeout=90)
+    done = subprocess.run(
+        hosts.argv(argv),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        timeout=90,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return time.monotonic() - begun, done.stdout
 

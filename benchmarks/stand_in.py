@@ -47,8 +47,10 @@ from kimi_nb import build
 from kimi_nb.rehearsal import loopback, tools_on_path
 from kimi_nb.rehearsal.world import FOLDER, NODE, World, rebound
 
-INSTALL = ("guidellm is not there: install it in a venv of its own (python -m venv peer; "
-           "peer/bin/pip install guidellm==0.8.1) and name it: GUIDELLM=peer/bin/guidellm")
+INSTALL = (
+    "guidellm is not there: install it in a venv of its own (python -m venv peer; "
+    "peer/bin/pip install guidellm==0.8.1) and name it: GUIDELLM=peer/bin/guidellm"
+)
 FASTER, SMALLER, LATE_MS = 2.0, 0.25, 1.0  # the bounds
 ROUNDS, TRIES, ENOUGH = 5, 3, 3  # rounds; how many times as many are tried; that must be quiet
 QUIET = 0.1  # the share of the machine that other programs may take in a round that counts
@@ -71,8 +73,11 @@ class Server:
 
     def cpu(self) -> float:
         """CPU seconds of its processes so far."""
-        every = {one for pid in self.pids for one in (
-            psutil.Process(pid), *psutil.Process(pid).children(recursive=True))}
+        every = {
+            one
+            for pid in self.pids
+            for one in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))
+        }
         return sum(sum(one.cpu_times()[:2]) for one in every)
 
 
@@ -102,12 +107,19 @@ class Round:
 def load(address: tuple[str, int], streams: int, tokens: int, stamps: bool) -> Round:
     """Ask for so many streams at once and read them all. Runs in the client's process."""
     gc.disable()
-    body = json.dumps({
-        "model": MODEL, "messages": [{"role": "user", "content": "Say in one sentence what you "
-                                      "are."}],
-        "stream": True, "max_tokens": tokens, "ignore_eos": True}).encode()
-    request = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address[0]}\r\nContent-Type: "
-               f"application/json\r\nContent-Length: {len(body)}\r\n\r\n").encode() + body
+    body = json.dumps(
+        {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "Say in one sentence what you are."}],
+            "stream": True,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+        }
+    ).encode()
+    request = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address[0]}\r\nContent-Type: "
+        f"application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
     sockets = {}
     poll = select.epoll()
     for _ in range(streams):
@@ -124,8 +136,11 @@ def load(address: tuple[str, int], streams: int, tokens: int, stamps: bool) -> R
     for one in sockets.values():
         one.close()
     poll.close()
-    chunks = sum(read) if not stamps else sum(
-        b"".join(data for _, data in parts).count(b"data: ") for parts in read)
+    chunks = (
+        sum(read)
+        if not stamps
+        else sum(b"".join(data for _, data in parts).count(b"data: ") for parts in read)
+    )
     if chunks != streams * (tokens + 2):  # the role or the reason beside the tokens, and [DONE]
         raise RuntimeError(f"{chunks} chunks, not {streams} x {tokens + 2}")
     if not stamps:
@@ -161,8 +176,11 @@ def _counted(poll: select.epoll, left: dict[int, socket.socket], end: float) -> 
     return [count]
 
 
-def _stamped(poll: select.epoll, left: dict[int, socket.socket], end: float,
-             ) -> list[list[tuple[int, bytes]]]:
+def _stamped(
+    poll: select.epoll,
+    left: dict[int, socket.socket],
+    end: float,
+) -> list[list[tuple[int, bytes]]]:
     """What came on each stream, and when, in ns."""
     seen: dict[int, list[tuple[int, bytes]]] = {handle: [] for handle in left}
     room = socket.CMSG_SPACE(16)
@@ -171,7 +189,7 @@ def _stamped(poll: select.epoll, left: dict[int, socket.socket], end: float,
             data, extra, _, _ = left[handle].recvmsg(1 << 16, room)
             # The kernel begins to note times a moment after it was told to.
             whole, rest = struct.unpack("qq", extra[0][2]) if extra else (0, time.time_ns())
-            seen[handle].append((whole * 10 ** 9 + rest, data))
+            seen[handle].append((whole * 10**9 + rest, data))
             if not data or data.endswith(b"0\r\n\r\n"):
                 poll.unregister(handle)
                 del left[handle]
@@ -212,18 +230,39 @@ def stand_in(block: loopback.Block, seconds: float) -> Iterator[Server]:
         tools_on_path.write(root)
         world.write(root / "world.json")
         engine = plan.engines[0]
-        env = {"PATH": f"{root / 'bin'}:{os.environ['PATH']}", "HOME": str(work),
-               "LANG": "C.UTF-8", NODE: engine.node, FOLDER: str(root)}
+        env = {
+            "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
+            "HOME": str(work),
+            "LANG": "C.UTF-8",
+            NODE: engine.node,
+            FOLDER: str(root),
+        }
         with (work / "log").open("wb") as log:
             spawner = subprocess.Popen(
-                [sys.executable, "-m", "kimi_nb.rehearsal.spawner", str(root)], stdout=log,
-                stderr=log)
+                [sys.executable, "-m", "kimi_nb.rehearsal.spawner", str(root)],
+                stdout=log,
+                stderr=log,
+            )
             programs.append(spawner)
             _wait(lambda: (root / "spawner.sock").exists(), spawner, work / "log")
             vllm = subprocess.Popen(
-                [*engine.argv, "--served-model-name", MODEL, "--max-num-seqs", "1024",
-                 "--data-parallel-size", "1", "--tensor-parallel-size", "1"],
-                executable=root / "bin" / "vllm", env=env, cwd=work, stdout=log, stderr=log)
+                [
+                    *engine.argv,
+                    "--served-model-name",
+                    MODEL,
+                    "--max-num-seqs",
+                    "1024",
+                    "--data-parallel-size",
+                    "1",
+                    "--tensor-parallel-size",
+                    "1",
+                ],
+                executable=root / "bin" / "vllm",
+                env=env,
+                cwd=work,
+                stdout=log,
+                stderr=log,
+            )
             programs.append(vllm)
         address = (engine.address, engine.http_port or 0)
         _wait(lambda: _healthy(address), vllm, work / "log")
@@ -245,8 +284,9 @@ def floor(address: tuple[str, int], context) -> Iterator[Server]:
 
 def _send(listener: socket.socket, streams: int, tokens: int) -> None:
     gc.disable()
-    head = (b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n16\r\ndata: {"content":""}'
-            b"\n\n\r\n")
+    head = (
+        b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n16\r\ndata: {"content":""}\n\n\r\n'
+    )
     frame = b'c8\r\ndata: {"content":"' + b"w" * 177 + b'"}\n\n\r\n'
     while True:
         every = [listener.accept()[0] for _ in range(streams)]
@@ -257,7 +297,7 @@ def _send(listener: socket.socket, streams: int, tokens: int) -> None:
         began = time.monotonic() + STEP
         for number in range(tokens * PLACES):
             time.sleep(max(0.0, began + number * STEP / PLACES - time.monotonic()))
-            for one in every[number % PLACES::PLACES]:
+            for one in every[number % PLACES :: PLACES]:
                 one.sendall(frame)
         for one in every:
             one.sendall(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
@@ -265,16 +305,37 @@ def _send(listener: socket.socket, streams: int, tokens: int) -> None:
 
 
 @contextlib.contextmanager
-def guidellm(program: str, address: tuple[str, int], seconds: float, tokens: int,
-             ) -> Iterator[Server]:
+def guidellm(
+    program: str,
+    address: tuple[str, int],
+    seconds: float,
+    tokens: int,
+) -> Iterator[Server]:
     """guidellm's mock server, whose first token comes as soon as any."""
     with tempfile.TemporaryDirectory() as name, running() as programs:
         log = Path(name) / "log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [program, "mock-server", "--host", address[0], "--port", str(address[1]),
-                 "--model", MODEL, "--ttft-ms", "0", "--itl-ms", f"{seconds * 1e3:g}",
-                 "--output-tokens", str(tokens)], cwd=name, stdout=out, stderr=out)
+                [
+                    program,
+                    "mock-server",
+                    "--host",
+                    address[0],
+                    "--port",
+                    str(address[1]),
+                    "--model",
+                    MODEL,
+                    "--ttft-ms",
+                    "0",
+                    "--itl-ms",
+                    f"{seconds * 1e3:g}",
+                    "--output-tokens",
+                    str(tokens),
+                ],
+                cwd=name,
+                stdout=out,
+                stderr=out,
+            )
         programs.append(process)
         _wait(lambda: _healthy(address), process, log)
         yield Server(address, (process.pid,))
@@ -298,8 +359,12 @@ def _healthy(address: tuple[str, int]) -> bool:
 # The figures --------------------------------------------------------------------------------
 
 
-def rounds(servers: dict[str, Server], shape: tuple[int, int], stamps: bool, client,
-           ) -> dict[str, list[Round]]:
+def rounds(
+    servers: dict[str, Server],
+    shape: tuple[int, int],
+    stamps: bool,
+    client,
+) -> dict[str, list[Round]]:
     """The rounds that count of each server, the servers in turn, one line for each. The first
     round warms up. One in which the machine was not quiet does not count, as long as there are
     enough others."""
@@ -314,26 +379,37 @@ def rounds(servers: dict[str, Server], shape: tuple[int, int], stamps: bool, cli
             rest = (busy() - worked - spent - one.cpu) / (time.monotonic() - began)
             row[name] = one = replace(one, others=max(0.0, rest) / psutil.cpu_count())
             if number:
-                print(f"  {name:9} {one.speed:6.0f} chunks/s  server {spent / one.seconds:4.0%}, "
-                      f"client {one.cpu / one.seconds:3.0%} of a core, others {one.others:3.0%}"
-                      f"{_spacing(one) if stamps else ''}", flush=True)
+                print(
+                    f"  {name:9} {one.speed:6.0f} chunks/s  server {spent / one.seconds:4.0%}, "
+                    f"client {one.cpu / one.seconds:3.0%} of a core, others {one.others:3.0%}"
+                    f"{_spacing(one) if stamps else ''}",
+                    flush=True,
+                )
         every += [row] if number else []
-        if number and all(one.others <= QUIET for one in row.values()) and (
-                "floor" not in row or _at(row["floor"].steady, 0.99) <= LATE_MS / 2):
+        if (
+            number
+            and all(one.others <= QUIET for one in row.values())
+            and ("floor" not in row or _at(row["floor"].steady, 0.99) <= LATE_MS / 2)
+        ):
             quiet.append(row)
         if len(quiet) == ROUNDS:
             break
-    print(f"  {len(quiet)} of {len(every)} rounds were quiet" + (
-        "" if len(quiet) >= ENOUGH else ": too few, all of them count"))
+    print(
+        f"  {len(quiet)} of {len(every)} rounds were quiet"
+        + ("" if len(quiet) >= ENOUGH else ": too few, all of them count")
+    )
     counted = quiet if len(quiet) >= ENOUGH else every
     return {name: [row[name] for row in counted] for name in servers}
 
 
 def _spacing(one: Round) -> str:
-    shares = ", ".join(f"{label} {_at(one.steady, share):.2f}" for label, share in (
-        ("p50", 0.5), ("p99", 0.99), ("max", 1.0)))
-    return (f"  {shares} ms; from the first request on p99 {_at(one.errors, 0.99):.2f} ms"
-            + (f"; {one.together} together" if one.together else ""))
+    shares = ", ".join(
+        f"{label} {_at(one.steady, share):.2f}"
+        for label, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+    )
+    return f"  {shares} ms; from the first request on p99 {_at(one.errors, 0.99):.2f} ms" + (
+        f"; {one.together} together" if one.together else ""
+    )
 
 
 def _at(values: tuple[float, ...], share: float) -> float:
@@ -371,29 +447,40 @@ def main() -> int:
             if peer:
                 servers["guidellm"] = stack.enter_context(guidellm(peer, beside, 0, SPEED[1]))
             print(f"{SPEED[0]} streams of {SPEED[1]} tokens, no time between them")
-            speed = {name: statistics.median(one.speed for one in many) for name,
-                      many in rounds(servers, SPEED, False, client).items()}
+            speed = {
+                name: statistics.median(one.speed for one in many)
+                for name, many in rounds(servers, SPEED, False, client).items()
+            }
             size = {name: memory(server, client) for name, server in servers.items()}
         for name in servers:
             print(f"{name}: {speed[name]:.0f} chunks/s, {size[name]:.0f} MB")
         if peer:
             ratio, part = (row["stand-in"] / row["guidellm"] for row in (speed, size))
-            judge(f"chunks per second: {ratio:.2f} times guidellm's; at least {FASTER:g}",
-                  ratio >= FASTER)
+            judge(
+                f"chunks per second: {ratio:.2f} times guidellm's; at least {FASTER:g}",
+                ratio >= FASTER,
+            )
             judge(f"memory: {part:.2f} of guidellm's; at most {SMALLER:g}", part <= SMALLER)
         with contextlib.ExitStack() as stack:
-            servers = {"floor": stack.enter_context(floor((beside[0], 8001), context)),
-                       "stand-in": stack.enter_context(stand_in(block, STEP))}
+            servers = {
+                "floor": stack.enter_context(floor((beside[0], 8001), context)),
+                "stand-in": stack.enter_context(stand_in(block, STEP)),
+            }
             if peer:
-                servers["guidellm"] = stack.enter_context(
-                    guidellm(peer, beside, STEP, SPACING[1]))
-            print(f"{SPACING[0]} streams of {SPACING[1]} tokens, {STEP * 1e3:g} ms between them: "
-                  "what the intervals differ from that\nwhile all streams are under way")
-            spaced = {name: statistics.median(_at(one.steady, 0.99) for one in many) for
-                      name, many in rounds(servers, SPACING, True, client).items()}
+                servers["guidellm"] = stack.enter_context(guidellm(peer, beside, STEP, SPACING[1]))
+            print(
+                f"{SPACING[0]} streams of {SPACING[1]} tokens, {STEP * 1e3:g} ms between them: "
+                "what the intervals differ from that\nwhile all streams are under way"
+            )
+            spaced = {
+                name: statistics.median(_at(one.steady, 0.99) for one in many)
+                for name, many in rounds(servers, SPACING, True, client).items()
+            }
         print(", ".join(f"{name}: p99 {late:.2f} ms" for name, late in spaced.items()))
-        judge(f"spacing: p99 {spaced['stand-in']:.2f} ms; at most {LATE_MS:g}",
-              spaced["stand-in"] <= LATE_MS)
+        judge(
+            f"spacing: p99 {spaced['stand-in']:.2f} ms; at most {LATE_MS:g}",
+            spaced["stand-in"] <= LATE_MS,
+        )
     return 1 if missed else 0
 
 

@@ -34,8 +34,9 @@ def wall(args: list[str]) -> float:
     seconds = []
     for _ in range(3):
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "kimi_nb.cli", *args], check=True,
-                       stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "kimi_nb.cli", *args], check=True, stdout=subprocess.DEVNULL
+        )
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds)
 
@@ -45,12 +46,26 @@ def main() -> None:
     print(f"import kimi_nb: {ours:.3f} s CPU (interpreter alone {floor:.3f} s); at most 0.25")
     times = {}
     for row in recipes.listing():
-        args = ["plan", "--model", row["model"], "--hw", row["hardware"], "--layout",
-                row["layout"], "--variant", row["variant"], "--scenario", row["scenario"], "--json"]
+        args = [
+            "plan",
+            "--model",
+            row["model"],
+            "--hw",
+            row["hardware"],
+            "--layout",
+            row["layout"],
+            "--variant",
+            row["variant"],
+            "--scenario",
+            row["scenario"],
+            "--json",
+        ]
         times[" ".join(args[2:11:2])] = wall(args)
     slowest = max(times, key=times.__getitem__)
-    print(f"kimi-nb plan, {len(times)} recipes: median {statistics.median(times.values()):.3f} s, "
-          f"slowest {times[slowest]:.3f} s wall ({slowest}); at most 0.8")
+    print(
+        f"kimi-nb plan, {len(times)} recipes: median {statistics.median(times.values()):.3f} s, "
+        f"slowest {times[slowest]:.3f} s wall ({slowest}); at most 0.8"
+    )
 
 
 if __name__ == "__main__":

@@ -48,8 +48,11 @@ def timed(owner: Any, name: str, spent: list[float]) -> None:
 def sweep(real: bool, spent: list[float]) -> tuple[float, float]:
     """(seconds of a whole sweep, seconds of them in the service and its load)."""
     spent.clear()
-    words = {"hw": "cpu", "action": "deploy", "confirm": "local"} if real else {
-        "hw": "a3", "action": "rehearse"}
+    words = (
+        {"hw": "cpu", "action": "deploy", "confirm": "local"}
+        if real
+        else {"hw": "a3", "action": "rehearse"}
+    )
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         run = kimi_nb.start(model="k2.5", run_dir=folder, **words)
         plan = run.plan("single")
@@ -72,9 +75,11 @@ def main() -> int:
         timed(owner, name, spent)
     whole, engine = sweep(real, spent)
     share = 1 - engine / whole
-    print(f"{'real engine on the CPU' if real else 'stand-ins'}: whole {whole:.1f} s, service and "
-          f"load {engine:.1f} s, bookkeeping {whole - engine:.1f} s: {share:.1%}"
-          + (f", at most {MOST:.0%}" if real else "; the bound is for a real engine"))
+    print(
+        f"{'real engine on the CPU' if real else 'stand-ins'}: whole {whole:.1f} s, service and "
+        f"load {engine:.1f} s, bookkeeping {whole - engine:.1f} s: {share:.1%}"
+        + (f", at most {MOST:.0%}" if real else "; the bound is for a real engine")
+    )
     return 1 if real and share > MOST else 0
 
 

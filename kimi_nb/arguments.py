@@ -22,14 +22,33 @@ from typing import Any
 from kimi_nb import catalog
 
 # Flags in which the ranks of one group differ from each other.
-OWN = frozenset({"host", "port", "data-parallel-rank", "data-parallel-start-rank",
-                 "data-parallel-size-local", "data-parallel-address", "node-rank", "headless",
-                 "kv-transfer-config", "api-server-count"})
+OWN = frozenset(
+    {
+        "host",
+        "port",
+        "data-parallel-rank",
+        "data-parallel-start-rank",
+        "data-parallel-size-local",
+        "data-parallel-address",
+        "node-rank",
+        "headless",
+        "kv-transfer-config",
+        "api-server-count",
+    }
+)
 UNKNOWN, AMBIGUOUS, STRAY, MISSING = "unknown", "ambiguous", "stray value", "missing value"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([kKmMgGtT])")
-_POWERS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
-           "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_POWERS = {
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+    "T": 2**40,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +131,13 @@ def _find(row: str, command: str, word: str) -> tuple[_Option | None, str, tuple
     return None, path, tuple(near)
 
 
-def parse(engine: catalog.Engine, words: Sequence[str], command: str = "serve",
-          positionals: int = 1, like: Parsed | None = None) -> Parsed:
+def parse(
+    engine: catalog.Engine,
+    words: Sequence[str],
+    command: str = "serve",
+    positionals: int = 1,
+    like: Parsed | None = None,
+) -> Parsed:
     """The words after ``vllm serve`` (or after another command) of a version. ``like`` is the
     result for words that probably differ in a few values."""
     if like is not None and (found := _again(engine, words, command, like)) is not None:
@@ -137,16 +161,29 @@ def parse(engine: catalog.Engine, words: Sequence[str], command: str = "serve",
         if re.fullmatch(r"-O[0-9]?", spelt) and "--optimization-level" in options(row, command):
             # -O3 and -O 3 are the same to the parser.
             split = ["--optimization-level", *([spelt[2:]] if spelt[2:] else [])]
-            spelt, equals, text = split[0], "=" if len(split) > 1 else equals, \
-                split[1] if len(split) > 1 else text
+            spelt, equals, text = (
+                split[0],
+                "=" if len(split) > 1 else equals,
+                split[1] if len(split) > 1 else text,
+            )
         option, path, near = _find(row, command, spelt)
         if option is None:
             value = text if equals else None
             if not equals and at + 1 < len(words) and not _is_option(words[at + 1]):
                 value = words[at + 1]
             name = spelt[2:] if spelt.startswith("--") else spelt.lstrip("-")
-            given.append(Given(name.replace("_", "-"), path, spelt, value, False, at,
-                               AMBIGUOUS if near else UNKNOWN, near))
+            given.append(
+                Given(
+                    name.replace("_", "-"),
+                    path,
+                    spelt,
+                    value,
+                    False,
+                    at,
+                    AMBIGUOUS if near else UNKNOWN,
+                    near,
+                )
+            )
             at += 2 if value is not None and not equals else 1
             continue
         spec = option.spec
@@ -154,16 +191,24 @@ def parse(engine: catalog.Engine, words: Sequence[str], command: str = "serve",
             at = _dotted(words, at, option, path, spelt, equals, text, given, flags)
             continue
         if not spec["takes_value"]:
-            given.append(Given(option.name, "", spelt, text if equals else None, option.off, at,
-                               STRAY if equals else ""))
+            given.append(
+                Given(
+                    option.name,
+                    "",
+                    spelt,
+                    text if equals else None,
+                    option.off,
+                    at,
+                    STRAY if equals else "",
+                )
+            )
             flags[option.name] = not option.off
             at += 1
             continue
         values = [text] if equals else []
         start, at = at, at + 1
         many = spec.get("nargs") in ("+", "*")
-        while not equals and at < len(words) and not _is_option(words[at]) \
-                and (many or not values):
+        while not equals and at < len(words) and not _is_option(words[at]) and (many or not values):
             values.append(words[at])
             at += 1
         if not values and spec.get("nargs") not in ("?", "*"):
@@ -171,15 +216,16 @@ def parse(engine: catalog.Engine, words: Sequence[str], command: str = "serve",
             continue
         joined = " ".join(values)
         given.append(Given(option.name, "", spelt, joined, False, start))
-        flags[option.name] = ([typed(spec, value) for value in values] if many
-                              else typed(spec, joined))
-    shared = tuple((one.name, one.path, one.text, one.off) for one in given
-                   if one.name not in OWN)
+        flags[option.name] = (
+            [typed(spec, value) for value in values] if many else typed(spec, joined)
+        )
+    shared = tuple((one.name, one.path, one.text, one.off) for one in given if one.name not in OWN)
     return Parsed(words, tuple(given), flags, tuple(positional), tuple(stray), shared)
 
 
-def _again(engine: catalog.Engine, words: Sequence[str], command: str,
-           like: Parsed) -> Parsed | None:
+def _again(
+    engine: catalog.Engine, words: Sequence[str], command: str, like: Parsed
+) -> Parsed | None:
     """The result for words that differ from others only in values of the ranks' own flags; None
     where more is different."""
     if len(words) != len(like.words):
@@ -190,8 +236,15 @@ def _again(engine: catalog.Engine, words: Sequence[str], command: str,
     for at in changed:
         place = by_index.get(at)
         one = given[place] if place is not None else None
-        if one is None or place is None or one.name not in OWN or one.path or one.fault \
-                or one.text != like.words[at] or _is_option(words[at]):
+        if (
+            one is None
+            or place is None
+            or one.name not in OWN
+            or one.path
+            or one.fault
+            or one.text != like.words[at]
+            or _is_option(words[at])
+        ):
             return None
         spec = options(engine.known, command).get(f"--{one.name}")
         if spec is None or spec.spec.get("nargs"):
@@ -201,16 +254,34 @@ def _again(engine: catalog.Engine, words: Sequence[str], command: str,
     return Parsed(words, tuple(given), flags, like.positional, like.stray, like.shared)
 
 
-def _dotted(words: Sequence[str], at: int, option: _Option, path: str, spelt: str, equals: str,
-            text: str, given: list[Given], flags: dict[str, Any]) -> int:
+def _dotted(
+    words: Sequence[str],
+    at: int,
+    option: _Option,
+    path: str,
+    spelt: str,
+    equals: str,
+    text: str,
+    given: list[Given],
+    flags: dict[str, Any],
+) -> int:
     """A key of a JSON flag given on its own; its words are the next value."""
     start = at
     if not equals:
         at += 1
         text = words[at] if at < len(words) and not _is_option(words[at]) else ""
     missing = not equals and not text
-    given.append(Given(option.name, path, spelt, None if missing else text, False, start,
-                       MISSING if missing else ""))
+    given.append(
+        Given(
+            option.name,
+            path,
+            spelt,
+            None if missing else text,
+            False,
+            start,
+            MISSING if missing else "",
+        )
+    )
     if missing:
         return at
     whole = flags.get(option.name)
@@ -239,8 +310,12 @@ def _leaf(text: str) -> Any:
 @functools.lru_cache(maxsize=8192)
 def _is_option(word: str) -> bool:
     """Whether the parser takes a word for an option: a dash, and not a number or a lone one."""
-    return (len(word) > 1 and word[0] == "-" and " " not in word.partition("=")[0]
-            and not re.fullmatch(r"-[0-9.]+", word))
+    return (
+        len(word) > 1
+        and word[0] == "-"
+        and " " not in word.partition("=")[0]
+        and not re.fullmatch(r"-[0-9.]+", word)
+    )
 
 
 def typed(spec: Mapping[str, Any], text: str) -> Any:
@@ -254,9 +329,14 @@ def _typed(kind: str, text: str) -> Any:
         if text in ("", "None"):
             return None
         kind = kind.rpartition("(")[2].rstrip(")")
-    if "${" in text or text.startswith("$") or (
-            kind not in ("json", "loads", "union_dict_and_str") and re.match(
-                r"[<\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}]", text)):
+    if (
+        "${" in text
+        or text.startswith("$")
+        or (
+            kind not in ("json", "loads", "union_dict_and_str")
+            and re.match(r"[<\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}]", text)
+        )
+    ):
         return Unread(text, "its value is not known here")
     if kind == "int":
         return int(text) if _INTEGER.fullmatch(text) else Unread(text, "a whole number is wanted")

@@ -17,8 +17,16 @@ from kimi_nb.plan import Engine
 
 Engines = Sequence[Engine]
 SERVING = ("under load", "while serving")
-_OF_NODE = ("wrong-image-tag", "host-tuning-refused", "node-unreachable", "job-time-limit",
-            "job-node-failure", "job-preempted", "job-out-of-memory", "job-cancelled")
+_OF_NODE = (
+    "wrong-image-tag",
+    "host-tuning-refused",
+    "node-unreachable",
+    "job-time-limit",
+    "job-node-failure",
+    "job-preempted",
+    "job-out-of-memory",
+    "job-cancelled",
+)
 
 
 @dataclass(frozen=True)
@@ -100,12 +108,12 @@ def _of_group(engines: Engines, line: Line, rank: int) -> Engine | None:
     mine = _engine(engines, line.node, line.rank)
     if mine is None:
         return None
-    group = [engine for engine in engines
-             if (engine.role, engine.group) == (mine.role, mine.group)]
+    group = [engine for engine in engines if (engine.role, engine.group) == (mine.role, mine.group)]
     if len(group) > 1 and len({engine.rank for engine in group}) == 1:
         return group[rank] if rank < len(group) else None  # nodes of one tensor parallel engine
-    return next((engine for engine in group
-                 if engine.rank <= rank < engine.rank + engine.ranks), None)
+    return next(
+        (engine for engine in group if engine.rank <= rank < engine.rank + engine.ranks), None
+    )
 
 
 def _whole_rank(engine: Engine, rank: int) -> int:
@@ -144,5 +152,3 @@ def _intruder(engines: Engines, match: Match, rank: int | None) -> int | None:
     if mine is not None and device in mine.devices and holder:
         return int(holder[1])
     return rank
-
-

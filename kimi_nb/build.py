@@ -1,6 +1,6 @@
 """From names to a plan: load, find the recipe, resolve the roles, place the engines.
 
-    plan = build.plan("k2.5", "a3", "pd", scenario="throughput", overrides=["decode.dp=16"])
+plan = build.plan("k2.5", "a3", "pd", scenario="throughput", overrides=["decode.dp=16"])
 """
 
 from __future__ import annotations
@@ -32,24 +32,53 @@ from kimi_nb.settings import Value
 ROUTER_PORT = 1999  # the documents'
 
 
-def plan(model: str, hardware: str, layout: str | None = None, *, scenario: str = "",
-         variant: str = "", site: str = "", chosen: Iterable[str] = (),
-         dropped: Iterable[str] = (), pairs: Iterable[str] = (),
-         engine_version: str = "") -> Plan:
+def plan(
+    model: str,
+    hardware: str,
+    layout: str | None = None,
+    *,
+    scenario: str = "",
+    variant: str = "",
+    site: str = "",
+    chosen: Iterable[str] = (),
+    dropped: Iterable[str] = (),
+    pairs: Iterable[str] = (),
+    engine_version: str = "",
+) -> Plan:
     """The plan for these names (or paths of files of one's own).
 
     ``chosen`` and ``dropped`` are features switched on and off, ``pairs`` are key=value
     overrides, ``site`` defaults to the example of the hardware. Raises KimiErrors.
     """
-    return from_request(request(model, hardware, layout, scenario=scenario, variant=variant,
-                                site=site, chosen=chosen, dropped=dropped, pairs=pairs,
-                                engine_version=engine_version))
+    return from_request(
+        request(
+            model,
+            hardware,
+            layout,
+            scenario=scenario,
+            variant=variant,
+            site=site,
+            chosen=chosen,
+            dropped=dropped,
+            pairs=pairs,
+            engine_version=engine_version,
+        )
+    )
 
 
-def request(model: str, hardware: str, layout: str | None = None, *, scenario: str = "",
-            variant: str = "", site: str = "", chosen: Iterable[str] = (),
-            dropped: Iterable[str] = (), pairs: Iterable[str] = (),
-            engine_version: str = "") -> Request:
+def request(
+    model: str,
+    hardware: str,
+    layout: str | None = None,
+    *,
+    scenario: str = "",
+    variant: str = "",
+    site: str = "",
+    chosen: Iterable[str] = (),
+    dropped: Iterable[str] = (),
+    pairs: Iterable[str] = (),
+    engine_version: str = "",
+) -> Request:
     """Everything that the plan is made from, loaded and looked up."""
     chip, named = params.hardware(hardware), params.model(model)
     cluster = params.site(site) if site else None
@@ -62,46 +91,61 @@ def request(model: str, hardware: str, layout: str | None = None, *, scenario: s
     if recipe.router is None and (changes.router or changes.router_port):
         raise ParameterError(f"--set router: layout {recipe.layout} has no router.")
     return Request(
-        model=served, hardware=chip, recipe=recipe, site=cluster,
+        model=served,
+        hardware=chip,
+        recipe=recipe,
+        site=cluster,
         scenario=recipes.scenario(recipe, scenario),
         engine=catalog.engine(chip.engine, engine_version or recipe.engine_version),
         overrides=changes,
-        chosen=tuple(dict.fromkeys(chosen)), dropped=tuple(dict.fromkeys(dropped)), pairs=given,
-        named="" if served.name == named.name else named.name)
+        chosen=tuple(dict.fromkeys(chosen)),
+        dropped=tuple(dict.fromkeys(dropped)),
+        pairs=given,
+        named="" if served.name == named.name else named.name,
+    )
 
 
 def example_site(hardware: schema.Hardware, recipe: schema.Recipe | None = None) -> schema.Site:
     """The example site that ships for a hardware (the SLURM one for a recipe of jobs)."""
     name = f"{hardware.recipes_of}{'-slurm' if recipe and recipe.jobs else ''}"
     if name not in params.names("sites"):
-        raise ParameterError(f"There is no example site for {hardware.name}: write one and name "
-                             "it with --site (params/sites/a3.yaml is a start).")
+        raise ParameterError(
+            f"There is no example site for {hardware.name}: write one and name "
+            "it with --site (params/sites/a3.yaml is a start)."
+        )
     return params.site(name)
 
 
 def check_hardware(site: schema.Site, hardware: schema.Hardware) -> None:
     """Raises PlanError for a site of other hardware."""
     if site.hardware not in (hardware.name, hardware.recipes_of):
-        raise PlanError(f"Site {site.name} has hardware {site.hardware}, the plan is for "
-                        f"{hardware.name}: choose --hw {site.hardware} or another --site.")
+        raise PlanError(
+            f"Site {site.name} has hardware {site.hardware}, the plan is for "
+            f"{hardware.name}: choose --hw {site.hardware} or another --site."
+        )
 
 
 def _check_site(site: schema.Site, hardware: schema.Hardware, recipe: schema.Recipe) -> None:
     check_hardware(site, hardware)
     if recipe.jobs and site.slurm is None:
-        raise PlanError(f"Variant {recipe.variant} is made of SLURM jobs; site {site.name} has "
-                        f"transport {site.transport}. Add the table 'slurm' to the site file, or "
-                        "choose another --variant.")
+        raise PlanError(
+            f"Variant {recipe.variant} is made of SLURM jobs; site {site.name} has "
+            f"transport {site.transport}. Add the table 'slurm' to the site file, or "
+            "choose another --variant."
+        )
     if recipe.jobs and site.paths.models is None:
-        raise PlanError(f"Variant {recipe.variant} downloads the weights: site {site.name} needs "
-                        "paths.models, the folder for them.")
+        raise PlanError(
+            f"Variant {recipe.variant} downloads the weights: site {site.name} needs "
+            "paths.models, the folder for them."
+        )
 
 
 def from_request(asked: Request) -> Plan:
     """The plan of a request. Pure: no clock, no network, no file written."""
     recipe, site = asked.recipe, asked.site
-    roles: dict[str, RolePlan] = {role: resolve(asked, role) for role in fields.ROLES
-                                  if role in recipe.roles}
+    roles: dict[str, RolePlan] = {
+        role: resolve(asked, role) for role in fields.ROLES if role in recipe.roles
+    }
     placed, flags, env = _engines(asked, roles)
     fronted = None
     if recipe.router is not None:
@@ -113,54 +157,92 @@ def from_request(asked: Request) -> Plan:
     # Without a name of its own a model is served under what it was loaded from.
     served = str(named.value) if named else asked.located(asked.weights)
     commands = clients.clients(asked, url, served)
-    golden = {*recipe.source.commands,
-              *(name for key in recipe.clients
-                for name in asked.model.clients[key].source.commands)}
+    golden = {
+        *recipe.source.commands,
+        *(name for key in recipe.clients for name in asked.model.clients[key].source.commands),
+    }
     first, built = next(iter(roles.values())), _containers(asked, placed)
     _check_context(asked, flags)
-    _check_filled([(engine.name, [*engine.argv, *engine.env.values()]) for engine in placed[:1]]
-                  + [(role, [str(value.value) for value in values.values()
-                             if isinstance(value.value, str)])
-                     for table in (flags, env) for role, values in table.items()]
-                  + [(client.name, [*client.argv, *client.env.values()]) for client in commands]
-                  + [(container.node, container.argv) for container in built[:1]])
+    _check_filled(
+        [(engine.name, [*engine.argv, *engine.env.values()]) for engine in placed[:1]]
+        + [
+            (role, [str(value.value) for value in values.values() if isinstance(value.value, str)])
+            for table in (flags, env)
+            for role, values in table.items()
+        ]
+        + [(client.name, [*client.argv, *client.env.values()]) for client in commands]
+        + [(container.node, container.argv) for container in built[:1]]
+    )
     return Plan(
-        model=asked.model.name, hardware=asked.hardware.name, layout=recipe.layout,
-        scenario=_name_of(asked), variant=recipe.variant, site=site.name,
+        model=asked.model.name,
+        hardware=asked.hardware.name,
+        layout=recipe.layout,
+        scenario=_name_of(asked),
+        variant=recipe.variant,
+        site=site.name,
         title=f"{recipe.title}, {_shape(roles)}",
-        documented=recipe.documented, source=str((asked.scenario or recipe).source),
-        engine=asked.hardware.engine, engine_version=asked.engine.version,
-        vllm_version=asked.engine.vllm, image=containers.image(asked.hardware, asked.engine),
-        served_name=served, weights=asked.weights.id,
-        devices_per_node=asked.hardware.devices.count, processes=recipe.processes,
-        install=recipe.install, transport=site.transport, url=url, engines=placed,
-        engine_folder=site.paths.engine or "", router=fronted, launches=_launches(asked, placed),
-        containers=built, installs=_installs(asked),
+        documented=recipe.documented,
+        source=str((asked.scenario or recipe).source),
+        engine=asked.hardware.engine,
+        engine_version=asked.engine.version,
+        vllm_version=asked.engine.vllm,
+        image=containers.image(asked.hardware, asked.engine),
+        served_name=served,
+        weights=asked.weights.id,
+        devices_per_node=asked.hardware.devices.count,
+        processes=recipe.processes,
+        install=recipe.install,
+        transport=site.transport,
+        url=url,
+        engines=placed,
+        engine_folder=site.paths.engine or "",
+        router=fronted,
+        launches=_launches(asked, placed),
+        containers=built,
+        installs=_installs(asked),
         modules=site.slurm.modules if site.slurm else (),
-        jobs=_jobs(asked, placed, commands), clients=commands,
+        jobs=_jobs(asked, placed, commands),
+        clients=commands,
         features={name: role.features for name, role in roles.items()},
         host_tuning=_host_tuning(asked, first),
         secrets={"VLLM_API_KEY": site.api_key_env} if site.api_key_env else {},
         errata=errata.touching(golden),
         notes=_notes(asked, roles),
-        edits=(asked.weights.edit,) if asked.weights.edit else (), flags=flags, env=env,
-        request=asked)
+        edits=(asked.weights.edit,) if asked.weights.edit else (),
+        flags=flags,
+        env=env,
+        request=asked,
+    )
 
 
 def _shape(roles: Mapping[str, RolePlan]) -> str:
     """dp4 tp4; of several roles: prefill dp2 tp8, decode dp32 tp1."""
-    return ", ".join(" ".join([*([name] if len(roles) > 1 else []),
-                               *([f"dp{role.dp}"] if role.dp > 1 else []), f"tp{role.tp}"])
-                     for name, role in roles.items())
+    return ", ".join(
+        " ".join(
+            [
+                *([name] if len(roles) > 1 else []),
+                *([f"dp{role.dp}"] if role.dp > 1 else []),
+                f"tp{role.tp}",
+            ]
+        )
+        for name, role in roles.items()
+    )
 
 
 def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:
     """What a person must know of the plan: which model stands for another, and what the engine's
     version changed in the wording."""
-    stands = [f"{asked.model.name} stands for {asked.named}: random weights, {asked.hardware.name} "
-              "has no room for the real ones."] if asked.named else []
-    return tuple(dict.fromkeys([*stands, *(note for role in roles.values()
-                                           for note in role.notes)]))
+    stands = (
+        [
+            f"{asked.model.name} stands for {asked.named}: random weights, {asked.hardware.name} "
+            "has no room for the real ones."
+        ]
+        if asked.named
+        else []
+    )
+    return tuple(
+        dict.fromkeys([*stands, *(note for role in roles.values() for note in role.notes)])
+    )
 
 
 def _check_context(asked: Request, flags: dict[str, Any]) -> None:
@@ -169,12 +251,16 @@ def _check_context(asked: Request, flags: dict[str, Any]) -> None:
     most = asked.model.context_length
     for role, values in flags.items():
         if role != "mixed" and "kv-transfer-config.kv_connector" not in values:
-            raise PlanError(f"{role}: without kv-transfer-config.kv_connector no cache travels "
-                            "from prefill to decode; layout pd needs it.")
+            raise PlanError(
+                f"{role}: without kv-transfer-config.kv_connector no cache travels "
+                "from prefill to decode; layout pd needs it."
+            )
         found = values.get("max-model-len")
         if found and isinstance(found.value, int) and found.value > most:
-            raise PlanError(f"{role}: max-model-len {found.value} ({found.source}) is more than "
-                            f"the {most} tokens of {asked.model.title}.")
+            raise PlanError(
+                f"{role}: max-model-len {found.value} ({found.source}) is more than "
+                f"the {most} tokens of {asked.model.title}."
+            )
 
 
 def _check_filled(texts: list[tuple[str, Iterable[str]]]) -> None:
@@ -184,8 +270,10 @@ def _check_filled(texts: list[tuple[str, Iterable[str]]]) -> None:
         for word in words:
             left = [name for name in re.findall(r"\{[a-z_]+\}", word) if name not in known]
             if left:
-                raise ParameterError(f"{what}: the placeholder {left[0]} in {word[:80]!r} is not "
-                                     f"known; known are {', '.join(sorted(known))}.")
+                raise ParameterError(
+                    f"{what}: the placeholder {left[0]} in {word[:80]!r} is not "
+                    f"known; known are {', '.join(sorted(known))}."
+                )
 
 
 def _name_of(asked: Request) -> str:
@@ -195,33 +283,44 @@ def _name_of(asked: Request) -> str:
     return recipes.DEFAULT
 
 
-def _engines(asked: Request, roles: dict[str, RolePlan]
-             ) -> tuple[tuple[Engine, ...], dict[str, Any], dict[str, Any]]:
+def _engines(
+    asked: Request, roles: dict[str, RolePlan]
+) -> tuple[tuple[Engine, ...], dict[str, Any], dict[str, Any]]:
     """Every engine, and by role the flags and variables that its engines share."""
     per_rank = asked.recipe.processes == "rank"
-    groups = topology.layout(roles, asked.hardware, asked.site, per_rank,
-                             asked.model.architecture["heads"])
+    groups = topology.layout(
+        roles, asked.hardware, asked.site, per_rank, asked.model.architecture["heads"]
+    )
     nodes = sum(len(group.nodes) for group in groups)
     flags: dict[str, Any] = {}
     env: dict[str, Any] = {}
     plain: dict[str, tuple[dict[str, Any], dict[str, str]]] = {}
     count = asked.hardware.devices.count
-    by_group = [(group, list(topology.places(group, roles[group.role], count, per_rank)))
-                for group in groups]
+    by_group = [
+        (group, list(topology.places(group, roles[group.role], count, per_rank)))
+        for group in groups
+    ]
     places = [place for _, mine in by_group for place in mine]
     for name, role in roles.items():
         flags[name], env[name] = engines.role_values(asked, role, roles, nodes)
-        plain[name] = ({key: value.value for key, value in flags[name].items()},
-                       {key: value.value for key, value in env[name].items()})
+        plain[name] = (
+            {key: value.value for key, value in flags[name].items()},
+            {key: value.value for key, value in env[name].items()},
+        )
         first = next(place for place in places if place.group.role == name)
-        flags[name] |= {key: Value(value, "plan", "first engine; each has its own")
-                        for key, value in engines.place_flags(asked, role, first).items()}
+        flags[name] |= {
+            key: Value(value, "plan", "first engine; each has its own")
+            for key, value in engines.place_flags(asked, role, first).items()
+        }
     extra = []
     if asked.recipe.router:
         extra = [(groups[0].nodes[0].name, _router_port(asked), "the router")]
     topology.check_ports(places, extra)
-    built = tuple(engine for group, mine in by_group for engine in engines.group_engines(
-        asked, roles[group.role], mine, *plain[group.role]))
+    built = tuple(
+        engine
+        for group, mine in by_group
+        for engine in engines.group_engines(asked, roles[group.role], mine, *plain[group.role])
+    )
     return built, flags, env
 
 
@@ -240,35 +339,68 @@ def _launches(asked: Request, placed: tuple[Engine, ...]) -> tuple[Launch, ...]:
         first.setdefault(engine.node, engine)
         count[engine.node] = count.get(engine.node, 0) + 1
         leader.setdefault((engine.role, engine.group), engine.address)
-    return tuple(Launch(node, (
-        "python", "launch_online_dp.py", "--dp-size", str(engine.dp_size),
-        "--tp-size", str(engine.tp_size), "--dp-size-local", str(count[node]),
-        "--dp-rank-start", str(engine.rank),
-        "--dp-address", leader[engine.role, engine.group],
-        "--dp-rpc-port", str(engine.rpc_port), "--vllm-start-port", str(engine.http_port),
-        "--devices", str(asked.hardware.devices.count))) for node, engine in first.items())
+    return tuple(
+        Launch(
+            node,
+            (
+                "python",
+                "launch_online_dp.py",
+                "--dp-size",
+                str(engine.dp_size),
+                "--tp-size",
+                str(engine.tp_size),
+                "--dp-size-local",
+                str(count[node]),
+                "--dp-rank-start",
+                str(engine.rank),
+                "--dp-address",
+                leader[engine.role, engine.group],
+                "--dp-rpc-port",
+                str(engine.rpc_port),
+                "--vllm-start-port",
+                str(engine.http_port),
+                "--devices",
+                str(asked.hardware.devices.count),
+            ),
+        )
+        for node, engine in first.items()
+    )
 
 
 def _installs(asked: Request) -> dict[str, tuple[InstallStep, ...]]:
     """The ways to install the engine, filled; under SLURM the jobs do it."""
     if asked.recipe.jobs:
         return {}
-    return {name: install_steps(asked.hardware, asked.site, asked.engine, name)
-            for name in asked.hardware.installs}
+    return {
+        name: install_steps(asked.hardware, asked.site, asked.engine, name)
+        for name in asked.hardware.installs
+    }
 
 
-def install_steps(hardware: schema.Hardware, site: schema.Site, engine: catalog.Engine,
-                  method: str) -> tuple[InstallStep, ...]:
+def install_steps(
+    hardware: schema.Hardware, site: schema.Site, engine: catalog.Engine, method: str
+) -> tuple[InstallStep, ...]:
     """The commands of one way to install, for this site and version."""
     if method not in hardware.installs:
-        raise ParameterError(choice(f"way to install on {hardware.name}:", method,
-                                    hardware.installs))
-    words = {"image": containers.image(hardware, engine), "work": site.paths.work,
-             "engine": site.paths.engine or f"{site.paths.work}/engine",
-             "version": engine.version, "vllm": engine.vllm}
-    return tuple(InstallStep(step.says, tuple(fill(word, words) for word in step.argv),
-                             fill(step.directory, words), dict(step.env))
-                 for step in hardware.installs[method])
+        raise ParameterError(
+            choice(f"way to install on {hardware.name}:", method, hardware.installs)
+        )
+    words = {
+        "image": containers.image(hardware, engine),
+        "work": site.paths.work,
+        "engine": site.paths.engine or f"{site.paths.work}/engine",
+        "version": engine.version,
+        "vllm": engine.vllm,
+    }
+    return tuple(
+        InstallStep(
+            step.says,
+            tuple(fill(word, words) for word in step.argv),
+            fill(step.directory, words),
+            dict(step.env),
+        )
+        for step in hardware.installs[method]
+    )
 
 
 def _containers(asked: Request, placed: tuple[Engine, ...]) -> tuple[Container, ...]:
@@ -277,13 +409,14 @@ def _containers(asked: Request, placed: tuple[Engine, ...]) -> tuple[Container, 
     first: dict[str, Engine] = {}
     for engine in placed:
         first.setdefault(engine.node, engine)
-    return tuple(containers.container(asked.hardware, asked.site, node, asked.engine,
-                                      first[node.name])
-                 for node in asked.site.nodes if node.name in first)
+    return tuple(
+        containers.container(asked.hardware, asked.site, node, asked.engine, first[node.name])
+        for node in asked.site.nodes
+        if node.name in first
+    )
 
 
-def _jobs(asked: Request, placed: tuple[Engine, ...], commands: tuple[Any, ...]
-          ) -> tuple[Job, ...]:
+def _jobs(asked: Request, placed: tuple[Engine, ...], commands: tuple[Any, ...]) -> tuple[Job, ...]:
     """The SLURM jobs: the plan's own engine is the optimised one, or the baseline; the other
     one is planned beside it."""
     if not asked.recipe.jobs:

@@ -35,8 +35,10 @@ def write(files: Mapping[str, str], folder: Path) -> dict[str, str]:
         with _alone(folder.parent):
             return _write(files, folder)
     except OSError as error:
-        raise WriteError(f"{folder}: cannot be written: {error.strerror}. Choose another folder "
-                         "(--out, run_dir) or mend its permissions.") from None
+        raise WriteError(
+            f"{folder}: cannot be written: {error.strerror}. Choose another folder "
+            "(--out, run_dir) or mend its permissions."
+        ) from None
 
 
 @contextlib.contextmanager
@@ -53,8 +55,10 @@ def _alone(folder: Path) -> Iterator[None]:
 def _write(files: Mapping[str, str], folder: Path) -> dict[str, str]:
     before = read(folder)
     if before is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise WriteError(f"{folder}: is there already and is no bundle (no {_PLAN} of ours); name "
-                         "a new folder, or empty this one.")
+        raise WriteError(
+            f"{folder}: is there already and is no bundle (no {_PLAN} of ours); name "
+            "a new folder, or empty this one."
+        )
     changes = diff(before or {}, files)
     if before is not None and not changes and _executable(folder, files):
         return {}
@@ -128,14 +132,20 @@ def read(folder: Path) -> dict[str, str] | None:
         return None
     if not isinstance(names, list):
         return None
-    return {name: (folder / name).read_text(encoding="utf-8", errors="replace")
-            for name in names if (folder / name).is_file()}
+    return {
+        name: (folder / name).read_text(encoding="utf-8", errors="replace")
+        for name in names
+        if (folder / name).is_file()
+    }
 
 
 def diff(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
     """What a reader of both would want to know: path to "new", "changed" or "gone"."""
-    out = {name: "new" if name not in before else "changed"
-           for name, text in after.items() if before.get(name) != text}
+    out = {
+        name: "new" if name not in before else "changed"
+        for name, text in after.items()
+        if before.get(name) != text
+    }
     return out | {name: "gone" for name in before if name not in after}
 
 
@@ -144,9 +154,14 @@ def unified(before: Mapping[str, str], after: Mapping[str, str], most: int = 200
     lines: list[str] = []
     for name in diff(before, after):
         if name != _PLAN:
-            lines += difflib.unified_diff(before.get(name, "").splitlines(),
-                                          after.get(name, "").splitlines(),
-                                          f"before/{name}", f"after/{name}", lineterm="", n=1)
+            lines += difflib.unified_diff(
+                before.get(name, "").splitlines(),
+                after.get(name, "").splitlines(),
+                f"before/{name}",
+                f"after/{name}",
+                lineterm="",
+                n=1,
+            )
     more = [f"... {len(lines) - most} more lines"] if len(lines) > most else []
     return "\n".join(lines[:most] + more)
 
@@ -162,12 +177,14 @@ class Bundle:
     def faults(self) -> list[str]:
         """What ``bash -n`` finds wrong with the scripts; nothing is run. OK is []."""
         # Nodes share many scripts; each text is read once.
-        names = {text: name for name, text in self.files.items()
-                 if name.endswith((".sh", ".sbatch"))}
+        names = {
+            text: name for name, text in self.files.items() if name.endswith((".sh", ".sbatch"))
+        }
         out = []
         for name in names.values():
-            done = subprocess.run(["bash", "-n", str(self.folder / name)], capture_output=True,
-                                  text=True, check=False)
+            done = subprocess.run(
+                ["bash", "-n", str(self.folder / name)], capture_output=True, text=True, check=False
+            )
             if done.returncode:
                 out.append(done.stderr.strip())
         return out
@@ -178,11 +195,15 @@ class Bundle:
         for folder in folders:
             if folder not in parts:
                 raise ParameterError(choice("folder of the bundle", folder, sorted(parts)))
-        texts = [f"##### {name}\n{text}" for folder in folders
-                 for name, text in self.files.items()
-                 if name.startswith(f"{folder}/") and name.endswith((".sh", ".sbatch"))]
-        return show.Text(", ".join(str(self.folder / folder) for folder in folders),
-                         "\n".join(texts))
+        texts = [
+            f"##### {name}\n{text}"
+            for folder in folders
+            for name, text in self.files.items()
+            if name.startswith(f"{folder}/") and name.endswith((".sh", ".sbatch"))
+        ]
+        return show.Text(
+            ", ".join(str(self.folder / folder) for folder in folders), "\n".join(texts)
+        )
 
     def _repr_html_(self) -> str:
         return self._table()._repr_html_()
@@ -193,7 +214,11 @@ class Bundle:
     __repr__ = __str__
 
     def _table(self) -> show.Table:
-        return show.Table(f"{len(self.files)} files in {self.folder}", ("file", "lines", "against "
-                          "the last bundle"), tuple(
-            (name, text.count("\n"), self.changes.get(name, "as before"))
-            for name, text in self.files.items()))
+        return show.Table(
+            f"{len(self.files)} files in {self.folder}",
+            ("file", "lines", "against the last bundle"),
+            tuple(
+                (name, text.count("\n"), self.changes.get(name, "as before"))
+                for name, text in self.files.items()
+            ),
+        )

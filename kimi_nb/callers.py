@@ -1,6 +1,6 @@
 """Commands that talk to a service: curl, vllm bench serve, lm_eval.
 
-    callers.client(engine, ["curl", "http://192.0.2.11:8088/v1/models"], spot).port   # 8088
+callers.client(engine, ["curl", "http://192.0.2.11:8088/v1/models"], spot).port   # 8088
 """
 
 from __future__ import annotations
@@ -18,19 +18,57 @@ from kimi_nb.servers import Spot
 
 def client(engine: catalog.Engine, words: Sequence[str], spot: Spot) -> Client | None:
     """A curl, ``vllm bench serve`` or lm_eval; None for any other command."""
-    for name, second, make in (("curl", "", _curl), ("vllm", "bench", _bench),
-                               ("lm_eval", "", _lm_eval), ("lm-eval", "", _lm_eval)):
+    for name, second, make in (
+        ("curl", "", _curl),
+        ("vllm", "bench", _bench),
+        ("lm_eval", "", _lm_eval),
+        ("lm-eval", "", _lm_eval),
+    ):
         at = word_at(words, name, second)
         if at is not None:
             return make(engine, words, at, spot)
     return None
 
 
-_CURL_VALUES = frozenset([
-    "-H", "--header", "-X", "--request", "-d", "--data", "--data-raw", "--data-binary",
-    "--json", "-o", "--output", "-m", "--max-time", "--connect-timeout", "-u", "--user", "-A",
-    "--user-agent", "-e", "--referer", "-b", "--cookie", "-c", "-F", "--form", "-T", "--retry",
-    "--retry-delay", "-w", "--write-out", "-x", "--proxy", "--cacert", "-K", "--max-filesize"])
+_CURL_VALUES = frozenset(
+    [
+        "-H",
+        "--header",
+        "-X",
+        "--request",
+        "-d",
+        "--data",
+        "--data-raw",
+        "--data-binary",
+        "--json",
+        "-o",
+        "--output",
+        "-m",
+        "--max-time",
+        "--connect-timeout",
+        "-u",
+        "--user",
+        "-A",
+        "--user-agent",
+        "-e",
+        "--referer",
+        "-b",
+        "--cookie",
+        "-c",
+        "-F",
+        "--form",
+        "-T",
+        "--retry",
+        "--retry-delay",
+        "-w",
+        "--write-out",
+        "-x",
+        "--proxy",
+        "--cacert",
+        "-K",
+        "--max-filesize",
+    ]
+)
 
 
 def _curl(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> Client | None:
@@ -61,9 +99,9 @@ def _curl(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> 
 
 
 def _bench(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> Client | None:
-    if list(words[at:at + 1]) != ["serve"]:
+    if list(words[at : at + 1]) != ["serve"]:
         return None
-    flags = arguments.parse(engine, words[at + 1:], "bench_serve", 0).flags
+    flags = arguments.parse(engine, words[at + 1 :], "bench_serve", 0).flags
     base = flags.get("base-url")
     if isinstance(base, str):
         host, port, _ = split_url(base)
@@ -74,23 +112,39 @@ def _bench(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) ->
         port = flags.get("port", 8000)
     path = flags.get("endpoint", "/v1/completions")
     model = _known(flags.get("model"))
-    return Client(spot, "vllm bench serve", host,
-                  port if isinstance(port, int) else None, str(path),
-                  _known(flags.get("served-model-name")) or model,
-                  _known(flags.get("tokenizer")) or model,
-                  flags.get("trust-remote-code") is True, tuple(words))
+    return Client(
+        spot,
+        "vllm bench serve",
+        host,
+        port if isinstance(port, int) else None,
+        str(path),
+        _known(flags.get("served-model-name")) or model,
+        _known(flags.get("tokenizer")) or model,
+        flags.get("trust-remote-code") is True,
+        tuple(words),
+    )
 
 
 def _lm_eval(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> Client | None:
-    args = dict(pair.partition("=")[::2] for pair in lists(words[at:]).get(
-        "model-args", ("",))[0].split(","))
+    args = dict(
+        pair.partition("=")[::2]
+        for pair in lists(words[at:]).get("model-args", ("",))[0].split(",")
+    )
     if "base_url" not in args:
         return None
     host, port, path = split_url(args["base_url"])
     model = _known(args.get("model"))
-    return Client(spot, "lm_eval", host, port, path, model,
-                  _known(args.get("tokenizer")) or model,
-                  args.get("trust_remote_code", "").lower() == "true", tuple(words))
+    return Client(
+        spot,
+        "lm_eval",
+        host,
+        port,
+        path,
+        model,
+        _known(args.get("tokenizer")) or model,
+        args.get("trust_remote_code", "").lower() == "true",
+        tuple(words),
+    )
 
 
 def _known(value: Any) -> str | None:

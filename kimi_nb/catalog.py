@@ -80,8 +80,9 @@ def engine(package: str, version: object) -> Engine:
         base = str(row.get("vllm", _order(text).base_version))
         return Engine(package, text, base, _row(base))
     # As released and as tagged: not every text that a version parser understands.
-    if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}(rc[0-9]{1,3}|\.post[0-9]{1,3})?",
-                        text, re.ASCII):
+    if not re.fullmatch(
+        r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}(rc[0-9]{1,3}|\.post[0-9]{1,3})?", text, re.ASCII
+    ):
         raise ParameterError(choice(f"{package} version", text, listed))
     order = _order(text)
     # A patch release of the last line is still described by it; a new line is not.
@@ -91,8 +92,11 @@ def engine(package: str, version: object) -> Engine:
 
 
 def _row(vllm: str) -> str:
-    return max((name for name in versions("vllm") if _order(name) <= _order(vllm)),
-               key=_order, default=versions("vllm")[0])
+    return max(
+        (name for name in versions("vllm") if _order(name) <= _order(vllm)),
+        key=_order,
+        default=versions("vllm")[0],
+    )
 
 
 def satisfies(engine: Engine, needed: str) -> bool:
@@ -175,8 +179,10 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
         if not isinstance(value, bool):
             raise ParameterError(f"{where}: --{top} is a switch: true or false, found {value!r}.")
         if value is False and not found.get("negations"):
-            raise ParameterError(f"{where}: --{top} has no --no- form in {engine}; leave it out "
-                                 "instead of setting it to false.")
+            raise ParameterError(
+                f"{where}: --{top} has no --no- form in {engine}; leave it out "
+                "instead of setting it to false."
+            )
     elif isinstance(value, bool):
         raise ParameterError(f"{where}: --{top} takes a value, found {value!r}.")
     elif kind in _INTEGERS and not _is_integer(value, kind):
@@ -186,8 +192,9 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
     elif kind in _JSON and not isinstance(value, dict):
         raise ParameterError(f"{where}: --{top} takes a JSON object, found {value!r}.")
     elif found.get("choices") and str(value) not in map(str, found["choices"]):
-        raise ParameterError(f"{where}: " + choice(f"--{top} value", value,
-                                                   map(str, found["choices"])))
+        raise ParameterError(
+            f"{where}: " + choice(f"--{top} value", value, map(str, found["choices"]))
+        )
     least, most = params.data("versions")["limits"].get(top, (None, None))
     if least is not None and not least <= _number(value) <= most:
         raise ParameterError(f"{where}: --{top} is {least} to {most}, found {value!r}.")
@@ -205,8 +212,9 @@ def _is_integer(value: Any, kind: str) -> bool:
         return True
     if kind == "int" or not isinstance(value, str):
         return False
-    return (re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?[kKmMgG]", value) is not None
-            or (value == "auto" and kind.endswith("auto")))
+    return re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?[kKmMgG]", value) is not None or (
+        value == "auto" and kind.endswith("auto")
+    )
 
 
 def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError:
@@ -216,16 +224,23 @@ def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError
         hint = f"Use {instead}." if instead else ""
         known = [flag.removeprefix("--") for flag in tables("vllm")["serve"]]
         nearest = choice("flag", name, known)
-        return ParameterError(f"{where}: no vLLM version has --{name}. {hint}" if hint else
-                              f"{where}: {nearest.split(' Allowed: ')[0]} "
-                              f"kimi_nb/data/catalog-vllm.json lists all {len(known)}.")
+        return ParameterError(
+            f"{where}: no vLLM version has --{name}. {hint}"
+            if hint
+            else f"{where}: {nearest.split(' Allowed: ')[0]} "
+            f"kimi_nb/data/catalog-vllm.json lists all {len(known)}."
+        )
     first, last = runs[0]["first"], runs[-1]["last"]
     if _order(first) > _order(engine.known):
-        return PlanError(f"{where}: --{name} needs vLLM {first} or newer; this plan is for "
-                         f"{engine}. Choose a newer one with --engine-version.")
+        return PlanError(
+            f"{where}: --{name} needs vLLM {first} or newer; this plan is for "
+            f"{engine}. Choose a newer one with --engine-version."
+        )
     instead = params.data("versions")["instead"].get(name, "")
-    return PlanError(f"{where}: --{name} is gone: vLLM {last} was the last listed version with it, "
-                     f"this plan is for {engine}.{f' Use {instead}.' if instead else ''}")
+    return PlanError(
+        f"{where}: --{name} is gone: vLLM {last} was the last listed version with it, "
+        f"this plan is for {engine}.{f' Use {instead}.' if instead else ''}"
+    )
 
 
 def older(version: str, engine: Engine) -> bool:

@@ -1,8 +1,8 @@
 """What changed between two versions of an engine: flags, variables, keys of JSON values.
 
-    changes = catalog_diff.difference("vllm", "0.17.0", "0.18.0")
-    catalog_diff.table(changes)                            # a row for each change
-    catalog_diff.notes("vllm-ascend", "v0.18.0", "v0.22.1rc1")   # the vLLM beneath changed
+changes = catalog_diff.difference("vllm", "0.17.0", "0.18.0")
+catalog_diff.table(changes)                            # a row for each change
+catalog_diff.notes("vllm-ascend", "v0.18.0", "v0.22.1rc1")   # the vLLM beneath changed
 """
 
 from __future__ import annotations
@@ -17,12 +17,20 @@ from kimi_nb import catalog, params, show
 from kimi_nb.errors import ParameterError, choice
 
 PACKAGES = ("vllm", "vllm-ascend")
-COMMANDS = {"serve": "serve", "bench_serve": "bench serve", "bench_latency": "bench latency",
-            "bench_throughput": "bench throughput"}
+COMMANDS = {
+    "serve": "serve",
+    "bench_serve": "bench serve",
+    "bench_latency": "bench latency",
+    "bench_throughput": "bench throughput",
+}
 # How a converter of the parser is called for people.
-_TYPES = {"loads": "json", "<lambda>": "text that the parser reads itself",
-          "union_dict_and_str": "json or str", "human_readable_int": "int (or 32k)",
-          "human_readable_int_or_auto": "int (or 32k, or auto)"}
+_TYPES = {
+    "loads": "json",
+    "<lambda>": "text that the parser reads itself",
+    "union_dict_and_str": "json or str",
+    "human_readable_int": "int (or 32k)",
+    "human_readable_int_or_auto": "int (or 32k, or auto)",
+}
 _OPTIONAL = re.compile(r"optional_type\.<locals>\._optional_type\((.+)\)")
 # vLLM makes up the default of --request-id-prefix anew at every start.
 _RANDOM = re.compile(r"-[0-9a-f]{8}-$")
@@ -62,8 +70,7 @@ def difference(package: str, old: object, new: object) -> list[Change]:
     changes = []
     for place in sorted(was.keys() | now.keys(), key=lambda place: (place[1:], place[0])):
         what = "added" if place not in was else "removed" if place not in now else "changed"
-        details = {"added": _added, "removed": _removed, "changed": _changed}[what](
-            place, was, now)
+        details = {"added": _added, "removed": _removed, "changed": _changed}[what](place, was, now)
         if what != "changed" or details:
             changes.append(Change(*place, what, details))
     return changes
@@ -71,12 +78,15 @@ def difference(package: str, old: object, new: object) -> list[Change]:
 
 def table(changes: Sequence[Change]) -> show.Table:
     """A row for each change, under how many there are of each."""
-    counts = {what: sum(one.what == what for one in changes)
-              for what in ("added", "removed", "changed")}
+    counts = {
+        what: sum(one.what == what for one in changes) for what in ("added", "removed", "changed")
+    }
     title = ", ".join(f"{count} {what}" for what, count in counts.items())
-    return show.Table(title if changes else "No difference",
-                      ("where", "name", "what", "details"),
-                      tuple((one.where, one.label, one.what, one.details) for one in changes))
+    return show.Table(
+        title if changes else "No difference",
+        ("where", "name", "what", "details"),
+        tuple((one.where, one.label, one.what, one.details) for one in changes),
+    )
 
 
 def notes(package: str, old: object, new: object) -> list[str]:
@@ -84,8 +94,10 @@ def notes(package: str, old: object, new: object) -> list[str]:
     engines = [_engine(package, version) for version in (old, new)]
     out = []
     if package == "vllm-ascend" and engines[0].vllm != engines[1].vllm:
-        out.append(f"The vLLM beneath changed too, from {engines[0].vllm} to {engines[1].vllm}: "
-                   "its difference is that of the package vllm.")
+        out.append(
+            f"The vLLM beneath changed too, from {engines[0].vllm} to {engines[1].vllm}: "
+            "its difference is that of the package vllm."
+        )
     for engine in dict.fromkeys(engines):
         if package == "vllm" and engine.known != engine.version:
             out.append(f"{engine} is not listed: {engine.known} speaks for it.")
@@ -95,8 +107,11 @@ def notes(package: str, old: object, new: object) -> list[str]:
 def at(engine: catalog.Engine) -> Entries:
     """Everything that the catalog of an engine's package knows at its version."""
     package = engine.package
-    return entries(catalog.tables(package), catalog.versions(package),
-                   engine.version if package == "vllm-ascend" else engine.known)
+    return entries(
+        catalog.tables(package),
+        catalog.versions(package),
+        engine.version if package == "vllm-ascend" else engine.known,
+    )
 
 
 def entries(table: Mapping[str, Any], listed: Sequence[str], version: str) -> Entries:
@@ -109,8 +124,10 @@ def entries(table: Mapping[str, Any], listed: Sequence[str], version: str) -> En
                 first, last = (order[run[end].removeprefix("v")] for end in ("first", "last"))
                 if first <= order[version] <= last:
                     found[kind, where, name.removeprefix("--")] = {
-                        key: _settled(value) for key, value in run.items()
-                        if key not in ("first", "last")}
+                        key: _settled(value)
+                        for key, value in run.items()
+                        if key not in ("first", "last")
+                    }
     return found
 
 
@@ -189,11 +206,15 @@ def _changed(place: Place, was: Entries, now: Entries) -> str:
         if old.get(key) != new.get(key):
             parts.append(key if new.get(key) else f"no longer {key}")
     if old.get("env") != new.get("env"):
-        parts.append(f"in place of {new['env']}" if new.get("env") else
-                     f"no longer in place of {old['env']}")
+        parts.append(
+            f"in place of {new['env']}" if new.get("env") else f"no longer in place of {old['env']}"
+        )
     if old.get("also_under") != new.get("also_under"):
-        parts.append(f"moved to {new['also_under']}.{name}" if new.get("also_under") else
-                     f"moved out of {old['also_under']}")
+        parts.append(
+            f"moved to {new['also_under']}.{name}"
+            if new.get("also_under")
+            else f"moved out of {old['also_under']}"
+        )
     if kind == "variable":
         parts.append(_moved(name, was, now))
     return "; ".join(part for part in parts if part)
@@ -203,8 +224,7 @@ def _moved(variable: str, was: Entries, now: Entries) -> str:
     before, after = _key_for(was, variable), _key_for(now, variable)
     if before == after:
         return ""
-    return (f"moved to additional_config {after}" if after else
-            f"additional_config {before} is gone")
+    return f"moved to additional_config {after}" if after else f"additional_config {before} is gone"
 
 
 def _key_for(found: Entries, variable: str) -> str | None:
@@ -242,9 +262,14 @@ def _choices(old: Sequence[Any] | None, new: Sequence[Any] | None) -> str:
 
 def _sets(title: str, old: Sequence[Any], new: Sequence[Any]) -> str:
     a, b = list(map(str, old)), list(map(str, new))
-    marks = [f"{sign} {', '.join(names)}" for sign, names in
-             (("+", [name for name in b if name not in a]),
-              ("-", [name for name in a if name not in b])) if names]
+    marks = [
+        f"{sign} {', '.join(names)}"
+        for sign, names in (
+            ("+", [name for name in b if name not in a]),
+            ("-", [name for name in a if name not in b]),
+        )
+        if names
+    ]
     return f"{title} {', '.join(marks)}" if marks else ""
 
 

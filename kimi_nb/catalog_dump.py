@@ -29,9 +29,15 @@ NO_VLLM = 3
 _SCRIPT = params.PACKAGE / "data" / "dump_vllm.py"
 # No accelerator, no plugin (vllm-ascend changes the parser) and nothing from the network.
 _ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "",
-    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "VLLM_PLUGINS": "", "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "ASCEND_RT_VISIBLE_DEVICES": "",
+    "HIP_VISIBLE_DEVICES": "",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+    "VLLM_PLUGINS": "",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
 }
 
@@ -45,21 +51,26 @@ def dump(python: str = sys.executable) -> dict[str, Any]:
     # A path stays a path: which() would look a bare name up elsewhere.
     path = shutil.which(os.path.abspath(named) if os.sep in str(python) else named)
     if path is None:
-        raise ParameterError(f"--python {str(python)[:80]!r} is not a program on this machine. "
-                             "Give the Python of a vLLM environment, such as "
-                             "/opt/vllm/bin/python.")
+        raise ParameterError(
+            f"--python {str(python)[:80]!r} is not a program on this machine. "
+            "Give the Python of a vLLM environment, such as "
+            "/opt/vllm/bin/python."
+        )
     code, out, errors = _run([str(path), str(_SCRIPT)])
     if code == NO_VLLM:
-        raise ParameterError(f"vLLM is not installed in {path}. --python PATH chooses another "
-                             "interpreter.")
+        raise ParameterError(
+            f"vLLM is not installed in {path}. --python PATH chooses another interpreter."
+        )
     with contextlib.suppress(ValueError, KeyError, TypeError):
         if code == 0:
             return _shaped(json.loads(out))
     listed = catalog.versions("vllm")
     last = (errors.strip().splitlines() or ["it said nothing"])[-1][:300]
-    raise ParameterError(f"{path} did not tell what its vLLM knows (exit code {code}): {last}\n"
-                         f"vLLM {listed[0]} to {listed[-1]} can be read; --python PATH chooses "
-                         f"another interpreter. To see it all: {path} {_SCRIPT}")
+    raise ParameterError(
+        f"{path} did not tell what its vLLM knows (exit code {code}): {last}\n"
+        f"vLLM {listed[0]} to {listed[-1]} can be read; --python PATH chooses "
+        f"another interpreter. To see it all: {path} {_SCRIPT}"
+    )
 
 
 def compare(dumped: Mapping[str, Any]) -> list[str]:
@@ -79,19 +90,26 @@ def compare(dumped: Mapping[str, Any]) -> list[str]:
         elif theirs is None:
             out.append(f"{title} is in the catalog and not installed")
         else:
-            out += [f"{title}: {key} {json.dumps(ours.get(key))} in the catalog, "
-                    f"{json.dumps(theirs.get(key))} installed"
-                    for key in sorted(ours.keys() | theirs.keys())
-                    if ours.get(key) != theirs.get(key)]
+            out += [
+                f"{title}: {key} {json.dumps(ours.get(key))} in the catalog, "
+                f"{json.dumps(theirs.get(key))} installed"
+                for key in sorted(ours.keys() | theirs.keys())
+                if ours.get(key) != theirs.get(key)
+            ]
     return out
 
 
 def _run(argv: list[str]) -> tuple[int, str, str]:
     env = {key: value for key, value in os.environ.items() if not key.startswith("VLLM_")}
     try:
-        process = subprocess.Popen(argv, env={**env, **_ENVIRONMENT}, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   start_new_session=True)
+        process = subprocess.Popen(
+            argv,
+            env={**env, **_ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
     except OSError as error:
         return 126, "", str(error)
     with process:
@@ -103,9 +121,10 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
                 os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            raise ParameterError(f"{argv[0]} was still loading its vLLM after {SECONDS} s, and "
-                                 "was ended. --python PATH chooses another interpreter."
-                                 ) from None
+            raise ParameterError(
+                f"{argv[0]} was still loading its vLLM after {SECONDS} s, and "
+                "was ended. --python PATH chooses another interpreter."
+            ) from None
     return process.returncode, out.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
 
 
@@ -117,8 +136,10 @@ def _shaped(found: Mapping[str, Any]) -> dict[str, Any]:
     def names(given: Iterable[str]) -> dict[str, Any]:
         return {name: [dict(run)] for name in sorted(given)}
 
-    commands = {command: {name: [{**row, **run}] for name, row in sorted(found[command].items())}
-                for command in catalog_diff.COMMANDS}
+    commands = {
+        command: {name: [{**row, **run}] for name, row in sorted(found[command].items())}
+        for command in catalog_diff.COMMANDS
+    }
     configs = {name: names(fields) for name, fields in sorted(found["configs"].items())}
     return {"version": version, **commands, "configs": configs, "env": names(found["env"])}
 

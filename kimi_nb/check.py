@@ -1,8 +1,8 @@
 """From a plan, a document or scripts to findings.
 
-    check.plan(plan)                                   # Findings of our own plan
-    check.files(["run.sh", "proxy.sh"], engine="vllm-ascend", version="0.18.0")
-    check.documents("k2.6", "a3", "pd")                # the commands as they were published
+check.plan(plan)                                   # Findings of our own plan
+check.files(["run.sh", "proxy.sh"], engine="vllm-ascend", version="0.18.0")
+check.documents("k2.6", "a3", "pd")                # the commands as they were published
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def memory_of(deployment: Deployment) -> tuple[Bar, ...]:
     out: list[Bar] = []
     for one, _ in deployment.profiles():
         fit = capacity.fit_of(deployment, one)
-        if fit is not None and not any(bar.fit.parts == fit.parts and bar.role == one.role
-                                       for bar in out):
+        if fit is not None and not any(
+            bar.fit.parts == fit.parts and bar.role == one.role for bar in out
+        ):
             out.append(Bar(one.role, one.spot.name, fit))
     return tuple(out)
 
@@ -56,30 +57,55 @@ def of_plan(plan: Plan) -> Deployment:
     engine = catalog.engine(plan.engine, plan.engine_version)
     servers: list[Server] = []
     for one in plan.engines:
-        servers.append(server(
-            engine, one.argv, one.env, Spot(one.name), one.node, group=(one.role, one.group),
-            role=one.role, address=one.address, devices=one.devices,
-            like=servers[-1] if servers else None))
-    proxies = () if plan.router is None else (
-        commands.proxy(plan.router.argv, Spot("router"), plan.router.node),)
-    clients = [callers.client(engine, one.argv, Spot(f"client {one.name}"))
-               for one in plan.clients]
+        servers.append(
+            server(
+                engine,
+                one.argv,
+                one.env,
+                Spot(one.name),
+                one.node,
+                group=(one.role, one.group),
+                role=one.role,
+                address=one.address,
+                devices=one.devices,
+                like=servers[-1] if servers else None,
+            )
+        )
+    proxies = (
+        ()
+        if plan.router is None
+        else (commands.proxy(plan.router.argv, Spot("router"), plan.router.node),)
+    )
+    clients = [callers.client(engine, one.argv, Spot(f"client {one.name}")) for one in plan.clients]
     jobs, programs = _jobs(plan)
     model, hardware, weights = _facts(plan)
     return Deployment(
-        title=plan.name, engine=engine, engine_known=True,
-        servers=tuple(servers), proxies=proxies,
+        title=plan.name,
+        engine=engine,
+        engine_known=True,
+        servers=tuple(servers),
+        proxies=proxies,
         clients=tuple(one for one in clients if one is not None),
-        boxes=tuple(docker.box(one.argv, one.env, Spot(f"container on {one.node}"), one.node)
-                    for one in plan.containers),
-        launchers=tuple(commands.launcher(one.argv, Spot(f"launcher on {one.node}"), one.node)
-                        for one in plan.launches),
-        batches=jobs, programs=programs, model=model, weights=weights, hardware=hardware,
-        devices_per_node=plan.devices_per_node, complete=True, plan=plan)
+        boxes=tuple(
+            docker.box(one.argv, one.env, Spot(f"container on {one.node}"), one.node)
+            for one in plan.containers
+        ),
+        launchers=tuple(
+            commands.launcher(one.argv, Spot(f"launcher on {one.node}"), one.node)
+            for one in plan.launches
+        ),
+        batches=jobs,
+        programs=programs,
+        model=model,
+        weights=weights,
+        hardware=hardware,
+        devices_per_node=plan.devices_per_node,
+        complete=True,
+        plan=plan,
+    )
 
 
-def _facts(plan: Plan) -> tuple[schema.Model | None, schema.Hardware | None,
-                                schema.Weights | None]:
+def _facts(plan: Plan) -> tuple[schema.Model | None, schema.Hardware | None, schema.Weights | None]:
     asked = plan.request
     return (asked.model, asked.hardware, asked.weights) if asked else (None, None, None)
 
@@ -93,8 +119,9 @@ def _jobs(plan: Plan) -> tuple[tuple[Batch, ...], tuple[Program, ...]]:
     return tuple(batches), tuple(programs)
 
 
-def files(paths: Sequence[Path | str], *, engine: str = "", version: str = "",
-          hardware: str = "") -> Findings:
+def files(
+    paths: Sequence[Path | str], *, engine: str = "", version: str = "", hardware: str = ""
+) -> Findings:
     """Every rule asked of scripts: files are nodes, a folder is one deployment.
 
     ``engine`` is vllm or vllm-ascend, ``version`` its version; without them an image's tag
@@ -109,8 +136,9 @@ def files(paths: Sequence[Path | str], *, engine: str = "", version: str = "",
     return _checked(found)
 
 
-def documents(model: str = "", hardware: str = "", layout: str = "", variant: str = "",
-              version: str = "") -> Findings:
+def documents(
+    model: str = "", hardware: str = "", layout: str = "", variant: str = "", version: str = ""
+) -> Findings:
     """Every rule asked of the documents' commands as they were published.
 
     At the version that a document's commands name, and, for what the parser and the
@@ -123,10 +151,11 @@ def documents(model: str = "", hardware: str = "", layout: str = "", variant: st
         found = _checked(deployment)
         if not first:
             told = {(one.rule, one.where) for one in every[-1].errors}
-            kept = tuple(replace(one, message=f"{one.message} (the document names "
-                                 f"{deployment.engine.tag})") for one in found.errors
-                         if one.rule.startswith(("engine/", "json/"))
-                         and (one.rule, one.where) not in told)
+            kept = tuple(
+                replace(one, message=f"{one.message} (the document names {deployment.engine.tag})")
+                for one in found.errors
+                if one.rule.startswith(("engine/", "json/")) and (one.rule, one.where) not in told
+            )
             every[-1] = replace(every[-1], findings=(*every[-1].findings, *kept))
             continue
         every.append(found)
@@ -139,11 +168,19 @@ def join(every: Sequence[Findings]) -> Findings:
         first = every[0]
         return replace(first, findings=by_severity(first.findings))
     found = tuple(dict.fromkeys(one for findings in every for one in findings.findings))
-    skipped = {name: why for name, why in every[0].skipped.items()
-               if all(name in findings.skipped for findings in every)}
-    return Findings(f"{len(every)} deployments", ", ".join(dict.fromkeys(
-        findings.engine for findings in every)), by_severity(found), every[0].rules, skipped,
-        memory=tuple(bar for findings in every for bar in findings.memory))
+    skipped = {
+        name: why
+        for name, why in every[0].skipped.items()
+        if all(name in findings.skipped for findings in every)
+    }
+    return Findings(
+        f"{len(every)} deployments",
+        ", ".join(dict.fromkeys(findings.engine for findings in every)),
+        by_severity(found),
+        every[0].rules,
+        skipped,
+        memory=tuple(bar for findings in every for bar in findings.memory),
+    )
 
 
 def by_severity(findings: Sequence[Finding]) -> tuple[Finding, ...]:

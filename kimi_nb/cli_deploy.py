@@ -14,35 +14,52 @@ from kimi_nb.show import visible
 
 def add(commands: Any, target: Any, choices: Any) -> None:
     """Add the commands to a parser's; ``target`` and ``choices`` add the words of a plan."""
-    up = commands.add_parser("up", help="run the scripts on the site: shows what changes, "
-                             "acts, waits for completions", allow_abbrev=False)
+    up = commands.add_parser(
+        "up",
+        help="run the scripts on the site: shows what changes, acts, waits for completions",
+        allow_abbrev=False,
+    )
     target(up)
     choices(up)
-    up.add_argument("--confirm", default="", metavar="SITE",
-                    help="the site's name: without it nothing is changed")
+    up.add_argument(
+        "--confirm",
+        default="",
+        metavar="SITE",
+        help="the site's name: without it nothing is changed",
+    )
     up.add_argument("--dry-run", action="store_true", help="look and say what would change")
-    up.add_argument("--resume", action="store_true",
-                    help="go on at the step at which the last call failed")
-    up.add_argument("--checksums", action="store_true",
-                    help="read every byte of the weights where checksums are known")
-    up.add_argument("--run-dir", default="", metavar="DIR",
-                    help="where results go (default: runs/<model>-<hw>)")
+    up.add_argument(
+        "--resume", action="store_true", help="go on at the step at which the last call failed"
+    )
+    up.add_argument(
+        "--checksums",
+        action="store_true",
+        help="read every byte of the weights where checksums are known",
+    )
+    up.add_argument(
+        "--run-dir", default="", metavar="DIR", help="where results go (default: runs/<model>-<hw>)"
+    )
     up.add_argument("--json", action="store_true", help="one JSON document on stdout")
     up.set_defaults(call=_up)
     for name, help_, call in (
-            ("status", "every engine of a deployment: node, rank, port, state, last error",
-             _status),
-            ("logs", "the logs of all ranks, each line with its rank", _logs),
-            ("down", "stop a deployment and clean up", _down)):
+        ("status", "every engine of a deployment: node, rank, port, state, last error", _status),
+        ("logs", "the logs of all ranks, each line with its rank", _logs),
+        ("down", "stop a deployment and clean up", _down),
+    ):
         parser = commands.add_parser(name, help=help_, allow_abbrev=False)
-        parser.add_argument("run", nargs="?", default="", metavar="RUN",
-                            help="a run's folder (default: the deployment that is not down)")
+        parser.add_argument(
+            "run",
+            nargs="?",
+            default="",
+            metavar="RUN",
+            help="a run's folder (default: the deployment that is not down)",
+        )
         if name == "logs":
-            parser.add_argument("--no-follow", action="store_true",
-                                help="what there is, and no more")
+            parser.add_argument(
+                "--no-follow", action="store_true", help="what there is, and no more"
+            )
         else:
-            parser.add_argument("--json", action="store_true",
-                                help="one JSON document on stdout")
+            parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
         parser.set_defaults(call=call)
 
 
@@ -55,12 +72,24 @@ def _up(args: argparse.Namespace) -> int:
 
     begun = time.monotonic()
     end_like_ctrl_c()
-    plan = build.plan(args.model, args.hw, args.layout, scenario=args.scenario,
-                      variant=args.variant, site=args.site, chosen=args.chosen,
-                      dropped=args.dropped, pairs=args.pairs, engine_version=args.engine_version)
+    plan = build.plan(
+        args.model,
+        args.hw,
+        args.layout,
+        scenario=args.scenario,
+        variant=args.variant,
+        site=args.site,
+        chosen=args.chosen,
+        dropped=args.dropped,
+        pairs=args.pairs,
+        engine_version=args.engine_version,
+    )
     plan.check()
-    folder = (params.user_path(args.run_dir, "--run-dir") if args.run_dir
-              else runs_folder() / f"{plan.model}-{plan.hardware}").absolute() / plan.name
+    folder = (
+        params.user_path(args.run_dir, "--run-dir")
+        if args.run_dir
+        else runs_folder() / f"{plan.model}-{plan.hardware}"
+    ).absolute() / plan.name
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - begun:5.1f} s  {visible(text)}", file=sys.stderr, flush=True)
@@ -73,15 +102,20 @@ def _up(args: argparse.Namespace) -> int:
         except StepFailed as error:
             return _failed(error, args.json)
         if args.json:
-            print(json.dumps({"changes": [vars(one) for one in changes], "diff": diff,
-                              "failed": []}, indent=2))
+            print(
+                json.dumps(
+                    {"changes": [vars(one) for one in changes], "diff": diff, "failed": []},
+                    indent=2,
+                )
+            )
         else:
             print(visible("\n".join([*([diff] if diff else []), *together(changes)])))
             print(f"{len(changes)} changes" if changes else "no change")
         if args.dry_run:
             return 0
-    made = deploy.up(plan, folder, confirm=args.confirm, resume=args.resume,
-                     checksums=args.checksums, say=say).result
+    made = deploy.up(
+        plan, folder, confirm=args.confirm, resume=args.resume, checksums=args.checksums, say=say
+    ).result
     if args.json:
         print(json.dumps(made.as_dict(), indent=2, ensure_ascii=False, default=str))
     else:
@@ -91,17 +125,26 @@ def _up(args: argparse.Namespace) -> int:
         elif not made.changes and not made.ready:
             print("Nothing was changed there by this call.")
         else:
-            print("What was started is left as it is: kimi-nb logs shows it, kimi-nb up --resume "
-                  "goes on, kimi-nb down cleans up.")
+            print(
+                "What was started is left as it is: kimi-nb logs shows it, kimi-nb up --resume "
+                "goes on, kimi-nb down cleans up."
+            )
     return 0 if made.ok else 1
 
 
 def _failed(error: Any, as_json: bool) -> int:
     """Say what could not be done, and what was; 1."""
     if as_json:
-        print(json.dumps({"changes": [vars(one) for one in error.outcome.changes],
-                          "step": error.step,
-                          "failed": [one.as_dict() for one in error.failed]}, indent=2))
+        print(
+            json.dumps(
+                {
+                    "changes": [vars(one) for one in error.outcome.changes],
+                    "step": error.step,
+                    "failed": [one.as_dict() for one in error.failed],
+                },
+                indent=2,
+            )
+        )
     print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
     return 1
 
@@ -161,12 +204,21 @@ def _down(args: argparse.Namespace) -> int:
     except StepFailed as error:
         return _failed(error, args.json)
     if args.json:
-        print(json.dumps({"changes": [vars(one) for one in outcome.changes],
-                          "warnings": [vars(one) for one in outcome.warnings], "failed": []},
-                         indent=2))
+        print(
+            json.dumps(
+                {
+                    "changes": [vars(one) for one in outcome.changes],
+                    "warnings": [vars(one) for one in outcome.warnings],
+                    "failed": [],
+                },
+                indent=2,
+            )
+        )
     else:
         for line in together((*outcome.changes, *outcome.warnings)):
             print(visible(line))
-        print(f"{journal.plan} on {journal.site} is down"
-              + ("." if outcome.changes else ": no change."))
+        print(
+            f"{journal.plan} on {journal.site} is down"
+            + ("." if outcome.changes else ": no change.")
+        )
     return 0

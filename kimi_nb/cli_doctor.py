@@ -13,12 +13,18 @@ from kimi_nb.show import visible
 
 def add(commands: Any) -> None:
     """Add the command to the others."""
-    doctor = commands.add_parser("doctor", allow_abbrev=False,
-                                 help="why it failed: the first cause in the logs of all ranks")
-    doctor.add_argument("paths", nargs="*", metavar="PATH",
-                        help="logs, folders of logs, .gz too; - is stdin")
-    doctor.add_argument("--plan", default="", metavar="PATH",
-                        help="a bundle, its plan.json or a run's folder: names node and devices")
+    doctor = commands.add_parser(
+        "doctor", allow_abbrev=False, help="why it failed: the first cause in the logs of all ranks"
+    )
+    doctor.add_argument(
+        "paths", nargs="*", metavar="PATH", help="logs, folders of logs, .gz too; - is stdin"
+    )
+    doctor.add_argument(
+        "--plan",
+        default="",
+        metavar="PATH",
+        help="a bundle, its plan.json or a run's folder: names node and devices",
+    )
     doctor.add_argument("--json", action="store_true", help="one JSON document on stdout")
     doctor.set_defaults(call=_doctor)
 
@@ -29,10 +35,15 @@ def _doctor(args: argparse.Namespace) -> int:
     paths = args.paths
     if not paths:
         if sys.stdin is None or sys.stdin.isatty():
-            raise ParameterError("doctor: name logs or folders of logs (kimi-nb doctor PATH...), "
-                                 "or send a log to stdin.")
+            raise ParameterError(
+                "doctor: name logs or folders of logs (kimi-nb doctor PATH...), "
+                "or send a log to stdin."
+            )
         paths = ["-"]
     found = doctor.examine(paths, args.plan or None)
-    print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False) if args.json
-          else visible(str(found)))
+    print(
+        json.dumps(found.as_dict(), indent=2, ensure_ascii=False)
+        if args.json
+        else visible(str(found))
+    )
     return 0 if found.ok else 1

@@ -10,14 +10,25 @@ from typing import Any
 
 def add(commands: Any) -> None:
     """Add the command to a parser's."""
-    report = commands.add_parser("report", help="a run as one HTML page that opens anywhere",
-                                 allow_abbrev=False)
-    report.add_argument("run", nargs="?", default="", metavar="RUN",
-                        help="a run's folder (default: the newest below runs/)")
-    report.add_argument("--out", default="", metavar="FILE",
-                        help="where the page goes (default: report.html in the run's folder)")
-    report.add_argument("--json", action="store_true",
-                        help="one JSON document on stdout; a page only with --out")
+    report = commands.add_parser(
+        "report", help="a run as one HTML page that opens anywhere", allow_abbrev=False
+    )
+    report.add_argument(
+        "run",
+        nargs="?",
+        default="",
+        metavar="RUN",
+        help="a run's folder (default: the newest below runs/)",
+    )
+    report.add_argument(
+        "--out",
+        default="",
+        metavar="FILE",
+        help="where the page goes (default: report.html in the run's folder)",
+    )
+    report.add_argument(
+        "--json", action="store_true", help="one JSON document on stdout; a page only with --out"
+    )
     report.set_defaults(call=_report)
 
 

@@ -16,26 +16,53 @@ from kimi_nb.show import visible
 def add(commands: Any) -> None:
     """Add the command to a parser's."""
     verify = commands.add_parser(
-        "verify", help="check what a service answers: text, streams, tools, errors, load",
-        allow_abbrev=False)
+        "verify",
+        help="check what a service answers: text, streams, tools, errors, load",
+        allow_abbrev=False,
+    )
     verify.add_argument("url", metavar="URL", help="http://HOST:PORT, with or without /v1")
-    verify.add_argument("--model", default="", metavar="NAME",
-                        help="the name it serves (default: the only one of /v1/models)")
-    verify.add_argument("--api-key-env", default="", metavar="NAME",
-                        help="the environment variable that holds the key")
-    verify.add_argument("--only", default="", metavar="NAME,..",
-                        help="these checks or families only (tool-calls, api/chat, ...)")
-    verify.add_argument("--max-context", type=int, metavar="N",
-                        help="tokens of the canary's longest prompt (default: 32768, or what the "
-                        "engine holds)")
-    verify.add_argument("--requests", default="", metavar="FILE",
-                        help="also the K2 Vendor Verifier's measures of these requests (JSONL)")
-    verify.add_argument("--random-weights", action="store_true",
-                        help="judge nothing that needs a model's sense")
-    verify.add_argument("--resume", action="store_true",
-                        help="with --run-dir: leave out what passed there before")
-    verify.add_argument("--run-dir", default="", metavar="DIR",
-                        help="keep results there as they come (default: none are kept)")
+    verify.add_argument(
+        "--model",
+        default="",
+        metavar="NAME",
+        help="the name it serves (default: the only one of /v1/models)",
+    )
+    verify.add_argument(
+        "--api-key-env",
+        default="",
+        metavar="NAME",
+        help="the environment variable that holds the key",
+    )
+    verify.add_argument(
+        "--only",
+        default="",
+        metavar="NAME,..",
+        help="these checks or families only (tool-calls, api/chat, ...)",
+    )
+    verify.add_argument(
+        "--max-context",
+        type=int,
+        metavar="N",
+        help="tokens of the canary's longest prompt (default: 32768, or what the engine holds)",
+    )
+    verify.add_argument(
+        "--requests",
+        default="",
+        metavar="FILE",
+        help="also the K2 Vendor Verifier's measures of these requests (JSONL)",
+    )
+    verify.add_argument(
+        "--random-weights", action="store_true", help="judge nothing that needs a model's sense"
+    )
+    verify.add_argument(
+        "--resume", action="store_true", help="with --run-dir: leave out what passed there before"
+    )
+    verify.add_argument(
+        "--run-dir",
+        default="",
+        metavar="DIR",
+        help="keep results there as they come (default: none are kept)",
+    )
     verify.add_argument("--json", action="store_true", help="one JSON document on stdout")
     verify.set_defaults(call=_verify)
 
@@ -56,24 +83,40 @@ def _verify(args: argparse.Namespace) -> int:
     only = args.only.split(",")
     registry.chosen(only)
     if args.max_context is not None and args.max_context < runner.LEAST:
-        raise ParameterError(f"--max-context {args.max_context}: {runner.LEAST} tokens or more are "
-                             "wanted.")
+        raise ParameterError(
+            f"--max-context {args.max_context}: {runner.LEAST} tokens or more are wanted."
+        )
     if args.resume and not args.run_dir:
         raise ParameterError("verify: --resume needs the --run-dir in which results were kept.")
     requests = params.user_path(args.requests, "--requests") if args.requests else None
     if requests:
         vendor.read(requests)  # a mistake in it is said before anything is asked
     asked = target.at(args.url, args.model, _key(args.api_key_env))
-    asked = target.at(args.url, args.model or _only_model(asked), asked.key,
-                      sense=not args.random_weights)
+    asked = target.at(
+        args.url, args.model or _only_model(asked), asked.key, sense=not args.random_weights
+    )
     folder = params.user_path(args.run_dir, "--run-dir") if args.run_dir else None
-    found = verify.verify(asked, only=only, folder=folder, resume=args.resume, say=say,
-                          max_context=args.max_context or runner.MAX_CONTEXT)
-    score = vendor.score(replace(asked, mark=found.mark), requests, folder, resume=args.resume,
-                         say=say) if requests else None
+    found = verify.verify(
+        asked,
+        only=only,
+        folder=folder,
+        resume=args.resume,
+        say=say,
+        max_context=args.max_context or runner.MAX_CONTEXT,
+    )
+    score = (
+        vendor.score(replace(asked, mark=found.mark), requests, folder, resume=args.resume, say=say)
+        if requests
+        else None
+    )
     if args.json:
-        print(json.dumps(found.as_dict() | ({"vendor": score.as_dict()} if score else {}),
-                         indent=2, ensure_ascii=False))
+        print(
+            json.dumps(
+                found.as_dict() | ({"vendor": score.as_dict()} if score else {}),
+                indent=2,
+                ensure_ascii=False,
+            )
+        )
     else:
         print(visible("\n\n".join(map(str, [found, *([score] if score else [])]))))
     return 0 if found.ok else 1
@@ -84,8 +127,9 @@ def _key(name: str) -> str:
     if not name:
         return ""
     if not name.isidentifier():
-        raise ParameterError("--api-key-env: the name of an environment variable is wanted, never "
-                             "the key itself.")
+        raise ParameterError(
+            "--api-key-env: the name of an environment variable is wanted, never the key itself."
+        )
     value = os.environ.get(name, "")
     if not value:
         raise ParameterError(f"--api-key-env {name}: the variable is not set.")

@@ -18,24 +18,45 @@ def clients(request: Request, url: str, served_name: str) -> tuple[ClientCommand
     for name in request.recipe.clients:
         spec = request.model.clients[name]
         first = spec.sweep[0] if spec.sweep else 0
-        words = {"url": url, "served_name": served_name,
-                 "weights": request.located(request.weights),
-                 "concurrency": str(first), "prompts": str(10 * first)}
-        out.append(ClientCommand(name=name, title=spec.title, env=dict(spec.env),
-                                 argv=tuple(fill(word, words) for word in spec.argv),
-                                 sweep=spec.sweep, source=str(spec.source)))
+        words = {
+            "url": url,
+            "served_name": served_name,
+            "weights": request.located(request.weights),
+            "concurrency": str(first),
+            "prompts": str(10 * first),
+        }
+        out.append(
+            ClientCommand(
+                name=name,
+                title=spec.title,
+                env=dict(spec.env),
+                argv=tuple(fill(word, words) for word in spec.argv),
+                sweep=spec.sweep,
+                source=str(spec.source),
+            )
+        )
     return tuple(out)
 
 
 def chat_body(served_name: str) -> dict[str, Any]:
     """The request with which the documents try a service."""
-    return {"model": served_name,
-            "messages": [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}],
-            "max_tokens": 1024, "temperature": 1.0, "top_p": 0.95}
+    return {
+        "model": served_name,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}],
+        "max_tokens": 1024,
+        "temperature": 1.0,
+        "top_p": 0.95,
+    }
 
 
 def curl(url: str, served_name: str) -> list[str]:
     """The same as a command."""
-    return ["curl", "--fail-with-body", f"{url}/v1/chat/completions", "-H",
-            "Content-Type: application/json", "-d",
-            json.dumps(chat_body(served_name), indent=2)]
+    return [
+        "curl",
+        "--fail-with-body",
+        f"{url}/v1/chat/completions",
+        "-H",
+        "Content-Type: application/json",
+        "-d",
+        json.dumps(chat_body(served_name), indent=2),
+    ]

@@ -31,11 +31,17 @@ def serve_at(words: Sequence[str]) -> int | None:
         following = words[i + 1] if i + 1 < len(words) else ""
         if name == "vllm" and following == "serve":
             return i + 2
-        if word == "-m" and following.startswith("vllm.entrypoints.") \
-                and following.endswith("api_server"):
+        if (
+            word == "-m"
+            and following.startswith("vllm.entrypoints.")
+            and following.endswith("api_server")
+        ):
             return i + 2
-        if word == "-m" and following == "vllm.entrypoints.cli.main" \
-                and list(words[i + 2:i + 3]) == ["serve"]:
+        if (
+            word == "-m"
+            and following == "vllm.entrypoints.cli.main"
+            and list(words[i + 2 : i + 3]) == ["serve"]
+        ):
             return i + 3
     return None
 
@@ -43,8 +49,11 @@ def serve_at(words: Sequence[str]) -> int | None:
 def word_at(words: Sequence[str], name: str, second: str = "") -> int | None:
     """The place behind a program's name (and subcommand); None where it is not called."""
     for i, word in enumerate(words):
-        if word.endswith(name) and base(word) == name and (
-                not second or list(words[i + 1:i + 2]) == [second]):
+        if (
+            word.endswith(name)
+            and base(word) == name
+            and (not second or list(words[i + 1 : i + 2]) == [second])
+        ):
             return i + (2 if second else 1)
     return None
 
@@ -68,22 +77,34 @@ def is_proxy(words: Sequence[str]) -> bool:
 def proxy(words: Sequence[str], spot: Spot, node: str = "") -> Proxy:
     """The upstream proxy, or vllm-router."""
     at = word_at(words, "vllm-router")
-    given = lists(words[at if at is not None else program_at(words, _PROXY) or 0:])
+    given = lists(words[at if at is not None else program_at(words, _PROXY) or 0 :])
     host, port = given.get("host", ("",))[0], number(given.get("port", ("",))[0])
     if at is not None:
-        workers = [(role, *_endpoint(url)) for role in ("prefill", "decode", "worker-urls")
-                   for url in given.get(role, ()) if "://" in url]
-        workers = [("mixed" if role == "worker-urls" else role, where, its)
-                   for role, where, its in workers]
-        return Proxy(spot, "vllm-router", node, host, port if "port" in given else 30000,
-                     tuple(workers), given)
+        workers = [
+            (role, *_endpoint(url))
+            for role in ("prefill", "decode", "worker-urls")
+            for url in given.get(role, ())
+            if "://" in url
+        ]
+        workers = [
+            ("mixed" if role == "worker-urls" else role, where, its) for role, where, its in workers
+        ]
+        return Proxy(
+            spot,
+            "vllm-router",
+            node,
+            host,
+            port if "port" in given else 30000,
+            tuple(workers),
+            given,
+        )
     pairs = []
     for role, stem in (("prefill", "prefiller"), ("decode", "decoder")):
         hosts, ports = given.get(f"{stem}-hosts", ()), given.get(f"{stem}-ports", ())
-        pairs += [(role, where, number(its))
-                  for where, its in zip(hosts, ports, strict=False)]
-    return Proxy(spot, "upstream", node, host, port if "port" in given else 8000, tuple(pairs),
-                 given)
+        pairs += [(role, where, number(its)) for where, its in zip(hosts, ports, strict=False)]
+    return Proxy(
+        spot, "upstream", node, host, port if "port" in given else 8000, tuple(pairs), given
+    )
 
 
 def lists(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -93,9 +114,12 @@ def lists(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
     for word in words:
         if word.startswith("--"):
             name, equals, text = word[2:].replace("_", "-").partition("=")
-            name = {"prefiller-host": "prefiller-hosts", "prefiller-port": "prefiller-ports",
-                    "decoder-host": "decoder-hosts", "decoder-port": "decoder-ports"}.get(
-                        name, name)
+            name = {
+                "prefiller-host": "prefiller-hosts",
+                "prefiller-port": "prefiller-ports",
+                "decoder-host": "decoder-hosts",
+                "decoder-port": "decoder-ports",
+            }.get(name, name)
             current = out.setdefault(name, [])
             if equals:
                 current.append(text)
@@ -124,8 +148,9 @@ def split_url(url: str) -> tuple[str | None, int | None, str]:
         port = None
     if port is None and not re.search(r"[$<{:]", parts.netloc):
         port = {"http": 80, "https": 443}.get(parts.scheme)
-    if host is None or re.search(r"[$<>{}]", url.split("://", 1)[1].split("/")[0].rpartition(":")[0]
-                                 or host):
+    if host is None or re.search(
+        r"[$<>{}]", url.split("://", 1)[1].split("/")[0].rpartition(":")[0] or host
+    ):
         host = None
     return host, port, path
 
@@ -143,21 +168,39 @@ LAUNCHER = re.compile(r"launch_(online_)?dp.*\.py")
 
 def launcher(words: Sequence[str], spot: Spot, node: str = "") -> Launcher:
     """A call of launch_online_dp.py; what it leaves out has the script's own default."""
-    given = lists(words[program_at(words, LAUNCHER) or 0:])
+    given = lists(words[program_at(words, LAUNCHER) or 0 :])
 
     def whole(name: str, default: int | None = None) -> int | None:
         return number(given[name][0]) if given.get(name) else default
 
     dp = whole("dp-size")
-    return Launcher(spot, node, dp, whole("tp-size", 1),
-                    whole("dp-size-local", dp), whole("dp-rank-start", 0),
-                    given.get("dp-address", ("",))[0], whole("dp-rpc-port", 12345),
-                    whole("vllm-start-port", 9000))
+    return Launcher(
+        spot,
+        node,
+        dp,
+        whole("tp-size", 1),
+        whole("dp-size-local", dp),
+        whole("dp-rank-start", 0),
+        given.get("dp-address", ("",))[0],
+        whole("dp-rpc-port", 12345),
+        whole("vllm-start-port", 9000),
+    )
 
 
-_LONG = {"-N": "nodes", "-n": "ntasks", "-c": "cpus-per-task", "-p": "partition", "-A": "account",
-         "-J": "job-name", "-t": "time", "-o": "output", "-e": "error", "-G": "gpus",
-         "-w": "nodelist", "-q": "qos"}
+_LONG = {
+    "-N": "nodes",
+    "-n": "ntasks",
+    "-c": "cpus-per-task",
+    "-p": "partition",
+    "-A": "account",
+    "-J": "job-name",
+    "-t": "time",
+    "-o": "output",
+    "-e": "error",
+    "-G": "gpus",
+    "-w": "nodelist",
+    "-q": "qos",
+}
 
 
 def sbatch(options: Sequence[str]) -> dict[str, str]:
@@ -183,7 +226,11 @@ def sbatch(options: Sequence[str]) -> dict[str, str]:
     return out
 
 
-def batch(options: Sequence[str], programs: Sequence[str], spot: Spot,
-          lines: Mapping[str, int] | None = None) -> Batch:
+def batch(
+    options: Sequence[str],
+    programs: Sequence[str],
+    spot: Spot,
+    lines: Mapping[str, int] | None = None,
+) -> Batch:
     """A SLURM job from its options and the programs that it runs."""
     return Batch(spot, sbatch(options), tuple(dict.fromkeys(programs)), lines or {})

@@ -18,8 +18,13 @@ def image(hardware: schema.Hardware, engine: catalog.Engine) -> str:
     return fill(hardware.container.image, {"version": engine.version, "vllm": engine.vllm})
 
 
-def container(hardware: schema.Hardware, site: schema.Site, node: schema.Node,
-              engine: catalog.Engine, serves: Engine | None = None) -> Container:
+def container(
+    hardware: schema.Hardware,
+    site: schema.Site,
+    node: schema.Node,
+    engine: catalog.Engine,
+    serves: Engine | None = None,
+) -> Container:
     """The container of a node: a shell in which the scripts run, or, where the image's entry
     point is ``vllm serve``, the engine itself (``serves``).
 
@@ -27,11 +32,17 @@ def container(hardware: schema.Hardware, site: schema.Site, node: schema.Node,
     """
     spec = hardware.container
     if spec is None:
-        raise PlanError(f"{hardware.name} has no container: choose a recipe that is installed in "
-                        f"another way ({', '.join(hardware.installs)}).")
+        raise PlanError(
+            f"{hardware.name} has no container: choose a recipe that is installed in "
+            f"another way ({', '.join(hardware.installs)})."
+        )
     port = serves.http_port if serves and serves.http_port else 8000
-    words = {"container_name": site.container_name, "cache": site.paths.cache,
-             "work": site.paths.work, "publish": authority(node.address, port)}
+    words = {
+        "container_name": site.container_name,
+        "cache": site.paths.cache,
+        "work": site.paths.work,
+        "publish": authority(node.address, port),
+    }
     argv = ["docker", "run"]
     for option in spec.options:
         if any("{device}" in word for word in option):
@@ -53,8 +64,12 @@ def container(hardware: schema.Hardware, site: schema.Site, node: schema.Node,
 
 
 def _variables(serves: Engine) -> list[str]:
-    return [word for name, value in serves.env.items() if name not in LISTS
-            for word in ("-e", f"{name}={value}")]
+    return [
+        word
+        for name, value in serves.env.items()
+        if name not in LISTS
+        for word in ("-e", f"{name}={value}")
+    ]
 
 
 def _inside(words: Sequence[str]) -> list[str]:
@@ -63,5 +78,5 @@ def _inside(words: Sequence[str]) -> list[str]:
     out = list(words)
     if "--port" in out:
         at = out.index("--port")
-        del out[at:at + 2]
+        del out[at : at + 2]
     return out

@@ -185,8 +185,11 @@ class Deployment:
     def _environments(self) -> list[Server]:
         first: dict[Any, Server] = {}
         for server in self.servers:
-            key = (server.role, server.spot.file, tuple(
-                pair for pair in server.env.items() if pair[0] not in OWN_ENV))
+            key = (
+                server.role,
+                server.spot.file,
+                tuple(pair for pair in server.env.items() if pair[0] not in OWN_ENV),
+            )
             first.setdefault(key, server)
         return list(first.values())
 
@@ -203,8 +206,12 @@ class Deployment:
         before: Server | None = None
         for server in self.servers:
             # Ranks that were read alike share this object, and need no comparison.
-            if before is None or server.shared is not before.shared \
-                    or server.role != before.role or server.spot.file != before.spot.file:
+            if (
+                before is None
+                or server.shared is not before.shared
+                or server.role != before.role
+                or server.spot.file != before.spot.file
+            ):
                 key = (server.role, server.spot.file, server.shared, server.model)
             before = server
             first.setdefault(key, server)

@@ -86,8 +86,9 @@ def causes(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Diagnosis, ...]:
     is left out."""
     out: dict[tuple[str, int | None], Diagnosis] = {}
     for match in matches.ordered(one for each in _look(logs) for one in each.matches):
-        if not (match.signature.cascade or match.signature.waits
-                or match.signature.id == "rank-died"):
+        if not (
+            match.signature.cascade or match.signature.waits or match.signature.id == "rank-died"
+        ):
             one = _known(match, plan, when)
             out.setdefault((one.node, one.rank), one)
     return tuple(out.values())
@@ -99,9 +100,18 @@ def timeline(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Event, ...]:
     out: dict[tuple[str, int | None, str], Event] = {}
     for match in matches.ordered(one for each in _look(logs) for one in each.matches):
         one = _known(match, plan, when)
-        out.setdefault((one.node, one.rank, match.signature.id), Event(
-            match.line.time, one.node, one.rank, one.kind, one.cause, match.signature.cascade,
-            one.evidence))
+        out.setdefault(
+            (one.node, one.rank, match.signature.id),
+            Event(
+                match.line.time,
+                one.node,
+                one.rank,
+                one.kind,
+                one.cause,
+                match.signature.cascade,
+                one.evidence,
+            ),
+        )
     events = list(out.values())
     order = matches.times([event.time for event in events[1:]])
     later = sorted(zip(order, range(len(order)), events[1:], strict=True))
@@ -120,8 +130,17 @@ def _look(logs: Sequence[Log]) -> list[Sight]:
 def _sight(log: Log) -> Sight:
     sight = Sight()
     for at, among in scan.numbers(log.lines):
-        sight.take(Line(log.node, log.rank, log.file, at + 1, log_lines.plain(log.lines[at]),
-                        _time(log.lines, at)), among)
+        sight.take(
+            Line(
+                log.node,
+                log.rank,
+                log.file,
+                at + 1,
+                log_lines.plain(log.lines[at]),
+                _time(log.lines, at),
+            ),
+            among,
+        )
     sight.end(len(log.lines))
     return sight
 
@@ -133,17 +152,27 @@ def _time(lines: Sequence[str], at: int) -> str:
 
 def _known(match: Match, plan: Plan, when: str) -> Diagnosis:
     found = blame.of(match, plan.engines, when)
-    return Diagnosis(found.kind, found.node, found.rank, found.cause,
-                     f"{match.line.file}: {short(match.line.text)}", match.signature.help)
+    return Diagnosis(
+        found.kind,
+        found.node,
+        found.rank,
+        found.cause,
+        f"{match.line.file}: {short(match.line.text)}",
+        match.signature.help,
+    )
 
 
 def _unknown(line: Line, plan: Plan, when: str) -> Diagnosis:
     said = log_lines.rank_of(line.text)
     rank = said if said is not None else line.rank
     return Diagnosis(
-        "unknown", line.node, rank if rank is not None else blame.only(plan.engines, line.node, ""),
-        f"failed {when}, in words that no signature knows", f"{line.file}: {short(line.text)}",
-        f"Read {line.file} from there.")
+        "unknown",
+        line.node,
+        rank if rank is not None else blame.only(plan.engines, line.node, ""),
+        f"failed {when}, in words that no signature knows",
+        f"{line.file}: {short(line.text)}",
+        f"Read {line.file} from there.",
+    )
 
 
 def short(line: str) -> str:

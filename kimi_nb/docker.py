@@ -1,6 +1,6 @@
 """A container as it is started: docker run, podman, nerdctl.
 
-    docker.box(["docker", "run", "--gpus", "all", "vllm/vllm-openai:v0.19.1", "m"], {}, spot)
+docker.box(["docker", "run", "--gpus", "all", "vllm/vllm-openai:v0.19.1", "m"], {}, spot)
 """
 
 from __future__ import annotations
@@ -14,11 +14,37 @@ from kimi_nb.servers import Spot
 
 # Options of docker itself, and of docker run, that take no value; every other one does.
 _DOCKER_SWITCHES = frozenset(["-D", "--debug", "--tls", "--tlsverify", "--remote", "-r"])
-_SWITCHES = frozenset([
-    "-d", "--detach", "-i", "--interactive", "-t", "--tty", "--rm", "--rmi", "--privileged",
-    "--init", "--no-healthcheck", "--oom-kill-disable", "--read-only", "-P", "--publish-all",
-    "--sig-proxy", "-q", "--quiet", "--disable-content-trust", "--replace", "--tls-verify",
-    "--env-host", "--http-proxy", "--no-hosts", "--no-hostname", "--use-api-socket", "--help"])
+_SWITCHES = frozenset(
+    [
+        "-d",
+        "--detach",
+        "-i",
+        "--interactive",
+        "-t",
+        "--tty",
+        "--rm",
+        "--rmi",
+        "--privileged",
+        "--init",
+        "--no-healthcheck",
+        "--oom-kill-disable",
+        "--read-only",
+        "-P",
+        "--publish-all",
+        "--sig-proxy",
+        "-q",
+        "--quiet",
+        "--disable-content-trust",
+        "--replace",
+        "--tls-verify",
+        "--env-host",
+        "--http-proxy",
+        "--no-hosts",
+        "--no-hostname",
+        "--use-api-socket",
+        "--help",
+    ]
+)
 _ACCELERATORS = re.compile(r"/dev/(davinci[0-9]+|kfd|dri|nvidia[0-9]+)$")
 
 
@@ -30,7 +56,7 @@ def container_at(words: Sequence[str]) -> int | None:
             continue
         while at < len(words) and words[at].startswith("-"):  # docker's own options
             at += 1 if "=" in words[at] or words[at] in _DOCKER_SWITCHES else 2
-        rest = list(words[at:at + 2])
+        rest = list(words[at : at + 2])
         if rest[:1] == ["run"]:
             return at + 1
         if rest == ["container", "run"]:
@@ -38,8 +64,9 @@ def container_at(words: Sequence[str]) -> int | None:
     return None
 
 
-def box(words: Sequence[str], env: Mapping[str, str], spot: Spot, node: str = "",
-        at: int | None = None) -> Box:
+def box(
+    words: Sequence[str], env: Mapping[str, str], spot: Spot, node: str = "", at: int | None = None
+) -> Box:
     """A ``docker run``: its options, the image, what runs inside."""
     at = (container_at(words) or 0) if at is None else at
     options: dict[str, list[str]] = {}
@@ -60,32 +87,46 @@ def box(words: Sequence[str], env: Mapping[str, str], spot: Spot, node: str = ""
     image = words[at] if at < len(words) else ""
     if image.strip("${}") in env and image.startswith("$"):
         image = env[image.strip("${}")]
-    inside = tuple(words[at + 1:])
+    inside = tuple(words[at + 1 :])
 
     def all_of(*names: str) -> tuple[str, ...]:
         return tuple(value for name in names for value in options.get(name, ()))
 
-    inner = {name: value for pair in all_of("-e", "--env")
-             for name, equals, value in [pair.partition("=")] if equals}
+    inner = {
+        name: value
+        for pair in all_of("-e", "--env")
+        for name, equals, value in [pair.partition("=")]
+        if equals
+    }
     passes = tuple(name for name in all_of("-e", "--env") if "=" not in name)
     for name in passes:  # the container sees what the caller has
         if "$" not in env.get(name, "$"):
             inner.setdefault(name, env[name])
     entry = all_of("--entrypoint")
-    runs = serves((*entry, *inside)) or (
-        not entry and serves_by_itself(image) and bool(inside))
+    runs = serves((*entry, *inside)) or (not entry and serves_by_itself(image) and bool(inside))
     mounts = (*all_of("-v", "--volume"), *filter(None, map(_mount, all_of("--mount"))))
     devices = (*accelerators(all_of("--device")), *gpus(all_of("--gpus")))
-    return Box(spot, node, image, (all_of("--name") or ("",))[-1], inside, mounts, devices,
-               all_of("-p", "--publish"), inner,
-               {name: tuple(values) for name, values in options.items()}, runs, passes)
+    return Box(
+        spot,
+        node,
+        image,
+        (all_of("--name") or ("",))[-1],
+        inside,
+        mounts,
+        devices,
+        all_of("-p", "--publish"),
+        inner,
+        {name: tuple(values) for name, values in options.items()},
+        runs,
+        passes,
+    )
 
 
 def _glued(word: str, options: dict[str, list[str]]) -> tuple[str, str, str]:
     """(option, "=" where its value is here, value) of short options in one word: -p8000:8000,
     -p=8000:8000, -itd. All but the last are switches, and go to ``options``."""
     for place in range(1, len(word)):
-        name, rest = f"-{word[place]}", word[place + 1:]
+        name, rest = f"-{word[place]}", word[place + 1 :]
         if name not in _SWITCHES:
             return name, "=" if rest else "", rest.removeprefix("=")
         if not rest or rest.startswith("="):
@@ -99,16 +140,22 @@ def _mount(text: str) -> str:
     told = dict(pair.partition("=")[::2] for pair in text.strip("\"'").split(","))
     if told.get("type") == "tmpfs":
         return ""
-    parts = [next((told[name] for name in names if told.get(name)), "")
-             for names in (("source", "src"), ("target", "dst", "destination"))]
+    parts = [
+        next((told[name] for name in names if told.get(name)), "")
+        for names in (("source", "src"), ("target", "dst", "destination"))
+    ]
     only = any(told.get(name, "no") in ("", "true", "1") for name in ("readonly", "ro"))
     return ":".join(filter(None, (*parts, "ro" if only else "")))
 
 
 def accelerators(devices: Sequence[str]) -> tuple[str, ...]:
     """Those of some ``--device`` that are accelerators, as the host calls them."""
-    return tuple(name for device in devices for name in [device.partition(":")[0]]
-                 if _ACCELERATORS.search(name))
+    return tuple(
+        name
+        for device in devices
+        for name in [device.partition(":")[0]]
+        if _ACCELERATORS.search(name)
+    )
 
 
 def gpus(told: Sequence[str]) -> tuple[str, ...]:
@@ -125,15 +172,19 @@ def gpus(told: Sequence[str]) -> tuple[str, ...]:
             elif name in ("count", "") or not equals:
                 value = value if equals else part
                 # docker takes the first ones.
-                out += [f"gpu{number}" for number in range(int(value))] \
-                    if value.isdecimal() and len(value) < 4 else [value] * bool(value)
+                out += (
+                    [f"gpu{number}" for number in range(int(value))]
+                    if value.isdecimal() and len(value) < 4
+                    else [value] * bool(value)
+                )
     return tuple(out)
 
 
 def device_numbers(devices: Sequence[str]) -> tuple[int, ...] | None:
     """The numbers of devices on their node; None where some are not told."""
-    found = [re.fullmatch(r"(?:gpu|/dev/davinci|/dev/nvidia)([0-9]{1,3})", name)
-             for name in devices]
+    found = [
+        re.fullmatch(r"(?:gpu|/dev/davinci|/dev/nvidia)([0-9]{1,3})", name) for name in devices
+    ]
     if not found or None in found:
         return None
     return tuple(sorted({int(match[1]) for match in found if match}))
@@ -142,9 +193,11 @@ def device_numbers(devices: Sequence[str]) -> tuple[int, ...] | None:
 def serves(words: Sequence[str]) -> bool:
     """Whether words start the engine: themselves, or in the script of a ``bash -c``."""
     return serve_at(words) is not None or any(
-        base(word) in ("bash", "sh") and re.fullmatch(r"-[a-z]*c", option)
+        base(word) in ("bash", "sh")
+        and re.fullmatch(r"-[a-z]*c", option)
         and re.search(r"\bvllm\s+serve\b|-m\s+vllm\.entrypoints\.", script)
-        for word, option, script in zip(words, words[1:], words[2:], strict=False))
+        for word, option, script in zip(words, words[1:], words[2:], strict=False)
+    )
 
 
 def serves_by_itself(image: str) -> bool:

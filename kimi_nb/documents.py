@@ -37,39 +37,50 @@ def document_of(name: str) -> str:
     return next(key for key, item in params.data("documents").items() if item["golden"] == golden)
 
 
-def chosen(model: str, hardware: str, layout: str, variant: str
-           ) -> list[tuple[schema.Model, schema.Recipe]]:
+def chosen(
+    model: str, hardware: str, layout: str, variant: str
+) -> list[tuple[schema.Model, schema.Recipe]]:
     """The documented recipes of these names; an empty name is any."""
     out = []
     for name in params.names("models"):
         served = params.model(name)
         for recipe in served.recipes:
             if recipe.source.commands and all(
-                    want in ("", have) for want, have in (
-                        (model, name), (hardware, recipe.hardware), (layout, recipe.layout),
-                        (variant, recipe.variant))):
+                want in ("", have)
+                for want, have in (
+                    (model, name),
+                    (hardware, recipe.hardware),
+                    (layout, recipe.layout),
+                    (variant, recipe.variant),
+                )
+            ):
                 out.append((served, recipe))
     if not out:
         for given, kind in ((model, "models"), (hardware, "hardware")):
             if given and given not in params.names(kind):
                 getattr(params, {"models": "model"}.get(kind, kind))(given)
-        raise NoRecipeError(f"No document has commands for model {model or 'any'}, hardware "
-                            f"{hardware or 'any'}, layout {layout or 'any'}"
-                            f"{f', variant {variant}' if variant else ''}. kimi-nb list shows what "
-                            "is documented.")
+        raise NoRecipeError(
+            f"No document has commands for model {model or 'any'}, hardware "
+            f"{hardware or 'any'}, layout {layout or 'any'}"
+            f"{f', variant {variant}' if variant else ''}. kimi-nb list shows what "
+            "is documented."
+        )
     return out
 
 
-def deployments(model: str = "", hardware: str = "", layout: str = "", variant: str = "",
-                version: str = "") -> Iterator[tuple[Deployment, bool]]:
+def deployments(
+    model: str = "", hardware: str = "", layout: str = "", variant: str = "", version: str = ""
+) -> Iterator[tuple[Deployment, bool]]:
     """Each documented deployment, and whether it is checked at the version of its commands; the
     others are at a further version that the document names. ``version`` replaces them all."""
     refused: list[ParameterError] = []
     any_made = False
     for served, recipe in chosen(model, hardware, layout, variant):
         chip = params.hardware(recipe.hardware)
-        names = [*recipe.source.commands, *(name for key in recipe.clients
-                                            for name in served.clients[key].source.commands)]
+        names = [
+            *recipe.source.commands,
+            *(name for key in recipe.clients for name in served.clients[key].source.commands),
+        ]
         claims = _claims(recipe.source.commands, recipe.layout)
         versions = [version or recipe.engine_version]
         if not version:
@@ -100,9 +111,14 @@ def _claims(names: Sequence[str], layout: str) -> list[dict[str, Any]]:
     return out
 
 
-def _deployment(served: schema.Model, recipe: schema.Recipe, chip: schema.Hardware,
-                engine: catalog.Engine, names: Sequence[str],
-                claims: Sequence[Mapping[str, Any]]) -> Deployment:
+def _deployment(
+    served: schema.Model,
+    recipe: schema.Recipe,
+    chip: schema.Hardware,
+    engine: catalog.Engine,
+    names: Sequence[str],
+    claims: Sequence[Mapping[str, Any]],
+) -> Deployment:
     found = Found()
     for name in names:
         _Reader(found, engine, name).read(recipe)
@@ -112,11 +128,22 @@ def _deployment(served: schema.Model, recipe: schema.Recipe, chip: schema.Hardwa
     weights = served.weights[recipe.weights]
     return Deployment(
         title=f"{served.title} {recipe.hardware} {recipe.layout} as documented ({recipe.variant})",
-        engine=engine, engine_known=True, servers=tuple(found.servers),
-        proxies=tuple(found.proxies), clients=tuple(found.clients), boxes=tuple(found.boxes),
-        launchers=tuple(found.launchers), batches=tuple(found.batches),
-        programs=tuple(found.programs), faults=tuple(found.faults), claims=tuple(claims),
-        model=served, weights=weights, hardware=chip, devices_per_node=chip.devices.count)
+        engine=engine,
+        engine_known=True,
+        servers=tuple(found.servers),
+        proxies=tuple(found.proxies),
+        clients=tuple(found.clients),
+        boxes=tuple(found.boxes),
+        launchers=tuple(found.launchers),
+        batches=tuple(found.batches),
+        programs=tuple(found.programs),
+        faults=tuple(found.faults),
+        claims=tuple(claims),
+        model=served,
+        weights=weights,
+        hardware=chip,
+        devices_per_node=chip.devices.count,
+    )
 
 
 class _Reader:
@@ -134,8 +161,13 @@ class _Reader:
         known = {**self.document.get("sets", {}), **self.env, **(more or {})}
         for _ in range(2):
             text = _VARIABLE.sub(
-                lambda match: known.get(match[1], f"${{{match[1]}}}") if f"${match[1]}" not in
-                known.get(match[1], "") else f"${{{match[1]}}}", text)
+                lambda match: (
+                    known.get(match[1], f"${{{match[1]}}}")
+                    if f"${match[1]}" not in known.get(match[1], "")
+                    else f"${{{match[1]}}}"
+                ),
+                text,
+            )
         return text
 
     def read(self, recipe: schema.Recipe) -> None:
@@ -145,8 +177,9 @@ class _Reader:
         for line in self.entry.get("host_tuning", ()):
             self.found.programs.append(Program(self.spot, tuple(line.split()), {}))
         if "sbatch" in self.entry:
-            self.found.batches.append(commands.batch(self.entry["sbatch"], [argv[0]],
-                                                     Spot(self.name, self.name)))
+            self.found.batches.append(
+                commands.batch(self.entry["sbatch"], [argv[0]], Spot(self.name, self.name))
+            )
         filled = tuple(self.fill(word) for word in argv)
         env = {name: self.fill(text) for name, text in self.env.items()}
         self.placeholders((*filled, *env.values()))
@@ -177,13 +210,13 @@ class _Reader:
             out[out.index(flag) + 1] = text
         return out
 
-    def serve(self, argv: tuple[str, ...], env: Mapping[str, str], spot: Spot, node: str,
-              start: int) -> None:
+    def serve(
+        self, argv: tuple[str, ...], env: Mapping[str, str], spot: Spot, node: str, start: int
+    ) -> None:
         """An engine. Jobs of one document are alternatives on one node."""
         alone = "sbatch" not in self.entry
         where = Spot(spot.name, "" if alone else self.name)
-        self.found.servers.append(server(self.engine, argv, env, where, node, start,
-                                         certain=alone))
+        self.found.servers.append(server(self.engine, argv, env, where, node, start, certain=alone))
 
     def ranks(self, target: str, node: str, one: Launcher) -> None:
         """The ranks that a launch line starts from its template."""
@@ -193,40 +226,53 @@ class _Reader:
             return
         for index in range(one.local):
             devices = ",".join(map(str, range(index * one.tp, (index + 1) * one.tp)))
-            given = {"1": devices, "2": str(one.http_port + index), "3": str(one.dp),
-                     "4": str(one.first + index), "5": one.address, "6": str(one.rpc_port),
-                     "7": str(one.tp)}
+            given = {
+                "1": devices,
+                "2": str(one.http_port + index),
+                "3": str(one.dp),
+                "4": str(one.first + index),
+                "5": one.address,
+                "6": str(one.rpc_port),
+                "7": str(one.tp),
+            }
             argv = tuple(other.fill(word, given) for word in words)
             env = {name: other.fill(text, given) for name, text in other.env.items()}
-            self.found.servers.append(server(
-                self.engine, argv, env, Spot(f"{target} rank {one.first + index}"), node))
+            self.found.servers.append(
+                server(self.engine, argv, env, Spot(f"{target} rank {one.first + index}"), node)
+            )
 
     def box(self, argv: tuple[str, ...], env: Mapping[str, str], node: str) -> None:
         """A container, and the engine inside where the image is one."""
         made = docker.box(argv, env, self.spot, node)
         self.found.boxes.append(made)
         if made.runs_engine:
-            self.found.servers.append(server(
-                self.engine, ("vllm", "serve", *made.argv), made.env, self.spot, node))
+            self.found.servers.append(
+                server(self.engine, ("vllm", "serve", *made.argv), made.env, self.spot, node)
+            )
 
     def unset(self, argv: Sequence[str]) -> None:
         """Variables that neither the command nor its document sets."""
         for word in argv:
             for match in _VARIABLE.finditer(word):
                 if match[1] not in self.env and match[1] not in self.document.get("sets", {}):
-                    self.found.faults.append(Fault("shell/unset", self.spot,
-                                                   f"${match[1]} is set nowhere"))
+                    self.found.faults.append(
+                        Fault("shell/unset", self.spot, f"${match[1]} is set nowhere")
+                    )
 
     def placeholders(self, words: Sequence[str]) -> None:
         """Placeholders that are left in."""
-        seen = sorted({match[0] for word in words for match in [_PLACEHOLDER.search(word)]
-                       if match})
+        seen = sorted(
+            {match[0] for word in words for match in [_PLACEHOLDER.search(word)] if match}
+        )
         if seen:
-            self.found.faults.append(Fault("shell/placeholder", self.spot,
-                                           f"placeholders are left in: {', '.join(seen[:4])}"))
+            self.found.faults.append(
+                Fault(
+                    "shell/placeholder",
+                    self.spot,
+                    f"placeholders are left in: {', '.join(seen[:4])}",
+                )
+            )
 
 
 def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
-
-

@@ -40,8 +40,9 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-def role_values(request: Request, role: RolePlan, roles: Mapping[str, RolePlan],
-                nodes: int) -> tuple[dict[str, Value], dict[str, Value]]:
+def role_values(
+    request: Request, role: RolePlan, roles: Mapping[str, RolePlan], nodes: int
+) -> tuple[dict[str, Value], dict[str, Value]]:
     """The flags and variables that all engines of a role share, those that the plan works out
     included. Variables may still hold ``{address}``, ``{nic}`` and ``{leader}``."""
     flags, env = dict(role.settings.flags), dict(role.settings.env)
@@ -61,11 +62,17 @@ def role_values(request: Request, role: RolePlan, roles: Mapping[str, RolePlan],
                 add(flags, f"{base}.tp_size", other.tp)
     if nodes > 1:
         for name, text in request.hardware.network_env.items():
-            env.setdefault(name, Value(text, "site", f"site {request.site.name}",
-                                       "the plan has more than one node"))
+            env.setdefault(
+                name,
+                Value(text, "site", f"site {request.site.name}", "the plan has more than one node"),
+            )
     if role.ports["side_channel"] is not None:
-        add(env, "VLLM_NIXL_SIDE_CHANNEL_PORT", str(role.ports["side_channel"]),
-            "the base: vLLM adds the data parallel rank itself")
+        add(
+            env,
+            "VLLM_NIXL_SIDE_CHANNEL_PORT",
+            str(role.ports["side_channel"]),
+            "the base: vLLM adds the data parallel rank itself",
+        )
     return flags, env
 
 
@@ -100,8 +107,13 @@ def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any
     return out
 
 
-def group_engines(request: Request, role: RolePlan, places: Sequence[Place],
-                  flags: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[Engine]:
+def group_engines(
+    request: Request,
+    role: RolePlan,
+    places: Sequence[Place],
+    flags: Mapping[str, Any],
+    env: Mapping[str, str],
+) -> Iterator[Engine]:
     """The engines of one group: the role's shared ``flags`` and ``env`` with each place's own.
 
     The command lines of a group differ in a few plain values, so that the first is built and
@@ -117,16 +129,22 @@ def group_engines(request: Request, role: RolePlan, places: Sequence[Place],
         own = place_flags(request, role, place)
         if tuple(own) != shape:
             shape, built = tuple(own), argv_of(model, {**flags, **own})
-            at = {name: built.index(f"--{name}") + 1 for name, value in own.items()
-                  if "." not in name and value is not True}
+            at = {
+                name: built.index(f"--{name}") + 1
+                for name, value in own.items()
+                if "." not in name and value is not True
+            }
         words = list(built)
         for name, index in at.items():
             words[index] = text_of(own[name])
         group, node = place.group, place.node
         mine = dict(env)
         if templated:
-            fills = {"address": node.address, "nic": node.nic or request.site.nic,
-                     "leader": group.address}
+            fills = {
+                "address": node.address,
+                "nic": node.nic or request.site.nic,
+                "leader": group.address,
+            }
             mine |= {name: fill(env[name], fills) for name in templated}
         if per_rank:
             mine[request.hardware.devices.visible] = ",".join(map(str, place.devices))
@@ -136,8 +154,21 @@ def group_engines(request: Request, role: RolePlan, places: Sequence[Place],
 def _engine(place: Place, env: Mapping[str, str], argv: tuple[str, ...]) -> Engine:
     group, node = place.group, place.node
     return Engine(
-        name=place.name, node=node.name, address=node.address, role=group.role,
-        group=group.number, rank=place.rank, ranks=place.ranks, dp_size=group.dp,
-        tp_size=group.tp, devices=place.devices, http_port=place.http_port,
-        kv_port=place.kv_ports.start if place.kv_ports else None, rpc_port=group.rpc_port,
-        side_channel_port=place.side_channel_port, headless=place.headless, env=env, argv=argv)
+        name=place.name,
+        node=node.name,
+        address=node.address,
+        role=group.role,
+        group=group.number,
+        rank=place.rank,
+        ranks=place.ranks,
+        dp_size=group.dp,
+        tp_size=group.tp,
+        devices=place.devices,
+        http_port=place.http_port,
+        kv_port=place.kv_ports.start if place.kv_ports else None,
+        rpc_port=group.rpc_port,
+        side_channel_port=place.side_channel_port,
+        headless=place.headless,
+        env=env,
+        argv=argv,
+    )

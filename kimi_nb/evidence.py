@@ -40,8 +40,10 @@ def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[
         finally:
             os.close(handle)
     except OSError as error:
-        raise WriteError(f"{error.filename or path}: cannot be written: {error.strerror}. Choose "
-                         "another run_dir or mend its permissions.") from None
+        raise WriteError(
+            f"{error.filename or path}: cannot be written: {error.strerror}. Choose "
+            "another run_dir or mend its permissions."
+        ) from None
     return entry
 
 
@@ -59,8 +61,10 @@ def write_text(path: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8", errors="surrogateescape")
         new.replace(path)
     except OSError as error:
-        raise WriteError(f"{path}: cannot be written: {error.strerror}. Choose another run_dir or "
-                         "mend its permissions.") from None
+        raise WriteError(
+            f"{path}: cannot be written: {error.strerror}. Choose another run_dir or "
+            "mend its permissions."
+        ) from None
 
 
 def read(folder: Path, file: str = FILE) -> list[dict[str, Any]]:

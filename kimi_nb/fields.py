@@ -15,23 +15,29 @@ from pydantic import AfterValidator, Field
 # What a word of a script may be made of.
 SAFE_TEXT = re.compile(r"[\w ./:@%+=,~{}\[\]\"-]*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HOSTNAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-                       r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*")
+_HOSTNAME = re.compile(
+    r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+    r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
+)
 
 
 def safe_text(text: str) -> str:
     """Refuse control and shell characters: ``;`` ``|`` ``&`` ``$`` `````` quotes, newlines."""
     if not SAFE_TEXT.fullmatch(text):
         bad = next(character for character in text if not SAFE_TEXT.fullmatch(character))
-        raise ValueError(f"the character {bad!r} is not allowed (letters, digits, spaces "
-                         "and . _ / : @ % + = , ~ - [ ] { } are)")
+        raise ValueError(
+            f"the character {bad!r} is not allowed (letters, digits, spaces "
+            "and . _ / : @ % + = , ~ - [ ] { } are)"
+        )
     return text
 
 
 def _name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", text):
-        raise ValueError("a name starts with a letter or digit and holds only letters, digits, "
-                         "'.', '_' and '-', 63 at most")
+        raise ValueError(
+            "a name starts with a letter or digit and holds only letters, digits, "
+            "'.', '_' and '-', 63 at most"
+        )
     return text
 
 
@@ -43,8 +49,9 @@ def _address(text: str) -> str:
     except ValueError:
         # 141.xx.xx.1 and 300.1.1.1 are hostnames by grammar and mistakes by sense.
         if re.fullmatch(r"[0-9x.]+", text) or not _HOSTNAME.fullmatch(text):
-            raise ValueError("an IP address (192.0.2.11) or a host name (node-1.example.org) "
-                             "is wanted here") from None
+            raise ValueError(
+                "an IP address (192.0.2.11) or a host name (node-1.example.org) is wanted here"
+            ) from None
         return text
 
 
@@ -64,7 +71,8 @@ def _sysctl(text: str) -> str:
 def secret(variable: str) -> bool:
     """Whether a variable by its name holds a secret, whose value must never be written."""
     return variable == "VLLM_API_KEY" or bool(
-        re.search(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)(_ID)?$", variable))
+        re.search(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)(_ID)?$", variable)
+    )
 
 
 def _range(text: str) -> str:
@@ -86,8 +94,9 @@ def _path(text: str) -> str:
 
 def _interface(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}", text):
-        raise ValueError("a network interface is wanted here, such as eth0 or enp67s0f5 "
-                         "(15 characters at most)")
+        raise ValueError(
+            "a network interface is wanted here, such as eth0 or enp67s0f5 (15 characters at most)"
+        )
     return text
 
 
@@ -99,8 +108,9 @@ def _variable(text: str) -> str:
 
 def _line(text: str) -> str:
     """Prose for a heading or a comment: any characters, but on one line."""
-    if not text.strip() or any(ord(character) < 32 or character in "\x7f\x85\u2028\u2029"
-                               for character in text):
+    if not text.strip() or any(
+        ord(character) < 32 or character in "\x7f\x85\u2028\u2029" for character in text
+    ):
         raise ValueError("one line of text is wanted here, without control characters")
     return text
 

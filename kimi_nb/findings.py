@@ -1,8 +1,8 @@
 """What the rules say of a deployment: values that show themselves.
 
-    found = plan.check()        # raises CheckError on an error, after showing the table
-    found.errors                # the findings that stop a start
-    found.as_dict()             # what --json prints
+found = plan.check()        # raises CheckError on an error, after showing the table
+found.errors                # the findings that stop a start
+found.as_dict()             # what --json prints
 """
 
 from __future__ import annotations
@@ -54,14 +54,23 @@ class Bar:
     def as_dict(self) -> dict[str, Any]:
         """The bar as plain values: GiB, and tokens."""
         fit = self.fit
-        return {"engine": self.engine, "role": self.role, "figures": "estimated",
-                "device_gib": round(fit.device / GIB, 2), "budget_gib": round(fit.budget / GIB, 2),
-                "parts_gib": {name: round(size / GIB, 3) for name, size in fit.parts.items()},
-                "headroom_gib": round(fit.headroom / GIB, 2),
-                "cache_bytes_per_token": fit.per_token, "cache_tokens": fit.tokens,
-                "max_num_seqs": fit.shape.seqs, "longest_context": fit.longest,
-                "max_model_len": fit.shape.model_len, "requests_at_max_model_len":
-                fit.tokens // fit.shape.model_len if fit.shape.model_len else None}
+        return {
+            "engine": self.engine,
+            "role": self.role,
+            "figures": "estimated",
+            "device_gib": round(fit.device / GIB, 2),
+            "budget_gib": round(fit.budget / GIB, 2),
+            "parts_gib": {name: round(size / GIB, 3) for name, size in fit.parts.items()},
+            "headroom_gib": round(fit.headroom / GIB, 2),
+            "cache_bytes_per_token": fit.per_token,
+            "cache_tokens": fit.tokens,
+            "max_num_seqs": fit.shape.seqs,
+            "longest_context": fit.longest,
+            "max_model_len": fit.shape.model_len,
+            "requests_at_max_model_len": fit.tokens // fit.shape.model_len
+            if fit.shape.model_len
+            else None,
+        }
 
 
 @dataclass(frozen=True)
@@ -121,16 +130,23 @@ class Findings:
     @property
     def verdict(self) -> str:
         """One sentence: how many of each, asked of how many rules."""
-        counts = [f"{len(self.of(kind))} {kind}{'s' * (len(self.of(kind)) != 1)}"
-                  for kind in SEVERITIES]
+        counts = [
+            f"{len(self.of(kind))} {kind}{'s' * (len(self.of(kind)) != 1)}" for kind in SEVERITIES
+        ]
         asked = self.rules - len(self.skipped)
         skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
         # What was not read may start one.
         what = "that was read" if self.unread else "here"
-        nothing = f" Nothing {what} starts an engine." if self.seen is not None and not (
-            self.seen["servers"] or self.seen["boxes"] or self.seen["launchers"]) else ""
-        return (f"{self.title}: {', '.join(counts)}. {asked} rules asked of {self.engine}{skipped}."
-                f"{nothing}")
+        nothing = (
+            f" Nothing {what} starts an engine."
+            if self.seen is not None
+            and not (self.seen["servers"] or self.seen["boxes"] or self.seen["launchers"])
+            else ""
+        )
+        return (
+            f"{self.title}: {', '.join(counts)}. {asked} rules asked of {self.engine}{skipped}."
+            f"{nothing}"
+        )
 
     @property
     def counts(self) -> dict[str, int]:
@@ -143,15 +159,19 @@ class Findings:
 
     def table(self) -> Table:
         """The findings as a table, errors first."""
-        rows = tuple((found.severity, found.where, found.message, found.fix, found.rule)
-                     for found in self.findings)
+        rows = tuple(
+            (found.severity, found.where, found.message, found.fix, found.rule)
+            for found in self.findings
+        )
         return Table(self.verdict, ("severity", "where", "found", "do", "rule"), rows)
 
     def __str__(self) -> str:
         lines = [str(found) for found in self.findings if found.severity != NOTE]
         lines += [str(found).partition("\n")[0] for found in self.of(NOTE)]
-        lines += [visible(f"{place(spot)}: not read: {spot['reason']}", lines=False)
-                  for spot in self.unread]
+        lines += [
+            visible(f"{place(spot)}: not read: {spot['reason']}", lines=False)
+            for spot in self.unread
+        ]
         return "\n".join([*lines, visible(self.verdict, lines=False)])
 
     __repr__ = __str__
@@ -161,10 +181,18 @@ class Findings:
 
     def as_dict(self) -> dict[str, Any]:
         """The findings as plain values."""
-        return {"title": self.title, "ok": self.ok, "engine": self.engine, "counts": self.counts,
-                "rules": self.rules, "findings": [asdict(found) for found in self.findings],
-                "skipped": dict(self.skipped), "unread": list(self.unread),
-                "seen": dict(self.seen or {}), "memory": [bar.as_dict() for bar in self.memory]}
+        return {
+            "title": self.title,
+            "ok": self.ok,
+            "engine": self.engine,
+            "counts": self.counts,
+            "rules": self.rules,
+            "findings": [asdict(found) for found in self.findings],
+            "skipped": dict(self.skipped),
+            "unread": list(self.unread),
+            "seen": dict(self.seen or {}),
+            "memory": [bar.as_dict() for bar in self.memory],
+        }
 
 
 def place(spot: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """What made a result: versions, commit, host, tables of the engines; hashes of plan and bundle.
 
-    fingerprint.of_program()       # {"package": "0.1.0", "commit": "be72d58...", "host": ...}
-    fingerprint.of_texts({"a.sh": "..."})      # twelve hex digits
+fingerprint.of_program()       # {"package": "0.1.0", "commit": "be72d58...", "host": ...}
+fingerprint.of_texts({"a.sh": "..."})      # twelve hex digits
 """
 
 from __future__ import annotations
@@ -24,11 +24,18 @@ _SECONDS = 5.0  # for git
 def of_program() -> dict[str, str]:
     """This program on this machine. ``commit`` is "" where this is no checkout, and ends with
     "+" where files that git knows were changed; ``catalogs`` is a hash of the engines' tables."""
-    tables = [(path.name, path.read_bytes())
-              for path in sorted((params.PACKAGE / "data").glob("catalog-*.json"))]
-    return {"package": __version__, "commit": _commit(params.PACKAGE.parent),
-            "python": sys.version.split()[0], "host": socket.gethostname(),
-            "platform": platform.platform(terse=True), "catalogs": _digest(dict(tables))}
+    tables = [
+        (path.name, path.read_bytes())
+        for path in sorted((params.PACKAGE / "data").glob("catalog-*.json"))
+    ]
+    return {
+        "package": __version__,
+        "commit": _commit(params.PACKAGE.parent),
+        "python": sys.version.split()[0],
+        "host": socket.gethostname(),
+        "platform": platform.platform(terse=True),
+        "catalogs": _digest(dict(tables)),
+    }
 
 
 def of_texts(texts: Mapping[str, str]) -> str:
@@ -49,11 +56,16 @@ def _commit(checkout: Path) -> str:
         return ""
     try:
         # Never waits for another git, and writes nothing.
-        commit, changed = (subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(checkout), *words], capture_output=True,
-            text=True, timeout=_SECONDS, check=True).stdout.strip()
-            for words in (("rev-parse", "HEAD"),
-                          ("status", "--porcelain", "--untracked-files=no")))
+        commit, changed = (
+            subprocess.run(
+                ["git", "--no-optional-locks", "-C", str(checkout), *words],
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=True,
+            ).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        )
     except (OSError, subprocess.SubprocessError):
         return ""  # no git, or a checkout of somebody else
     return commit + ("+" if changed else "")

@@ -1,6 +1,6 @@
 """The nodes of a plan for pyinfra and for ssh: a person reaches them as we do.
 
-    files = inventory.files(plan)      # deploy/inventory.py, deploy/ssh_config, ...
+files = inventory.files(plan)      # deploy/inventory.py, deploy/ssh_config, ...
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ from kimi_nb import params, schema
 from kimi_nb.plan import Plan
 
 # Files that are the same for every plan, by their name in the bundle and in the package.
-_STATIC = {"node_steps.py": "data/bundle/node_steps.py", "up.py": "data/bundle/up.py",
-           "down.py": "data/bundle/down.py", "node_call.py": "deploy/node_call.py"}
+_STATIC = {
+    "node_steps.py": "data/bundle/node_steps.py",
+    "up.py": "data/bundle/up.py",
+    "down.py": "data/bundle/down.py",
+    "node_call.py": "deploy/node_call.py",
+}
 
 
 def files(plan: Plan) -> dict[str, str]:
     """What a plan with nodes over SSH has for them, by path in the bundle; {} for others."""
     if plan.transport != "ssh":
         return {}
-    out = {f"deploy/{name}": (params.PACKAGE / path).read_text(encoding="utf-8")
-           for name, path in _STATIC.items()}
+    out = {
+        f"deploy/{name}": (params.PACKAGE / path).read_text(encoding="utf-8")
+        for name, path in _STATIC.items()
+    }
     return {"deploy/inventory.py": _inventory(plan), "deploy/ssh_config": _ssh_config(plan), **out}
 
 
@@ -29,15 +35,19 @@ def hosts(plan: Plan) -> list[tuple[str, dict[str, object]]]:
     """(name, data for pyinfra) of every node in use."""
     ssh: schema.Ssh = plan.request.site.ssh
     data: dict[str, object] = {
-        "ssh_user": ssh.user, "ssh_port": ssh.port,
+        "ssh_user": ssh.user,
+        "ssh_port": ssh.port,
         # What is set here goes before the file.
-        "ssh_strict_host_key_checking": _checking(ssh)}
+        "ssh_strict_host_key_checking": _checking(ssh),
+    }
     if ssh.key_file:
         data["ssh_key"] = ssh.key_file  # read once for all nodes; ssh_config names it for ssh
     if plan.secrets:
         data["secrets"] = sorted({*plan.secrets, *plan.secrets.values()})
-    return [(engine.node, {"ssh_hostname": engine.address, **data})
-            for engine in {engine.node: engine for engine in plan.engines}.values()]
+    return [
+        (engine.node, {"ssh_hostname": engine.address, **data})
+        for engine in {engine.node: engine for engine in plan.engines}.values()
+    ]
 
 
 def _checking(ssh: schema.Ssh) -> str:
@@ -46,17 +56,20 @@ def _checking(ssh: schema.Ssh) -> str:
 
 def _inventory(plan: Plan) -> str:
     listed = pprint.pformat(hosts(plan), width=100, sort_dicts=False)
-    return (f"# The nodes of site {plan.site} for pyinfra: pyinfra inventory.py up.py\n"
-            "from pathlib import Path\n\n"
-            f"nodes = (\n{listed},\n"
-            '    {"ssh_config_file": str(Path(__file__).resolve().parent / "ssh_config")},\n)\n')
+    return (
+        f"# The nodes of site {plan.site} for pyinfra: pyinfra inventory.py up.py\n"
+        "from pathlib import Path\n\n"
+        f"nodes = (\n{listed},\n"
+        '    {"ssh_config_file": str(Path(__file__).resolve().parent / "ssh_config")},\n)\n'
+    )
 
 
 def _ssh_config(plan: Plan) -> str:
     ssh: schema.Ssh = plan.request.site.ssh
     # The jump host may be one of the nodes: it is not reached by way of itself.
-    addresses = " ".join(dict.fromkeys(engine.address for engine in plan.engines
-                                       if engine.address != ssh.jump_host))
+    addresses = " ".join(
+        dict.fromkeys(engine.address for engine in plan.engines if engine.address != ssh.jump_host)
+    )
 
     def block(names: str, user: bool) -> Iterator[str]:
         yield f"Host {names}"
@@ -69,10 +82,17 @@ def _ssh_config(plan: Plan) -> str:
         if ssh.known_hosts:
             yield f'    UserKnownHostsFile "{ssh.known_hosts}"'
 
-    lines = [f"# How the nodes of site {plan.site} are reached: ssh -F ssh_config ADDRESS",
-             *block(addresses, user=True)]
+    lines = [
+        f"# How the nodes of site {plan.site} are reached: ssh -F ssh_config ADDRESS",
+        *block(addresses, user=True),
+    ]
     if ssh.jump_host:
-        lines += [f"    ProxyJump {ssh.user}@{ssh.jump_host}", "",
-                  *block(ssh.jump_host, user=False)]
-    return "\n".join([*lines, "", "# And what stands in your own file.",
-                      "Include ~/.ssh/config"]) + "\n"
+        lines += [
+            f"    ProxyJump {ssh.user}@{ssh.jump_host}",
+            "",
+            *block(ssh.jump_host, user=False),
+        ]
+    return (
+        "\n".join([*lines, "", "# And what stands in your own file.", "Include ~/.ssh/config"])
+        + "\n"
+    )

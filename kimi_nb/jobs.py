@@ -17,18 +17,26 @@ PYTHON = "3.11"
 SERVER_FILE = "server_host.txt"
 # How the output of a job ends that has done its work: what tells of it when SLURM has forgotten
 # the job. A serving job has no such words.
-LAST_WORDS = {"create-env": ("Made ", "No change: "), "install": ("Install complete.",),
-              "download": ("Download complete.",),
-              "tune-moe": ("Tuning complete.", "No change: "),
-              "benchmark": ("Benchmark complete.",)}
+LAST_WORDS = {
+    "create-env": ("Made ", "No change: "),
+    "install": ("Install complete.",),
+    "download": ("Download complete.",),
+    "tune-moe": ("Tuning complete.", "No change: "),
+    "benchmark": ("Benchmark complete.",),
+}
 
 
-def jobs(request: Request, baseline: Engine, optimised: Engine,
-         benchmark: Sequence[str]) -> tuple[Job, ...]:
+def jobs(
+    request: Request, baseline: Engine, optimised: Engine, benchmark: Sequence[str]
+) -> tuple[Job, ...]:
     """The seven jobs in the order in which they are submitted."""
     table = params.data("slurm")
-    makers = {"create-env": _create_env, "install": _install, "download": _download,
-              "tune-moe": _tune_moe}
+    makers = {
+        "create-env": _create_env,
+        "install": _install,
+        "download": _download,
+        "tune-moe": _tune_moe,
+    }
     out = []
     for number, (name, spec) in enumerate(table.items(), start=1):
         env = _environment(request, name)
@@ -40,9 +48,17 @@ def jobs(request: Request, baseline: Engine, optimised: Engine,
             argv, body = _benchmark(request, benchmark)
         else:
             argv, body = makers[name](request)
-        out.append(Job(name=name, file=f"{number}_{name.replace('-', '_')}.sbatch",
-                       after=spec["after"], options=_options(request.site, spec), env=env,
-                       argv=tuple(argv), body=tuple(body)))
+        out.append(
+            Job(
+                name=name,
+                file=f"{number}_{name.replace('-', '_')}.sbatch",
+                after=spec["after"],
+                options=_options(request.site, spec),
+                env=env,
+                argv=tuple(argv),
+                body=tuple(body),
+            )
+        )
     return tuple(out)
 
 
@@ -62,13 +78,20 @@ def _options(site: schema.Site, spec: Mapping[str, Any]) -> tuple[str, ...]:
     memory = (whole and slurm.memory) or spec["memory"]
     cpus = (whole and slurm.cpus) or spec["cpus"]
     limit = (whole and slurm.time) or spec["time"]
-    return (f"--partition={slurm.partition if gpu else slurm.cpu_partition}",
-            f"--job-name={spec['job_name']}", f"--time={limit}",
-            f"--account={slurm.account}", *([f"--qos={qos}"] if qos else []), "--nodes=1",
-            f"--ntasks-per-node={spec['tasks']}",
-            *([f"--gpus-per-node={spec['gpus']}"] if "gpus" in spec else []),
-            f"--cpus-per-task={cpus}", f"--mem={memory}",
-            f"-o {spec['job_name']}.%j.out", f"-e {spec['job_name']}.%j.err")
+    return (
+        f"--partition={slurm.partition if gpu else slurm.cpu_partition}",
+        f"--job-name={spec['job_name']}",
+        f"--time={limit}",
+        f"--account={slurm.account}",
+        *([f"--qos={qos}"] if qos else []),
+        "--nodes=1",
+        f"--ntasks-per-node={spec['tasks']}",
+        *([f"--gpus-per-node={spec['gpus']}"] if "gpus" in spec else []),
+        f"--cpus-per-task={cpus}",
+        f"--mem={memory}",
+        f"-o {spec['job_name']}.%j.out",
+        f"-e {spec['job_name']}.%j.err",
+    )
 
 
 def _environment(request: Request, name: str) -> dict[str, str]:
@@ -82,18 +105,30 @@ def _environment(request: Request, name: str) -> dict[str, str]:
 def _create_env(request: Request) -> tuple[list[str], list[str]]:
     folder = request.places()["virtual_env"]
     argv = ["conda", "create", "--prefix", folder, f"python={PYTHON}", "-y"]
-    return argv, [f"if [ -x {shell.quote(folder + '/bin/python')} ]; then",
-                  f"    echo {shell.quote(f'No change: {folder} is there already.')}",
-                  "    exit 0", "fi", *shell.command(argv),
-                  f"echo {shell.quote(f'Made {folder}.')}"]
+    return argv, [
+        f"if [ -x {shell.quote(folder + '/bin/python')} ]; then",
+        f"    echo {shell.quote(f'No change: {folder} is there already.')}",
+        "    exit 0",
+        "fi",
+        *shell.command(argv),
+        f"echo {shell.quote(f'Made {folder}.')}",
+    ]
 
 
 def _install(request: Request) -> tuple[list[str], list[str]]:
     places = request.places()
     source, tag = f"{places['project']}/vllm", request.engine.tag
     argv = ["pip", "install", f"vllm=={request.engine.vllm}"]
-    clone = ["git", "clone", "--depth", "1", "--branch", tag,
-             "https://github.com/vllm-project/vllm", source]
+    clone = [
+        "git",
+        "clone",
+        "--depth",
+        "1",
+        "--branch",
+        tag,
+        "https://github.com/vllm-project/vllm",
+        source,
+    ]
     return argv, [
         *_needs_environment(places["virtual_env"]),
         "# pip must be the environment's own: any other writes into the home folder.",
@@ -103,18 +138,19 @@ def _install(request: Request) -> tuple[list[str], list[str]]:
         "# The kernel tuner is not in the wheel; it is run from the source of the same version.",
         f"[ -d {shell.quote(source)} ] || {shlex.join(clone)}",
         "python -c 'import vllm; print(vllm.__version__, vllm.__file__)'",
-        "echo 'Install complete.'"]
+        "echo 'Install complete.'",
+    ]
 
 
 def _download(request: Request) -> tuple[list[str], list[str]]:
     weights = request.weights
     argv = ["hf", "download", weights.id, "--local-dir", request.located(weights)]
-    drafts = [draft for draft in request.model.drafts.values()
-              if request.hardware.vendor in draft.vendors]
+    drafts = [
+        draft for draft in request.model.drafts.values() if request.hardware.vendor in draft.vendors
+    ]
     lines = [*_needs_environment(request.places()["virtual_env"]), *shell.command(argv)]
     for draft in drafts:
-        lines += shell.command(["hf", "download", draft.id, "--local-dir",
-                                request.located(draft)])
+        lines += shell.command(["hf", "download", draft.id, "--local-dir", request.located(draft)])
     return argv, [*lines, "echo 'Download complete.'"]
 
 
@@ -130,24 +166,44 @@ def _serve(request: Request, engine: Engine) -> tuple[list[str], list[str]]:
             line = f"if [ -d {shell.quote(value)} ]; then {line}; fi"
         lines.append(line)
     lines += _secret(request, "VLLM_API_KEY")
-    lines += ["# The other jobs, and you, find the server by this file.",
-              f"hostname > {shell.quote(host_file)}", *shell.command(engine.argv)]
+    lines += [
+        "# The other jobs, and you, find the server by this file.",
+        f"hostname > {shell.quote(host_file)}",
+        *shell.command(engine.argv),
+    ]
     return list(engine.argv), lines
 
 
 def _tune_moe(request: Request) -> tuple[list[str], list[str]]:
     places = request.places()
     role = request.recipe.roles["mixed"]
-    argv = ["python", f"{places['project']}/vllm/benchmarks/kernels/benchmark_moe.py",
-            "--model", request.located(request.weights), "--tp-size", str(role.tp),
-            "--enable-expert-parallel", "--dtype", "int4_w4a16", "--trust-remote-code", "--tune",
-            "--save-dir", places["tuning"]]
+    argv = [
+        "python",
+        f"{places['project']}/vllm/benchmarks/kernels/benchmark_moe.py",
+        "--model",
+        request.located(request.weights),
+        "--tp-size",
+        str(role.tp),
+        "--enable-expert-parallel",
+        "--dtype",
+        "int4_w4a16",
+        "--trust-remote-code",
+        "--tune",
+        "--save-dir",
+        places["tuning"],
+    ]
     there = f"No change: {places['tuning']} holds tuned kernels; empty it to tune again."
-    return argv, [*_needs_environment(places["virtual_env"]),
-                  f"if compgen -G {shell.quote(places['tuning'] + '/*.json')} > /dev/null; then",
-                  f"    echo {shell.quote(there)}", "    exit 0", "fi",
-                  f"mkdir -p {shell.quote(places['tuning'])}", *shell.command(argv),
-                  f"ls {shell.quote(places['tuning'])}", "echo 'Tuning complete.'"]
+    return argv, [
+        *_needs_environment(places["virtual_env"]),
+        f"if compgen -G {shell.quote(places['tuning'] + '/*.json')} > /dev/null; then",
+        f"    echo {shell.quote(there)}",
+        "    exit 0",
+        "fi",
+        f"mkdir -p {shell.quote(places['tuning'])}",
+        *shell.command(argv),
+        f"ls {shell.quote(places['tuning'])}",
+        "echo 'Tuning complete.'",
+    ]
 
 
 def _benchmark(request: Request, command: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -161,8 +217,12 @@ def _benchmark(request: Request, command: Sequence[str]) -> tuple[list[str], lis
         *_needs_environment(places["virtual_env"]),
         f"SERVER_URL={shell.quote(url)}",
         f"if [ -s {shell.quote(host_file)} ]; then",
-        f'    SERVER_URL="http://$(cat {shell.quote(host_file)}):{port}"', "fi",
-        *_secret(request, "OPENAI_API_KEY"), *shell.command(words), "echo 'Benchmark complete.'"]
+        f'    SERVER_URL="http://$(cat {shell.quote(host_file)}):{port}"',
+        "fi",
+        *_secret(request, "OPENAI_API_KEY"),
+        *shell.command(words),
+        "echo 'Benchmark complete.'",
+    ]
 
 
 def _secret(request: Request, name: str) -> list[str]:
@@ -174,19 +234,32 @@ def _secret(request: Request, name: str) -> list[str]:
 
 def _needs_environment(folder: str) -> list[str]:
     why = f"{folder} is missing: submit 1_create_env.sbatch first."
-    return [f"if [ ! -d {shell.quote(folder)} ]; then", f"    echo {shell.quote(why)} >&2",
-            "    exit 1", "fi"]
+    return [
+        f"if [ ! -d {shell.quote(folder)} ]; then",
+        f"    echo {shell.quote(why)} >&2",
+        "    exit 1",
+        "fi",
+    ]
 
 
 def script(job: Job, modules: Sequence[str]) -> str:
     """The text of one job's file."""
-    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in job.options),
-             "set -eo pipefail", 'cd "${SLURM_SUBMIT_DIR:-.}"',
-             "module purge || { echo 'module purge failed' >&2; exit 1; }",
-             *(f"module load {shell.quote(name)} || "
-               f"{{ echo {shell.quote(f'module load {name} failed')} >&2; exit 1; }}"
-               for name in modules)]
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {option}" for option in job.options),
+        "set -eo pipefail",
+        'cd "${SLURM_SUBMIT_DIR:-.}"',
+        "module purge || { echo 'module purge failed' >&2; exit 1; }",
+        *(
+            f"module load {shell.quote(name)} || "
+            f"{{ echo {shell.quote(f'module load {name} failed')} >&2; exit 1; }}"
+            for name in modules
+        ),
+    ]
     # Only what every job needs; a serving job adds its own variables in its body.
-    lines += [shell.export(name, job.env[name]) for name in ("VIRTUAL_ENV", "PATH", "HF_HOME")
-              if name in job.env]
+    lines += [
+        shell.export(name, job.env[name])
+        for name in ("VIRTUAL_ENV", "PATH", "HF_HOME")
+        if name in job.env
+    ]
     return "\n".join([*lines, "", *job.body]) + "\n"

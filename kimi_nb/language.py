@@ -30,8 +30,9 @@ def speak(settings: Layered, engine: catalog.Engine) -> tuple[Layered, tuple[str
     return Layered(flags, env), tuple(notes)
 
 
-def _speak_env(env: Any, engine: catalog.Engine,
-               notes: list[str]) -> tuple[dict[str, Value], dict[str, Value]]:
+def _speak_env(
+    env: Any, engine: catalog.Engine, notes: list[str]
+) -> tuple[dict[str, Value], dict[str, Value]]:
     kept: dict[str, Value] = {}
     moved: dict[str, Value] = {}
     never = params.data("versions")["never_read"]
@@ -71,8 +72,9 @@ def plain(text: str, number: bool = False) -> Any:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
 
 
-def _speak_flags(flags: dict[str, Value], engine: catalog.Engine,
-                 notes: list[str]) -> dict[str, Value]:
+def _speak_flags(
+    flags: dict[str, Value], engine: catalog.Engine, notes: list[str]
+) -> dict[str, Value]:
     out: dict[str, Value] = {}
     for name, value in flags.items():
         top, _, rest = name.partition(".")

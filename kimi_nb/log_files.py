@@ -32,8 +32,13 @@ class Logs:
 
     def read(self) -> None:
         """Take in what is new."""
-        self._tails.read([*self._root.glob("logs/*.log"), *self._root.glob("logs/*/*.log"),
-                          *self._root.glob("bundle/*/logs/rank_*.log")])
+        self._tails.read(
+            [
+                *self._root.glob("logs/*.log"),
+                *self._root.glob("logs/*/*.log"),
+                *self._root.glob("bundle/*/logs/rank_*.log"),
+            ]
+        )
 
     def all(self) -> list[Log]:
         """What was read, by node and rank, in a fixed order."""
@@ -55,8 +60,13 @@ class Logs:
 
     def last(self, node: str, rank: int) -> tuple[str, str]:
         """(file, last line) of a rank, or of its node where it has no log of its own."""
-        logs = [log for log in self.all() if log.node == node and log.lines and (
-            log.rank == rank or log.file.endswith("/engines.log"))]
+        logs = [
+            log
+            for log in self.all()
+            if log.node == node
+            and log.lines
+            and (log.rank == rank or log.file.endswith("/engines.log"))
+        ]
         # The launcher's own words, where there are both, are about other ranks too.
         logs.sort(key=lambda log: log.rank is None)
         return (logs[0].file, logs[0].lines[-1]) if logs else ("", "no log")
@@ -65,8 +75,7 @@ class Logs:
         """(file, last lines) of a program by its name."""
         path = file_of(self._root, name)
         lines = [line for line in self._lines.get(path, ()) if line.strip()]
-        return (str(path.relative_to(self._root)),
-                " | ".join(lines[-_LAST:]) or "nothing was said")
+        return (str(path.relative_to(self._root)), " | ".join(lines[-_LAST:]) or "nothing was said")
 
 
 def file_of(root: Path, name: str) -> Path:

@@ -1,9 +1,9 @@
 """One line of a log: when, who, how bad.
 
-    log_lines.plain("\\x1b[36m(EngineCore_DP3 pid=7)\\x1b[0m ERROR 11-22 05:49:28 ...")
-    log_lines.stamp("[2026-11-22 05:49:28,123] ...")     # "11-22 05:49:28.123"
-    log_lines.rank_of("(Worker_DP3_TP2 pid=9) ERROR ...")      # 3
-    log_lines.tells_error("INFO ... error_limit=3")            # False
+log_lines.plain("\\x1b[36m(EngineCore_DP3 pid=7)\\x1b[0m ERROR 11-22 05:49:28 ...")
+log_lines.stamp("[2026-11-22 05:49:28,123] ...")     # "11-22 05:49:28.123"
+log_lines.rank_of("(Worker_DP3_TP2 pid=9) ERROR ...")      # 3
+log_lines.tells_error("INFO ... error_limit=3")            # False
 """
 
 from __future__ import annotations
@@ -16,21 +16,32 @@ _MONTHS = {name: f"{at:02}" for at, name in enumerate(calendar.month_abbr) if na
 _CLOCK = r"(?P<time{0}>\d\d:\d\d:\d\d)(?:[.,:](?P<part{0}>\d[\d.]*))?"
 # Years are left out: vLLM's own lines have none. The formats: ISO and Python's logging, Ascend's
 # plog (2026-11-22-05:49:28.123.456), vLLM, glog (E1122 05:49:28.123456), syslog.
-_STAMP = re.compile("|".join((
-    r"\b20\d\d[-/](?P<date0>\d\d[-/]\d\d)[-T ]" + _CLOCK.format(0),
-    r"(?<![\d-])(?P<date1>\d\d-\d\d) " + _CLOCK.format(1),
-    r"(?<![A-Za-z0-9])[DIWEF](?P<date2>\d{3,4}) " + _CLOCK.format(2),
-    rf"\b(?P<date3>(?:{'|'.join(_MONTHS)}) [ \d]\d) " + _CLOCK.format(3))))
+_STAMP = re.compile(
+    "|".join(
+        (
+            r"\b20\d\d[-/](?P<date0>\d\d[-/]\d\d)[-T ]" + _CLOCK.format(0),
+            r"(?<![\d-])(?P<date1>\d\d-\d\d) " + _CLOCK.format(1),
+            r"(?<![A-Za-z0-9])[DIWEF](?P<date2>\d{3,4}) " + _CLOCK.format(2),
+            rf"\b(?P<date3>(?:{'|'.join(_MONTHS)}) [ \d]\d) " + _CLOCK.format(3),
+        )
+    )
+)
 _REACH = 200  # characters in which the time stands
 _WHO = re.compile(r"\((?:EngineCore|Worker|ApiServer|APIServer)(?P<parts>(?:_[A-Z]*\d+)*) pid=")
 _PART = re.compile(r"_([A-Z]*)(\d+)")
 # The level of a line that is none of an error, after who says it.
-_CALM = re.compile(r"(?:\([^()]* pid=\d+\) *|REHEARSAL:? *)*(?:DEBUG|INFO|WARNING)\b|"
-                   r"[^a-z]{0,60}\[(?:DEBUG|INFO|WARNING)\]|\[?[DIW]\d{3,4} \d\d:")
-_SAID = re.compile(r"(?:\([^()]* pid=\d+\) *|REHEARSAL:? *)*(?:DEBUG|INFO)\b|"
-                   r"[^a-z]{0,60}\[(?:DEBUG|INFO)\]|\[?[DI]\d{3,4} \d\d:")
-_ERROR = re.compile(r"\bERROR\b|^\w*(?:Error|Exception)\b|Traceback|"
-                    r"(?:^|[ :])[\w.]*(?:Error|Exception): ")
+_CALM = re.compile(
+    r"(?:\([^()]* pid=\d+\) *|REHEARSAL:? *)*(?:DEBUG|INFO|WARNING)\b|"
+    r"[^a-z]{0,60}\[(?:DEBUG|INFO|WARNING)\]|\[?[DIW]\d{3,4} \d\d:"
+)
+_SAID = re.compile(
+    r"(?:\([^()]* pid=\d+\) *|REHEARSAL:? *)*(?:DEBUG|INFO)\b|"
+    r"[^a-z]{0,60}\[(?:DEBUG|INFO)\]|\[?[DI]\d{3,4} \d\d:"
+)
+_ERROR = re.compile(
+    r"\bERROR\b|^\w*(?:Error|Exception)\b|Traceback|"
+    r"(?:^|[ :])[\w.]*(?:Error|Exception): "
+)
 EXCEPTION = re.compile(r"\b\w+(?:Error|Exception): ")
 
 

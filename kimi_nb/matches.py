@@ -1,7 +1,7 @@
 """Lines that a signature knows: causes before what followed from them, the first first.
 
-    found = [one for one in map(matches.of, lines) if one]
-    matches.ordered(found)[0]      # the first cause
+found = [one for one in map(matches.of, lines) if one]
+matches.ordered(found)[0]      # the first cause
 """
 
 from __future__ import annotations
@@ -38,8 +38,13 @@ class Match:
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal for the same thing, said again."""
-        return (self.signature.id, self.line.rank, log_lines.rank_of(self.line.text),
-                self.found.get("rank"), self.found.get("missing"))
+        return (
+            self.signature.id,
+            self.line.rank,
+            log_lines.rank_of(self.line.text),
+            self.found.get("rank"),
+            self.found.get("missing"),
+        )
 
 
 def of(line: Line, among: Collection[int] | None = None) -> Match | None:
@@ -68,9 +73,16 @@ def ordered(found: Iterable[Match]) -> list[Match]:
     def order(at: int) -> tuple[Any, ...]:
         one = found[at]
         ended = one.signature.id == "rank-died"
-        return (ended and (one.line.node, int(one.found["rank"])) in lost,
-                one.signature.cascade, one.signature.waits, one.signature.kind == "rank-died",
-                when[at], one.line.rank is None, one.line.rank or 0, one.line.number)
+        return (
+            ended and (one.line.node, int(one.found["rank"])) in lost,
+            one.signature.cascade,
+            one.signature.waits,
+            one.signature.kind == "rank-died",
+            when[at],
+            one.line.rank is None,
+            one.line.rank or 0,
+            one.line.number,
+        )
 
     return [found[at] for at in sorted(range(len(found)), key=order)]
 

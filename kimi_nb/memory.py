@@ -18,9 +18,23 @@ from typing import Any
 GIB = 2**30
 MIB = 2**20
 # The numbers that a model file must have before memory can be worked out.
-NEEDED = ("layers", "dense_layers", "hidden_size", "heads", "q_lora_rank", "kv_lora_rank",
-          "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "intermediate_size", "experts",
-          "experts_per_token", "shared_experts", "moe_intermediate_size", "vocabulary")
+NEEDED = (
+    "layers",
+    "dense_layers",
+    "hidden_size",
+    "heads",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "v_head_dim",
+    "intermediate_size",
+    "experts",
+    "experts_per_token",
+    "shared_experts",
+    "moe_intermediate_size",
+    "vocabulary",
+)
 
 # Bytes of one parameter: (routed experts, other linear layers). Embeddings, router and vision
 # stay in 16 bits. The scales of a quantised format are in the figure:
@@ -30,9 +44,14 @@ NEEDED = ("layers", "dense_layers", "hidden_size", "heads", "q_lora_rank", "kv_l
 #   NVFP4  4 bits and an 8-bit scale for each 16 (NVIDIA's description of the format)
 #   MXFP4  4 bits and an 8-bit scale for each 32 (OCP Microscaling specification)
 PRECISIONS: Mapping[str, tuple[float, float]] = {
-    "BF16": (2.0, 2.0), "FP8": (1.0, 1.0), "INT4": (0.5 + 2 / 32, 2.0),
-    "W4A8": (0.5 + 8 / 256, 1.0), "W8A8": (1.0, 1.0), "NVFP4": (0.5 + 1 / 16, 2.0),
-    "MXFP4": (0.5 + 1 / 32, 2.0)}
+    "BF16": (2.0, 2.0),
+    "FP8": (1.0, 1.0),
+    "INT4": (0.5 + 2 / 32, 2.0),
+    "W4A8": (0.5 + 8 / 256, 1.0),
+    "W8A8": (1.0, 1.0),
+    "NVFP4": (0.5 + 1 / 16, 2.0),
+    "MXFP4": (0.5 + 1 / 32, 2.0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +81,9 @@ class Shape:
         return self.dp * self.tp
 
     @classmethod
-    def of(cls, server: Any, ascend: bool = False,
-           defaults: Mapping[str, float] | None = None) -> Shape | None:
+    def of(
+        cls, server: Any, ascend: bool = False, defaults: Mapping[str, float] | None = None
+    ) -> Shape | None:
         """The shape of a `deployment.Server`; None where a size cannot be read. ``defaults`` are
         what the engine takes for flags that are not given."""
         known = defaults or {}
@@ -80,7 +100,9 @@ class Shape:
         kind = server.text("kv-cache-dtype") or "auto"
         length = server.number("max-model-len")
         return cls(
-            tp=server.tp, dp=server.dp, pp=server.pp,
+            tp=server.tp,
+            dp=server.dp,
+            pp=server.pp,
             dcp=int(number("decode-context-parallel-size", 1)),
             expert_parallel=server.flags.get("enable-expert-parallel") is True,
             spare_experts=spare if isinstance(spare, int) else 0,
@@ -90,7 +112,8 @@ class Shape:
             batched_tokens=int(number("max-num-batched-tokens", 8192)),
             model_len=int(length) if length is not None else None,
             utilization=float(number("gpu-memory-utilization", 0.9)),
-            buffer_mib=int(buffer) if ascend and buffer.isdecimal() else 0)
+            buffer_mib=int(buffer) if ascend and buffer.isdecimal() else 0,
+        )
 
 
 def parameters(arch: Mapping[str, int]) -> dict[str, int]:
@@ -104,8 +127,11 @@ def parameters(arch: Mapping[str, int]) -> dict[str, int]:
     sparse = layers - arch["dense_layers"]
     nope, rope, value = arch["qk_nope_head_dim"], arch["qk_rope_head_dim"], arch["v_head_dim"]
     down = hidden * (arch["q_lora_rank"] + arch["kv_lora_rank"] + rope)
-    up = (arch["q_lora_rank"] * heads * (nope + rope)
-          + arch["kv_lora_rank"] * heads * (nope + value) + heads * value * hidden)
+    up = (
+        arch["q_lora_rank"] * heads * (nope + rope)
+        + arch["kv_lora_rank"] * heads * (nope + value)
+        + heads * value * hidden
+    )
     expert = 3 * hidden * arch["moe_intermediate_size"]
     return {
         "attention, replicated": layers * down,
@@ -115,14 +141,14 @@ def parameters(arch: Mapping[str, int]) -> dict[str, int]:
         "routed experts": sparse * arch["experts"] * expert,
         "router": sparse * hidden * arch["experts"],
         "embeddings": 2 * arch["vocabulary"] * hidden,
-        "vision": arch.get("vision_parameters", 0)}
+        "vision": arch.get("vision_parameters", 0),
+    }
 
 
 def checkpoint_bytes(arch: Mapping[str, int], precision: str) -> float:
     """Size of a checkpoint in bytes."""
     routed, linear = PRECISIONS[precision]
-    return sum(count * _bytes_of(part, routed, linear)
-               for part, count in parameters(arch).items())
+    return sum(count * _bytes_of(part, routed, linear) for part, count in parameters(arch).items())
 
 
 def _bytes_of(part: str, routed: float, linear: float) -> float:
@@ -131,8 +157,9 @@ def _bytes_of(part: str, routed: float, linear: float) -> float:
     return 2.0 if part in ("router", "embeddings", "vision") else linear
 
 
-def weights_per_rank(shape: Shape, arch: Mapping[str, int], precision: str,
-                     draft_parameters: int = 0) -> dict[str, float]:
+def weights_per_rank(
+    shape: Shape, arch: Mapping[str, int], precision: str, draft_parameters: int = 0
+) -> dict[str, float]:
     """Bytes of weights on the fullest device, by part.
 
     Heads, dense and shared layers and the vocabulary are cut by tp; the down projections, the
@@ -148,17 +175,19 @@ def weights_per_rank(shape: Shape, arch: Mapping[str, int], precision: str,
     else:
         share = 1 / ranks
     part = {
-        "attention": count["attention, replicated"] * linear + count["attention"] * linear
-        / shape.tp,
+        "attention": count["attention, replicated"] * linear
+        + count["attention"] * linear / shape.tp,
         "dense and shared": (count["dense"] + count["shared experts"]) * linear / shape.tp,
         "routed experts": count["routed experts"] * routed * share,
         "embeddings": count["embeddings"] * 2.0 / shape.tp,
         "router": count["router"] * 2.0,
         "vision": count["vision"] * 2.0 / (1 if shape.whole_vision else shape.tp),
-        "draft": draft_parameters * 2.0 / shape.tp}
+        "draft": draft_parameters * 2.0 / shape.tp,
+    }
     layered = ("attention", "dense and shared", "routed experts", "router")
-    return {name: size / shape.pp if name in layered else size
-            for name, size in part.items() if size}
+    return {
+        name: size / shape.pp if name in layered else size for name, size in part.items() if size
+    }
 
 
 def cache_bytes_per_token(arch: Mapping[str, int], bytes_each: int = 2) -> int:
@@ -197,8 +226,9 @@ class Fit:
     @property
     def weights(self) -> float:
         """Bytes of all weights."""
-        return sum(size for name, size in self.parts.items()
-                   if name not in ("activations", "buffers"))
+        return sum(
+            size for name, size in self.parts.items() if name not in ("activations", "buffers")
+        )
 
     @property
     def used(self) -> float:
@@ -219,8 +249,13 @@ class Fit:
         return bar(self)
 
 
-def fit(shape: Shape, arch: Mapping[str, int], precision: str, device_gib: float,
-        draft_parameters: int = 0) -> Fit:
+def fit(
+    shape: Shape,
+    arch: Mapping[str, int],
+    precision: str,
+    device_gib: float,
+    draft_parameters: int = 0,
+) -> Fit:
     """What an engine of this shape needs of one device. KeyError for an unknown precision."""
     parts = weights_per_rank(shape, arch, precision, draft_parameters)
     parts["activations"] = activation_bytes(shape, arch)
@@ -229,22 +264,35 @@ def fit(shape: Shape, arch: Mapping[str, int], precision: str, device_gib: float
     budget = device_gib * GIB * shape.utilization
     per_token = cache_bytes_per_token(arch, shape.cache_bytes)
     left = max(budget - sum(parts.values()), 0)
-    return Fit(device_gib * GIB, budget, parts, per_token,
-               int(left // per_token) * shape.dcp, shape)
+    return Fit(
+        device_gib * GIB, budget, parts, per_token, int(left // per_token) * shape.dcp, shape
+    )
 
 
 def shares_of(found: Fit) -> list[tuple[str, float]]:
     """Every part of a device with its bytes, the cache and what the engine leaves alone last."""
-    return [*found.parts.items(), ("cache", max(found.headroom, 0)),
-            ("not used", found.device - found.budget)]
+    return [
+        *found.parts.items(),
+        ("cache", max(found.headroom, 0)),
+        ("not used", found.device - found.budget),
+    ]
 
 
 def bar(found: Fit, width: int = 60) -> str:
     """The device as one line of blocks, and what each block is, in GiB."""
     shares = shares_of(found)
     signs = "AdRErvmab"  # a letter for each part, in the order of `weights_per_rank`
-    names = ["attention", "dense and shared", "routed experts", "embeddings", "router", "vision",
-             "draft", "activations", "buffers"]
+    names = [
+        "attention",
+        "dense and shared",
+        "routed experts",
+        "embeddings",
+        "router",
+        "vision",
+        "draft",
+        "activations",
+        "buffers",
+    ]
     letters = dict(zip(names, signs, strict=True)) | {"cache": "#", "not used": "."}
     line, whole, drawn = "", 0.0, 0
     for name, size in shares:
@@ -252,8 +300,9 @@ def bar(found: Fit, width: int = 60) -> str:
         upto = min(round(whole / found.device * width), width)
         line += letters[name] * (upto - drawn)
         drawn = max(upto, drawn)
-    rows = [f"  {letters[name]} {name:<17}{size / GIB:7.1f} GiB" for name, size in shares
-            if size > 0]
+    rows = [
+        f"  {letters[name]} {name:<17}{size / GIB:7.1f} GiB" for name, size in shares if size > 0
+    ]
     return "\n".join([f"[{line}] {found.device / GIB:.0f} GiB", *rows, f"  {sentence(found)}"])
 
 
@@ -262,10 +311,15 @@ def sentence(found: Fit) -> str:
     if found.headroom < 0:
         return f"over the budget by {-found.headroom / GIB:.1f} GiB"
     length = found.shape.model_len
-    whole = f"{found.tokens // length} requests of --max-model-len {length} at once, or " \
-        if length else ""
-    return (f"{found.tokens} tokens of cache at {found.per_token} B: {whole}{found.longest} tokens "
-            f"for each of {found.shape.seqs}")
+    whole = (
+        f"{found.tokens // length} requests of --max-model-len {length} at once, or "
+        if length
+        else ""
+    )
+    return (
+        f"{found.tokens} tokens of cache at {found.per_token} B: {whole}{found.longest} tokens "
+        f"for each of {found.shape.seqs}"
+    )
 
 
 # HCCL_BUFFSIZE ------------------------------------------------------------------------------
@@ -276,8 +330,14 @@ def up(value: int, to: int) -> int:
     return -(-value // to) * to
 
 
-def buffer_need_a3(tokens: int, hidden: int, expert_ranks: int, local_experts: int,
-                   experts_per_token: int, shared_experts: int = 0) -> tuple[int, str]:
+def buffer_need_a3(
+    tokens: int,
+    hidden: int,
+    expert_ranks: int,
+    local_experts: int,
+    experts_per_token: int,
+    shared_experts: int = 0,
+) -> tuple[int, str]:
     """(MiB that HCCL_BUFFSIZE must be, the working) for dispatch and combine on Atlas A3.
 
     ((tokens x dispatch x expert ranks x local experts) + (tokens x combine x (k + shared))) x 2,
@@ -291,12 +351,15 @@ def buffer_need_a3(tokens: int, hidden: int, expert_ranks: int, local_experts: i
     both = experts_per_token + shared_experts
     total = (tokens * dispatch * expert_ranks * local_experts + tokens * combine * both) * 2
     need = total // MIB + 1
-    return need, (f"({tokens} tokens x {dispatch} B x {expert_ranks} ranks x {local_experts} "
-                  f"experts + {tokens} x {combine} B x {both}) x 2 = {need} MB")
+    return need, (
+        f"({tokens} tokens x {dispatch} B x {expert_ranks} ranks x {local_experts} "
+        f"experts + {tokens} x {combine} B x {both}) x 2 = {need} MB"
+    )
 
 
-def buffer_need_a2(tokens: int, hidden: int, experts: int,
-                   experts_per_token: int) -> tuple[int, str]:
+def buffer_need_a2(
+    tokens: int, hidden: int, experts: int, experts_per_token: int
+) -> tuple[int, str]:
     """(MiB, the working) for dispatch and combine over nodes on Atlas A2: experts x tokens x
     (hidden x 2 B + 4 x (k rounded to 8) x 3 + 64) + 404 MB (its hierarchical tiling)."""
     row = hidden * 2 + 4 * up(experts_per_token, 8) * 3 + 64

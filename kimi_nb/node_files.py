@@ -38,35 +38,60 @@ def start(plan: Plan, node: str, container: Container | None) -> list[str]:
 @functools.cache
 def static() -> dict[str, str]:
     """The files that are the same on every node, by name."""
-    return {"node.sh": (params.PACKAGE / "data" / "bundle" / "node.sh").read_text("utf-8"),
-            "check_weights.py": (params.PACKAGE / "weights.py").read_text("utf-8")}
+    return {
+        "node.sh": (params.PACKAGE / "data" / "bundle" / "node.sh").read_text("utf-8"),
+        "check_weights.py": (params.PACKAGE / "weights.py").read_text("utf-8"),
+    }
 
 
-def environment(plan: Plan, engines: Sequence[Engine], container: Container | None,
-                checkpoints: Sequence[str]) -> str:
+def environment(
+    plan: Plan, engines: Sequence[Engine], container: Container | None, checkpoints: Sequence[str]
+) -> str:
     """The text of node.env for the node of these engines."""
     node, site, router = engines[0].node, plan.request.site, plan.router
     door = router is not None and router.node == node
     in_place = folder(plan, node)
     tuning = dict(plan.host_tuning)
     values: list[tuple[str, object]] = [
-        ("NODE", node), ("ADDRESS", engines[0].address), ("WORK", site.paths.work),
-        ("FOLDER", in_place), ("NEEDED_BYTES", _NEEDED_BYTES),
+        ("NODE", node),
+        ("ADDRESS", engines[0].address),
+        ("WORK", site.paths.work),
+        ("FOLDER", in_place),
+        ("NEEDED_BYTES", _NEEDED_BYTES),
         ("IMAGE", container.image if container else ""),
-        ("CONTAINER", _name_of(container)), ("ENGINE", plan.engine_folder),
-        ("GOVERNOR", tuning.pop("governor", "")), ("JEMALLOC", _jemalloc(engines, container)),
+        ("CONTAINER", _name_of(container)),
+        ("ENGINE", plan.engine_folder),
+        ("GOVERNOR", tuning.pop("governor", "")),
+        ("JEMALLOC", _jemalloc(engines, container)),
         ("UPSTREAM", UPSTREAM if door and router and router.kind == "upstream" else ""),
-        ("PORTS", "\n".join(f"{port} {what}" for port, what in _ports(engines))
-         + (f"\n{router.port} the front door" if door and router else "")),
+        (
+            "PORTS",
+            "\n".join(f"{port} {what}" for port, what in _ports(engines))
+            + (f"\n{router.port} the front door" if door and router else ""),
+        ),
         ("SYSCTL", [f"{name}={value}" for name, value in tuning.items()]),
         ("HOST_FILES", _host_files(plan, container)),
         ("WEIGHTS", list(checkpoints)),
         ("START", start(plan, node, container)),
         ("DOOR", ["bash", f"{in_place}/proxy.sh"] if door else []),
-        ("SECRET_OPTIONS", [word for name in sorted({*plan.secrets, *plan.secrets.values()})
-                            for word in ("-e", name)])]
-    return "\n".join(["# What node.sh has to know of this node.",
-                      *(f"{name}={_text(value)}" for name, value in values)]) + "\n"
+        (
+            "SECRET_OPTIONS",
+            [
+                word
+                for name in sorted({*plan.secrets, *plan.secrets.values()})
+                for word in ("-e", name)
+            ],
+        ),
+    ]
+    return (
+        "\n".join(
+            [
+                "# What node.sh has to know of this node.",
+                *(f"{name}={_text(value)}" for name, value in values),
+            ]
+        )
+        + "\n"
+    )
 
 
 def _text(value: object) -> str:
@@ -96,8 +121,7 @@ def _ports(engines: Iterable[Engine]) -> list[tuple[int, str]]:
         if engine.rpc_port is not None and engine.rank == 0:
             out.append((engine.rpc_port, f"the rpc port of {engine.name}"))
         if engine.kv_port is not None:
-            out += [(engine.kv_port + at, f"the KV cache of {engine.name}")
-                    for at in range(ranks)]
+            out += [(engine.kv_port + at, f"the KV cache of {engine.name}") for at in range(ranks)]
         if engine.side_channel_port is not None:
             out.append((engine.side_channel_port, f"the NIXL side channel of {engine.name}"))
     return out
@@ -108,8 +132,11 @@ def _host_files(plan: Plan, container: Container | None) -> list[str]:
     if container is None:
         return []
     paths = plan.request.site.paths
-    mounts = [word.partition(":")[0] for at, word in enumerate(container.argv)
-              if container.argv[at - 1] == "-v"]
+    mounts = [
+        word.partition(":")[0]
+        for at, word in enumerate(container.argv)
+        if container.argv[at - 1] == "-v"
+    ]
     return [str(PurePosixPath(path)) for path in mounts if path not in (paths.cache, paths.work)]
 
 
@@ -117,10 +144,14 @@ def checkpoints(plan: Plan) -> list[str]:
     """What `weights` in node.sh looks for: the weights that are served, and the drafts that
     their engines name."""
     request = plan.request
-    named = " ".join(" ".join(engine.argv) for engine in {
-        engine.role: engine for engine in plan.engines}.values())
-    there = [request.weights, *(draft for draft in request.model.drafts.values()
-                                if request.located(draft) in named)]
+    named = " ".join(
+        " ".join(engine.argv)
+        for engine in {engine.role: engine for engine in plan.engines}.values()
+    )
+    there = [
+        request.weights,
+        *(draft for draft in request.model.drafts.values() if request.located(draft) in named),
+    ]
     return [_where(plan, item) for item in there]
 
 
@@ -129,8 +160,10 @@ def _where(plan: Plan, item: Weights | Draft) -> str:
     holds: see `weights` in node.sh."""
     site, located = plan.request.site, plan.request.located(item)
     asked = list(item.files) if isinstance(item, Weights) else []
-    dummy = any(values.get("load-format") and values["load-format"].value == "dummy"
-                for values in plan.flags.values())
+    dummy = any(
+        values.get("load-format") and values["load-format"].value == "dummy"
+        for values in plan.flags.values()
+    )
     if dummy:
         asked.append("--config-only")
     if site.paths.models:
@@ -140,7 +173,13 @@ def _where(plan: Plan, item: Weights | Draft) -> str:
         hub = f"hub/models--{id_.replace('/', '--')}/snapshots/*"
         # A container sees the cache as /root/.cache or as /root/.cache/huggingface; ModelScope
         # writes a dot in a name as three underscores.
-        places = [f"{cache}/{hub}", f"{cache}/huggingface/{hub}",
-                  *(f"{cache}/modelscope/{base}/{name}" for base in ("hub/models", "models", "hub")
-                    for name in dict.fromkeys([id_, id_.replace(".", "___")]))]
+        places = [
+            f"{cache}/{hub}",
+            f"{cache}/huggingface/{hub}",
+            *(
+                f"{cache}/modelscope/{base}/{name}"
+                for base in ("hub/models", "models", "hub")
+                for name in dict.fromkeys([id_, id_.replace(".", "___")])
+            ),
+        ]
     return "|".join([item.id, "\t".join(places), "\t".join(asked)])

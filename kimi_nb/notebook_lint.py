@@ -28,8 +28,12 @@ STAGES = ("Preflight", "Plan", "Findings", "What would change", "Write", "Gate",
 CELLS = (20, 40)
 LINES = 5
 _HELP = 10  # characters that say something
-_DEFINITIONS = {ast.FunctionDef: "def", ast.AsyncFunctionDef: "async def", ast.ClassDef: "class",
-                ast.Lambda: "lambda"}
+_DEFINITIONS = {
+    ast.FunctionDef: "def",
+    ast.AsyncFunctionDef: "async def",
+    ast.ClassDef: "class",
+    ast.Lambda: "lambda",
+}
 _MAGIC = re.compile(r"^\s*(?:[\w.,\s]+=\s*)?(!|%)", re.MULTILINE)
 
 
@@ -52,13 +56,32 @@ def flaws(path: Path) -> list[Flaw]:
     try:
         notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)
-    except (OSError, ValueError, nbformat.ValidationError, AttributeError, KeyError,
-            TypeError) as error:  # the last three: JSON that nbformat's own code stumbles over
+    except (
+        OSError,
+        ValueError,
+        nbformat.ValidationError,
+        AttributeError,
+        KeyError,
+        TypeError,
+    ) as error:  # the last three: JSON that nbformat's own code stumbles over
         reason = str(error).splitlines()[0][:160]
-        return [Flaw(path, None, f"cannot be read as a notebook: {reason}",
-                     "Write it with JupyterLab, in nbformat 4")]
-    found = [Flaw(path, *one) for one in (
-        *_whole(notebook), *_cells(notebook), *_parameters(notebook), *_skeleton(notebook))]
+        return [
+            Flaw(
+                path,
+                None,
+                f"cannot be read as a notebook: {reason}",
+                "Write it with JupyterLab, in nbformat 4",
+            )
+        ]
+    found = [
+        Flaw(path, *one)
+        for one in (
+            *_whole(notebook),
+            *_cells(notebook),
+            *_parameters(notebook),
+            *_skeleton(notebook),
+        )
+    ]
     # What papermill reads of a notebook that has other faults tells nothing new.
     if not found and (fault := _as_papermill_reads(notebook, path)):
         found = [Flaw(path, *fault)]
@@ -74,8 +97,11 @@ def _whole(notebook: NotebookNode) -> _Found:
         yield None, f"the kernel is {kernel!r}", "Choose python3, which every Jupyter has"
     count = len(notebook.cells)
     if not CELLS[0] <= count <= CELLS[1]:
-        yield None, f"it has {count} cells", (
-            f"{CELLS[0]} to {CELLS[1]}: join what belongs together, or make it two notebooks")
+        yield (
+            None,
+            f"it has {count} cells",
+            (f"{CELLS[0]} to {CELLS[1]}: join what belongs together, or make it two notebooks"),
+        )
     if not (_is_text(notebook.cells[:1]) and notebook.cells[0].source.startswith("# ")):
         yield 1, "no title", 'The first cell is markdown and begins with "# "'
 
@@ -86,17 +112,26 @@ def _cells(notebook: NotebookNode) -> _Found:
             continue
         if cell.outputs or cell.execution_count is not None:
             yield number, "it holds outputs of a run", "Strip them: make strip"
-        above = notebook.cells[number - 2:number - 1]
+        above = notebook.cells[number - 2 : number - 1]
         if not _is_text(above):
-            yield number, "no sentence above", (
-                "Each code cell stands right below a markdown cell that says what it does")
+            yield (
+                number,
+                "no sentence above",
+                ("Each code cell stands right below a markdown cell that says what it does"),
+            )
         elif not _is_tagged(cell) and not re.search(r"\bOK\b", above[0].source):
-            yield number, "the sentence above does not say what OK looks like", (
-                'Write "OK is ..." into the markdown cell above')
+            yield (
+                number,
+                "the sentence above does not say what OK looks like",
+                ('Write "OK is ..." into the markdown cell above'),
+            )
         lines = len(cell.source.splitlines())
         if not _is_tagged(cell) and not 1 <= lines <= LINES:
-            yield number, f"{lines} lines", (
-                f"1 to {LINES}: what is longer is two cells, or belongs into kimi_nb")
+            yield (
+                number,
+                f"{lines} lines",
+                (f"1 to {LINES}: what is longer is two cells, or belongs into kimi_nb"),
+            )
         yield from ((number, *one) for one in _code(cell.source))
 
 
@@ -105,15 +140,19 @@ def _code(source: str) -> Iterator[tuple[str, str]]:
         tree = ast.parse(source)
     except SyntaxError as error:
         if magic := _MAGIC.search(source):
-            yield f"a line with {magic[1]}", (
-                f"Plain Python only; what a shell or {magic[1]} would do is a call of kimi_nb")
+            yield (
+                f"a line with {magic[1]}",
+                (f"Plain Python only; what a shell or {magic[1]} would do is a call of kimi_nb"),
+            )
         else:
             yield f"not Python: {error.msg}, line {error.lineno}", "Plain Python only"
         return
     for kind in dict.fromkeys(type(node) for node in ast.walk(tree)):
         if kind in _DEFINITIONS:
-            yield f"it has a {_DEFINITIONS[kind]}", (
-                "Cells call; what is to be defined belongs into kimi_nb, with a test")
+            yield (
+                f"it has a {_DEFINITIONS[kind]}",
+                ("Cells call; what is to be defined belongs into kimi_nb, with a test"),
+            )
 
 
 def _parameters(notebook: NotebookNode) -> _Found:
@@ -129,18 +168,26 @@ def _parameters(notebook: NotebookNode) -> _Found:
         name, fault = _parameter(line)
         names.append(name)
         if fault:
-            yield number, f"{line.strip()[:60]!r} {fault}", (
-                "A line is `name: type = literal  # what it is for`, which papermill shows as help")
-    if tuple(names[:len(PARAMETERS)]) != PARAMETERS:
-        yield number, f"it begins with {', '.join(names[:len(PARAMETERS)]) or 'nothing'}", (
-            f"First come {', '.join(PARAMETERS)}, in this order, then those of the stage")
+            yield (
+                number,
+                f"{line.strip()[:60]!r} {fault}",
+                (
+                    "A line is `name: type = literal  # what it is for`, which papermill shows as help"
+                ),
+            )
+    if tuple(names[: len(PARAMETERS)]) != PARAMETERS:
+        yield (
+            number,
+            f"it begins with {', '.join(names[: len(PARAMETERS)]) or 'nothing'}",
+            (f"First come {', '.join(PARAMETERS)}, in this order, then those of the stage"),
+        )
 
 
 def _parameter(line: str) -> tuple[str, str]:
     """(name, what is wrong) of a line of the parameters' cell."""
     code, _, told = line.partition("  # ")
     try:
-        statement, = ast.parse(code).body
+        (statement,) = ast.parse(code).body
     except (SyntaxError, ValueError):
         return code.strip()[:20], "is no parameter"
     if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
@@ -161,19 +208,26 @@ def _as_papermill_reads(notebook: NotebookNode, path: Path) -> tuple[int, str, s
     """What is wrong where papermill reads other parameters than a person does."""
     import papermill  # takes seconds
 
-    number, = (number for number, cell in enumerate(notebook.cells, 1) if _is_tagged(cell))
+    (number,) = (number for number, cell in enumerate(notebook.cells, 1) if _is_tagged(cell))
     names = [_parameter(line)[0] for line in notebook.cells[number - 1].source.splitlines()]
     inferred = papermill.inspect_notebook(str(path))
     if list(inferred) == names and all(len(one["help"]) > _HELP for one in inferred.values()):
         return None
-    return number, f"papermill reads {', '.join(inferred) or 'none'}", (
-        "One parameter a line, in a form that papermill's help shows whole")
+    return (
+        number,
+        f"papermill reads {', '.join(inferred) or 'none'}",
+        ("One parameter a line, in a form that papermill's help shows whole"),
+    )
 
 
 def _skeleton(notebook: NotebookNode) -> _Found:
-    headings = [line.removeprefix("## ") for cell in notebook.cells
-                if cell.cell_type == "markdown" for line in cell.source.splitlines()
-                if line.startswith("## ")]
+    headings = [
+        line.removeprefix("## ")
+        for cell in notebook.cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if line.startswith("## ")
+    ]
     wanted = [*FIRST, *(STAGES if set(STAGES) & set(headings) else ()), *LAST]
     order = f"The headings, in this order: {', '.join(wanted)}; others of your own between them"
     if missing := [name for name in wanted if name not in headings]:
@@ -181,9 +235,13 @@ def _skeleton(notebook: NotebookNode) -> _Found:
     elif [name for name in headings if name in wanted] != wanted:
         found = ", ".join(name for name in headings if name in wanted)
         yield None, f"the headings are {found}", order
-    elif (begin := headings[:len(FIRST)]) != [*FIRST] or headings[-len(LAST):] != [*LAST]:
-        yield None, f"the headings begin with {', '.join(begin)} and end with " \
-            f"{', '.join(headings[-len(LAST):])}", order
+    elif (begin := headings[: len(FIRST)]) != [*FIRST] or headings[-len(LAST) :] != [*LAST]:
+        yield (
+            None,
+            f"the headings begin with {', '.join(begin)} and end with "
+            f"{', '.join(headings[-len(LAST) :])}",
+            order,
+        )
 
 
 def _is_text(cells: Sequence[NotebookNode]) -> bool:
@@ -197,8 +255,10 @@ def _is_tagged(cell: NotebookNode) -> bool:
 def main(paths: Sequence[str]) -> int:
     """Print what is wrong with each; 0 where nothing is."""
     if not paths:
-        print("python -m kimi_nb.notebook_lint NOTEBOOK ...: name the notebooks to look at.",
-              file=sys.stderr)
+        print(
+            "python -m kimi_nb.notebook_lint NOTEBOOK ...: name the notebooks to look at.",
+            file=sys.stderr,
+        )
         return 2
     found = [flaw for path in paths for flaw in flaws(Path(path))]
     for flaw in found:

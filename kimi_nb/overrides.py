@@ -1,13 +1,13 @@
 """``--set key=value``: the last layer, in the words of the plan and of the engine.
 
-    max-num-seqs=32                      a flag, for every role
-    decode.max-num-seqs=32               the same for one role
-    speculative-config.num_speculative_tokens=1
-    env.HCCL_BUFFSIZE=1200               a variable
-    prefill.groups=3  decode.dp=64       the shape: groups, nodes, dp, tp
-    port=8000  prefill.kv-port=37000     ports: port, rpc-port, kv-port, side-channel-port,
-                                         master-port
-    router=vllm-router  router.port=1998
+max-num-seqs=32                      a flag, for every role
+decode.max-num-seqs=32               the same for one role
+speculative-config.num_speculative_tokens=1
+env.HCCL_BUFFSIZE=1200               a variable
+prefill.groups=3  decode.dp=64       the shape: groups, nodes, dp, tp
+port=8000  prefill.kv-port=37000     ports: port, rpc-port, kv-port, side-channel-port,
+                                     master-port
+router=vllm-router  router.port=1998
 """
 
 from __future__ import annotations
@@ -21,36 +21,81 @@ from kimi_nb import fields
 from kimi_nb.errors import ParameterError, choice
 from kimi_nb.settings import flag_name, flattened
 
-_SHAPE = {"groups": "groups", "nodes": "nodes", "dp": "dp", "tp": "tp",
-          "data-parallel-size": "dp", "tensor-parallel-size": "tp"}
-_PORTS = {"port": "http", "vllm-start-port": "http", "rpc-port": "rpc",
-          "data-parallel-rpc-port": "rpc", "kv-port": "kv", "side-channel-port": "side_channel",
-          "master-port": "master"}
+_SHAPE = {
+    "groups": "groups",
+    "nodes": "nodes",
+    "dp": "dp",
+    "tp": "tp",
+    "data-parallel-size": "dp",
+    "tensor-parallel-size": "tp",
+}
+_PORTS = {
+    "port": "http",
+    "vllm-start-port": "http",
+    "rpc-port": "rpc",
+    "data-parallel-rpc-port": "rpc",
+    "kv-port": "kv",
+    "side-channel-port": "side_channel",
+    "master-port": "master",
+}
 # What the plan works out itself: setting it by hand would contradict the rest.
 DERIVED = {
     **dict.fromkeys(("tensor-parallel-size", "data-parallel-size"), "dp= and tp="),
-    **dict.fromkeys(("data-parallel-size-local", "data-parallel-start-rank", "data-parallel-rank",
-                     "data-parallel-address", "headless", "nnodes", "node-rank", "master-addr"),
-                    "nodes=, dp=, tp= or the site file"),
-    **dict.fromkeys(("port", "data-parallel-rpc-port", "master-port"),
-                    "port=, rpc-port= or master-port="),
+    **dict.fromkeys(
+        (
+            "data-parallel-size-local",
+            "data-parallel-start-rank",
+            "data-parallel-rank",
+            "data-parallel-address",
+            "headless",
+            "nnodes",
+            "node-rank",
+            "master-addr",
+        ),
+        "nodes=, dp=, tp= or the site file",
+    ),
+    **dict.fromkeys(
+        ("port", "data-parallel-rpc-port", "master-port"), "port=, rpc-port= or master-port="
+    ),
     "host": "the node's address in the site file",
-    **dict.fromkeys(("kv-transfer-config.kv_port", "kv-transfer-config.engine_id",
-                     "kv-transfer-config.kv_role",
-                     "kv-transfer-config.kv_connector_extra_config"), "kv-port=, dp= and tp="),
+    **dict.fromkeys(
+        (
+            "kv-transfer-config.kv_port",
+            "kv-transfer-config.engine_id",
+            "kv-transfer-config.kv_role",
+            "kv-transfer-config.kv_connector_extra_config",
+        ),
+        "kv-port=, dp= and tp=",
+    ),
 }
 # Ways to lay out engines that this planner does not place, so that its sums would be wrong.
-_UNPLACED = ("pipeline-parallel-size", "prefill-context-parallel-size", "data-parallel-hybrid-lb",
-             "data-parallel-external-lb", "data-parallel-backend", "api-server-count",
-             "distributed-executor-backend")
-_OTHER = {"model": "the recipe names the weights", "help": "it would end the engine",
-          "config": "a file of flags would bypass the plan",
-          "api-key": "secrets are never written down; name one with api_key_env in the site file"}
+_UNPLACED = (
+    "pipeline-parallel-size",
+    "prefill-context-parallel-size",
+    "data-parallel-hybrid-lb",
+    "data-parallel-external-lb",
+    "data-parallel-backend",
+    "api-server-count",
+    "distributed-executor-backend",
+)
+_OTHER = {
+    "model": "the recipe names the weights",
+    "help": "it would end the engine",
+    "config": "a file of flags would bypass the plan",
+    "api-key": "secrets are never written down; name one with api_key_env in the site file",
+}
 
 
 # Variables that the plan sets for each rank or node; one value for all would be wrong or lost.
-_PLACED = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
-           "ROCR_VISIBLE_DEVICES", "HCCL_IF_IP", "VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_HOST_IP")
+_PLACED = (
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HCCL_IF_IP",
+    "VLLM_NIXL_SIDE_CHANNEL_HOST",
+    "VLLM_HOST_IP",
+)
 
 
 def refuse_derived(name: str, where: str) -> None:
@@ -60,8 +105,10 @@ def refuse_derived(name: str, where: str) -> None:
         if name == derived or name.startswith(f"{derived}."):
             raise ParameterError(f"{where}: the plan works out --{derived}; change {instead}.")
     if top in _UNPLACED:
-        raise ParameterError(f"{where}: --{top} is not planned here: devices and ports are "
-                             "counted for data and tensor parallel only.")
+        raise ParameterError(
+            f"{where}: --{top} is not planned here: devices and ports are "
+            "counted for data and tensor parallel only."
+        )
     if top in _OTHER:
         raise ParameterError(f"{where}: --{top} is not set by hand: {_OTHER[top]}.")
 
@@ -79,8 +126,12 @@ class Overrides:
 
     def of(self, role: str) -> list[tuple[str, dict[str, dict[str, Any]]]]:
         """(the pair as given, its setting) for one role: those for all roles, then its own."""
-        return [(where, given) for wanted in ("", role) for owner, where, given in self.settings
-                if owner == wanted]
+        return [
+            (where, given)
+            for wanted in ("", role)
+            for owner, where, given in self.settings
+            if owner == wanted
+        ]
 
 
 def parse(pairs: tuple[str, ...] | list[str], roles: tuple[str, ...]) -> Overrides:
@@ -100,8 +151,9 @@ def parse(pairs: tuple[str, ...] | list[str], roles: tuple[str, ...]) -> Overrid
     return out
 
 
-def _set(out: Overrides, role: str, name: str, text: str, where: str,
-         roles: tuple[str, ...]) -> None:
+def _set(
+    out: Overrides, role: str, name: str, text: str, where: str, roles: tuple[str, ...]
+) -> None:
     plain = flag_name(name)
     if name in ("router", "router.kind"):
         if text not in ("upstream", "vllm-router"):
@@ -111,14 +163,17 @@ def _set(out: Overrides, role: str, name: str, text: str, where: str,
         out.router_port = _port(text, where)
     elif plain in _SHAPE or plain in _PORTS:
         if not role and len(roles) > 1:
-            raise ParameterError(f"{where}: this layout has the roles {' and '.join(roles)}; say "
-                                 f"which one, such as {roles[0]}.{name}={text}.")
+            raise ParameterError(
+                f"{where}: this layout has the roles {' and '.join(roles)}; say "
+                f"which one, such as {roles[0]}.{name}={text}."
+            )
         table, key = (out.shape, _SHAPE[plain]) if plain in _SHAPE else (out.ports, _PORTS[plain])
         value = _count(text, where) if plain in _SHAPE else _port(text, where)
         table.setdefault(role or roles[0], {})[key] = value
     elif name.startswith("env.") and name[4:] in _PLACED:
-        raise ParameterError(f"{where}: the plan sets {name[4:]} for each rank; change the site "
-                             "file, dp= or tp=.")
+        raise ParameterError(
+            f"{where}: the plan sets {name[4:]} for each rank; change the site file, dp= or tp=."
+        )
     elif name.startswith("env."):
         if not text:
             raise ParameterError(f"{where}: a value is wanted after '='.")
@@ -133,8 +188,9 @@ def _set(out: Overrides, role: str, name: str, text: str, where: str,
 
 def _count(text: str, where: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
-        raise ParameterError(f"{where}: a whole number of 1 or more is wanted, found "
-                             f"{text[:40]!r}.")
+        raise ParameterError(
+            f"{where}: a whole number of 1 or more is wanted, found {text[:40]!r}."
+        )
     return int(text)
 
 

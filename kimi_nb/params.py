@@ -38,10 +38,12 @@ class _Strict(_Loader):  # type: ignore[misc,valid-type]
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str | int | float | bool):
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"a key must be a plain word, found {key!r}", key_node.start_mark)
+                    None, None, f"a key must be a plain word, found {key!r}", key_node.start_mark
+                )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key '{key}' is given twice", key_node.start_mark)
+                    None, None, f"the key '{key}' is given twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -72,8 +74,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
             raise ParameterError(f"{path}: larger than 4 MB; a parameter file is a few KB.")
         text = raw.decode("utf-8")
     except FileNotFoundError:
-        raise ParameterError(f"{path}: no such file. Write it, or name one that exists "
-                             "(kimi-nb list shows what ships with the project).") from None
+        raise ParameterError(
+            f"{path}: no such file. Write it, or name one that exists "
+            "(kimi-nb list shows what ships with the project)."
+        ) from None
     except UnicodeDecodeError:
         raise ParameterError(f"{path}: not a text file in UTF-8.") from None
     except OSError as error:
@@ -86,17 +90,26 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        advice = "" if isinstance(error, yaml.constructor.ConstructorError) else (
-            " Indent with spaces, two a level, and put quotes around a value that holds ': ' or "
-            "starts with a sign.")
+        advice = (
+            ""
+            if isinstance(error, yaml.constructor.ConstructorError)
+            else (
+                " Indent with spaces, two a level, and put quotes around a value that holds ': ' or "
+                "starts with a sign."
+            )
+        )
         raise ParameterError(f"{path}{where}: {error.problem}.{advice}") from None
     except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
         # A date that is none, a number that is too long, a character that YAML forbids.
-        raise ParameterError(f"{path}: {str(error)[:160] or 'not YAML'}. Put quotes around a text "
-                             "that looks like a date or a number.") from None
+        raise ParameterError(
+            f"{path}: {str(error)[:160] or 'not YAML'}. Put quotes around a text "
+            "that looks like a date or a number."
+        ) from None
     if not isinstance(data, dict):
-        raise ParameterError(f"{path}: keys and values are wanted (key: value), "
-                             f"found {'a list' if isinstance(data, list) else _shown(data)}.")
+        raise ParameterError(
+            f"{path}: keys and values are wanted (key: value), "
+            f"found {'a list' if isinstance(data, list) else _shown(data)}."
+        )
     return data
 
 
@@ -146,8 +159,10 @@ def _extended(path: Path, kind: str, depth: int = 0) -> dict[str, Any]:
     if depth > 4:
         raise ParameterError(f"{path}: extends: more than 4 files deep; does it extend itself?")
     if not isinstance(base, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", base):
-        raise ParameterError(f"{path}: extends: the name of a file beside this one, or of one of "
-                             f"ours is wanted ({', '.join(names(kind))}), without .yaml.")
+        raise ParameterError(
+            f"{path}: extends: the name of a file beside this one, or of one of "
+            f"ours is wanted ({', '.join(names(kind))}), without .yaml."
+        )
     parent = path.parent / f"{base}.yaml"
     if parent == path or not parent.exists():
         parent = root() / "params" / kind / f"{base}.yaml"
@@ -168,13 +183,19 @@ def validate(table: type[_Table], data: Any, where: object) -> _Table:
 
 
 # In the words of a YAML file, not of Python.
-_KINDS = {"tuple_type": "a list is wanted", "list_type": "a list is wanted",
-          "model_type": "keys with values are wanted", "dict_type": "keys with values are wanted",
-          "string_type": "a text is wanted", "bool_type": "true or false is wanted"}
+_KINDS = {
+    "tuple_type": "a list is wanted",
+    "list_type": "a list is wanted",
+    "model_type": "keys with values are wanted",
+    "dict_type": "keys with values are wanted",
+    "string_type": "a text is wanted",
+    "bool_type": "true or false is wanted",
+}
 
 
-def explain_faults(error: ValidationError, where: object, table: type[BaseModel] | None = None
-                   ) -> str:
+def explain_faults(
+    error: ValidationError, where: object, table: type[BaseModel] | None = None
+) -> str:
     """The faults of a pydantic error as lines for a person, ten at most. ``table`` is what the
     keys are those of."""
     lines = []
@@ -184,9 +205,12 @@ def explain_faults(error: ValidationError, where: object, table: type[BaseModel]
         message = _KINDS.get(fault["type"], fault["msg"].removeprefix("Value error, "))
         if fault["type"] == "extra_forbidden":
             known = _keys(table, loc[:-1]) if table else []
-            lines.append(f"{key}: this key is not known here" if not known else
-                         f"{'.'.join(map(str, loc[:-1]))}{': ' * bool(loc[:-1])}"
-                         + choice("key", loc[-1], known))
+            lines.append(
+                f"{key}: this key is not known here"
+                if not known
+                else f"{'.'.join(map(str, loc[:-1]))}{': ' * bool(loc[:-1])}"
+                + choice("key", loc[-1], known)
+            )
         elif any(str(part).endswith("_env") for part in loc):  # somebody's secret, perhaps
             lines.append(f"{key}: {message}; what stands there is not shown")
         elif fault["type"] == "missing":
@@ -196,8 +220,13 @@ def explain_faults(error: ValidationError, where: object, table: type[BaseModel]
         else:
             lines.append(f"{key}: found {_shown(fault['input'])}: {message}")
     more = [f"... and {len(lines) - 10} more"] if len(lines) > 10 else []
-    return "\n".join([f"{where}: {len(lines)} fault{'s' * (len(lines) > 1)}",
-                      *(f"  {line}" for line in lines[:10]), *more])
+    return "\n".join(
+        [
+            f"{where}: {len(lines)} fault{'s' * (len(lines) > 1)}",
+            *(f"  {line}" for line in lines[:10]),
+            *more,
+        ]
+    )
 
 
 def _keys(table: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
@@ -240,11 +269,20 @@ def _load(kind: str, table: type[_Table], given: str) -> _Table:
     if not isinstance(given, str) or not given.strip():
         raise ParameterError(choice(kind.rstrip("s"), given, names(kind)))
     is_path = "/" in given or given.endswith((".yaml", ".yml"))
-    path = user_path(given, kind.rstrip("s")) if is_path else (
-        root() / "params" / kind / f"{given}.yaml")
+    path = (
+        user_path(given, kind.rstrip("s"))
+        if is_path
+        else (root() / "params" / kind / f"{given}.yaml")
+    )
     if not is_path and given not in names(kind):
-        raise ParameterError(choice(kind.rstrip("s"), given, names(kind),
-                                    "A path to a file of your own works too (./mine.yaml)."))
+        raise ParameterError(
+            choice(
+                kind.rstrip("s"),
+                given,
+                names(kind),
+                "A path to a file of your own works too (./mine.yaml).",
+            )
+        )
     found = _extended(path, kind)
     return validate(table, _rooted(found) if kind == "sites" else found, path)
 
@@ -255,9 +293,14 @@ def _rooted(site: dict[str, Any]) -> dict[str, Any]:
     paths = site.get("paths")
     if not isinstance(paths, dict):
         return site
-    return site | {"paths": {key: re.sub(r"^\{root\}(?=/|$)", lambda _: str(root()), value)
-                             if isinstance(value, str) else value
-                             for key, value in paths.items()}}
+    return site | {
+        "paths": {
+            key: re.sub(r"^\{root\}(?=/|$)", lambda _: str(root()), value)
+            if isinstance(value, str)
+            else value
+            for key, value in paths.items()
+        }
+    }
 
 
 @functools.cache

@@ -1,10 +1,10 @@
 """The plan: a recipe bound to a site, every placeholder filled. Values only; `build` makes it.
 
-    plan = build.plan("k2.5", "a3", "pd")
-    plan.engines[0].argv          # what is executed, as a list
-    plan.explain()                # every flag and variable: value, layer, reason, source
-    plan.check()                  # what the rules say of it
-    plan.as_json()                # the same bytes for the same inputs
+plan = build.plan("k2.5", "a3", "pd")
+plan.engines[0].argv          # what is executed, as a list
+plan.explain()                # every flag and variable: value, layer, reason, source
+plan.check()                  # what the rules say of it
+plan.as_json()                # the same bytes for the same inputs
 """
 
 from __future__ import annotations
@@ -196,8 +196,14 @@ class Plan:
     @property
     def name(self) -> str:
         """A word for folders: model, hardware, layout, and what is not the default."""
-        extra = [part for part in (self.variant if self.variant != "docker" else "",
-                                   self.scenario if self.scenario != "default" else "") if part]
+        extra = [
+            part
+            for part in (
+                self.variant if self.variant != "docker" else "",
+                self.scenario if self.scenario != "default" else "",
+            )
+            if part
+        ]
         return "-".join([self.model, self.hardware, self.layout, *extra])
 
     @property
@@ -240,30 +246,40 @@ class Plan:
         """Every flag and variable of every role with value, layer, reason and source."""
         words = params.data("glossary")
         rows = []
-        for kind, table, meaning in (("flag", self.flags, words["flags"]),
-                                     ("variable", self.env, words["env"])):
+        for kind, table, meaning in (
+            ("flag", self.flags, words["flags"]),
+            ("variable", self.env, words["env"]),
+        ):
             for role, values in table.items():
                 for name, value in values.items():
                     text = value.reason or meaning.get(name) or meaning.get(name.split(".")[0], "")
-                    rows.append(Setting(role, kind, name, value.value, value.layer, value.source,
-                                        text))
+                    rows.append(
+                        Setting(role, kind, name, value.value, value.layer, value.source, text)
+                    )
         return rows
 
     def as_dict(self, files: Mapping[str, str] | Sequence[str] = ()) -> dict[str, Any]:
         """The plan as plain values; ``files`` are those of its bundle: their relative paths, or
         path and text of each."""
-        out = {"name": self.name} | {key: value for key, value in _shallow(self).items()
-                                     if key not in ("flags", "env", "request")}
+        out = {"name": self.name} | {
+            key: value
+            for key, value in _shallow(self).items()
+            if key not in ("flags", "env", "request")
+        }
         out["engines"] = [_shallow(engine) | {"url": engine.url} for engine in self.engines]
         if self.router:
             out["router"] = _shallow(self.router) | {
-                "url": self.router.url, "workers": [
+                "url": self.router.url,
+                "workers": [
                     {"role": role, "url": url, "engine": name}
-                    for role, url, name in self.router.workers]}
+                    for role, url, name in self.router.workers
+                ],
+            }
         for key in ("launches", "containers", "jobs", "clients"):
             out[key] = [_shallow(item) for item in out[key]]
-        out["installs"] = {name: [_shallow(step) for step in steps]
-                           for name, steps in self.installs.items()}
+        out["installs"] = {
+            name: [_shallow(step) for step in steps] for name, steps in self.installs.items()
+        }
         out["settings"] = [_shallow(row) for row in self.explain()]
         return out | {"files": dict(files) if isinstance(files, Mapping) else list(files)}
 

@@ -1,7 +1,7 @@
 """Looks at a node before anything starts. Reads only; nothing is changed.
 
-    for check in prerequisites.checks(request):
-        result = prerequisites.look(check)      # pass, fail, or skipped with the reason
+for check in prerequisites.checks(request):
+    result = prerequisites.look(check)      # pass, fail, or skipped with the reason
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ class Seen:
     found: str
 
 
-def looks(hardware: schema.Hardware, site: schema.Site, weights: schema.Weights,
-          layout: str) -> Iterator[Look]:
+def looks(
+    hardware: schema.Hardware, site: schema.Site, weights: schema.Weights, layout: str
+) -> Iterator[Look]:
     """Every look for this plan, one for each device or peer where the check says so."""
-    folder = (f"{site.paths.models}/{weights.directory}" if site.paths.models
-              else site.paths.cache)
-    words = {"weights_folder": folder, "weights_gb": str(weights.size_gb or 0),
-             "engine": site.paths.engine or "",
-             "devices": str(hardware.devices.count)}
+    folder = f"{site.paths.models}/{weights.directory}" if site.paths.models else site.paths.cache
+    words = {
+        "weights_folder": folder,
+        "weights_gb": str(weights.size_gb or 0),
+        "engine": site.paths.engine or "",
+        "devices": str(hardware.devices.count),
+    }
     for name, check in hardware.checks.items():
         if layout not in check.layouts:
             continue
@@ -63,11 +66,16 @@ def looks(hardware: schema.Hardware, site: schema.Site, weights: schema.Weights,
             over = [{"peer": node.address} for node in site.nodes]
         for extra in over:
             here = words | extra
-            yield Look(name=" ".join([name, *extra.values()]), title=check.title,
-                       argv=tuple(fill(word, here) for word in check.argv),
-                       expect=fill(check.expect, here), pattern=check.pattern,
-                       least_gb=int(fill(check.least_gb, here) or 0), needs=check.needs,
-                       source=check.source)
+            yield Look(
+                name=" ".join([name, *extra.values()]),
+                title=check.title,
+                argv=tuple(fill(word, here) for word in check.argv),
+                expect=fill(check.expect, here),
+                pattern=check.pattern,
+                least_gb=int(fill(check.least_gb, here) or 0),
+                needs=check.needs,
+                source=check.source,
+            )
 
 
 def look(asked: Look, site: schema.Site, here: bool, runner: Runner | None = None) -> Seen:
@@ -82,8 +90,11 @@ def look(asked: Look, site: schema.Site, here: bool, runner: Runner | None = Non
     if asked.least_gb:
         numbers = re.findall(r"\d+", text)
         free = int(numbers[-1]) // 10**9 if numbers else 0
-        return Seen(asked, "pass" if free >= asked.least_gb else "fail",
-                    f"{free} GB free, {asked.least_gb} GB wanted")
+        return Seen(
+            asked,
+            "pass" if free >= asked.least_gb else "fail",
+            f"{free} GB free, {asked.least_gb} GB wanted",
+        )
     good = re.search(asked.pattern, text, re.MULTILINE) if asked.pattern else True
     return Seen(asked, "pass" if good else "fail", shown)
 
@@ -101,8 +112,14 @@ def _skip(asked: Look, site: schema.Site, here: bool) -> str:
 def run(argv: Sequence[str], seconds: float = 30) -> tuple[int, str]:
     """(exit code, what it printed); 124 after ``seconds``, as timeout(1) has it."""
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=seconds, check=False)
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return 124, f"no answer within {seconds:g} s"
     except OSError as error:
@@ -120,7 +137,8 @@ def is_node(site: schema.Site) -> bool:
 def _is_local(address: str) -> bool:
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
-            address, 0, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST)[0]
+            address, 0, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+        )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.bind(where)
     except OSError:
@@ -130,8 +148,9 @@ def _is_local(address: str) -> bool:
 
 def counts(seen: Sequence[Seen]) -> dict[str, int]:
     """How many looks passed, failed and were skipped."""
-    return {status: sum(one.status == status for one in seen)
-            for status in ("pass", "fail", "skipped")}
+    return {
+        status: sum(one.status == status for one in seen) for status in ("pass", "fail", "skipped")
+    }
 
 
 def table(seen: Sequence[Seen]) -> show.Table:
@@ -148,4 +167,6 @@ def table(seen: Sequence[Seen]) -> show.Table:
     total = counts(seen)
     return show.Table(
         f"{total['pass']} passed, {total['fail']} failed, {total['skipped']} skipped",
-        ("check", "what", "OK is", "status", "seen"), tuple(rows))
+        ("check", "what", "OK is", "status", "seen"),
+        tuple(rows),
+    )

@@ -1,8 +1,8 @@
 """Programs that end when we end: the caller's side of `supervisor`.
 
-    with processes.Programs(folder / "supervisor.log") as programs:
-        programs.start("a3-0 serve", ["bash", "serve.sh"], folder, env, folder / "serve.log")
-        programs.ended()           # {"a3-0 serve": 1} once it has
+with processes.Programs(folder / "supervisor.log") as programs:
+    programs.start("a3-0 serve", ["bash", "serve.sh"], folder, env, folder / "serve.log")
+    programs.ended()           # {"a3-0 serve": 1} once it has
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ class Programs:
         """``keep`` are file handles that stay open as long as anything runs."""
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kimi_nb.supervisor"], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=errors, start_new_session=True, pass_fds=keep)
+                [sys.executable, "-m", "kimi_nb.supervisor"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                pass_fds=keep,
+            )
         self._log = log
         self._changed = threading.Condition()
         self._ended: dict[str, int] = {}
@@ -40,12 +45,14 @@ class Programs:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def start(self, name: str, argv: Sequence[str], folder: Path, env: Mapping[str, str],
-              log: Path) -> None:
+    def start(
+        self, name: str, argv: Sequence[str], folder: Path, env: Mapping[str, str], log: Path
+    ) -> None:
         """Start a program; what it prints goes to ``log``."""
         self._ended.pop(name, None)
-        self._order(do="start", name=name, argv=list(argv), cwd=str(folder), env=dict(env),
-                    log=str(log))
+        self._order(
+            do="start", name=name, argv=list(argv), cwd=str(folder), env=dict(env), log=str(log)
+        )
 
     def ended(self) -> dict[str, int]:
         """Exit codes of the programs that have ended, by name; negative for a signal. Raises
@@ -93,8 +100,12 @@ class Programs:
     def __enter__(self) -> Programs:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     @property
@@ -102,8 +113,10 @@ class Programs:
         return self._process.poll() is None
 
     def _gone(self, why: str) -> KimiError:
-        return KimiError(f"The supervisor of this run has ended{why}: it was stopped from outside, "
-                         f"and everything that it had started with it. Its messages: {self._log}")
+        return KimiError(
+            f"The supervisor of this run has ended{why}: it was stopped from outside, "
+            f"and everything that it had started with it. Its messages: {self._log}"
+        )
 
     def _order(self, **order: Any) -> None:
         assert self._process.stdin is not None
@@ -121,8 +134,10 @@ class Programs:
             raise self._gone("")
         end = time.monotonic() + STOP_WAIT
         with self._changed:
-            self._changed.wait_for(lambda: any(one["event"] == event for one in self._answers)
-                                   or not self._alive, end - time.monotonic())
+            self._changed.wait_for(
+                lambda: any(one["event"] == event for one in self._answers) or not self._alive,
+                end - time.monotonic(),
+            )
             found = next((one for one in self._answers if one["event"] == event), None)
         if found is None:
             raise self._gone("")

@@ -29,53 +29,107 @@ _LARGEST_FORM = 4096  # of a value longer than this only the beginning is looked
 _GAP = r"(?:\x1b\[[\d;]*m|[ \t])*"
 _QUOTE = r"(?:\\*[\"']|&quot;|&#39;)?"
 # PWD=/home/me is a folder.
-_NAME = (r"(?:pass(?:word|wd|phrase)|pwd(?![\s\"']*[=:][\s\"']*[/~.])|secret|credentials?|"
-         r"(?:api|access|secret|auth|private|account|encryption)[_-]?key|"
-         r"(?:api|access|auth|refresh|session|secret|bearer|id|hf|hub|hugging_?face|github|gitlab|"
-         r"modelscope|user)[_-]?token)")
+_NAME = (
+    r"(?:pass(?:word|wd|phrase)|pwd(?![\s\"']*[=:][\s\"']*[/~.])|secret|credentials?|"
+    r"(?:api|access|secret|auth|private|account|encryption)[_-]?key|"
+    r"(?:api|access|auth|refresh|session|secret|bearer|id|hf|hub|hugging_?face|github|gitlab|"
+    r"modelscope|user)[_-]?token)"
+)
 # A word of which one stands in every such name: looking for them is quicker than the pattern.
-_STEMS = ("passw", "passphrase", "pwd", "secret", "credential", *(
-    f"{kind}{sign}{thing}" for sign in ("_", "-", "") for kind, thing in (
-        *((one, "key") for one in ("api", "access", "auth", "private", "account", "encryption")),
-        *((one, "token") for one in ("api", "access", "auth", "refresh", "session", "bearer", "id",
-                                     "hf", "hub", "face", "github", "gitlab", "modelscope",
-                                     "user")))))
+_STEMS = (
+    "passw",
+    "passphrase",
+    "pwd",
+    "secret",
+    "credential",
+    *(
+        f"{kind}{sign}{thing}"
+        for sign in ("_", "-", "")
+        for kind, thing in (
+            *(
+                (one, "key")
+                for one in ("api", "access", "auth", "private", "account", "encryption")
+            ),
+            *(
+                (one, "token")
+                for one in (
+                    "api",
+                    "access",
+                    "auth",
+                    "refresh",
+                    "session",
+                    "bearer",
+                    "id",
+                    "hf",
+                    "hub",
+                    "face",
+                    "github",
+                    "gitlab",
+                    "modelscope",
+                    "user",
+                )
+            ),
+        )
+    ),
+)
 _VALUE = r"[^\s\"'<>&,;\\\x1b\[\](){}$*][^\s\"'<>&,;\\\x1b]{3,}"
 # Words for nothing, and the name of a variable: MY_KEY.
-_NOTHING = (r"(?!(?:None|null|true|false|True|False|empty|EMPTY|str|string)\b|"
-            r"(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?![\w+/=.-]))")
+_NOTHING = (
+    r"(?!(?:None|null|true|false|True|False|empty|EMPTY|str|string)\b|"
+    r"(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?![\w+/=.-]))"
+)
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 
 # (words of which one must be in the text, in lower case; the pattern; what takes its place)
 _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = tuple(
-    (words, re.compile(pattern, re.ASCII), into) for words, pattern, into in (
-        (("private key",),
-         r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(?:[\s\S]{0,20000}?-----END [A-Z0-9 ]*PRIVATE "
-         r"KEY-----|(?:(?:\s|\\+[nr])+[A-Za-z0-9+/=]{16,})*)", MARK),
+    (words, re.compile(pattern, re.ASCII), into)
+    for words, pattern, into in (
+        (
+            ("private key",),
+            r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(?:[\s\S]{0,20000}?-----END [A-Z0-9 ]*PRIVATE "
+            r"KEY-----|(?:(?:\s|\\+[nr])+[A-Za-z0-9+/=]{16,})*)",
+            MARK,
+        ),
         (("eyj",), r"\beyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*", MARK),
         (("sk-",), r"(?<![\w-])sk-(?=[\w-]*\d)[A-Za-z0-9_-]{16,}", MARK),
         (("hf_",), r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{20,}", MARK),
-        (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
-         r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{20,}", MARK),
+        (
+            ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
+            r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{20,}",
+            MARK,
+        ),
         (("github_pat_",), r"\bgithub_pat_\w{20,}", MARK),
         (("glpat-",), r"\bglpat-[\w-]{16,}", MARK),
         (("xox",), r"\bxox[abeprs]-[\w-]{10,}", MARK),
         (("akia", "asia"), r"(?<![A-Za-z0-9])A(?:KI|SI)A[0-9A-Z]{16}(?![A-Za-z0-9])", MARK),
         (("aiza",), r"\bAIza[\w-]{35}", MARK),
         (("nvapi-",), r"\bnvapi-[\w-]{20,}", MARK),
-        (("ms-",), r"(?<![\w-])ms-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
-         MARK),
-        (("bearer", "basic"),
-         r"(?i)\b(bearer|basic)(\s+)(?=[\w.~+/=-]*\d|[\w.~+/=-]{20})[\w.~+/=-]{8,}",
-         rf"\1\2{MARK}"),
+        (
+            ("ms-",),
+            r"(?<![\w-])ms-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+            MARK,
+        ),
+        (
+            ("bearer", "basic"),
+            r"(?i)\b(bearer|basic)(\s+)(?=[\w.~+/=-]*\d|[\w.~+/=-]{20})[\w.~+/=-]{8,}",
+            rf"\1\2{MARK}",
+        ),
         (("://",), r"(://[^\s/:@\"'<>]*):(?!\$|\[redacted\])[^\s/\"'<>]+@", rf"\1:{MARK}@"),
-        (_STEMS,
-         rf"(?i)(?<![A-Za-z0-9])({_NAME}{_QUOTE}{_GAP}(?:=|:)(?!//){_GAP}"
-         rf"{_QUOTE}{_GAP}){_NOTHING}{_VALUE}", rf"\1{MARK}"),
+        (
+            _STEMS,
+            rf"(?i)(?<![A-Za-z0-9])({_NAME}{_QUOTE}{_GAP}(?:=|:)(?!//){_GAP}"
+            rf"{_QUOTE}{_GAP}){_NOTHING}{_VALUE}",
+            rf"\1{MARK}",
+        ),
         # Prose speaks of --api-key, too: behind a blank a value has a digit, or is long.
-        (_STEMS, rf"(--(?:[a-z0-9]+-){{0,3}}{_NAME}(?:\\?[\"'],)? {_QUOTE})"
-         rf"(?!-)(?=[^\s]*\d|[^\s]{{20}}){_VALUE}", rf"\1{MARK}"),
-    ))
+        (
+            _STEMS,
+            rf"(--(?:[a-z0-9]+-){{0,3}}{_NAME}(?:\\?[\"'],)? {_QUOTE})"
+            rf"(?!-)(?=[^\s]*\d|[^\s]{{20}}){_VALUE}",
+            rf"\1{MARK}",
+        ),
+    )
+)
 _KEY = re.compile(rf"(?i)(?:^|[A-Za-z0-9]+[_-])*{_NAME}")
 
 
@@ -91,8 +145,9 @@ def text(given: str, values: Iterable[str] = ()) -> str:
 
 def _in(given: str) -> Iterable[tuple[re.Pattern[str], str]]:
     low = given.lower()
-    return [(pattern, into) for words, pattern, into in _SHAPES
-            if any(word in low for word in words)]
+    return [
+        (pattern, into) for words, pattern, into in _SHAPES if any(word in low for word in words)
+    ]
 
 
 def value(given: Any, values: Iterable[str] = ()) -> Any:
@@ -102,10 +157,16 @@ def value(given: Any, values: Iterable[str] = ()) -> Any:
     if isinstance(given, str):
         return text(given, values)
     if isinstance(given, Mapping):
-        return {text(key, values) if isinstance(key, str) else key:
-                MARK if isinstance(key, str) and isinstance(inner, str) and inner
-                and _KEY.fullmatch(key) and not _refers(inner) else value(inner, values)
-                for key, inner in given.items()}
+        return {
+            text(key, values) if isinstance(key, str) else key: MARK
+            if isinstance(key, str)
+            and isinstance(inner, str)
+            and inner
+            and _KEY.fullmatch(key)
+            and not _refers(inner)
+            else value(inner, values)
+            for key, inner in given.items()
+        }
     if isinstance(given, list | tuple):
         return [value(inner, values) for inner in given]
     return given
@@ -123,8 +184,14 @@ def data(given: bytes, values: Iterable[str] = ()) -> bytes:
         return given if clean == inner else gzip.compress(clean, mtime=0)
     # One character a byte; every pattern is ASCII, and values are looked for as their bytes.
     out = given.decode("latin-1")
-    known = _known(tuple(sorted({one.encode("utf-8", "surrogateescape").decode("latin-1")
-                                 for one in values} | set(values))))
+    known = _known(
+        tuple(
+            sorted(
+                {one.encode("utf-8", "surrogateescape").decode("latin-1") for one in values}
+                | set(values)
+            )
+        )
+    )
     if known is not None:
         out = known.sub(_filled(MARK), out)
     for pattern, into in _in(out):
@@ -134,10 +201,12 @@ def data(given: bytes, values: Iterable[str] = ()) -> bytes:
 
 def _filled(into: str) -> Callable[[re.Match[str]], str]:
     """What takes the place of a match, as long as it is."""
+
     def fill(match: re.Match[str]) -> str:
         before, _, after = match.expand(into).rpartition(MARK)
         room = len(match[0]) - len(before) - len(after)
         return before + (MARK.ljust(room, "*") if room >= len(MARK) else "*" * room) + after
+
     return fill
 
 
@@ -154,10 +223,20 @@ def _known(values: tuple[str, ...]) -> re.Pattern[str] | None:
         if len(one) < SHORTEST:
             continue
         one = one[:_LARGEST_FORM]
-        forms |= {one, json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1],
-                  json.dumps(json.dumps(one))[3:-3], repr(one)[1:-1], html.escape(one),
-                  html.escape(one, quote=False), quote(one, safe=""), quote(one),
-                  quote_plus(one), *one.splitlines(), *_in_base64(one)}
+        forms |= {
+            one,
+            json.dumps(one)[1:-1],
+            json.dumps(one, ensure_ascii=False)[1:-1],
+            json.dumps(json.dumps(one))[3:-3],
+            repr(one)[1:-1],
+            html.escape(one),
+            html.escape(one, quote=False),
+            quote(one, safe=""),
+            quote(one),
+            quote_plus(one),
+            *one.splitlines(),
+            *_in_base64(one),
+        }
     forms = {form for form in forms if len(form) >= SHORTEST}
     if not forms:
         return None

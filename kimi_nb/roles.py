@@ -50,9 +50,13 @@ class Request:
         """The site's own words for templates (``{cache}``, ``{tuning}``, ...)."""
         paths = self.site.paths
         base = paths.project or paths.work
-        return {"cache": paths.cache, "work": paths.work, "project": base,
-                "tuning": f"{base}/configs/moe_tuning",
-                "virtual_env": f"{base}/virt_envs/vllm-kimi"}
+        return {
+            "cache": paths.cache,
+            "work": paths.work,
+            "project": base,
+            "tuning": f"{base}/configs/moe_tuning",
+            "virtual_env": f"{base}/virt_envs/vllm-kimi",
+        }
 
 
 @dataclass(frozen=True)
@@ -89,8 +93,12 @@ def resolve(request: Request, role: Role) -> RolePlan:
 
     settings = lay(EMPTY, request.hardware.settings, "hardware", str(request.hardware.source))
     settings = lay(settings, request.model.settings, "model", str(request.model.source))
-    settings = lay(settings, request.weights.settings, "model",
-                   request.weights.source or str(request.model.source))
+    settings = lay(
+        settings,
+        request.weights.settings,
+        "model",
+        request.weights.source or str(request.model.source),
+    )
     for name in dict.fromkeys([*recipe.features, *spec.features]):
         if name in active:
             settings = _switch(settings, request, name, "recipe")
@@ -116,20 +124,30 @@ def resolve(request: Request, role: Role) -> RolePlan:
         settings = lay(settings, given, "override", where)
 
     settings, notes = language.speak(settings, request.engine)
-    shape = {key: getattr(change, key, None) or getattr(spec, key)
-             for key in ("groups", "nodes", "dp", "tp")}
+    shape = {
+        key: getattr(change, key, None) or getattr(spec, key)
+        for key in ("groups", "nodes", "dp", "tp")
+    }
     shape |= request.overrides.shape.get(role, {})
     ports = {**spec.ports.model_dump(), **request.overrides.ports.get(role, {})}
     words = request.places()
-    return RolePlan(role=role, **shape, ports=ports, settings=_filled(settings, words),
-                    features=active, notes=notes,
-                    host_tuning=any(_known(name).host for name in active))
+    return RolePlan(
+        role=role,
+        **shape,
+        ports=ports,
+        settings=_filled(settings, words),
+        features=active,
+        notes=notes,
+        host_tuning=any(_known(name).host for name in active),
+    )
 
 
 def _filled(settings: Layered, words: Mapping[str, str]) -> Layered:
     def fill_all(values: Mapping[str, Value]) -> dict[str, Value]:
-        return {name: Value(fill(value.value, words), value.layer, value.source, value.reason)
-                for name, value in values.items()}
+        return {
+            name: Value(fill(value.value, words), value.layer, value.source, value.reason)
+            for name, value in values.items()
+        }
 
     return Layered(fill_all(settings.flags), fill_all(settings.env))
 
@@ -153,16 +171,21 @@ def _switch(settings: Layered, request: Request, name: str, layer: str) -> Layer
     if feature.draft:
         draft = request.model.drafts[feature.draft]
         given["flags"]["speculative-config"] = {
-            "method": draft.method, "model": request.located(draft),
-            "num_speculative_tokens": draft.tokens}
+            "method": draft.method,
+            "model": request.located(draft),
+            "num_speculative_tokens": draft.tokens,
+        }
     return lay(settings, given, layer, source)
 
 
 def _active(request: Request, role: Role) -> tuple[str, ...]:
     """The features that are on for a role, each checked against the others and the plan."""
     recipe, scenario = request.recipe, request.scenario
-    names = [*recipe.features, *recipe.roles[role].features,
-             *(scenario.features if scenario else ())]
+    names = [
+        *recipe.features,
+        *recipe.roles[role].features,
+        *(scenario.features if scenario else ()),
+    ]
     gone = {*(scenario.without if scenario else ()), *request.dropped}
     for name in request.dropped:
         _known(name)
@@ -170,9 +193,11 @@ def _active(request: Request, role: Role) -> tuple[str, ...]:
         if name in request.dropped:
             raise PlanError(f"--with {name} and --without {name}: say one of them.")
         if not set(_known(name).roles) & set(recipe.roles):
-            raise PlanError(f"--with {name}: it belongs to the roles "
-                            f"{', '.join(_known(name).roles)}; layout {recipe.layout} has "
-                            f"{', '.join(recipe.roles)}.")
+            raise PlanError(
+                f"--with {name}: it belongs to the roles "
+                f"{', '.join(_known(name).roles)}; layout {recipe.layout} has "
+                f"{', '.join(recipe.roles)}."
+            )
     names = [name for name in names if name not in gone] + list(request.chosen)
     active = tuple(name for name in dict.fromkeys(names) if _applies(name, role))
     for name in active:
@@ -185,34 +210,51 @@ def _active(request: Request, role: Role) -> tuple[str, ...]:
 def _check_alone(request: Request, name: str) -> None:
     feature, recipe = _known(name), request.recipe
     if request.hardware.vendor not in feature.vendors:
-        raise PlanError(f"feature {name} is for {', '.join(feature.vendors)}; "
-                        f"{request.hardware.name} is {request.hardware.vendor}.")
+        raise PlanError(
+            f"feature {name} is for {', '.join(feature.vendors)}; "
+            f"{request.hardware.name} is {request.hardware.vendor}."
+        )
     if recipe.layout not in feature.layouts:
-        raise PlanError(f"feature {name} is for the layouts {', '.join(feature.layouts)}; "
-                        f"this is {recipe.layout}. {feature.price}")
+        raise PlanError(
+            f"feature {name} is for the layouts {', '.join(feature.layouts)}; "
+            f"this is {recipe.layout}. {feature.price}"
+        )
     if feature.models and request.model.name not in feature.models:
-        raise PlanError(f"feature {name} is for {', '.join(feature.models)}; this is "
-                        f"{request.model.name}.")
+        raise PlanError(
+            f"feature {name} is for {', '.join(feature.models)}; this is {request.model.name}."
+        )
     needed = feature.vllm
     if feature.draft:
-        drafts = {key: draft for key, draft in request.model.drafts.items()
-                  if request.hardware.vendor in draft.vendors}
+        drafts = {
+            key: draft
+            for key, draft in request.model.drafts.items()
+            if request.hardware.vendor in draft.vendors
+        }
         if feature.draft not in drafts:
-            raise PlanError(choice(f"draft model of {request.model.name} on "
-                                   f"{request.hardware.name}:", feature.draft, drafts))
+            raise PlanError(
+                choice(
+                    f"draft model of {request.model.name} on {request.hardware.name}:",
+                    feature.draft,
+                    drafts,
+                )
+            )
         needed = drafts[feature.draft].vllm
     if not catalog.satisfies(request.engine, needed):
-        raise PlanError(f"feature {name} needs vLLM {needed}; {request.engine} is vLLM "
-                        f"{request.engine.vllm}. Take it away (--without {name}) or choose "
-                        "another --engine-version.")
+        raise PlanError(
+            f"feature {name} needs vLLM {needed}; {request.engine} is vLLM "
+            f"{request.engine.vllm}. Take it away (--without {name}) or choose "
+            "another --engine-version."
+        )
 
 
 def _check_together(name: str, active: Iterable[str]) -> None:
     feature = _known(name)
     for other in feature.excludes:
         if other in active:
-            raise PlanError(f"features {name} and {other} exclude each other: add "
-                            f"--without {other} (or --without {name}).")
+            raise PlanError(
+                f"features {name} and {other} exclude each other: add "
+                f"--without {other} (or --without {name})."
+            )
     for other in feature.requires:
         if other not in active:
             raise PlanError(f"feature {name} requires {other}: add --with {other}.")

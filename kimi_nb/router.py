@@ -20,16 +20,38 @@ def router(kind: str, port: int, engines: Sequence[Engine]) -> Router:
 
 
 def _upstream(host: str, port: int, prefill: list[Engine], decode: list[Engine]) -> list[str]:
-    return ["python", UPSTREAM, "--port", str(port), "--host", host,
-            "--prefiller-hosts", *(engine.address for engine in prefill),
-            "--prefiller-ports", *(str(engine.http_port) for engine in prefill),
-            "--decoder-hosts", *(engine.address for engine in decode),
-            "--decoder-ports", *(str(engine.http_port) for engine in decode)]
+    return [
+        "python",
+        UPSTREAM,
+        "--port",
+        str(port),
+        "--host",
+        host,
+        "--prefiller-hosts",
+        *(engine.address for engine in prefill),
+        "--prefiller-ports",
+        *(str(engine.http_port) for engine in prefill),
+        "--decoder-hosts",
+        *(engine.address for engine in decode),
+        "--decoder-ports",
+        *(str(engine.http_port) for engine in decode),
+    ]
 
 
 def _vllm_router(host: str, port: int, prefill: list[Engine], decode: list[Engine]) -> list[str]:
-    return ["vllm-router", "--host", host, "--port", str(port), "--vllm-pd-disaggregation",
-            "--policy", "round_robin",
-            *(word for engine in prefill for word in ("--prefill", engine.url or "")),
-            *(word for engine in decode for word in ("--decode", engine.url or "")),
-            "--worker-startup-timeout-secs", "3600", "--worker-startup-check-interval", "5"]
+    return [
+        "vllm-router",
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--vllm-pd-disaggregation",
+        "--policy",
+        "round_robin",
+        *(word for engine in prefill for word in ("--prefill", engine.url or "")),
+        *(word for engine in decode for word in ("--decode", engine.url or "")),
+        "--worker-startup-timeout-secs",
+        "3600",
+        "--worker-startup-check-interval",
+        "5",
+    ]

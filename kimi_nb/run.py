@@ -47,9 +47,11 @@ if TYPE_CHECKING:
 
 FINDINGS = "findings.json"  # what the rules say of a plan, beside its bundle
 # What each may touch.
-ACTIONS = {"plan": "files are written to the run's folder, nothing else is touched",
-           "rehearse": "the scripts run on this machine, on stand-ins; no node is touched",
-           "deploy": "the scripts run on the site, once it is confirmed by its name"}
+ACTIONS = {
+    "plan": "files are written to the run's folder, nothing else is touched",
+    "rehearse": "the scripts run on this machine, on stand-ins; no node is touched",
+    "deploy": "the scripts run on the site, once it is confirmed by its name",
+}
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,21 @@ class Run(Stages):
 
     def recipes(self) -> show.Table:
         """The deployments of this model and hardware."""
-        keys = {(recipes.served(self._named, self._hardware, recipe.layout).name,
-                 recipe.hardware, recipe.layout) for recipe in self._recipes}
-        return tables.recipes([row for row in recipes.listing() if (
-            row["model"], row["hardware"], row["layout"]) in keys])
+        keys = {
+            (
+                recipes.served(self._named, self._hardware, recipe.layout).name,
+                recipe.hardware,
+                recipe.layout,
+            )
+            for recipe in self._recipes
+        }
+        return tables.recipes(
+            [
+                row
+                for row in recipes.listing()
+                if (row["model"], row["hardware"], row["layout"]) in keys
+            ]
+        )
 
     def all_recipes(self) -> show.Table:
         """Which model, hardware and layout exist."""
@@ -98,24 +111,50 @@ class Run(Stages):
 
     def hardware_notes(self) -> show.Table:
         """What is particular about this hardware and this model."""
-        return show.Table("Notes", ("note",), tuple(
-            (note,) for note in (*self._hardware.notes, *self._model.notes)))
+        return show.Table(
+            "Notes",
+            ("note",),
+            tuple((note,) for note in (*self._hardware.notes, *self._model.notes)),
+        )
 
-    def plan(self, layout: str | None = None, *, scenario: str = "", variant: str = "",
-             features: Iterable[str] = (), without: Iterable[str] = (),
-             overrides: Iterable[str] = (), engine_version: str = "") -> Plan:
+    def plan(
+        self,
+        layout: str | None = None,
+        *,
+        scenario: str = "",
+        variant: str = "",
+        features: Iterable[str] = (),
+        without: Iterable[str] = (),
+        overrides: Iterable[str] = (),
+        engine_version: str = "",
+    ) -> Plan:
         """Plan a layout and show where its engines stand. Raises KimiErrors."""
-        plan = build.plan(self.model, self.hw, layout, scenario=scenario, variant=variant,
-                          site=self.site, chosen=given.words(features),
-                          dropped=given.words(without), pairs=given.words(overrides, ";"),
-                          engine_version=given.text(engine_version))
+        plan = build.plan(
+            self.model,
+            self.hw,
+            layout,
+            scenario=scenario,
+            variant=variant,
+            site=self.site,
+            chosen=given.words(features),
+            dropped=given.words(without),
+            pairs=given.words(overrides, ";"),
+            engine_version=given.text(engine_version),
+        )
         evidence.write_json(self.folder / plan.name / FINDINGS, plan.findings.as_dict())
         if plan.findings.memory:
             plan.findings.bars().picture().save(self.folder / plan.name / "pictures")
-        self.record("plan", plan=plan.name, site=plan.site, engines=len(plan.engines),
-                    hash=fingerprint.of_texts({"plan.json": plan.as_json()}),
-                    engine=f"{plan.engine} {plan.engine_version}", variant=plan.variant,
-                    scenario=plan.scenario, errata=[entry["id"] for entry in plan.errata])
+        self.record(
+            "plan",
+            plan=plan.name,
+            site=plan.site,
+            engines=len(plan.engines),
+            hash=fingerprint.of_texts({"plan.json": plan.as_json()}),
+            engine=f"{plan.engine} {plan.engine_version}",
+            variant=plan.variant,
+            scenario=plan.scenario,
+            errata=[entry["id"] for entry in plan.errata],
+        )
         self._draw(plan, plan.picture())
         show.show(tables.topology(plan))
         return plan
@@ -139,9 +178,17 @@ class Run(Stages):
         if result.events:
             self._draw(plan, faults.picture(plan, result.events, mark=mark))
 
-    def panel(self, layout: str = "", *, scenario: str = "", variant: str = "",
-              features: Iterable[str] = (), without: Iterable[str] = (),
-              overrides: Iterable[str] = (), engine_version: str = "") -> Panel:
+    def panel(
+        self,
+        layout: str = "",
+        *,
+        scenario: str = "",
+        variant: str = "",
+        features: Iterable[str] = (),
+        without: Iterable[str] = (),
+        overrides: Iterable[str] = (),
+        engine_version: str = "",
+    ) -> Panel:
         """Choose, look and rehearse, beside the notebook: widgets in front of a person, a table
         elsewhere. What the cells below do, the parameters cell decides. Without a layout: the
         first that there is."""
@@ -151,10 +198,21 @@ class Run(Stages):
         layouts = [recipe.layout for recipe in self._recipes]
         for before in self._panels:  # a cell that is run again
             before.stop()
-        made = Panel(self, Choices(
-            self.model, self.hw, layout or next(iter(layouts), ""), scenario, variant, self.site,
-            given.text(engine_version), ",".join(given.words(features)),
-            ",".join(given.words(without)), ";".join(given.words(overrides, ";"))))
+        made = Panel(
+            self,
+            Choices(
+                self.model,
+                self.hw,
+                layout or next(iter(layouts), ""),
+                scenario,
+                variant,
+                self.site,
+                given.text(engine_version),
+                ",".join(given.words(features)),
+                ",".join(given.words(without)),
+                ";".join(given.words(overrides, ";")),
+            ),
+        )
         self._panels.append(made)
         return made
 
@@ -164,8 +222,11 @@ class Run(Stages):
 
     def notes(self, plan: Plan) -> show.Table:
         """What the engine's version changed in the wording."""
-        return show.Table(f"In the words of {plan.engine} {plan.engine_version}", ("note",),
-                          tuple((note,) for note in plan.notes))
+        return show.Table(
+            f"In the words of {plan.engine} {plan.engine_version}",
+            ("note",),
+            tuple((note,) for note in plan.notes),
+        )
 
     def connector(self, plan: Plan) -> show.Table:
         """What each side tells the KV cache connector."""
@@ -178,8 +239,14 @@ class Run(Stages):
         before = self._last(plan.name) or {}
         bundle.write(files, folder)
         changes = bundle.diff(before, files)
-        self.record("write", plan=plan.name, bundle=folder, files=len(files),
-                    changed=len(changes), hash=fingerprint.of_texts(files))
+        self.record(
+            "write",
+            plan=plan.name,
+            bundle=folder,
+            files=len(files),
+            changed=len(changes),
+            hash=fingerprint.of_texts(files),
+        )
         return bundle.Bundle(folder, files, changes)
 
     def _last(self, name: str) -> dict[str, str] | None:
@@ -188,8 +255,11 @@ class Run(Stages):
         here = bundle.read(self.folder / name / "bundle")
         if here is not None or not self.folder.parent.is_dir():
             return here
-        beside = sorted(self.folder.parent.glob(f"*/{name}/bundle"),
-                        key=lambda path: path.stat().st_mtime, reverse=True)
+        beside = sorted(
+            self.folder.parent.glob(f"*/{name}/bundle"),
+            key=lambda path: path.stat().st_mtime,
+            reverse=True,
+        )
         return bundle.read(beside[0]) if beside else None
 
     def diff(self, plan: Plan) -> show.Text:
@@ -202,8 +272,9 @@ class Run(Stages):
 
     def steps(self, plan: Plan) -> show.Table:
         """What a person runs, in which order, on which node."""
-        return show.Table("By hand, in this order", ("where", "run", "what it does"),
-                          tuple(scripts.steps(plan)))
+        return show.Table(
+            "By hand, in this order", ("where", "run", "what it does"), tuple(scripts.steps(plan))
+        )
 
     def chat(self, plan: Plan) -> show.Text:
         """The request with which the documents try the service."""
@@ -224,11 +295,17 @@ class Run(Stages):
         served = recipes.served(self._named, self._hardware, recipe.layout if recipe else "")
         name = recipe.weights if recipe else next(iter(served.weights))
         here = prerequisites.is_node(cluster)
-        seen = [prerequisites.look(item, cluster, here) for item in prerequisites.looks(
-            self._hardware, cluster, served.weights[name],
-            recipe.layout if recipe else "dp")]
-        self.record("prerequisites", **prerequisites.counts(seen),
-                    failed=[one.look.name for one in seen if one.status == "fail"])
+        seen = [
+            prerequisites.look(item, cluster, here)
+            for item in prerequisites.looks(
+                self._hardware, cluster, served.weights[name], recipe.layout if recipe else "dp"
+            )
+        ]
+        self.record(
+            "prerequisites",
+            **prerequisites.counts(seen),
+            failed=[one.look.name for one in seen if one.status == "fail"],
+        )
         return prerequisites.table(seen)
 
     def installs(self) -> list[str]:
@@ -237,13 +314,18 @@ class Run(Stages):
 
     def install(self, method: str, engine_version: str = "") -> show.Text:
         """The commands of one way to install, each with what it does."""
-        steps = build.install_steps(self._hardware, self._site(), self._engine(engine_version),
-                                    method)
+        steps = build.install_steps(
+            self._hardware, self._site(), self._engine(engine_version), method
+        )
         lines = []
         for step in steps:
             where = f"  [in {step.directory}]" if step.directory else ""
-            lines += [f"# {step.says}{where}", *shell.command(
-                [*(f"{name}={value}" for name, value in step.env.items()), *step.argv])]
+            lines += [
+                f"# {step.says}{where}",
+                *shell.command(
+                    [*(f"{name}={value}" for name, value in step.env.items()), *step.argv]
+                ),
+            ]
         self.record("install", method=method, steps=len(steps))
         return show.Text(f"{self._hardware.engine} by {method}", "\n".join(lines))
 
@@ -252,8 +334,9 @@ class Run(Stages):
         cluster = self._site()
         if self._hardware.container is None:
             return show.Text(f"{self._hardware.name} has no container", "")
-        made = containers.container(self._hardware, cluster, cluster.nodes[0],
-                                    self._engine(engine_version))
+        made = containers.container(
+            self._hardware, cluster, cluster.nodes[0], self._engine(engine_version)
+        )
         return show.Text(f"Container on {made.node}", "\n".join(shell.command(made.argv)))
 
     def versions(self, engine_version: str = "") -> show.Table:
@@ -270,8 +353,11 @@ class Run(Stages):
         if not with_jobs:
             return show.Table("0 jobs", ("file", "after", "command"), ())
         mine = self.site if self.site and self._site().slurm else ""
-        return tables.jobs(build.plan(self.model, self.hw, with_jobs[0].layout,
-                                      variant=with_jobs[0].variant, site=mine))
+        return tables.jobs(
+            build.plan(
+                self.model, self.hw, with_jobs[0].layout, variant=with_jobs[0].variant, site=mine
+            )
+        )
 
     @property
     def _named(self) -> schema.Model:
@@ -294,8 +380,10 @@ class Run(Stages):
         """The recipe of a layout; without one that with the most nodes; None where the
         container is all that is documented."""
         if layout is None and self._recipes:
-            return max(self._recipes, key=lambda recipe: sum(
-                role.groups * role.nodes for role in recipe.roles.values()))
+            return max(
+                self._recipes,
+                key=lambda recipe: sum(role.groups * role.nodes for role in recipe.roles.values()),
+            )
         if not self._recipes and self._hardware.recipes_of in self._model.container_versions:
             return None
         return recipes.find(self._named, self._hardware, layout)
@@ -304,8 +392,11 @@ class Run(Stages):
         return params.site(self.site) if self.site else build.example_site(self._hardware, recipe)
 
     def _engine(self, engine_version: str) -> catalog.Engine:
-        default = (self._recipes[0].engine_version if self._recipes
-                   else self._model.container_versions.get(self._hardware.recipes_of))
+        default = (
+            self._recipes[0].engine_version
+            if self._recipes
+            else self._model.container_versions.get(self._hardware.recipes_of)
+        )
         if default is None:
             recipes.find(self._named, self._hardware, None)  # raises with what there is
         return catalog.engine(self._hardware.engine, engine_version or default)
@@ -322,17 +413,24 @@ class Run(Stages):
         changes, diff = deploy.preview(plan, self.folder / plan.name)
         if diff:
             show.show(show.Text("The scripts that are there, and the new ones", diff))
-        table = show.Table(f"{len(changes)} changes on {plan.site}", ("change",), tuple(
-            (line,) for line in together(changes)))
-        self.record("gate", plan=plan.name, site=plan.site, changes=len(changes),
-                    confirmed=self.confirm == plan.site)
+        table = show.Table(
+            f"{len(changes)} changes on {plan.site}",
+            ("change",),
+            tuple((line,) for line in together(changes)),
+        )
+        self.record(
+            "gate",
+            plan=plan.name,
+            site=plan.site,
+            changes=len(changes),
+            confirmed=self.confirm == plan.site,
+        )
         if self.confirm != plan.site:
             show.show(table)
             deploy.check_confirmed(plan, self.confirm)
         return table
 
-    def serve(self, plan: Plan, *, url: str = "", fault: str = "", resume: bool = False
-              ) -> Service:
+    def serve(self, plan: Plan, *, url: str = "", fault: str = "", resume: bool = False) -> Service:
         """Start the service as the action says, up to a short load on its front door.
 
         Action plan starts nothing; rehearse runs the bundle's scripts here, on stand-ins
@@ -344,8 +442,10 @@ class Run(Stages):
         if url:
             return attach(self, plan, url)
         if fault and self.action != "rehearse":
-            raise ParameterError(f"fault {fault!r}: action {self.action} starts nothing that is "
-                                 "made to go wrong; choose action rehearse.")
+            raise ParameterError(
+                f"fault {fault!r}: action {self.action} starts nothing that is "
+                "made to go wrong; choose action rehearse."
+            )
         if self.action == "plan":
             return Service(self, plan, None)
         if self.action == "deploy":
@@ -365,27 +465,65 @@ class Run(Stages):
     def _deploy(self, plan: Plan, resume: bool) -> Service:
         from kimi_nb.deploy import deploy
 
-        made = deploy.up(plan, self.folder / plan.name, confirm=self.confirm, resume=resume,
-                         say=print)
+        made = deploy.up(
+            plan, self.folder / plan.name, confirm=self.confirm, resume=resume, say=print
+        )
         facts = made.result.as_dict()
-        self.record("deploy", **{key: facts[key] for key in (
-            "mark", "plan", "site", "ok", "engines", "ready", "ready_s", "first_answer_s",
-            "memory_mb", "moved_tokens", "moved_bytes", "changes", "failed", "step")},
-            logs=made.result.folder)
+        self.record(
+            "deploy",
+            **{
+                key: facts[key]
+                for key in (
+                    "mark",
+                    "plan",
+                    "site",
+                    "ok",
+                    "engines",
+                    "ready",
+                    "ready_s",
+                    "first_answer_s",
+                    "memory_mb",
+                    "moved_tokens",
+                    "moved_bytes",
+                    "changes",
+                    "failed",
+                    "step",
+                )
+            },
+            logs=made.result.folder,
+        )
         if made.result.times or made.result.events:
             self._draw_start(plan, made.result)
         if not made.result.ok:
-            raise ServiceError("\n".join(map(str, made.result.failed)) + f"\n  logs: "
-                               f"{made.result.folder}\n  What was started is left as it is: "
-                               "kimi-nb logs, kimi-nb up --resume, kimi-nb down.")
+            raise ServiceError(
+                "\n".join(map(str, made.result.failed)) + f"\n  logs: "
+                f"{made.result.folder}\n  What was started is left as it is: "
+                "kimi-nb logs, kimi-nb up --resume, kimi-nb down."
+            )
         return Service(self, plan, made)
 
     def _record(self, result: Rehearsal) -> None:
         """Evidence of a rehearsal: marked, and never beside figures of hardware."""
         facts = result.as_dict()
-        self.record("rehearse", **{key: facts[key] for key in (
-            "mark", "plan", "ok", "engines", "ready", "ready_s", "first_answer_s",
-            "peak_memory_mb", "fault", "diagnosis")}, logs=result.folder)
+        self.record(
+            "rehearse",
+            **{
+                key: facts[key]
+                for key in (
+                    "mark",
+                    "plan",
+                    "ok",
+                    "engines",
+                    "ready",
+                    "ready_s",
+                    "first_answer_s",
+                    "peak_memory_mb",
+                    "fault",
+                    "diagnosis",
+                )
+            },
+            logs=result.folder,
+        )
 
     def close(self) -> show.Table:
         """The end: whatever still runs is stopped, and what was recorded."""
@@ -394,7 +532,15 @@ class Run(Stages):
             one.stop()
         self.record("close", started=len(self._started))
         lines = evidence.read(self.folder)
-        return show.Table(f"Evidence: {self.folder / evidence.FILE}", ("time", "stage", "facts"),
-                          tuple((line["time"], line["stage"], {
-                              key: value for key, value in line.items()
-                              if key not in ("time", "stage")}) for line in lines[-12:]))
+        return show.Table(
+            f"Evidence: {self.folder / evidence.FILE}",
+            ("time", "stage", "facts"),
+            tuple(
+                (
+                    line["time"],
+                    line["stage"],
+                    {key: value for key, value in line.items() if key not in ("time", "stage")},
+                )
+                for line in lines[-12:]
+            ),
+        )

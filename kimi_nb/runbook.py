@@ -38,8 +38,11 @@ from kimi_nb import (
 from kimi_nb.errors import NoRecipeError, ParameterError, WriteError, choice
 from kimi_nb.session import runs_folder
 
-KIMI_ERRORS = {name for name, value in vars(errors).items()
-               if isinstance(value, type) and issubclass(value, errors.KimiError)}
+KIMI_ERRORS = {
+    name
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, errors.KimiError)
+}
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,19 @@ class Outcome:
         return all(result.status == "ok" for result in self.results)
 
     def __str__(self) -> str:
-        return str(show.Table(f"{self.folder}", ("notebook", "status", "seconds", "fault"), tuple(
-            (result.notebook, result.status, f"{result.seconds:.1f}", result.fault)
-            for result in self.results))) + f"\n\nreport: {self.report}"
+        return (
+            str(
+                show.Table(
+                    f"{self.folder}",
+                    ("notebook", "status", "seconds", "fault"),
+                    tuple(
+                        (result.notebook, result.status, f"{result.seconds:.1f}", result.fault)
+                        for result in self.results
+                    ),
+                )
+            )
+            + f"\n\nreport: {self.report}"
+        )
 
 
 def which(model: str, hardware: str, only: Iterable[str] | str | None = None) -> list[str]:
@@ -88,24 +101,36 @@ def which(model: str, hardware: str, only: Iterable[str] | str | None = None) ->
     words = only.split(",") if isinstance(only, str) else only
     wanted = [word.strip() for word in words if word.strip()]
     if not wanted:
-        raise ParameterError(f"--only: numbers of notebooks are wanted, such as 03,05; {only!r} "
-                             "names none.")
+        raise ParameterError(
+            f"--only: numbers of notebooks are wanted, such as 03,05; {only!r} names none."
+        )
     chosen = []
     for word in wanted:
-        named = [name for name in manifest if name == word.removesuffix(".ipynb")
-                 or name.partition("_")[0] == word]
+        named = [
+            name
+            for name in manifest
+            if name == word.removesuffix(".ipynb") or name.partition("_")[0] == word
+        ]
         if not named:
             raise ParameterError(choice("notebook", word, manifest))
         if named[0] not in apply:
             raise NoRecipeError(
                 f"Notebook {named[0]} is for layout {manifest[named[0]]['layout'] or 'any'}; "
-                f"{served.title} on {chip.name} has: {', '.join(sorted(layouts)) or 'none'}.")
+                f"{served.title} on {chip.name} has: {', '.join(sorted(layouts)) or 'none'}."
+            )
         chosen += named
     return [name for name in apply if name in chosen]
 
 
-def run(model: str, hardware: str, *, only: Iterable[str] | str | None = None, jobs: int = 1,
-        site: str = "", run_dir: str = "") -> Outcome:
+def run(
+    model: str,
+    hardware: str,
+    *,
+    only: Iterable[str] | str | None = None,
+    jobs: int = 1,
+    site: str = "",
+    run_dir: str = "",
+) -> Outcome:
     """Execute the notebooks that apply and say how each ended; never raises for a notebook's
     own failure."""
     names = which(model, hardware, only)
@@ -121,16 +146,25 @@ def run(model: str, hardware: str, *, only: Iterable[str] | str | None = None, j
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return _run(names, folder, model, hardware, site, jobs)
     except BlockingIOError:
-        raise WriteError(f"{folder}: another run is writing there; wait for it, or choose another "
-                         "--run-dir.") from None
+        raise WriteError(
+            f"{folder}: another run is writing there; wait for it, or choose another --run-dir."
+        ) from None
     finally:
         os.close(lock)
 
 
-def _run(names: Sequence[str], folder: Path, model: str, hardware: str, site: str,
-         jobs: int) -> Outcome:
-    evidence.record(folder, "run", model=model, hardware=hardware, site=site, notebooks=names,
-                    **fingerprint.of_program())
+def _run(
+    names: Sequence[str], folder: Path, model: str, hardware: str, site: str, jobs: int
+) -> Outcome:
+    evidence.record(
+        folder,
+        "run",
+        model=model,
+        hardware=hardware,
+        site=site,
+        notebooks=names,
+        **fingerprint.of_program(),
+    )
     given = {"hw": _absolute(hardware), "model": _absolute(model), "run_dir": str(folder)}
     if site:
         given["site"] = _absolute(site)
@@ -185,21 +219,27 @@ def _make(folder: Path, again: bool) -> Path:
     except OSError as error:
         if isinstance(error, FileExistsError) and not again:
             raise
-        raise WriteError(f"{error.filename}: cannot be written: {error.strerror}. Choose "
-                         "another --run-dir or mend its permissions.") from None
+        raise WriteError(
+            f"{error.filename}: cannot be written: {error.strerror}. Choose "
+            "another --run-dir or mend its permissions."
+        ) from None
 
 
-def _execute_all(names: Sequence[str], folder: Path, given: dict[str, str],
-                 jobs: int) -> list[Result]:
+def _execute_all(
+    names: Sequence[str], folder: Path, given: dict[str, str], jobs: int
+) -> list[Result]:
     from tqdm import tqdm
 
     results: list[Result] = []
-    with tqdm(total=len(names), unit="notebook", file=sys.stderr,
-              disable=not sys.stderr.isatty()) as bar:
+    with tqdm(
+        total=len(names), unit="notebook", file=sys.stderr, disable=not sys.stderr.isatty()
+    ) as bar:
+
         def done(result: Result) -> None:
             bar.update()
-            bar.write(f"{result.notebook:<20} {result.status:<7} {result.seconds:5.1f} s",
-                      file=sys.stderr)
+            bar.write(
+                f"{result.notebook:<20} {result.status:<7} {result.seconds:5.1f} s", file=sys.stderr
+            )
             results.append(result)
 
         if jobs == 1:
@@ -222,13 +262,21 @@ def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
     target = folder / f"{name}.ipynb"
     began, fault = time.monotonic(), ""
     try:
-        with tempfile.TemporaryDirectory(prefix="kimi-nb-") as sockets, _kept(
-                raw := Path(sockets, target.name), target):
+        with (
+            tempfile.TemporaryDirectory(prefix="kimi-nb-") as sockets,
+            _kept(raw := Path(sockets, target.name), target),
+        ):
             papermill.execute_notebook(
-                str(source), str(raw), parameters=given, kernel_name="python3",
-                progress_bar=False, cwd=str(source.parent),
-                request_save_on_cell_execute=False, autosave_cell_every=0,
-                **_transport(sockets, folder / "kernels.log"))
+                str(source),
+                str(raw),
+                parameters=given,
+                kernel_name="python3",
+                progress_bar=False,
+                cwd=str(source.parent),
+                request_save_on_cell_execute=False,
+                autosave_cell_every=0,
+                **_transport(sockets, folder / "kernels.log"),
+            )
     except PapermillExecutionError as error:
         fault = _fault(error)
     except Exception as error:  # a kernel that does not start is this notebook's result, too
@@ -238,8 +286,15 @@ def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
         _html(target)
     seconds = time.monotonic() - began
     result = Result(name, "failed" if fault else "ok", seconds, fault)
-    evidence.record(folder, "notebook", notebook=name, status=result.status,
-                    seconds=round(seconds, 2), fault=fault, output=target.name)
+    evidence.record(
+        folder,
+        "notebook",
+        notebook=name,
+        status=result.status,
+        seconds=round(seconds, 2),
+        fault=fault,
+        output=target.name,
+    )
     return result
 
 

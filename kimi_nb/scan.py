@@ -87,12 +87,19 @@ def numbers(texts: Sequence[str]) -> Iterator[tuple[int, Known]]:
 def _database(brief: bool) -> hyperscan.Database:
     import hyperscan
 
-    known = [_GROUP.sub("(?:", entry.pattern.pattern) for entry in signatures.of_logs()
-             if entry.pattern]
-    words = [_BEGIN.sub(lambda _: _START, one).encode()
-             for one in (*known, *ERRORS, SERVES, STOPS.pattern)]
+    known = [
+        _GROUP.sub("(?:", entry.pattern.pattern) for entry in signatures.of_logs() if entry.pattern
+    ]
+    words = [
+        _BEGIN.sub(lambda _: _START, one).encode()
+        for one in (*known, *ERRORS, SERVES, STOPS.pattern)
+    ]
     flag = hyperscan.HS_FLAG_MULTILINE | (hyperscan.HS_FLAG_SINGLEMATCH if brief else 0)
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-    database.compile(expressions=words, ids=list(range(len(words))), elements=len(words),
-                     flags=[flag] * len(words))
+    database.compile(
+        expressions=words,
+        ids=list(range(len(words))),
+        elements=len(words),
+        flags=[flag] * len(words),
+    )
     return database

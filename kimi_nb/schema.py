@@ -274,14 +274,18 @@ class Recipe(Table):
     def _roles_fit_the_layout(self) -> Recipe:
         wanted = {"prefill", "decode"} if self.layout == "pd" else {"mixed"}
         if set(self.roles) != wanted:
-            raise ValueError(f"layout {self.layout} has the roles {sorted(wanted)}, "
-                             f"found {sorted(self.roles)}")
+            raise ValueError(
+                f"layout {self.layout} has the roles {sorted(wanted)}, found {sorted(self.roles)}"
+            )
         if (self.layout == "pd") != (self.router is not None):
-            raise ValueError("layout pd and a router go together: layout is "
-                             f"{self.layout}, router is {self.router}")
+            raise ValueError(
+                "layout pd and a router go together: layout is "
+                f"{self.layout}, router is {self.router}"
+            )
         if self.jobs and not ("optimised" in self.scenarios and self.clients):
-            raise ValueError("a recipe of jobs has a scenario 'optimised' and a client: they are "
-                             "the last jobs")
+            raise ValueError(
+                "a recipe of jobs has a scenario 'optimised' and a client: they are the last jobs"
+            )
         return self
 
 
@@ -325,12 +329,16 @@ class Model(Table):
             raise ValueError("architecture.heads: is missing; tp must divide it")
         for index, recipe in enumerate(self.recipes):
             if recipe.weights not in self.weights:
-                raise ValueError(f"recipes.{index}.weights: '{recipe.weights}' is not one of "
-                                 f"{', '.join(self.weights)}")
+                raise ValueError(
+                    f"recipes.{index}.weights: '{recipe.weights}' is not one of "
+                    f"{', '.join(self.weights)}"
+                )
             for name in recipe.clients:
                 if name not in self.clients:
-                    raise ValueError(f"recipes.{index}.clients: '{name}' is not one of "
-                                     f"{', '.join(self.clients) or 'none'}")
+                    raise ValueError(
+                        f"recipes.{index}.clients: '{name}' is not one of "
+                        f"{', '.join(self.clients) or 'none'}"
+                    )
         return self
 
 
@@ -432,15 +440,21 @@ class Site(Table):
             for index, node in enumerate(self.nodes):
                 value = getattr(node, key)
                 if value in seen:
-                    raise ValueError(f"nodes.{index}.{key}: '{value}' is already the {key} of "
-                                     f"nodes.{seen[value]}; every node has its own")
+                    raise ValueError(
+                        f"nodes.{index}.{key}: '{value}' is already the {key} of "
+                        f"nodes.{seen[value]}; every node has its own"
+                    )
                 seen[value] = index
         for index, node in enumerate(self.nodes):
             if node.name in RESERVED:
-                raise ValueError(f"nodes.{index}.name: '{node.name}' is the name of a part of "
-                                 "every bundle; call the node something else")
+                raise ValueError(
+                    f"nodes.{index}.name: '{node.name}' is the name of a part of "
+                    "every bundle; call the node something else"
+                )
         if (self.transport == "slurm") != (self.slurm is not None):
-            raise ValueError("transport slurm and the table 'slurm' go together: "
-                             f"transport is {self.transport}, "
-                             f"slurm is {'given' if self.slurm else 'missing'}")
+            raise ValueError(
+                "transport slurm and the table 'slurm' go together: "
+                f"transport is {self.transport}, "
+                f"slurm is {'given' if self.slurm else 'missing'}"
+            )
         return self

@@ -14,9 +14,14 @@ from kimi_nb import clients, inventory, jobs, node_files, params, shell
 from kimi_nb.plan import Container, Engine, Launch, Plan
 
 # What launch_online_dp.py hands to the template, by the flag whose value it is.
-POSITIONS = {"--port": 2, "--data-parallel-size": 3, "--data-parallel-rank": 4,
-             "--data-parallel-address": 5, "--data-parallel-rpc-port": 6,
-             "--tensor-parallel-size": 7}
+POSITIONS = {
+    "--port": 2,
+    "--data-parallel-size": 3,
+    "--data-parallel-rank": 4,
+    "--data-parallel-address": 5,
+    "--data-parallel-rpc-port": 6,
+    "--tensor-parallel-size": 7,
+}
 # The script of an edit of the weights, by the name that a model file gives it.
 EDITS = {"quantization-target": "edit_quantization_target.py"}
 
@@ -39,8 +44,9 @@ def files(plan: Plan) -> dict[str, str]:
     for node, engines in by_node.items():
         mine = _node_files(plan, engines, containers.get(node), launches.get(node))
         if not plan.jobs:
-            mine["node.env"] = node_files.environment(plan, engines, containers.get(node),
-                                                      checkpoints)
+            mine["node.env"] = node_files.environment(
+                plan, engines, containers.get(node), checkpoints
+            )
             mine |= node_files.static()
         out |= {f"{node}/{name}": text for name, text in mine.items()}
     out |= inventory.files(plan)
@@ -52,8 +58,9 @@ def files(plan: Plan) -> dict[str, str]:
     return out
 
 
-def _node_files(plan: Plan, engines: list[Engine], container: Container | None,
-                launch: Launch | None) -> dict[str, str]:
+def _node_files(
+    plan: Plan, engines: list[Engine], container: Container | None, launch: Launch | None
+) -> dict[str, str]:
     """What one node needs, by name."""
     first = engines[0]
     out: dict[str, str] = {}
@@ -82,14 +89,22 @@ def _host_tuning(tuning: tuple[tuple[str, str], ...]) -> str:
         if name == "governor":
             # The glob stays outside quotes: one file for each core.
             files = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
-            lines += [f"if compgen -G '{files}' > /dev/null; then",
-                      f"    echo {shell.quote(value)} | tee {files} > /dev/null", "else",
-                      "    echo 'No CPU frequency control here: the governor stays as it is.'",
-                      "fi"]
+            lines += [
+                f"if compgen -G '{files}' > /dev/null; then",
+                f"    echo {shell.quote(value)} | tee {files} > /dev/null",
+                "else",
+                "    echo 'No CPU frequency control here: the governor stays as it is.'",
+                "fi",
+            ]
         else:
             lines += shell.command(["sysctl", "-w", f"{name}={value}"])
-    return shell.script(["Host settings for steady latency. Run as root on the host, once after",
-                         "each start of the machine; they are gone after a restart."], lines)
+    return shell.script(
+        [
+            "Host settings for steady latency. Run as root on the host, once after",
+            "each start of the machine; they are gone after a restart.",
+        ],
+        lines,
+    )
 
 
 def _exports(env: Mapping[str, str], secrets: Mapping[str, str]) -> list[str]:
@@ -105,8 +120,10 @@ def _exports(env: Mapping[str, str], secrets: Mapping[str, str]) -> list[str]:
 
 def _secrets(secrets: Mapping[str, str]) -> list[str]:
     """Secrets come from the caller's environment, by name; no value is ever written."""
-    return [f'export {name}="${{{source}:?set {source} before you start}}"'
-            for name, source in secrets.items()]
+    return [
+        f'export {name}="${{{source}:?set {source} before you start}}"'
+        for name, source in secrets.items()
+    ]
 
 
 def _engine_path(plan: Plan) -> list[str]:
@@ -117,10 +134,14 @@ def _engine_path(plan: Plan) -> list[str]:
 
 def _serve(plan: Plan, engine: Engine) -> str:
     argv = ["exec", *engine.argv]
-    return shell.script([f"{plan.title}.", f"Engine {engine.name} on {engine.node} "
-                         f"({engine.address}), {plan.engine} {plan.engine_version}."],
-                        [*_engine_path(plan), *_exports(engine.env, plan.secrets), "",
-                         *shell.command(argv)])
+    return shell.script(
+        [
+            f"{plan.title}.",
+            f"Engine {engine.name} on {engine.node} "
+            f"({engine.address}), {plan.engine} {plan.engine_version}.",
+        ],
+        [*_engine_path(plan), *_exports(engine.env, plan.secrets), "", *shell.command(argv)],
+    )
 
 
 def _template(plan: Plan, engine: Engine) -> str:
@@ -133,9 +154,14 @@ def _template(plan: Plan, engine: Engine) -> str:
     env = {name: value for name, value in engine.env.items() if name != visible}
     lines = [*_exports(env, plan.secrets), f'export {visible}="$1"', "", *shell.command(words)]
     return shell.script(
-        [f"{plan.title}.", f"One {engine.role} rank on {engine.node} ({engine.address}).",
-         "$1 devices, $2 port, $3 ranks in all, $4 this rank, $5 address and $6 port where the",
-         "ranks meet, $7 devices a rank: launch_online_dp.py gives them."], lines)
+        [
+            f"{plan.title}.",
+            f"One {engine.role} rank on {engine.node} ({engine.address}).",
+            "$1 devices, $2 port, $3 ranks in all, $4 this rank, $5 address and $6 port where the",
+            "ranks meet, $7 devices a rank: launch_online_dp.py gives them.",
+        ],
+        lines,
+    )
 
 
 def _visible(engine: Engine) -> str:
@@ -144,40 +170,66 @@ def _visible(engine: Engine) -> str:
 
 def _launch(plan: Plan, engines: list[Engine], launch: Launch) -> str:
     ranks = f"{engines[0].rank} to {engines[-1].rank}" if len(engines) > 1 else f"{engines[0].rank}"
-    return shell.script([f"Start the {engines[0].role} ranks {ranks} of {launch.node}."],
-                        ['cd "$(dirname "$0")"', *_engine_path(plan),
-                         *shell.command(["exec", *launch.argv])])
+    return shell.script(
+        [f"Start the {engines[0].role} ranks {ranks} of {launch.node}."],
+        ['cd "$(dirname "$0")"', *_engine_path(plan), *shell.command(["exec", *launch.argv])],
+    )
 
 
 def _docker_run(plan: Plan, container: Container) -> str:
     words: list[object] = list(container.argv)
-    passed = [word for name in sorted({*plan.secrets, *plan.secrets.values()})
-              for word in ("-e", name)]
+    passed = [
+        word for name in sorted({*plan.secrets, *plan.secrets.values()}) for word in ("-e", name)
+    ]
     if container.runs_engine:
         at = words.index(container.image)
         words[at:at] = passed
-        return shell.script([f"{plan.title}.", f"The engine on {container.node}, in its image."],
-                            [*_secrets(plan.secrets), *shell.command(["exec", *words])])
+        return shell.script(
+            [f"{plan.title}.", f"The engine on {container.node}, in its image."],
+            [*_secrets(plan.secrets), *shell.command(["exec", *words])],
+        )
     end = len(words) - 3  # -it IMAGE bash
-    words[end:] = [*passed, shell.Raw('${tty[@]+"${tty[@]}"}'), shell.Raw('"$IMAGE"'),
-                   shell.Raw('"${@:-bash}"')]
-    lines = [shell.export("IMAGE", container.env["IMAGE"]), "tty=()",
-             "if [ -t 0 ]; then tty=(-it); fi", *shell.command(["exec", *words])]
-    return shell.script([f"The container of {container.node}: a shell, or the command given.",
-                         "    ./docker_run.sh", "    ./docker_run.sh bash /path/to/serve.sh"],
-                        lines)
+    words[end:] = [
+        *passed,
+        shell.Raw('${tty[@]+"${tty[@]}"}'),
+        shell.Raw('"$IMAGE"'),
+        shell.Raw('"${@:-bash}"'),
+    ]
+    lines = [
+        shell.export("IMAGE", container.env["IMAGE"]),
+        "tty=()",
+        "if [ -t 0 ]; then tty=(-it); fi",
+        *shell.command(["exec", *words]),
+    ]
+    return shell.script(
+        [
+            f"The container of {container.node}: a shell, or the command given.",
+            "    ./docker_run.sh",
+            "    ./docker_run.sh bash /path/to/serve.sh",
+        ],
+        lines,
+    )
 
 
 def _proxy(plan: Plan) -> str:
     router = plan.router
     assert router is not None
-    source = ("The program is in the repository of vllm-ascend, examples/disaggregated_prefill_v1; "
-              "run this beside it." if router.kind == "upstream" else "pip install vllm-router")
+    source = (
+        "The program is in the repository of vllm-ascend, examples/disaggregated_prefill_v1; "
+        "run this beside it."
+        if router.kind == "upstream"
+        else "pip install vllm-router"
+    )
     # Both proxies send the engines what is called OPENAI_API_KEY.
-    keys = _secrets(dict.fromkeys(["OPENAI_API_KEY"] if plan.secrets else [],
-                                  plan.secrets.get("VLLM_API_KEY", "")))
-    return shell.script([f"The front door: {router.url}. {source}"],
-                        [*keys, *_engine_path(plan), *shell.command(["exec", *router.argv])])
+    keys = _secrets(
+        dict.fromkeys(
+            ["OPENAI_API_KEY"] if plan.secrets else [], plan.secrets.get("VLLM_API_KEY", "")
+        )
+    )
+    return shell.script(
+        [f"The front door: {router.url}. {source}"],
+        [*keys, *_engine_path(plan), *shell.command(["exec", *router.argv])],
+    )
 
 
 def _install(plan: Plan, name: str) -> str:
@@ -185,8 +237,10 @@ def _install(plan: Plan, name: str) -> str:
     for step in plan.installs[name]:
         text = shell.command(step.argv)
         if step.env:
-            text[0] = " ".join(f"{key}={shell.quote(value)}" for key, value in step.env.items()) \
+            text[0] = (
+                " ".join(f"{key}={shell.quote(value)}" for key, value in step.env.items())
                 + f" {text[0]}"
+            )
         if step.directory:
             text = [f"(cd {shell.quote(step.directory)} && {text[0]}", *text[1:]]
             text[-1] += ")"
@@ -199,16 +253,22 @@ def _clients(plan: Plan) -> dict[str, str]:
     if plan.secrets:
         source = plan.secrets["VLLM_API_KEY"]
         chat[3:3] = ["-H", shell.Raw(f'"Authorization: Bearer ${source}"')]
-    out = {"client/chat.sh": shell.script(
-        ["One chat completion; OK is HTTP 200 and JSON with choices."], shell.command(chat))}
+    out = {
+        "client/chat.sh": shell.script(
+            ["One chat completion; OK is HTTP 200 and JSON with choices."], shell.command(chat)
+        )
+    }
     for client in plan.clients:
         exports = [shell.export(name, value) for name, value in client.env.items()]
         if client.sweep:
             words: list[object] = list(client.argv)
             words[words.index("--num-prompts") + 1] = shell.Raw('"$((concurrency * 10))"')
             words[words.index("--max-concurrency") + 1] = shell.Raw('"$concurrency"')
-            body = [f"for concurrency in {' '.join(map(str, client.sweep))}; do",
-                    *(f"    {line}" for line in shell.command(words)), "done"]
+            body = [
+                f"for concurrency in {' '.join(map(str, client.sweep))}; do",
+                *(f"    {line}" for line in shell.command(words)),
+                "done",
+            ]
         else:
             body = shell.command(client.argv)
         out[f"client/{client.name}.sh"] = shell.script([f"{client.title}."], [*exports, *body])
@@ -218,11 +278,11 @@ def _clients(plan: Plan) -> dict[str, str]:
 _STEPS = {
     "host_tuning.sh": "as root on the host, once after each start of the machine",
     "edit_quantization_target.py": "once for the weights: `python edit_quantization_target.py "
-                                   "apply FOLDER` (`revert` undoes it)",
+    "apply FOLDER` (`revert` undoes it)",
     "docker_run.sh": "opens the container; run what follows inside it",
     "serve.sh": "starts the engine",
     "launch.sh": "starts every rank of this node with launch_online_dp.py and "
-                 "run_dp_template.sh; one log for each rank in `logs/`",
+    "run_dp_template.sh; one log for each rank in `logs/`",
     "proxy.sh": "starts the front door, when every engine answers",
 }
 
@@ -233,8 +293,10 @@ _ROLES = {"mixed": "prefill and decode together", "prefill": "prefill", "decode"
 def steps(plan: Plan) -> list[tuple[str, str, str]]:
     """(where, what to run, what it does), in the order in which a person goes."""
     if plan.jobs:
-        rows = [("login node", f"sbatch jobs/{job.file}",
-                 f"after {job.after}" if job.after else "") for job in plan.jobs]
+        rows = [
+            ("login node", f"sbatch jobs/{job.file}", f"after {job.after}" if job.after else "")
+            for job in plan.jobs
+        ]
     else:
         rows = [("every node", "bash install/<one way>.sh", "installs the engine")]
         present = {name.rpartition("/")[2] for name in files(plan)}
@@ -255,9 +317,14 @@ def _says(name: str, text: str, present: Collection[str]) -> str:
 
 def _node_readme(plan: Plan, first: Engine, names: list[str]) -> str:
     steps = [(name, _STEPS[name]) for name in _STEPS if name in names]
-    lines = [f"# {first.node} ({first.address})", "",
-             f"{plan.title}. Role of this node: {_ROLES[first.role]}.", "",
-             "Run in this order:", ""]
+    lines = [
+        f"# {first.node} ({first.address})",
+        "",
+        f"{plan.title}. Role of this node: {_ROLES[first.role]}.",
+        "",
+        "Run in this order:",
+        "",
+    ]
     for number, (name, text) in enumerate(steps, start=1):
         lines.append(f"{number}. `{name}`: {_says(name, text, names)}.")
     if plan.jobs:
@@ -267,19 +334,29 @@ def _node_readme(plan: Plan, first: Engine, names: list[str]) -> str:
 
 def _readme(plan: Plan, nodes: list[str]) -> str:
     shown = nodes if len(nodes) <= 16 else [*nodes[:16], "..."]
-    lines = [f"# {plan.name}", "", f"{plan.title}.", "",
-             f"- Engine: {plan.engine} {plan.engine_version} (vLLM {plan.vllm_version})",
-             f"- Site: {plan.site}, {len(nodes)} node{'s' * (len(nodes) > 1)}: {', '.join(shown)}",
-             f"- Front door: {plan.url}, model name {plan.served_name}",
-             f"- Source: {plan.source}{'' if plan.documented else ' (not documented)'}", ""]
+    lines = [
+        f"# {plan.name}",
+        "",
+        f"{plan.title}.",
+        "",
+        f"- Engine: {plan.engine} {plan.engine_version} (vLLM {plan.vllm_version})",
+        f"- Site: {plan.site}, {len(nodes)} node{'s' * (len(nodes) > 1)}: {', '.join(shown)}",
+        f"- Front door: {plan.url}, model name {plan.served_name}",
+        f"- Source: {plan.source}{'' if plan.documented else ' (not documented)'}",
+        "",
+    ]
     if plan.jobs:
         lines += ["Submit in this order, each after the one it needs:", ""]
-        lines += [f"{i}. `sbatch jobs/{job.file}`" + (f" (after {job.after})" if job.after else "")
-                  for i, job in enumerate(plan.jobs, start=1)]
+        lines += [
+            f"{i}. `sbatch jobs/{job.file}`" + (f" (after {job.after})" if job.after else "")
+            for i, job in enumerate(plan.jobs, start=1)
+        ]
     else:
-        lines += ["1. `install/`: one way to install, on every node.",
-                  "2. Copy each node's folder to that node and follow its README.md; "
-                  "start all nodes of a group within a few minutes of each other."]
+        lines += [
+            "1. `install/`: one way to install, on every node.",
+            "2. Copy each node's folder to that node and follow its README.md; "
+            "start all nodes of a group within a few minutes of each other.",
+        ]
         if plan.router:
             lines.append(f"3. `{plan.router.node}/proxy.sh`, when every engine answers.")
     lines += ["", "Then `client/chat.sh`; OK is HTTP 200 and JSON with choices.", ""]

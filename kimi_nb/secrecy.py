@@ -19,8 +19,10 @@ from typing import Any
 
 from kimi_nb import redact
 
-_SAYS_SO = re.compile(r"(?i)(?:^|_)(?:token|api_?key|access_?key|secret|password|passwd|"
-                      r"credentials?)$|secret_access_key$")
+_SAYS_SO = re.compile(
+    r"(?i)(?:^|_)(?:token|api_?key|access_?key|secret|password|passwd|"
+    r"credentials?)$|secret_access_key$"
+)
 _LARGEST = 64 << 20  # bytes of a file that is looked through
 _names: set[str] = set()
 
@@ -32,8 +34,15 @@ def name(names: Iterable[str]) -> None:
 
 def values() -> tuple[str, ...]:
     """The values that are known now."""
-    return tuple(sorted({value for key, value in os.environ.items() if value.strip() and (
-        key in _names or _SAYS_SO.search(key))}))
+    return tuple(
+        sorted(
+            {
+                value
+                for key, value in os.environ.items()
+                if value.strip() and (key in _names or _SAYS_SO.search(key))
+            }
+        )
+    )
 
 
 def text(given: str) -> str:

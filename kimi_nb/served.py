@@ -92,12 +92,21 @@ class Service(show.Shown):
     def table(self) -> show.Table:
         """The facts of the start."""
         if self.elsewhere:
-            return show.Table(f"{self.plan.name} at {self.elsewhere}", ("what", "is"), (
-                ("started", "nothing: it was there already, and is left as it is"),
-                ("model", self.model), ("mark", self.mark or "none: it is no rehearsal")))
+            return show.Table(
+                f"{self.plan.name} at {self.elsewhere}",
+                ("what", "is"),
+                (
+                    ("started", "nothing: it was there already, and is left as it is"),
+                    ("model", self.model),
+                    ("mark", self.mark or "none: it is no rehearsal"),
+                ),
+            )
         if self.live is None:
-            return show.Table(f"{self.plan.name}", ("what", "is"), (
-                ("started", "nothing: action plan writes and checks only"),))
+            return show.Table(
+                f"{self.plan.name}",
+                ("what", "is"),
+                (("started", "nothing: action plan writes and checks only"),),
+            )
         return self.live.result.table()
 
     def stop(self, *, keep: bool = False) -> show.Table:
@@ -108,9 +117,15 @@ class Service(show.Shown):
         result = self.live.result
         if keep and self.run.action == "deploy":
             self.run.record("kept", plan=result.plan, url=self.url)
-            return show.Table(f"{result.plan} stays up", ("what", "is"), (
-                ("front door", self.url), ("look at it", "kimi-nb status, kimi-nb logs"),
-                ("end it", f"kimi-nb down {self.run.folder}")))
+            return show.Table(
+                f"{result.plan} stays up",
+                ("what", "is"),
+                (
+                    ("front door", self.url),
+                    ("look at it", "kimi-nb status, kimi-nb logs"),
+                    ("end it", f"kimi-nb down {self.run.folder}"),
+                ),
+            )
         self.live.stop()
         self.run.record("stop", mark=result.mark, plan=result.plan)
         return self.table()
@@ -123,7 +138,9 @@ def attach(run: Run, plan: Plan, url: str) -> Service:
     if not url.startswith(("http://", "https://")):
         raise ServiceError(f"url {url!r}: an address such as http://192.0.2.11:8000 is wanted.")
     if not service.listens(url, _WAIT):
-        raise ServiceError(f"url {url}: nobody takes connections there. Is the service up, and is "
-                           "this its front door (kimi-nb status)?")
+        raise ServiceError(
+            f"url {url}: nobody takes connections there. Is the service up, and is "
+            "this its front door (kimi-nb status)?"
+        )
     run.record("attach", plan=plan.name, url=url)
     return Service(run, plan, None, url)

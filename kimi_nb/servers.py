@@ -1,6 +1,6 @@
 """One ``vllm serve`` process as the rules see it, from its command line and its variables.
 
-    server(engine, ["vllm", "serve", "m", "-tp", "8"], {}, Spot("run.sh:3")).tp       # 8
+server(engine, ["vllm", "serve", "m", "-tp", "8"], {}, Spot("run.sh:3")).tp       # 8
 """
 
 from __future__ import annotations
@@ -16,13 +16,32 @@ _EVERYWHERE = ("", "0.0.0.0", "::", "[::]")
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 # What the ranks of one group have of their own.
 OWN = arguments.OWN
-OWN_ENV = frozenset({"VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT", "HCCL_IF_IP",
-                     "VLLM_HOST_IP", "CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES",
-                     "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "VLLM_DP_RANK",
-                     "VLLM_DP_RANK_LOCAL", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME",
-                     "HCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "VLLM_PORT", "MASTER_ADDR"})
-_VISIBLE = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
-            "ROCR_VISIBLE_DEVICES")
+OWN_ENV = frozenset(
+    {
+        "VLLM_NIXL_SIDE_CHANNEL_HOST",
+        "VLLM_NIXL_SIDE_CHANNEL_PORT",
+        "HCCL_IF_IP",
+        "VLLM_HOST_IP",
+        "CUDA_VISIBLE_DEVICES",
+        "ASCEND_RT_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "VLLM_DP_RANK",
+        "VLLM_DP_RANK_LOCAL",
+        "GLOO_SOCKET_IFNAME",
+        "TP_SOCKET_IFNAME",
+        "HCCL_SOCKET_IFNAME",
+        "NCCL_SOCKET_IFNAME",
+        "VLLM_PORT",
+        "MASTER_ADDR",
+    }
+)
+_VISIBLE = (
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +172,27 @@ class Server:
         return host is None or host in _EVERYWHERE
 
 
-def server(engine: catalog.Engine, argv: Sequence[str], env: Mapping[str, str], spot: Spot,
-           node: str = "", start: int = 2, lines: tuple[int, ...] = (), certain: bool = True,
-           group: Any = None, role: str = "", address: str = "",
-           devices: Iterable[int] | None = None,
-           env_lines: Mapping[str, int] | None = None, like: Server | None = None) -> Server:
+def server(
+    engine: catalog.Engine,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    spot: Spot,
+    node: str = "",
+    start: int = 2,
+    lines: tuple[int, ...] = (),
+    certain: bool = True,
+    group: Any = None,
+    role: str = "",
+    address: str = "",
+    devices: Iterable[int] | None = None,
+    env_lines: Mapping[str, int] | None = None,
+    like: Server | None = None,
+) -> Server:
     """The engine that ``argv`` starts; its own words begin at ``start``. ``like`` is one that is
     likely to differ in a few values only: ranks of a group are read thousands of times."""
-    parsed = arguments.parse(engine, argv[start:] if start else argv,
-                             like=like.parsed if like else None)
+    parsed = arguments.parse(
+        engine, argv[start:] if start else argv, like=like.parsed if like else None
+    )
     flags = parsed.flags
     kv = flags.get("kv-transfer-config")
     kv = kv if isinstance(kv, dict) else {}
@@ -187,16 +218,33 @@ def server(engine: catalog.Engine, argv: Sequence[str], env: Mapping[str, str], 
     if side is not None:
         side = None if rank is None else side + rank
     return Server(
-        spot, node, address or _text(flags.get("host")),
-        role or _ROLES.get(str(kv.get("kv_role")), "mixed"), group, tuple(argv), env,
-        parsed, tp,
-        _whole(flags.get("pipeline-parallel-size", 1)), dp, rank,
-        1 if single else _whole(local) if local is not None else dp, single,
+        spot,
+        node,
+        address or _text(flags.get("host")),
+        role or _ROLES.get(str(kv.get("kv_role")), "mixed"),
+        group,
+        tuple(argv),
+        env,
+        parsed,
+        tp,
+        _whole(flags.get("pipeline-parallel-size", 1)),
+        dp,
+        rank,
+        1 if single else _whole(local) if local is not None else dp,
+        single,
         tuple(devices) if devices is not None else None,
-        None if flags.get("headless") or ("config" in flags and "port" not in flags)
-        else _whole(flags.get("port", 8000)), kv_port,
-        _whole(flags.get("data-parallel-rpc-port")), side, flags.get("headless") is True,
-        certain, lines, start, env_lines or {})
+        None
+        if flags.get("headless") or ("config" in flags and "port" not in flags)
+        else _whole(flags.get("port", 8000)),
+        kv_port,
+        _whole(flags.get("data-parallel-rpc-port")),
+        side,
+        flags.get("headless") is True,
+        certain,
+        lines,
+        start,
+        env_lines or {},
+    )
 
 
 def visible(env: Mapping[str, str]) -> tuple[int, ...] | None:

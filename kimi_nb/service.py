@@ -24,10 +24,20 @@ import socks
 from kimi_nb.plan import Engine, Plan
 
 QUESTION = "Say in one sentence what you are."
-TOOLS = ({"type": "function", "function": {
-    "name": "get_weather", "description": "The weather of a city.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}},
-                   "required": ["city"]}}},)
+TOOLS = (
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather of a city.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
+        },
+    },
+)
 TOOL_QUESTION = "What is the weather in Beijing? Use get_weather."
 _TAGS = re.compile(r"</?think>")
 _TOOL_TAGS = re.compile(r"<\|tool_calls?_")
@@ -108,7 +118,8 @@ class Reply:
     def answered(self) -> bool:
         """Whether this is a completion: 200 with words or calls."""
         return self.status == 200 and bool(
-            self.content or self.thoughts or self.message.get("tool_calls"))
+            self.content or self.thoughts or self.message.get("tool_calls")
+        )
 
 
 def endpoints(plan: Plan) -> tuple[Endpoint, ...]:
@@ -125,10 +136,18 @@ def endpoints(plan: Plan) -> tuple[Endpoint, ...]:
         flags = plan.flags[engine.role]
         shared = head is not engine or engine.ranks > 1
         for rank in range(engine.rank, engine.rank + engine.ranks):
-            out.append(Endpoint(
-                engine.name, engine.role, engine.node, rank, head.url or "",
-                rank - head.rank if shared else None, "reasoning-parser" in flags,
-                "tool-call-parser" in flags))
+            out.append(
+                Endpoint(
+                    engine.name,
+                    engine.role,
+                    engine.node,
+                    rank,
+                    head.url or "",
+                    rank - head.rank if shared else None,
+                    "reasoning-parser" in flags,
+                    "tool-call-parser" in flags,
+                )
+            )
     return tuple(out)
 
 
@@ -161,23 +180,38 @@ def listens(url: str, seconds: float) -> bool:
         if _way is None:
             socket.create_connection((host, port), seconds).close()
         else:
-            socks.create_connection((host, port), seconds,  # type: ignore[arg-type] # or whole ones
-                                    proxy_type=socks.SOCKS5, proxy_addr="127.0.0.1",
-                                    proxy_port=_way).close()
+            socks.create_connection(
+                (host, port),
+                seconds,  # type: ignore[arg-type] # or whole ones
+                proxy_type=socks.SOCKS5,
+                proxy_addr="127.0.0.1",
+                proxy_port=_way,
+            ).close()
     except OSError:
         return False
     return True
 
 
-def chat(where: Endpoint | str, model: str, seconds: float, question: str = QUESTION,
-         key: str = "", **more: Any) -> Reply:
+def chat(
+    where: Endpoint | str,
+    model: str,
+    seconds: float,
+    question: str = QUESTION,
+    key: str = "",
+    **more: Any,
+) -> Reply:
     """One chat completion from a rank, or from a URL. ``key`` is an API key, never kept."""
     url = where if isinstance(where, str) else where.url
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     if not isinstance(where, str) and where.index is not None:
         headers["X-data-parallel-rank"] = str(where.index)
-    body = {"model": model, "messages": [{"role": "user", "content": question}],
-            "max_tokens": 64, "temperature": 0, **more}
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": 64,
+        "temperature": 0,
+        **more,
+    }
     return send("POST", f"{url}/v1/chat/completions", seconds, json=body, headers=headers)
 
 
@@ -187,11 +221,20 @@ def moved(urls: Iterable[str], seconds: float) -> tuple[int, int | None]:
     tokens, counts = 0.0, []
     for url in dict.fromkeys(urls):
         text = send("GET", f"{url}/metrics", seconds).text
-        tokens += sum(map(float, re.findall(
-            r'^vllm:prompt_tokens_by_source_total\{[^}]*source="external_kv_transfer"[^}]*\} '
-            r"(\S+)$", text, re.MULTILINE)))
-        counts += re.findall(r"^vllm:nixl_bytes_transferred_sum(?:\{[^}]*\})? (\S+)$", text,
-                             re.MULTILINE)
+        tokens += sum(
+            map(
+                float,
+                re.findall(
+                    r'^vllm:prompt_tokens_by_source_total\{[^}]*source="external_kv_transfer"[^}]*\} '
+                    r"(\S+)$",
+                    text,
+                    re.MULTILINE,
+                ),
+            )
+        )
+        counts += re.findall(
+            r"^vllm:nixl_bytes_transferred_sum(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE
+        )
     return int(tokens), int(sum(map(float, counts))) if counts else None
 
 
@@ -201,8 +244,7 @@ def flaw(reply: Reply, where: Endpoint) -> tuple[str, str] | None:
     if garbled(text):
         return "garbled-output", f"garbled output: {text[:40]!r}"
     if where.reasoning and _TAGS.search(reply.content):
-        return "reasoning-leaks", "reasoning leaks into content: " \
-            f"{_around(_TAGS, reply.content)!r}"
+        return "reasoning-leaks", f"reasoning leaks into content: {_around(_TAGS, reply.content)!r}"
     if where.tools and _TOOL_TAGS.search(text):
         return "tool-call-leaks", f"a tool call leaks as text: {_around(_TOOL_TAGS, text)!r}"
     return None
@@ -223,7 +265,7 @@ def garbled(text: str) -> bool:
 def _around(pattern: re.Pattern[str], text: str) -> str:
     match = pattern.search(text)
     at = match.start() if match else 0
-    return text[max(0, at - 20):at + 40]
+    return text[max(0, at - 20) : at + 40]
 
 
 def send(method: str, url: str, seconds: float, **more: Any) -> Reply:
@@ -232,8 +274,12 @@ def send(method: str, url: str, seconds: float, **more: Any) -> Reply:
     begun = time.monotonic()
     try:
         answer = _session().request(method, url, timeout=(seconds, seconds), **more)
-        return Reply(answer.status_code, answer.text, time.monotonic() - begun,
-                     mark=answer.headers.get("x-rehearsal", ""))
+        return Reply(
+            answer.status_code,
+            answer.text,
+            time.monotonic() - begun,
+            mark=answer.headers.get("x-rehearsal", ""),
+        )
     except requests.Timeout:
         return Reply(0, "", time.monotonic() - begun, f"no answer in {seconds:g} s")
     except requests.RequestException as error:
@@ -259,8 +305,9 @@ def stream(url: str, seconds: float, **more: Any) -> Reply:
         # A read that waits too long in the middle comes as a broken connection.
         late = "timed out" in str(wrong)
         error = f"no answer in {seconds:g} s" if late else _reason(wrong)
-    return Reply(status, b"".join(pieces).decode("utf-8", "replace"), time.monotonic() - begun,
-                 error, mark_)
+    return Reply(
+        status, b"".join(pieces).decode("utf-8", "replace"), time.monotonic() - begun, error, mark_
+    )
 
 
 def _session() -> requests.Session:

@@ -12,41 +12,90 @@ from kimi_nb.errors import ParameterError, choice
 from kimi_nb.run import ACTIONS, Run
 
 
-def start(*, hw: str, model: str, site: str = "", action: str = "plan", confirm: str = "",
-          run_dir: str = "") -> Run:
+def start(
+    *,
+    hw: str,
+    model: str,
+    site: str = "",
+    action: str = "plan",
+    confirm: str = "",
+    run_dir: str = "",
+) -> Run:
     """Bind a notebook's six parameters and say what it is about to look at.
 
     Raises ParameterError for a parameter that the notebook does not have, or a value that is
     not allowed, with the list of what is.
     """
     _check_injected()
-    for name, value in (("hw", hw), ("model", model), ("site", site), ("action", action),
-                        ("confirm", confirm), ("run_dir", run_dir)):
+    for name, value in (
+        ("hw", hw),
+        ("model", model),
+        ("site", site),
+        ("action", action),
+        ("confirm", confirm),
+        ("run_dir", run_dir),
+    ):
         if not isinstance(value, str):
-            raise ParameterError(f"{name}: a text is wanted, found {value!r}. With papermill use "
-                                 f"-r {name} VALUE, which keeps texts as they are.")
+            raise ParameterError(
+                f"{name}: a text is wanted, found {value!r}. With papermill use "
+                f"-r {name} VALUE, which keeps texts as they are."
+            )
     if action not in ACTIONS:
         raise ParameterError(choice("action", action, ACTIONS))
     served, chip = params.model(model), params.hardware(hw)
     cluster = params.site(site) if site else build.example_site(chip)
     if confirm and action == "deploy" and confirm != cluster.name:
-        raise ParameterError(f"confirm {confirm!r}: the site is {cluster.name!r}; action deploy "
-                             "changes it, and is confirmed by this name.")
+        raise ParameterError(
+            f"confirm {confirm!r}: the site is {cluster.name!r}; action deploy "
+            "changes it, and is confirmed by this name."
+        )
     secrecy.name([cluster.api_key_env or ""])
-    folder = (params.user_path(run_dir, "run_dir") if run_dir
-              else runs_folder() / f"{served.name}-{chip.name}")
+    folder = (
+        params.user_path(run_dir, "run_dir")
+        if run_dir
+        else runs_folder() / f"{served.name}-{chip.name}"
+    )
     run = Run(model, hw, site, action, confirm, Path(os.path.abspath(folder)))
-    run.record("start", model=served.name, hardware=chip.name, site=cluster.name, action=action,
-               **fingerprint.of_program())
-    standing = dict.fromkeys(recipes.served(served, chip, recipe.layout).title
-                             for recipe in recipes.of(served, chip))
-    stands = [("served", f"{' and '.join(standing)} in place of it: {chip.name} has no room for "
-               "the real one")] if standing and served.title not in standing else []
-    show.show(show.Table("", ("what", "is"), (
-        ("model", served.title), *stands, ("hardware", chip.title), ("site", f"{cluster.name}: "
-         f"{len(cluster.nodes)} node{'s' * (len(cluster.nodes) > 1)}, {cluster.transport}"),
-        ("action", f"{action}: {ACTIONS[action]}"),
-        ("folder", str(run.folder)))))
+    run.record(
+        "start",
+        model=served.name,
+        hardware=chip.name,
+        site=cluster.name,
+        action=action,
+        **fingerprint.of_program(),
+    )
+    standing = dict.fromkeys(
+        recipes.served(served, chip, recipe.layout).title for recipe in recipes.of(served, chip)
+    )
+    stands = (
+        [
+            (
+                "served",
+                f"{' and '.join(standing)} in place of it: {chip.name} has no room for "
+                "the real one",
+            )
+        ]
+        if standing and served.title not in standing
+        else []
+    )
+    show.show(
+        show.Table(
+            "",
+            ("what", "is"),
+            (
+                ("model", served.title),
+                *stands,
+                ("hardware", chip.title),
+                (
+                    "site",
+                    f"{cluster.name}: "
+                    f"{len(cluster.nodes)} node{'s' * (len(cluster.nodes) > 1)}, {cluster.transport}",
+                ),
+                ("action", f"{action}: {ACTIONS[action]}"),
+                ("folder", str(run.folder)),
+            ),
+        )
+    )
     return run
 
 
@@ -80,7 +129,12 @@ def _assigned(cell: str) -> list[str]:
         return []
     names = []
     for statement in statements:
-        targets = (statement.targets if isinstance(statement, ast.Assign)
-                   else [statement.target] if isinstance(statement, ast.AnnAssign) else [])
+        targets = (
+            statement.targets
+            if isinstance(statement, ast.Assign)
+            else [statement.target]
+            if isinstance(statement, ast.AnnAssign)
+            else []
+        )
         names += [target.id for target in targets if isinstance(target, ast.Name)]
     return names

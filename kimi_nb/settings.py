@@ -55,29 +55,37 @@ def flag_name(text: str) -> str:
     return f"{top.replace('_', '-')}{dot}{rest}"
 
 
-def lay(below: Layered, settings: Settings | Mapping[str, Mapping[str, Any]], layer: str,
-        source: str) -> Layered:
+def lay(
+    below: Layered, settings: Settings | Mapping[str, Mapping[str, Any]], layer: str, source: str
+) -> Layered:
     """``settings`` laid on ``below``; ``None`` takes a setting (or a whole JSON flag) away.
 
     Raises ParameterError for a value with shell characters or of a wrong type.
     """
-    flags, env = ((settings.flags, settings.env) if isinstance(settings, Settings)
-                  else (settings.get("flags", {}), settings.get("env", {})))
+    flags, env = (
+        (settings.flags, settings.env)
+        if isinstance(settings, Settings)
+        else (settings.get("flags", {}), settings.get("env", {}))
+    )
     if not flags and not env:
         return below
-    return Layered(_lay_flags(below.flags, flags, layer, source),
-                   _lay_env(below.env, env, layer, source))
+    return Layered(
+        _lay_flags(below.flags, flags, layer, source), _lay_env(below.env, env, layer, source)
+    )
 
 
-def _lay_flags(below: Mapping[str, Value], over: Mapping[str, Any], layer: str,
-               source: str) -> dict[str, Value]:
+def _lay_flags(
+    below: Mapping[str, Value], over: Mapping[str, Any], layer: str, source: str
+) -> dict[str, Value]:
     out = dict(below)
     for name, given in over.items():
         for path, value, reason in _leaves(flag_name(name), given):
             where = f"{source}: {path}"
             if not _FLAG.fullmatch(path):
-                raise ParameterError(f"{where}: not the name of a flag, or of a key of a JSON "
-                                     "flag (letters, digits, '_', '-', and '.' between keys).")
+                raise ParameterError(
+                    f"{where}: not the name of a flag, or of a key of a JSON "
+                    "flag (letters, digits, '_', '-', and '.' between keys)."
+                )
             # What is set as a whole replaces its parts, and a part replaces the whole.
             for key in [key for key in out if key.startswith(f"{path}.")]:
                 del out[key]
@@ -91,8 +99,9 @@ def _lay_flags(below: Mapping[str, Value], over: Mapping[str, Any], layer: str,
     return out
 
 
-def _lay_env(below: Mapping[str, Value], over: Mapping[str, Any], layer: str,
-             source: str) -> dict[str, Value]:
+def _lay_env(
+    below: Mapping[str, Value], over: Mapping[str, Any], layer: str, source: str
+) -> dict[str, Value]:
     out = dict(below)
     for name, given in over.items():
         where = f"{source}: {name}"
@@ -103,18 +112,23 @@ def _lay_env(below: Mapping[str, Value], over: Mapping[str, Any], layer: str,
             out.pop(name, None)
             continue
         if secret(name):
-            raise ParameterError(f"{where}: secrets are never written down. Keep the value in the "
-                                 "environment and name it in the site file: api_key_env: "
-                                 f"{'MY_KEY' if name == 'VLLM_API_KEY' else name}.")
+            raise ParameterError(
+                f"{where}: secrets are never written down. Keep the value in the "
+                "environment and name it in the site file: api_key_env: "
+                f"{'MY_KEY' if name == 'VLLM_API_KEY' else name}."
+            )
         if isinstance(value, bool | float) or not isinstance(value, str | int):
-            raise ParameterError(f"{where}: found {value!r}: put the value of a variable in "
-                                 "quotes, so that YAML keeps it as it is written.")
+            raise ParameterError(
+                f"{where}: found {value!r}: put the value of a variable in "
+                "quotes, so that YAML keeps it as it is written."
+            )
         out[name] = Value(_checked(str(value), where), layer, source, reason)
     return out
 
 
-def _leaves(path: str, given: Any, nested: bool = True, depth: int = 0
-            ) -> list[tuple[str, Any, str]]:
+def _leaves(
+    path: str, given: Any, nested: bool = True, depth: int = 0
+) -> list[tuple[str, Any, str]]:
     """(dotted name, value, reason) of each leaf; an empty mapping is a leaf."""
     if depth > 16:
         raise ParameterError(f"{path[:60]}...: more than 16 keys deep.")
@@ -122,8 +136,11 @@ def _leaves(path: str, given: Any, nested: bool = True, depth: int = 0
         if "value" in given and set(given) <= {"value", "reason"}:
             return [(path, given["value"], str(given.get("reason", "")))]
         if nested and given:
-            return [leaf for key, value in given.items()
-                    for leaf in _leaves(f"{path}.{key}", value, depth=depth + 1)]
+            return [
+                leaf
+                for key, value in given.items()
+                for leaf in _leaves(f"{path}.{key}", value, depth=depth + 1)
+            ]
     return [(path, given, "")]
 
 
@@ -135,8 +152,10 @@ def _checked(value: Any, where: str) -> Any:
         except ValueError as error:
             raise ParameterError(f"{where}: found {value[:80]!r}: {error}.") from None
         if value.startswith("-"):
-            raise ParameterError(f"{where}: found {value[:80]!r}: a value that starts with '-' "
-                                 "would be read as a flag.")
+            raise ParameterError(
+                f"{where}: found {value[:80]!r}: a value that starts with '-' "
+                "would be read as a flag."
+            )
     elif isinstance(value, list | tuple):
         for part in value:
             _checked(part, where)
@@ -144,10 +163,15 @@ def _checked(value: Any, where: str) -> Any:
         for pair in value.items():
             for part in pair:
                 _checked(part, where)
-    elif not ((isinstance(value, int) and abs(value) < 2**63) or value is None
-              or (isinstance(value, float) and math.isfinite(value))):
-        raise ParameterError(f"{where}: found {str(value)[:40]} ({type(value).__name__}): a text, "
-                             "a finite number, true, false, a list or a mapping is wanted.")
+    elif not (
+        (isinstance(value, int) and abs(value) < 2**63)
+        or value is None
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
+        raise ParameterError(
+            f"{where}: found {str(value)[:40]} ({type(value).__name__}): a text, "
+            "a finite number, true, false, a list or a mapping is wanted."
+        )
     return value
 
 
@@ -170,6 +194,9 @@ def nested(flags: Mapping[str, Any]) -> dict[str, Any]:
 def flattened(name: str, value: Any) -> dict[str, Any]:
     """The leaves of one JSON value by dotted name; the inverse of `nested` for one flag."""
     if isinstance(value, Mapping) and value:
-        return {path: leaf for key, inner in value.items()
-                for path, leaf in flattened(f"{name}.{key}", inner).items()}
+        return {
+            path: leaf
+            for key, inner in value.items()
+            for path, leaf in flattened(f"{name}.{key}", inner).items()
+        }
     return {name: value}

@@ -35,8 +35,10 @@ def command(argv: Sequence[object], indent: str = "    ") -> list[str]:
             groups.append([])
         groups[-1].append(_word(word))
     lines = [" ".join(group) for group in groups if group]
-    return [f"{'' if i == 0 else indent}{line}{' ' + chr(92) if i < len(lines) - 1 else ''}"
-            for i, line in enumerate(lines)]
+    return [
+        f"{'' if i == 0 else indent}{line}{' ' + chr(92) if i < len(lines) - 1 else ''}"
+        for i, line in enumerate(lines)
+    ]
 
 
 def export(name: str, value: object) -> str:

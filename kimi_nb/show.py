@@ -24,13 +24,18 @@ class Table:
         from tabulate import tabulate
 
         # Short texts stay on a line; a sentence is folded so that a row fits a screen.
-        widths = [60 if any(len(str(row[i])) > 60 for row in self.rows) else None
-                  for i in range(len(self.headings))]
+        widths = [
+            60 if any(len(str(row[i])) > 60 for row in self.rows) else None
+            for i in range(len(self.headings))
+        ]
         if not self.rows and self.title:
             return self.title
-        text = tabulate([[_plain(cell) for cell in row] for row in self.rows],
-                        headers=self.headings, disable_numparse=True,
-                        maxcolwidths=widths if self.rows else None)
+        text = tabulate(
+            [[_plain(cell) for cell in row] for row in self.rows],
+            headers=self.headings,
+            disable_numparse=True,
+            maxcolwidths=widths if self.rows else None,
+        )
         return f"{self.title}\n{text}" if self.title else text
 
     __repr__ = __str__
@@ -38,10 +43,15 @@ class Table:
     def _repr_html_(self) -> str:
         from tabulate import tabulate
 
-        text = tabulate([[_plain(cell) for cell in row] for row in self.rows],
-                        headers=self.headings, tablefmt="html", disable_numparse=True)
-        style = ("<style scoped>.kimi td,.kimi th{text-align:left !important;"
-                 "vertical-align:top}</style>")
+        text = tabulate(
+            [[_plain(cell) for cell in row] for row in self.rows],
+            headers=self.headings,
+            tablefmt="html",
+            disable_numparse=True,
+        )
+        style = (
+            "<style scoped>.kimi td,.kimi th{text-align:left !important;vertical-align:top}</style>"
+        )
         caption = f"<b>{html.escape(self.title)}</b>" if self.title else ""
         return f'{style}<div class="kimi">{caption}{text}</div>'
 
@@ -95,9 +105,11 @@ class Text:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return (f"<b>{html.escape(self.title)}</b><pre style='overflow-x:auto;"
-                f"font-family:monospace'>"
-                f"{html.escape(self.text)}</pre>")
+        return (
+            f"<b>{html.escape(self.title)}</b><pre style='overflow-x:auto;"
+            f"font-family:monospace'>"
+            f"{html.escape(self.text)}</pre>"
+        )
 
 
 def _plain(cell: Any) -> str:
@@ -116,8 +128,11 @@ def visible(text: str, lines: bool = True) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        character if character.isprintable() or (lines and character == "\n")
-        else character.encode("unicode_escape").decode() for character in text)
+        character
+        if character.isprintable() or (lines and character == "\n")
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def show(value: Any) -> None:

@@ -1,10 +1,10 @@
 """What one log tells, kept small whatever its length.
 
-    sight = Sight()
-    sight.take(line)         # each line that may tell of something, in their order
-    sight.end(1234)          # how many lines there were
-    sight.matches            # what signatures know, each thing once
-    sight.errors             # rank: the first lines of errors that none knows
+sight = Sight()
+sight.take(line)         # each line that may tell of something, in their order
+sight.end(1234)          # how many lines there were
+sight.matches            # what signatures know, each thing once
+sight.errors             # rank: the first lines of errors that none knows
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ class Sight:
             self._followed.add(self._rank(match.line))
         # An engine that was told to stop takes leave with the words of one whose core has died.
         stopped = self._stops and match.signature.cascade
-        if not (stopped or match.signature.waits or match.key in self._known) \
-                and len(self.matches) < _MOST:
+        if (
+            not (stopped or match.signature.waits or match.key in self._known)
+            and len(self.matches) < _MOST
+        ):
             self._known.add(match.key)
             self.matches.append(match)
 
@@ -78,8 +80,11 @@ class Sight:
         """rank: its first error lines, of ranks with no known cause. Where something followed
         from others, only what tells of an exception of its own."""
         caused = {self._rank(one.line) for one in self.matches if not one.signature.cascade}
-        return {rank: mine for rank, mine in self.errors.items() if rank not in caused
-                and (rank not in self._followed or any(map(raises, mine)))}
+        return {
+            rank: mine
+            for rank, mine in self.errors.items()
+            if rank not in caused and (rank not in self._followed or any(map(raises, mine)))
+        }
 
 
 def raises(line: Line) -> bool:
@@ -98,8 +103,10 @@ def first_unknown(seen: Iterable[Sight], first: Match | None) -> Line | None:
     if not events:
         return None
     when = matches.times([mine[0].time for mine in events] + ([first.line.time] if first else []))
-    at = min(range(len(events)), key=lambda at: (
-        when[at], events[at][0].rank is None, events[at][0].rank or 0))
+    at = min(
+        range(len(events)),
+        key=lambda at: (when[at], events[at][0].rank is None, events[at][0].rank or 0),
+    )
     return telling(events[at]) if first is None or when[at] <= when[-1] else None
 
 

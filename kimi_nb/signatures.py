@@ -1,8 +1,8 @@
 """What is known to go wrong: data/signatures.yaml as values.
 
-    signatures.entries()                   # all, also those of answers and of the FAQ
-    signatures.of_logs()                   # those that are looked for in logs, in their order
-    signatures.of_logs()[0].find(line)     # the named groups of its pattern, None: not this one
+signatures.entries()                   # all, also those of answers and of the FAQ
+signatures.of_logs()                   # those that are looked for in logs, in their order
+signatures.of_logs()[0].find(line)     # the named groups of its pattern, None: not this one
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ from kimi_nb import params
 
 PLATFORMS = ("any", "ascend", "nvidia", "amd", "cpu")
 WHERE = ("log", "answer", "faq")  # a line of a log, an answer of the API, no line at all
-TOPICS = {"api": "Parsers and API", "memory": "Memory", "collectives": "Collectives",
-          "kv": "KV cache transfer", "start": "Start", "platform": "Platform"}
+TOPICS = {
+    "api": "Parsers and API",
+    "memory": "Memory",
+    "collectives": "Collectives",
+    "kv": "KV cache transfer",
+    "start": "Start",
+    "platform": "Platform",
+}
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 
 
@@ -47,8 +53,11 @@ class Signature:
         match = self.pattern.search(text) if self.pattern else None
         if match is None:
             return None
-        return {name.partition("__")[0]: value for name, value in match.groupdict().items()
-                if value is not None}
+        return {
+            name.partition("__")[0]: value
+            for name, value in match.groupdict().items()
+            if value is not None
+        }
 
     @property
     def asks(self) -> str:
@@ -57,10 +66,24 @@ class Signature:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {name: getattr(self, name) for name in (
-            "id", "topic", "where", "question", "cause", "help", "platform", "versions", "see")} | {
-            "refs": list(self.refs), "examples": list(self.examples),
-            "pattern": self.pattern.pattern if self.pattern else ""}
+        return {
+            name: getattr(self, name)
+            for name in (
+                "id",
+                "topic",
+                "where",
+                "question",
+                "cause",
+                "help",
+                "platform",
+                "versions",
+                "see",
+            )
+        } | {
+            "refs": list(self.refs),
+            "examples": list(self.examples),
+            "pattern": self.pattern.pattern if self.pattern else "",
+        }
 
 
 @functools.cache
@@ -78,12 +101,23 @@ def of_logs() -> tuple[Signature, ...]:
 def _entry(name: str, item: dict[str, Any]) -> Signature:
     patterns = _listed(item.get("patterns", item.get("pattern")))
     return Signature(
-        name, item["topic"], item.get("where", "log"), item.get("kind", name),
-        _joined(patterns) if patterns else None, item["cause"], item["help"],
-        item.get("question", ""), item.get("platform", "any"), item.get("versions", ""),
-        tuple(item.get("refs", ())), item["see"], item.get("cascade", False),
-        item.get("waits", False), item.get("blames") == "remote",
-        tuple(_listed(item.get("example"))))
+        name,
+        item["topic"],
+        item.get("where", "log"),
+        item.get("kind", name),
+        _joined(patterns) if patterns else None,
+        item["cause"],
+        item["help"],
+        item.get("question", ""),
+        item.get("platform", "any"),
+        item.get("versions", ""),
+        tuple(item.get("refs", ())),
+        item["see"],
+        item.get("cascade", False),
+        item.get("waits", False),
+        item.get("blames") == "remote",
+        tuple(_listed(item.get("example"))),
+    )
 
 
 def _listed(value: str | list[str] | None) -> list[str]:
@@ -92,5 +126,6 @@ def _listed(value: str | list[str] | None) -> list[str]:
 
 def _joined(patterns: list[str]) -> re.Pattern[str]:
     """Several patterns as one: a group of the same name gets a number in each."""
-    return re.compile("|".join(
-        _GROUP.sub(rf"(?P<\1__{at}>", one) for at, one in enumerate(patterns)))
+    return re.compile(
+        "|".join(_GROUP.sub(rf"(?P<\1__{at}>", one) for at, one in enumerate(patterns))
+    )

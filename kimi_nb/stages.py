@@ -74,11 +74,21 @@ class Stages:
         """The names of the checks that `verify` will make. Raises ParameterError."""
         from kimi_nb.verify import runner
 
-        return list(runner.chosen(given.words(only), runner.MAX_CONTEXT if max_context is None
-                                  else max_context))
+        return list(
+            runner.chosen(
+                given.words(only), runner.MAX_CONTEXT if max_context is None else max_context
+            )
+        )
 
-    def verify(self, service: Service, *, resume: bool = False, only: Iterable[str] = (),
-               max_context: int | None = None, random_weights: bool = False) -> Contract:
+    def verify(
+        self,
+        service: Service,
+        *,
+        resume: bool = False,
+        only: Iterable[str] = (),
+        max_context: int | None = None,
+        random_weights: bool = False,
+    ) -> Contract:
         """Check whether a service keeps its contract: see `kimi_nb.verify`. Results are kept as
         they come in verify.jsonl of the plan's folder; ``resume`` asks again only what is not
         there, or failed. Never raises for what the service does."""
@@ -86,15 +96,26 @@ class Stages:
         from kimi_nb.verify import runner, target
 
         found = verify.verify(
-            target.of(service, random_weights=random_weights), resume=resume,
-            only=given.words(only), folder=self.folder / service.plan.name, say=print,
-            max_context=runner.MAX_CONTEXT if max_context is None else max_context)
+            target.of(service, random_weights=random_weights),
+            resume=resume,
+            only=given.words(only),
+            folder=self.folder / service.plan.name,
+            say=print,
+            max_context=runner.MAX_CONTEXT if max_context is None else max_context,
+        )
         if not found.ok and service.live is not None:
             found = replace(found, logs=_first_failure(service))
-        self.record("verify", plan=service.plan.name, mark=found.mark, url=found.url,
-                    model=found.model, ok=found.ok, **{
-                        name.replace(" ", "_"): count for name, count in found.counts.items()},
-                    failed=[one.name for one in found.failed], logs=found.logs)
+        self.record(
+            "verify",
+            plan=service.plan.name,
+            mark=found.mark,
+            url=found.url,
+            model=found.model,
+            ok=found.ok,
+            **{name.replace(" ", "_"): count for name, count in found.counts.items()},
+            failed=[one.name for one in found.failed],
+            logs=found.logs,
+        )
         return found
 
     # Accuracy ---------------------------------------------------------------------------
@@ -112,8 +133,9 @@ class Stages:
 
         return commands.write(self._run, plan, service)
 
-    def evaluations(self, tool: str, *, task: str = "kimi_nb_arithmetic", limit: int = 0
-                    ) -> list[str]:
+    def evaluations(
+        self, tool: str, *, task: str = "kimi_nb_arithmetic", limit: int = 0
+    ) -> list[str]:
         """The tools of a parameter, each able to ask the task. Raises ParameterError."""
         from kimi_nb.accuracy import stage
 
@@ -124,8 +146,15 @@ class Stages:
             stage.checked(one, task, limit)
         return list(named)
 
-    def accuracy(self, service: Service, *, tool: str = "lm-eval",
-                 task: str = "kimi_nb_arithmetic", limit: int = 0, resume: bool = False) -> Score:
+    def accuracy(
+        self,
+        service: Service,
+        *,
+        tool: str = "lm-eval",
+        task: str = "kimi_nb_arithmetic",
+        limit: int = 0,
+        resume: bool = False,
+    ) -> Score:
         """Ask the questions of a task (the first ``limit``; 0: all) and count right answers.
         ``resume`` keeps the answers of the last call that was cut off. Raises AccuracyError with
         what is wrong; nothing is asked where the tool is not installed, and the score says so."""
@@ -139,10 +168,16 @@ class Stages:
 
         table = settings.compare(score, published.of(self._named.name))
         if score.folder:
-            evidence.write_json(Path(score.folder) / PUBLISHED, {"verdicts": [
-                dict(zip(table.headings, row, strict=True)) for row in table.rows]})
-        self.record("compare", mark=score.mark, task=score.task, verdicts={
-            row[0]: row[1] for row in table.rows})
+            evidence.write_json(
+                Path(score.folder) / PUBLISHED,
+                {"verdicts": [dict(zip(table.headings, row, strict=True)) for row in table.rows]},
+            )
+        self.record(
+            "compare",
+            mark=score.mark,
+            task=score.task,
+            verdicts={row[0]: row[1] for row in table.rows},
+        )
         return table
 
     def scores(self, plan: Plan, *scores: Score | None) -> Picture:
@@ -151,15 +186,26 @@ class Stages:
         from kimi_nb.accuracy import published, settings
         from kimi_nb.pictures import accuracy
 
-        found = accuracy.picture(settings.drawn([one for one in scores if one is not None],
-                                                published.of(self._named.name)))
+        found = accuracy.picture(
+            settings.drawn(
+                [one for one in scores if one is not None], published.of(self._named.name)
+            )
+        )
         found.save(self.folder / plan.name / "pictures")
         return found
 
     # Performance ------------------------------------------------------------------------
 
-    def load(self, plan: Plan, concurrency: str, *, input_len: int = 1024,
-             output_len: int = 1024, prompts: int = 0, dataset: str = "") -> Loads:
+    def load(
+        self,
+        plan: Plan,
+        concurrency: str,
+        *,
+        input_len: int = 1024,
+        output_len: int = 1024,
+        prompts: int = 0,
+        dataset: str = "",
+    ) -> Loads:
         """A load for each concurrency, as fast as that lets it: random prompts, or those of a
         ``dataset`` on the hub (lmarena-ai/VisionArena-Chat has pictures). ``prompts`` 0 takes
         four for each request in flight. In place of numbers the name of a document's benchmark
@@ -171,11 +217,18 @@ class Stages:
             if client is None:
                 raise ParameterError(choice("benchmark", concurrency, commands.documents(plan)))
             return load.of_command(client.argv, commands.engine(plan), client.sweep)
-        return load.sweep(concurrency, input_len=input_len, output_len=output_len,
-                          prompts=prompts, dataset="hf" if dataset else "random", path=dataset)
+        return load.sweep(
+            concurrency,
+            input_len=input_len,
+            output_len=output_len,
+            prompts=prompts,
+            dataset="hf" if dataset else "random",
+            path=dataset,
+        )
 
-    def bench_commands(self, plan: Plan, loads: Loads, *, repetitions: int = 3,
-                       tool: str = "auto") -> show.Text:
+    def bench_commands(
+        self, plan: Plan, loads: Loads, *, repetitions: int = 3, tool: str = "auto"
+    ) -> show.Text:
         """What a person runs where the engine is: the documents' benchmarks corrected, the loads,
         the offline benchmarks, AISBench's performance mode. Raises ParameterError for what `bench`
         could not do with these."""
@@ -186,22 +239,37 @@ class Stages:
         tools.check_name(tool)
         return commands.all_of(plan, loads)
 
-    def bench(self, service: Service, loads: Loads, *, repetitions: int = 3, tool: str = "auto",
-              resume: bool = True) -> BenchResult:
+    def bench(
+        self,
+        service: Service,
+        loads: Loads,
+        *,
+        repetitions: int = 3,
+        tool: str = "auto",
+        resume: bool = True,
+    ) -> BenchResult:
         """Measure a service, each load ``repetitions`` times; files of an earlier call with the
         same identity are kept with ``resume``. Raises BenchError with what is wrong."""
         from kimi_nb.bench import run as runner
 
         folder = self.folder / service.plan.name / "bench"
         try:
-            result = runner.measure(service, loads, folder, repetitions=repetitions, tool=tool,
-                                    resume=resume)
+            result = runner.measure(
+                service, loads, folder, repetitions=repetitions, tool=tool, resume=resume
+            )
         except BenchError as error:
             self.record("bench", plan=service.plan.name, ok=False, fault=str(error))
             raise
-        self.record("bench", plan=service.plan.name, ok=not result.failed, mark=result.mark,
-                    results=folder, measurements=len(result.files), failed=result.failed,
-                    errors=result.errors)
+        self.record(
+            "bench",
+            plan=service.plan.name,
+            ok=not result.failed,
+            mark=result.mark,
+            results=folder,
+            measurements=len(result.files),
+            failed=result.failed,
+            errors=result.errors,
+        )
         return result
 
     # Tuning -----------------------------------------------------------------------------
@@ -218,26 +286,34 @@ class Stages:
 
         return scenarios.listing(self._named, self._hardware, layout)
 
-    def compare_scenarios(self, layout: str, names: Iterable[str] = (), *, variant: str = ""
-                          ) -> show.Table:
+    def compare_scenarios(
+        self, layout: str, names: Iterable[str] = (), *, variant: str = ""
+    ) -> show.Table:
         """Scenarios of a layout side by side (all without ``names``): what differs, memory,
         cache, limits. Raises NoRecipeError."""
         from kimi_nb.tune import scenarios
 
         there = scenarios.names(self._named, self._hardware, layout, variant)
         wanted = scenarios.wanted(given.words(names), there)
-        return scenarios.compare({
-            name: build.plan(self.model, self.hw, layout, scenario=name, variant=variant,
-                             site=self.site) for name in wanted})
+        return scenarios.compare(
+            {
+                name: build.plan(
+                    self.model, self.hw, layout, scenario=name, variant=variant, site=self.site
+                )
+                for name in wanted
+            }
+        )
 
-    def limits(self, plan: Plan, *, input_len: int = 1024, output_len: int = 1024,
-               concurrency: int = 0) -> Limits:
+    def limits(
+        self, plan: Plan, *, input_len: int = 1024, output_len: int = 1024, concurrency: int = 0
+    ) -> Limits:
         """What the plan cannot exceed under such a load, estimated (concurrency 0: full
         batches)."""
         from kimi_nb.tune import limits
 
-        return limits.of_plan(plan, input_len=input_len, output_len=output_len,
-                              concurrency=concurrency)
+        return limits.of_plan(
+            plan, input_len=input_len, output_len=output_len, concurrency=concurrency
+        )
 
     def advice(self, plan: Plan, results: BenchResult | Published) -> Advices:
         """What the measurements of a plan say to try next, and their share of the limits."""
@@ -253,8 +329,9 @@ class Stages:
 
         return advice.documented()
 
-    def design(self, plan: Plan, sweep: str, *, input_len: int = 1024, output_len: int = 1024
-               ) -> Design:
+    def design(
+        self, plan: Plan, sweep: str, *, input_len: int = 1024, output_len: int = 1024
+    ) -> Design:
         """The settings and loads of a sweep around a plan, each checked; nothing is started.
         Raises ParameterError for an axis that is none."""
         from kimi_nb.tune import design

@@ -80,15 +80,24 @@ class _Supervisor:
             if order["name"] is None:
                 self._stop_all()
             else:
-                self._stop([process.pid for name, process in self.children.values()
-                            if name == order["name"]])
+                self._stop(
+                    [
+                        process.pid
+                        for name, process in self.children.values()
+                        if name == order["name"]
+                    ]
+                )
             self._tell(event="stopped", name=order["name"])
         else:
             if order["memory"]:
                 self._measure()
             below = _below(os.getpid())
-            self._tell(event="measured", peak_mb=self.peak, processes=len(below),
-                       cpu_s=sum(map(_cpu, below)))
+            self._tell(
+                event="measured",
+                peak_mb=self.peak,
+                processes=len(below),
+                cpu_s=sum(map(_cpu, below)),
+            )
 
     def _start(self, order: Mapping[str, Any]) -> None:
         me = os.getpid()
@@ -102,9 +111,15 @@ class _Supervisor:
         try:
             with open(order["log"], "ab", buffering=0) as log:
                 process = subprocess.Popen(
-                    order["argv"], cwd=order["cwd"], env=order["env"], stdout=log,
-                    stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-                    preexec_fn=die_with_me)
+                    order["argv"],
+                    cwd=order["cwd"],
+                    env=order["env"],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    preexec_fn=die_with_me,
+                )
         except (OSError, subprocess.SubprocessError) as error:
             self._tell(event="ended", name=order["name"], code=127, error=str(error))
             return

@@ -18,14 +18,38 @@ def topology(plan: Plan) -> Table:
         first, last = engines[0], engines[-1]
         ranks = spans(range(first.rank, last.rank + last.ranks))
         devices = spans(sorted({device for engine in engines for device in engine.devices}))
-        rows.append((first.node, first.address, first.role, first.group,
-                     f"{ranks} of {first.dp_size}", first.tp_size, devices,
-                     _span(first, last, lambda engine: engine.http_port),
-                     _kv(first, last),
-                     first.rpc_port, len(engines)))
-    return Table(f"{plan.name}: {len(plan.engines)} engines on {len(plan.nodes)} nodes",
-                 ("node", "address", "role", "group", "ranks", "tp", "devices", "HTTP", "kv",
-                  "rpc", "engines"), tuple(rows))
+        rows.append(
+            (
+                first.node,
+                first.address,
+                first.role,
+                first.group,
+                f"{ranks} of {first.dp_size}",
+                first.tp_size,
+                devices,
+                _span(first, last, lambda engine: engine.http_port),
+                _kv(first, last),
+                first.rpc_port,
+                len(engines),
+            )
+        )
+    return Table(
+        f"{plan.name}: {len(plan.engines)} engines on {len(plan.nodes)} nodes",
+        (
+            "node",
+            "address",
+            "role",
+            "group",
+            "ranks",
+            "tp",
+            "devices",
+            "HTTP",
+            "kv",
+            "rpc",
+            "engines",
+        ),
+        tuple(rows),
+    )
 
 
 def _runs(engines: Sequence[Engine]) -> list[list[Engine]]:
@@ -51,17 +75,31 @@ def _kv(first: Engine, last: Engine) -> str | None:
 
 def settings(plan: Plan, role: str | None = None) -> Table:
     """Every flag and variable with its value, layer, source and meaning."""
-    rows = tuple((row.role, ("--" if row.kind == "flag" else "") + row.name, row.value, row.layer,
-                  row.source, row.reason) for row in plan.explain() if role in (None, row.role))
+    rows = tuple(
+        (
+            row.role,
+            ("--" if row.kind == "flag" else "") + row.name,
+            row.value,
+            row.layer,
+            row.source,
+            row.reason,
+        )
+        for row in plan.explain()
+        if role in (None, row.role)
+    )
     return Table("Settings", ("role", "name", "value", "layer", "source", "meaning"), rows)
 
 
 def errata(plan: Plan) -> Table:
     """What the plan does differently from its documents, and why."""
-    return Table("Differences from the documents",
-                 ("erratum", "the document says", "we use", "why", "evidence"),
-                 tuple((entry["id"], entry["says"], entry["uses"], entry["why"],
-                        entry["evidence"]) for entry in plan.errata))
+    return Table(
+        "Differences from the documents",
+        ("erratum", "the document says", "we use", "why", "evidence"),
+        tuple(
+            (entry["id"], entry["says"], entry["uses"], entry["why"], entry["evidence"])
+            for entry in plan.errata
+        ),
+    )
 
 
 def recipes(rows: Sequence[dict[str, Any]]) -> Table:
@@ -70,8 +108,11 @@ def recipes(rows: Sequence[dict[str, Any]]) -> Table:
     return Table("Deployments", keys, tuple(tuple(row[key] for key in keys) for row in rows))
 
 
-def matrix(rows: Sequence[dict[str, Any]], missing: Sequence[dict[str, str]],
-           container_only: Sequence[tuple[str, str]]) -> Table:
+def matrix(
+    rows: Sequence[dict[str, Any]],
+    missing: Sequence[dict[str, str]],
+    container_only: Sequence[tuple[str, str]],
+) -> Table:
     """Model by hardware by layout: documented, or that no document describes it."""
     there = {(row["model"], row["hardware"], row["layout"]): row["documented"] for row in rows}
     named = [*rows, *missing]
@@ -86,9 +127,16 @@ def matrix(rows: Sequence[dict[str, Any]], missing: Sequence[dict[str, str]],
             return "container only" if (model, chip) in container_only else "does not exist"
         return "documented" if known else "undocumented"
 
-    return Table("Which exist", ("model", "hardware", *layouts),
-                 tuple((model, chip, *(cell(model, chip, layout) for layout in layouts))
-                       for model in models for chip in chips if (model, chip) in asked))
+    return Table(
+        "Which exist",
+        ("model", "hardware", *layouts),
+        tuple(
+            (model, chip, *(cell(model, chip, layout) for layout in layouts))
+            for model in models
+            for chip in chips
+            if (model, chip) in asked
+        ),
+    )
 
 
 def features(model: schema.Model, hardware: schema.Hardware) -> Table:
@@ -96,9 +144,11 @@ def features(model: schema.Model, hardware: schema.Hardware) -> Table:
     rows = []
     for name, feature in params.features().items():
         draft = model.drafts.get(feature.draft)
-        if (hardware.vendor not in feature.vendors
-                or (feature.models and model.name not in feature.models)
-                or (feature.draft and (draft is None or hardware.vendor not in draft.vendors))):
+        if (
+            hardware.vendor not in feature.vendors
+            or (feature.models and model.name not in feature.models)
+            or (feature.draft and (draft is None or hardware.vendor not in draft.vendors))
+        ):
             continue
         rows.append((name, feature.reason, feature.price, ", ".join(feature.excludes)))
     return Table("Features", ("feature", "reason", "price", "excludes"), tuple(rows))
@@ -106,19 +156,30 @@ def features(model: schema.Model, hardware: schema.Hardware) -> Table:
 
 def weights(model: schema.Model) -> Table:
     """The checkpoints of a model and how large they are."""
-    rows = [(name, item.id, item.precision, item.hub,
-             f"{item.size_gb} GB ({item.size_is})" if item.size_gb else "not published")
-            for name, item in model.weights.items()]
-    rows += [(name, draft.id, f"draft, {draft.method}", "huggingface", "not published")
-             for name, draft in model.drafts.items()]
+    rows = [
+        (
+            name,
+            item.id,
+            item.precision,
+            item.hub,
+            f"{item.size_gb} GB ({item.size_is})" if item.size_gb else "not published",
+        )
+        for name, item in model.weights.items()
+    ]
+    rows += [
+        (name, draft.id, f"draft, {draft.method}", "huggingface", "not published")
+        for name, draft in model.drafts.items()
+    ]
     return Table("Weights", ("name", "id", "precision", "hub", "size on disk"), tuple(rows))
 
 
 def versions(engine: catalog.Engine) -> Table:
     """The versions that belong together."""
     row = params.data("versions")["vllm-ascend"].get(engine.version, {})
-    rows = [("vllm", engine.vllm), *((name, value) for name, value in row.items()
-                                     if name != "vllm")]
+    rows = [
+        ("vllm", engine.vllm),
+        *((name, value) for name, value in row.items() if name != "vllm"),
+    ]
     if engine.package != "vllm":
         rows.insert(0, (engine.package, engine.version))
     return Table("Versions that belong together", ("part", "version"), tuple(rows))
@@ -128,8 +189,11 @@ def connector(plan: Plan) -> Table:
     """What each side of a prefill-decode plan tells the KV cache connector."""
     rows = []
     for role, values in plan.flags.items():
-        rows += [(role, name.removeprefix("kv-transfer-config."), value.value)
-                 for name, value in values.items() if name.startswith("kv-transfer-config.")]
+        rows += [
+            (role, name.removeprefix("kv-transfer-config."), value.value)
+            for name, value in values.items()
+            if name.startswith("kv-transfer-config.")
+        ]
     for role in plan.flags:
         first = plan.first(role)
         port = first.kv_port if first.kv_port is not None else first.side_channel_port
@@ -137,24 +201,35 @@ def connector(plan: Plan) -> Table:
     return Table("KV cache connector", ("role", "key", "value"), tuple(rows))
 
 
-
 def site(cluster: schema.Site) -> Table:
     """The nodes of a site."""
-    return Table(f"{cluster.name} ({cluster.hardware}, {cluster.transport})",
-                 ("node", "address", "interface"),
-                 tuple((node.name, node.address, node.nic or cluster.nic)
-                       for node in cluster.nodes))
+    return Table(
+        f"{cluster.name} ({cluster.hardware}, {cluster.transport})",
+        ("node", "address", "interface"),
+        tuple((node.name, node.address, node.nic or cluster.nic) for node in cluster.nodes),
+    )
 
 
 def jobs(plan: Plan) -> Table:
     """The SLURM jobs of a plan, in the order in which they are submitted."""
-    return Table(f"{len(plan.jobs)} jobs", ("file", "after", "command"),
-                 tuple((job.file, job.after, " ".join(job.argv[:4])) for job in plan.jobs))
+    return Table(
+        f"{len(plan.jobs)} jobs",
+        ("file", "after", "command"),
+        tuple((job.file, job.after, " ".join(job.argv[:4])) for job in plan.jobs),
+    )
 
 
 def notebooks(layouts: Sequence[str]) -> Table:
     """The notebooks, and whether each applies to a model and hardware with these layouts."""
-    return Table("Notebooks", ("notebook", "about", "applies"),
-                 tuple((f"{name}.ipynb", entry["title"],
-                        entry["layout"] in ("", *layouts, *(["any"] if layouts else [])))
-                       for name, entry in params.data("notebooks").items()))
+    return Table(
+        "Notebooks",
+        ("notebook", "about", "applies"),
+        tuple(
+            (
+                f"{name}.ipynb",
+                entry["title"],
+                entry["layout"] in ("", *layouts, *(["any"] if layouts else [])),
+            )
+            for name, entry in params.data("notebooks").items()
+        ),
+    )

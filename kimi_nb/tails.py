@@ -1,8 +1,8 @@
 """Log files as they grow.
 
-    tails = Tails()
-    tails.read([Path("a.out")])      # {Path("a.out"): ["what is new"]}
-    tails.lines[Path("a.out")]       # all of it
+tails = Tails()
+tails.read([Path("a.out")])      # {Path("a.out"): ["what is new"]}
+tails.lines[Path("a.out")]       # all of it
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Tails:
                     data = file.read()
             except OSError:
                 continue
-            whole = data[:data.rfind(b"\n") + 1]
+            whole = data[: data.rfind(b"\n") + 1]
             self._at[path] = self._at.get(path, 0) + len(whole)
             lines = _COLOURS.sub("", whole.decode("utf-8", "replace")).splitlines()
             self.lines.setdefault(path, []).extend(lines)

@@ -80,8 +80,13 @@ class Place:
         return None if base is None else base + self.rank
 
 
-def layout(roles: Mapping[str, RolePlan], hardware: schema.Hardware, site: schema.Site,
-           per_rank: bool, heads: int) -> list[Group]:
+def layout(
+    roles: Mapping[str, RolePlan],
+    hardware: schema.Hardware,
+    site: schema.Site,
+    per_rank: bool,
+    heads: int,
+) -> list[Group]:
     """The groups of a plan on the nodes of a site.
 
     Raises PlanError with the arithmetic where dp, tp, nodes and devices do not fit.
@@ -89,15 +94,19 @@ def layout(roles: Mapping[str, RolePlan], hardware: schema.Hardware, site: schem
     for role in roles.values():
         _check_shape(role, hardware, heads)
     if "prefill" in roles and roles["prefill"].tp < roles["decode"].tp:
-        raise PlanError(f"prefill tp {roles['prefill'].tp} is less than decode tp "
-                        f"{roles['decode'].tp}: the connector hands each prefill rank's cache to "
-                        "as many decode ranks or fewer. Raise prefill.tp or lower decode.tp.")
+        raise PlanError(
+            f"prefill tp {roles['prefill'].tp} is less than decode tp "
+            f"{roles['decode'].tp}: the connector hands each prefill rank's cache to "
+            "as many decode ranks or fewer. Raise prefill.tp or lower decode.tp."
+        )
     needed = sum(role.groups * role.nodes for role in roles.values())
     if needed > len(site.nodes):
         working = " + ".join(f"{role.role} {role.groups} x {role.nodes}" for role in roles.values())
-        raise PlanError(f"This plan needs {needed} nodes ({working}: groups x nodes), the site "
-                        f"{site.name} has {len(site.nodes)}: {_some(site.nodes)}. Add nodes to "
-                        "the site file (--site) or plan smaller (--set).")
+        raise PlanError(
+            f"This plan needs {needed} nodes ({working}: groups x nodes), the site "
+            f"{site.name} has {len(site.nodes)}: {_some(site.nodes)}. Add nodes to "
+            "the site file (--site) or plan smaller (--set)."
+        )
     groups: list[Group] = []
     nodes = iter(site.nodes)
     for role in roles.values():
@@ -107,15 +116,24 @@ def layout(roles: Mapping[str, RolePlan], hardware: schema.Hardware, site: schem
     return groups
 
 
-def _group(role: RolePlan, number: int, index: int, nodes: tuple[schema.Node, ...],
-           per_rank: bool) -> Group:
+def _group(
+    role: RolePlan, number: int, index: int, nodes: tuple[schema.Node, ...], per_rank: bool
+) -> Group:
     kv = role.ports["kv"]
     # Each group has nodes of its own, so equal ports would not collide; different ones make
     # logs readable. They repeat after 64 groups to stay below 65536.
-    return Group(index=index, role=role.role, number=number, dp=role.dp, tp=role.tp, nodes=nodes,
-                 rpc_port=role.ports["rpc"] if per_rank or len(nodes) > 1 else None,
-                 kv_port=None if kv is None else kv + KV_STEP * (index % 64),
-                 side_channel_port=role.ports["side_channel"], master_port=role.ports["master"])
+    return Group(
+        index=index,
+        role=role.role,
+        number=number,
+        dp=role.dp,
+        tp=role.tp,
+        nodes=nodes,
+        rpc_port=role.ports["rpc"] if per_rank or len(nodes) > 1 else None,
+        kv_port=None if kv is None else kv + KV_STEP * (index % 64),
+        side_channel_port=role.ports["side_channel"],
+        master_port=role.ports["master"],
+    )
 
 
 def _some(nodes: tuple[schema.Node, ...]) -> str:
@@ -126,30 +144,39 @@ def _some(nodes: tuple[schema.Node, ...]) -> str:
 def _check_shape(role: RolePlan, hardware: schema.Hardware, heads: int) -> None:
     there, title = hardware.devices.count, hardware.title
     if heads % role.tp:
-        raise PlanError(f"{role.role}: tp {role.tp} does not divide the {heads} attention heads "
-                        f"({heads} / {role.tp} = {heads / role.tp:.2f}); "
-                        f"allowed: {_divisors(heads)}.")
+        raise PlanError(
+            f"{role.role}: tp {role.tp} does not divide the {heads} attention heads "
+            f"({heads} / {role.tp} = {heads / role.tp:.2f}); "
+            f"allowed: {_divisors(heads)}."
+        )
     split = role.settings.flags.get("decode-context-parallel-size")
     if split and role.tp % split.value:
-        raise PlanError(f"{role.role}: decode-context-parallel-size {split.value} does not divide "
-                        f"tp {role.tp} ({split.source}): it splits the ranks of one tensor "
-                        "parallel group.")
+        raise PlanError(
+            f"{role.role}: decode-context-parallel-size {split.value} does not divide "
+            f"tp {role.tp} ({split.source}): it splits the ranks of one tensor "
+            "parallel group."
+        )
     if role.tp > there:
         if role.dp != 1 or role.tp != role.nodes * there:
             raise PlanError(
                 f"{role.role}: tp {role.tp} is more than the {there} devices of one {title}. Over "
                 f"nodes it works without data parallel only: dp 1 and tp = nodes x {there} = "
-                f"{role.nodes} x {there} = {role.nodes * there}; found dp {role.dp}.")
+                f"{role.nodes} x {there} = {role.nodes * there}; found dp {role.dp}."
+            )
         return
     if role.dp % role.nodes:
-        raise PlanError(f"{role.role}: dp {role.dp} over {role.nodes} nodes is "
-                        f"{role.dp / role.nodes:.2f} ranks a node; dp must be a multiple of "
-                        f"{role.nodes}.")
+        raise PlanError(
+            f"{role.role}: dp {role.dp} over {role.nodes} nodes is "
+            f"{role.dp / role.nodes:.2f} ranks a node; dp must be a multiple of "
+            f"{role.nodes}."
+        )
     local = role.dp // role.nodes
     if local * role.tp > there:
-        raise PlanError(f"{role.role}: dp {role.dp} over {role.nodes} node{'s' * (role.nodes > 1)} "
-                        f"is {local} ranks a node; {local} ranks x tp {role.tp} = "
-                        f"{local * role.tp} devices, one {title} has {there}.")
+        raise PlanError(
+            f"{role.role}: dp {role.dp} over {role.nodes} node{'s' * (role.nodes > 1)} "
+            f"is {local} ranks a node; {local} ranks x tp {role.tp} = "
+            f"{local * role.tp} devices, one {title} has {there}."
+        )
 
 
 def _divisors(number: int) -> str:
@@ -162,8 +189,16 @@ def places(group: Group, role: RolePlan, devices: int, per_rank: bool) -> Iterat
     http = role.ports["http"]
     if group.tp > devices:
         for number, node in enumerate(group.nodes):
-            yield Place(group, node, 0, 1, number, tuple(range(devices)),
-                        None if number else http or DEFAULT_HTTP, bool(number))
+            yield Place(
+                group,
+                node,
+                0,
+                1,
+                number,
+                tuple(range(devices)),
+                None if number else http or DEFAULT_HTTP,
+                bool(number),
+            )
         return
     local = group.dp // len(group.nodes)
     for number, node in enumerate(group.nodes):
@@ -173,8 +208,16 @@ def places(group: Group, role: RolePlan, devices: int, per_rank: bool) -> Iterat
                 mine = tuple(range(i * group.tp, (i + 1) * group.tp))
                 yield Place(group, node, first + i, 1, 0, mine, (http or DEFAULT_HTTP) + i, False)
         else:
-            yield Place(group, node, first, local, 0, tuple(range(local * group.tp)),
-                        None if number else http or DEFAULT_HTTP, bool(number))
+            yield Place(
+                group,
+                node,
+                first,
+                local,
+                0,
+                tuple(range(local * group.tp)),
+                None if number else http or DEFAULT_HTTP,
+                bool(number),
+            )
 
 
 def check_ports(places: list[Place], extra: list[tuple[str, int, str]]) -> None:
@@ -186,13 +229,17 @@ def check_ports(places: list[Place], extra: list[tuple[str, int, str]]) -> None:
 
     def claim(node: str, port: int, what: str) -> None:
         if port > 65535:
-            raise PlanError(f"{node}: {what} would listen at port {port}; the last one is 65535. "
-                            "Lower the first port.")
+            raise PlanError(
+                f"{node}: {what} would listen at port {port}; the last one is 65535. "
+                "Lower the first port."
+            )
         ports = used.setdefault(node, {})
         if port in ports:
-            raise PlanError(f"{node}: port {port} is wanted twice: by {ports[port]} and by "
-                            f"{what}. Move one of them (--set port=, kv-port=, rpc-port=, "
-                            "master-port=, router.port=).")
+            raise PlanError(
+                f"{node}: port {port} is wanted twice: by {ports[port]} and by "
+                f"{what}. Move one of them (--set port=, kv-port=, rpc-port=, "
+                "master-port=, router.port=)."
+            )
         ports[port] = what
 
     for place in places:

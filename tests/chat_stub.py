@@ -13,16 +13,22 @@ from pathlib import Path
 import kimi_nb
 
 QUESTIONS = Path(kimi_nb.__file__).parent / "data" / "accuracy" / "test.jsonl"
-ANSWERS = {row["question"]: row["answer"] for row in map(
-    json.loads, QUESTIONS.read_text(encoding="utf-8").splitlines())}
+ANSWERS = {
+    row["question"]: row["answer"]
+    for row in map(json.loads, QUESTIONS.read_text(encoding="utf-8").splitlines())
+}
 
 
 class Chat:
     """``behave(number, text)`` is what the answer to the request of that number, 1 first, is: a
     status, and a body as bytes or as the content of a completion; None drops the connection."""
 
-    def __init__(self, behave: Callable[[int, str], tuple[int, str | bytes | None]],
-                 seconds: float = 0.0, key: str = "") -> None:
+    def __init__(
+        self,
+        behave: Callable[[int, str], tuple[int, str | bytes | None]],
+        seconds: float = 0.0,
+        key: str = "",
+    ) -> None:
         self.behave, self.seconds, self.key = behave, seconds, key
         self.asked: list[dict] = []
         self._lock = threading.Lock()
@@ -38,8 +44,9 @@ def right(_: int, text: str) -> tuple[int, str]:
     return 200, next((answer for question, answer in ANSWERS.items() if question in text), "none")
 
 
-def late(after: int, status: int, body: str | bytes | None
-         ) -> Callable[[int, str], tuple[int, str | bytes | None]]:
+def late(
+    after: int, status: int, body: str | bytes | None
+) -> Callable[[int, str], tuple[int, str | bytes | None]]:
     """Right until so many answers, then this."""
     return lambda number, text: right(number, text) if number <= after else (status, body)
 
@@ -71,11 +78,20 @@ def serving(chat: Chat) -> Iterator[str]:
             if answer is None:
                 return self.connection.close()
             if isinstance(answer, str):
-                answer = json.dumps({"id": "1", "object": "chat.completion", "choices": [{
-                    "index": 0, "finish_reason": "stop", "message": {
-                        "role": "assistant", "content": answer}}],
-                    "usage": {"prompt_tokens": 9, "completion_tokens": 9,
-                              "total_tokens": 18}}).encode()
+                answer = json.dumps(
+                    {
+                        "id": "1",
+                        "object": "chat.completion",
+                        "choices": [
+                            {
+                                "index": 0,
+                                "finish_reason": "stop",
+                                "message": {"role": "assistant", "content": answer},
+                            }
+                        ],
+                        "usage": {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18},
+                    }
+                ).encode()
             return self.send(status, answer)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -26,8 +26,10 @@ settings.load_profile("kimi")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-ROWS = [(row["model"], row["hardware"], row["layout"], row["variant"], row["scenario"])
-        for row in recipes.listing()]
+ROWS = [
+    (row["model"], row["hardware"], row["layout"], row["variant"], row["scenario"])
+    for row in recipes.listing()
+]
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -49,22 +51,31 @@ class Echo:
         """Stand in for programs; ``then`` is shell that runs afterwards."""
         for name in names:
             path = self.bin / name
-            path.write_text(f"""#!/bin/bash
+            path.write_text(
+                f"""#!/bin/bash
 {sys.executable} -c '
 import json, os, sys
 with open({str(self.log)!r}.strip(), "a") as file:
     file.write(json.dumps([sys.argv[1:], dict(os.environ)]) + "\\n")
 ' {name} "$@"
 {then}
-""".replace(f"'{self.log}'", f'"{self.log}"'))
+""".replace(f"'{self.log}'", f'"{self.log}"')
+            )
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     def run(self, script: Path, *args: str, **env: str) -> subprocess.CompletedProcess:
         """Run a script with the stand-ins first on PATH and nothing else of ours."""
         path = f"{self.bin}:{os.environ['PATH']}"
-        return subprocess.run(["bash", str(script), *args], env={"PATH": path, **env},
-                              capture_output=True, text=True, stdin=subprocess.DEVNULL,
-                              timeout=60, cwd=script.parent, check=False)
+        return subprocess.run(
+            ["bash", str(script), *args],
+            env={"PATH": path, **env},
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+            cwd=script.parent,
+            check=False,
+        )
 
     @property
     def calls(self) -> list[tuple[list[str], dict[str, str]]]:

@@ -1,6 +1,6 @@
 """A chat server on 127.0.0.1 that does what a test asks: streams, breaks off, refuses, babbles.
 
-    with misbehaving.server("cut-off", after=2) as url: ...
+with misbehaving.server("cut-off", after=2) as url: ...
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class _Chat:
             await answer.write(b"data: [DONE]\n\n")
         return answer
 
-    async def _tokens(self, request: web.Request, answer: web.StreamResponse, how: str,
-                      tokens: int) -> None:
+    async def _tokens(
+        self, request: web.Request, answer: web.StreamResponse, how: str, tokens: int
+    ) -> None:
         await answer.write(b": ping\n\n")
         for at in range(tokens):
             await self._send(answer, {"choices": [{"index": 0, "delta": {"content": "a "}}]})
@@ -75,7 +76,8 @@ class _Chat:
         return web.json_response({"count": 2 * len(text.split())})
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=f"""# HELP vllm:num_requests_running running
+        return web.Response(
+            text=f"""# HELP vllm:num_requests_running running
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0"}} 3.0
 vllm:num_requests_running{{engine="1"}} 2.0
@@ -84,7 +86,8 @@ vllm:kv_cache_usage_perc{{engine="1"}} 0.5
 vllm:num_preemptions_total{{engine="0"}} {self.seen}.0
 vllm:prefix_cache_queries_total{{engine="0"}} {10 * self.seen}.0
 vllm:prefix_cache_hits_total{{engine="0"}} {4 * self.seen}.0
-""")
+"""
+        )
 
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": []})
@@ -104,9 +107,14 @@ def server(how: str = "well", after: int = 0) -> Iterator[Served]:
 
     async def start() -> web.AppRunner:
         app = web.Application()
-        app.add_routes([web.post("/v1/chat/completions", chat.chat),
-                        web.post("/tokenize", chat.tokenize), web.get("/metrics", chat.metrics),
-                        web.get("/v1/models", chat.models)])
+        app.add_routes(
+            [
+                web.post("/v1/chat/completions", chat.chat),
+                web.post("/tokenize", chat.tokenize),
+                web.get("/metrics", chat.metrics),
+                web.get("/v1/models", chat.models),
+            ]
+        )
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)

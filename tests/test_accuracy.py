@@ -48,12 +48,15 @@ def test_the_printed_standard_error_is_that_of_the_share():
 
 def test_models_of_the_published_scores_exist():
     for one in VALUES:
-        assert one.weights in {item.id for item in
-                               kimi_nb.params.model(one.model).weights.values()}
+        assert one.weights in {item.id for item in kimi_nb.params.model(one.model).weights.values()}
 
 
-@given(st.integers(1, 2000), st.floats(0, 1), st.one_of(st.none(), st.integers(1, 2000)),
-       st.floats(0, 1))
+@given(
+    st.integers(1, 2000),
+    st.floats(0, 1),
+    st.one_of(st.none(), st.integers(1, 2000)),
+    st.floats(0, 1),
+)
 def test_a_verdict_is_what_its_interval_says(samples, share, others, value):
     correct = round(share * samples)
     said = statistics.verdict(correct, samples, value, others)
@@ -79,16 +82,26 @@ def test_an_interval_holds_its_share_and_shrinks(correct, samples):
 def test_false_alarms_are_rare(samples, share):
     """A service as good as the published one is called different about once in twenty."""
     value = round(share * samples) / samples
-    alarms = sum(binom.pmf(correct, samples, value) for correct in range(samples + 1)
-                 if statistics.verdict(correct, samples, value, None).word
-                 in (statistics.BELOW, statistics.ABOVE))
+    alarms = sum(
+        binom.pmf(correct, samples, value)
+        for correct in range(samples + 1)
+        if statistics.verdict(correct, samples, value, None).word
+        in (statistics.BELOW, statistics.ABOVE)
+    )
     assert alarms < 0.09
 
 
-@pytest.mark.parametrize("correct, samples, value, others, word", [
-    (1186, 1319, 0.8992, 1319, statistics.AGREES), (1100, 1319, 0.8992, 1319, statistics.BELOW),
-    (1319, 1319, 0.9607, 1319, statistics.ABOVE), (27, 30, 0.9, 30, statistics.TOO_FEW),
-    (10, 30, 0.9, 30, statistics.BELOW), (0, 0, 0.9, 30, statistics.TOO_FEW)])
+@pytest.mark.parametrize(
+    "correct, samples, value, others, word",
+    [
+        (1186, 1319, 0.8992, 1319, statistics.AGREES),
+        (1100, 1319, 0.8992, 1319, statistics.BELOW),
+        (1319, 1319, 0.9607, 1319, statistics.ABOVE),
+        (27, 30, 0.9, 30, statistics.TOO_FEW),
+        (10, 30, 0.9, 30, statistics.BELOW),
+        (0, 0, 0.9, 30, statistics.TOO_FEW),
+    ],
+)
 def test_verdicts(correct, samples, value, others, word):
     assert statistics.verdict(correct, samples, value, others).word == word
 
@@ -97,12 +110,30 @@ THINKING = next(one for one in VALUES if one.filter == "strict-match")
 
 
 def _score(**changes) -> Score:
-    about = Subject("k2-thinking", THINKING.weights, "vllm-ascend", "v0.20.2rc1", "a3", "kimi",
-                    "http://127.0.0.1:1", changes.pop("mark", ""))
-    given = {"parts": (Part("exact_match", "strict-match", 1115 / 1319, 1319, 1115),),
-             "samples": 1319, "answered": 1319, **changes}
-    return Score("lm-eval", "0.4.13", given.pop("task", "gsm8k"), given.pop("about", about),
-                 given.pop("settings", dict(THINKING.settings)), **given)
+    about = Subject(
+        "k2-thinking",
+        THINKING.weights,
+        "vllm-ascend",
+        "v0.20.2rc1",
+        "a3",
+        "kimi",
+        "http://127.0.0.1:1",
+        changes.pop("mark", ""),
+    )
+    given = {
+        "parts": (Part("exact_match", "strict-match", 1115 / 1319, 1319, 1115),),
+        "samples": 1319,
+        "answered": 1319,
+        **changes,
+    }
+    return Score(
+        "lm-eval",
+        "0.4.13",
+        given.pop("task", "gsm8k"),
+        given.pop("about", about),
+        given.pop("settings", dict(THINKING.settings)),
+        **given,
+    )
 
 
 def test_the_same_settings_have_no_differences():
@@ -115,29 +146,47 @@ def test_the_same_settings_have_no_differences():
 
 def test_every_difference_is_named():
     score = _score(settings={**THINKING.settings, "max_tokens": 256, "seed": 1}, empty=3)
-    score = dataclasses.replace(score, subject=dataclasses.replace(
-        score.subject, hardware="a2", engine_version="v0.21.0rc1"))
+    score = dataclasses.replace(
+        score,
+        subject=dataclasses.replace(score.subject, hardware="a2", engine_version="v0.21.0rc1"),
+    )
     said = "; ".join(settings.differences(score, score.parts[0], THINKING))
-    for word in ("hardware: a2 here, a3", "v0.21.0rc1", "max_tokens: 256 here, 2048",
-                 "seed: 1 here, not printed", "without content: 3"):
+    for word in (
+        "hardware: a2 here, a3",
+        "v0.21.0rc1",
+        "max_tokens: 256 here, 2048",
+        "seed: 1 here, not printed",
+        "without content: 3",
+    ):
         assert word in said
 
 
-@pytest.mark.parametrize("changes, word", [
-    ({"mark": "REHEARSAL"}, "REHEARSAL"), ({"mark": "RANDOM WEIGHTS"}, "RANDOM WEIGHTS"),
-    ({"task": "aime2025"}, "dataset"), ({"fault": "HTTP 500"}, "HTTP 500"),
-    ({"parts": (Part("exact_match", "none", 0.5, 10, 5),)}, "filter"),
-    ({"parts": (Part("f1", "strict-match", 0.5, 10, None),)}, "no share")])
+@pytest.mark.parametrize(
+    "changes, word",
+    [
+        ({"mark": "REHEARSAL"}, "REHEARSAL"),
+        ({"mark": "RANDOM WEIGHTS"}, "RANDOM WEIGHTS"),
+        ({"task": "aime2025"}, "dataset"),
+        ({"fault": "HTTP 500"}, "HTTP 500"),
+        ({"parts": (Part("exact_match", "none", 0.5, 10, 5),)}, "filter"),
+        ({"parts": (Part("f1", "strict-match", 0.5, 10, None),)}, "no share"),
+    ],
+)
 def test_what_is_not_comparable_gets_no_verdict(changes, word):
     row = settings.compare(_score(**changes), (THINKING,)).rows[0]
     assert row[1] == "not comparable" and word in row[2]
 
 
-@pytest.mark.parametrize("changes, baseline, mark", [
-    ({}, THINKING.value, "measured"), ({"mark": "REHEARSAL"}, None, "REHEARSAL"),
-    ({"task": "aime2025"}, None, "measured")])
+@pytest.mark.parametrize(
+    "changes, baseline, mark",
+    [
+        ({}, THINKING.value, "measured"),
+        ({"mark": "REHEARSAL"}, None, "REHEARSAL"),
+        ({"task": "aime2025"}, None, "measured"),
+    ],
+)
 def test_a_published_score_is_drawn_only_beside_one_it_compares_with(changes, baseline, mark):
-    row, = settings.drawn([_score(**changes)], (THINKING,))
+    (row,) = settings.drawn([_score(**changes)], (THINKING,))
     assert (row["baseline"], row["mark"], row["n"]) == (baseline, mark, 1319)
     assert 0 < row["low"] < row["score"] < row["high"] < 1
 
@@ -156,18 +205,23 @@ def test_a_score_is_kept_whole(tmp_path):
     assert "1115 of 1319" in str(score)
 
 
-@pytest.mark.parametrize("log, word", [
-    ("API request failed! Status code: 401, Response text: no. Retrying...", "HTTP 401"),
-    ("API request failed! Status code: 429, Response text: slow. Retrying...", '"slow"'),
-    ("API request failed! Status code: 503, Response text: x. Retrying...", "HTTP 503"),
-    ("Internal Server Error", "HTTP 5xx"),
-    ("API request failed! Status code: 404, Response text: no model. Retrying...", "HTTP 404"),
-    ("ClientConnectorError: Cannot connect to host 127.0.0.1:1", "the service is gone"),
-    ("Exception:ServerDisconnectedError('Server disconnected')", "the service is gone"),
-    ("Exception:JSONDecodeError('Expecting value')", "no JSON"),
-    ("Exception:TimeoutError()", "no answer in"),
-    ("ModuleNotFoundError: No module named 'x'", "make tools"),
-    ("a\nsome other end", "some other end"), ("", "without a word")])
+@pytest.mark.parametrize(
+    "log, word",
+    [
+        ("API request failed! Status code: 401, Response text: no. Retrying...", "HTTP 401"),
+        ("API request failed! Status code: 429, Response text: slow. Retrying...", '"slow"'),
+        ("API request failed! Status code: 503, Response text: x. Retrying...", "HTTP 503"),
+        ("Internal Server Error", "HTTP 5xx"),
+        ("API request failed! Status code: 404, Response text: no model. Retrying...", "HTTP 404"),
+        ("ClientConnectorError: Cannot connect to host 127.0.0.1:1", "the service is gone"),
+        ("Exception:ServerDisconnectedError('Server disconnected')", "the service is gone"),
+        ("Exception:JSONDecodeError('Expecting value')", "no JSON"),
+        ("Exception:TimeoutError()", "no answer in"),
+        ("ModuleNotFoundError: No module named 'x'", "make tools"),
+        ("a\nsome other end", "some other end"),
+        ("", "without a word"),
+    ],
+)
 def test_faults_are_named(log, word):
     assert word in faults.named(log)
 
@@ -180,9 +234,16 @@ def _evaluation(task=evaluation.SHIPPED, **changes):
 def test_the_line_of_lm_eval_has_the_reference_settings():
     words = lm_eval.argv("lm_eval", _evaluation("gsm8k", limit=7))
     line = " ".join(words)
-    for part in ("local-chat-completions", "/v1/chat/completions", "--num_fewshot 5",
-                 "--apply_chat_template --fewshot_as_multiturn true", "max_gen_toks=2048",
-                 "temperature=0.0,top_p=1.0", "--batch_size 1", "--limit 7"):
+    for part in (
+        "local-chat-completions",
+        "/v1/chat/completions",
+        "--num_fewshot 5",
+        "--apply_chat_template --fewshot_as_multiturn true",
+        "max_gen_toks=2048",
+        "temperature=0.0,top_p=1.0",
+        "--batch_size 1",
+        "--limit 7",
+    ):
         assert part in line
     assert "--include_path" not in line and lm_eval.files(_evaluation("gsm8k")) == {}
 
@@ -205,9 +266,11 @@ def test_results_of_aisbench(tmp_path):
     assert ais_bench.score({"error": "different length"}, 4) is None
     place = tmp_path / "out/1/predictions" / ais_bench.ABBREVIATION
     place.mkdir(parents=True)
-    rows = [{"data_abbr": "a", "id": 0, "success": True, "prediction": "1"},
-            {"data_abbr": "a", "id": 1, "success": True, "prediction": " "},
-            {"data_abbr": "a", "id": 2, "success": False, "error_info": "Internal Server Error"}]
+    rows = [
+        {"data_abbr": "a", "id": 0, "success": True, "prediction": "1"},
+        {"data_abbr": "a", "id": 1, "success": True, "prediction": " "},
+        {"data_abbr": "a", "id": 2, "success": False, "error_info": "Internal Server Error"},
+    ]
     (place / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"cut')
     left = ais_bench.read(tmp_path, "", _evaluation())
     assert (left.samples, left.answered, left.empty) == (3, 2, 1)
@@ -216,15 +279,26 @@ def test_results_of_aisbench(tmp_path):
 
 
 def test_results_of_lm_eval():
-    found = lm_eval.parts({"alias": "x", "exact_match,strict-match": 0.75,
-                           "exact_match_stderr,strict-match": 0.1, "f1,none": 0.123}, 8)
-    assert found == (Part("exact_match", "strict-match", 0.75, 8, 6),
-                     Part("f1", "", 0.123, 8, None))
+    found = lm_eval.parts(
+        {
+            "alias": "x",
+            "exact_match,strict-match": 0.75,
+            "exact_match_stderr,strict-match": 0.1,
+            "f1,none": 0.123,
+        },
+        8,
+    )
+    assert found == (
+        Part("exact_match", "strict-match", 0.75, 8, 6),
+        Part("f1", "", 0.123, 8, None),
+    )
 
 
 def test_progress_of_lm_eval(tmp_path):
-    log = ("Cached requests: 10, Requests remaining: 14\nRequesting API:   0%|  | 0/14 [00:00"
-           "\rRequesting API:  50%|##  | 7/14 [00:03<00:03]")
+    log = (
+        "Cached requests: 10, Requests remaining: 14\nRequesting API:   0%|  | 0/14 [00:00"
+        "\rRequesting API:  50%|##  | 7/14 [00:03<00:03]"
+    )
     assert lm_eval.progress(tmp_path, log) == (17, 24)
     assert lm_eval.progress(tmp_path, "") is None
 
@@ -237,8 +311,7 @@ def test_a_secret_is_taken_out(tmp_path):
 
 
 def test_the_shipped_questions_are_answered_rightly():
-    rows = [json.loads(line) for line in
-            evaluation.shipped_files()["test.jsonl"].splitlines()]
+    rows = [json.loads(line) for line in evaluation.shipped_files()["test.jsonl"].splitlines()]
     assert len(rows) == len({row["question"] for row in rows}) == 24
     for row in rows:
         words, _, number = row["answer"].partition("\n#### ")
@@ -256,9 +329,15 @@ def run(tmp_path):
     return kimi_nb.start(hw="a3", model="k2.5", action="plan", run_dir=str(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("given, word", [
-    ({"tool": "lm-evil"}, "did you mean 'lm-eval'"), ({"task": "a b"}, "name of a task"),
-    ({"tool": "ais-bench", "task": "gsm8"}, "did you mean 'gsm8k'"), ({"limit": -1}, "limit -1")])
+@pytest.mark.parametrize(
+    "given, word",
+    [
+        ({"tool": "lm-evil"}, "did you mean 'lm-eval'"),
+        ({"task": "a b"}, "name of a task"),
+        ({"tool": "ais-bench", "task": "gsm8"}, "did you mean 'gsm8k'"),
+        ({"limit": -1}, "limit -1"),
+    ],
+)
 def test_wrong_parameters(run, given, word):
     service = run.serve(run.plan("single"))
     with pytest.raises(ParameterError, match=word):

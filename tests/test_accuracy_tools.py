@@ -70,11 +70,14 @@ def test_lm_eval_fails_half_way_and_goes_on(keyed):
 def test_lm_eval_is_killed_and_goes_on(tmp_path):
     """SIGKILL of the process that holds it: the tool ends too, its answers are kept."""
     chat = Chat(right, seconds=0.4)
-    code = ("import sys, kimi_nb; r = kimi_nb.start(hw='a3', model='k2.5', run_dir=sys.argv[1]);"
-            "r.accuracy(r.serve(r.plan('single'), url=sys.argv[2]))")
+    code = (
+        "import sys, kimi_nb; r = kimi_nb.start(hw='a3', model='k2.5', run_dir=sys.argv[1]);"
+        "r.accuracy(r.serve(r.plan('single'), url=sys.argv[2]))"
+    )
     with serving(chat) as url:
-        child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run"), url],
-                                 stdout=subprocess.DEVNULL)
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "run"), url], stdout=subprocess.DEVNULL
+        )
         end = time.monotonic() + 240
         while len(chat.asked) < 9 and time.monotonic() < end:
             time.sleep(0.1)
@@ -89,8 +92,10 @@ def test_lm_eval_is_killed_and_goes_on(tmp_path):
 
 
 @needs("lm-eval")
-@pytest.mark.parametrize("body, word", [
-    (b"{}", "14 of 24 answers are no completions"), ("", "14 of 24 answers have no content")])
+@pytest.mark.parametrize(
+    "body, word",
+    [(b"{}", "14 of 24 answers are no completions"), ("", "14 of 24 answers have no content")],
+)
 def test_lm_eval_counts_what_is_no_answer(body, word, tmp_path):
     run = kimi_nb.start(hw="a3", model="k2.5", run_dir=str(tmp_path / "run"))
     with serving(Chat(late(10, 200, body))) as url:

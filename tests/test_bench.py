@@ -38,24 +38,51 @@ from kimi_nb.errors import BenchError, ParameterError, PlanError, ServiceError
 SMALL = {"input_len": 16, "output_len": 4}
 # The keys that vllm bench serve 0.32.0 wrote on a CPU, with --save-detailed and percentiles.
 KEYS = {
-    "date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts",
-    "request_rate", "burstiness", "max_concurrency", "duration", "completed", "failed",
-    "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput",
-    "output_throughput", "total_token_throughput", "input_lens", "output_lens", "ttfts", "itls",
-    "start_times", "generated_texts", "errors", "max_output_tokens_per_s",
+    "date",
+    "endpoint_type",
+    "backend",
+    "label",
+    "model_id",
+    "tokenizer_id",
+    "num_prompts",
+    "request_rate",
+    "burstiness",
+    "max_concurrency",
+    "duration",
+    "completed",
+    "failed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "request_throughput",
+    "request_goodput",
+    "output_throughput",
+    "total_token_throughput",
+    "input_lens",
+    "output_lens",
+    "ttfts",
+    "itls",
+    "start_times",
+    "generated_texts",
+    "errors",
+    "max_output_tokens_per_s",
     "max_concurrent_requests",
-    *(f"{kind}_{name}_ms" for kind in ("mean", "median", "std", "p50", "p90", "p99")
-      for name in ("ttft", "tpot", "itl", "e2el"))}
+    *(
+        f"{kind}_{name}_ms"
+        for kind in ("mean", "median", "std", "p50", "p90", "p99")
+        for name in ("ttft", "tpot", "itl", "e2el")
+    ),
+}
 
 
 @pytest.fixture
 def bench(tmp_path):
     """Measure a URL as the plan k2.5 on a3, single."""
+
     def call(url: str, loads: load.Loads | None = None, **more):
         run = kimi_nb.start(hw="a3", model="k2.5", action="plan", run_dir=str(tmp_path / "run"))
         service = run.serve(run.plan("single"), url=str(url))
-        return run.bench(service, loads or run.load(service.plan, "2", prompts=6, **SMALL),
-                         **more)
+        return run.bench(service, loads or run.load(service.plan, "2", prompts=6, **SMALL), **more)
+
     return call
 
 
@@ -70,11 +97,22 @@ def test_a_sweep():
     assert len(seeds) == 9, "two measurements with the same prompts"
 
 
-@pytest.mark.parametrize("given", [
-    {"concurrency": ""}, {"concurrency": "1,x"}, {"concurrency": "4,4"}, {"concurrency": True},
-    {"concurrency": "-1"}, {"concurrency": "0"}, {"concurrency": 1, "input_len": 0},
-    {"concurrency": 1, "output_len": 2.5}, {"concurrency": 1, "rate": 0},
-    {"concurrency": 1, "dataset": "sharegpt2"}, {"concurrency": 1, "dataset": "hf"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"concurrency": ""},
+        {"concurrency": "1,x"},
+        {"concurrency": "4,4"},
+        {"concurrency": True},
+        {"concurrency": "-1"},
+        {"concurrency": "0"},
+        {"concurrency": 1, "input_len": 0},
+        {"concurrency": 1, "output_len": 2.5},
+        {"concurrency": 1, "rate": 0},
+        {"concurrency": 1, "dataset": "sharegpt2"},
+        {"concurrency": 1, "dataset": "hf"},
+    ],
+)
 def test_loads_that_are_refused(given):
     with pytest.raises(ParameterError):
         load.sweep(**given)
@@ -86,7 +124,8 @@ def test_the_load_of_a_document():
     once, sweep = (load.of_command(one.argv, engine, one.sweep) for one in plan.clients[1:])
     assert (once.cells[0].concurrency, once.cells[0].rate, once.cells[0].prompts) == (0, 1.0, 10)
     assert [(one.concurrency, one.prompts) for one in sweep.cells] == [
-        (many, 10 * many) for many in (1, 2, 4, 8, 16, 32)]
+        (many, 10 * many) for many in (1, 2, 4, 8, 16, 32)
+    ]
 
 
 def test_the_load_of_a_document_by_its_name(tmp_path):
@@ -118,8 +157,10 @@ def test_every_plan_has_its_lines(each_plan):
 def test_the_sweep_of_the_document_is_written_out():
     plan = build.plan("k2-thinking", "a3", "single")
     lines = commands.documented(plan.clients[2], commands.engine(plan), "http://192.0.2.9:1")
-    pairs = [(line[line.index("--max-concurrency") + 1], line[line.index("--num-prompts") + 1])
-             for line in lines]
+    pairs = [
+        (line[line.index("--max-concurrency") + 1], line[line.index("--num-prompts") + 1])
+        for line in lines
+    ]
     assert pairs == [(str(many), str(10 * many)) for many in (1, 2, 4, 8, 16, 32)]
     assert all(line.count("--base-url") == 1 and "http://192.0.2.9:1" in line for line in lines)
 
@@ -137,8 +178,9 @@ def test_the_tool():
     assert tools.choose("auto", plan, "REHEARSAL").name == "kimi_nb"
     with pytest.raises(ParameterError, match="did you mean 'vllm'"):
         tools.choose("vlm", plan, "")
-    env = tools.environment({"PYTHONPATH": "x", "no_proxy": "a", "OPENAI_API_KEY": "old"},
-                            "http://10.0.0.1:80", "")
+    env = tools.environment(
+        {"PYTHONPATH": "x", "no_proxy": "a", "OPENAI_API_KEY": "old"}, "http://10.0.0.1:80", ""
+    )
     assert env["NO_PROXY"] == "a,10.0.0.1" and not {"PYTHONPATH", "OPENAI_API_KEY"} & set(env)
 
 
@@ -152,20 +194,25 @@ def test_vllm_is_asked_for_and_not_there(tmp_path, monkeypatch):
 
 def _stand_in_vllm(folder: Path, then: str) -> None:
     program = folder / "vllm"
-    program.write_text(f"#!{sys.executable}\nimport json, os, sys\n"
-                       "value = lambda flag: sys.argv[sys.argv.index(flag) + 1]\n" + then)
+    program.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        "value = lambda flag: sys.argv[sys.argv.index(flag) + 1]\n" + then
+    )
     program.chmod(0o755)
 
 
 def test_vllm_at_hand_is_what_runs(bench, tmp_path, monkeypatch):
     """The program that is found gets the load, the key by environment, and its file is taken."""
     raw = json.dumps(_result(2, 0))
-    _stand_in_vllm(tmp_path, f"""
+    _stand_in_vllm(
+        tmp_path,
+        f"""
 assert "KEY" not in " ".join(sys.argv)
 assert value("--max-concurrency") == "2" and value("--num-prompts") == "6"
 with open(os.path.join(value("--result-dir"), value("--result-filename")), "w") as file:
     file.write({raw!r})
-""")
+""",
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with misbehaving.server() as url:
         found = bench(url, tool="vllm", repetitions=1)
@@ -207,8 +254,10 @@ def test_no_more_at_once_than_asked():
     one = load.Load(2, prompts=8, **SMALL)
     with misbehaving.server() as url:
         found = client.run(one, url, "m")
-    spans = sorted((start, start + latency) for start, latency in zip(
-        found["start_times"], found["latencies"], strict=True))
+    spans = sorted(
+        (start, start + latency)
+        for start, latency in zip(found["start_times"], found["latencies"], strict=True)
+    )
     assert max(sum(a <= at < b for a, b in spans) for at, _ in spans) <= 2
 
 
@@ -219,11 +268,24 @@ def test_arrivals():
     assert set(client.arrivals(load.Load(4))) == {0.0}
 
 
-@pytest.mark.parametrize("how, kind", [
-    ("401", "unauthorised"), ("404", "not-found"), ("429", "too-many-requests"),
-    ("400", "refused"), ("500", "server-error"), ("503", "server-error"), ("html", "malformed"),
-    ("malformed", "malformed"), ("shape", "malformed"), ("empty", "empty"),
-    ("error-in-stream", "error-in-stream"), ("no-done", "cut-off"), ("cut-off", "cut-off")])
+@pytest.mark.parametrize(
+    "how, kind",
+    [
+        ("401", "unauthorised"),
+        ("404", "not-found"),
+        ("429", "too-many-requests"),
+        ("400", "refused"),
+        ("500", "server-error"),
+        ("503", "server-error"),
+        ("html", "malformed"),
+        ("malformed", "malformed"),
+        ("shape", "malformed"),
+        ("empty", "empty"),
+        ("error-in-stream", "error-in-stream"),
+        ("no-done", "cut-off"),
+        ("cut-off", "cut-off"),
+    ],
+)
 def test_what_goes_wrong_has_a_name(bench, how, kind):
     """From the fifth request on: the result says how many, and why. From the first one on: an
     error of one screen."""
@@ -270,13 +332,16 @@ def test_a_data_set_of_pictures_needs_vllm():
 def test_vllms_own_errors_have_the_same_names():
     trace = 'Traceback (most recent call last):\n  File "x"\n'
     for text, kind in (
-            (trace + "aiohttp.client_exceptions.ClientConnectorError: Cannot connect",
-             "unreachable"),
-            (trace + "aiohttp.client_exceptions.ServerDisconnectedError", "cut-off"),
-            (trace + "json.decoder.JSONDecodeError: Expecting", "malformed"),
-            ("Too Many Requests", "too-many-requests"), ("Unauthorized", "unauthorised"),
-            ("Not Found", "not-found"), ("Internal Server Error", "server-error"),
-            ("Never received a valid chunk to calculate TTFT.", "empty"), ("???", "other")):
+        (trace + "aiohttp.client_exceptions.ClientConnectorError: Cannot connect", "unreachable"),
+        (trace + "aiohttp.client_exceptions.ServerDisconnectedError", "cut-off"),
+        (trace + "json.decoder.JSONDecodeError: Expecting", "malformed"),
+        ("Too Many Requests", "too-many-requests"),
+        ("Unauthorized", "unauthorised"),
+        ("Not Found", "not-found"),
+        ("Internal Server Error", "server-error"),
+        ("Never received a valid chunk to calculate TTFT.", "empty"),
+        ("???", "other"),
+    ):
         assert faults.kind(text) == kind and kind in faults.KINDS
     assert faults.kind("") == ""
 
@@ -315,11 +380,13 @@ def test_resume_keeps_what_is_whole_and_no_more(bench, capsys):
 
 def test_results_survive_a_kill(tmp_path):
     """SIGKILL in the middle: what is there is whole, and the same call goes on after it."""
-    code = ("import sys, kimi_nb\n"
-            "run = kimi_nb.start(hw='a3', model='k2.5', action='plan', run_dir=sys.argv[2])\n"
-            "service = run.serve(run.plan('single'), url=sys.argv[1])\n"
-            "loads = run.load(service.plan, '1', input_len=8, output_len=8, prompts=10)\n"
-            "run.bench(service, loads, repetitions=8)\n")
+    code = (
+        "import sys, kimi_nb\n"
+        "run = kimi_nb.start(hw='a3', model='k2.5', action='plan', run_dir=sys.argv[2])\n"
+        "service = run.serve(run.plan('single'), url=sys.argv[1])\n"
+        "loads = run.load(service.plan, '1', input_len=8, output_len=8, prompts=10)\n"
+        "run.bench(service, loads, repetitions=8)\n"
+    )
     with misbehaving.server() as url:
         words = [sys.executable, "-c", code, str(url), str(tmp_path)]
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
@@ -338,12 +405,18 @@ def test_results_survive_a_kill(tmp_path):
 
 
 def test_ctrl_c_ends_at_once(tmp_path):
-    code = ("import sys\nfrom kimi_nb.bench import client, load\n"
-            "print('go', flush=True)\n"
-            "client.run(load.Load(1, prompts=3, input_len=8, output_len=8), sys.argv[1], 'm')\n")
+    code = (
+        "import sys\nfrom kimi_nb.bench import client, load\n"
+        "print('go', flush=True)\n"
+        "client.run(load.Load(1, prompts=3, input_len=8, output_len=8), sys.argv[1], 'm')\n"
+    )
     with misbehaving.server("hang") as url:
-        process = subprocess.Popen([sys.executable, "-c", code, str(url)], text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(url)],
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         assert process.stdout.readline() == "go\n"
         while not url.chat.seen:
             time.sleep(0.02)
@@ -378,8 +451,11 @@ def test_a_foreign_file_is_named(tmp_path):
 
 def test_figures_are_those_of_vllm():
     """By hand: two requests that were answered, one that was not."""
-    timed = [Timed(10, 0.0, 0.1, [0.02, 0.04], 0.16, 3), Timed(20, 0.5, 0.3, [], 0.3, 1),
-             Timed(30, 0.5, error="empty: x")]
+    timed = [
+        Timed(10, 0.0, 0.1, [0.02, 0.04], 0.16, 3),
+        Timed(20, 0.5, 0.3, [], 0.3, 1),
+        Timed(30, 0.5, error="empty: x"),
+    ]
     found = summary.of(timed, 2.0)
     assert (found["completed"], found["failed"]) == (2, 1)
     assert (found["total_input_tokens"], found["total_output_tokens"]) == (30, 4)
@@ -396,8 +472,9 @@ def test_figures_are_those_of_vllm():
 
 
 def test_medians_and_spread():
-    rows = results.frame([_measurement(1, at, tokens) for at, tokens in
-                          ((1, 100.0), (2, 110.0), (3, 400.0))])
+    rows = results.frame(
+        [_measurement(1, at, tokens) for at, tokens in ((1, 100.0), (2, 110.0), (3, 400.0))]
+    )
     cell = results.over_repetitions(rows)
     assert len(cell) == 1 and cell["output_throughput"].item() == 110.0
     assert cell["output_throughput_spread"].item() == pytest.approx(300 / 110)
@@ -407,8 +484,13 @@ def test_medians_and_spread():
 def test_the_front():
     import pandas as pd
 
-    cells = pd.DataFrame({"concurrency": [1, 2, 4, 8], "per_user": [40.0, 20.0, 30.0, 10.0],
-                          "per_device": [1.0, 2.0, 3.0, 4.0]})
+    cells = pd.DataFrame(
+        {
+            "concurrency": [1, 2, 4, 8],
+            "per_user": [40.0, 20.0, 30.0, 10.0],
+            "per_device": [1.0, 2.0, 3.0, 4.0],
+        }
+    )
     assert pictures.front(cells)["concurrency"].tolist() == [1, 4, 8]
 
 
@@ -418,8 +500,9 @@ def test_pictures(bench):
     shown = found.pictures(1000, 100)
     assert len(shown) == 4
     for one in shown.pictures:
-        svg, png, data = (found.folder / "pictures" / f"{one.name}.{kind}"
-                          for kind in ("svg", "png", "csv"))
+        svg, png, data = (
+            found.folder / "pictures" / f"{one.name}.{kind}" for kind in ("svg", "png", "csv")
+        )
         assert svg.read_text().startswith("<?xml") and png.read_bytes()[:4] == b"\x89PNG"
         assert len(data.read_text().splitlines()) == 3 and len(one.alt) > 40
         page = one._repr_html_()
@@ -443,8 +526,9 @@ def test_metrics():
 def test_devices():
     assert devices.percents("nvidia-smi", "87\n93\n") == [87.0, 93.0]
     # As npu-smi info -t usages prints it for a card of two chips.
-    assert devices.percents("npu-smi", "\tNPU ID  : 0\n\tAicore Usage Rate(%)   : 12\n"
-                            "\tAicore Usage Rate(%)   : 40\n") == [12.0, 40.0]
+    assert devices.percents(
+        "npu-smi", "\tNPU ID  : 0\n\tAicore Usage Rate(%)   : 12\n\tAicore Usage Rate(%)   : 40\n"
+    ) == [12.0, 40.0]
     assert devices.watch(build.plan("k2.5", "a3", "single"), "REHEARSAL").look() is None
     assert "npu-smi" in devices.watch(build.plan("k2.5", "a3", "single"), "").why
     assert "nvidia-smi" in devices.watch(build.plan("k2.5", "h200", "single"), "").why
@@ -454,12 +538,19 @@ def test_devices():
 
 def test_the_hash_knows_every_flag_and_no_address():
     plan = build.plan("k2.5", "a3", "pd")
-    other = {identity.flags_hash(build.plan("k2.5", "a3", "pd", pairs=[pair])) for pair in (
-        "decode.max-num-seqs=32", "env.HCCL_BUFFSIZE=1200", "decode.dp=16",
-        "router=vllm-router")}
+    other = {
+        identity.flags_hash(build.plan("k2.5", "a3", "pd", pairs=[pair]))
+        for pair in (
+            "decode.max-num-seqs=32",
+            "env.HCCL_BUFFSIZE=1200",
+            "decode.dp=16",
+            "router=vllm-router",
+        )
+    }
     assert len(other | {identity.flags_hash(plan)}) == 5
     assert identity.flags_hash(plan) == identity.flags_hash(
-        build.plan("k2.5", "a3", "pd", pairs=["prefill.port=7300"]))
+        build.plan("k2.5", "a3", "pd", pairs=["prefill.port=7300"])
+    )
 
 
 # Beside the documents -----------------------------------------------------------------
@@ -478,20 +569,40 @@ def test_published_tables():
 def test_comparable_or_the_reasons(tmp_path):
     plan = build.plan("k2-thinking", "a3", "single")
     table = published.tables("k2-thinking")[1]
-    about = {**identity.of_plan(plan), "mark": "", "attached": "", "tool": "vllm",
-             **load.Load(8, prompts=80).as_dict()}
+    about = {
+        **identity.of_plan(plan),
+        "mark": "",
+        "attached": "",
+        "tool": "vllm",
+        **load.Load(8, prompts=80).as_dict(),
+    }
     assert compare.differences(about, table.conditions, table.rows[3]) == ()
     assert compare.differences({**about, "hardware": "a2"}, table.conditions, table.rows[3]) == (
-        "hardware: a2, published a3",)
+        "hardware: a2, published a3",
+    )
     assert "it is a REHEARSAL" in compare.differences(
-        {**about, "mark": "REHEARSAL"}, table.conditions, table.rows[3])
+        {**about, "mark": "REHEARSAL"}, table.conditions, table.rows[3]
+    )
     path = tmp_path / "c8-r1-x.json"
-    path.write_text(json.dumps({**_result(80, 0), "kimi_nb": {
-        "identity": {**about, "tool_version": "0.20.2", "repetition": 1}, "time": "t",
-        "errors": {}, "metrics": {}, "command": [], "engine_says": ""}}))
+    path.write_text(
+        json.dumps(
+            {
+                **_result(80, 0),
+                "kimi_nb": {
+                    "identity": {**about, "tool_version": "0.20.2", "repetition": 1},
+                    "time": "t",
+                    "errors": {},
+                    "metrics": {},
+                    "command": [],
+                    "engine_says": "",
+                },
+            }
+        )
+    )
     found = results.load(tmp_path)
     assert [(theirs["concurrency"], source) for _, theirs, source in found.published().pairs] == [
-        (8, "ascend-k2-thinking 8, second table")]
+        (8, "ascend-k2-thinking 8, second table")
+    ]
     assert "published" in found.pictures().pictures[0].svg
 
 
@@ -502,7 +613,21 @@ def _result(completed: int, failed: int) -> dict:
 
 def _measurement(many: int, repetition: int, tokens: float) -> dict:
     plan = build.plan("k2.5", "a3", "single")
-    return {**_result(2, 0), "output_throughput": tokens, "kimi_nb": {
-        "identity": {**identity.of_plan(plan), "mark": "", "attached": "", "tool": "kimi_nb",
-                     "tool_version": "1", **load.Load(many).as_dict(), "repetition": repetition},
-        "time": f"t{repetition}", "errors": {}, "metrics": {"running_max": math.pi}}}
+    return {
+        **_result(2, 0),
+        "output_throughput": tokens,
+        "kimi_nb": {
+            "identity": {
+                **identity.of_plan(plan),
+                "mark": "",
+                "attached": "",
+                "tool": "kimi_nb",
+                "tool_version": "1",
+                **load.Load(many).as_dict(),
+                "repetition": repetition,
+            },
+            "time": f"t{repetition}",
+            "errors": {},
+            "metrics": {"running_max": math.pi},
+        },
+    }

@@ -16,8 +16,19 @@ from kimi_nb.catalog_diff import Change, difference
 from kimi_nb.errors import KimiError, ParameterError
 
 FILES = sorted((params.PACKAGE / "data").glob("catalog-*.json"))
-FLAG = {"first", "last", "takes_value", "type", "choices", "default", "aliases", "negations",
-        "nargs", "deprecated", "required"}
+FLAG = {
+    "first",
+    "last",
+    "takes_value",
+    "type",
+    "choices",
+    "default",
+    "aliases",
+    "negations",
+    "nargs",
+    "deprecated",
+    "required",
+}
 
 
 def fault(call, *args, **named) -> str:
@@ -50,11 +61,13 @@ def test_runs_are_in_order_and_apart(package):
     listed = catalog.versions(package)
     for section, name, runs in runs_of(package):
         assert runs, (section, name)
-        ends = [listed.index(run[end].removeprefix("v")) for run in runs
-                for end in ("first", "last")]
+        ends = [
+            listed.index(run[end].removeprefix("v")) for run in runs for end in ("first", "last")
+        ]
         assert ends == sorted(ends), (section, name)
-        for (_, last), (first, _) in zip(pairs := list(zip(ends[::2], ends[1::2], strict=True)),
-                                         pairs[1:], strict=False):
+        for (_, last), (first, _) in zip(
+            pairs := list(zip(ends[::2], ends[1::2], strict=True)), pairs[1:], strict=False
+        ):
             assert last < first, (section, name)
 
 
@@ -77,10 +90,12 @@ def test_flags_keep_the_rules_of_a_parser():
 def test_a_name_means_one_flag(version):
     """No two flags of a command share a name at one version."""
     for where in catalog_diff.COMMANDS.values():
-        taken = [name for (kind, place, flag), run in
-                 catalog_diff.at(catalog.engine("vllm", version)).items()
-                 if (kind, place) == ("flag", where)
-                 for name in (f"--{flag}", *run.get("aliases", ()))]
+        taken = [
+            name
+            for (kind, place, flag), run in catalog_diff.at(catalog.engine("vllm", version)).items()
+            if (kind, place) == ("flag", where)
+            for name in (f"--{flag}", *run.get("aliases", ()))
+        ]
         assert len(taken) == len(set(taken))
 
 
@@ -93,13 +108,15 @@ def test_a_step_of_vllm():
     assert serve["swap-space"].what == "removed"
     assert "kv-offloading-size" in serve["swap-space"].details
     assert serve["enable-ep-weight-filter"] == Change(
-        "flag", "serve", "enable-ep-weight-filter", "added", "switch; default false")
+        "flag", "serve", "enable-ep-weight-filter", "added", "switch; default false"
+    )
     assert serve["kv-cache-dtype"].details == "choices + float16"
     assert serve["block-size"].details == "no choices any more, before 1, 8, 16, 32, 64, 128, 256"
     assert serve["disable-cascade-attn"].details == "default false -> true"
     assert {one.kind for one in changes} == {"flag", "key", "variable"}
     assert {one.where for one in changes if one.kind == "flag"} <= set(
-        catalog_diff.COMMANDS.values())
+        catalog_diff.COMMANDS.values()
+    )
     assert "request-id-prefix" not in {one.name for one in changes}
 
 
@@ -108,13 +125,15 @@ def test_the_way_back_is_the_opposite():
     back = difference("vllm", "0.18.0", "0.17.0")
     other = {"added": "removed", "removed": "added", "changed": "changed"}
     assert [(one.where, one.name, other[one.what]) for one in there] == [
-        (one.where, one.name, one.what) for one in back]
+        (one.where, one.name, one.what) for one in back
+    ]
 
 
 def test_the_order_is_by_place_and_name():
     changes = difference("vllm", "0.11.2", "0.33.0")
     assert [(one.where, one.name) for one in changes] == sorted(
-        (one.where, one.name) for one in changes)
+        (one.where, one.name) for one in changes
+    )
 
 
 @pytest.mark.parametrize("package", catalog_diff.PACKAGES)
@@ -129,7 +148,8 @@ def test_a_version_between_two_belongs_to_the_earlier():
     assert difference("vllm", "0.18.0", "0.19.0") == []
     assert difference("vllm", "0.19.0", "0.19.1") == difference("vllm", "0.18.0", "0.19.1") != []
     assert catalog_diff.notes("vllm", "0.18.0", "0.19.0") == [
-        "vllm 0.19.0 is not listed: 0.18.0 speaks for it."]
+        "vllm 0.19.0 is not listed: 0.18.0 speaks for it."
+    ]
 
 
 def test_words_for_a_change():
@@ -139,23 +159,23 @@ def test_words_for_a_change():
     assert found["serve", "enable-eplb"] == "names + --disable-eplb"
     assert found["serve", "watchdog-config"] == "json; default WatchdogConfig()"
     assert found["WatchdogConfig", "timeout"] == ""
-    gone = {one.name: one for one in difference("vllm", "0.16.0", "0.33.0")
-            if one.where == "serve"}
+    gone = {one.name: one for one in difference("vllm", "0.16.0", "0.33.0") if one.where == "serve"}
     assert gone["disable-log-requests"].details == "now a name of --enable-log-requests"
-    back = {one.name: one for one in difference("vllm", "0.33.0", "0.16.0")
-            if one.where == "serve"}
+    back = {one.name: one for one in difference("vllm", "0.33.0", "0.16.0") if one.where == "serve"}
     assert back["disable-log-requests"].details.startswith("was a name of --enable-log-requests")
 
 
 def test_a_step_of_vllm_ascend():
-    found = {(one.where, one.name): one
-             for one in difference("vllm-ascend", "v0.22.1rc1", "v0.25.1rc1")}
+    found = {
+        (one.where, one.name): one for one in difference("vllm-ascend", "v0.22.1rc1", "v0.25.1rc1")
+    }
     key = found["additional_config", "enable_balance_scheduling"]
     assert key.details == "moved to scheduler_config.enable_balance_scheduling"
     variable = found["env", "VLLM_ASCEND_BALANCE_SCHEDULING"]
     assert (variable.what, variable.kind) == ("changed", "variable")
-    assert variable.details == ("moved to additional_config "
-                                "scheduler_config.enable_balance_scheduling")
+    assert variable.details == (
+        "moved to additional_config scheduler_config.enable_balance_scheduling"
+    )
     assert found["env", "VLLM_ASCEND_ENABLE_MATMUL_ALLREDUCE"].what == "removed"
     assert found["BatchJobSchedConfig", "enabled"].what == "added"
     notes = catalog_diff.notes("vllm-ascend", "v0.22.1rc1", "v0.25.1rc1")
@@ -163,13 +183,17 @@ def test_a_step_of_vllm_ascend():
 
 
 def test_variables_that_become_keys():
-    found = {(one.where, one.name): one
-             for one in difference("vllm-ascend", "0.19.1rc1", "0.20.2rc1")}
-    assert found["env", "VLLM_ASCEND_ENABLE_MLAPO"].details == \
-        "moved to additional_config enable_mlapo"
-    assert found["additional_config", "enable_mlapo"].details == \
-        "in place of VLLM_ASCEND_ENABLE_MLAPO"
-    assert found["env", "MOONCAKE_MASTER"].what == "added"      # read elsewhere than in envs.py
+    found = {
+        (one.where, one.name): one for one in difference("vllm-ascend", "0.19.1rc1", "0.20.2rc1")
+    }
+    assert (
+        found["env", "VLLM_ASCEND_ENABLE_MLAPO"].details
+        == "moved to additional_config enable_mlapo"
+    )
+    assert (
+        found["additional_config", "enable_mlapo"].details == "in place of VLLM_ASCEND_ENABLE_MLAPO"
+    )
+    assert found["env", "MOONCAKE_MASTER"].what == "added"  # read elsewhere than in envs.py
 
 
 def test_who_asks_for_what_there_is_not():
@@ -197,7 +221,7 @@ def test_the_table():
 # A vllm of the shape that the script reads. It refuses what a real one would trip over: an
 # accelerator that is looked for, a plugin, a variable of the person, an argv that is not its own.
 FAKE = {
-    "__init__.py": '''
+    "__init__.py": """
         import os, sys
         print("noise on stdout")
         assert os.environ["VLLM_PLUGINS"] == "" == os.environ["CUDA_VISIBLE_DEVICES"]
@@ -205,28 +229,28 @@ FAKE = {
         assert "VLLM_USE_MODELSCOPE" not in os.environ and os.environ["HF_HUB_OFFLINE"] == "1"
         assert sys.argv[1:] == [] and "kimi_nb" not in sys.modules
         __version__ = "0.20.2+cpu"
-    ''',
-    "platforms/__init__.py": '''
+    """,
+    "platforms/__init__.py": """
         _current_platform = None
         def __getattr__(name):
             if name == "current_platform":
                 assert _current_platform is not None, "looked for an accelerator"
                 return _current_platform
             raise AttributeError(name)
-    ''',
-    "platforms/cpu.py": '''
+    """,
+    "platforms/cpu.py": """
         class CpuPlatform:
             @classmethod
             def import_kernels(cls):
                 raise AttributeError("this torch has no such thing")
-    ''',
-    "envs.py": '''
+    """,
+    "envs.py": """
         environment_variables = {"VLLM_PORT": lambda: None, "VLLM_HOST_IP": lambda: ""}
-    ''',
-    "config/__init__.py": '''
+    """,
+    "config/__init__.py": """
         from vllm.config.compilation import CompilationConfig, CompilationMode
-    ''',
-    "config/compilation.py": '''
+    """,
+    "config/compilation.py": """
         import dataclasses, enum
         class CompilationMode(enum.IntEnum):
             NONE = 0
@@ -238,8 +262,8 @@ FAKE = {
             mode: int = 0
             _private: int = 0
             def method(self): ...
-    ''',
-    "utils/argparse_utils.py": '''
+    """,
+    "utils/argparse_utils.py": """
         import argparse
         class FlexibleArgumentParser(argparse.ArgumentParser):
             _deprecated = set()
@@ -250,8 +274,8 @@ FAKE = {
                 for name in hidden:
                     self._option_string_actions[name] = action
                 return action
-    ''',
-    "arg_utils.py": '''
+    """,
+    "arg_utils.py": """
         import argparse, json
         from vllm.config import CompilationConfig, CompilationMode
         def parse_type(return_type):
@@ -288,8 +312,8 @@ FAKE = {
                 hidden=["--disable-x"])
             add("--old", action="store_true", help="DEPRECATED: use --new")
             return parser
-    ''',
-    "entrypoints/cli/serve.py": '''
+    """,
+    "entrypoints/cli/serve.py": """
         from vllm.arg_utils import add_engine_args
         from vllm.platforms import current_platform
         from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -302,13 +326,13 @@ FAKE = {
                 return add_engine_args(parser)
         def cmd_init():
             return [ServeSubcommand()]
-    ''',
-    "benchmarks/serve.py": '''
+    """,
+    "benchmarks/serve.py": """
         import uuid
         def add_cli_args(parser):
             parser.add_argument("--model", required=True)
             parser.add_argument("--request-id-prefix", default=f"bench-{uuid.uuid4().hex[:8]}-")
-    ''',
+    """,
     "benchmarks/latency.py": "from vllm.arg_utils import add_engine_args as add_cli_args",
     "benchmarks/throughput.py": "from vllm.arg_utils import add_engine_args as add_cli_args",
 }
@@ -317,6 +341,7 @@ FAKE = {
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
     """Put a stand-in for vllm where the interpreter of the tests finds it."""
+
     def write(**changed: str) -> str:
         for name, text in {**FAKE, **changed}.items():
             path = tmp_path / "vllm" / name
@@ -340,7 +365,8 @@ def test_dump(fake):
     assert dumped["env"] == {"VLLM_HOST_IP": [run], "VLLM_PORT": [run]}
     assert dumped["configs"] == {
         "CompilationConfig": {"_private": [run], "mode": [run]},
-        "enum:CompilationMode": {"NONE": [run], "VLLM_COMPILE": [run]}}
+        "enum:CompilationMode": {"NONE": [run], "VLLM_COMPILE": [run]},
+    }
     value, switch = {**run, "takes_value": True}, {**run, "takes_value": False}
     engine = {
         "--help": {**switch, "aliases": ["-h"]},
@@ -348,36 +374,52 @@ def test_dump(fake):
         "--swap": {**value, "type": "float", "deprecated": True},
         "--dtype": {**value, "type": "str", "choices": ["auto", "half"], "default": "auto"},
         "--subset": {**value, "choices": ["a", "b"]},
-        "--max-len": {**value, "aliases": ["-m"],
-                      "type": "optional_type.<locals>._optional_type(human_readable_int)"},
+        "--max-len": {
+            **value,
+            "aliases": ["-m"],
+            "type": "optional_type.<locals>._optional_type(human_readable_int)",
+        },
         "--overrides": {**value, "type": "json", "default": {}},
         "--maybe": {**value, "type": "optional_type.<locals>._optional_type(loads)"},
         "--maybe-overrides": {**value, "type": "json"},
-        "--compilation-config": {**value, "aliases": ["-cc"], "type": "json",
-                                 "default": {"__class__": "CompilationConfig"}},
+        "--compilation-config": {
+            **value,
+            "aliases": ["-cc"],
+            "type": "json",
+            "default": {"__class__": "CompilationConfig"},
+        },
         "--maybe-config": {**value, "type": "json"},
         "--mode": {**value, "type": "str", "default": 3},
         "--pair": {**value, "type": "int", "default": [1, 2]},
         "--many": {**value, "type": "str", "nargs": "+"},
-        "--enable-x": {**switch, "default": False, "aliases": ["--no-enable-x", "-x",
-                                                               "--disable-x"],
-                       "negations": ["--no-enable-x", "--disable-x"]},
+        "--enable-x": {
+            **switch,
+            "default": False,
+            "aliases": ["--no-enable-x", "-x", "--disable-x"],
+            "negations": ["--no-enable-x", "--disable-x"],
+        },
         "--old": {**switch, "default": False, "deprecated": True},
     }
     found = {name: runs[0] for name, runs in dumped["bench_latency"].items()}
     assert found == engine
     assert dumped["bench_throughput"] == dumped["bench_latency"]
     assert {name: runs[0] for name, runs in dumped["serve"].items()} == {
-        **engine, "--grpc": {**switch, "default": False}}
+        **engine,
+        "--grpc": {**switch, "default": False},
+    }
     assert dumped["bench_serve"]["--model"] == [{**value, "required": True}]
 
 
 def shipped(version: str) -> dict:
     """The row of the catalog, as if it had been dumped."""
+
     def only(runs):
         index = catalog.versions("vllm").index
-        return [{**run, "first": version, "last": version} for run in runs
-                if index(run["first"]) <= index(version) <= index(run["last"])]
+        return [
+            {**run, "first": version, "last": version}
+            for run in runs
+            if index(run["first"]) <= index(version) <= index(run["last"])
+        ]
 
     table = catalog.tables("vllm")
     out = {"version": version, "configs": {}}
@@ -399,16 +441,19 @@ def test_compare():
     assert catalog_dump.compare(dumped) == [
         "env: VLLM_PORT is in the catalog and not installed",
         "serve: --mine is installed and not in the catalog",
-        "serve: --port: default 8000 in the catalog, 9000 installed"]
+        "serve: --port: default 8000 in the catalog, 9000 installed",
+    ]
 
 
 def test_compare_with_the_row_that_speaks_for_it(fake):
     dumped = shipped("0.19.1")
     assert catalog_dump.compare(json.loads(json.dumps(dumped).replace("0.19.1", "0.19.2"))) == []
-    assert catalog_dump.compare(json.loads(
-        json.dumps(dumped).replace("0.19.1", "0.20.1.dev3"))) == []
+    assert (
+        catalog_dump.compare(json.loads(json.dumps(dumped).replace("0.19.1", "0.20.1.dev3"))) == []
+    )
     assert "serve: --model is in the catalog and not installed" in catalog_dump.compare(
-        catalog_dump.dump(fake()))
+        catalog_dump.dump(fake())
+    )
     assert "'dev'" in fault(catalog_dump.compare, {"version": "dev"})
 
 
@@ -440,12 +485,16 @@ def test_a_vllm_that_does_not_load(fake):
 
 def test_a_vllm_that_hangs_is_ended(fake, tmp_path, monkeypatch):
     note = tmp_path / "pid"
-    python = fake(**{"envs.py": f"""
+    python = fake(
+        **{
+            "envs.py": f"""
         import pathlib, subprocess, time
         child = subprocess.Popen(["sleep", "60"])
         pathlib.Path({str(note)!r}).write_text(str(child.pid))
         time.sleep(60)
-    """})
+    """
+        }
+    )
     monkeypatch.setattr(catalog_dump, "SECONDS", 3)
     assert "after 3 s" in fault(catalog_dump.dump, python)
     state = Path(f"/proc/{note.read_text()}/stat")

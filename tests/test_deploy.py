@@ -67,19 +67,27 @@ def test_each_call_carries_all_that_it_needs(node):
     for verb in ALL:
         for dry in (True, False):
             text = node_call.text(node.files, [verb], run="r1", dry=dry)
-            assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode \
-                == 0
-            done = subprocess.run(node_call.READER, input=text, text=True, capture_output=True,
-                                  check=False)
+            assert (
+                subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+            )
+            done = subprocess.run(
+                node_call.READER, input=text, text=True, capture_output=True, check=False
+            )
             assert "not found" not in done.stderr and "unbound" not in done.stderr, done.stderr
     assert len(node_call.text(node.files, ["claim"], run="r")) < 6000
 
 
 def test_the_same_by_hand(node):
     """The file itself, as a person calls it."""
+
     def call(*words, **env):
-        return subprocess.run(["bash", str(node.files / "node.sh"), *words], text=True,
-                              capture_output=True, env={**os.environ, **env}, check=False)
+        return subprocess.run(
+            ["bash", str(node.files / "node.sh"), *words],
+            text=True,
+            capture_output=True,
+            env={**os.environ, **env},
+            check=False,
+        )
 
     assert "change\tclaim\ttake the node" in call("claim", DRY="1").stdout
     assert "changed\tclaim\ttaken" in call("claim").stdout
@@ -144,19 +152,22 @@ def test_an_engine_that_ends_is_told_with_its_code(tmp_path):
 
 def test_what_hides_and_does_not_listen_is_stopped_too(tmp_path):
     """A process that wrote over its variables, and one that ignores SIGTERM; below others."""
-    hidden = ("import os, signal\n"
-              "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-              "os.environ.clear()\n"
-              "os.execve('/bin/bash', ['bash', '-c', 'trap \"\" TERM; while :; do sleep 1; done'], "
-              "{'PATH': '/usr/bin:/bin'})\n")
+    hidden = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "os.environ.clear()\n"
+        "os.execve('/bin/bash', ['bash', '-c', 'trap \"\" TERM; while :; do sleep 1; done'], "
+        "{'PATH': '/usr/bin:/bin'})\n"
+    )
     node = Node(tmp_path, [sys.executable, "-c", hidden])
     node.call("claim", "push", "start")
     time.sleep(0.5)
     text = node_call.text(node.files, ["stop"], run="r1").replace("${STOP_SECONDS:-20}", "1")
     answer = LocalNodes().change({"n": text}, "stop")["n"]
     assert [line.text for line in answer.of("changed")] == ["stopped"], answer
-    left = subprocess.run(["pgrep", "-f", "trap \"\" TERM; while"], capture_output=True,
-                          text=True, check=False).stdout.split()
+    left = subprocess.run(
+        ["pgrep", "-f", 'trap "" TERM; while'], capture_output=True, text=True, check=False
+    ).stdout.split()
     assert left == []
     node.call("release")
 
@@ -182,8 +193,9 @@ def test_a_session_of_somebody_else_is_left_alone(node, tmp_path, boot):
     """A number that stands in an old file and belongs to another session by now."""
     node.call("claim", "push", "start")
     node.call("stop")
-    other = subprocess.Popen(["setsid", "bash", "-c", "echo $$; sleep 50 & exit"], text=True,
-                             stdout=subprocess.PIPE)
+    other = subprocess.Popen(
+        ["setsid", "bash", "-c", "echo $$; sleep 50 & exit"], text=True, stdout=subprocess.PIPE
+    )
     session = other.stdout.readline().strip()
     if boot is None:  # of this boot, but begun later than its first process
         boot = f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} 99999999999"
@@ -212,19 +224,24 @@ def test_logs_are_read_to_their_end_and_belong_to_one_run(node, tmp_path):
     assert copy("r2") == ""
 
 
-@given(st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\r"),
-               max_size=40))
+@given(
+    st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\r"), max_size=40)
+)
 def test_any_value_reaches_the_node_as_it_is(word):
-    for value, shown in ((word, "printf %s \"$X\""), ([word, "b"], "printf %s \"${X[0]}\"")):
+    for value, shown in ((word, 'printf %s "$X"'), ([word, "b"], 'printf %s "${X[0]}"')):
         script = f"X={node_files._text(value)}\n{shown}"
-        assert subprocess.run(["bash", "-c", script], capture_output=True, check=True
-                              ).stdout.decode() == word
+        assert (
+            subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout.decode()
+            == word
+        )
 
 
 def test_a_message_is_one_line_of_three_parts():
     found = node_call.lines(["Welcome!", "fail\tdisk\ta\tb", "same\tx", "fact\thost\th1, x\n"])
     assert [(line.kind, line.thing, line.text) for line in found] == [
-        ("fail", "disk", "a\tb"), ("fact", "host", "h1, x")]
+        ("fail", "disk", "a\tb"),
+        ("fact", "host", "h1, x"),
+    ]
 
 
 # The journal --------------------------------------------------------------------------------
@@ -280,12 +297,16 @@ def test_which_deployment_is_meant(tmp_path):
 
 
 def test_the_lock_names_its_holder_and_goes_with_it(tmp_path):
-    code = ("import sys, time; from pathlib import Path; from kimi_nb.deploy.journal import alone\n"
-            "with alone(Path(sys.argv[1])): print('in', flush=True); time.sleep(60)")
+    code = (
+        "import sys, time; from pathlib import Path; from kimi_nb.deploy.journal import alone\n"
+        "with alone(Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
+    )
     other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
     other.stdout.readline()
-    with pytest.raises(KimiError, match=f"process {other.pid}, .*@"), \
-            journal.alone(tmp_path, wait=False):
+    with (
+        pytest.raises(KimiError, match=f"process {other.pid}, .*@"),
+        journal.alone(tmp_path, wait=False),
+    ):
         pass
     other.kill()
     other.wait()
@@ -329,9 +350,13 @@ def test_the_weights_as_a_command(tmp_path):
     checkpoint(tmp_path)
 
     def call(*words):
-        return subprocess.run([sys.executable, "-I", "-S", "-", *words, str(tmp_path)], text=True,
-                              input=Path(weights.__file__).read_text(), capture_output=True,
-                              check=False)
+        return subprocess.run(
+            [sys.executable, "-I", "-S", "-", *words, str(tmp_path)],
+            text=True,
+            input=Path(weights.__file__).read_text(),
+            capture_output=True,
+            check=False,
+        )
 
     assert "3 files" in call("--checksums").stdout
     (tmp_path / "model-00001-of-00001.safetensors").unlink()
@@ -346,7 +371,11 @@ def test_answers_of_a_status_are_json(tmp_path):
     made.folder.mkdir(parents=True)
     made.keep(plan)
     made.set("down")
-    done = subprocess.run([sys.executable, "-m", "kimi_nb.cli", "status", str(tmp_path),
-                           "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "kimi_nb.cli", "status", str(tmp_path), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert [one["state"] for one in json.loads(done.stdout)] == ["down"]

@@ -55,13 +55,15 @@ class Site:
         for hardware, layout, number in (("a3", "pd", 4), ("a2", "dp", 2)):
             file = folder / f"{hardware}.yaml"
             file.write_text(hosts.site(hardware, number))
-            self.plans[layout] = build.plan("k2.5", hardware, layout, site=str(file),
-                                            dropped=["host-tuning"])
+            self.plans[layout] = build.plan(
+                "k2.5", hardware, layout, site=str(file), dropped=["host-tuning"]
+            )
 
     def start(self, *names: str, fault: str = "") -> None:
         """Stand-ins anew on hosts, which ends their engines."""
-        self.stand_ins.start(list(self.plans.values()), [self.host(name) for name in names],
-                             *filter(None, [fault]))
+        self.stand_ins.start(
+            list(self.plans.values()), [self.host(name) for name in names], *filter(None, [fault])
+        )
 
     def host(self, name: str) -> testbed.Host:
         return self.hosts.hosts[int(name[1:]) - 1]
@@ -69,17 +71,29 @@ class Site:
     def target(self, layout: str = "dp", site: Path | None = None) -> list[str]:
         """The words that name a plan."""
         plan = self.plans[layout]
-        return ["--model", "k2.5", "--hw", plan.hardware, "--layout", layout, "--site",
-                str(site or self.folder / f"{plan.hardware}.yaml"), "--without", "host-tuning"]
+        return [
+            "--model",
+            "k2.5",
+            "--hw",
+            plan.hardware,
+            "--layout",
+            layout,
+            "--site",
+            str(site or self.folder / f"{plan.hardware}.yaml"),
+            "--without",
+            "host-tuning",
+        ]
 
-    def words(self, run: Path, *more: str, layout: str = "dp", site: Path | None = None
-              ) -> list[str]:
+    def words(
+        self, run: Path, *more: str, layout: str = "dp", site: Path | None = None
+    ) -> list[str]:
         return [*KIMI, "up", *self.target(layout, site), "--run-dir", str(run), "--json", *more]
 
     def up(self, run: Path, *more: str, layout: str = "dp", site: Path | None = None):
         """(exit code, the JSON, stderr) of kimi-nb up, confirmed."""
-        done = self.hosts.run(self.words(run, "--confirm", "testbed", *more, layout=layout,
-                                         site=site))
+        done = self.hosts.run(
+            self.words(run, "--confirm", "testbed", *more, layout=layout, site=site)
+        )
         return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
     def kimi(self, *words: str):
@@ -89,8 +103,9 @@ class Site:
         """The command lines of the engines that run on the hosts."""
         found = []
         for host in self.hosts.hosts:
-            for pid in subprocess.run(["ip", "netns", "pids", host.netns], text=True,
-                                      capture_output=True, check=True).stdout.split():
+            for pid in subprocess.run(
+                ["ip", "netns", "pids", host.netns], text=True, capture_output=True, check=True
+            ).stdout.split():
                 try:
                     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
                 except FileNotFoundError:
@@ -155,7 +170,8 @@ def test_up_twice_status_logs_down_twice(site, tmp_path):
     states = json.loads(site.kimi("status", str(run), "--json").stdout)
     assert [one["state"] for one in states] == ["ready"] * 36
     assert {(one["node"], one["rank"], one["port"]) for one in states} == {
-        (engine.node, engine.rank, engine.http_port) for engine in plan.engines}
+        (engine.node, engine.rank, engine.http_port) for engine in plan.engines
+    }
 
     logs = site.kimi("logs", "--no-follow", str(run)).stdout
     said_by = {line.partition(" | ")[0] for line in logs.splitlines()}
@@ -241,8 +257,9 @@ def test_a_login_that_hangs_is_named(site, tmp_path):
     shell = site.host("h2").folder / "home" / ".bashrc"
     shell.write_text("sleep 20\n")
     try:
-        said = site.hosts.run([sys.executable, "-c", HANGING, str(tmp_path),
-                               str(site.folder / "a2.yaml")])
+        said = site.hosts.run(
+            [sys.executable, "-c", HANGING, str(tmp_path), str(site.folder / "a2.yaml")]
+        )
     finally:
         shell.unlink()
     lines = said.stdout.splitlines()
@@ -285,11 +302,16 @@ def test_an_agents_key(site, tmp_path):
     agent = subprocess.run(["ssh-agent", "-s"], capture_output=True, text=True, check=True).stdout
     env = dict(part.split("=", 1) for part in agent.replace("\n", "").split(";") if "=" in part)
     try:
-        subprocess.run(["ssh-add", "-q", str(site.hosts.key)], env={**os.environ, **env},
-                       check=True, capture_output=True)
+        subprocess.run(
+            ["ssh-add", "-q", str(site.hosts.key)],
+            env={**os.environ, **env},
+            check=True,
+            capture_output=True,
+        )
         other = _site_file(site, tmp_path, key_file="")
-        done = site.hosts.run(site.words(tmp_path, "--dry-run", site=other),
-                              env={**os.environ, **env})
+        done = site.hosts.run(
+            site.words(tmp_path, "--dry-run", site=other), env={**os.environ, **env}
+        )
         assert done.returncode == 0, done.stderr
         assert "claim: take the node" in done.stdout
     finally:
@@ -329,8 +351,10 @@ def _fails(site: Site, run: Path, node: str, step: str, *words: str) -> dict:
 
 def test_a_full_disk(site, tmp_path):
     host = site.host("h2")
-    host.shell("mkdir -p /srv/kimi && mount -t tmpfs -o size=1m none /srv/kimi && "
-               "head -c 2m /dev/zero > /srv/kimi/full 2> /dev/null; true")
+    host.shell(
+        "mkdir -p /srv/kimi && mount -t tmpfs -o size=1m none /srv/kimi && "
+        "head -c 2m /dev/zero > /srv/kimi/full 2> /dev/null; true"
+    )
     try:
         _fails(site, tmp_path, "h2", "look", "No space left on device", "paths.work")
     finally:
@@ -389,9 +413,11 @@ def test_weights_on_one_node(site, tmp_path, fault):
 
 def test_a_port_in_use(site, tmp_path):
     host = site.host("h1")
-    other = subprocess.Popen(host.enter(sys.executable, "-m", "http.server", PORT, "--bind",
-                                        host.address), stderr=subprocess.DEVNULL,
-                             stdout=subprocess.DEVNULL)
+    other = subprocess.Popen(
+        host.enter(sys.executable, "-m", "http.server", PORT, "--bind", host.address),
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
     try:
         end = time.monotonic() + 20
         while time.monotonic() < end and PORT not in host.shell("ss -Hltn"):
@@ -405,19 +431,25 @@ def test_a_port_in_use(site, tmp_path):
 def test_the_settings_of_a_host(site, tmp_path):
     """A kernel setting that each host has of its own: the machine's are left alone."""
     hardware = json.loads(params.hardware("a2").model_dump_json(exclude_unset=True))
-    hardware |= {"name": "a2-tuned", "like": "a2",
-                 "host_tuning": {"sysctl": {"net.ipv4.ip_default_ttl": 63, "kernel.no_such": 1}}}
+    hardware |= {
+        "name": "a2-tuned",
+        "like": "a2",
+        "host_tuning": {"sysctl": {"net.ipv4.ip_default_ttl": 63, "kernel.no_such": 1}},
+    }
     file = tmp_path / "a2-tuned.yaml"
     file.write_text(json.dumps(hardware))
-    words = [str(file) if word == "a2" else word for word in site.words(tmp_path, "--confirm",
-                                                                      "testbed")]
+    words = [
+        str(file) if word == "a2" else word for word in site.words(tmp_path, "--confirm", "testbed")
+    ]
     for option in ("--without", "host-tuning"):
         words.remove(option)
     made = json.loads(site.hosts.run(words).stdout)
-    assert {one["node"]: one["what"] for one in made["changes"] if "ttl" in one["what"]} == \
-        dict.fromkeys(TWO, "net.ipv4.ip_default_ttl: 64 -> 63")
+    assert {
+        one["node"]: one["what"] for one in made["changes"] if "ttl" in one["what"]
+    } == dict.fromkeys(TWO, "net.ipv4.ip_default_ttl: 64 -> 63")
     assert "kernel.no_such: this kernel does not have it" in [
-        one["what"] for one in made["warnings"]]
+        one["what"] for one in made["warnings"]
+    ]
     for name in TWO:
         assert site.host(name).shell("cat /proc/sys/net/ipv4/ip_default_ttl") == "63\n"
     assert json.loads(site.hosts.run(words).stdout)["changes"] == []
@@ -439,8 +471,18 @@ def test_other_scripts_under_a_service(site, tmp_path):
     assert "is up with other scripts" in said and "kimi-nb down" in said
     assert len(site.engines()) == 2
     assert site.kimi("down", str(tmp_path)).returncode == 0
-    shown = site.hosts.run([*KIMI, "up", *site.target(), "--run-dir", str(tmp_path), "--dry-run",
-                            "--set", "max-num-seqs=16"]).stdout
+    shown = site.hosts.run(
+        [
+            *KIMI,
+            "up",
+            *site.target(),
+            "--run-dir",
+            str(tmp_path),
+            "--dry-run",
+            "--set",
+            "max-num-seqs=16",
+        ]
+    ).stdout
     assert "-    --max-num-seqs 8 " in shown and "+    --max-num-seqs 16 " in shown
     assert "+++ after/h2/serve.sh" in shown
 
@@ -472,9 +514,13 @@ def test_two_runs_on_one_site(site, tmp_path):
 
 @pytest.mark.parametrize("said", ["claim: taken", "engines: started"])
 def test_the_controller_is_killed_half_way(site, tmp_path, said):
-    process = subprocess.Popen(site.hosts.argv(site.words(tmp_path, "--confirm", "testbed")),
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                               start_new_session=True)
+    process = subprocess.Popen(
+        site.hosts.argv(site.words(tmp_path, "--confirm", "testbed")),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     for line in process.stderr:
         if said in line:
             break

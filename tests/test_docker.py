@@ -28,13 +28,19 @@ from kimi_nb import build, bundle, documents, scripts, service
 from kimi_nb.plan import Plan
 from kimi_nb.rehearsal.world import MARK, World
 
-PLANS = {"a3": ("k2.5", "a3", "single", "docker"), "a2": ("k2.5", "a2", "dp", "docker"),
-         "h200": ("k2.5", "h200", "single", "docker"),
-         "gb200": ("k2.5", "gb200", "single", "docker"),
-         "mi300x": ("k2.5", "mi300x", "single", "docker")}
+PLANS = {
+    "a3": ("k2.5", "a3", "single", "docker"),
+    "a2": ("k2.5", "a2", "dp", "docker"),
+    "h200": ("k2.5", "h200", "single", "docker"),
+    "gb200": ("k2.5", "gb200", "single", "docker"),
+    "mi300x": ("k2.5", "mi300x", "single", "docker"),
+}
 ENTRY = '["vllm", "serve"]'
-LINES = {name: entry for name, entry in documents.published().items()
-         if entry["argv"][:2] == ["docker", "run"]}
+LINES = {
+    name: entry
+    for name, entry in documents.published().items()
+    if entry["argv"][:2] == ["docker", "run"]
+}
 ASCEND = [name for name, entry in LINES.items() if entry["argv"][-1] == "bash"]
 # Options of `docker run` that take no value.
 SWITCHES = ("--rm", "-it")
@@ -98,8 +104,7 @@ def store() -> Iterator[Path]:
 def make(store) -> Iterator[Callable[[str, str, int], Machine]]:
     """Make machines; they end with the module."""
     with contextlib.ExitStack() as stack:
-        yield lambda name, kind, devices: stack.enter_context(
-            Machine(name, kind, devices, store))
+        yield lambda name, kind, devices: stack.enter_context(Machine(name, kind, devices, store))
 
 
 def addressed(machine: Machine, plan: Plan) -> Machine:
@@ -251,10 +256,13 @@ def check(machine: Machine, name: str, given: Sequence[tuple[str, str]], key: st
         "--device": lambda value: True,
         "--gpus": lambda value: value == "all",
         "-it": lambda value: True,
-        "--rm": lambda value: machine.docker(
-            "inspect", "-f", "{{.HostConfig.AutoRemove}}", key).stdout == "true\n",
-        "--name": lambda value: machine.docker(
-            "inspect", "-f", "{{.Name}}", key).stdout.strip().lstrip("/") == "vllm-ascend",
+        "--rm": lambda value: (
+            machine.docker("inspect", "-f", "{{.HostConfig.AutoRemove}}", key).stdout == "true\n"
+        ),
+        "--name": lambda value: (
+            machine.docker("inspect", "-f", "{{.Name}}", key).stdout.strip().lstrip("/")
+            == "vllm-ascend"
+        ),
         "--shm-size": lambda value: (value, seen["shm"]) == ("1g", 1 << 30),
         "--net": lambda value: value == "host" and seen["namespaces"]["net"] == own["net"],
         "--ipc": lambda value: value == "host" and seen["namespaces"]["ipc"] == own["ipc"],
@@ -262,7 +270,8 @@ def check(machine: Machine, name: str, given: Sequence[tuple[str, str]], key: st
         "-v": lambda value: True,
         "-e": lambda value: seen["env"][value.partition("=")[0]] == value.partition("=")[2],
         "--security-opt": lambda value: seen["seccomp"] == "0",
-        "--group-add": lambda value: (value, 44 in seen["groups"]) == ("video", True)}
+        "--group-add": lambda value: (value, 44 in seen["groups"]) == ("video", True),
+    }
     for option, value in given:
         assert checks[option](value), (name, option, value, seen)
     if "--security-opt" not in dict(given):
@@ -282,8 +291,10 @@ def test_ascend_lines_give_what_they_promise(name, a3, tmp_path):
     cache = next(target for target in mounts(given) if target.endswith("cache"))
     assert a3.docker("exec", "vllm-ascend", "bash", "-c", f"echo x > {cache}/kept").returncode == 0
     assert a3.done("cat", f"{mounts(given)[cache]}/kept") == "x\n"
-    assert a3.docker("exec", "vllm-ascend", "cat", "/etc/ascend_install.info").stdout == \
-        "of-the-host\n"
+    assert (
+        a3.docker("exec", "vllm-ascend", "cat", "/etc/ascend_install.info").stdout
+        == "of-the-host\n"
+    )
     a3.done("docker", "stop", "-t", "5", "vllm-ascend")
     assert process.wait(30) == 0, (tmp_path / "log").read_text()
     assert_gone(a3)
@@ -294,7 +305,7 @@ def served(name: str, machine: Machine, address: str, log: Path) -> None:
     given, words = options(LINES[name]["argv"])
     process = machine.start(log, "bash", "-c", line(name))
     key = container(machine, process, log)
-    (status, text, error), = machine.ask([f"http://{address}:8000"], words[1])
+    ((status, text, error),) = machine.ask([f"http://{address}:8000"], words[1])
     assert status == 200 and MARK in text, (error, log.read_text())
     check(machine, name, given, key)
     machine.done("docker", "stop", key)
@@ -305,20 +316,30 @@ def served(name: str, machine: Machine, address: str, log: Path) -> None:
     assert_gone(machine)
 
 
-@pytest.mark.parametrize("name", [
-    "k2.5/h200/docker", "k2.5/gb200/docker", "k2.5-nvfp4/gb200/docker"])
+@pytest.mark.parametrize(
+    "name", ["k2.5/h200/docker", "k2.5/gb200/docker", "k2.5-nvfp4/gb200/docker"]
+)
 def test_nvidia_lines_serve(name, cuda, tmp_path):
     served(name, cuda, plan_of("h200").request.site.nodes[0].address, tmp_path / "log")
 
 
 def test_the_rocm_line_serves(rocm, tmp_path):
-    served("k2.5/mi300x/docker", rocm, plan_of("mi300x").request.site.nodes[0].address,
-           tmp_path / "log")
+    served(
+        "k2.5/mi300x/docker",
+        rocm,
+        plan_of("mi300x").request.site.nodes[0].address,
+        tmp_path / "log",
+    )
 
 
 def test_every_line_is_run():
-    assert {*ASCEND, "k2.5/h200/docker", "k2.5/gb200/docker", "k2.5-nvfp4/gb200/docker",
-            "k2.5/mi300x/docker"} == set(LINES)
+    assert {
+        *ASCEND,
+        "k2.5/h200/docker",
+        "k2.5/gb200/docker",
+        "k2.5-nvfp4/gb200/docker",
+        "k2.5/mi300x/docker",
+    } == set(LINES)
 
 
 # The bundle's scripts --------------------------------------------------------------------------
@@ -335,23 +356,30 @@ def put(machine: Machine, plan: Plan, folder: Path) -> str:
 def engine_of(machine: Machine) -> int:
     """The engine's process: the only one in a process namespace of its own."""
     own = machine.namespace("pid")
-    inside = {pid: words for pid, words in machine.processes().items()
-              if machine.namespace("pid", pid) != own}
+    inside = {
+        pid: words
+        for pid, words in machine.processes().items()
+        if machine.namespace("pid", pid) != own
+    }
     assert len(inside) == 1 and "vllm serve" in str(inside), inside
     return next(iter(inside))
 
 
 def answers(machine: Machine, plan: Plan, logs: Path) -> None:
     for status, text, error in machine.ask(service.endpoints(plan), plan.served_name):
-        assert status == 200 and MARK in text, \
-            (status, error, {one.name: one.read_text() for one in logs.glob("*.log")})
+        assert status == 200 and MARK in text, (
+            status,
+            error,
+            {one.name: one.read_text() for one in logs.glob("*.log")},
+        )
 
 
 def test_the_scripts_of_one_node_serve(a3, tmp_path):
     plan = plan_of("a3")
     folder = put(a3, plan, tmp_path)
-    process = a3.start(tmp_path / "a3.log", "bash", f"{folder}/docker_run.sh", "bash",
-                       f"{folder}/serve.sh")
+    process = a3.start(
+        tmp_path / "a3.log", "bash", f"{folder}/docker_run.sh", "bash", f"{folder}/serve.sh"
+    )
     answers(a3, plan, tmp_path)
     engine = engine_of(a3)
     assert a3.namespace("net", engine) == a3.namespace("net")
@@ -367,8 +395,15 @@ def test_the_scripts_of_two_nodes_serve_together(a2, tmp_path):
     running = []
     for machine in a2:
         folder = put(machine, plan, tmp_path / machine.name)
-        running.append(machine.start(tmp_path / f"{machine.name}.log", "bash",
-                                     f"{folder}/docker_run.sh", "bash", f"{folder}/serve.sh"))
+        running.append(
+            machine.start(
+                tmp_path / f"{machine.name}.log",
+                "bash",
+                f"{folder}/docker_run.sh",
+                "bash",
+                f"{folder}/serve.sh",
+            )
+        )
     answers(a2[0], plan, tmp_path)
     for machine in a2:
         engine_of(machine)
@@ -406,35 +441,65 @@ def waits(a3):
     return a3
 
 
-NO_REGISTRY = (r"Error: initializing source docker://quay\.io/ascend/vllm-ascend:none: pinging "
-               r"container registry quay\.io: Get \"https://quay\.io/v2/\": dial tcp: lookup "
-               r"quay\.io .*: connect: network is unreachable")
+NO_REGISTRY = (
+    r"Error: initializing source docker://quay\.io/ascend/vllm-ascend:none: pinging "
+    r"container registry quay\.io: Get \"https://quay\.io/v2/\": dial tcp: lookup "
+    r"quay\.io .*: connect: network is unreachable"
+)
 REFUSED = {
     "no-image": (["run", "--rm", "quay.io/ascend/vllm-ascend:none", "true"], 125, NO_REGISTRY),
     "no-registry": (["pull", "quay.io/ascend/vllm-ascend:none"], 125, NO_REGISTRY),
-    "not-pulled": (["image", "inspect", "quay.io/ascend/vllm-ascend:none"], 125,
-                   r"Error: inspecting object: quay\.io/ascend/vllm-ascend:none: image not known"),
-    "name-in-use": (["run", "--name", "vllm-ascend", "IMAGE", "true"], 125,
-                    r'Error: creating container storage: the container name "vllm-ascend" is '
-                    r"already in use by [0-9a-f]{64}\. You have to remove that container to be "
-                    r"able to reuse that name: that name is already in use"),
-    "no-device": (["run", "--rm", "--device", "/dev/davinci99", "IMAGE", "true"], 125,
-                  r"Error: stat /dev/davinci99: no such file or directory"),
+    "not-pulled": (
+        ["image", "inspect", "quay.io/ascend/vllm-ascend:none"],
+        125,
+        r"Error: inspecting object: quay\.io/ascend/vllm-ascend:none: image not known",
+    ),
+    "name-in-use": (
+        ["run", "--name", "vllm-ascend", "IMAGE", "true"],
+        125,
+        r'Error: creating container storage: the container name "vllm-ascend" is '
+        r"already in use by [0-9a-f]{64}\. You have to remove that container to be "
+        r"able to reuse that name: that name is already in use",
+    ),
+    "no-device": (
+        ["run", "--rm", "--device", "/dev/davinci99", "IMAGE", "true"],
+        125,
+        r"Error: stat /dev/davinci99: no such file or directory",
+    ),
     # Here docker makes a folder, of which the engine only learns when it reads from it.
-    "no-mount": (["run", "--rm", "-v", "/nowhere/x:/x", "IMAGE", "true"], 125,
-                 r"Error: statfs /nowhere/x: no such file or directory"),
-    "no-program": (["run", "--rm", "IMAGE", "nope"], 127,
-                   r'Error: runc: runc create failed: unable to start container process: exec: '
-                   r'"nope": executable file not found in \$PATH: OCI runtime attempted to invoke '
-                   r"a command that was not found"),
-    "no-gpus": (["run", "--rm", "--gpus", "1", "IMAGE", "true"], 126,
-                r"Error: setting up CDI devices: unresolvable CDI devices nvidia\.com/gpu=0"),
-    "no-container": (["exec", "other", "true"], 125,
-                     r'Error: no container with name or ID "other" found: no such container'),
-    "none-to-stop": (["stop", "-t", "10", "other"], 125,
-                     r'Error: no container with name or ID "other" found: no such container'),
-    "none-to-inspect": (["inspect", "-f", "{{.State.Running}}", "other"], 125,
-                        r'Error: inspecting object: no such object: "other"')}
+    "no-mount": (
+        ["run", "--rm", "-v", "/nowhere/x:/x", "IMAGE", "true"],
+        125,
+        r"Error: statfs /nowhere/x: no such file or directory",
+    ),
+    "no-program": (
+        ["run", "--rm", "IMAGE", "nope"],
+        127,
+        r"Error: runc: runc create failed: unable to start container process: exec: "
+        r'"nope": executable file not found in \$PATH: OCI runtime attempted to invoke '
+        r"a command that was not found",
+    ),
+    "no-gpus": (
+        ["run", "--rm", "--gpus", "1", "IMAGE", "true"],
+        126,
+        r"Error: setting up CDI devices: unresolvable CDI devices nvidia\.com/gpu=0",
+    ),
+    "no-container": (
+        ["exec", "other", "true"],
+        125,
+        r'Error: no container with name or ID "other" found: no such container',
+    ),
+    "none-to-stop": (
+        ["stop", "-t", "10", "other"],
+        125,
+        r'Error: no container with name or ID "other" found: no such container',
+    ),
+    "none-to-inspect": (
+        ["inspect", "-f", "{{.State.Running}}", "other"],
+        125,
+        r'Error: inspecting object: no such object: "other"',
+    ),
+}
 
 
 @pytest.mark.parametrize("fault", REFUSED)
@@ -447,13 +512,23 @@ def test_what_is_refused_is_said(fault, waits):
 
 def test_a_port_in_use_is_said(cuda, tmp_path):
     address = plan_of("h200").request.site.nodes[0].address
-    words = ("run", "-d", "-p", f"{address}:8000:8000", "--entrypoint", "sleep",
-             plan_of("h200").image, "1000")
+    words = (
+        "run",
+        "-d",
+        "-p",
+        f"{address}:8000:8000",
+        "--entrypoint",
+        "sleep",
+        plan_of("h200").image,
+        "1000",
+    )
     cuda.done("docker", *words)
     done = cuda.docker(*words)
     assert done.returncode == 126
-    assert done.stderr.splitlines()[-1] == ("Error: cannot listen on the TCP port: listen tcp4 "
-                                            f"{address}:8000: bind: address already in use")
+    assert done.stderr.splitlines()[-1] == (
+        "Error: cannot listen on the TCP port: listen tcp4 "
+        f"{address}:8000: bind: address already in use"
+    )
 
 
 def test_what_a_deployment_asks_docker(waits):

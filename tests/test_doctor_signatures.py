@@ -14,12 +14,43 @@ from kimi_nb.matches import Line
 ROOT = Path(__file__).resolve().parent.parent
 ENTRIES = signatures.entries()
 # What other parts of the runbook name.
-NAMED = {"think-in-content", "tool-call-ids", "streaming-tool-calls-leak", "malformed-arguments",
-         "tool-choice", "garbled-exclamation-marks", "no-tool-parser", "several-tool-calls",
-         "thinking-key", "model-not-found", "empty-200", "garbled-ascend", "decode-hangs",
-         "garbled-context", "pd-corruption", "health-is-not-ready", "special-tokens"}
-KEYS = {"topic", "where", "kind", "pattern", "patterns", "cause", "help", "question", "platform",
-        "versions", "refs", "see", "cascade", "waits", "blames", "example"}
+NAMED = {
+    "think-in-content",
+    "tool-call-ids",
+    "streaming-tool-calls-leak",
+    "malformed-arguments",
+    "tool-choice",
+    "garbled-exclamation-marks",
+    "no-tool-parser",
+    "several-tool-calls",
+    "thinking-key",
+    "model-not-found",
+    "empty-200",
+    "garbled-ascend",
+    "decode-hangs",
+    "garbled-context",
+    "pd-corruption",
+    "health-is-not-ready",
+    "special-tokens",
+}
+KEYS = {
+    "topic",
+    "where",
+    "kind",
+    "pattern",
+    "patterns",
+    "cause",
+    "help",
+    "question",
+    "platform",
+    "versions",
+    "refs",
+    "see",
+    "cascade",
+    "waits",
+    "blames",
+    "example",
+}
 
 
 def line(text: str) -> Line:
@@ -42,8 +73,9 @@ def test_an_entry_is_whole(entry):
         assert any(f"## {heading}" in cell.source.splitlines() for cell in cells), entry.see
 
 
-@pytest.mark.parametrize("entry", signatures.of_logs(), ids=[
-    entry.id for entry in signatures.of_logs()])
+@pytest.mark.parametrize(
+    "entry", signatures.of_logs(), ids=[entry.id for entry in signatures.of_logs()]
+)
 def test_an_example_is_found_by_its_own_entry_first(entry):
     for example in entry.examples:
         assert [at for at, _ in scan.numbers(["INFO all is well", example])] == [1], example
@@ -74,6 +106,9 @@ def test_what_others_name_is_there():
 def test_the_groups_of_patterns_are_those_that_causes_name():
     for entry in ENTRIES:
         named = set(re.findall(r"{(\w+)}", entry.cause)) - {"when"}
-        there = {name.partition("__")[0] for name in entry.pattern.groupindex} \
-            if entry.pattern else set()
+        there = (
+            {name.partition("__")[0] for name in entry.pattern.groupindex}
+            if entry.pattern
+            else set()
+        )
         assert named <= there, entry.id

@@ -12,15 +12,21 @@ from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-WANTED = {requirement.name: str(requirement.specifier)
-          for requirement in map(Requirement, [
-              *PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]])}
+WANTED = {
+    requirement.name: str(requirement.specifier)
+    for requirement in map(
+        Requirement, [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]]
+    )
+}
 
 
 def conda() -> dict[str, tuple[str, str]]:
     """name: (versions, reason) of environment.yml."""
-    rows = re.findall(r"^ +- ([a-z0-9_-]+)([^\s:]*)(?: +# (.*))?$",
-                      (ROOT / "environment.yml").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^ +- ([a-z0-9_-]+)([^\s:]*)(?: +# (.*))?$",
+        (ROOT / "environment.yml").read_text(),
+        re.MULTILINE,
+    )
     return {name: (versions, reason) for name, versions, reason in rows if name != "conda-forge"}
 
 

@@ -23,17 +23,24 @@ def test_from_clone_to_report_in_two_commands(tmp_path):
     if not (ROOT / ".git").exists() or not shutil.which("git") or not shutil.which("make"):
         pytest.skip("no checkout to clone, no git, or no make here")
     here = tmp_path / "kimi_nb"
-    cloned = subprocess.run(["git", "clone", "--quiet", str(ROOT), str(here)], check=False,
-                            capture_output=True, text=True)
+    cloned = subprocess.run(
+        ["git", "clone", "--quiet", str(ROOT), str(here)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert cloned.returncode == 0, cloned.stderr
     # The clone's own package, and not that of the checkout which this environment knows.
     env = {**os.environ, "PYTHONPATH": str(here)}
-    commands = (["make", "run", f"BIN={Path(sys.executable).parent}", "JOBS=2"],
-                [str(Path(sys.executable).parent / "kimi-nb"), "report"])
+    commands = (
+        ["make", "run", f"BIN={Path(sys.executable).parent}", "JOBS=2"],
+        [str(Path(sys.executable).parent / "kimi-nb"), "report"],
+    )
     begun, said = time.monotonic(), ""
     for command in commands:
-        done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True,
-                              check=False)
+        done = subprocess.run(
+            command, cwd=here, env=env, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         said = done.stdout
     print(f"from clone to report: {time.monotonic() - begun:.1f} s, {len(commands)} commands")
@@ -44,24 +51,46 @@ def test_from_clone_to_report_in_two_commands(tmp_path):
     assert found.verdict.status == "ok" and found.verdict.mark == "REHEARSAL"
     assert {one.status for one in found.notebooks} == {"ok"}
     assert [one.name for one in found.notebooks] == runbook.which("k2.5", "a3")
-    changed = subprocess.run(["git", "-C", str(here), "status", "--porcelain"],
-                             capture_output=True, text=True, check=True)
+    changed = subprocess.run(
+        ["git", "-C", str(here), "status", "--porcelain"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert changed.stdout == "", "a run leaves the checkout as it was"
 
 
 def test_one_file_is_all_there_is_to_edit(site_file):
     """A site file of one's own, and nothing of the example is left in any script."""
-    changes = [("a3-example", "my-cluster"), ("enp67s0f5", "eth9"), ("user: root", "user: me"),
-               ("/root/.cache", "/data/cache"), ("/root/kimi", "/data/kimi")]
-    changes += [(f"{{name: a3-{at}, address: 192.0.2.1{at + 1}}}",
-                 f"{{name: box{at}, address: 198.51.100.{at + 1}}}") for at in range(4)]
+    changes = [
+        ("a3-example", "my-cluster"),
+        ("enp67s0f5", "eth9"),
+        ("user: root", "user: me"),
+        ("/root/.cache", "/data/cache"),
+        ("/root/kimi", "/data/kimi"),
+    ]
+    changes += [
+        (
+            f"{{name: a3-{at}, address: 192.0.2.1{at + 1}}}",
+            f"{{name: box{at}, address: 198.51.100.{at + 1}}}",
+        )
+        for at in range(4)
+    ]
     mine = site_file(*changes)
     plan = build.plan("k2.5", "a3", "pd", site=mine)
     assert plan.site == "my-cluster" and plan.nodes == tuple(f"box{at}" for at in range(4))
     # plan.json quotes what documents say, with their addresses.
     text = "\n".join(text for name, text in scripts.files(plan).items() if name != "plan.json")
-    for old in ("192.0.2.11", "192.0.2.12", "192.0.2.13", "192.0.2.14",
-                "a3-example", "enp67s0f5", "a3-0", "/root/kimi"):
+    for old in (
+        "192.0.2.11",
+        "192.0.2.12",
+        "192.0.2.13",
+        "192.0.2.14",
+        "a3-example",
+        "enp67s0f5",
+        "a3-0",
+        "/root/kimi",
+    ):
         assert old not in text, old
     for new in ("198.51.100.4", "eth9", "box3", "/data/cache"):
         assert new in text, new

@@ -18,24 +18,33 @@ from kimi_nb import build, catalog, containers, errata, params
 from kimi_nb.plan import Plan
 
 HERE = Path(__file__).parent / "golden"
-COMMANDS = {entry["name"]: entry for entry in json.loads(
-    (params.PACKAGE / "data" / "commands.json").read_text())}
+COMMANDS = {
+    entry["name"]: entry
+    for entry in json.loads((params.PACKAGE / "data" / "commands.json").read_text())
+}
 WHERE = yaml.safe_load((HERE / "where.yaml").read_text())
 
 # Short names of the documents, and switches of tools that the catalog does not describe.
 SHORT = {"-tp": "--tensor-parallel-size"}
-SWITCHES = {"docker": {"--rm", "-it"},
-            "lm_eval": {"--apply_chat_template", "--fewshot_as_multiturn"},
-            "benchmark_moe": {"--tune", "--enable-expert-parallel", "--trust-remote-code"}}
+SWITCHES = {
+    "docker": {"--rm", "-it"},
+    "lm_eval": {"--apply_chat_template", "--fewshot_as_multiturn"},
+    "benchmark_moe": {"--tune", "--enable-expert-parallel", "--trust-remote-code"},
+}
 
 
 @cache
 def plan_of(key: tuple) -> Plan:
     named = dict(key)
-    return build.plan(named["model"], named["hw"], named.get("layout"),
-                      variant=named.get("variant", ""), chosen=named.get("with", ()),
-                      dropped=named.get("without", ()),
-                      scenario=named.get("scenario", ""))
+    return build.plan(
+        named["model"],
+        named["hw"],
+        named.get("layout"),
+        variant=named.get("variant", ""),
+        chosen=named.get("with", ()),
+        dropped=named.get("without", ()),
+        scenario=named.get("scenario", ""),
+    )
 
 
 def ours(name: str) -> tuple[dict, list, list, dict]:
@@ -65,8 +74,12 @@ def ours(name: str) -> tuple[dict, list, list, dict]:
         return {}, list(plan.router.argv), [], placeholders(site, None, None)
     if part == "client":
         client = next(client for client in plan.clients if client.name == pick)
-        return (dict(client.env), list(client.argv), [],
-                placeholders(site, plan.engines[0], None, client.argv, plan))
+        return (
+            dict(client.env),
+            list(client.argv),
+            [],
+            placeholders(site, plan.engines[0], None, client.argv, plan),
+        )
     job = next(job for job in plan.jobs if job.name == pick)
     words = placeholders(site, plan.engines[0], None, job.argv, plan)
     return dict(job.env), list(job.argv), [("sbatch", *_option(o)) for o in job.options], words
@@ -78,35 +91,58 @@ def _site_file(plan: Plan) -> str:
 
 def placeholders(site, engine, container, argv=(), plan=None) -> dict[str, str]:
     """What each placeholder of the documents stands for on our example site."""
-    words = {"141.xx.xx.": "192.0.2.1", "$nic_name": site.nic, "${SLURM_JOB_ACCOUNT}": "kimi",
-             "/valhalla/projects": "/projects", "/mnt/sfs_turbo/.cache": site.paths.cache,
-             "$NAME": site.container_name, "~/.cache/huggingface": site.paths.cache}
+    words = {
+        "141.xx.xx.": "192.0.2.1",
+        "$nic_name": site.nic,
+        "${SLURM_JOB_ACCOUNT}": "kimi",
+        "/valhalla/projects": "/projects",
+        "/mnt/sfs_turbo/.cache": site.paths.cache,
+        "$NAME": site.container_name,
+        "~/.cache/huggingface": site.paths.cache,
+    }
     if engine:
-        words |= {"$local_ip": engine.address, "$node0_ip": site.nodes[0].address,
-                  "$1": ",".join(map(str, engine.devices)), "$2": str(engine.http_port),
-                  "$3": str(engine.dp_size), "$4": str(engine.rank),
-                  "$5": "192.0.2.13" if engine.role == "decode" else engine.address,
-                  "$6": str(engine.rpc_port), "$7": str(engine.tp_size),
-                  "<unique_port>": str(engine.side_channel_port),
-                  "<routable_ip_of_this_host>": engine.address,
-                  "<prefill_http_port_rank0>": "7100", "<decode_http_port_rank0>": "7200",
-                  "<prefill_dp_rpc_port>": "12321", "<decode_dp_rpc_port>": "12322",
-                  "<prefill_dp_leader_ip>": "203.0.113.31",
-                  "<decode_dp_leader_ip>": "203.0.113.32",
-                  "<eagle3_model_name>": "lightseekorg/kimi-k2.5-eagle3-mla"}
+        words |= {
+            "$local_ip": engine.address,
+            "$node0_ip": site.nodes[0].address,
+            "$1": ",".join(map(str, engine.devices)),
+            "$2": str(engine.http_port),
+            "$3": str(engine.dp_size),
+            "$4": str(engine.rank),
+            "$5": "192.0.2.13" if engine.role == "decode" else engine.address,
+            "$6": str(engine.rpc_port),
+            "$7": str(engine.tp_size),
+            "<unique_port>": str(engine.side_channel_port),
+            "<routable_ip_of_this_host>": engine.address,
+            "<prefill_http_port_rank0>": "7100",
+            "<decode_http_port_rank0>": "7200",
+            "<prefill_dp_rpc_port>": "12321",
+            "<decode_dp_rpc_port>": "12322",
+            "<prefill_dp_leader_ip>": "203.0.113.31",
+            "<decode_dp_leader_ip>": "203.0.113.32",
+            "<eagle3_model_name>": "lightseekorg/kimi-k2.5-eagle3-mla",
+        }
     if container:
         tag = container.image.rpartition(":")[2].removesuffix("-a3")
         words |= {"$IMAGE": container.image, "|vllm_ascend_version|": tag}
     if plan and plan.jobs:
         base = "/projects/kimi"
-        words |= {"${VIRTUAL_ENV}": f"{base}/virt_envs/vllm-kimi", ":${PATH}": "",
-                  "${MODEL_DIR}": f"{base}/models/kimi-k2.5",
-                  "${MODEL_PATH}": f"{base}/models/kimi-k2.5",
-                  "${EAGLE3_PATH}": f"{base}/models/kimi-k2.5-eagle3-mla",
-                  "${TUNING_DIR}": f"{base}/configs/moe_tuning", "${SERVER_URL}": plan.url}
+        words |= {
+            "${VIRTUAL_ENV}": f"{base}/virt_envs/vllm-kimi",
+            ":${PATH}": "",
+            "${MODEL_DIR}": f"{base}/models/kimi-k2.5",
+            "${MODEL_PATH}": f"{base}/models/kimi-k2.5",
+            "${EAGLE3_PATH}": f"{base}/models/kimi-k2.5-eagle3-mla",
+            "${TUNING_DIR}": f"{base}/configs/moe_tuning",
+            "${SERVER_URL}": plan.url,
+        }
     if plan and "$CONCURRENCY" not in words:
-        words |= {"$MODEL_NAME": plan.served_name, "$INPUT_LEN": "1024", "$OUTPUT_LEN": "1024",
-                  "$NUM_PROMPTS": "10", "$CONCURRENCY": "1"}
+        words |= {
+            "$MODEL_NAME": plan.served_name,
+            "$INPUT_LEN": "1024",
+            "$OUTPUT_LEN": "1024",
+            "$NUM_PROMPTS": "10",
+            "$CONCURRENCY": "1",
+        }
     return words | {":$LD_PRELOAD": "", ":$LD_LIBRARY_PATH": ""}
 
 
@@ -124,8 +160,17 @@ def pairs(argv: list[str], tool: str) -> set[tuple[str, str, str]]:
     if tool == "router":
         return _router_pairs(words)
     command = {"bench": "bench_serve", "serve": "serve"}.get(tool)
-    start = {"serve": 3, "bench": 3, "docker": 2, "launch": 2, "lm_eval": 1, "hf": 2,
-             "conda": 2, "pip": 2, "benchmark_moe": 2}[tool]
+    start = {
+        "serve": 3,
+        "bench": 3,
+        "docker": 2,
+        "launch": 2,
+        "lm_eval": 1,
+        "hf": 2,
+        "conda": 2,
+        "pip": 2,
+        "benchmark_moe": 2,
+    }[tool]
     head, rest = words[:start], words[start:]
     out.add(("argv", "command", " ".join(head[:2])))
     if len(head) > 2 and tool == "serve":
@@ -142,7 +187,7 @@ def pairs(argv: list[str], tool: str) -> set[tuple[str, str, str]]:
         name, sign, value = word.partition("=")
         name = _full(name, command)
         if command and (top := name.partition(".")[0].replace("_", "-")) != name and "." in name:
-            name = top + name[name.index("."):]  # --compilation_config.a.b
+            name = top + name[name.index(".") :]  # --compilation_config.a.b
         elif command:
             name = name.replace("_", "-")
         if not sign and not _switch(name, tool, command):
@@ -176,15 +221,20 @@ def _switch(name: str, tool: str, command: str | None) -> bool:
 def _leaves(name: str, value: str) -> set[tuple[str, str, str]]:
     plain = name.lstrip("-") if name.startswith("--") else name
     if value.startswith(("{", "[")):
+
         def walk(path, item):
             if isinstance(item, dict):
-                return {leaf for key, inner in item.items()
-                        for leaf in walk(f"{path}.{key}", inner)}
+                return {
+                    leaf for key, inner in item.items() for leaf in walk(f"{path}.{key}", inner)
+                }
             return {("argv", path, item if isinstance(item, str) else json.dumps(item))}
+
         return walk(plain, json.loads(value))
     if plain == "model_args":
-        return {("argv", f"model_args.{part.partition('=')[0]}", part.partition("=")[2])
-                for part in value.split(",")}
+        return {
+            ("argv", f"model_args.{part.partition('=')[0]}", part.partition("=")[2])
+            for part in value.split(",")
+        }
     return {("argv", plain, value)}
 
 
@@ -230,29 +280,41 @@ def tool_of(argv: list[str], what: str) -> str:
         return "serve"
     if argv[:3] == ["vllm", "bench", "serve"]:
         return "bench"
-    return {"docker": "docker", "lm_eval": "lm_eval", "conda": "conda", "pip": "pip",
-            "huggingface-cli": "hf", "hf": "hf"}.get(argv[0]) or (
-        "launch" if argv[1] == "launch_online_dp.py" else "benchmark_moe")
+    return {
+        "docker": "docker",
+        "lm_eval": "lm_eval",
+        "conda": "conda",
+        "pip": "pip",
+        "huggingface-cli": "hf",
+        "hf": "hf",
+    }.get(argv[0]) or ("launch" if argv[1] == "launch_online_dp.py" else "benchmark_moe")
 
 
 def differences(name: str) -> set[tuple[str, str, str | None, str | None]]:
     """(kind, name, the document's value, ours) for all that is not equal."""
     entry = COMMANDS[name]
     env, argv, others, words = ours(name)
-    theirs = pairs([put(word, words) for word in entry["argv"]],
-                   tool_of(entry["argv"], entry["what"]))
+    theirs = pairs(
+        [put(word, words) for word in entry["argv"]], tool_of(entry["argv"], entry["what"])
+    )
     theirs |= {("env", key, put(value, words)) for key, value in entry["env"]}
     theirs |= {_tuning(line) for line in entry["host_tuning"]}
     theirs |= {("sbatch", *_option(option)) for option in entry.get("sbatch", [])}
     mine = pairs(argv, tool_of(argv, entry["what"])) | {("env", *pair) for pair in env.items()}
     mine |= set(others)
     # The cluster's own words stand empty in the document.
-    theirs = {(kind, key, value) for kind, key, value in theirs
-              if not (kind == "sbatch" and key in ("account", "qos") and not value)}
+    theirs = {
+        (kind, key, value)
+        for kind, key, value in theirs
+        if not (kind == "sbatch" and key in ("account", "qos") and not value)
+    }
     if entry["what"] == "sbatch":
         named = {key for kind, key, value in theirs if kind == "sbatch"}
-        mine = {pair for pair in mine if pair[0] != "sbatch" or pair[1] in named
-                or pair[1] not in ("account", "qos")}
+        mine = {
+            pair
+            for pair in mine
+            if pair[0] != "sbatch" or pair[1] in named or pair[1] not in ("account", "qos")
+        }
     missing, extra = theirs - mine, mine - theirs
     out = set()
     for kind, key, value in sorted(missing):
@@ -266,9 +328,13 @@ def differences(name: str) -> set[tuple[str, str, str | None, str | None]]:
 def explains(entry: dict, difference: tuple) -> bool:
     """Whether an erratum names this difference: kind, name, the document's value, ours."""
     kind, name, theirs, mine = difference
-    return any(change["where"] == kind and change["name"] == name
-               and _same(change.get("says"), theirs) and _same(change.get("uses"), mine)
-               for change in entry.get("changes", ()))
+    return any(
+        change["where"] == kind
+        and change["name"] == name
+        and _same(change.get("says"), theirs)
+        and _same(change.get("uses"), mine)
+        for change in entry.get("changes", ())
+    )
 
 
 def _same(pattern, value) -> bool:
@@ -288,8 +354,11 @@ def test_every_command_is_placed():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command(name):
     entries = [entry for entry in errata.entries() if name in entry["commands"]]
-    unexplained = [difference for difference in sorted(differences(name), key=str)
-                   if not any(explains(entry, difference) for entry in entries)]
+    unexplained = [
+        difference
+        for difference in sorted(differences(name), key=str)
+        if not any(explains(entry, difference) for entry in entries)
+    ]
     assert unexplained == []
 
 
@@ -299,13 +368,17 @@ def test_no_erratum_is_unused():
     for entry in errata.entries():
         for name in entry["commands"]:
             assert name in COMMANDS, f"{entry['id']}: {name} is no command"
-            if entry.get("changes") and not any(explains(entry, difference)
-                                                for difference in differences(name)):
+            if entry.get("changes") and not any(
+                explains(entry, difference) for difference in differences(name)
+            ):
                 unused.append((entry["id"], name))
         for change in entry.get("changes", ()):
             alone = {"changes": [change]}
-            if not any(explains(alone, difference) for name in entry["commands"]
-                       for difference in differences(name)):
+            if not any(
+                explains(alone, difference)
+                for name in entry["commands"]
+                for difference in differences(name)
+            ):
                 unused.append((entry["id"], change))
     assert unused == []
 

@@ -25,6 +25,7 @@ HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][
 
 # The form of notebooks ------------------------------------------------------------------------
 
+
 @pytest.fixture
 def notebook():
     return nbformat.read(ROOT / "notebooks" / "05_pd.ipynb", as_version=4)
@@ -62,44 +63,78 @@ def swap(notebook, one, other):
     edit(notebook, "## (swapped)\n", f"## {other}\n")
 
 
-@pytest.mark.parametrize("plant, where, wanted", [
-    (lambda nb: code(nb, "!ls"), ", cell 7: ", "a line with !"),
-    (lambda nb: code(nb, "files = !ls"), ", cell 7: ", "a line with !"),
-    (lambda nb: code(nb, "%time run"), ", cell 7: ", "a line with %"),
-    (lambda nb: code(nb, "run run"), ", cell 7: ", "not Python: invalid syntax, line 1"),
-    (lambda nb: code(nb, "def f():\n    pass"), ", cell 7: ", "it has a def"),
-    (lambda nb: code(nb, "async def f():\n    pass"), ", cell 7: ", "it has a async def"),
-    (lambda nb: code(nb, "class A:\n    pass"), ", cell 7: ", "it has a class"),
-    (lambda nb: code(nb, "f = lambda: 0"), ", cell 7: ", "it has a lambda"),
-    (lambda nb: code(nb, "run\n" * 6), ", cell 7: ", "6 lines. 1 to 5"),
-    (lambda nb: code(nb, ""), ", cell 7: ", "0 lines. 1 to 5"),
-    (lambda nb: nb.cells[6].update(execution_count=1), ", cell 7: ", "outputs of a run"),
-    (lambda nb: nb.cells[6].outputs.append(nbformat.v4.new_output("stream", text="x")),
-     ", cell 7: ", "outputs of a run"),
-    (lambda nb: nb.cells.pop(27), ", cell 28: ", "no sentence above"),
-    (lambda nb: edit(nb, "OK is no `fail`.", "No `fail`. BROKEN."), ", cell 9: ", "what OK looks"),
-    (lambda nb: nb.cells[0].update(source="05"), ", cell 1: ", "no title"),
-    (lambda nb: nb.metadata.kernelspec.update(name="ir"), ": ", "the kernel is 'ir'"),
-    (lambda nb: nb.metadata.pop("kernelspec"), ": ", "the kernel is None"),
-    (lambda nb: nb.cells.extend(map(nbformat.v4.new_markdown_cell, "ab")), ": ", "41 cells"),
-    (lambda nb: nb.cells[6].metadata.update(tags=["parameters"]), ": ", "2 cells are tagged"),
-    (lambda nb: nb.cells[2].metadata.clear(), ": ", "0 cells are tagged parameters. Exactly one"),
-    (lambda nb: edit(nb, "hw: str = ", "chip: str = "), ", cell 3: ", "it begins with chip, model"),
-    (lambda nb: edit(nb, 'confirm: str = ""', "confirm: str = str()"), ", cell 3: ", "no literal"),
-    (lambda nb: edit(nb, 'confirm: str = ""', "confirm: str = None"), ", cell 3: ", "no value"),
-    (lambda nb: edit(nb, 'confirm: str = ""', "confirm: str = 3"), ", cell 3: ", "is a int"),
-    (lambda nb: edit(nb, "confirm: str = ", "confirm = "), ", cell 3: ", "has no type"),
-    (lambda nb: edit(nb, "# where results go; empty: runs/<model>-<hw>", "# x"), ", cell 3: ",
-     "does not say what it is for"),
-    (lambda nb: edit(nb, 'confirm: str = ""  #', 'confirm: str = ""\nimport os  #'), ", cell 3: ",
-     "does not say what it is for"),
-    (lambda nb: swap(nb, "Findings", "Write"), ": ",
-     "the headings are Parameters, Start, Panel, Preflight, Plan, Write"),
-    (lambda nb: edit(nb, "## Gate\n", "### Gate\n"), ": ", "no heading Gate"),
-    (lambda nb: edit(nb, "## Record\n", "## The end\n"), ": ", "no heading Record"),
-    (lambda nb: edit(nb, "## Start\n", "## More\n\n## Start\n"), ": ",
-     "begin with Parameters, More"),
-])
+@pytest.mark.parametrize(
+    "plant, where, wanted",
+    [
+        (lambda nb: code(nb, "!ls"), ", cell 7: ", "a line with !"),
+        (lambda nb: code(nb, "files = !ls"), ", cell 7: ", "a line with !"),
+        (lambda nb: code(nb, "%time run"), ", cell 7: ", "a line with %"),
+        (lambda nb: code(nb, "run run"), ", cell 7: ", "not Python: invalid syntax, line 1"),
+        (lambda nb: code(nb, "def f():\n    pass"), ", cell 7: ", "it has a def"),
+        (lambda nb: code(nb, "async def f():\n    pass"), ", cell 7: ", "it has a async def"),
+        (lambda nb: code(nb, "class A:\n    pass"), ", cell 7: ", "it has a class"),
+        (lambda nb: code(nb, "f = lambda: 0"), ", cell 7: ", "it has a lambda"),
+        (lambda nb: code(nb, "run\n" * 6), ", cell 7: ", "6 lines. 1 to 5"),
+        (lambda nb: code(nb, ""), ", cell 7: ", "0 lines. 1 to 5"),
+        (lambda nb: nb.cells[6].update(execution_count=1), ", cell 7: ", "outputs of a run"),
+        (
+            lambda nb: nb.cells[6].outputs.append(nbformat.v4.new_output("stream", text="x")),
+            ", cell 7: ",
+            "outputs of a run",
+        ),
+        (lambda nb: nb.cells.pop(27), ", cell 28: ", "no sentence above"),
+        (
+            lambda nb: edit(nb, "OK is no `fail`.", "No `fail`. BROKEN."),
+            ", cell 9: ",
+            "what OK looks",
+        ),
+        (lambda nb: nb.cells[0].update(source="05"), ", cell 1: ", "no title"),
+        (lambda nb: nb.metadata.kernelspec.update(name="ir"), ": ", "the kernel is 'ir'"),
+        (lambda nb: nb.metadata.pop("kernelspec"), ": ", "the kernel is None"),
+        (lambda nb: nb.cells.extend(map(nbformat.v4.new_markdown_cell, "ab")), ": ", "41 cells"),
+        (lambda nb: nb.cells[6].metadata.update(tags=["parameters"]), ": ", "2 cells are tagged"),
+        (
+            lambda nb: nb.cells[2].metadata.clear(),
+            ": ",
+            "0 cells are tagged parameters. Exactly one",
+        ),
+        (
+            lambda nb: edit(nb, "hw: str = ", "chip: str = "),
+            ", cell 3: ",
+            "it begins with chip, model",
+        ),
+        (
+            lambda nb: edit(nb, 'confirm: str = ""', "confirm: str = str()"),
+            ", cell 3: ",
+            "no literal",
+        ),
+        (lambda nb: edit(nb, 'confirm: str = ""', "confirm: str = None"), ", cell 3: ", "no value"),
+        (lambda nb: edit(nb, 'confirm: str = ""', "confirm: str = 3"), ", cell 3: ", "is a int"),
+        (lambda nb: edit(nb, "confirm: str = ", "confirm = "), ", cell 3: ", "has no type"),
+        (
+            lambda nb: edit(nb, "# where results go; empty: runs/<model>-<hw>", "# x"),
+            ", cell 3: ",
+            "does not say what it is for",
+        ),
+        (
+            lambda nb: edit(nb, 'confirm: str = ""  #', 'confirm: str = ""\nimport os  #'),
+            ", cell 3: ",
+            "does not say what it is for",
+        ),
+        (
+            lambda nb: swap(nb, "Findings", "Write"),
+            ": ",
+            "the headings are Parameters, Start, Panel, Preflight, Plan, Write",
+        ),
+        (lambda nb: edit(nb, "## Gate\n", "### Gate\n"), ": ", "no heading Gate"),
+        (lambda nb: edit(nb, "## Record\n", "## The end\n"), ": ", "no heading Record"),
+        (
+            lambda nb: edit(nb, "## Start\n", "## More\n\n## Start\n"),
+            ": ",
+            "begin with Parameters, More",
+        ),
+    ],
+)
 def test_a_fault_in_a_notebook_is_told_with_its_cell(plant, where, wanted, notebook, tmp_path):
     plant(notebook)
     told = lint(notebook, tmp_path)
@@ -108,8 +143,11 @@ def test_a_fault_in_a_notebook_is_told_with_its_cell(plant, where, wanted, noteb
 
 def test_what_papermill_reads_is_what_stands_there(notebook, tmp_path):
     """papermill takes a help that begins with type: for a type, and shows none."""
-    edit(notebook, "# the name of the site, where an action changes machines",
-         "# type: the-name-of-the-site")
+    edit(
+        notebook,
+        "# the name of the site, where an action changes machines",
+        "# type: the-name-of-the-site",
+    )
     told = lint(notebook, tmp_path)
     assert len(told) == 1 and told[0].startswith(", cell 3: papermill reads"), told
 
@@ -130,22 +168,26 @@ def test_the_lint_as_a_program(tmp_path, capsys):
 
 # Links ----------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("text, wanted", [
-    ("[a](b.md)", "b.md is not there"),
-    ("![a](b.png)", "b.png is not there"),
-    ("[a](#none)", "has no heading #none; it has a-title, a-title-1"),
-    ("[a](other.md#none)", "has no heading #none; it has other-words"),
-    ("[a](https://host)", "no web address"),
-    ("[a](https://me@host.org/x)", "no web address"),
-    ("[a](https://" + "py" + "pi.org/project/x)", "a registry"),
-    ("[a](file:///etc/hosts)", "neither https nor relative"),
-    ("[a](/etc/hosts)", "neither https nor relative"),
-    ("`kimi_nb/none.py`", "is not there"),
-    ("| a |\n| --- |\n| [a](b.md) |", "b.md is not there"),
-    ("[a](#a-title) [a](#a-title-1) [b](other.md) [c](other.md#other-words)", ""),
-    ("[a](https://host.org/x#y) <https://host.org> `kimi_nb/mine.py` `kimi_nb/*.py`", ""),
-    ("```\n[a](b.md) `kimi_nb/none.py`\n```", ""),
-])
+
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("[a](b.md)", "b.md is not there"),
+        ("![a](b.png)", "b.png is not there"),
+        ("[a](#none)", "has no heading #none; it has a-title, a-title-1"),
+        ("[a](other.md#none)", "has no heading #none; it has other-words"),
+        ("[a](https://host)", "no web address"),
+        ("[a](https://me@host.org/x)", "no web address"),
+        ("[a](https://" + "py" + "pi.org/project/x)", "a registry"),
+        ("[a](file:///etc/hosts)", "neither https nor relative"),
+        ("[a](/etc/hosts)", "neither https nor relative"),
+        ("`kimi_nb/none.py`", "is not there"),
+        ("| a |\n| --- |\n| [a](b.md) |", "b.md is not there"),
+        ("[a](#a-title) [a](#a-title-1) [b](other.md) [c](other.md#other-words)", ""),
+        ("[a](https://host.org/x#y) <https://host.org> `kimi_nb/mine.py` `kimi_nb/*.py`", ""),
+        ("```\n[a](b.md) `kimi_nb/none.py`\n```", ""),
+    ],
+)
 @pytest.mark.parametrize("suffix", [".md", ".ipynb"])
 def test_a_link_that_leads_nowhere_is_told(text, wanted, suffix, tmp_path):
     (tmp_path / "pyproject.toml").touch()
@@ -172,6 +214,7 @@ def test_no_link_of_ours_leads_nowhere():
 
 # What is generated ----------------------------------------------------------------------------
 
+
 def test_generated_parts_are_current(capsys):
     """`make readme` writes them."""
     assert readme.main(["--check"]) == 0, capsys.readouterr().out
@@ -192,8 +235,10 @@ def test_the_matrix_says_what_can_be_planned():
     from kimi_nb import build
     from kimi_nb.errors import NoRecipeError
 
-    head, _, *rows = [[cell.strip(" `") for cell in line.strip("|").split("|")]
-                      for line in readme.matrix().splitlines()]
+    head, _, *rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in readme.matrix().splitlines()
+    ]
     assert len(head) == 7 and len(rows) == 3
     for model, *cells in rows:
         for chip, cell in zip(head[1:], cells, strict=True):
@@ -207,8 +252,9 @@ def test_the_matrix_says_what_can_be_planned():
 
 
 def test_a_notebook_without_words_for_the_index_is_told(monkeypatch):
-    monkeypatch.setattr(readme.params, "data",
-                        lambda name: {"11_more": {"title": "More", "layout": ""}})
+    monkeypatch.setattr(
+        readme.params, "data", lambda name: {"11_more": {"title": "More", "layout": ""}}
+    )
     with pytest.raises(ValueError, match=r"notebooks\.yaml, 11_more: about: is missing"):
         readme.notebooks()
     with pytest.raises(ValueError, match=r"notebooks\.yaml, 11_more: about_zh: is missing"):
@@ -217,15 +263,19 @@ def test_a_notebook_without_words_for_the_index_is_told(monkeypatch):
 
 # The Makefile, the hooks, CI ------------------------------------------------------------------
 
+
 def targets() -> dict[str, list[str]]:
     """target: what it needs, of those that people call."""
-    return {name: needs.split() for name, needs in re.findall(
-        r"^([a-z][a-z-]*):(?!=)(.*)$", MAKEFILE, re.MULTILINE)}
+    return {
+        name: needs.split()
+        for name, needs in re.findall(r"^([a-z][a-z-]*):(?!=)(.*)$", MAKEFILE, re.MULTILINE)
+    }
 
 
 def test_make_help_names_every_target_with_a_sentence():
-    done = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True,
-                          check=True)
+    done = subprocess.run(
+        ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     told = dict(re.findall(r"^make ([a-z-]+) +(\S.{4,})$", done.stdout, re.MULTILINE))
     assert len(told) == len(done.stdout.splitlines())
     assert sorted(told) == sorted(targets())
@@ -247,7 +297,7 @@ def test_hooks_are_what_make_lint_runs():
 def test_the_workflow_runs_ci_run_and_nothing_else():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     assert set(workflow[True]) == {"push", "pull_request"}  # YAML reads the key `on` as true
-    job, = workflow["jobs"].values()
+    (job,) = workflow["jobs"].values()
     checkout, run = job["steps"]
     assert list(checkout) == ["uses"] and checkout["uses"].startswith("actions/checkout@")
     assert run == {"run": "sudo .ci/run"}
@@ -256,8 +306,10 @@ def test_the_workflow_runs_ci_run_and_nothing_else():
 
 def test_the_licence_is_the_text_of_apache_2():
     """The sum of the text that the foundation publishes."""
-    assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == \
-        "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+    assert (
+        hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
+        == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+    )
 
 
 def test_the_changelog_has_the_form():
@@ -272,12 +324,19 @@ def test_the_changelog_has_the_form():
 
 # The hooks on planted faults ------------------------------------------------------------------
 
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A copy of the project in a repository of its own, with this interpreter as its .venv."""
     tree = tmp_path_factory.mktemp("checkout") / "tree"
-    shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(
-        ".git", ".venv", ".engine", "runs", "__pycache__", ".pytest_cache", ".hypothesis"))
+    shutil.copytree(
+        ROOT,
+        tree,
+        symlinks=True,
+        ignore=shutil.ignore_patterns(
+            ".git", ".venv", ".engine", "runs", "__pycache__", ".pytest_cache", ".hypothesis"
+        ),
+    )
     (tree / ".venv").mkdir()
     for path in Path(sys.prefix).iterdir():
         (tree / ".venv" / path.name).symlink_to(path)
@@ -296,10 +355,19 @@ def git(tree, *words):
 def hook(tree, *words):
     """Run hooks as a commit would; (exit code, what they say)."""
     done = subprocess.run(
-        [sys.executable, "-m", "pre_commit", "run", "--all-files", *words], cwd=tree, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-        env={**os.environ, "PRE_COMMIT_HOME": str(tree.parent / "home"), "PYTHONPATH": str(tree),
-             "SKIP": ""})
+        [sys.executable, "-m", "pre_commit", "run", "--all-files", *words],
+        cwd=tree,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        env={
+            **os.environ,
+            "PRE_COMMIT_HOME": str(tree.parent / "home"),
+            "PYTHONPATH": str(tree),
+            "SKIP": "",
+        },
+    )
     return done.returncode, done.stdout
 
 
@@ -325,20 +393,40 @@ def _output(path):
     nbformat.write(notebook, path)
 
 
-@pytest.mark.parametrize("name, file, plant, wanted", [
-    ("strip", "notebooks/00_start.ipynb", _output, "files were modified by this hook"),
-    ("lint-code", "kimi_nb/shell.py", lambda path: _append(path, "import os\n"), "F401"),
-    ("lint-code", "notebooks/00_start.ipynb", lambda path: _replace(
-        path, '"import kimi_nb', '"import os\\n", "import kimi_nb'), "F401"),
-    ("lint-notebooks", "notebooks/00_start.ipynb", _output, "would have stripped"),
-    ("lint-notebooks", "notebooks/05_pd.ipynb", lambda path: _replace(
-        path, "## Gate", "## Gates"), "no heading Gate"),
-    ("lint-docs", "README.md", lambda path: _append(path, "[x](none.md)\n"), "is not there"),
-    ("lint-docs", "params/models/k2.6.yaml", lambda path: _replace(
-        path, "hardware: a3", "hardware: a2"), "Run: make readme"),
-    ("lint-types", "kimi_nb/shell.py", lambda path: _append(path, "\nPORT: int = 'a'\n"),
-     "[assignment]"),
-], ids=lambda value: value if isinstance(value, str) and "-" in value else None)
+@pytest.mark.parametrize(
+    "name, file, plant, wanted",
+    [
+        ("strip", "notebooks/00_start.ipynb", _output, "files were modified by this hook"),
+        ("lint-code", "kimi_nb/shell.py", lambda path: _append(path, "import os\n"), "F401"),
+        (
+            "lint-code",
+            "notebooks/00_start.ipynb",
+            lambda path: _replace(path, '"import kimi_nb', '"import os\\n", "import kimi_nb'),
+            "F401",
+        ),
+        ("lint-notebooks", "notebooks/00_start.ipynb", _output, "would have stripped"),
+        (
+            "lint-notebooks",
+            "notebooks/05_pd.ipynb",
+            lambda path: _replace(path, "## Gate", "## Gates"),
+            "no heading Gate",
+        ),
+        ("lint-docs", "README.md", lambda path: _append(path, "[x](none.md)\n"), "is not there"),
+        (
+            "lint-docs",
+            "params/models/k2.6.yaml",
+            lambda path: _replace(path, "hardware: a3", "hardware: a2"),
+            "Run: make readme",
+        ),
+        (
+            "lint-types",
+            "kimi_nb/shell.py",
+            lambda path: _append(path, "\nPORT: int = 'a'\n"),
+            "[assignment]",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "-" in value else None,
+)
 def test_a_planted_fault_fails_its_hook(name, file, plant, wanted, checkout):
     plant(checkout / file)
     try:

@@ -31,46 +31,87 @@ def test_form(path):
 
 
 def papermill(*args: str, cwd: Path) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "papermill", "--no-progress-bar", *args],
-                          capture_output=True, text=True, cwd=cwd, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "papermill", "--no-progress-bar", *args],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
 
 
-@pytest.mark.parametrize("folder, path", [(".", "notebooks/05_pd.ipynb"),
-                                          ("notebooks", "05_pd.ipynb")])
+@pytest.mark.parametrize(
+    "folder, path", [(".", "notebooks/05_pd.ipynb"), ("notebooks", "05_pd.ipynb")]
+)
 def test_from_the_root_and_from_the_folder(folder, path, tmp_path):
-    done = papermill(path, str(tmp_path / "out.ipynb"), "-p", "hw", "a3", "-p", "action", "plan",
-                     "-p", "run_dir", str(tmp_path / "run"), cwd=ROOT / folder)
+    done = papermill(
+        path,
+        str(tmp_path / "out.ipynb"),
+        "-p",
+        "hw",
+        "a3",
+        "-p",
+        "action",
+        "plan",
+        "-p",
+        "run_dir",
+        str(tmp_path / "run"),
+        cwd=ROOT / folder,
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "k2.5-a3-pd" / "bundle" / "a3-0" / "proxy.sh").is_file()
 
 
-@pytest.mark.parametrize("given, wanted", [
-    (["-p", "hww", "a3"], "did you mean 'hw'"),
-    (["-p", "hw", "a9"], "Allowed: a2, a3"),
-    (["-p", "hw", "h200"], "There is:"),
-    (["-p", "action", "deploy!"], "Allowed: plan"),
-    (["-p", "model", "2.5"], "-r model"),
-    (["-p", "overrides", "max-num-seq=3"], "did you mean 'max-num-seqs'"),
-    (["-p", "run_dir", "/proc/none"], "cannot be written"),
-    (["-p", "run_dir", "a;b"], "';' is not allowed"),
-    (["-p", "features", "3"], "-r NAME"),
-    (["-p", "engine_version", "0.20"], "-r engine_version"),
-])
+@pytest.mark.parametrize(
+    "given, wanted",
+    [
+        (["-p", "hww", "a3"], "did you mean 'hw'"),
+        (["-p", "hw", "a9"], "Allowed: a2, a3"),
+        (["-p", "hw", "h200"], "There is:"),
+        (["-p", "action", "deploy!"], "Allowed: plan"),
+        (["-p", "model", "2.5"], "-r model"),
+        (["-p", "overrides", "max-num-seq=3"], "did you mean 'max-num-seqs'"),
+        (["-p", "run_dir", "/proc/none"], "cannot be written"),
+        (["-p", "run_dir", "a;b"], "';' is not allowed"),
+        (["-p", "features", "3"], "-r NAME"),
+        (["-p", "engine_version", "0.20"], "-r engine_version"),
+    ],
+)
 def test_wrong_parameters_stop(given, wanted, tmp_path):
-    done = papermill("notebooks/05_pd.ipynb", str(tmp_path / "out.ipynb"), "-p", "run_dir",
-                     str(tmp_path / "run"), *given, cwd=ROOT)
+    done = papermill(
+        "notebooks/05_pd.ipynb",
+        str(tmp_path / "out.ipynb"),
+        "-p",
+        "run_dir",
+        str(tmp_path / "run"),
+        *given,
+        cwd=ROOT,
+    )
     assert done.returncode != 0
     assert wanted in done.stderr
     cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
-    errors = [output for cell in cells for output in cell.get("outputs", [])
-              if output.output_type == "error"]
+    errors = [
+        output
+        for cell in cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "error"
+    ]
     assert len(errors) == 1 and len(errors[0].traceback) < 3, "a stack for a person's mistake"
 
 
 # That of k2.5 on a3 is in test_first_run; tiny models stand for others on a CPU.
-COMBINATIONS = sorted(({(row["model"], row["hardware"]) for row in recipes.listing()
-                        if not row["model"].startswith("tiny")}
-                       | set(recipes.container_only()) | {("k2.5", "cpu")}) - {("k2.5", "a3")})
+COMBINATIONS = sorted(
+    (
+        {
+            (row["model"], row["hardware"])
+            for row in recipes.listing()
+            if not row["model"].startswith("tiny")
+        }
+        | set(recipes.container_only())
+        | {("k2.5", "cpu")}
+    )
+    - {("k2.5", "a3")}
+)
 
 
 # Those that prove and tune a service take minutes, and the FAQ is the same for all: one model on
@@ -79,38 +120,55 @@ PROVED = {("k2.5", "a2"), ("k2.5", "h200")}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model, hardware", COMBINATIONS,
-                         ids=[f"{model}-{hardware}" for model, hardware in COMBINATIONS])
+@pytest.mark.parametrize(
+    "model, hardware", COMBINATIONS, ids=[f"{model}-{hardware}" for model, hardware in COMBINATIONS]
+)
 def test_every_model_and_hardware(model, hardware, tmp_path):
     manifest = params.data("notebooks")
     proved = (model, hardware) in PROVED
-    only = [name for name in runbook.which(model, hardware)
-            if proved or (manifest[name]["layout"] != "any" and name != "10_faq")]
+    only = [
+        name
+        for name in runbook.which(model, hardware)
+        if proved or (manifest[name]["layout"] != "any" and name != "10_faq")
+    ]
     outcome = runbook.run(model, hardware, only=only, run_dir=str(tmp_path / "run"))
     assert outcome.ok, str(outcome)
     names = [result.notebook for result in outcome.results]
-    layouts = {recipe.layout for recipe in recipes.of(params.model(model),
-                                                      params.hardware(hardware))}
-    assert names == [name for name, entry in manifest.items()
-                     if entry["layout"] in {"", "any" if proved else "", *layouts}
-                     and (proved or name != "10_faq")]
+    layouts = {
+        recipe.layout for recipe in recipes.of(params.model(model), params.hardware(hardware))
+    }
+    assert names == [
+        name
+        for name, entry in manifest.items()
+        if entry["layout"] in {"", "any" if proved else "", *layouts}
+        and (proved or name != "10_faq")
+    ]
     stages = [entry["stage"] for entry in evidence.read(outcome.folder)]
     assert stages[0] == "run" and stages[-1] == "end" and stages.count("notebook") == len(names)
     for name in names:
         page = (outcome.folder / f"{name}.html").read_text()
         assert "<script" not in page, "the page would run, or load, something"
-        assert "src=\"http" not in page and "@import" not in page and "url(http" not in page
+        assert 'src="http' not in page and "@import" not in page and "url(http" not in page
 
 
 def test_variants_and_scenarios(tmp_path):
     """The parameters of a stage reach its plan."""
     import papermill as pm
 
-    pm.execute_notebook(str(ROOT / "notebooks/03_single_node.ipynb"), str(tmp_path / "o.ipynb"),
-                        parameters={"hw": "h200", "variant": "slurm", "scenario": "optimised",
-                                    "without": "cpu-offload", "overrides": "max-num-seqs=9",
-                                    "run_dir": str(tmp_path / "run")},
-                        kernel_name="python3", progress_bar=False)
+    pm.execute_notebook(
+        str(ROOT / "notebooks/03_single_node.ipynb"),
+        str(tmp_path / "o.ipynb"),
+        parameters={
+            "hw": "h200",
+            "variant": "slurm",
+            "scenario": "optimised",
+            "without": "cpu-offload",
+            "overrides": "max-num-seqs=9",
+            "run_dir": str(tmp_path / "run"),
+        },
+        kernel_name="python3",
+        progress_bar=False,
+    )
     plan = json.loads(next((tmp_path / "run").glob("*/bundle/plan.json")).read_text())
     argv = plan["engines"][0]["argv"]
     assert argv[argv.index("--max-num-seqs") + 1] == "9" and "--enable-eplb" in argv
@@ -123,8 +181,9 @@ def test_a_failed_notebook_fails_the_run(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "params", tree / "params")
     shutil.copytree(ROOT / "notebooks", tree / "notebooks")
     broken = tree / "notebooks" / "00_start.ipynb"
-    broken.write_text(broken.read_text().replace("assert len(features) > 5",
-                                                 "assert len(features) > 500"))
+    broken.write_text(
+        broken.read_text().replace("assert len(features) > 5", "assert len(features) > 500")
+    )
     monkeypatch.setattr(params, "root", lambda: tree)
     outcome = runbook.run("k2.5", "a3", only=["00", "01"], run_dir=str(tmp_path / "run"))
     assert not outcome.ok
@@ -168,10 +227,18 @@ def test_an_interrupted_run_says_so(tmp_path, monkeypatch):
 
 
 def test_only_and_what_applies():
-    assert runbook.which("k2.5", "a3") == ["00_start", "01_prerequisites", "02_install",
-                                           "03_single_node", "05_pd", "06_verification",
-                                           "07_accuracy", "08_performance", "09_tuning",
-                                           "10_faq"]
+    assert runbook.which("k2.5", "a3") == [
+        "00_start",
+        "01_prerequisites",
+        "02_install",
+        "03_single_node",
+        "05_pd",
+        "06_verification",
+        "07_accuracy",
+        "08_performance",
+        "09_tuning",
+        "10_faq",
+    ]
     assert runbook.which("k2.6", "a2") == ["00_start", "01_prerequisites", "02_install", "10_faq"]
     assert runbook.which("k2.5", "a2", ["04", "00"]) == ["00_start", "04_multi_node_dp"]
     with pytest.raises(NoRecipeError):
@@ -187,17 +254,28 @@ def test_several_at_once_and_a_second_run_in_the_same_second(tmp_path, monkeypat
     assert [result.notebook for result in first.results] == ["00_start", "01_prerequisites"]
 
 
-@pytest.mark.parametrize("name, given, wanted", [
-    ("06_verification", ["only", "nope"], "check 'nope' is not known"),
-    ("06_verification", ["max_context", "abc"], "max_context 'abc'"),
-    ("07_accuracy", ["tool", "foo"], "tool 'foo' is not known"),
-    ("07_accuracy", ["limit", "-3"], "limit -3"),
-    ("08_performance", ["repetitions", "0"], "repetitions: a whole number"),
-    ("08_performance", ["tool", "foo"], "tool 'foo' is not known"),
-])
+@pytest.mark.parametrize(
+    "name, given, wanted",
+    [
+        ("06_verification", ["only", "nope"], "check 'nope' is not known"),
+        ("06_verification", ["max_context", "abc"], "max_context 'abc'"),
+        ("07_accuracy", ["tool", "foo"], "tool 'foo' is not known"),
+        ("07_accuracy", ["limit", "-3"], "limit -3"),
+        ("08_performance", ["repetitions", "0"], "repetitions: a whole number"),
+        ("08_performance", ["tool", "foo"], "tool 'foo' is not known"),
+    ],
+)
 def test_what_a_stage_cannot_do_is_told_before_anything_is_started(name, given, wanted, tmp_path):
-    done = papermill(f"notebooks/{name}.ipynb", str(tmp_path / "out.ipynb"), "-p", "run_dir",
-                     str(tmp_path / "run"), "-p", *given, cwd=ROOT)
+    done = papermill(
+        f"notebooks/{name}.ipynb",
+        str(tmp_path / "out.ipynb"),
+        "-p",
+        "run_dir",
+        str(tmp_path / "run"),
+        "-p",
+        *given,
+        cwd=ROOT,
+    )
     assert done.returncode != 0 and wanted in done.stderr, done.stderr
     stages = {entry["stage"] for entry in evidence.read(tmp_path / "run")}
     assert "plan" in stages and not {"gate", "rehearse", "deploy"} & stages

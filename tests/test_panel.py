@@ -28,8 +28,9 @@ def run(tmp_path):
     assert not wait_gone(tmp_path)
 
 
-@pytest.mark.parametrize("model, hardware", sorted({
-    (row["model"], row["hardware"]) for row in recipes.listing()}))
+@pytest.mark.parametrize(
+    "model, hardware", sorted({(row["model"], row["hardware"]) for row in recipes.listing()})
+)
 def test_whatever_is_offered_can_be_planned(model, hardware):
     given, _ = choices.choose(Choices("k2.5", "a3", "single"), model=model, hw=hardware)
     assert given.layout in choices.allowed(given)["layout"]
@@ -51,9 +52,15 @@ def test_what_does_not_fit_any_more_follows_and_says_so():
     assert choices.choose(PD, hw="a3") == (PD, ())
 
 
-@pytest.mark.parametrize("change, wanted", [
-    ({"hw": "a9"}, "Allowed: a2, a3"), ({"layout": "dpp"}, "Allowed: single"),
-    ({"scenario": "fast"}, "scenario 'fast'"), ({"colour": "red"}, "Allowed: model, hw")])
+@pytest.mark.parametrize(
+    "change, wanted",
+    [
+        ({"hw": "a9"}, "Allowed: a2, a3"),
+        ({"layout": "dpp"}, "Allowed: single"),
+        ({"scenario": "fast"}, "scenario 'fast'"),
+        ({"colour": "red"}, "Allowed: model, hw"),
+    ],
+)
 def test_a_choice_that_there_is_not(change, wanted):
     with pytest.raises(ParameterError, match=wanted):
         choices.choose(PD, **change)
@@ -68,15 +75,30 @@ def test_a_mistake_is_shown_and_not_raised():
 
 
 def test_the_lines_to_copy_make_the_same_plan():
-    given = Choices("k2.5", "a3", "pd", engine_version="0.18.0",
-                    overrides="decode.max-num-seqs=9", features="", site="")
+    given = Choices(
+        "k2.5",
+        "a3",
+        "pd",
+        engine_version="0.18.0",
+        overrides="decode.max-num-seqs=9",
+        features="",
+        site="",
+    )
     values: dict[str, str] = {}
     exec(given.lines(), values)
     assert [line.split(":")[0] for line in given.lines().splitlines()][:3] == [
-        "hw", "model", "site"]
-    plan = build.plan(values["model"], values["hw"], "pd", site=values["site"],
-                      pairs=values["overrides"].split(";"),
-                      engine_version=values["engine_version"])
+        "hw",
+        "model",
+        "site",
+    ]
+    plan = build.plan(
+        values["model"],
+        values["hw"],
+        "pd",
+        site=values["site"],
+        pairs=values["overrides"].split(";"),
+        engine_version=values["engine_version"],
+    )
     assert plan == choices.look(given).plan
 
 
@@ -84,9 +106,17 @@ def test_the_plain_twin_has_the_facts(run):
     panel = run.panel("pd", overrides="decode.max-num-seqs=9")
     plan = panel.look.plan
     said = " ".join(str(panel).split())
-    for fact in ("k2.5", "a3", "pd", plan.url, "36 engines on 4 nodes",
-                 panel.look.findings.verdict[:30], plan.engine_version, "decode.max-num-seqs=9",
-                 "a3-0, a3-1"):
+    for fact in (
+        "k2.5",
+        "a3",
+        "pd",
+        plan.url,
+        "36 engines on 4 nodes",
+        panel.look.findings.verdict[:30],
+        plan.engine_version,
+        "decode.max-num-seqs=9",
+        "a3-0, a3-1",
+    ):
         assert fact in said, fact
     assert set(panel._repr_mimebundle_()) == {"text/plain", "text/html"}
     assert "h200" in str(panel.choose(hw="h200", overrides=""))
@@ -140,8 +170,12 @@ def test_rehearse_verify_stop(run):
 def mine(tmp_path):
     """A site of this machine without an engine: to deploy on it fails at the first look."""
     text = (ROOT / "params/sites/cpu.yaml").read_text()
-    for old, new in (("name: local\n", "name: mine\n"), ("{root}/runs/.local", str(tmp_path)),
-                     ("{root}/.engine", str(tmp_path / "none")), ("{root}", str(ROOT))):
+    for old, new in (
+        ("name: local\n", "name: mine\n"),
+        ("{root}/runs/.local", str(tmp_path)),
+        ("{root}/.engine", str(tmp_path / "none")),
+        ("{root}", str(ROOT)),
+    ):
         assert old in text
         text = text.replace(old, new)
     (tmp_path / "mine.yaml").write_text(text)

@@ -9,7 +9,8 @@ from kimi_nb.errors import KimiError, ParameterError, PlanError
 
 # Each line holds nine times the one before: 9 ** 9 leaves in a few hundred characters.
 LAUGHS = "a0: &a0 {x: 1}\n" + "".join(
-    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
 
 
 def fault(call, *args, **named) -> str:
@@ -52,11 +53,13 @@ def test_a_site_s_paths_may_begin_with_the_project(tmp_path):
     assert site.paths.engine == f"{params.root()}/.engine"
     text = (params.root() / "params" / "sites" / "cpu.yaml").read_text()
     path = tmp_path / "mine.yaml"
-    for old, new, fault_of in (('"{root}/.engine"', '"/opt/{root}"', "paths.engine"),
-                               ('"{root}/.engine"', '"{rot}/engine"', "paths.engine"),
-                               ('"{root}/.engine"', '"{root}engine"', "paths.engine"),
-                               ('"{root}/.engine"', "7", "paths.engine"),
-                               ("\nname: local", '\nname: "{root}"', "name")):
+    for old, new, fault_of in (
+        ('"{root}/.engine"', '"/opt/{root}"', "paths.engine"),
+        ('"{root}/.engine"', '"{rot}/engine"', "paths.engine"),
+        ('"{root}/.engine"', '"{root}engine"', "paths.engine"),
+        ('"{root}/.engine"', "7", "paths.engine"),
+        ("\nname: local", '\nname: "{root}"', "name"),
+    ):
         path.write_text(text.replace(old, new))
         assert fault_of in fault(params.site, str(path))
     path.write_text("name: x\npaths: no\n")
@@ -69,18 +72,27 @@ def test_unknown_name_says_what_there_is():
     assert "k2-thinking" in fault(params.model, "k3")
 
 
-@pytest.mark.parametrize("old, new, wanted", [
-    ("nic: ", "nics: ", "key 'nics' is not known; did you mean 'nic'? Allowed: name, hardware"),
-    ("address: 192.0.2.11", "adress: 192.0.2.11", "nodes.0: key 'adress' is not known; did you "
-                                                  "mean 'address'?"),
-    ("paths:", "paths: 3\nnothing:", "paths: found 3: keys with values are wanted")])
+@pytest.mark.parametrize(
+    "old, new, wanted",
+    [
+        ("nic: ", "nics: ", "key 'nics' is not known; did you mean 'nic'? Allowed: name, hardware"),
+        (
+            "address: 192.0.2.11",
+            "adress: 192.0.2.11",
+            "nodes.0: key 'adress' is not known; did you mean 'address'?",
+        ),
+        ("paths:", "paths: 3\nnothing:", "paths: found 3: keys with values are wanted"),
+    ],
+)
 def test_what_is_allowed_is_said(site_file, old, new, wanted):
     assert wanted in fault(params.site, site_file((old, new)))
 
 
 def test_a_secret_in_the_place_of_a_name_is_not_shown(site_file):
-    told = fault(params.site, site_file(("name: a3-example", "name: a3-example\n"
-                                         "api_key_env: sk-abcdef123456")))
+    told = fault(
+        params.site,
+        site_file(("name: a3-example", "name: a3-example\napi_key_env: sk-abcdef123456")),
+    )
     assert "NAME of an environment variable" in told and "abcdef" not in told
 
 
@@ -88,15 +100,27 @@ def test_missing_file(tmp_path):
     assert "no such file" in fault(params.site, str(tmp_path / "none.yaml"))
 
 
-@pytest.mark.parametrize("text, wanted", [
-    ("a: [1, 2", "line"), ("a: b: c", "line 1"), ("\tname: x", "line 1"), ("- 1\n- 2", "list"),
-    ("", "found nothing"), ("name: x\nname: y", "given twice"), ("{[1]: 2}", "plain word"),
-    ("a: " + "[" * 100_000, "64 levels"), ("- " * 5000 + "x", "64 levels"),
-    ("just words", "found 'just words'"),
-    ("name: 2024-99-99", "quotes"), ("name: !!int abc", "quotes"), ("a: &a [*a]", "unfold"),
-    (LAUGHS, "unfold"),
-    ("name: " + "9" * 5000, ""), ("name: \0", ""),
-])
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("a: [1, 2", "line"),
+        ("a: b: c", "line 1"),
+        ("\tname: x", "line 1"),
+        ("- 1\n- 2", "list"),
+        ("", "found nothing"),
+        ("name: x\nname: y", "given twice"),
+        ("{[1]: 2}", "plain word"),
+        ("a: " + "[" * 100_000, "64 levels"),
+        ("- " * 5000 + "x", "64 levels"),
+        ("just words", "found 'just words'"),
+        ("name: 2024-99-99", "quotes"),
+        ("name: !!int abc", "quotes"),
+        ("a: &a [*a]", "unfold"),
+        (LAUGHS, "unfold"),
+        ("name: " + "9" * 5000, ""),
+        ("name: \0", ""),
+    ],
+)
 def test_malformed_yaml(tmp_path, text, wanted):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
@@ -113,27 +137,30 @@ def test_not_text_and_too_large(tmp_path):
     assert "4 MB" in fault(params.site, str(path))
 
 
-@pytest.mark.parametrize("old, new, wanted", [
-    ("transport: ssh", "transport: carrier-pigeon", ["transport", "'carrier-pigeon'", "slurm"]),
-    ("nic: enp67s0f5", "nick: enp67s0f5", ["nick", "not known"]),
-    ("192.0.2.12", '"fe80::1%a\\ntouch X\\n#"', ["nodes.1.address"]),
-    ("192.0.2.12", "fe80::1%eth0", ["nodes.1.address"]),
-    ("name: a3-1", "name: install", ["nodes.1.name", "every bundle"]),
-    ("name: a3-1", "name: plan.json", ["nodes.1.name", "every bundle"]),
-    ("hardware: a3\n", "", ["hardware", "missing"]),
-    ("192.0.2.12", "192.0.2.11", ["nodes.1.address", "already", "nodes.0"]),
-    ("name: a3-1", "name: a3-0", ["nodes.1.name", "already"]),
-    ("192.0.2.12", "141.xx.xx.2", ["nodes.1.address", "141.xx.xx.2", "192.0.2.11"]),
-    ("192.0.2.12", "300.1.1.1", ["nodes.1.address"]),
-    ("192.0.2.12", '"192.0.2.12; reboot"', ["nodes.1.address", "reboot"]),
-    ("nic: enp67s0f5", 'nic: "eth0$(id)"', ["nic", "eth0$(id)"]),
-    ("cache: /root/.cache", 'cache: "/root/`id`"', ["paths.cache", "'`'"]),
-    ("cache: /root/.cache", "cache: cache", ["paths.cache", "absolute"]),
-    ("name: a3-example", 'name: "a;b"', ["name", "a;b"]),
-    ("ssh: {user: root, port: 22}", "ssh: {user: root, port: 70000}", ["ssh.port", "70000"]),
-    ("nic: enp67s0f5", "nic: enp67s0f5\napi_key_env: sk-1234567890", ["api_key_env", "NAME"]),
-    ("transport: ssh", "transport: slurm", ["slurm"]),
-])
+@pytest.mark.parametrize(
+    "old, new, wanted",
+    [
+        ("transport: ssh", "transport: carrier-pigeon", ["transport", "'carrier-pigeon'", "slurm"]),
+        ("nic: enp67s0f5", "nick: enp67s0f5", ["nick", "not known"]),
+        ("192.0.2.12", '"fe80::1%a\\ntouch X\\n#"', ["nodes.1.address"]),
+        ("192.0.2.12", "fe80::1%eth0", ["nodes.1.address"]),
+        ("name: a3-1", "name: install", ["nodes.1.name", "every bundle"]),
+        ("name: a3-1", "name: plan.json", ["nodes.1.name", "every bundle"]),
+        ("hardware: a3\n", "", ["hardware", "missing"]),
+        ("192.0.2.12", "192.0.2.11", ["nodes.1.address", "already", "nodes.0"]),
+        ("name: a3-1", "name: a3-0", ["nodes.1.name", "already"]),
+        ("192.0.2.12", "141.xx.xx.2", ["nodes.1.address", "141.xx.xx.2", "192.0.2.11"]),
+        ("192.0.2.12", "300.1.1.1", ["nodes.1.address"]),
+        ("192.0.2.12", '"192.0.2.12; reboot"', ["nodes.1.address", "reboot"]),
+        ("nic: enp67s0f5", 'nic: "eth0$(id)"', ["nic", "eth0$(id)"]),
+        ("cache: /root/.cache", 'cache: "/root/`id`"', ["paths.cache", "'`'"]),
+        ("cache: /root/.cache", "cache: cache", ["paths.cache", "absolute"]),
+        ("name: a3-example", 'name: "a;b"', ["name", "a;b"]),
+        ("ssh: {user: root, port: 22}", "ssh: {user: root, port: 70000}", ["ssh.port", "70000"]),
+        ("nic: enp67s0f5", "nic: enp67s0f5\napi_key_env: sk-1234567890", ["api_key_env", "NAME"]),
+        ("transport: ssh", "transport: slurm", ["slurm"]),
+    ],
+)
 def test_site_mistakes(site_file, old, new, wanted):
     path = site_file((old, new))
     message = fault(params.site, path)
@@ -150,8 +177,9 @@ def test_all_faults_at_once(site_file):
 
 def test_a_user_file_extends_ours(tmp_path):
     path = tmp_path / "a3-big.yaml"
-    path.write_text("extends: a3\nname: a3-big\ntitle: A3 with more memory\n"
-                    "devices: {memory_gb: 128}\n")
+    path.write_text(
+        "extends: a3\nname: a3-big\ntitle: A3 with more memory\ndevices: {memory_gb: 128}\n"
+    )
     chip = params.hardware(str(path))
     assert (chip.name, chip.recipes_of) == ("a3-big", "a3")
     assert (chip.devices.count, chip.devices.memory_gb) == (16, 128)
@@ -159,30 +187,36 @@ def test_a_user_file_extends_ours(tmp_path):
     assert plan.hardware == "a3-big" and len(plan.engines) == 36
 
 
-@pytest.mark.parametrize("text, wanted", [
-    ("network_env: {FOO: '$(id)'}", "network_env.FOO"),
-    ("installs: {../../evil: []}", "installs"),
-    ("host_tuning: {governor: 'a;b'}", "governor"),
-    ("host_tuning: {sysctl: {'vm.x;reboot': 1}}", "sysctl"),
-    ("devices: {count: 1000000000000}", "devices.count"),
-    ("container: {image: ''}", "container.image"),
-    ("container: {image: '-x'}", "container.image"),
-])
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("network_env: {FOO: '$(id)'}", "network_env.FOO"),
+        ("installs: {../../evil: []}", "installs"),
+        ("host_tuning: {governor: 'a;b'}", "governor"),
+        ("host_tuning: {sysctl: {'vm.x;reboot': 1}}", "sysctl"),
+        ("devices: {count: 1000000000000}", "devices.count"),
+        ("container: {image: ''}", "container.image"),
+        ("container: {image: '-x'}", "container.image"),
+    ],
+)
 def test_hardware_mistakes(tmp_path, text, wanted):
     path = tmp_path / "mine.yaml"
     path.write_text(f"extends: a3\nname: mine\n{text}\n")
     assert wanted in fault(params.hardware, str(path))
 
 
-@pytest.mark.parametrize("old, new, wanted", [
-    ("weights: w4a8", "weights: w8a8", "'w8a8' is not one of w4a8"),
-    ("clients: [bench]", "clients: [stress]", "'stress' is not one of bench"),
-    ("heads: 64", "headz: 64", "architecture.heads"),
-    ("heads: 64", "heads: 0", "architecture.heads"),
-    ('vllm: ">=0.18.0"', "vllm: banana", "range of versions"),
-    ("    router: upstream\n", "", "go together"),
-    ("id: Eco-Tech/Kimi-K2.6-W4A8", "id: '$(id)'", "weights.w4a8.id"),
-])
+@pytest.mark.parametrize(
+    "old, new, wanted",
+    [
+        ("weights: w4a8", "weights: w8a8", "'w8a8' is not one of w4a8"),
+        ("clients: [bench]", "clients: [stress]", "'stress' is not one of bench"),
+        ("heads: 64", "headz: 64", "architecture.heads"),
+        ("heads: 64", "heads: 0", "architecture.heads"),
+        ('vllm: ">=0.18.0"', "vllm: banana", "range of versions"),
+        ("    router: upstream\n", "", "go together"),
+        ("id: Eco-Tech/Kimi-K2.6-W4A8", "id: '$(id)'", "weights.w4a8.id"),
+    ],
+)
 def test_model_mistakes(tmp_path, old, new, wanted):
     text = (params.root() / "params" / "models" / "k2.6.yaml").read_text()
     assert old in text
@@ -191,8 +225,18 @@ def test_model_mistakes(tmp_path, old, new, wanted):
     assert wanted in fault(params.model, str(path))
 
 
-@pytest.mark.parametrize("given", ["/dev/zero", "/dev/null", "/", "~nouser-at-all/x.yaml",
-                                   "./a;b.yaml", "./$(id).yaml", "/" + "x" * 300 + ".yaml"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "/dev/zero",
+        "/dev/null",
+        "/",
+        "~nouser-at-all/x.yaml",
+        "./a;b.yaml",
+        "./$(id).yaml",
+        "/" + "x" * 300 + ".yaml",
+    ],
+)
 def test_paths_that_are_no_files(given):
     assert len(fault(params.site, given)) < 600
 

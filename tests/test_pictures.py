@@ -18,8 +18,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def texts(picture: Picture) -> list[str]:
-    return ["".join(one.itertext()) for one in ElementTree.fromstring(picture.svg).iter(
-        f"{SVG}text")]
+    return [
+        "".join(one.itertext()) for one in ElementTree.fromstring(picture.svg).iter(f"{SVG}text")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -28,22 +29,31 @@ def plan():
 
 
 def logs() -> list[diagnosis.Log]:
-    died = ("(EngineCore_DP31 pid=7) ERROR 11-22 06:48:16 [core.py:1136] RuntimeError: Worker "
-            "failed with error 'device is lost', please check the stack trace above for the root "
-            "cause")
-    lost = ("(EngineCore_DP0 pid=8) ERROR 11-22 06:48:18 [core.py:1136] RuntimeError: [Gloo] the "
-            "connection was closed by peer (rank 30 on a3-3) before the group was complete")
-    return [diagnosis.Log("a3-2", 0, "rank_0.log", [lost]),
-            diagnosis.Log("a3-3", 31, "rank_31.log", [died])]
+    died = (
+        "(EngineCore_DP31 pid=7) ERROR 11-22 06:48:16 [core.py:1136] RuntimeError: Worker "
+        "failed with error 'device is lost', please check the stack trace above for the root "
+        "cause"
+    )
+    lost = (
+        "(EngineCore_DP0 pid=8) ERROR 11-22 06:48:18 [core.py:1136] RuntimeError: [Gloo] the "
+        "connection was closed by peer (rank 30 on a3-3) before the group was complete"
+    )
+    return [
+        diagnosis.Log("a3-2", 0, "rank_0.log", [lost]),
+        diagnosis.Log("a3-3", 31, "rank_31.log", [died]),
+    ]
 
 
 def all_of(plan) -> list[Picture]:
     times = {one.name: 1.0 + at for at, one in enumerate(service.endpoints(plan))}
-    return [topology.picture(plan), memory.picture(check.plan(plan).memory),
-            flags.picture(plan, build.plan("k2.5", "a3", "pd", pairs=["max-num-seqs=9"])),
-            readiness.picture(plan, times, mark="REHEARSAL"),
-            faults.picture(plan, diagnosis.timeline(logs(), plan, "at start")),
-            accuracy.picture([{"name": "GSM8K", "score": 0.95, "low": 0.93, "high": 0.97}])]
+    return [
+        topology.picture(plan),
+        memory.picture(check.plan(plan).memory),
+        flags.picture(plan, build.plan("k2.5", "a3", "pd", pairs=["max-num-seqs=9"])),
+        readiness.picture(plan, times, mark="REHEARSAL"),
+        faults.picture(plan, diagnosis.timeline(logs(), plan, "at start")),
+        accuracy.picture([{"name": "GSM8K", "score": 0.95, "low": 0.93, "high": 0.97}]),
+    ]
 
 
 def test_the_file_the_page_and_the_terminal_hold_the_same(plan, tmp_path):
@@ -76,15 +86,21 @@ def test_light_and_dark_nothing_is_loaded_and_twice_the_same(plan):
 def test_text_on_a_colour_is_readable():
     """WCAG asks for a contrast of 4.5."""
     for colour in style.COLOURS:
-        parts = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
-        light = sum(share * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
-                    for share, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        light = sum(
+            share * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
+            for share, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True)
+        )
         contrast = (light + 0.05) / 0.05 if style.on(colour) == "#000000" else 1.05 / (light + 0.05)
         assert contrast >= 4.5, colour
 
 
-@pytest.mark.parametrize("hardware, layout", sorted({
-    (row["hardware"], row["layout"]) for row in recipes.listing() if row["model"] == "k2.5"}))
+@pytest.mark.parametrize(
+    "hardware, layout",
+    sorted(
+        {(row["hardware"], row["layout"]) for row in recipes.listing() if row["model"] == "k2.5"}
+    ),
+)
 def test_every_shape_has_its_topology(hardware, layout):
     shape = build.plan("k2.5", hardware, layout)
     picture = topology.picture(shape)
@@ -105,8 +121,12 @@ def test_a_device_shows_its_rank(plan):
 def test_many_nodes_are_counted(plan):
 
     many = build.plan("k2.5", "a3", "pd")
-    copies = tuple(dataclasses.replace(one, node=f"{one.node}-{at}", name=f"{one.name}-{at}")
-                   for at in range(9) for one in many.engines if one.role == "decode")
+    copies = tuple(
+        dataclasses.replace(one, node=f"{one.node}-{at}", name=f"{one.name}-{at}")
+        for at in range(9)
+        for one in many.engines
+        if one.role == "decode"
+    )
     wide = dataclasses.replace(many, engines=(*many.engines, *copies))
     picture = topology.picture(wide)
     assert any("and 16 more nodes" in text for text in texts(picture))
@@ -125,11 +145,18 @@ def test_memory_says_what_the_findings_say(plan):
 
 def test_difference_of_flags(plan):
     other = build.plan("k2.5", "a3", "pd", pairs=["decode.max-num-seqs=9"])
-    assert flags.difference(plan, other) == ({
-        "role": "decode", "name": "--max-num-seqs", "kind": "changed", "before": "48",
-        "after": "9"},)
+    assert flags.difference(plan, other) == (
+        {
+            "role": "decode",
+            "name": "--max-num-seqs",
+            "kind": "changed",
+            "before": "48",
+            "after": "9",
+        },
+    )
     assert flags.picture(plan, plan).data == () and "no difference" in texts(
-        flags.picture(plan, plan))
+        flags.picture(plan, plan)
+    )
     older = build.plan("k2.5", "a3", "pd", engine_version="0.18.0")
     assert {row["kind"] for row in flags.difference(plan, older)} == {"added", "gone"}
 
@@ -146,7 +173,9 @@ def test_readiness_names_who_is_not_ready(plan):
 def test_faults_tell_first_from_after(plan):
     events = diagnosis.timeline(logs(), plan, "at start")
     assert [(one.node, one.rank, one.cascade) for one in events] == [
-        ("a3-3", 31, False), ("a3-2", 0, True)]
+        ("a3-3", 31, False),
+        ("a3-2", 0, True),
+    ]
     picture = faults.picture(plan, events)
     assert [row["second"] for row in picture.data] == [0, 2]
     assert "first a3-3 rank 31: rank died at start: device is lost" in picture.alt

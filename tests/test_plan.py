@@ -41,15 +41,22 @@ def test_every_setting_tells_its_layer_source_and_meaning(each_plan):
     assert all(row.source for row in rows)
     shown = {(row.role, row.name.split(".")[0]) for row in rows if row.kind == "flag"}
     for one in each_plan.engines[:1]:
-        flags = {word.removeprefix("--").removeprefix("no-") for word in one.argv
-                 if word.startswith("--")}
+        flags = {
+            word.removeprefix("--").removeprefix("no-")
+            for word in one.argv
+            if word.startswith("--")
+        }
         assert {name for role, name in shown if role == one.role} == flags
 
 
-@pytest.mark.parametrize("given, pairs, shape", [
-    (("k2.6", "a3", "single", "long-context"), (), "DFlash drafts, tp16"),
-    (("k2.5", "a3", "single", ""), ("dp=2", "tp=8"), "together, dp2 tp8"),
-    (("k2.5", "a3", "pd", ""), (), "over Mooncake, prefill dp2 tp8, decode dp32 tp1")])
+@pytest.mark.parametrize(
+    "given, pairs, shape",
+    [
+        (("k2.6", "a3", "single", "long-context"), (), "DFlash drafts, tp16"),
+        (("k2.5", "a3", "single", ""), ("dp=2", "tp=8"), "together, dp2 tp8"),
+        (("k2.5", "a3", "pd", ""), (), "over Mooncake, prefill dp2 tp8, decode dp32 tp1"),
+    ],
+)
 def test_the_title_has_the_shape_of_the_plan(given, pairs, shape):
     model, hardware, layout, scenario = given
     plan = build.plan(model, hardware, layout, scenario=scenario, pairs=pairs)
@@ -62,8 +69,17 @@ def test_json_contract():
     assert {"engines", "router", "files", "errata", "engine_version"} <= set(data)
     assert len(data["engines"]) == 36
     for engine in data["engines"]:
-        assert {"name", "node", "role", "rank", "devices", "http_port", "kv_port", "env",
-                "argv"} <= set(engine)
+        assert {
+            "name",
+            "node",
+            "role",
+            "rank",
+            "devices",
+            "http_port",
+            "kv_port",
+            "env",
+            "argv",
+        } <= set(engine)
         assert isinstance(engine["env"], dict) and isinstance(engine["argv"], list)
         assert all(isinstance(word, str) for word in engine["argv"])
     urls = [engine["url"] for engine in data["engines"]]
@@ -72,8 +88,13 @@ def test_json_contract():
 
 
 def test_same_inputs_same_bytes(each_plan):
-    again = build.plan(each_plan.model, each_plan.hardware, each_plan.layout,
-                       variant=each_plan.variant, scenario=each_plan.scenario)
+    again = build.plan(
+        each_plan.model,
+        each_plan.hardware,
+        each_plan.layout,
+        variant=each_plan.variant,
+        scenario=each_plan.scenario,
+    )
     assert scripts.files(again) == scripts.files(each_plan)
 
 
@@ -82,23 +103,31 @@ def test_the_disaggregated_plan_in_figures():
     prefill = [engine for engine in plan.engines if engine.role == "prefill"]
     decode = [engine for engine in plan.engines if engine.role == "decode"]
     assert [(e.node, e.rank, e.devices, e.http_port, e.kv_port) for e in prefill] == [
-        ("a3-0", 0, tuple(range(8)), 7100, 36000), ("a3-0", 1, tuple(range(8, 16)), 7101, 36008),
-        ("a3-1", 0, tuple(range(8)), 7100, 36100), ("a3-1", 1, tuple(range(8, 16)), 7101, 36108)]
+        ("a3-0", 0, tuple(range(8)), 7100, 36000),
+        ("a3-0", 1, tuple(range(8, 16)), 7101, 36008),
+        ("a3-1", 0, tuple(range(8)), 7100, 36100),
+        ("a3-1", 1, tuple(range(8, 16)), 7101, 36108),
+    ]
     assert [e.rank for e in decode] == list(range(32))
     assert [e.kv_port for e in decode] == list(range(36200, 36232))
     assert {e.argv[e.argv.index("--data-parallel-address") + 1] for e in decode} == {"192.0.2.13"}
     config = json.loads(decode[0].argv[decode[0].argv.index("--kv-transfer-config") + 1])
-    assert config["kv_connector_extra_config"] == {"prefill": {"dp_size": 2, "tp_size": 8},
-                                                   "decode": {"dp_size": 32, "tp_size": 1}}
+    assert config["kv_connector_extra_config"] == {
+        "prefill": {"dp_size": 2, "tp_size": 8},
+        "decode": {"dp_size": 32, "tp_size": 1},
+    }
 
 
 def test_the_connector_is_told_the_real_sizes():
-    plan = build.plan("k2.5", "a3", "pd", pairs=["prefill.dp=4", "prefill.tp=4", "decode.dp=16",
-                                                 "decode.tp=2"])
+    plan = build.plan(
+        "k2.5", "a3", "pd", pairs=["prefill.dp=4", "prefill.tp=4", "decode.dp=16", "decode.tp=2"]
+    )
     for engine in plan.engines:
         config = json.loads(engine.argv[engine.argv.index("--kv-transfer-config") + 1])
         assert config["kv_connector_extra_config"] == {
-            "prefill": {"dp_size": 4, "tp_size": 4}, "decode": {"dp_size": 16, "tp_size": 2}}
+            "prefill": {"dp_size": 4, "tp_size": 4},
+            "decode": {"dp_size": 16, "tp_size": 2},
+        }
 
 
 def test_tensor_parallel_over_nodes():
@@ -113,13 +142,16 @@ def test_tensor_parallel_over_nodes():
     assert follower.http_port is None
 
 
-@pytest.mark.parametrize("pairs, words", [
-    (["tp=8", "dp=4"], ["dp 4", "4 ranks x tp 8 = 32 devices", "16"]),
-    (["tp=3"], ["tp 3", "64 attention heads", "allowed: 1, 2, 4, 8"]),
-    (["tp=32", "dp=1"], ["tp 32", "1 x 16 = 16"]),
-    (["max-model-len=300000"], ["300000", "262144"]),
-    (["nodes=2", "dp=5", "tp=1"], ["dp 5 over 2 nodes", "2.50"]),
-])
+@pytest.mark.parametrize(
+    "pairs, words",
+    [
+        (["tp=8", "dp=4"], ["dp 4", "4 ranks x tp 8 = 32 devices", "16"]),
+        (["tp=3"], ["tp 3", "64 attention heads", "allowed: 1, 2, 4, 8"]),
+        (["tp=32", "dp=1"], ["tp 32", "1 x 16 = 16"]),
+        (["max-model-len=300000"], ["300000", "262144"]),
+        (["nodes=2", "dp=5", "tp=1"], ["dp 5 over 2 nodes", "2.50"]),
+    ],
+)
 def test_what_does_not_fit_is_refused_with_the_sum(pairs, words):
     with pytest.raises(PlanError) as caught:
         build.plan("k2.5", "a3", "single", pairs=pairs)
@@ -127,12 +159,15 @@ def test_what_does_not_fit_is_refused_with_the_sum(pairs, words):
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("pairs, words", [
-    (["router.port=7100"], ["a3-0", "7100", "HTTP of prefill0-rank0", "the router"]),
-    (["prefill.rpc-port=7101"], ["7101", "rpc port of prefill group 0"]),
-    (["prefill.kv-port=7100"], ["7100", "KV cache"]),
-    (["decode.port=65530"], ["65536", "65535"]),
-])
+@pytest.mark.parametrize(
+    "pairs, words",
+    [
+        (["router.port=7100"], ["a3-0", "7100", "HTTP of prefill0-rank0", "the router"]),
+        (["prefill.rpc-port=7101"], ["7101", "rpc port of prefill group 0"]),
+        (["prefill.kv-port=7100"], ["7100", "KV cache"]),
+        (["decode.port=65530"], ["65536", "65535"]),
+    ],
+)
 def test_ports_used_twice_or_out_of_range(pairs, words):
     with pytest.raises(PlanError) as caught:
         build.plan("k2.5", "a3", "pd", pairs=pairs)
@@ -140,54 +175,57 @@ def test_ports_used_twice_or_out_of_range(pairs, words):
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("pair, words", [
-    ("max-num-seq=3", ["max-num-seq", "did you mean 'max-num-seqs'"]),
-    ("max-num-seqs=many", ["whole number", "'many'"]),
-    ("max-num-seqs", ["key=value"]),
-    ("enforce-eager=3", ["switch"]),
-    ("kv-cache-dtype=fp9", ["fp9", "fp8"]),
-    ("swap-space=4", ["gone", "0.17.0", "kv-offloading-size"]),
-    ("skip-non-local-expert-weights=true", ["no vLLM version", "enable-ep-weight-filter"]),
-    ("headless=true", ["works out"]),
-    ("pipeline-parallel-size=2", ["not planned here"]),
-    ("prefill-context-parallel-size=2", ["not planned here"]),
-    ("decode-context-parallel-size=3", ["does not divide tp 4"]),
-    ("kv-transfer-config.kv_port=1", ["works out", "kv-port="]),
-    ("kv-transfer-config=3", ["JSON object"]),
-    ("additional-config=5", ["JSON object"]),
-    ("api-key=hunter2", ["api_key_env"]),
-    ("env.VLLM_API_KEY=hunter2", ["api_key_env"]),
-    ("env.HF_TOKEN=hunter2", ["never written down"]),
-    ("model=foo", ["not set by hand"]),
-    ("help=true", ["not set by hand"]),
-    ("max-num-seqs=", ["a value is wanted"]),
-    ("max-num-seqs=0", ["1 to"]),
-    ("max-num-seqs=-5", ["1 to"]),
-    ("gpu-memory-utilization=5", ["0.01 to 1.0"]),
-    ("gpu-memory-utilization=.nan", ["number"]),
-    ("max-model-len=\u0663k", ["whole number"]),
-    ("seed=0123", ["whole number"]),
-    ("seed=2024-99-99", ["whole number"]),
-    ("tp=\u0664", ["whole number"]),
-    ("tp=" + "9" * 5000, ["whole number"]),
-    ("served-model-name=--port", ["starts with '-'"]),
-    ("served-model-name=x{foo}", ["{foo}"]),
-    ("env.A={foo}", ["{foo}"]),
-    ('speculative-config={"a$(id)":1}', ["key of a JSON"]),
-    ("a b=1", ["not the name of a flag"]),
-    ("=", ["key=value"]),
-    ("speculative-config=" + "[" * 5000, ["not JSON"]),
-    ("data-parallel-rank=3", ["works out"]),
-    ("prefill.tp=2", ["role", "mixed"]),
-    ("tp=0", ["1 or more"]),
-    ("port=99999", ["65535"]),
-    ("served-model-name=$(id)", ["'$'"]),
-    ("env.X=a`b", ["'`'"]),
-    ("env.1X=a", ["name of an environment variable"]),
-    ("router=vllm-router", ["no router"]),
-    ("router.port=1998", ["no router"]),
-    ("speculative-config={bad", ["JSON"]),
-])
+@pytest.mark.parametrize(
+    "pair, words",
+    [
+        ("max-num-seq=3", ["max-num-seq", "did you mean 'max-num-seqs'"]),
+        ("max-num-seqs=many", ["whole number", "'many'"]),
+        ("max-num-seqs", ["key=value"]),
+        ("enforce-eager=3", ["switch"]),
+        ("kv-cache-dtype=fp9", ["fp9", "fp8"]),
+        ("swap-space=4", ["gone", "0.17.0", "kv-offloading-size"]),
+        ("skip-non-local-expert-weights=true", ["no vLLM version", "enable-ep-weight-filter"]),
+        ("headless=true", ["works out"]),
+        ("pipeline-parallel-size=2", ["not planned here"]),
+        ("prefill-context-parallel-size=2", ["not planned here"]),
+        ("decode-context-parallel-size=3", ["does not divide tp 4"]),
+        ("kv-transfer-config.kv_port=1", ["works out", "kv-port="]),
+        ("kv-transfer-config=3", ["JSON object"]),
+        ("additional-config=5", ["JSON object"]),
+        ("api-key=hunter2", ["api_key_env"]),
+        ("env.VLLM_API_KEY=hunter2", ["api_key_env"]),
+        ("env.HF_TOKEN=hunter2", ["never written down"]),
+        ("model=foo", ["not set by hand"]),
+        ("help=true", ["not set by hand"]),
+        ("max-num-seqs=", ["a value is wanted"]),
+        ("max-num-seqs=0", ["1 to"]),
+        ("max-num-seqs=-5", ["1 to"]),
+        ("gpu-memory-utilization=5", ["0.01 to 1.0"]),
+        ("gpu-memory-utilization=.nan", ["number"]),
+        ("max-model-len=\u0663k", ["whole number"]),
+        ("seed=0123", ["whole number"]),
+        ("seed=2024-99-99", ["whole number"]),
+        ("tp=\u0664", ["whole number"]),
+        ("tp=" + "9" * 5000, ["whole number"]),
+        ("served-model-name=--port", ["starts with '-'"]),
+        ("served-model-name=x{foo}", ["{foo}"]),
+        ("env.A={foo}", ["{foo}"]),
+        ('speculative-config={"a$(id)":1}', ["key of a JSON"]),
+        ("a b=1", ["not the name of a flag"]),
+        ("=", ["key=value"]),
+        ("speculative-config=" + "[" * 5000, ["not JSON"]),
+        ("data-parallel-rank=3", ["works out"]),
+        ("prefill.tp=2", ["role", "mixed"]),
+        ("tp=0", ["1 or more"]),
+        ("port=99999", ["65535"]),
+        ("served-model-name=$(id)", ["'$'"]),
+        ("env.X=a`b", ["'`'"]),
+        ("env.1X=a", ["name of an environment variable"]),
+        ("router=vllm-router", ["no router"]),
+        ("router.port=1998", ["no router"]),
+        ("speculative-config={bad", ["JSON"]),
+    ],
+)
 def test_overrides_that_are_wrong(pair, words):
     with pytest.raises(KimiError) as caught:
         build.plan("k2.5", "a3", "single", pairs=[pair])
@@ -196,10 +234,21 @@ def test_overrides_that_are_wrong(pair, words):
 
 
 def test_overrides():
-    plan = build.plan("k2.5", "a3", "pd", pairs=[
-        "decode.max_num_seqs=32", "--seed=7", "env.HCCL_BUFFSIZE=1200", "router=vllm-router",
-        "speculative-config.num_speculative_tokens=2", "decode.env.TASK_QUEUE_ENABLE=2",
-        "prefill.port=7300", "router.port=1998"])
+    plan = build.plan(
+        "k2.5",
+        "a3",
+        "pd",
+        pairs=[
+            "decode.max_num_seqs=32",
+            "--seed=7",
+            "env.HCCL_BUFFSIZE=1200",
+            "router=vllm-router",
+            "speculative-config.num_speculative_tokens=2",
+            "decode.env.TASK_QUEUE_ENABLE=2",
+            "prefill.port=7300",
+            "router.port=1998",
+        ],
+    )
     prefill, decode = plan.first("prefill"), plan.first("decode")
     words = dict(zip(decode.argv, decode.argv[1:], strict=False))
     assert words["--max-num-seqs"] == "32" and words["--seed"] == "7"
@@ -215,27 +264,40 @@ def test_overrides():
 
 
 def test_features_on_and_off():
-    plan = build.plan("k2.5", "h200", "single", variant="pip", chosen=["eplb", "expert-parallel"],
-                      dropped=["tool-parser", "prefix-caching"])
+    plan = build.plan(
+        "k2.5",
+        "h200",
+        "single",
+        variant="pip",
+        chosen=["eplb", "expert-parallel"],
+        dropped=["tool-parser", "prefix-caching"],
+    )
     argv = plan.engines[0].argv
     assert "--enable-eplb" in argv and "--no-enable-prefix-caching" in argv
     assert "--tool-call-parser" not in argv and "--enable-auto-tool-choice" not in argv
     assert "eplb" in plan.features["mixed"]
 
 
-@pytest.mark.parametrize("where, on, off, words", [
-    (("k2.5", "h200", "single"), ["eplb"], [], ["requires expert-parallel", "--with"]),
-    (("k2.5", "a3", "single"), ["eagle3-thinking"], [], ["draft model"]),
-    (("k2.6", "a3", "single"), ["eagle3"], [], ["exclude each other", "--without"]),
-    (("k2.5", "a3", "pd"), ["balance-scheduling"], [], ["single, dp", "pd"]),
-    (("k2.5", "a3", "single"), ["fp8-kv-cache"], [], ["cuda, rocm", "ascend"]),
-    (("k2-thinking", "a3", "single"), ["thinking-off"], [], ["k2.5, k2.6"]),
-    (("k2.5", "a3", "single"), ["turbo"], [], ["'turbo' is not known"]),
-    (("k2.5", "a3", "single"), [], ["turbo"], ["'turbo' is not known"]),
-    (("k2.5", "a3", "single"), ["jemalloc"], ["jemalloc"], ["say one"]),
-    (("k2.5", "h200", "single"), ["eagle3-instant"], [],
-     [">=0.18.0", "0.17.0", "--engine-version"]),
-])
+@pytest.mark.parametrize(
+    "where, on, off, words",
+    [
+        (("k2.5", "h200", "single"), ["eplb"], [], ["requires expert-parallel", "--with"]),
+        (("k2.5", "a3", "single"), ["eagle3-thinking"], [], ["draft model"]),
+        (("k2.6", "a3", "single"), ["eagle3"], [], ["exclude each other", "--without"]),
+        (("k2.5", "a3", "pd"), ["balance-scheduling"], [], ["single, dp", "pd"]),
+        (("k2.5", "a3", "single"), ["fp8-kv-cache"], [], ["cuda, rocm", "ascend"]),
+        (("k2-thinking", "a3", "single"), ["thinking-off"], [], ["k2.5, k2.6"]),
+        (("k2.5", "a3", "single"), ["turbo"], [], ["'turbo' is not known"]),
+        (("k2.5", "a3", "single"), [], ["turbo"], ["'turbo' is not known"]),
+        (("k2.5", "a3", "single"), ["jemalloc"], ["jemalloc"], ["say one"]),
+        (
+            ("k2.5", "h200", "single"),
+            ["eagle3-instant"],
+            [],
+            [">=0.18.0", "0.17.0", "--engine-version"],
+        ),
+    ],
+)
 def test_features_that_do_not_fit(where, on, off, words):
     with pytest.raises(KimiError) as caught:
         build.plan(*where, chosen=on, dropped=off)
@@ -245,8 +307,12 @@ def test_features_that_do_not_fit(where, on, off, words):
 
 def test_every_feature_switches_something():
     """Each feature, on a recipe that can have it, on and off: the command line differs."""
-    places = [("k2.5", "a3", "single"), ("k2.5", "a3", "pd"), ("k2.6", "a3", "single"),
-              ("k2.5", "h200", "single")]
+    places = [
+        ("k2.5", "a3", "single"),
+        ("k2.5", "a3", "pd"),
+        ("k2.6", "a3", "single"),
+        ("k2.5", "h200", "single"),
+    ]
     newer = {"h200": "0.19.1"}
     drafts = {"eagle3", "eagle3-instant", "eagle3-thinking", "dflash"}
     for name, feature in params.features().items():
@@ -255,10 +321,22 @@ def test_every_feature_switches_something():
             others = drafts - {name} if name in drafts or name == "decode-context-parallel" else ()
             engine = newer.get(chip, "")
             try:
-                on = build.plan(model, chip, layout, engine_version=engine, dropped=others,
-                                chosen=[*feature.requires, name])
-                off = build.plan(model, chip, layout, engine_version=engine,
-                                 chosen=feature.requires, dropped=[*others, name])
+                on = build.plan(
+                    model,
+                    chip,
+                    layout,
+                    engine_version=engine,
+                    dropped=others,
+                    chosen=[*feature.requires, name],
+                )
+                off = build.plan(
+                    model,
+                    chip,
+                    layout,
+                    engine_version=engine,
+                    chosen=feature.requires,
+                    dropped=[*others, name],
+                )
             except KimiError:
                 continue
             seen = True
@@ -267,12 +345,22 @@ def test_every_feature_switches_something():
         assert seen, f"no recipe can have {name}"
 
 
-@pytest.mark.parametrize("version, words, env", [
-    ("v0.18.0", [], {"VLLM_ASCEND_BALANCE_SCHEDULING": "1", "VLLM_ASCEND_ENABLE_MLAPO": "1",
-                     "VLLM_ASCEND_ENABLE_FLASHCOMM1": "1"}),
-    ("v0.22.1rc1", ["enable_balance_scheduling", "enable_mlapo", "enable_flashcomm1"], {}),
-    ("v0.25.1rc1", ["scheduler_config", "enable_mlapo"], {}),
-])
+@pytest.mark.parametrize(
+    "version, words, env",
+    [
+        (
+            "v0.18.0",
+            [],
+            {
+                "VLLM_ASCEND_BALANCE_SCHEDULING": "1",
+                "VLLM_ASCEND_ENABLE_MLAPO": "1",
+                "VLLM_ASCEND_ENABLE_FLASHCOMM1": "1",
+            },
+        ),
+        ("v0.22.1rc1", ["enable_balance_scheduling", "enable_mlapo", "enable_flashcomm1"], {}),
+        ("v0.25.1rc1", ["scheduler_config", "enable_mlapo"], {}),
+    ],
+)
 def test_the_plan_speaks_the_version(version, words, env):
     plan = build.plan("k2.5", "a3", "single", engine_version=version)
     engine = plan.engines[0]
@@ -293,10 +381,22 @@ def test_what_a_version_dropped_is_left_out_and_said():
     assert any("VLLM_USE_FLASHINFER_MOE_FP4" in note for note in plan.notes)
 
 
-@pytest.mark.parametrize("chip, version", [
-    ("a3", "v0.20.0rc1"), ("a3", "0.22"), ("h200", "9.9"), ("h200", "new"), ("h200", "0.1.0"),
-    ("h200", "0.34.0"), ("h200", "vv0.22.0"), ("h200", "1!0.22.0"), ("h200", "0.22.0+cpu"),
-    ("h200", "0.22"), ("h200", "9" * 5000)])
+@pytest.mark.parametrize(
+    "chip, version",
+    [
+        ("a3", "v0.20.0rc1"),
+        ("a3", "0.22"),
+        ("h200", "9.9"),
+        ("h200", "new"),
+        ("h200", "0.1.0"),
+        ("h200", "0.34.0"),
+        ("h200", "vv0.22.0"),
+        ("h200", "1!0.22.0"),
+        ("h200", "0.22.0+cpu"),
+        ("h200", "0.22"),
+        ("h200", "9" * 5000),
+    ],
+)
 def test_versions_that_nobody_released(chip, version):
     with pytest.raises(ParameterError, match="version .* is not known"):
         build.plan("k2.5", chip, "single", engine_version=version)
@@ -310,8 +410,13 @@ def test_every_recipe_at_every_version():
         package = params.hardware(row["hardware"]).engine
         for version in catalog.versions(package):
             try:
-                plan = build.plan(row["model"], row["hardware"], row["layout"],
-                                  variant=row["variant"], engine_version=version)
+                plan = build.plan(
+                    row["model"],
+                    row["hardware"],
+                    row["layout"],
+                    variant=row["variant"],
+                    engine_version=version,
+                )
             except KimiError:
                 continue
             engine = catalog.engine(package, version)
@@ -319,7 +424,8 @@ def test_every_recipe_at_every_version():
                 if word.startswith("--"):
                     name = word.removeprefix("--")
                     assert catalog.flag(engine, name) or catalog.flag(
-                        engine, name.removeprefix("no-")), (version, word)
+                        engine, name.removeprefix("no-")
+                    ), (version, word)
             for name in plan.engines[0].env:
                 assert catalog.variable(engine, name) or not catalog.history(name, "env")
 
@@ -331,10 +437,13 @@ def test_what_a_layer_may_not_set(site_file):
             build.plan("k2.5", "a3", "single", site=path)
 
 
-@pytest.mark.parametrize("pairs, words", [
-    (["prefill.tp=1", "decode.tp=8", "decode.dp=4"], ["prefill tp 1 is less than decode tp 8"]),
-    (["decode.kv-transfer-config=null"], ["kv_connector"]),
-])
+@pytest.mark.parametrize(
+    "pairs, words",
+    [
+        (["prefill.tp=1", "decode.tp=8", "decode.dp=4"], ["prefill tp 1 is less than decode tp 8"]),
+        (["decode.kv-transfer-config=null"], ["kv_connector"]),
+    ],
+)
 def test_a_disaggregated_plan_that_could_not_work(pairs, words):
     with pytest.raises(PlanError) as caught:
         build.plan("k2.5", "a3", "pd", pairs=pairs)
@@ -400,15 +509,21 @@ def test_a_secret_is_a_name(site_file, monkeypatch):
 
 # Properties --------------------------------------------------------------------------------
 
-shapes = st.fixed_dictionaries({
-    "groups": st.integers(1, 3), "nodes": st.integers(1, 4),
-    "dp": st.integers(1, 64), "tp": st.sampled_from([1, 2, 4, 8, 16, 32, 64])})
+shapes = st.fixed_dictionaries(
+    {
+        "groups": st.integers(1, 3),
+        "nodes": st.integers(1, 4),
+        "dp": st.integers(1, 64),
+        "tp": st.sampled_from([1, 2, 4, 8, 16, 32, 64]),
+    }
+)
 
 
 def _role(shape, role="decode"):
     ports = {"http": 7100, "rpc": 12321, "kv": 36000, "side_channel": 5600, "master": None}
-    return RolePlan(role=role, **shape, ports=ports, settings=EMPTY, features=(), notes=(),
-                    host_tuning=False)
+    return RolePlan(
+        role=role, **shape, ports=ports, settings=EMPTY, features=(), notes=(), host_tuning=False
+    )
 
 
 @given(first=shapes, second=shapes, per_rank=st.booleans())
@@ -424,8 +539,11 @@ def test_placed_engines_never_collide(first, second, per_rank):
         groups = topology.layout(roles, chip, site, per_rank, 64)
     except PlanError:
         return
-    places = [place for group in groups
-              for place in topology.places(group, roles[group.role], 16, per_rank)]
+    places = [
+        place
+        for group in groups
+        for place in topology.places(group, roles[group.role], 16, per_rank)
+    ]
     topology.check_ports(places, [])
     devices: list[tuple[str, int]] = []
     ports: list[tuple[str, int]] = []
@@ -440,7 +558,8 @@ def test_placed_engines_never_collide(first, second, per_rank):
         assert place.spans or len(place.devices) == place.ranks * place.group.tp
         if place.node_rank == 0:
             ranks.setdefault(place.group.index, []).extend(
-                range(place.rank, place.rank + place.ranks))
+                range(place.rank, place.rank + place.ranks)
+            )
     assert len(devices) == len(set(devices))
     assert len(ports) == len(set(ports))
     for group in groups:
@@ -449,16 +568,21 @@ def test_placed_engines_never_collide(first, second, per_rank):
     assert len(used) == len(set(used))
 
 
-leaves = st.one_of(st.integers(-2**62, 2**62), st.booleans(), st.text("abc", min_size=1),
-                   st.lists(st.integers(-9, 9), max_size=3))
+leaves = st.one_of(
+    st.integers(-(2**62), 2**62),
+    st.booleans(),
+    st.text("abc", min_size=1),
+    st.lists(st.integers(-9, 9), max_size=3),
+)
 keys = st.text("xyz_", min_size=1, max_size=4)
 tables = st.recursive(leaves, lambda inner: st.dictionaries(keys, inner, min_size=1, max_size=3))
 
 
 @given(st.dictionaries(st.text("abcd", min_size=1, max_size=5), tables, min_size=1))
 def test_flattening_and_nesting_are_inverse(flags):
-    flat = {path: leaf for name, value in flags.items()
-            for path, leaf in flattened(name, value).items()}
+    flat = {
+        path: leaf for name, value in flags.items() for path, leaf in flattened(name, value).items()
+    }
     assert nested(flat) == flags
 
 
@@ -472,8 +596,12 @@ def test_a_later_layer_wins_and_the_rest_stays(below, above):
 
 
 def test_a_variable_that_counts_moves_as_a_number():
-    plan = build.plan("k2.5", "a3", "single", pairs=["env.VLLM_ASCEND_ENABLE_NZ=1",
-                                                     "env.VLLM_ASCEND_ENABLE_FUSED_MC2=1"])
+    plan = build.plan(
+        "k2.5",
+        "a3",
+        "single",
+        pairs=["env.VLLM_ASCEND_ENABLE_NZ=1", "env.VLLM_ASCEND_ENABLE_FUSED_MC2=1"],
+    )
     found = json.loads(plan.engines[0].argv[plan.engines[0].argv.index("--additional-config") + 1])
     assert found["weight_nz_mode"] == 1 and found["weight_nz_mode"] is not True
     assert found["enable_fused_mc2"] is True

@@ -68,7 +68,8 @@ def differences(english: str, chinese: str) -> list[str]:
     """Where the two are not the same but for the language; [] is good."""
     out = []
     for (line, kind, one), (line_zh, kind_zh, other) in itertools.zip_longest(
-            blocks(english), blocks(chinese), fillvalue=("-", "end", None)):
+        blocks(english), blocks(chinese), fillvalue=("-", "end", None)
+    ):
         where = f"{ENGLISH} line {line}, {CHINESE} line {line_zh}"
         if kind != kind_zh:
             return [*out, f"{where}: {kind}, and {kind_zh}"]  # what follows is shifted
@@ -102,27 +103,31 @@ def test_every_paragraph_is_chinese():
     """Nothing was left in English."""
     for token in MARKDOWN.parse(text(CHINESE)):
         if token.type == "inline" and token.level == 1 and token.map[0] > 0:
-            words = "".join(child.content for child in token.children
-                            if child.type in ("text", "image"))
+            words = "".join(
+                child.content for child in token.children if child.type in ("text", "image")
+            )
             assert re.search(r"[\u4e00-\u9fff]", words), words
 
 
-@pytest.mark.parametrize("old, new, wanted", [
-    ("make run      #", "make run #", "fence"),
-    ("```bash\n", "```\n", "fence"),
-    ("\n## ", "\n### ", "h2, and h3"),
-    ("\n## ", "\n\n更多。\n\n## ", "h2, and paragraph"),
-    ("| `k2.6` |", "| `k2.7` |", "row: "),
-    ("| `k2.6` |", "| `k2.5` | - | - | - | - | - | - |\n| `k2.6` |", "row: "),
-    ("`--resume`", "`--again`", "('code', '--again')"),
-    ("`--resume`", "--resume", "('code', '--resume')"),
-    ("(CHANGELOG.md)", "(CONTRIBUTING.md)", "('link', 'CHANGELOG.md')"),
-    ("594 GB", "595 GB", "('figure', '595')"),
-    ("(docs/rehearsal.png)", "(docs/other.png)", "('image', 'docs/other.png')"),
-    ("*微型*", "微型", "('emphasis', 'em')"),
-    ("**06 验证。** 对", "**06 验证。**对", "('asterisks', '*')"),
-    ("<!-- end -->", "", "html_block"),
-])
+@pytest.mark.parametrize(
+    "old, new, wanted",
+    [
+        ("make run      #", "make run #", "fence"),
+        ("```bash\n", "```\n", "fence"),
+        ("\n## ", "\n### ", "h2, and h3"),
+        ("\n## ", "\n\n更多。\n\n## ", "h2, and paragraph"),
+        ("| `k2.6` |", "| `k2.7` |", "row: "),
+        ("| `k2.6` |", "| `k2.5` | - | - | - | - | - | - |\n| `k2.6` |", "row: "),
+        ("`--resume`", "`--again`", "('code', '--again')"),
+        ("`--resume`", "--resume", "('code', '--resume')"),
+        ("(CHANGELOG.md)", "(CONTRIBUTING.md)", "('link', 'CHANGELOG.md')"),
+        ("594 GB", "595 GB", "('figure', '595')"),
+        ("(docs/rehearsal.png)", "(docs/other.png)", "('image', 'docs/other.png')"),
+        ("*微型*", "微型", "('emphasis', 'em')"),
+        ("**06 验证。** 对", "**06 验证。**对", "('asterisks', '*')"),
+        ("<!-- end -->", "", "html_block"),
+    ],
+)
 def test_a_difference_is_told(old, new, wanted):
     chinese = text(CHINESE)
     assert old in chinese
@@ -132,6 +137,7 @@ def test_a_difference_is_told(old, new, wanted):
 
 def test_a_missing_end_is_told():
     english, chinese = text(ENGLISH), text(CHINESE)
-    line = english[:english.rindex("## ")].count("\n") + 1
-    assert differences(english, chinese[:chinese.rindex("## ")]) == [
-        f"{ENGLISH} line {line}, {CHINESE} line -: h2, and end"]
+    line = english[: english.rindex("## ")].count("\n") + 1
+    assert differences(english, chinese[: chinese.rindex("## ")]) == [
+        f"{ENGLISH} line {line}, {CHINESE} line -: h2, and end"
+    ]

@@ -27,7 +27,8 @@ ENGINE = ROOT / ".engine"
 
 pytestmark = pytest.mark.skipif(
     not (ENGINE / "bin/vllm").exists(),
-    reason=f"the real engine is not installed in {ENGINE}: make engine")
+    reason=f"the real engine is not installed in {ENGINE}: make engine",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,20 +39,47 @@ def alone(tmp_path_factory):
         yield
 
 
-def _deploy(name: str, tmp_path: Path, deployments: int = 1, **given: str
-            ) -> tuple[nbformat.NotebookNode, dict]:
+def _deploy(
+    name: str, tmp_path: Path, deployments: int = 1, **given: str
+) -> tuple[nbformat.NotebookNode, dict]:
     """A notebook with action deploy on hw cpu: executed, and its evidence of the deployment."""
     out, run = tmp_path / "out.ipynb", tmp_path / "run"
     done = subprocess.run(
-        [sys.executable, "-m", "papermill", "--no-progress-bar", f"notebooks/{name}.ipynb",
-         str(out), "-p", "hw", "cpu", "-p", "action", "deploy", "-p", "confirm", "local",
-         "-p", "run_dir", str(run), *(word for pair in given.items() for word in ("-p", *pair))],
-        cwd=ROOT, capture_output=True, text=True, check=False)
+        [
+            sys.executable,
+            "-m",
+            "papermill",
+            "--no-progress-bar",
+            f"notebooks/{name}.ipynb",
+            str(out),
+            "-p",
+            "hw",
+            "cpu",
+            "-p",
+            "action",
+            "deploy",
+            "-p",
+            "confirm",
+            "local",
+            "-p",
+            "run_dir",
+            str(run),
+            *(word for pair in given.items() for word in ("-p", *pair)),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     try:
         assert done.returncode == 0, done.stdout + done.stderr
     finally:  # also when papermill was killed half-way
-        subprocess.run([sys.executable, "-m", "kimi_nb.cli", "down", str(run)], cwd=ROOT,
-                       check=False, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "kimi_nb.cli", "down", str(run)],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+        )
     made = [line for line in evidence.read(run) if line["stage"] == "deploy"]
     assert len(made) == deployments
     return nbformat.read(out, as_version=4), made[0]
@@ -80,12 +108,23 @@ def test_single(tmp_path):
 def test_verification(tmp_path):
     """What needs a model's sense does not apply; what parsers and grammars do is judged."""
     _deploy("06_verification", tmp_path, layout="single")
-    found = {line["name"]: line for line in evidence.read(
-        next((tmp_path / "run").glob("*/verify.jsonl")).parent, "verify.jsonl")}
+    found = {
+        line["name"]: line
+        for line in evidence.read(
+            next((tmp_path / "run").glob("*/verify.jsonl")).parent, "verify.jsonl"
+        )
+    }
     assert not [line for line in found.values() if line["status"] == "fail"]
     assert not any(line["mark"] for line in found.values()), "it is no rehearsal"
-    for name in ("engines/completion", "api/usage-exact", "reasoning/apart", "reasoning/off",
-                 "streaming/equal", "errors/too-long", "load/concurrent"):
+    for name in (
+        "engines/completion",
+        "api/usage-exact",
+        "reasoning/apart",
+        "reasoning/off",
+        "streaming/equal",
+        "errors/too-long",
+        "load/concurrent",
+    ):
         assert found[name]["status"] == "pass", found[name]
     for name in ("canary/words", "tool-calls/auto", "content/image"):
         assert found[name]["status"] == "not applicable", found[name]
@@ -97,8 +136,10 @@ def test_head_and_headless_follower(tmp_path):
     assert made["ok"] and made["ready"] == made["engines"] == 2
     plan = build.plan("k2.5", "cpu", "dp")
     assert [engine.headless for engine in plan.engines] == [False, True]
-    logs = {path.parent.name: path.read_text()
-            for path in tmp_path.glob("run/*/deployments/001/logs/*/engines.log")}
+    logs = {
+        path.parent.name: path.read_text()
+        for path in tmp_path.glob("run/*/deployments/001/logs/*/engines.log")
+    }
     assert set(logs) == {"local-0", "local-1"}
     _nothing_runs()
 
@@ -126,9 +167,16 @@ def test_accuracy(tmp_path):
 
 def test_tuning(tmp_path):
     """A sweep serves each setting once, and writes the best as a model file that can be planned."""
-    _deploy("09_tuning", tmp_path, deployments=2, layout="single",
-            sweep="max-num-seqs: [2, 4]; concurrency: [2]", repetitions="1", input_len="16",
-            output_len="8")
+    _deploy(
+        "09_tuning",
+        tmp_path,
+        deployments=2,
+        layout="single",
+        sweep="max-num-seqs: [2, 4]; concurrency: [2]",
+        repetitions="1",
+        input_len="16",
+        output_len="8",
+    )
     said = next(line for line in evidence.read(tmp_path / "run") if line["stage"] == "sweep")
     assert said["measured"] == 2 and not said["failed"] and said["best"] and not said["mark"]
     winner = next(tmp_path.glob("run/*/sweep/tuned.yaml"))
@@ -154,8 +202,15 @@ def test_the_panel_deploys_and_stops(tmp_path):
 
 def test_performance(tmp_path):
     """The real vllm bench serve measures the real engine."""
-    _, made = _deploy("08_performance", tmp_path, layout="single", concurrency="1,2",
-                      prompts="4", repetitions="1", output_len="8")
+    _, made = _deploy(
+        "08_performance",
+        tmp_path,
+        layout="single",
+        concurrency="1,2",
+        prompts="4",
+        repetitions="1",
+        output_len="8",
+    )
     assert made["ok"]
     found = results.load(next(tmp_path.glob("run/*/bench")))
     assert found.frame["tool"].tolist() == ["vllm", "vllm"] and not found.mark

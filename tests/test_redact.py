@@ -19,8 +19,12 @@ from hypothesis import strategies as st
 from kimi_nb import evidence, redact, scripts, secrecy
 
 ROOT = Path(__file__).resolve().parent.parent
-PEM = ("-----BEGIN OPENSSH PRIVATE " "KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nBG5vbmUAAAAEbm9u\n"
-       "-----END OPENSSH PRIVATE " "KEY-----")
+PEM = (
+    "-----BEGIN OPENSSH PRIVATE "
+    "KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nBG5vbmUAAAAEbm9u\n"
+    "-----END OPENSSH PRIVATE "
+    "KEY-----"
+)
 JWT = "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
 
 # (the text, what must be gone of it): put together here, so that no scanner takes them for real.
@@ -45,32 +49,53 @@ SHAPES = [
     ("password=hunter2", "hunter2"),
     ("password: hunter2", "hunter2"),
     ('"password": "hunter2"', "hunter2"),
-    (r'{\"api_key\": \"hunter2\"}', "hunter2"),
+    (r"{\"api_key\": \"hunter2\"}", "hunter2"),
     ("MY_API_KEY=hunter2", "hunter2"),
     ("export HF_TOKEN='hunter2'", "hunter2"),
     ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "wJalrXUtn"),
     ("vllm serve x --api-key hunter2 --port 1", "hunter2"),
     ("--api-key=hunter2", "hunter2"),
     ("['--api-key', 'hunter2']", "hunter2"),
-    ("password\x1b[39m \x1b[38;5;241m=\x1b[39m \x1b[33m\"\x1b[39m\x1b[33mhunter2\x1b[39m",
-     "hunter2"),
+    (
+        'password\x1b[39m \x1b[38;5;241m=\x1b[39m \x1b[33m"\x1b[39m\x1b[33mhunter2\x1b[39m',
+        "hunter2",
+    ),
     ("&quot;password&quot;: &quot;hunter2&quot;", "hunter2"),
 ]
 
 PLAIN = [
-    "api_key_env: MY_KEY", '"secrets": {"VLLM_API_KEY": "MY_KEY"}',
-    '"api_key_env": "KIMI_KEY_2"', 'export VLLM_API_KEY="${MY_KEY:?set it}"',
-    "--api-key $VLLM_API_KEY", "-H \"Authorization: Bearer $MY_KEY\"", "max_tokens: 12345678",
-    '"total_tokens": 1234567', '"eos_token": "<|im_end|>"', "prompt_tokens=123456",
-    "commit be72d58a1b2c3d4e5f60718293a4b5c6d7e8f901", "sha256:" + "0123456789abcdef" * 4,
-    "PWD=/home/me/kimi", "OLDPWD=/root", "0e5c1c3a-7d2b-4c55-9e50-1d2f3a4b5c6d", "--tokenizer kimi",
-    "http://192.0.2.11:8000/v1", "ssh://root@192.0.2.11:22/x", "git@example.org:me/kimi.git",
-    "sk-learn-and-other-names-of-packages", "hf_hub_download hf_transfer HF_HUB_OFFLINE=1",
-    "Basic authentication is off", "Bearer authentication", "--api-key leaves the API open",
-    "secrets are never written down: keep them", "functions.get_weather:0",
+    "api_key_env: MY_KEY",
+    '"secrets": {"VLLM_API_KEY": "MY_KEY"}',
+    '"api_key_env": "KIMI_KEY_2"',
+    'export VLLM_API_KEY="${MY_KEY:?set it}"',
+    "--api-key $VLLM_API_KEY",
+    '-H "Authorization: Bearer $MY_KEY"',
+    "max_tokens: 12345678",
+    '"total_tokens": 1234567',
+    '"eos_token": "<|im_end|>"',
+    "prompt_tokens=123456",
+    "commit be72d58a1b2c3d4e5f60718293a4b5c6d7e8f901",
+    "sha256:" + "0123456789abcdef" * 4,
+    "PWD=/home/me/kimi",
+    "OLDPWD=/root",
+    "0e5c1c3a-7d2b-4c55-9e50-1d2f3a4b5c6d",
+    "--tokenizer kimi",
+    "http://192.0.2.11:8000/v1",
+    "ssh://root@192.0.2.11:22/x",
+    "git@example.org:me/kimi.git",
+    "sk-learn-and-other-names-of-packages",
+    "hf_hub_download hf_transfer HF_HUB_OFFLINE=1",
+    "Basic authentication is off",
+    "Bearer authentication",
+    "--api-key leaves the API open",
+    "secrets are never written down: keep them",
+    "functions.get_weather:0",
     "chatcmpl-0123456789abcdef",
-    "a token stands in the command (its value is not shown)", "task-1234567890123456789",
-    "password=[redacted]", "tool_choice: none", "quay.io/ascend/vllm-ascend:v0.22.1rc1-a3",
+    "a token stands in the command (its value is not shown)",
+    "task-1234567890123456789",
+    "password=[redacted]",
+    "tool_choice: none",
+    "quay.io/ascend/vllm-ascend:v0.22.1rc1-a3",
 ]
 
 
@@ -81,7 +106,8 @@ def test_shapes(text, secret):
     assert redact.MARK in redact.text(text)
     assert len(redact.data(text.encode())) == len(text.encode())
     assert secret not in redact.text(f"before {text} after") and "after" in redact.text(
-        f"before {text}\nafter")
+        f"before {text}\nafter"
+    )
 
 
 @pytest.mark.parametrize("text", PLAIN)
@@ -91,8 +117,12 @@ def test_what_is_no_secret_stays(text):
 
 
 def test_the_project_s_own_files_stay():
-    for path in [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("params/**/*.yaml"),
-                 ROOT / "kimi_nb/data/errata.yaml", ROOT / "kimi_nb/data/signatures.yaml"]:
+    for path in [
+        *ROOT.glob("notebooks/*.ipynb"),
+        *ROOT.glob("params/**/*.yaml"),
+        ROOT / "kimi_nb/data/errata.yaml",
+        ROOT / "kimi_nb/data/signatures.yaml",
+    ]:
         data = path.read_bytes()
         assert redact.data(data) == data and redact.text(data.decode()) == data.decode(), path
 
@@ -109,16 +139,23 @@ def test_bundles_stay_as_they_are(each_plan):
 # A value that is known ------------------------------------------------------------------
 
 SECRET = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=8, max_size=40).filter(
-    lambda text: len(set(text)) > 4 and text == text.strip() and "redacted" not in text)
+    lambda text: len(set(text)) > 4 and text == text.strip() and "redacted" not in text
+)
 AROUND = st.text(st.characters(blacklist_categories=("Cs",)), max_size=30)
 
 
 @given(SECRET, AROUND, AROUND)
 def test_a_known_value_is_gone_in_every_form(secret, before, after):
     plain = before + secret + after
-    for text in (plain, json.dumps(plain), json.dumps(plain, ensure_ascii=False),
-                 html.escape(plain), repr(plain), quote(plain),
-                 json.dumps(json.dumps({"x": plain}))):
+    for text in (
+        plain,
+        json.dumps(plain),
+        json.dumps(plain, ensure_ascii=False),
+        html.escape(plain),
+        repr(plain),
+        quote(plain),
+        json.dumps(json.dumps({"x": plain})),
+    ):
         made = redact.text(text, [secret])
         as_bytes = redact.data(text.encode(), [secret])
         assert len(as_bytes) == len(text.encode())
@@ -155,15 +192,35 @@ def test_twice_is_as_once_with_a_secret(shape, more):
 
 
 def test_values_under_names_of_secrets():
-    made = redact.value({"password": "x", "api_key": "short", "api_key_env": "MY_KEY",
-                         "HF_TOKEN": "a b c", "eos_token": "</s>", "n": 1, "secret": "$REF",
-                         "list": [{"VLLM_API_KEY": "q w"}, "password=abcd"], "none": None,
-                         "password_empty": "", "token": "</think>"})
+    made = redact.value(
+        {
+            "password": "x",
+            "api_key": "short",
+            "api_key_env": "MY_KEY",
+            "HF_TOKEN": "a b c",
+            "eos_token": "</s>",
+            "n": 1,
+            "secret": "$REF",
+            "list": [{"VLLM_API_KEY": "q w"}, "password=abcd"],
+            "none": None,
+            "password_empty": "",
+            "token": "</think>",
+        }
+    )
     mark = redact.MARK
-    assert made == {"password": mark, "api_key": mark, "api_key_env": "MY_KEY", "HF_TOKEN": mark,
-                    "eos_token": "</s>", "n": 1, "secret": "$REF",
-                    "list": [{"VLLM_API_KEY": mark}, f"password={mark}"], "none": None,
-                    "password_empty": "", "token": "</think>"}
+    assert made == {
+        "password": mark,
+        "api_key": mark,
+        "api_key_env": "MY_KEY",
+        "HF_TOKEN": mark,
+        "eos_token": "</s>",
+        "n": 1,
+        "secret": "$REF",
+        "list": [{"VLLM_API_KEY": mark}, f"password={mark}"],
+        "none": None,
+        "password_empty": "",
+        "token": "</think>",
+    }
 
 
 def test_short_values_are_not_looked_for():
@@ -201,8 +258,15 @@ def test_files(tmp_path, monkeypatch):
 
 def test_evidence_holds_no_secret(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", 'quo"te\\d value')
-    evidence.record(tmp_path, "x", said='with quo"te\\d value', password="hunter2", n=3,
-                    argv=["--api-key", "abc123"], path=tmp_path)
+    evidence.record(
+        tmp_path,
+        "x",
+        said='with quo"te\\d value',
+        password="hunter2",
+        n=3,
+        argv=["--api-key", "abc123"],
+        path=tmp_path,
+    )
     text = (tmp_path / evidence.FILE).read_text()
     assert "te\\\\" not in text and "hunter2" not in text
     entry = evidence.read(tmp_path)[0]

@@ -32,8 +32,11 @@ def left(folder: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             words = " ".join([*process.cmdline(), *process.environ().values()])
-            if str(folder) in words and process.pid not in us \
-                    and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                str(folder) in words
+                and process.pid not in us
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -60,8 +63,10 @@ def test_every_recipe_is_rehearsed(each_plan, tmp_path):
     assert 0 < found.ready_s <= found.first_answer_s
     assert json.loads((found.folder / "rehearsal.json").read_text())["mark"] == MARK
     assert not left(tmp_path)
-    for log in [*found.folder.glob("bundle/*/logs/rank_*.log"),
-                *found.folder.glob("logs/*/engines.log")]:
+    for log in [
+        *found.folder.glob("bundle/*/logs/rank_*.log"),
+        *found.folder.glob("logs/*/engines.log"),
+    ]:
         for line in log.read_text().splitlines():
             ours = line.startswith(("rank ", "SIGTERM", "Made ", "pip: ", "No change", "0 "))
             assert MARK in line or ours, (log.name, line)
@@ -74,11 +79,14 @@ def test_the_scripts_are_those_of_the_plan(each_plan, tmp_path):
     local = rebound(each_plan, tmp_path / "here", block)
     block.guard.close()
     site, mine = each_plan.request.site, local.request.site
-    swaps = [(node.address, there.address)
-             for node, there in zip(site.nodes, mine.nodes, strict=True)]
-    swaps += [(getattr(site.paths, name), getattr(mine.paths, name))
-              for name in ("models", "project", "work", "cache")
-              if getattr(site.paths, name) != getattr(mine.paths, name)]
+    swaps = [
+        (node.address, there.address) for node, there in zip(site.nodes, mine.nodes, strict=True)
+    ]
+    swaps += [
+        (getattr(site.paths, name), getattr(mine.paths, name))
+        for name in ("models", "project", "work", "cache")
+        if getattr(site.paths, name) != getattr(mine.paths, name)
+    ]
     interfaces = "|".join({"lo", site.nic, *(node.nic for node in site.nodes if node.nic)})
     theirs = scripts.files(each_plan)
     for name, text in scripts.files(local).items():
@@ -87,28 +95,49 @@ def test_the_scripts_are_those_of_the_plan(each_plan, tmp_path):
         want, have = theirs[name], text
         if engine := site.paths.engine:
             want = want.replace(f"export PATH={engine}/bin${{PATH:+:$PATH}}\n", "").replace(
-                engine, f"{site.paths.work}/engine")
+                engine, f"{site.paths.work}/engine"
+            )
         # The longer first: one folder may be in the other.
         for old, _ in sorted(swaps, key=lambda pair: -len(str(pair[0]))):
             want = want.replace(str(old), "@")
         for _, new in sorted(swaps, key=lambda pair: -len(str(pair[1]))):
             have = have.replace(str(new), "@")
-        want, have = (re.sub(rf"=({interfaces})$", "=@", one, flags=re.MULTILINE)
-                      for one in (want, have))
+        want, have = (
+            re.sub(rf"=({interfaces})$", "=@", one, flags=re.MULTILINE) for one in (want, have)
+        )
         assert have == want, name
 
 
 # Faults ---------------------------------------------------------------------------------
 
 PD = ("k2.6", "a3", "pd", "throughput")
-SMALL = [("rank-dies-at-start", PD), ("rank-dies-while-serving", PD), ("port-taken", PD),
-         ("wrong-rank", PD), ("missing-rank", PD), ("device-twice", PD),
-         ("unequal-settings", PD), ("kv-port-blocked", PD), ("wrong-kv-sizes", PD),
-         ("no-kv-params", PD), ("empty-200", PD), ("engine-hangs", PD), ("first-chat-500", PD),
-         ("garbled-output", PD), ("reasoning-leaks", PD), ("tool-call-leaks", PD),
-         ("slow-start", PD), ("node-unreachable", PD), ("disk-full", PD), ("weights-missing", PD),
-         ("draft-missing", PD), ("out-of-memory-at-load", PD), ("out-of-memory-under-load", PD),
-         ("wrong-image-tag", PD), ("host-tuning-refused", PD)]
+SMALL = [
+    ("rank-dies-at-start", PD),
+    ("rank-dies-while-serving", PD),
+    ("port-taken", PD),
+    ("wrong-rank", PD),
+    ("missing-rank", PD),
+    ("device-twice", PD),
+    ("unequal-settings", PD),
+    ("kv-port-blocked", PD),
+    ("wrong-kv-sizes", PD),
+    ("no-kv-params", PD),
+    ("empty-200", PD),
+    ("engine-hangs", PD),
+    ("first-chat-500", PD),
+    ("garbled-output", PD),
+    ("reasoning-leaks", PD),
+    ("tool-call-leaks", PD),
+    ("slow-start", PD),
+    ("node-unreachable", PD),
+    ("disk-full", PD),
+    ("weights-missing", PD),
+    ("draft-missing", PD),
+    ("out-of-memory-at-load", PD),
+    ("out-of-memory-under-load", PD),
+    ("wrong-image-tag", PD),
+    ("host-tuning-refused", PD),
+]
 # What stands for a whole node, and what for the proxy.
 OF_NODE = ("node-unreachable", "wrong-image-tag", "host-tuning-refused")
 OF_ANY_RANK = ("weights-missing", "draft-missing", "wrong-kv-sizes")
@@ -141,17 +170,35 @@ def aim(name: str, plan) -> faults.Target:
 # What logs alone tell of a fault: the signatures that its first line may have. Of the silent ones
 # no log says anything; asking the service (notebook 06) finds them.
 DIED = ("worker-failed", "rank-died")
-SAID = {"rank-dies-at-start": DIED, "rank-dies-while-serving": DIED, "port-taken": ("port-taken",),
-        "wrong-rank": ("rank-range",), "missing-rank": ("missing-rank",),
-        "device-twice": ("device-in-use",), "unequal-settings": ("unequal-settings",),
-        "kv-port-blocked": ("kv-timeout",), "wrong-kv-sizes": ("kv-sizes",),
-        "first-chat-500": ("unknown",), "node-unreachable": ("unreachable",),
-        "disk-full": ("disk-full",), "weights-missing": ("weights-missing",),
-        "draft-missing": ("draft-missing",), "out-of-memory-at-load": ("out-of-memory",),
-        "out-of-memory-under-load": ("out-of-memory",), "wrong-image-tag": ("image-not-found",),
-        "host-tuning-refused": ("tuning-refused",)}
-SILENT = {"no-kv-params", "empty-200", "engine-hangs", "garbled-output", "reasoning-leaks",
-          "tool-call-leaks", "slow-start"}
+SAID = {
+    "rank-dies-at-start": DIED,
+    "rank-dies-while-serving": DIED,
+    "port-taken": ("port-taken",),
+    "wrong-rank": ("rank-range",),
+    "missing-rank": ("missing-rank",),
+    "device-twice": ("device-in-use",),
+    "unequal-settings": ("unequal-settings",),
+    "kv-port-blocked": ("kv-timeout",),
+    "wrong-kv-sizes": ("kv-sizes",),
+    "first-chat-500": ("unknown",),
+    "node-unreachable": ("unreachable",),
+    "disk-full": ("disk-full",),
+    "weights-missing": ("weights-missing",),
+    "draft-missing": ("draft-missing",),
+    "out-of-memory-at-load": ("out-of-memory",),
+    "out-of-memory-under-load": ("out-of-memory",),
+    "wrong-image-tag": ("image-not-found",),
+    "host-tuning-refused": ("tuning-refused",),
+}
+SILENT = {
+    "no-kv-params",
+    "empty-200",
+    "engine-hangs",
+    "garbled-output",
+    "reasoning-leaks",
+    "tool-call-leaks",
+    "slow-start",
+}
 
 
 def test_all_faults_are_tested():
@@ -162,8 +209,7 @@ def test_all_faults_are_tested():
 @pytest.mark.parametrize("name, of", SMALL, ids=[name for name, _ in SMALL])
 def test_a_fault_is_named(name, of, tmp_path):
     model, hardware, layout, scenario = of
-    plan = build.plan(model, hardware, layout, scenario=scenario,
-                      chosen=("eagle3", "host-tuning"))
+    plan = build.plan(model, hardware, layout, scenario=scenario, chosen=("eagle3", "host-tuning"))
     found = rehearse.rehearse(plan, tmp_path, fault=name)
     check(found, name, plan, aim(name, plan))
     assert not left(tmp_path)
@@ -175,10 +221,19 @@ def test_a_fault_is_named(name, of, tmp_path):
         assert first.signature in SAID[name], first
 
 
-ELSEWHERE = [(name, of) for of in (("k2.5", "a2", "dp", ""), ("k2.5", "gb200", "dp", ""))
-             for name in ("rank-dies-while-serving", "wrong-rank", "missing-rank",
-                          "unequal-settings", "engine-hangs", "slow-start",
-                          "out-of-memory-under-load")]
+ELSEWHERE = [
+    (name, of)
+    for of in (("k2.5", "a2", "dp", ""), ("k2.5", "gb200", "dp", ""))
+    for name in (
+        "rank-dies-while-serving",
+        "wrong-rank",
+        "missing-rank",
+        "unequal-settings",
+        "engine-hangs",
+        "slow-start",
+        "out-of-memory-under-load",
+    )
+]
 
 
 @pytest.mark.long
@@ -196,28 +251,45 @@ def test_a_fault_at_any_engine(seed, tmp_path):
     chance = random.Random(seed)
     plan = build.plan("k2.6", "a3", "pd")
     engine = chance.choice(plan.engines).name
-    name = chance.choice(["rank-dies-at-start", "port-taken", "garbled-output", "disk-full",
-                          "out-of-memory-at-load", "first-chat-500"])
+    name = chance.choice(
+        [
+            "rank-dies-at-start",
+            "port-taken",
+            "garbled-output",
+            "disk-full",
+            "out-of-memory-at-load",
+            "first-chat-500",
+        ]
+    )
     found = rehearse.rehearse(plan, tmp_path, fault=f"{name}@{engine}")
     check(found, name, plan, aim(f"{name}@{engine}", plan))
 
 
 def test_a_fault_that_cannot_be(tmp_path):
     single = build.plan("k2.5", "a3", "single")
-    for name, error, text in (("no-such", ParameterError, "Allowed: rank-dies-at-start"),
-                              ("empty-200", PlanError, "no proxy"),
-                              ("missing-rank", PlanError, "needs a group of several engines"),
-                              ("port-taken@nobody", ParameterError, "engine 'nobody'"),
-                              ("port-taken@", ParameterError, "Allowed: port-taken alone, and"),
-                              ("device-twice", PlanError, "needs several engines on one node")):
+    for name, error, text in (
+        ("no-such", ParameterError, "Allowed: rank-dies-at-start"),
+        ("empty-200", PlanError, "no proxy"),
+        ("missing-rank", PlanError, "needs a group of several engines"),
+        ("port-taken@nobody", ParameterError, "engine 'nobody'"),
+        ("port-taken@", ParameterError, "Allowed: port-taken alone, and"),
+        ("device-twice", PlanError, "needs several engines on one node"),
+    ):
         with pytest.raises(error, match=text):
             rehearse.rehearse(single, tmp_path, fault=name)
     assert not list(tmp_path.rglob("*/logs")), "nothing is made for a mistake"
     assert not left(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["kv-port-blocked@decode0-rank0", "no-kv-params@decode0-rank0",
-                                  "empty-200@decode0-rank0", "unequal-settings@decode0-rank0"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kv-port-blocked@decode0-rank0",
+        "no-kv-params@decode0-rank0",
+        "empty-200@decode0-rank0",
+        "unequal-settings@decode0-rank0",
+    ],
+)
 def test_a_fault_at_an_engine_that_cannot_have_it(name, tmp_path):
     plan = build.plan("k2.6", "a3", "pd", scenario="throughput")
     with pytest.raises(PlanError, match="decode0-rank0.* cannot have it; it needs"):
@@ -258,7 +330,8 @@ def test_a_flag_that_the_version_does_not_know_stops_it(tmp_path):
     found = rehearse.rehearse(documented.named(own), tmp_path, make=documented.maker(published))
     assert not found.ok
     assert "unrecognized arguments: --swap-space 32" in " ".join(
-        one.cause for one in (found.diagnosis, *found.also))
+        one.cause for one in (found.diagnosis, *found.also)
+    )
 
 
 # Nothing is left ------------------------------------------------------------------------
@@ -266,9 +339,25 @@ def test_a_flag_that_the_version_does_not_know_stops_it(tmp_path):
 
 def begin(tmp_path: Path, *more: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "kimi_nb.cli", "rehearse", "--model", "k2.6", "--hw", "a3",
-         "--layout", "pd", "--run-dir", str(tmp_path), *more],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        [
+            sys.executable,
+            "-m",
+            "kimi_nb.cli",
+            "rehearse",
+            "--model",
+            "k2.6",
+            "--hw",
+            "a3",
+            "--layout",
+            "pd",
+            "--run-dir",
+            str(tmp_path),
+            *more,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def until(process: subprocess.Popen, word: str) -> None:
@@ -278,8 +367,11 @@ def until(process: subprocess.Popen, word: str) -> None:
     raise AssertionError(f"{word} never came")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP],
-                         ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP],
+    ids=lambda number: number.name,
+)
 @pytest.mark.parametrize("when", ["launch.sh", "proxy.sh"])
 def test_nothing_is_left_when_the_caller_ends(number, when, tmp_path):
     caller = begin(tmp_path)
@@ -300,10 +392,15 @@ def test_nothing_is_left_when_the_caller_ends(number, when, tmp_path):
 def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path):
     caller = begin(tmp_path)
     until(caller, "proxy.sh")
-    supervisor = next(one for one in left(tmp_path) if "kimi_nb.supervisor" in one.cmdline()) \
-        if any("kimi_nb.supervisor" in one.cmdline() for one in left(tmp_path)) else next(
-            one for one in psutil.Process(caller.pid).children()
-            if "kimi_nb.supervisor" in one.cmdline())
+    supervisor = (
+        next(one for one in left(tmp_path) if "kimi_nb.supervisor" in one.cmdline())
+        if any("kimi_nb.supervisor" in one.cmdline() for one in left(tmp_path))
+        else next(
+            one
+            for one in psutil.Process(caller.pid).children()
+            if "kimi_nb.supervisor" in one.cmdline()
+        )
+    )
     supervisor.kill()
     caller.communicate(timeout=30)
     assert caller.returncode != 0
@@ -312,11 +409,13 @@ def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path):
 
 def test_nothing_is_left_when_a_kernel_is_killed(tmp_path):
     """A notebook's kernel is a process like any other; the service it holds ends with it."""
-    code = ("import kimi_nb\n"
-            "run = kimi_nb.start(hw='a3', model='k2.6', action='rehearse', "
-            f"run_dir={str(tmp_path)!r})\n"
-            "service = run.serve(run.plan('pd'))\nprint('UP', flush=True)\nimport time\n"
-            "time.sleep(60)\n")
+    code = (
+        "import kimi_nb\n"
+        "run = kimi_nb.start(hw='a3', model='k2.6', action='rehearse', "
+        f"run_dir={str(tmp_path)!r})\n"
+        "service = run.serve(run.plan('pd'))\nprint('UP', flush=True)\nimport time\n"
+        "time.sleep(60)\n"
+    )
     kernel = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert any(line.startswith("UP") for line in kernel.stdout)
     assert left(tmp_path)
@@ -329,8 +428,10 @@ def test_two_at_once_do_not_meet(tmp_path):
     both = [begin(tmp_path / name, "--json") for name in ("one", "two")]
     found = [json.loads(one.communicate(timeout=60)[0]) for one in both]
     assert [one["ok"] for one in found] == [True, True]
-    nodes = [json.loads(next((tmp_path / name).rglob("world.json")).read_text())["nodes"]["a3-0"]
-             for name in ("one", "two")]
+    nodes = [
+        json.loads(next((tmp_path / name).rglob("world.json")).read_text())["nodes"]["a3-0"]
+        for name in ("one", "two")
+    ]
     assert nodes[0] != nodes[1]
 
 
@@ -366,17 +467,27 @@ def test_json(tmp_path):
     out, said = done.communicate(timeout=60)
     found = json.loads(out)
     assert done.returncode == 1 and "Traceback" not in said
-    assert {"ok", "engines", "ready", "first_answer_s", "peak_memory_mb", "answer",
-            "diagnosis"} <= found.keys()
+    assert {
+        "ok",
+        "engines",
+        "ready",
+        "first_answer_s",
+        "peak_memory_mb",
+        "answer",
+        "diagnosis",
+    } <= found.keys()
     assert found["diagnosis"].keys() >= {"node", "rank", "cause", "evidence"}
     assert "wrong image tag" in found["diagnosis"]["cause"]
 
 
-@pytest.mark.parametrize("words, wanted", [
-    (["--fault", "nonsense"], "Allowed: rank-dies-at-start"),
-    (["--as-documented", "--fault", "slow-start"], "changes nothing of what a document"),
-    (["--layout", "single", "--as-documented", "--set", "max-num-seqs=3"], "--set"),
-])
+@pytest.mark.parametrize(
+    "words, wanted",
+    [
+        (["--fault", "nonsense"], "Allowed: rank-dies-at-start"),
+        (["--as-documented", "--fault", "slow-start"], "changes nothing of what a document"),
+        (["--layout", "single", "--as-documented", "--set", "max-num-seqs=3"], "--set"),
+    ],
+)
 def test_a_mistake_is_one_line(words, wanted, tmp_path):
     done = begin(tmp_path, *words)
     out, said = done.communicate(timeout=60)
@@ -440,8 +551,12 @@ def test_a_secret_whose_name_is_taken(tmp_path, site_file):
 
 
 def test_nodes_whose_names_begin_alike(tmp_path, site_file):
-    site = site_file(("name: a3-0", "name: n1"), ("name: a3-1", "name: n1.engines"),
-                     ("name: a3-2", "name: n1.x"), ("name: a3-3", "name: n10"))
+    site = site_file(
+        ("name: a3-0", "name: n1"),
+        ("name: a3-1", "name: n1.engines"),
+        ("name: a3-2", "name: n1.x"),
+        ("name: a3-3", "name: n10"),
+    )
     plan = build.plan("k2.6", "a3", "pd", scenario="throughput", site=site)
     for name in ("wrong-image-tag", "node-unreachable"):
         found = rehearse.rehearse(plan, tmp_path, fault=name)
@@ -470,9 +585,23 @@ def test_a_run_folder_that_cannot_be_written(tmp_path):
 
 def test_nohup_is_respected(tmp_path):
     caller = subprocess.Popen(
-        [sys.executable, "-m", "kimi_nb.cli", "rehearse", "--model", "k2.5", "--hw", "a2",
-         "--run-dir", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        [
+            sys.executable,
+            "-m",
+            "kimi_nb.cli",
+            "rehearse",
+            "--model",
+            "k2.5",
+            "--hw",
+            "a2",
+            "--run-dir",
+            str(tmp_path),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
     until(caller, "serve.sh")
     caller.send_signal(signal.SIGHUP)
     caller.communicate(timeout=30)
@@ -498,8 +627,10 @@ def test_a_secret_of_the_caller_stays_with_him(tmp_path, monkeypatch, site_file)
 def test_no_signature_sees_anything_in_a_healthy_log(tmp_path):
     plan = build.plan("k2.5", "a2", "dp")
     found = rehearse.rehearse(plan, tmp_path)
-    logs = [diagnosis.Log("a2-0", None, path.name, path.read_text().splitlines())
-            for path in found.folder.glob("logs/*/*.log")]
+    logs = [
+        diagnosis.Log("a2-0", None, path.name, path.read_text().splitlines())
+        for path in found.folder.glob("logs/*/*.log")
+    ]
     assert sum(len(log.lines) for log in logs) > 20
     assert diagnosis.of_logs(logs, plan, "at start") is None
 
@@ -514,13 +645,27 @@ def test_an_unknown_failure_is_shown_not_swallowed():
 
 def test_the_first_failure_counts_not_what_follows():
     plan = build.plan("k2.5", "a3", "pd")
-    lost = ["11-21 10:00:09 ERROR The group has lost rank 31 on a3-3: collective operations",
-            "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."]
+    lost = [
+        "11-21 10:00:09 ERROR The group has lost rank 31 on a3-3: collective operations",
+        "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
+    ]
     logs = [diagnosis.Log("a3-2", rank, f"rank_{rank}.log", lost) for rank in range(16)]
-    logs.append(diagnosis.Log("a3-2", None, "a3-2.engines.log",
-                              ["rank 7 failed: exit code 1; last lines of logs/rank_7.log:"]))
-    logs.append(diagnosis.Log("a3-3", None, "a3-3.engines.log",
-                              ["rank 31 failed: signal SIGKILL; last lines of rank_31.log:"]))
+    logs.append(
+        diagnosis.Log(
+            "a3-2",
+            None,
+            "a3-2.engines.log",
+            ["rank 7 failed: exit code 1; last lines of logs/rank_7.log:"],
+        )
+    )
+    logs.append(
+        diagnosis.Log(
+            "a3-3",
+            None,
+            "a3-3.engines.log",
+            ["rank 31 failed: signal SIGKILL; last lines of rank_31.log:"],
+        )
+    )
     found = diagnosis.of_logs(logs, plan, "under load")
     assert (found.node, found.rank) == ("a3-3", 31) and "SIGKILL" in found.cause
 
@@ -534,4 +679,5 @@ def test_a_world_is_read_as_it_was_written(tmp_path):
     world, _, _ = faults.apply("disk-full", build.plan("k2.5", "a3", "pd"), world, {})
     world.write(tmp_path / "world.json")
     assert World.read(tmp_path / "world.json") == dataclasses.replace(
-        world, nodes=dict(world.nodes))
+        world, nodes=dict(world.nodes)
+    )

@@ -18,19 +18,30 @@ from kimi_nb.rehearsal.engine.answers import ApiError, Served
 
 RECORDED = json.loads((Path(__file__).parent / "contract" / "api.json").read_text())["exchanges"]
 MAKERS = {"/v1/chat/completions": answers.chat, "/v1/completions": answers.completion}
-MINE = {entry["name"]: entry for entry in RECORDED
-        if entry["method"] == "POST" and entry["path"] in MAKERS and entry["name"] != "tools_named"}
+MINE = {
+    entry["name"]: entry
+    for entry in RECORDED
+    if entry["method"] == "POST" and entry["path"] in MAKERS and entry["name"] != "tools_named"
+}
 SERVED = Served(("kimi_k25", "other"), "MODEL", 512, "kimi_k2", "kimi_k2", True, False, "0.20.2")
 WIDE = replace(SERVED, max_model_len=262144, multimodal=True, dp_size=4)
 # The same examples every time, none stored.
 QUICK = settings(derandomize=True, database=None, deadline=None, max_examples=150)
-PIXEL = ("data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwA"
-         "DhgGAWjR9awAAAABJRU5ErkJggg==")
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwA"
+    "DhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
 def tool(name, schema=None):
-    return {"type": "function", "function": {"name": name, "parameters": schema or {
-        "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": schema
+            or {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
 
 
 def ask(served=WIDE, said="hello world", headers=None, **body):
@@ -88,9 +99,17 @@ def at_once(made):
     out = []
     for one in body["choices"]:
         said = one.get("message", {"content": one.get("text")})
-        out.append([said["content"] or "", said.get("reasoning") or "", [
-            [call["id"], call["function"]["name"], call["function"]["arguments"]]
-            for call in said.get("tool_calls", ())], one["finish_reason"]])
+        out.append(
+            [
+                said["content"] or "",
+                said.get("reasoning") or "",
+                [
+                    [call["id"], call["function"]["name"], call["function"]["arguments"]]
+                    for call in said.get("tool_calls", ())
+                ],
+                one["finish_reason"],
+            ]
+        )
     body["usage"].pop("prompt_tokens_details")
     return out, body["usage"]
 
@@ -109,7 +128,8 @@ def alike(found, recorded):
     """Whether the keys are the same wherever both have objects."""
     if isinstance(found, dict) and isinstance(recorded, dict):
         return list(found) == list(recorded) and all(
-            alike(found[key], recorded[key]) for key in found)
+            alike(found[key], recorded[key]) for key in found
+        )
     if found and recorded and isinstance(found, list) and isinstance(recorded, list):
         return alike(found[0], recorded[0])
     return True
@@ -171,8 +191,12 @@ def test_tokenize_is_as_recorded():
     entry = next(one for one in RECORDED if one["name"] == "tokenize")
     found = answers.tokenize(SERVED, json.dumps(entry["request"]).encode())
     assert list(found) == list(json.loads(entry["body"]))
-    assert found == {"count": 4, "max_model_len": 512, "tokens": found["tokens"],
-                     "token_strs": None}
+    assert found == {
+        "count": 4,
+        "max_model_len": 512,
+        "tokens": found["tokens"],
+        "token_strs": None,
+    }
     assert all(type(one) is int and 0 <= one < text.VOCABULARY for one in found["tokens"])
     chat = {"messages": [{"role": "user", "content": "hello world"}], "return_token_strs": True}
     found = answers.tokenize(SERVED, json.dumps(chat).encode())
@@ -184,40 +208,116 @@ def test_tokenize_is_as_recorded():
 # What must always hold --------------------------------------------------------------------------
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
     | st.sampled_from(["user", "auto", "required", "none", "f", "1", "data:,", PIXEL, 2, 0, {}]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([
-        "role", "content", "type", "text", "image_url", "url", "function", "name", "parameters",
-        "tool_calls", "id", "arguments", "properties", "required", "items", "$ref", "anyOf",
-        "json_schema", "schema", "json", "choice", "thinking", "include_usage"]), inner,
-        max_size=4), max_leaves=12)
-ANY_FIELD = st.sampled_from([*sorted(requests._CHAT_FIELDS), "prompt", "tool_choice", "stop",
-                             "guided_json", "\ud800"])
-SAID = st.lists(st.sampled_from([
-    "what", "is", "the", "weather", "in", "Paris", "ünïcödé 🎉", "\n", "  two", "</think>",
-    "a" * 40, "<|im_end|>", "news", "\u2028"]), max_size=12).map(" ".join)
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "role",
+                    "content",
+                    "type",
+                    "text",
+                    "image_url",
+                    "url",
+                    "function",
+                    "name",
+                    "parameters",
+                    "tool_calls",
+                    "id",
+                    "arguments",
+                    "properties",
+                    "required",
+                    "items",
+                    "$ref",
+                    "anyOf",
+                    "json_schema",
+                    "schema",
+                    "json",
+                    "choice",
+                    "thinking",
+                    "include_usage",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+ANY_FIELD = st.sampled_from(
+    [*sorted(requests._CHAT_FIELDS), "prompt", "tool_choice", "stop", "guided_json", "\ud800"]
+)
+SAID = st.lists(
+    st.sampled_from(
+        [
+            "what",
+            "is",
+            "the",
+            "weather",
+            "in",
+            "Paris",
+            "ünïcödé 🎉",
+            "\n",
+            "  two",
+            "</think>",
+            "a" * 40,
+            "<|im_end|>",
+            "news",
+            "\u2028",
+        ]
+    ),
+    max_size=12,
+).map(" ".join)
 NUMBERS = {
-    "max_tokens": st.none() | st.integers(1, 120), "max_completion_tokens": st.none() |
-    st.integers(1, 120), "ignore_eos": st.booleans(), "n": st.integers(1, 3),
-    "min_tokens": st.just(0), "seed": st.integers(0, 9), "temperature": st.just(0.7)}
-CHATS = st.fixed_dictionaries({
-    "messages": SAID.map(lambda said: [{"role": "user", "content": said}])}, optional={
-    **NUMBERS, "include_reasoning": st.booleans(), "stop": st.sampled_from(["and", ["e", "so it"]]),
-    "chat_template_kwargs": st.sampled_from([{"thinking": False}, {"thinking": True}, {}]),
-    "tools": st.just([tool("get_weather"), tool("news.search"), tool("calc")]),
-    "response_format": st.sampled_from([{"type": "json_object"}, {"type": "text"}])})
-COMPLETIONS = st.fixed_dictionaries({"prompt": SAID.filter(bool) | st.lists(
-    st.integers(0, 99), min_size=1, max_size=9)}, optional=NUMBERS)
+    "max_tokens": st.none() | st.integers(1, 120),
+    "max_completion_tokens": st.none() | st.integers(1, 120),
+    "ignore_eos": st.booleans(),
+    "n": st.integers(1, 3),
+    "min_tokens": st.just(0),
+    "seed": st.integers(0, 9),
+    "temperature": st.just(0.7),
+}
+CHATS = st.fixed_dictionaries(
+    {"messages": SAID.map(lambda said: [{"role": "user", "content": said}])},
+    optional={
+        **NUMBERS,
+        "include_reasoning": st.booleans(),
+        "stop": st.sampled_from(["and", ["e", "so it"]]),
+        "chat_template_kwargs": st.sampled_from([{"thinking": False}, {"thinking": True}, {}]),
+        "tools": st.just([tool("get_weather"), tool("news.search"), tool("calc")]),
+        "response_format": st.sampled_from([{"type": "json_object"}, {"type": "text"}]),
+    },
+)
+COMPLETIONS = st.fixed_dictionaries(
+    {"prompt": SAID.filter(bool) | st.lists(st.integers(0, 99), min_size=1, max_size=9)},
+    optional=NUMBERS,
+)
 BODIES = CHATS | COMPLETIONS
-SERVERS = st.sampled_from([replace(WIDE, max_model_len=900, **more) for more in (
-    {}, {"reasoning_parser": ""}, *({"flaw": flaw} for flaw in (
-        "garbled-output", "reasoning-leaks", "tool-call-leaks")))])
+SERVERS = st.sampled_from(
+    [
+        replace(WIDE, max_model_len=900, **more)
+        for more in (
+            {},
+            {"reasoning_parser": ""},
+            *({"flaw": flaw} for flaw in ("garbled-output", "reasoning-leaks", "tool-call-leaks")),
+        )
+    ]
+)
 
 
 @QUICK
-@given(st.sampled_from([answers.chat, answers.completion, answers.tokenize]), st.binary()
-       | JSON.map(lambda value: json.dumps(value).encode())
-       | st.dictionaries(ANY_FIELD, JSON, max_size=6).map(lambda body: json.dumps(body).encode()))
+@given(
+    st.sampled_from([answers.chat, answers.completion, answers.tokenize]),
+    st.binary()
+    | JSON.map(lambda value: json.dumps(value).encode())
+    | st.dictionaries(ANY_FIELD, JSON, max_size=6).map(lambda body: json.dumps(body).encode()),
+)
 def test_no_body_is_more_than_a_refusal(make, raw):
     more = () if make is answers.tokenize else ({"X-data-parallel-rank": "1"}, "id-1", 1)
     try:
@@ -231,12 +331,30 @@ def test_no_body_is_more_than_a_refusal(make, raw):
 
 
 @QUICK
-@given(st.fixed_dictionaries({"messages": st.lists(st.fixed_dictionaries({"role": st.sampled_from(
-    ["user", "assistant", "tool"])}, optional={"content": JSON, "tool_calls": JSON}), min_size=1,
-    max_size=3)}, optional={"tools": st.lists(JSON, max_size=2) | JSON.map(
-        lambda schema: [tool("f", schema)]), "tool_choice": JSON, "response_format": JSON,
-        "structured_outputs": JSON, "guided_json": JSON, "stop": JSON, "stream_options": JSON,
-        "stream": st.booleans()}))
+@given(
+    st.fixed_dictionaries(
+        {
+            "messages": st.lists(
+                st.fixed_dictionaries(
+                    {"role": st.sampled_from(["user", "assistant", "tool"])},
+                    optional={"content": JSON, "tool_calls": JSON},
+                ),
+                min_size=1,
+                max_size=3,
+            )
+        },
+        optional={
+            "tools": st.lists(JSON, max_size=2) | JSON.map(lambda schema: [tool("f", schema)]),
+            "tool_choice": JSON,
+            "response_format": JSON,
+            "structured_outputs": JSON,
+            "guided_json": JSON,
+            "stop": JSON,
+            "stream_options": JSON,
+            "stream": st.booleans(),
+        },
+    )
+)
 def test_no_chat_is_more_than_a_refusal(body):
     try:
         made = ask(**body)
@@ -246,14 +364,29 @@ def test_no_chat_is_more_than_a_refusal(body):
         assert error.status in (400, 404)
 
 
-@pytest.mark.parametrize("raw", [
-    b"[" * 100_000, b'{"a":' * 5000, b"9" * 5000, b'{"max_tokens":' + b"9" * 4000 + b"}",
-    b'{"messages":[{"role":"user","content":"\\ud800"}]}', b'{"temperature":NaN}', b"\xff\xfe{",
-    b'{"temperature":1e999}', b"\xff", b"", b"null", b'{"messages":[],"temperature":1' + b"0" * 400
-    + b"}", b'{"messages":[{"role":"user","content":"x"}],"guided_json":"' + b"[" * 900 + b'"}',
-    b'{"messages":[{"role":"user","content":"x"}],"guided_json":"\\"\\\\ud800\\""}',
-    b'{"messages":[{"role":"user","content":"x"}],"kv_transfer_params":{"a":' + b"[" * 80
-    + b"]" * 80 + b"}}"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 5000,
+        b"9" * 5000,
+        b'{"max_tokens":' + b"9" * 4000 + b"}",
+        b'{"messages":[{"role":"user","content":"\\ud800"}]}',
+        b'{"temperature":NaN}',
+        b"\xff\xfe{",
+        b'{"temperature":1e999}',
+        b"\xff",
+        b"",
+        b"null",
+        b'{"messages":[],"temperature":1' + b"0" * 400 + b"}",
+        b'{"messages":[{"role":"user","content":"x"}],"guided_json":"' + b"[" * 900 + b'"}',
+        b'{"messages":[{"role":"user","content":"x"}],"guided_json":"\\"\\\\ud800\\""}',
+        b'{"messages":[{"role":"user","content":"x"}],"kv_transfer_params":{"a":'
+        + b"[" * 80
+        + b"]" * 80
+        + b"}}",
+    ],
+)
 def test_what_is_made_to_break_a_reader_is_refused(raw):
     for make in (answers.chat, answers.completion):
         with pytest.raises(ApiError) as caught:
@@ -281,9 +414,18 @@ def test_a_stream_is_the_whole_answer_and_usage_its_tokens(served, body):
 
 
 @QUICK
-@given(SERVERS, BODIES.map(lambda body: {key: value for key, value in body.items()
-                                         if key not in ("stop", "max_completion_tokens")}),
-       st.integers(1, 60), st.integers(1, 60))
+@given(
+    SERVERS,
+    BODIES.map(
+        lambda body: {
+            key: value
+            for key, value in body.items()
+            if key not in ("stop", "max_completion_tokens")
+        }
+    ),
+    st.integers(1, 60),
+    st.integers(1, 60),
+)
 def test_a_longer_answer_begins_as_the_shorter_one(served, body, one, other):
     short, long = (ask(served, **body | {"max_tokens": most}) for most in sorted((one, other)))
     for found, more in zip(joined(short)[0], joined(long)[0], strict=True):
@@ -333,8 +475,10 @@ def test_the_prompt_and_the_answer_share_the_context():
     status, why = refusal(SERVED, max_tokens=513 - made.prompt_tokens)
     assert status == 400 and "maximum context length is 512 tokens" in why
     assert refusal(SERVED, max_completion_tokens=600, max_tokens=5) == (
-        400, "max_completion_tokens=600 cannot be greater than max_model_len=max_total_tokens=512. "
-        "Please request fewer output tokens. (parameter=max_completion_tokens, value=600)")
+        400,
+        "max_completion_tokens=600 cannot be greater than max_model_len=max_total_tokens=512. "
+        "Please request fewer output tokens. (parameter=max_completion_tokens, value=600)",
+    )
     assert ask(max_completion_tokens=4, max_tokens=9).max_tokens == 4
     assert ask(prompt="hi").max_tokens == 16
     assert ask(SERVED, prompt="hi", max_tokens=None).max_tokens == 511
@@ -343,7 +487,7 @@ def test_the_prompt_and_the_answer_share_the_context():
 def test_a_stop_string_ends_the_text_before_itself():
     full = message(ask())["content"]
     made = ask(stop=[" all but", "zzz"], include_reasoning=False)
-    assert message(made)["content"] == full[:full.index(" all but")]
+    assert message(made)["content"] == full[: full.index(" all but")]
     assert (made.finish_reason, made.stop_reason) == ("stop", " all but")
     assert message(ask(stop="R", chat_template_kwargs={"thinking": False}))["content"] == ""
     assert refusal(stop="")[1] == "stop cannot contain an empty string."
@@ -357,20 +501,33 @@ def test_a_rank_is_read_from_its_header(given, rank):
     assert ask(prompt="a", headers={"X-data-parallel-rank": given}).rank == rank
 
 
-@pytest.mark.parametrize(("body", "why"), [
-    ({"max_tokens": "many"}, "int_parsing"), ({"max_tokens": 1.5}, "int_from_float"),
-    ({"n": 0}, "n must be at least 1, got 0."), ({"n": 10**6}, "n must be at most 16384"),
-    ({"stream": []}, "bool_type"), ({"messages": "x"}, "list_type"), ({"model": 3}, "string_type"),
-    ({"stream_options": {"include_usage": True}}, "Stream options can only be defined when"),
-    ({"tool_choice": "auto"}, "When using `tool_choice`, `tools` must be set."),
-    ({"tools": []}, "`tools` must not be an empty array."), ({"tools": [{}]}, "'function'"),
-    ({"tools": [tool("a")], "tool_choice": {"function": {"name": "b"}}}, "does not match any"),
-    ({"top_p": 0}, "top_p must be in (0, 1], got 0.0."), ({"stop": 1}, "string_type"),
-    ({"max_tokens": 2, "min_tokens": 3}, "min_tokens must be less than or equal to max_tokens=2"),
-    ({"response_format": {"type": "json_schema"}}, "'json_schema' field must be provided"),
-    ({"response_format": {"type": "xml"}}, "literal_error"),
-    ({"messages": [{"role": "user", "content": [{"type": "odd"}]}]}, "Unknown part type: odd"),
-    ({"messages": [{"role": "user", "content": 5}]}, "string_type")])
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"max_tokens": "many"}, "int_parsing"),
+        ({"max_tokens": 1.5}, "int_from_float"),
+        ({"n": 0}, "n must be at least 1, got 0."),
+        ({"n": 10**6}, "n must be at most 16384"),
+        ({"stream": []}, "bool_type"),
+        ({"messages": "x"}, "list_type"),
+        ({"model": 3}, "string_type"),
+        ({"stream_options": {"include_usage": True}}, "Stream options can only be defined when"),
+        ({"tool_choice": "auto"}, "When using `tool_choice`, `tools` must be set."),
+        ({"tools": []}, "`tools` must not be an empty array."),
+        ({"tools": [{}]}, "'function'"),
+        ({"tools": [tool("a")], "tool_choice": {"function": {"name": "b"}}}, "does not match any"),
+        ({"top_p": 0}, "top_p must be in (0, 1], got 0.0."),
+        ({"stop": 1}, "string_type"),
+        (
+            {"max_tokens": 2, "min_tokens": 3},
+            "min_tokens must be less than or equal to max_tokens=2",
+        ),
+        ({"response_format": {"type": "json_schema"}}, "'json_schema' field must be provided"),
+        ({"response_format": {"type": "xml"}}, "literal_error"),
+        ({"messages": [{"role": "user", "content": [{"type": "odd"}]}]}, "Unknown part type: odd"),
+        ({"messages": [{"role": "user", "content": 5}]}, "string_type"),
+    ],
+)
 def test_a_field_that_is_wrong_is_named(body, why):
     status, said = refusal(**body)
     assert status == 400 and why in said
@@ -395,8 +552,12 @@ def test_parts_and_images_count():
     other = seen("see", {"type": "image_url", "image_url": "https://a.example/b.png"})
     assert plain.prompt_tokens == words.prompt_tokens == both.prompt_tokens - 64
     assert plain.digest == words.digest and len({both.digest, other.digest, plain.digest}) == 3
-    for url in ("data:image/png;base64,a*b=", "data:image/png;base64,", "data:image/png,xx",
-                "ftp:"):
+    for url in (
+        "data:image/png;base64,a*b=",
+        "data:image/png;base64,",
+        "data:image/png,xx",
+        "ftp:",
+    ):
         with pytest.raises(ApiError):
             seen({"type": "image_url", "image_url": {"url": url}})
 
@@ -404,8 +565,11 @@ def test_parts_and_images_count():
 def test_the_prompt_is_all_that_a_digest_is_made_of():
     same = [ask(), ask(stream=True), ask(temperature=0, max_tokens=1, seed=4)]
     assert len({one.digest for one in same}) == 1
-    other = [ask(said="hello worlds"), ask(chat_template_kwargs={"thinking": False}),
-             ask(tools=[tool("calc")])]
+    other = [
+        ask(said="hello worlds"),
+        ask(chat_template_kwargs={"thinking": False}),
+        ask(tools=[tool("calc")]),
+    ]
     assert len({one.digest for one in [*same, *other]}) == 4
     assert re.fullmatch("[0-9a-f]{64}", same[0].digest)
 
@@ -416,8 +580,9 @@ def test_another_prompts_cache_makes_nonsense():
     bad = answers.regenerate(made, ask(said="other").digest)
     assert "REHEARSAL" not in json.dumps(message(bad))
     assert len(bad.tokens) == len(made.tokens) and bad.digest == made.digest
-    assert all(one.text != two.text for one, two in zip(made.tokens, bad.tokens, strict=True)
-               if one.text)
+    assert all(
+        one.text != two.text for one, two in zip(made.tokens, bad.tokens, strict=True) if one.text
+    )
 
 
 def test_what_a_prefill_returns_is_passed_on():
@@ -426,8 +591,9 @@ def test_what_a_prefill_returns_is_passed_on():
     assert made.kv == given_
     assert answers.whole(made)["kv_transfer_params"] is None
     assert answers.whole(made, {"remote_port": 1})["kv_transfer_params"] == {"remote_port": 1}
-    assert answers.internal("").body == {"error": {
-        "message": "", "type": "InternalServerError", "param": None, "code": 500}}
+    assert answers.internal("").body == {
+        "error": {"message": "", "type": "InternalServerError", "param": None, "code": 500}
+    }
 
 
 # Reasoning and tools ----------------------------------------------------------------------------
@@ -449,12 +615,16 @@ def test_tools_are_called_when_they_are_asked_for():
     tools = [tool("get_weather"), tool("news.search"), tool("calc")]
     made = ask(said="Weather and NEWS, please", tools=tools)
     assert [call["id"] for call in message(made)["tool_calls"]] == [
-        "functions.get_weather:0", "functions.news.search:1"]
+        "functions.get_weather:0",
+        "functions.news.search:1",
+    ]
     assert made.finish_reason == "tool_calls" and message(made)["content"] is None
     assert message(made)["tool_calls"][0]["function"]["arguments"] == '{"city":"REHEARSAL"}'
-    history = [{"role": "user", "content": "weather"},
-               {"role": "assistant", "content": None, "tool_calls": message(made)["tool_calls"]},
-               {"role": "tool", "tool_call_id": "functions.get_weather:0", "content": "sun"}]
+    history = [
+        {"role": "user", "content": "weather"},
+        {"role": "assistant", "content": None, "tool_calls": message(made)["tool_calls"]},
+        {"role": "tool", "tool_call_id": "functions.get_weather:0", "content": "sun"},
+    ]
     assert message(ask(messages=history, tools=tools))["tool_calls"] == []
     forced = ask(messages=history, tools=tools, tool_choice="required", parallel_tool_calls=False)
     assert [call["id"] for call in message(forced)["tool_calls"]] == ["functions.get_weather:2"]
@@ -463,59 +633,104 @@ def test_tools_are_called_when_they_are_asked_for():
     for more in ({"tool_choice": "none"}, {"tool_choice": None}):
         assert message(ask(said="weather", tools=tools, **more))["tool_calls"] == []
     assert message(ask(said="hello", tools=tools))["tool_calls"] == []
-    cut = ask(said="weather", tools=tools, max_tokens=len(ask(said="weather", tools=tools).tokens)
-              - 3)
+    cut = ask(
+        said="weather", tools=tools, max_tokens=len(ask(said="weather", tools=tools).tokens) - 3
+    )
     assert cut.finish_reason == "length" and len(message(cut)["tool_calls"]) == 1
 
 
 def test_tools_need_their_parser():
     for served in (replace(WIDE, auto_tools=False), replace(WIDE, tool_parser="")):
         assert refusal(served, tools=[tool("a")]) == (
-            400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to '
-            "be set")
+            400,
+            '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to '
+            "be set",
+        )
         assert ask(served, tools=[tool("a")], tool_choice="none").finish_reason == "stop"
 
 
 def test_flaws_show():
-    leak = message(ask(replace(WIDE, flaw="tool-call-leaks"), said="weather",
-                       tools=[tool("get_weather")]))
+    leak = message(
+        ask(replace(WIDE, flaw="tool-call-leaks"), said="weather", tools=[tool("get_weather")])
+    )
     assert leak["tool_calls"] == [] and leak["content"] == (
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
         '<|tool_call_argument_begin|>{"city":"REHEARSAL"}<|tool_call_end|>'
-        "<|tool_calls_section_end|>")
+        "<|tool_calls_section_end|>"
+    )
     bad = message(ask(replace(WIDE, flaw="garbled-output")))
     assert set(bad["content"]) == set(bad["reasoning"]) == {"!"}
-    assert set(answers.whole(ask(replace(WIDE, flaw="garbled-output"), prompt="x"))["choices"][0][
-        "text"]) == {"!"}
+    assert set(
+        answers.whole(ask(replace(WIDE, flaw="garbled-output"), prompt="x"))["choices"][0]["text"]
+    ) == {"!"}
 
 
 # Schemas ----------------------------------------------------------------------------------------
 
-TREE = {"$ref": "#/$defs/node", "$defs": {"node": {
-    "type": "object", "required": ["value", "next"], "properties": {
-        "value": {"type": "integer", "minimum": 3, "multipleOf": 4},
-        "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
-        "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}}}}}}
+TREE = {
+    "$ref": "#/$defs/node",
+    "$defs": {
+        "node": {
+            "type": "object",
+            "required": ["value", "next"],
+            "properties": {
+                "value": {"type": "integer", "minimum": 3, "multipleOf": 4},
+                "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
+                "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+            },
+        }
+    },
+}
 LEAVES = st.one_of(
-    st.just({"type": "string"}), st.just({"type": "boolean"}), st.just({"type": "null"}),
-    st.just({}), st.just({"enum": ["b", 2]}), st.just({"const": {"a": [1]}}),
-    st.builds(lambda low, size: {"type": "string", "minLength": low, "maxLength": low + size},
-              st.integers(0, 30), st.integers(0, 9)),
-    st.builds(lambda kind, low, size: {"type": kind, "minimum": low, "maximum": low + size},
-              st.sampled_from(["integer", "number"]), st.integers(-99, 99), st.integers(0, 9)),
-    st.builds(lambda kind, low: {"type": kind, "exclusiveMinimum": low},
-              st.sampled_from(["integer", "number"]), st.floats(-99, 99)),
-    st.builds(lambda low: {"type": "number", "exclusiveMinimum": low,
-                           "exclusiveMaximum": low + 0.5}, st.floats(-99, 99)))
-SCHEMAS = st.recursive(LEAVES, lambda inner: st.one_of(
-    st.builds(lambda parts, needed: {"type": "object", "properties": parts, "required": [
-        name for name in sorted(parts) if name in needed]},
-        st.dictionaries(st.sampled_from("abcd"), inner, max_size=3), st.sets(
-            st.sampled_from("abcd"))),
-    st.builds(lambda items, low: {"type": "array", "items": items, "minItems": low}, inner,
-              st.integers(0, 3)),
-    st.lists(inner, min_size=1, max_size=2).map(lambda parts: {"anyOf": parts}),
-    inner.map(lambda part: {"type": ["object", "null"], "properties": {"x": part}})), max_leaves=8)
+    st.just({"type": "string"}),
+    st.just({"type": "boolean"}),
+    st.just({"type": "null"}),
+    st.just({}),
+    st.just({"enum": ["b", 2]}),
+    st.just({"const": {"a": [1]}}),
+    st.builds(
+        lambda low, size: {"type": "string", "minLength": low, "maxLength": low + size},
+        st.integers(0, 30),
+        st.integers(0, 9),
+    ),
+    st.builds(
+        lambda kind, low, size: {"type": kind, "minimum": low, "maximum": low + size},
+        st.sampled_from(["integer", "number"]),
+        st.integers(-99, 99),
+        st.integers(0, 9),
+    ),
+    st.builds(
+        lambda kind, low: {"type": kind, "exclusiveMinimum": low},
+        st.sampled_from(["integer", "number"]),
+        st.floats(-99, 99),
+    ),
+    st.builds(
+        lambda low: {"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": low + 0.5},
+        st.floats(-99, 99),
+    ),
+)
+SCHEMAS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.builds(
+            lambda parts, needed: {
+                "type": "object",
+                "properties": parts,
+                "required": [name for name in sorted(parts) if name in needed],
+            },
+            st.dictionaries(st.sampled_from("abcd"), inner, max_size=3),
+            st.sets(st.sampled_from("abcd")),
+        ),
+        st.builds(
+            lambda items, low: {"type": "array", "items": items, "minItems": low},
+            inner,
+            st.integers(0, 3),
+        ),
+        st.lists(inner, min_size=1, max_size=2).map(lambda parts: {"anyOf": parts}),
+        inner.map(lambda part: {"type": ["object", "null"], "properties": {"x": part}}),
+    ),
+    max_leaves=8,
+)
 
 
 @QUICK
@@ -525,31 +740,63 @@ def test_an_example_is_an_instance_of_its_schema(schema):
     assert text.example(schema) == text.example(schema)
     made = ask(response_format={"type": "json_schema", "json_schema": {"schema": schema}})
     jsonschema.validate(json.loads(message(made)["content"]), schema)
-    made = ask(tools=[tool("f", {"type": "object", "properties": {"x": schema}})],
-               tool_choice="required", ignore_eos=True, max_tokens=4000)
+    made = ask(
+        tools=[tool("f", {"type": "object", "properties": {"x": schema}})],
+        tool_choice="required",
+        ignore_eos=True,
+        max_tokens=4000,
+    )
     call = message(made)["tool_calls"][0]["function"]
     jsonschema.validate(json.loads(call["arguments"])["x"], schema)
 
 
 def test_an_example_of_what_recurs_or_is_junk_ends():
     jsonschema.validate(text.example(TREE), TREE)
-    wide = {"$defs": {"t": {"type": "object", "required": list("abcdef"), "properties": {
-        name: {"$ref": "#/$defs/t"} for name in "abcdef"}}}, "$ref": "#/$defs/t"}
+    wide = {
+        "$defs": {
+            "t": {
+                "type": "object",
+                "required": list("abcdef"),
+                "properties": {name: {"$ref": "#/$defs/t"} for name in "abcdef"},
+            }
+        },
+        "$ref": "#/$defs/t",
+    }
     assert len(json.dumps(text.example(wide))) < 100_000
-    for junk in (None, True, 3, "x", [], {"type": 7}, {"$ref": "#"}, {"$ref": "http://x"},
-                 {"anyOf": [{"$ref": "#"}]}, {"allOf": [3]}, {"type": []}, {"type": "odd"}):
+    for junk in (
+        None,
+        True,
+        3,
+        "x",
+        [],
+        {"type": 7},
+        {"$ref": "#"},
+        {"$ref": "http://x"},
+        {"anyOf": [{"$ref": "#"}]},
+        {"allOf": [3]},
+        {"type": []},
+        {"type": "odd"},
+    ):
         assert text.example(junk) == {}
-    both = {"allOf": [{"$ref": "#/$defs/a"}, {"properties": {"b": {"type": "integer"}},
-                                              "required": ["b"]}],
-            "$defs": {"a": {"type": "object", "properties": {"a": {"type": "string"}}}}}
+    both = {
+        "allOf": [
+            {"$ref": "#/$defs/a"},
+            {"properties": {"b": {"type": "integer"}}, "required": ["b"]},
+        ],
+        "$defs": {"a": {"type": "object", "properties": {"a": {"type": "string"}}}},
+    }
     assert text.example(both) == {"a": "REHEARSAL", "b": 1}
 
 
-@pytest.mark.parametrize(("body", "content"), [
-    ({"response_format": {"type": "json_object"}}, '{"REHEARSAL":true}'),
-    ({"guided_json": {"type": "integer", "minimum": 5}}, "5"),
-    ({"structured_outputs": {"json": '{"type": "boolean"}'}}, "true"),
-    ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes")])
+@pytest.mark.parametrize(
+    ("body", "content"),
+    [
+        ({"response_format": {"type": "json_object"}}, '{"REHEARSAL":true}'),
+        ({"guided_json": {"type": "integer", "minimum": 5}}, "5"),
+        ({"structured_outputs": {"json": '{"type": "boolean"}'}}, "true"),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes"),
+    ],
+)
 def test_a_structured_output_is_what_was_asked_for(body, content):
     assert message(ask(**body))["content"] == content
     padded = message(ask(**body, ignore_eos=True, max_tokens=90))["content"]

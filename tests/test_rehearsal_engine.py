@@ -37,8 +37,13 @@ def live(folder, *names, **more):
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
     """One engine process with four ranks and both parsers."""
-    with live(tmp_path_factory.mktemp("single"), "k2.5", "a3", "single",
-              chosen=("reasoning-parser", "tool-parser")) as found:
+    with live(
+        tmp_path_factory.mktemp("single"),
+        "k2.5",
+        "a3",
+        "single",
+        chosen=("reasoning-parser", "tool-parser"),
+    ) as found:
         yield found
 
 
@@ -50,8 +55,13 @@ def pair(tmp_path_factory):
 
 
 def ask(url: str, model: str, **more) -> requests.Response:
-    body = {"model": model, "messages": [{"role": "user", "content": "hello world"}],
-            "max_tokens": 48, "temperature": 0, **more}
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "hello world"}],
+        "max_tokens": 48,
+        "temperature": 0,
+        **more,
+    }
     return requests.post(f"{url}/v1/chat/completions", json=body, timeout=10)
 
 
@@ -67,15 +77,25 @@ def test_routes_answer_with_the_recorded_status(single):
     """What a real vLLM was asked; only its model's name and context are other ones."""
     model = single.plan.served_name
     for exchange in CONTRACT["exchanges"]:
-        if exchange["name"] in ("tools_named", "image", "too_long", "too_many_tokens",
-                                "dp_rank_bad"):
+        if exchange["name"] in (
+            "tools_named",
+            "image",
+            "too_long",
+            "too_many_tokens",
+            "dp_rank_bad",
+        ):
             continue  # a fault of 0.20.2, a model without eyes, another context, one rank
         body = exchange["request"]
-        data = body if isinstance(body, str) else body and json.dumps(body).replace(
-            "kimi_k25", model)
-        answer = requests.request(exchange["method"], single.url + exchange["path"], data=data,
-                                  headers={"Content-Type": "application/json",
-                                           **exchange["headers"]}, timeout=10)
+        data = (
+            body if isinstance(body, str) else body and json.dumps(body).replace("kimi_k25", model)
+        )
+        answer = requests.request(
+            exchange["method"],
+            single.url + exchange["path"],
+            data=data,
+            headers={"Content-Type": "application/json", **exchange["headers"]},
+            timeout=10,
+        )
         assert answer.status_code == exchange["status"], (exchange["name"], answer.text)
         assert answer.headers.get("content-type") == exchange["type"], exchange["name"]
 
@@ -89,13 +109,15 @@ def test_every_recorded_count_has_its_name(single):
 
 def test_streaming_is_the_same_answer(single):
     whole = ask(single.url, single.plan.served_name).json()
-    lines = ask(single.url, single.plan.served_name, stream=True,
-                stream_options={"include_usage": True}).text.split("\n\n")
+    lines = ask(
+        single.url, single.plan.served_name, stream=True, stream_options={"include_usage": True}
+    ).text.split("\n\n")
     assert lines[-2:] == ["data: [DONE]", ""]
     frames = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
     for part in ("content", "reasoning"):
-        told = "".join(choice["delta"].get(part) or "" for frame in frames
-                       for choice in frame["choices"])
+        told = "".join(
+            choice["delta"].get(part) or "" for frame in frames for choice in frame["choices"]
+        )
         assert told == whole["choices"][0]["message"][part]
     assert frames[-1]["usage"] == {key: whole["usage"][key] for key in frames[-1]["usage"]}
 
@@ -104,10 +126,16 @@ def test_streaming_is_the_same_answer(single):
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 def test_every_frame_belongs_to_one_step(kind, choices, tokens):
     served = answers.Served(("m",), "m", 4096, "", "", False, False, "0.20.2")
-    body = {"model": "m", "max_tokens": tokens, "n": choices, "temperature": 1, "stream": True,
-            "stream_options": {"include_usage": True}, "ignore_eos": True,
-            **({"messages": [{"role": "user", "content": "x"}]} if kind == "chat"
-               else {"prompt": "x"})}
+    body = {
+        "model": "m",
+        "max_tokens": tokens,
+        "n": choices,
+        "temperature": 1,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+        **({"messages": [{"role": "user", "content": "x"}]} if kind == "chat" else {"prompt": "x"}),
+    }
     ask = getattr(answers, kind)(served, json.dumps(body).encode(), {}, "id", 0)
     groups = list(groups_of(ask))
     assert [frame for group in groups for frame in group] == list(answers.frames(ask))
@@ -116,6 +144,7 @@ def test_every_frame_belongs_to_one_step(kind, choices, tokens):
 
 def test_a_client_that_does_not_read_keeps_nobody_waiting():
     """Steps go on for the others; the slow one gets all of its frames, later."""
+
     async def play() -> tuple[list[bytes], list[bytes], float]:
         beat, reads = steps.Steps(0.005), asyncio.Event()
         slow: list[bytes] = []
@@ -148,23 +177,34 @@ def test_every_rank_answers_for_itself(single):
     for rank in range(4):
         url = f"{single.url}/v1/chat/completions"
         before = requests.get(f"{single.url}/metrics", timeout=5).text
-        answer = requests.post(url, headers={"X-data-parallel-rank": str(rank)}, timeout=5, json={
-            "model": single.plan.served_name, "messages": [{"role": "user", "content": "x"}]})
+        answer = requests.post(
+            url,
+            headers={"X-data-parallel-rank": str(rank)},
+            timeout=5,
+            json={"model": single.plan.served_name, "messages": [{"role": "user", "content": "x"}]},
+        )
         assert answer.status_code == 200
         after = requests.get(f"{single.url}/metrics", timeout=5).text
         series = f'vllm:request_success_total{{engine="{rank}",'
         assert [line for line in before.splitlines() if line.startswith(series)] != [
-            line for line in after.splitlines() if line.startswith(series)]
-    answer = requests.post(url, headers={"X-data-parallel-rank": "4"}, timeout=5, json={
-        "model": single.plan.served_name, "messages": [{"role": "user", "content": "x"}]})
+            line for line in after.splitlines() if line.startswith(series)
+        ]
+    answer = requests.post(
+        url,
+        headers={"X-data-parallel-rank": "4"},
+        timeout=5,
+        json={"model": single.plan.served_name, "messages": [{"role": "user", "content": "x"}]},
+    )
     assert answer.status_code == 400 and "out of range [0, 4)" in answer.text
 
 
 def test_requests_at_the_same_time_do_not_mix(single):
     def one(number: int) -> str:
-        return ask(single.url, single.plan.served_name, messages=[
-            {"role": "user", "content": f"number {number} it is"}]).json()[
-                "choices"][0]["message"]["content"]
+        return ask(
+            single.url,
+            single.plan.served_name,
+            messages=[{"role": "user", "content": f"number {number} it is"}],
+        ).json()["choices"][0]["message"]["content"]
 
     with ThreadPoolExecutor(16) as pool:
         for number, text in enumerate(pool.map(one, range(64))):
@@ -172,15 +212,25 @@ def test_requests_at_the_same_time_do_not_mix(single):
 
 
 def test_a_client_that_goes_away_leaves_a_working_engine(single):
-    with requests.post(f"{single.url}/v1/chat/completions", stream=True, timeout=5, json={
-            "model": single.plan.served_name, "stream": True, "ignore_eos": True,
-            "max_tokens": 10000, "messages": [{"role": "user", "content": "long"}]}) as answer:
+    with requests.post(
+        f"{single.url}/v1/chat/completions",
+        stream=True,
+        timeout=5,
+        json={
+            "model": single.plan.served_name,
+            "stream": True,
+            "ignore_eos": True,
+            "max_tokens": 10000,
+            "messages": [{"role": "user", "content": "long"}],
+        },
+    ) as answer:
         next(answer.iter_lines())
     end = time.monotonic() + 5
     while time.monotonic() < end:
         text = requests.get(f"{single.url}/metrics", timeout=5).text
         if 'num_requests_running{engine="0"' in text and not re.search(
-                r"num_requests_running\S+ [1-9]", text):
+            r"num_requests_running\S+ [1-9]", text
+        ):
             break
         time.sleep(0.05)
     else:
@@ -190,8 +240,12 @@ def test_a_client_that_goes_away_leaves_a_working_engine(single):
 
 def test_garbage_on_the_port_is_survived(single):
     host, _, port = single.url.removeprefix("http://").partition(":")
-    for noise in (b"\x00\xff" * 100, b"GET", b"POST /v1/chat/completions HTTP/1.1\r\n"
-                  b"Content-Length: 5\r\n\r\n{", b"A" * 70000 + b"\r\n\r\n"):
+    for noise in (
+        b"\x00\xff" * 100,
+        b"GET",
+        b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 5\r\n\r\n{",
+        b"A" * 70000 + b"\r\n\r\n",
+    ):
         with socket.create_connection((host, int(port)), 2) as raw:
             raw.sendall(noise)
     assert ask(single.url, single.plan.served_name).status_code == 200
@@ -200,14 +254,18 @@ def test_garbage_on_the_port_is_survived(single):
 # What one node has, one process has ----------------------------------------------------
 
 
-def stand_in(found, *words: str, node: str = "a3-0", **env: str
-             ) -> subprocess.CompletedProcess:
+def stand_in(found, *words: str, node: str = "a3-0", **env: str) -> subprocess.CompletedProcess:
     """Another program on a node of a live rehearsal."""
     root = found.result.folder
     return subprocess.run(
-        [str(root / "bin" / words[0]), *words[1:]], capture_output=True, text=True, timeout=20,
+        [str(root / "bin" / words[0]), *words[1:]],
+        capture_output=True,
+        text=True,
+        timeout=20,
         env={"PATH": f"{root / 'bin'}:{os.environ['PATH']}", FOLDER: str(root), NODE: node, **env},
-        cwd=root / "bundle", check=False)
+        cwd=root / "bundle",
+        check=False,
+    )
 
 
 def test_a_second_engine_finds_port_and_devices_taken(single):
@@ -232,12 +290,32 @@ def test_a_stand_in_ends_with_the_signal_that_ends_its_engine(single):
     for number, code in ((signal.SIGTERM, 0), (signal.SIGKILL, -9)):
         # Devices that the running engine does not have.
         process = subprocess.Popen(
-            [str(root / "bin" / "vllm"), "serve", single.plan.engines[0].argv[2], "--port", "7998",
-             "--quantization", "ascend", "--headless", "--data-parallel-size", "2",
-             "--data-parallel-size-local", "1", "--data-parallel-start-rank", "1",
-             "--data-parallel-address", "127.0.0.9", "--data-parallel-rpc-port", "7997"],
-            env={**env, "ASCEND_RT_VISIBLE_DEVICES": "0", NODE: "a3-1"}, cwd=root / "bundle",
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            [
+                str(root / "bin" / "vllm"),
+                "serve",
+                single.plan.engines[0].argv[2],
+                "--port",
+                "7998",
+                "--quantization",
+                "ascend",
+                "--headless",
+                "--data-parallel-size",
+                "2",
+                "--data-parallel-size-local",
+                "1",
+                "--data-parallel-start-rank",
+                "1",
+                "--data-parallel-address",
+                "127.0.0.9",
+                "--data-parallel-rpc-port",
+                "7997",
+            ],
+            env={**env, "ASCEND_RT_VISIBLE_DEVICES": "0", NODE: "a3-1"},
+            cwd=root / "bundle",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         assert any("Waiting for rank 0" in line for line in process.stdout)
         process.send_signal(number)
         process.communicate(timeout=5)
@@ -255,8 +333,10 @@ def test_kv_ports_are_bound(pair):
 
 
 def roles(found):
-    return tuple(next(engine for engine in found.plan.engines if engine.role == role)
-                 for role in ("prefill", "decode"))
+    return tuple(
+        next(engine for engine in found.plan.engines if engine.role == role)
+        for role in ("prefill", "decode")
+    )
 
 
 def test_decode_says_what_prefill_computed(pair):
@@ -274,39 +354,52 @@ def test_decode_says_what_prefill_computed(pair):
 
 def moved(url: str) -> float:
     text = requests.get(f"{url}/metrics", timeout=5).text
-    return sum(float(value) for value in re.findall(
-        r'source="external_kv_transfer"\} (\S+)', text))
+    return sum(float(value) for value in re.findall(r'source="external_kv_transfer"\} (\S+)', text))
 
 
 def test_the_cache_of_another_prompt_is_heard(pair):
     """Decode goes on with what it received: another prompt's cache gives another answer."""
     prefill, decode = roles(pair)
     name = pair.plan.served_name
-    other = ask(prefill.url, name, max_tokens=1, kv_transfer_params={"do_remote_decode": True},
-                messages=[{"role": "user", "content": "something else"}]).json()
+    other = ask(
+        prefill.url,
+        name,
+        max_tokens=1,
+        kv_transfer_params={"do_remote_decode": True},
+        messages=[{"role": "user", "content": "something else"}],
+    ).json()
     wrong = ask(decode.url, name, kv_transfer_params=other["kv_transfer_params"]).json()
     right = ask(decode.url, name).json()
     assert wrong["choices"][0]["message"] != right["choices"][0]["message"]
 
 
-@pytest.mark.parametrize("change, wanted", [
-    ({"remote_engine_id": "7"}, "engine id mismatch"),
-    ({"remote_port": 1}, "Failed to connect to target"),
-    ({"remote_request_id": "nobody's"}, "holds no cache"),
-])
+@pytest.mark.parametrize(
+    "change, wanted",
+    [
+        ({"remote_engine_id": "7"}, "engine id mismatch"),
+        ({"remote_port": 1}, "Failed to connect to target"),
+        ({"remote_request_id": "nobody's"}, "holds no cache"),
+    ],
+)
 def test_a_transfer_that_cannot_be_fails(change, wanted, pair):
     prefill, decode = roles(pair)
     name = pair.plan.served_name
-    params = ask(prefill.url, name, max_tokens=1, kv_transfer_params={
-        "do_remote_decode": True}).json()["kv_transfer_params"]
+    params = ask(
+        prefill.url, name, max_tokens=1, kv_transfer_params={"do_remote_decode": True}
+    ).json()["kv_transfer_params"]
     answer = ask(decode.url, name, kv_transfer_params={**params, **change})
     assert answer.status_code == 500 and wanted in answer.text
 
 
-@pytest.mark.parametrize("params", [
-    {"do_remote_prefill": True}, {"do_remote_prefill": True, "remote_port": "x"},
-    {"do_remote_prefill": True, "remote_host": 7, "remote_port": -1, "tp_size": "wide"},
-    {"do_remote_prefill": True, "remote_host": [], "remote_port": {}}])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"do_remote_prefill": True},
+        {"do_remote_prefill": True, "remote_port": "x"},
+        {"do_remote_prefill": True, "remote_host": 7, "remote_port": -1, "tp_size": "wide"},
+        {"do_remote_prefill": True, "remote_host": [], "remote_port": {}},
+    ],
+)
 def test_parameters_that_are_none_are_no_crash(params, pair):
     _, decode = roles(pair)
     answer = ask(decode.url, pair.plan.served_name, kv_transfer_params=params)
@@ -321,21 +414,25 @@ def test_a_key_is_asked_for(tmp_path, site_file):
     with live(tmp_path / "run", "k2.5", "a3", "single", site=site) as found:
         model = found.plan.served_name
         assert ask(found.url, model).status_code == 401
-        assert requests.get(f"{found.url}/v1/models", timeout=5).json() == {
-            "error": "Unauthorized"}
+        assert requests.get(f"{found.url}/v1/models", timeout=5).json() == {"error": "Unauthorized"}
         assert requests.get(f"{found.url}/health", timeout=5).status_code == 200
 
 
 # Where ranks meet -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("change, wanted", [
-    ({"place": 1}, "rank 1 is in the group already"),
-    ({"place": 3}, r"data_parallel_rank \(3\) must be in the range \[0, 3\)"),
-    ({"place": 2, "shared": {"--max-num-seqs": 9}},
-     "--max-num-seqs 9, rank 0 has --max-num-seqs 8"),
-    ({"place": 2, "tp": 2}, "here dp 3 tp 2, rank 0 has dp 3 tp 1"),
-])
+@pytest.mark.parametrize(
+    "change, wanted",
+    [
+        ({"place": 1}, "rank 1 is in the group already"),
+        ({"place": 3}, r"data_parallel_rank \(3\) must be in the range \[0, 3\)"),
+        (
+            {"place": 2, "shared": {"--max-num-seqs": 9}},
+            "--max-num-seqs 9, rank 0 has --max-num-seqs 8",
+        ),
+        ({"place": 2, "tp": 2}, "here dp 3 tp 2, rank 0 has dp 3 tp 1"),
+    ],
+)
 def test_who_does_not_belong_is_refused_where_ranks_meet(change, wanted):
     async def play() -> None:
         with socket.socket() as probe:
@@ -343,9 +440,20 @@ def test_who_does_not_belong_is_refused_where_ranks_meet(change, wanted):
             meets = probe.getsockname()
 
         def group(place: int, **other) -> rendezvous.Group:
-            mine = {"place": place, "count": 1, "size": 3, "tp": 1, "rank": place, "spans": False,
-                    "node": f"n{place}", "meets": meets, "alone": True,
-                    "here": range(place, place + 1), "shared": {"--max-num-seqs": 8}, **other}
+            mine = {
+                "place": place,
+                "count": 1,
+                "size": 3,
+                "tp": 1,
+                "rank": place,
+                "spans": False,
+                "node": f"n{place}",
+                "meets": meets,
+                "alone": True,
+                "here": range(place, place + 1),
+                "shared": {"--max-num-seqs": 8},
+                **other,
+            }
             return rendezvous.Group(SimpleNamespace(**mine), log.Log())
 
         first = asyncio.ensure_future(group(0).join())

@@ -24,8 +24,13 @@ from kimi_nb.rehearsal.loopback import Block
 from kimi_nb.rehearsal.world import MARK, NODE, Fault, World, rebound
 
 TOOLS = {"docker": containers.docker, **host_tools.TOOLS, **job_tools.TOOLS}
-HARDWARE = {"a2": ("k2.5", "dp"), "a3": ("k2.5", "pd"), "h200": ("k2.5", "single"),
-            "gb200": ("k2.5", "single"), "mi300x": ("k2.5", "single")}
+HARDWARE = {
+    "a2": ("k2.5", "dp"),
+    "a3": ("k2.5", "pd"),
+    "h200": ("k2.5", "single"),
+    "gb200": ("k2.5", "single"),
+    "mi300x": ("k2.5", "single"),
+}
 
 
 class Rehearsal:
@@ -45,10 +50,14 @@ class Rehearsal:
         path.chmod(0o755)
         return path
 
-    def call(self, tool: str, *words: str, channel=None, node: str | None = None,
-             **env: str) -> Call:
-        env = {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
-               NODE: self.node if node is None else node, **env}
+    def call(
+        self, tool: str, *words: str, channel=None, node: str | None = None, **env: str
+    ) -> Call:
+        env = {
+            "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
+            NODE: self.node if node is None else node,
+            **env,
+        }
         return Call(tool, words, env, self.root, self.root, self.world, channel)
 
     def run(self, tool: str, *words: str, **how) -> int:
@@ -99,7 +108,7 @@ def test_docker_becomes_what_every_container_runs(each_plan, tmp_path):
         call = here.call("docker", *words, node=container.node)
         with pytest.raises(Replace) as caught:
             containers.docker(call)
-        after = tuple(container.argv[container.argv.index(container.image) + 1:])
+        after = tuple(container.argv[container.argv.index(container.image) + 1 :])
         assert caught.value.argv == (("vllm", "serve", *after) if container.runs_engine else after)
         env = caught.value.env
         assert env["HOME"] == "/root" and env[NODE] == container.node
@@ -116,9 +125,14 @@ def test_the_script_of_a_node_runs_in_its_container(a3, capsys):
     script = a3.root / "docker_run.sh"
     script.write_text(scripts.files(plan)["a3-0/docker_run.sh"])
     a3.script(a3.root / "bin" / "docker", 'printf "%s\\0" "$@"')
-    done = subprocess.run(["bash", script, "bash", "-c", "echo a b"], capture_output=True,
-                          text=True, stdin=subprocess.DEVNULL, check=True,
-                          env={"PATH": f"{a3.root / 'bin'}:{os.environ['PATH']}"})
+    done = subprocess.run(
+        ["bash", script, "bash", "-c", "echo a b"],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=True,
+        env={"PATH": f"{a3.root / 'bin'}:{os.environ['PATH']}"},
+    )
     assert a3.becomes("docker", *done.stdout.split("\0")[:-1]).argv == ("bash", "-c", "echo a b")
     assert MARK in capsys.readouterr().err
 
@@ -127,43 +141,64 @@ ASCEND = "quay.io/ascend/vllm-ascend:v0.22.1rc1-a3"
 CUDA = "vllm/vllm-openai:v0.17.0-cu130"
 
 
-@pytest.mark.parametrize(("words", "text", "code"), [
-    (f"run --foo {ASCEND}", "unknown flag: --foo\n\nUsage:  docker run [OPTIONS] IMAGE "
-     "[COMMAND] [ARG...]\n\nRun 'docker run --help' for more information", 125),
-    (f"run --replace {ASCEND}", "unknown flag: --replace", 125),
-    (f"run -Z {ASCEND}", "unknown shorthand flag: 'Z' in -Z", 125),
-    ("run --rm --name", "flag needs an argument: --name", 125),
-    ("run --rm -e", "flag needs an argument: 'e' in -e", 125),
-    (f"run --rm=maybe {ASCEND}", 'invalid argument "maybe" for "--rm" flag', 125),
-    (f"run --shm-size=1x {ASCEND}", "invalid size: '1x'", 125),
-    (f"run -v /a:b {ASCEND}", "mount path must be absolute", 125),
-    (f"run --name ../x {ASCEND}", "Invalid container name (../x)", 125),
-    ("run", "'docker run' requires at least 1 argument", 1),
-    ("run --rm", "'docker run' requires at least 1 argument", 1),
-    (f"run -it {ASCEND} bash", "the input device is not a TTY", 1),
-    ("run nobody/nothing:v1", "Unable to find image 'nobody/nothing:v1' locally\ndocker: Error "
-     "response from daemon: manifest for nobody/nothing:v1 not found: manifest unknown: manifest "
-     "unknown", 125),
-    ("run nothing", "Unable to find image 'nothing:latest' locally", 125),
-    (f"run --device /dev/davinci16 {ASCEND}", 'error gathering device information while adding '
-     'custom device "/dev/davinci16": no such file or directory', 125),
-    (f"run --device=/dev/kfd {ASCEND}", '"/dev/kfd": no such file or directory', 125),
-    (f"run --gpus all {ASCEND}", 'could not select device driver "" with capabilities: [[gpu]]',
-     125),
-    (f"run {ASCEND} no-such-program", 'exec: "no-such-program": executable file not found in '
-     "$PATH", 127),
-    (f"run --entrypoint no-such-program {ASCEND}", "executable file not found", 127),
-    ("frobnicate", "docker: 'frobnicate' is not a docker command.", 1),
-    ("container frobnicate", "not part of a rehearsal", 1),
-    ("exec x bash", "No such container: x", 1),
-    ("exec --privileged x bash", "docker exec --privileged is not part of a rehearsal", 1),
-    ("pull nobody/nothing:v1", "manifest for nobody/nothing:v1 not found", 1),
-    ("pull", "'docker pull' requires 1 argument", 1),
-    ("rm nobody", "No such container: nobody", 1),
-    ("stop", "'docker stop' requires at least 1 argument", 1),
-    ("image inspect nobody", "No such image: nobody:latest", 1),
-    ("ps --format x", "not part of a rehearsal", 1),
-])
+@pytest.mark.parametrize(
+    ("words", "text", "code"),
+    [
+        (
+            f"run --foo {ASCEND}",
+            "unknown flag: --foo\n\nUsage:  docker run [OPTIONS] IMAGE "
+            "[COMMAND] [ARG...]\n\nRun 'docker run --help' for more information",
+            125,
+        ),
+        (f"run --replace {ASCEND}", "unknown flag: --replace", 125),
+        (f"run -Z {ASCEND}", "unknown shorthand flag: 'Z' in -Z", 125),
+        ("run --rm --name", "flag needs an argument: --name", 125),
+        ("run --rm -e", "flag needs an argument: 'e' in -e", 125),
+        (f"run --rm=maybe {ASCEND}", 'invalid argument "maybe" for "--rm" flag', 125),
+        (f"run --shm-size=1x {ASCEND}", "invalid size: '1x'", 125),
+        (f"run -v /a:b {ASCEND}", "mount path must be absolute", 125),
+        (f"run --name ../x {ASCEND}", "Invalid container name (../x)", 125),
+        ("run", "'docker run' requires at least 1 argument", 1),
+        ("run --rm", "'docker run' requires at least 1 argument", 1),
+        (f"run -it {ASCEND} bash", "the input device is not a TTY", 1),
+        (
+            "run nobody/nothing:v1",
+            "Unable to find image 'nobody/nothing:v1' locally\ndocker: Error "
+            "response from daemon: manifest for nobody/nothing:v1 not found: manifest unknown: manifest "
+            "unknown",
+            125,
+        ),
+        ("run nothing", "Unable to find image 'nothing:latest' locally", 125),
+        (
+            f"run --device /dev/davinci16 {ASCEND}",
+            "error gathering device information while adding "
+            'custom device "/dev/davinci16": no such file or directory',
+            125,
+        ),
+        (f"run --device=/dev/kfd {ASCEND}", '"/dev/kfd": no such file or directory', 125),
+        (
+            f"run --gpus all {ASCEND}",
+            'could not select device driver "" with capabilities: [[gpu]]',
+            125,
+        ),
+        (
+            f"run {ASCEND} no-such-program",
+            'exec: "no-such-program": executable file not found in $PATH',
+            127,
+        ),
+        (f"run --entrypoint no-such-program {ASCEND}", "executable file not found", 127),
+        ("frobnicate", "docker: 'frobnicate' is not a docker command.", 1),
+        ("container frobnicate", "not part of a rehearsal", 1),
+        ("exec x bash", "No such container: x", 1),
+        ("exec --privileged x bash", "docker exec --privileged is not part of a rehearsal", 1),
+        ("pull nobody/nothing:v1", "manifest for nobody/nothing:v1 not found", 1),
+        ("pull", "'docker pull' requires 1 argument", 1),
+        ("rm nobody", "No such container: nobody", 1),
+        ("stop", "'docker stop' requires at least 1 argument", 1),
+        ("image inspect nobody", "No such image: nobody:latest", 1),
+        ("ps --format x", "not part of a rehearsal", 1),
+    ],
+)
 def test_docker_refuses(a3, words, text, code, capsys, monkeypatch):
     monkeypatch.setattr(os, "isatty", lambda handle: False)
     refusal = a3.refusal("docker", *words.split())
@@ -172,23 +207,33 @@ def test_docker_refuses(a3, words, text, code, capsys, monkeypatch):
     assert MARK in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "text"), [
-    (f"run --gpus device=8 {CUDA} m", "device error: 8: unknown device"),
-    (f"run --gpus 9 {CUDA} m", "device error: 8: unknown device"),
-    (f"run --device /dev/davinci0 {CUDA} m", '"/dev/davinci0": no such file'),
-    (f"run --device /dev/nvidia8 {CUDA} m", '"/dev/nvidia8": no such file'),
-])
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (f"run --gpus device=8 {CUDA} m", "device error: 8: unknown device"),
+        (f"run --gpus 9 {CUDA} m", "device error: 8: unknown device"),
+        (f"run --device /dev/davinci0 {CUDA} m", '"/dev/davinci0": no such file'),
+        (f"run --device /dev/nvidia8 {CUDA} m", '"/dev/nvidia8": no such file'),
+    ],
+)
 def test_docker_refuses_gpus_that_are_not_there(h200, words, text):
     refusal = h200.refusal("docker", *words.split())
     assert text in str(refusal)
     assert refusal.code == 125
 
 
-@pytest.mark.parametrize("words", [
-    f"run --gpus all {CUDA} m", f"container run --gpus=8 {CUDA} m",
-    f"--debug run --runtime nvidia --ipc host {CUDA} m", f"-H tcp://x run {CUDA} m",
-    f"run --device nvidia.com/gpu=all {CUDA} m", f"run --device /dev/infiniband {CUDA} m",
-    f"run --memory 1.5g --shm-size=16G docker.io/{CUDA} m"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"run --gpus all {CUDA} m",
+        f"container run --gpus=8 {CUDA} m",
+        f"--debug run --runtime nvidia --ipc host {CUDA} m",
+        f"-H tcp://x run {CUDA} m",
+        f"run --device nvidia.com/gpu=all {CUDA} m",
+        f"run --device /dev/infiniband {CUDA} m",
+        f"run --memory 1.5g --shm-size=16G docker.io/{CUDA} m",
+    ],
+)
 def test_docker_takes_what_docker_takes(h200, words):
     assert h200.becomes("docker", *words.split()).argv == ("vllm", "serve", "m")
 
@@ -199,12 +244,15 @@ def test_an_image_with_another_tag_is_not_there(a3):
     assert refusal.code == 125
 
 
-@pytest.mark.parametrize(("words", "inner"), [
-    (f"--entrypoint bash {CUDA} -c x", ("bash", "-c", "x")),
-    (f"--entrypoint= {CUDA} bash -c x", ("bash", "-c", "x")),
-    (f"--entrypoint= {CUDA}", ("bash",)),
-    (f"{CUDA} --help", ("vllm", "serve", "--help")),
-])
+@pytest.mark.parametrize(
+    ("words", "inner"),
+    [
+        (f"--entrypoint bash {CUDA} -c x", ("bash", "-c", "x")),
+        (f"--entrypoint= {CUDA} bash -c x", ("bash", "-c", "x")),
+        (f"--entrypoint= {CUDA}", ("bash",)),
+        (f"{CUDA} --help", ("vllm", "serve", "--help")),
+    ],
+)
 def test_entry_points(h200, words, inner):
     assert h200.becomes("docker", "run", *words.split()).argv == inner
 
@@ -216,9 +264,28 @@ def test_without_a_command_it_is_a_shell(a3, monkeypatch):
 
 def test_the_environment_of_a_container_is_clean(h200):
     env = h200.becomes(
-        "docker", "run", "-e", "A=1", "-e", "HF_TOKEN", "-e", "UNSET", "--env=PATH=/opt/bin",
-        "-p", "127.0.0.1:9000:8000", "--gpus", "device=2", CUDA, "m", HF_TOKEN="x", OTHER="y",
-        LD_LIBRARY_PATH="/lib", LANG="C.UTF-8", HOME="/home/me", KIMI_NB_X="z").env
+        "docker",
+        "run",
+        "-e",
+        "A=1",
+        "-e",
+        "HF_TOKEN",
+        "-e",
+        "UNSET",
+        "--env=PATH=/opt/bin",
+        "-p",
+        "127.0.0.1:9000:8000",
+        "--gpus",
+        "device=2",
+        CUDA,
+        "m",
+        HF_TOKEN="x",
+        OTHER="y",
+        LD_LIBRARY_PATH="/lib",
+        LANG="C.UTF-8",
+        HOME="/home/me",
+        KIMI_NB_X="z",
+    ).env
     assert env["A"] == "1" and env["HF_TOKEN"] == "x" and env["LANG"] == "C.UTF-8"
     assert env["HOME"] == "/home/me" and env["KIMI_NB_X"] == "z"
     assert env["PATH"] == f"{h200.root / 'bin'}:/opt/bin"
@@ -246,8 +313,12 @@ def test_a_script_must_be_mounted(a3):
     refusal = a3.refusal("docker", "run", ASCEND, "bash", script)
     assert str(refusal) == f"bash: {script}: No such file or directory"
     assert refusal.code == 127
-    assert a3.refusal("docker", "run", "-v", f"{a3.root}/wor:{a3.root}/wor", ASCEND, "bash",
-                      script).code == 127
+    assert (
+        a3.refusal(
+            "docker", "run", "-v", f"{a3.root}/wor:{a3.root}/wor", ASCEND, "bash", script
+        ).code
+        == 127
+    )
     mount = f"{a3.root}/work:{a3.root}/work"
     for words in (["bash", script, "x"], [script], ["bash", "-l", script]):
         assert a3.becomes("docker", "run", "-v", mount, ASCEND, *words).argv == tuple(words)
@@ -256,9 +327,15 @@ def test_a_script_must_be_mounted(a3):
 
 def test_a_mount_at_another_place_is_followed(a3):
     script = str(a3.script(a3.root / "work" / "serve.sh"))
-    inner = a3.becomes("docker", "run", "--mount",
-                       f"type=bind,src={a3.root}/work,dst=/inside", ASCEND, "bash",
-                       "/inside/serve.sh")
+    inner = a3.becomes(
+        "docker",
+        "run",
+        "--mount",
+        f"type=bind,src={a3.root}/work,dst=/inside",
+        ASCEND,
+        "bash",
+        "/inside/serve.sh",
+    )
     assert inner.argv == ("bash", script)
 
 
@@ -266,11 +343,18 @@ def test_a_script_in_the_current_folder_is_not_in_the_container(a3):
     a3.script(a3.root / "serve.sh")
     assert a3.refusal("docker", "run", ASCEND, "bash", "serve.sh").code == 127
     folder = str(a3.root)
-    inner = a3.becomes("docker", "run", "-v", f"{folder}:{folder}", "-w", folder, ASCEND, "bash",
-                       "serve.sh")
+    inner = a3.becomes(
+        "docker", "run", "-v", f"{folder}:{folder}", "-w", folder, ASCEND, "bash", "serve.sh"
+    )
     assert inner.argv[-3:] == (folder, "bash", f"{folder}/serve.sh")
-    done = subprocess.run([*inner.argv[:-2], "pwd"], env=inner.env, capture_output=True, text=True,
-                          check=True, cwd="/")
+    done = subprocess.run(
+        [*inner.argv[:-2], "pwd"],
+        env=inner.env,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
+    )
     assert done.stdout.strip() == folder
 
 
@@ -296,16 +380,24 @@ def test_a_name_is_held_while_its_program_lives(a3, capsys):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(name)
         listener.listen()
-        program = subprocess.Popen([sys.executable, "-c", "import socket, sys\n"
-                                    "s = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n"
-                                    "s.recv(1)", name])
+        program = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "import socket, sys\n"
+                "s = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n"
+                "s.recv(1)",
+                name,
+            ]
+        )
         channel, _ = listener.accept()
     words = ("run", "--name", "box", ASCEND, "bash", "-c", "x")
     with channel:
         a3.becomes("docker", *words, channel=channel)
         refusal = a3.refusal("docker", *words, channel=channel)
-        assert 'Conflict. The container name "/box" is already in use by container "' in \
-            str(refusal)
+        assert 'Conflict. The container name "/box" is already in use by container "' in str(
+            refusal
+        )
         assert refusal.code == 125
         other = list(a3.world.nodes)[1]
         a3.becomes("docker", *words, node=other)
@@ -318,8 +410,17 @@ def test_a_name_is_held_while_its_program_lives(a3, capsys):
 
 
 def test_a_detached_container(a3, capsys):
-    words = ("run", "-d", "-it", "--name", "box", ASCEND, "bash", "-c",
-             'echo "$HOME"; exec sleep 60')
+    words = (
+        "run",
+        "-d",
+        "-it",
+        "--name",
+        "box",
+        ASCEND,
+        "bash",
+        "-c",
+        'echo "$HOME"; exec sleep 60',
+    )
     assert a3.run("docker", *words) == 0
     assert re.fullmatch("[0-9a-f]{64}\n", capsys.readouterr().out)
     assert a3.refusal("docker", *words).code == 125
@@ -339,11 +440,18 @@ def test_a_detached_container(a3, capsys):
 
 def test_images_and_versions(a3, capsys):
     image = a3.world.images[0]
-    for words, text in (("pull " + image, "Image is up to date"), ("images " + image, "v0.22.1rc1"),
-                        ("images", "vllm-ascend"), ("image ls", "vllm-ascend"),
-                        ("image inspect " + image, image), ("--version", "Docker version"),
-                        ("version", "Server"), ("info", "Containers"), ("", "Usage"),
-                        ("run --help", "Usage:  docker run")):
+    for words, text in (
+        ("pull " + image, "Image is up to date"),
+        ("images " + image, "v0.22.1rc1"),
+        ("images", "vllm-ascend"),
+        ("image ls", "vllm-ascend"),
+        ("image inspect " + image, image),
+        ("--version", "Docker version"),
+        ("version", "Server"),
+        ("info", "Containers"),
+        ("", "Usage"),
+        ("run --help", "Usage:  docker run"),
+    ):
         assert a3.run("docker", *words.split()) == 0
         out, err = capsys.readouterr()
         assert text in out and MARK in out and MARK in err, words
@@ -375,6 +483,7 @@ def test_every_check_of_a_node_passes(name, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(prerequisites.shutil, "which", lambda tool, **how: f"/bin/{tool}")
     seen = set()
     for here, site, look in all_looks(name, tmp_path):
+
         def runner(argv, here=here):
             code = here.run(*argv)
             out, err = capsys.readouterr()
@@ -391,23 +500,40 @@ def test_every_check_of_a_node_passes(name, tmp_path, capsys, monkeypatch):
 
 def test_the_tool_of_another_vendor_is_not_there(a3, h200, tmp_path):
     rocm = make(tmp_path, build.plan("k2.5", "mi300x", "single"))
-    for here, tools in ((a3, ("nvidia-smi", "rocm-smi")), (h200, ("npu-smi", "hccn_tool")),
-                        (rocm, ("nvidia-smi", "npu-smi"))):
+    for here, tools in (
+        (a3, ("nvidia-smi", "rocm-smi")),
+        (h200, ("npu-smi", "hccn_tool")),
+        (rocm, ("nvidia-smi", "npu-smi")),
+    ):
         for tool in tools:
             refusal = here.refusal(tool)
             assert str(refusal) == f"bash: line 1: {tool}: command not found"
             assert refusal.code == 127
 
 
-@pytest.mark.parametrize(("words", "lines", "text"), [
-    ("info", 16, "| 7     Ascend910"), ("info -l", 16, "NPU ID"), ("info -m", 16, "Ascend910"),
-    ("info -t board -i 7", 1, "Atlas 800 A3")])
+@pytest.mark.parametrize(
+    ("words", "lines", "text"),
+    [
+        ("info", 16, "| 7     Ascend910"),
+        ("info -l", 16, "NPU ID"),
+        ("info -m", 16, "Ascend910"),
+        ("info -t board -i 7", 1, "Atlas 800 A3"),
+    ],
+)
 def test_npu_smi(a3, words, lines, text, capsys):
     assert a3.run("npu-smi", *words.split()) == 0
     out = capsys.readouterr().out
     assert text in out and MARK in out
-    assert len(re.findall(r"\| OK |NPU ID   +:|\tAscend910$|   Ascend910$|^\t\d+ .*Ascend910$",
-                          out, re.MULTILINE)) == lines
+    assert (
+        len(
+            re.findall(
+                r"\| OK |NPU ID   +:|\tAscend910$|   Ascend910$|^\t\d+ .*Ascend910$",
+                out,
+                re.MULTILINE,
+            )
+        )
+        == lines
+    )
 
 
 def test_the_table_of_npus_is_straight(a3, capsys):
@@ -432,8 +558,10 @@ def test_nvidia_smi(h200, capsys):
         assert h200.run("nvidia-smi", *words.split()) == 0
         out = capsys.readouterr().out
         assert text in out and MARK in out
-    assert h200.run("nvidia-smi", "--query-gpu=index, memory.total",
-                    "--format=csv,noheader,nounits") == 0
+    assert (
+        h200.run("nvidia-smi", "--query-gpu=index, memory.total", "--format=csv,noheader,nounits")
+        == 0
+    )
     assert capsys.readouterr().out.splitlines() == [f"{n}, {141 * 1024}" for n in range(8)]
     assert "not a valid field" in str(h200.refusal("nvidia-smi", "--query-gpu=x", "--format=csv"))
     assert "switch is missing" in str(h200.refusal("nvidia-smi", "--query-gpu=index"))
@@ -475,8 +603,10 @@ def test_tee(a3, capsys, monkeypatch):
     assert {path.read_text() for path in kept.iterdir()} == {"performance\n"}
     assert len(list(kept.iterdir())) == 2
     assert a3.becomes("tee", "-a", "log.txt").argv == (shutil.which("tee"), "-a", "log.txt")
-    for here, files in ((a3, (governor, "log.txt")), (a3.with_fault("host-tuning-refused"),
-                                                      (governor,))):
+    for here, files in (
+        (a3, (governor, "log.txt")),
+        (a3.with_fault("host-tuning-refused"), (governor,)),
+    ):
         monkeypatch.setattr(sys, "stdin", io.StringIO("x\n"))
         assert str(here.refusal("tee", *files)) == f"tee: {governor}: Permission denied"
         assert capsys.readouterr().out == "x\n"
@@ -489,8 +619,12 @@ def test_the_host_tuning_script_changes_nothing(a3, capsys):
     (a3.root / "host_tuning.sh").write_text(text)
     for name in ("sysctl", "tee"):
         a3.script(a3.root / "bin" / name, f'echo {name} "$@" >> {a3.root}/calls; cat > /dev/null')
-    subprocess.run(["bash", a3.root / "host_tuning.sh"], check=True, stdin=subprocess.DEVNULL,
-                   env={"PATH": f"{a3.root / 'bin'}:{os.environ['PATH']}"})
+    subprocess.run(
+        ["bash", a3.root / "host_tuning.sh"],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        env={"PATH": f"{a3.root / 'bin'}:{os.environ['PATH']}"},
+    )
     for line in (a3.root / "calls").read_text().splitlines():
         name, *words = line.split()
         if name == "sysctl":
@@ -541,12 +675,21 @@ def test_a_job_from_an_empty_folder(slurm, capsys):
     assert slurm.run("pip", "install", "huggingface_hub", VIRTUAL_ENV=str(environment)) == 0
     out, err = capsys.readouterr()
     assert f"{MARK}: would install vllm==0.19.1\n" in out and MARK in err
-    done = subprocess.run([environment / "bin" / "python", "-c",
-                           "import vllm; print(vllm.__version__, vllm.__file__)"],
-                          capture_output=True, text=True, check=True, cwd="/")
+    done = subprocess.run(
+        [
+            environment / "bin" / "python",
+            "-c",
+            "import vllm; print(vllm.__version__, vllm.__file__)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
+    )
     assert done.stdout.startswith(f"0.19.1 {environment}/")
-    done = subprocess.run([environment / "bin" / "pip", "install", "x y"], capture_output=True,
-                          text=True, check=True)
+    done = subprocess.run(
+        [environment / "bin" / "pip", "install", "x y"], capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"{root}/bin/pip install x y\n"
     source = root / "vllm"
     clone = ("clone", "--depth", "1", "--branch", "v0.19.1", "https://github.com/x/vllm")
@@ -554,9 +697,18 @@ def test_a_job_from_an_empty_folder(slurm, capsys):
     assert slurm.refusal("git", *clone).code == 128  # it is there already
     tuning = root / "configs"
     tuning.mkdir()
-    done = subprocess.run([environment / "bin" / "python",
-                           source / "benchmarks" / "kernels" / "benchmark_moe.py", "--tune",
-                           "--save-dir", tuning], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [
+            environment / "bin" / "python",
+            source / "benchmarks" / "kernels" / "benchmark_moe.py",
+            "--tune",
+            "--save-dir",
+            tuning,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert MARK in done.stdout and len(list(tuning.iterdir())) == 1
     models = root / "models" / "kimi-k2.5"
     assert slurm.run("hf", "download", "moonshotai/Kimi-K2.5", "--local-dir", str(models)) == 0
@@ -565,21 +717,24 @@ def test_a_job_from_an_empty_folder(slurm, capsys):
     assert (models / "model.safetensors.index.json").exists()
 
 
-@pytest.mark.parametrize(("tool", "words", "text", "code"), [
-    ("conda", "create --prefix /elsewhere/env -y", "EnvironmentNotWritableError", 1),
-    ("conda", "create -n env -y", "EnvironmentNotWritableError", 1),
-    ("conda", "create -y", "-n/--name -p/--prefix is required", 2),
-    ("conda", "env remove", "not part of a rehearsal", 1),
-    ("pip", "install", "must give at least one requirement", 1),
-    ("uv", "venv /elsewhere/env", "Failed to create virtualenv", 2),
-    ("uv", "sync", "not part of a rehearsal", 1),
-    ("git", "clone https://x/y /elsewhere/y", "could not create work tree dir", 128),
-    ("git", "push", "not part of a rehearsal", 1),
-    ("git", "clone", "must specify a repository", 129),
-    ("hf", "download nobody/nothing --local-dir x", "Repository Not Found for url", 1),
-    ("hf", "download", "Missing argument", 2),
-    ("hf", "upload x", "not part of a rehearsal", 1),
-])
+@pytest.mark.parametrize(
+    ("tool", "words", "text", "code"),
+    [
+        ("conda", "create --prefix /elsewhere/env -y", "EnvironmentNotWritableError", 1),
+        ("conda", "create -n env -y", "EnvironmentNotWritableError", 1),
+        ("conda", "create -y", "-n/--name -p/--prefix is required", 2),
+        ("conda", "env remove", "not part of a rehearsal", 1),
+        ("pip", "install", "must give at least one requirement", 1),
+        ("uv", "venv /elsewhere/env", "Failed to create virtualenv", 2),
+        ("uv", "sync", "not part of a rehearsal", 1),
+        ("git", "clone https://x/y /elsewhere/y", "could not create work tree dir", 128),
+        ("git", "push", "not part of a rehearsal", 1),
+        ("git", "clone", "must specify a repository", 129),
+        ("hf", "download nobody/nothing --local-dir x", "Repository Not Found for url", 1),
+        ("hf", "download", "Missing argument", 2),
+        ("hf", "upload x", "not part of a rehearsal", 1),
+    ],
+)
 def test_jobs_refuse(slurm, tool, words, text, code):
     refusal = slurm.refusal(tool, *words.split())
     assert text in str(refusal)
@@ -589,7 +744,8 @@ def test_jobs_refuse(slurm, tool, words, text, code):
 
 def test_a_download_to_a_full_disk(slurm):
     refusal = slurm.with_fault("disk-full").refusal(
-        "hf", "download", "x/y", "--local-dir", slurm.world.weights[0])
+        "hf", "download", "x/y", "--local-dir", slurm.world.weights[0]
+    )
     assert str(refusal) == "OSError: [Errno 28] No space left on device" and refusal.code == 1
     assert not Path(slurm.world.weights[0]).exists()
 

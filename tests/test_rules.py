@@ -17,11 +17,17 @@ from kimi_nb import build, check, params, rules
 from kimi_nb.reading import assemble
 from kimi_nb.reading.files import Text, _kind
 
-CASES = {identity: case for path in sorted((Path(__file__).parent / "rules").glob("*.yaml"))
-         for identity, case in yaml.safe_load(path.read_text(encoding="utf-8")).items()}
-SIDES = [(identity, side, number) for identity, case in CASES.items()
-         for side in ("fails", "passes")
-         for number in range(len(case[side]) if isinstance(case[side], list) else 1)]
+CASES = {
+    identity: case
+    for path in sorted((Path(__file__).parent / "rules").glob("*.yaml"))
+    for identity, case in yaml.safe_load(path.read_text(encoding="utf-8")).items()
+}
+SIDES = [
+    (identity, side, number)
+    for identity, case in CASES.items()
+    for side in ("fails", "passes")
+    for number in range(len(case[side]) if isinstance(case[side], list) else 1)
+]
 
 
 def deployment(side: dict):
@@ -29,8 +35,10 @@ def deployment(side: dict):
     if "plan" in side:
         made = check.of_plan(replace(build.plan(**side["plan"]), **side.get("replace", {})))
     else:
-        texts = [Text(name, str(Path(name).parent).replace(".", ""), _kind(Path(name), text), text)
-                 for name, text in side["files"].items()]
+        texts = [
+            Text(name, str(Path(name).parent).replace(".", ""), _kind(Path(name), text), text)
+            for name, text in side["files"].items()
+        ]
         chip = params.hardware(side["hw"]) if "hw" in side else None
         made = assemble.of_texts(texts, side.get("engine", ""), str(side.get("version", "")), chip)
     if "claims" in side:
@@ -67,5 +75,15 @@ def test_every_rule_has_its_case():
 def test_a_rule_explains_itself(identity):
     one = rules.all_rules()[identity]
     assert one.why and one.says.endswith(".") and one.fix.endswith((".", "?")) and one.source
-    assert identity.partition("/")[0] in ("topology", "engine", "json", "variables", "capacity",
-                                          "security", "shell", "client", "programs", "truth")
+    assert identity.partition("/")[0] in (
+        "topology",
+        "engine",
+        "json",
+        "variables",
+        "capacity",
+        "security",
+        "shell",
+        "client",
+        "programs",
+        "truth",
+    )

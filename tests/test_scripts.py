@@ -41,8 +41,9 @@ def test_bash_and_shellcheck_accept_every_script(each_plan, tmp_path, accepted):
         return
     for name in names:
         subprocess.run(["bash", "-n", str(name)], check=True)
-    done = subprocess.run([SHELLCHECK, "--shell=bash", *map(str, names)], capture_output=True,
-                          text=True, check=False)
+    done = subprocess.run(
+        [SHELLCHECK, "--shell=bash", *map(str, names)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
     accepted.update(texts)
 
@@ -52,16 +53,29 @@ def test_what_each_node_has():
     files = scripts.files(plan)
     for node in plan.nodes:
         mine = {name.partition("/")[2] for name in files if name.startswith(f"{node}/")}
-        assert mine >= {"host_tuning.sh", "docker_run.sh", "launch.sh", "launch_online_dp.py",
-                        "run_dp_template.sh", "README.md"}
+        assert mine >= {
+            "host_tuning.sh",
+            "docker_run.sh",
+            "launch.sh",
+            "launch_online_dp.py",
+            "run_dp_template.sh",
+            "README.md",
+        }
     assert "a3-0/proxy.sh" in files and "a3-1/proxy.sh" not in files
     jobs = scripts.files(build.plan("k2.5", "h200", "single", variant="slurm"))
     assert sum(name.startswith("jobs/") for name in jobs) == 7
 
 
-@pytest.mark.parametrize("where", [("k2.5", "a3", "single"), ("k2.5", "a2", "dp"),
-                                   ("k2.6", "a3", "single"), ("k2-thinking", "a3", "single"),
-                                   ("k2.5", "gb200", "dp")])
+@pytest.mark.parametrize(
+    "where",
+    [
+        ("k2.5", "a3", "single"),
+        ("k2.5", "a2", "dp"),
+        ("k2.6", "a3", "single"),
+        ("k2-thinking", "a3", "single"),
+        ("k2.5", "gb200", "dp"),
+    ],
+)
 def test_serve_scripts_run_what_the_plan_says(where, tmp_path, echo):
     plan = build.plan(*where)
     folder = put(plan, tmp_path / "bundle")
@@ -76,8 +90,9 @@ def test_serve_scripts_run_what_the_plan_says(where, tmp_path, echo):
                 assert env[name] == value
 
 
-@pytest.mark.parametrize("where", [("k2.5", "a3", "pd"), ("k2.6", "a3", "pd"),
-                                   ("k2.5", "gb200", "pd")])
+@pytest.mark.parametrize(
+    "where", [("k2.5", "a3", "pd"), ("k2.6", "a3", "pd"), ("k2.5", "gb200", "pd")]
+)
 def test_launchers_start_every_engine_of_the_plan(where, tmp_path, echo):
     """launch.sh -> launch_online_dp.py -> run_dp_template.sh -> vllm, for every node."""
     plan = build.plan(*where)
@@ -111,9 +126,14 @@ def test_docker_run_opens_a_shell_or_runs_a_command(tmp_path, echo):
     assert given_ == [*wanted[:-1], "bash", "/root/a b/serve.sh"]
 
 
-@pytest.mark.parametrize("where, variant", [(("k2.5", "h200", "single"), "docker"),
-                                            (("k2.5", "gb200", "single"), "nvfp4-docker"),
-                                            (("k2.5", "mi300x", "single"), "docker")])
+@pytest.mark.parametrize(
+    "where, variant",
+    [
+        (("k2.5", "h200", "single"), "docker"),
+        (("k2.5", "gb200", "single"), "nvfp4-docker"),
+        (("k2.5", "mi300x", "single"), "docker"),
+    ],
+)
 def test_images_that_serve(where, variant, tmp_path, echo):
     plan = build.plan(*where, variant=variant)
     folder = put(plan, tmp_path / "bundle")
@@ -128,8 +148,11 @@ def test_host_tuning(tmp_path, echo):
     echo.add("sysctl", "tee")
     assert echo.run(folder / "a3-0" / "host_tuning.sh").returncode == 0
     calls = [argv for argv, _ in echo.calls if argv[0] == "sysctl"]
-    assert calls == [["sysctl", "-w", f"{name}={value}"] for name, value in plan.host_tuning
-                     if name != "governor"]
+    assert calls == [
+        ["sysctl", "-w", f"{name}={value}"]
+        for name, value in plan.host_tuning
+        if name != "governor"
+    ]
     assert len(calls) == 3
 
 
@@ -152,8 +175,12 @@ def test_slurm_jobs_run_their_commands(tmp_path, echo):
     folder = put(plan, tmp_path / "bundle")
     env = tmp_path / "projects" / "virt_envs" / "vllm-kimi"
     echo.add("pip", "hf", "vllm", "git", "python", "module")
-    echo.add("conda", then=shlex.join(["mkdir", "-p", f"{env}/bin"]) + "\n"
-             + shlex.join(["ln", "-sf", f"{echo.bin}/python", f"{env}/bin/python"]))
+    echo.add(
+        "conda",
+        then=shlex.join(["mkdir", "-p", f"{env}/bin"])
+        + "\n"
+        + shlex.join(["ln", "-sf", f"{echo.bin}/python", f"{env}/bin/python"]),
+    )
     (tmp_path / "projects").mkdir()
     for job in plan.jobs:
         before = len(echo.calls)
@@ -187,9 +214,21 @@ def test_client_scripts(tmp_path, echo):
     assert body["model"] == "moonshotai/Kimi-K2-Thinking"
     sweep = [argv for argv in argvs if "--max-concurrency" in argv]
     assert [argv[argv.index("--max-concurrency") + 1] for argv in sweep] == [
-        "1", "2", "4", "8", "16", "32"]
+        "1",
+        "2",
+        "4",
+        "8",
+        "16",
+        "32",
+    ]
     assert [argv[argv.index("--num-prompts") + 1] for argv in sweep] == [
-        "10", "20", "40", "80", "160", "320"]
+        "10",
+        "20",
+        "40",
+        "80",
+        "160",
+        "320",
+    ]
 
 
 def test_a_secret_is_asked_for_by_name(tmp_path, echo, site_file):
@@ -219,7 +258,7 @@ def test_any_word_comes_out_as_it_went_in(argv):
 
 @given(words)
 def test_any_value_of_a_variable_comes_out_as_it_went_in(value):
-    text = f"{shell.export('X_VALUE', value)}\nprintf %s \"$X_VALUE\""
+    text = f'{shell.export("X_VALUE", value)}\nprintf %s "$X_VALUE"'
     done = subprocess.run(["bash", "-c", text], capture_output=True, check=True)
     assert done.stdout == value.encode()
 
@@ -234,8 +273,12 @@ def test_a_comment_cannot_end_early():
 def test_a_value_is_refused_or_harmless(value):
     """Through the whole plan: a served name of any text is refused, or is one word of argv."""
     try:
-        plan = build.plan("k2-thinking", "a3", "single",
-                          pairs=[f"served-model-name={value}", f"env.X_VALUE={value}"])
+        plan = build.plan(
+            "k2-thinking",
+            "a3",
+            "single",
+            pairs=[f"served-model-name={value}", f"env.X_VALUE={value}"],
+        )
     except ParameterError:
         return
     except Exception as error:
@@ -256,8 +299,11 @@ def test_write_twice_changes_nothing(tmp_path):
     stamp = (folder / "n0/serve.sh").stat().st_mtime_ns
     assert bundle.write(FILES, folder) == {}
     assert (folder / "n0/serve.sh").stat().st_mtime_ns == stamp
-    assert bundle.write(OTHERS, folder) == {"plan.json": "changed", "n1/serve.sh": "new",
-                                            "n0/serve.sh": "gone"}
+    assert bundle.write(OTHERS, folder) == {
+        "plan.json": "changed",
+        "n1/serve.sh": "new",
+        "n0/serve.sh": "gone",
+    }
     assert not (folder / "n0").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
@@ -307,11 +353,14 @@ def test_a_mode_that_was_lost_comes_back(tmp_path):
 
 def test_two_writers_at_once(tmp_path):
     """Whoever is last wins, whole; nothing of the other is left."""
-    code = ("import sys; from pathlib import Path; from kimi_nb import bundle\n"
-            "for i in range(20): bundle.write({'plan.json': '{\"files\": [\"plan.json\", \"x\"],'"
-            " + f'\"i\": {i}' + '}', 'x': sys.argv[2]}, Path(sys.argv[1]))")
-    writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "b"), name])
-               for name in "ab"]
+    code = (
+        "import sys; from pathlib import Path; from kimi_nb import bundle\n"
+        'for i in range(20): bundle.write({\'plan.json\': \'{"files": ["plan.json", "x"],\''
+        " + f'\"i\": {i}' + '}', 'x': sys.argv[2]}, Path(sys.argv[1]))"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "b"), name]) for name in "ab"
+    ]
     assert [writer.wait() for writer in writers] == [0, 0]
     assert bundle.read(tmp_path / "b").keys() == {"plan.json", "x"}
     assert [path.name for path in tmp_path.iterdir()] == ["b"]

@@ -34,8 +34,9 @@ class Run:
         self.files = scripts.files(plan) if files is None else files
         self.folder = folder / run_id
         commands = type(site.commands)({**site.env, **(env or {})})
-        self.cluster = Cluster(plan, self.files, self.folder, run_id, self.said.append,
-                               commands=commands, poll=POLL)
+        self.cluster = Cluster(
+            plan, self.files, self.folder, run_id, self.said.append, commands=commands, poll=POLL
+        )
 
     def step(self, name):
         return next(step for step in self.cluster.steps if step.name == name).run()
@@ -60,20 +61,35 @@ class Run:
                 else:
                     path.mkdir(exist_ok=True)
         self.folder.mkdir(parents=True)
-        (self.folder / "jobs.json").write_text(json.dumps({"run": self.folder.name, "jobs": {
-            job.name: {"id": 1, "state": "COMPLETED"} for job in done}}))
+        (self.folder / "jobs.json").write_text(
+            json.dumps(
+                {
+                    "run": self.folder.name,
+                    "jobs": {job.name: {"id": 1, "state": "COMPLETED"} for job in done},
+                }
+            )
+        )
         self.cluster._book.load()
         return self
 
     def watch(self, key=""):
-        return readiness.Watch(self.cluster.serving(), self.cluster.logs, self.cluster.ended,
-                               LIMITS, key, self.said.append)
+        return readiness.Watch(
+            self.cluster.serving(),
+            self.cluster.logs,
+            self.cluster.ended,
+            LIMITS,
+            key,
+            self.said.append,
+        )
 
     def ours(self):
         """(name, state) of everything in the queue that carries this run."""
-        return sorted((row.name, row.state) for row in self.site.commands.queue()
-                      if row.comment == f"kimi_nb:{self.folder.name}"
-                      and row.folder == str(self.cluster.bundle / "jobs"))
+        return sorted(
+            (row.name, row.state)
+            for row in self.site.commands.queue()
+            if row.comment == f"kimi_nb:{self.folder.name}"
+            and row.folder == str(self.cluster.bundle / "jobs")
+        )
 
     def wait_in_thread(self):
         """Start `wait`; the thread and a list for the failure that ends it."""
@@ -117,16 +133,23 @@ def start(slurm_site, tmp_path, request):
 def test_the_jobs_from_an_empty_folder_to_a_benchmark(start, scenario):
     secret = scenario == "optimised"
     key = "sk-only-in-the-environment" if secret else ""
-    run = start(scenario, "api_key_env: KIMI_KEY\n" if secret else "",
-                env={"KIMI_KEY": key} if secret else {})
+    run = start(
+        scenario,
+        "api_key_env: KIMI_KEY\n" if secret else "",
+        env={"KIMI_KEY": key} if secret else {},
+    )
     cluster = run.cluster
     before = [change.what for change in cluster.preview()]
     assert not run.folder.exists() and not cluster.bundle.exists()
     assert sum("would be submitted" in what for what in before) == (5 if not secret else 6)
 
     changed = run.to("wait")
-    names = ["create_vllm_env", "install_vllm", "download_kimi",
-             *(["tune_moe", "vllm_kimi_opt"] if secret else ["vllm_kimi"])]
+    names = [
+        "create_vllm_env",
+        "install_vllm",
+        "download_kimi",
+        *(["tune_moe", "vllm_kimi_opt"] if secret else ["vllm_kimi"]),
+    ]
     assert [what.split("(")[1].split(")")[0] for what in changed["submit"]] == names
     assert any(f"{names[-1]} (" in line and "RUNNING" in line for line in run.said)
     node = cluster.serving().nodes[0]
@@ -148,8 +171,13 @@ def test_the_jobs_from_an_empty_folder_to_a_benchmark(start, scenario):
 
     # Another process of the same run: everything is there.
     queue = run.ours()
-    other = Run(run.site, run.folder.parent, run.plan, files=run.files,
-                env={"KIMI_KEY": key} if secret else {})
+    other = Run(
+        run.site,
+        run.folder.parent,
+        run.plan,
+        files=run.files,
+        env={"KIMI_KEY": key} if secret else {},
+    )
     assert not any(other.to("wait").values())
     assert other.cluster.submit_benchmark().changes == ()
     assert run.ours() == queue and len(queue) == len(names) + 1
@@ -179,19 +207,42 @@ def test_up_status_logs_and_down_as_commands(slurm_site, start, tmp_path):
     kimi = [sys.executable, "-m", "kimi_nb.cli"]
 
     def call(*words):
-        done = subprocess.run([*kimi, *words], env={**slurm_site.env, "PYTHONPATH": str(ROOT)},
-                              capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            [*kimi, *words],
+            env={**slurm_site.env, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         return done.returncode, done.stdout, done.stderr
 
-    target = ["--model", "k2.5", "--hw", "h200", "--layout", "single", "--variant", "slurm",
-              "--site", str(site), "--run-dir", str(tmp_path / "run")]
+    target = [
+        "--model",
+        "k2.5",
+        "--hw",
+        "h200",
+        "--layout",
+        "single",
+        "--variant",
+        "slurm",
+        "--site",
+        str(site),
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
     code, out, said = call("up", *target, "--dry-run")
     assert code == 0 and "1_create_env.sbatch" in out, said
     code, out, said = call("up", *target, "--confirm", "testbed", "--json")
     made = json.loads(out)
     assert code == 0 and made["ok"] and made["answer"].startswith("REHEARSAL"), said
-    assert set(made["facts"]["jobs"]) >= {"create-env", "install", "download", "baseline",
-                                          "benchmark"}
+    assert set(made["facts"]["jobs"]) >= {
+        "create-env",
+        "install",
+        "download",
+        "baseline",
+        "benchmark",
+    }
     code, out, said = call("status", str(tmp_path / "run"))
     assert code == 0 and "1 of 1 engines ready" in out and "benchmark" in out, out + said
     code, out, said = call("logs", "--no-follow", str(tmp_path / "run"))
@@ -210,22 +261,30 @@ def test_a_secret_that_is_not_set_stops_before_anything_is_submitted(start):
     assert run.ours() == []
 
 
-@pytest.mark.parametrize(("old", "new", "words", "key"), [
-    ("--partition=gpu", "--partition=nope", "invalid partition", "slurm.partition"),
-    ("--gpus-per-node=8", "--gpus-per-node=9", "node configuration", "slurm.cpus"),
-    ("--mem=1800G", "--mem=9000G", "node configuration", "slurm.memory")])
+@pytest.mark.parametrize(
+    ("old", "new", "words", "key"),
+    [
+        ("--partition=gpu", "--partition=nope", "invalid partition", "slurm.partition"),
+        ("--gpus-per-node=8", "--gpus-per-node=9", "node configuration", "slurm.cpus"),
+        ("--mem=1800G", "--mem=9000G", "node configuration", "slurm.memory"),
+    ],
+)
 def test_a_refused_job_is_named_with_the_words_of_sbatch(start, old, new, words, key):
     plan = start().plan
-    files = {name: text.replace(old, new) if name.endswith("4_baseline.sbatch") else text
-             for name, text in scripts.files(plan).items()}
+    files = {
+        name: text.replace(old, new) if name.endswith("4_baseline.sbatch") else text
+        for name, text in scripts.files(plan).items()
+    }
     run = start(files=files)
     with pytest.raises(StepFailed) as error:
         run.to("test")
     assert len(error.value.failed) == 1
     for text in ("jobs/4_baseline.sbatch (vllm_kimi) is refused", words, new, key):
         assert text in str(error.value)
-    assert any("4_baseline" in change.what and "would be refused" in change.what
-               for change in run.cluster.preview())
+    assert any(
+        "4_baseline" in change.what and "would be refused" in change.what
+        for change in run.cluster.preview()
+    )
     assert run.ours() == []
 
 
@@ -233,10 +292,16 @@ def test_a_partition_that_is_not_there_is_found_before_anything_is_written(start
     path = slurm_site.root / "other.yaml"
     text = (slurm_site.root / f"{start().project.name}.yaml").read_text()
     path.write_text(text.replace("cpu_partition: common", "cpu_partition: cpus"))
-    run = Run(slurm_site, path.parent / "runs", build.plan(
-        "k2.5", "h200", "single", variant="slurm", site=str(path)))
-    with pytest.raises(StepFailed, match=r"partition cpus does not exist(?s:.*)gpu, common"
-                                         r"(?s:.*)slurm.cpu_partition"):
+    run = Run(
+        slurm_site,
+        path.parent / "runs",
+        build.plan("k2.5", "h200", "single", variant="slurm", site=str(path)),
+    )
+    with pytest.raises(
+        StepFailed,
+        match=r"partition cpus does not exist(?s:.*)gpu, common"
+        r"(?s:.*)slurm.cpu_partition",
+    ):
         run.to("reach")
 
 
@@ -301,7 +366,8 @@ def test_a_job_cancelled_while_it_is_waited_for_and_submitted_again(start):
     run.site.run("scancel", str(first))
     thread.join(20)
     assert f"job {first} (vllm_kimi, jobs/4_baseline.sbatch) was cancelled from outside" in str(
-        failed[0])
+        failed[0]
+    )
     assert "CANCELLED" in str(failed[0])
     assert len(run.step("submit").changes) == 1
     assert run.cluster._book.entries["baseline"]["id"] > first
@@ -312,7 +378,8 @@ def test_a_job_that_fails_is_shown_with_its_last_words(start):
     plan = start().plan
     files = dict(scripts.files(plan))
     files["jobs/1_create_env.sbatch"] = files["jobs/1_create_env.sbatch"].replace(
-        "set -eo pipefail", "echo 'no space for the environment' >&2; exit 3")
+        "set -eo pipefail", "echo 'no space for the environment' >&2; exit 3"
+    )
     run = start(files=files)
     with pytest.raises(StepFailed) as error:
         run.to("wait")
@@ -336,8 +403,10 @@ def test_jobs_that_wait_for_one_that_was_cancelled_are_submitted_anew(start):
 
 
 def test_a_job_that_can_never_run_is_not_waited_for(start):
-    files = {name: text.replace("--time=24:00:00", "--time=9-0")
-             for name, text in scripts.files(start().plan).items()}
+    files = {
+        name: text.replace("--time=24:00:00", "--time=9-0")
+        for name, text in scripts.files(start().plan).items()
+    }
     run = start(files=files).prepared()
     with pytest.raises(StepFailed, match=r"will never run: PartitionTimeLimit(?s:.*)slurm.time"):
         run.to("wait")
@@ -389,7 +458,9 @@ def test_a_controller_killed_between_two_submissions_submits_nothing_twice(start
     process = subprocess.Popen(
         [sys.executable, "-c", _CONTROLLER, str(site_file), str(run.folder)],
         env={**run.site.env, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.PIPE, text=True)
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     second = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -398,10 +469,16 @@ def test_a_controller_killed_between_two_submissions_submits_nothing_twice(start
     assert list(table) == ["create-env"]
     changes = run.to("submit")
     assert [what.split("(")[1].split(")")[0] for what in changes["submit"]] == [
-        "download_kimi", "vllm_kimi"]
+        "download_kimi",
+        "vllm_kimi",
+    ]
     assert run.cluster._book.entries["install"]["id"] == second
-    assert [name for name, _ in run.ours()] == ["create_vllm_env", "download_kimi",
-                                                "install_vllm", "vllm_kimi"]
+    assert [name for name, _ in run.ours()] == [
+        "create_vllm_env",
+        "download_kimi",
+        "install_vllm",
+        "vllm_kimi",
+    ]
     assert run.step("submit").changes == ()
 
 
@@ -453,13 +530,16 @@ def test_a_changed_bundle_does_not_go_under_jobs_that_run(start):
 
 
 def test_a_queue_is_read():
-    text = ("12|RUNNING|None|dgx-[01-02]|1-02:03:04|/p/jobs|vllm_kimi|kimi_nb:run-1\n"
-            "13|PENDING|ReqNodeNotAvail, UnavailableNodes:dgx-03||0:00|/p/jobs|tune_moe|(null)\n"
-            "14|PENDING|Resources||0:00|/p|x y|a | b=c\n"
-            "15_[1-8]|PENDING|Priority||0:00|/p|array|(null)\n\n")
+    text = (
+        "12|RUNNING|None|dgx-[01-02]|1-02:03:04|/p/jobs|vllm_kimi|kimi_nb:run-1\n"
+        "13|PENDING|ReqNodeNotAvail, UnavailableNodes:dgx-03||0:00|/p/jobs|tune_moe|(null)\n"
+        "14|PENDING|Resources||0:00|/p|x y|a | b=c\n"
+        "15_[1-8]|PENDING|Priority||0:00|/p|array|(null)\n\n"
+    )
     first, second, third = slurm.rows(text)
-    assert first == slurm.Row(12, "vllm_kimi", "RUNNING", "", "dgx-[01-02]", "1-02:03:04",
-                              "/p/jobs", "kimi_nb:run-1")
+    assert first == slurm.Row(
+        12, "vllm_kimi", "RUNNING", "", "dgx-[01-02]", "1-02:03:04", "/p/jobs", "kimi_nb:run-1"
+    )
     assert second.reason == "ReqNodeNotAvail, UnavailableNodes:dgx-03" and second.comment == ""
     assert (third.name, third.comment) == ("x y", "a | b=c")
 
@@ -468,19 +548,31 @@ def test_a_record_is_read():
     found = slurm.record(
         "JobId=6 JobName=x y UserId=root(0) GroupId=root(0) Priority=4294901754 QOS=(null) "
         "JobState=FAILED Reason=NonZeroExitCode Dependency=afterok:3(failed) ExitCode=3:0 "
-        "ReqB:S:C:T=0:0:*:* CPUs/Task=1 TRES=cpu=1,mem=1000M Comment=kimi_nb:run-1 Power= \n")
+        "ReqB:S:C:T=0:0:*:* CPUs/Task=1 TRES=cpu=1,mem=1000M Comment=kimi_nb:run-1 Power= \n"
+    )
     assert found["JobName"] == "x y" and found["ExitCode"] == "3:0" and found["Power"] == ""
     assert found["TRES"] == "cpu=1,mem=1000M" and found["Comment"] == "kimi_nb:run-1"
-    node = slurm.record("NodeName=n1 Arch=x86_64 Gres=gpu:8 NodeAddr=10.0.0.7 NodeHostName=n1 "
-                        "OS=Linux 6.1 #1 SMP @0  RealMemory=2000000 State=MIXED")
+    node = slurm.record(
+        "NodeName=n1 Arch=x86_64 Gres=gpu:8 NodeAddr=10.0.0.7 NodeHostName=n1 "
+        "OS=Linux 6.1 #1 SMP @0  RealMemory=2000000 State=MIXED"
+    )
     assert (node["NodeAddr"], node["OS"]) == ("10.0.0.7", "Linux 6.1 #1 SMP @0")
 
 
-@pytest.mark.parametrize(("text", "state", "code"), [
-    ("0:0", "COMPLETED", 0), ("3:0", "FAILED", 3), ("0:9", "FAILED", -9),
-    ("0:15", "CANCELLED", -15),
-    ("0:0", "CANCELLED", -15), ("0:0", "TIMEOUT", -15), ("0:125", "OUT_OF_MEMORY", -125),
-    ("0:0", "NODE_FAIL", -9), ("", "GONE", 1)])
+@pytest.mark.parametrize(
+    ("text", "state", "code"),
+    [
+        ("0:0", "COMPLETED", 0),
+        ("3:0", "FAILED", 3),
+        ("0:9", "FAILED", -9),
+        ("0:15", "CANCELLED", -15),
+        ("0:0", "CANCELLED", -15),
+        ("0:0", "TIMEOUT", -15),
+        ("0:125", "OUT_OF_MEMORY", -125),
+        ("0:0", "NODE_FAIL", -9),
+        ("", "GONE", 1),
+    ],
+)
 def test_exit_codes(text, state, code):
     assert slurm.exit_code(text, state) == code
 
@@ -490,36 +582,61 @@ def test_numbers_partitions_and_words():
     with pytest.raises(slurm.SlurmError, match="Submitted"):
         slurm.submitted("Submitted batch job\n")
     assert slurm.partitions("gpu|up\ncommon|drain\n") == {"gpu": "up", "common": "drain"}
-    assert slurm.words("sbatch: error: invalid partition specified: nope\n"
-                       "allocation failure: Invalid partition name specified\n") == (
-        "invalid partition specified: nope; allocation failure: Invalid partition name specified")
+    assert slurm.words(
+        "sbatch: error: invalid partition specified: nope\n"
+        "allocation failure: Invalid partition name specified\n"
+    ) == ("invalid partition specified: nope; allocation failure: Invalid partition name specified")
     assert slurm.words("slurm_load_jobs error: Invalid job id specified") == (
-        "Invalid job id specified")
+        "Invalid job id specified"
+    )
 
 
-@pytest.mark.parametrize(("refusal", "gpu", "key"), [
-    ("allocation failure: Invalid account or account/partition combination specified", True,
-     "slurm.account"),
-    ("allocation failure: Invalid qos specification", False, "slurm.cpu_qos"),
-    ("allocation failure: Invalid qos specification", True, "slurm.qos"),
-    ("Requested time limit is invalid (missing or exceeds some limit)", True, "slurm.time"),
-    ("Memory specification can not be satisfied", True, "slurm.memory"),
-    ("Batch job submission failed: Job violates something", True, "administrators")])
+@pytest.mark.parametrize(
+    ("refusal", "gpu", "key"),
+    [
+        (
+            "allocation failure: Invalid account or account/partition combination specified",
+            True,
+            "slurm.account",
+        ),
+        ("allocation failure: Invalid qos specification", False, "slurm.cpu_qos"),
+        ("allocation failure: Invalid qos specification", True, "slurm.qos"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", True, "slurm.time"),
+        ("Memory specification can not be satisfied", True, "slurm.memory"),
+        ("Batch job submission failed: Job violates something", True, "administrators"),
+    ],
+)
 def test_a_refusal_says_what_to_change(refusal, gpu, key):
     assert key in slurm.advice(refusal, gpu)
 
 
 def test_the_variables_of_a_shell_inside_another_job_do_not_count():
-    env = slurm.Slurm({"SLURM_JOB_ID": "1", "SLURM_MEM_PER_NODE": "1", "SBATCH_PARTITION": "x",
-                       "SQUEUE_STATES": "all", "SLURM_CONF": "/etc/s", "HOME": "/h"}).env
+    env = slurm.Slurm(
+        {
+            "SLURM_JOB_ID": "1",
+            "SLURM_MEM_PER_NODE": "1",
+            "SBATCH_PARTITION": "x",
+            "SQUEUE_STATES": "all",
+            "SLURM_CONF": "/etc/s",
+            "HOME": "/h",
+        }
+    ).env
     assert env == {"SLURM_CONF": "/etc/s", "HOME": "/h"}
 
 
-@pytest.mark.parametrize(("state", "says"), [
-    ("TIMEOUT", "time limit of 24:00:00"), ("OUT_OF_MEMORY", "1800G of host memory"),
-    ("NODE_FAIL", "its node n7 failed"), ("PREEMPTED", "higher priority"),
-    ("CANCELLED", "cancelled from outside"), ("FAILED", "failed"), ("GONE", "unknown to SLURM"),
-    ("BOOT_FAIL", "did not start")])
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("TIMEOUT", "time limit of 24:00:00"),
+        ("OUT_OF_MEMORY", "1800G of host memory"),
+        ("NODE_FAIL", "its node n7 failed"),
+        ("PREEMPTED", "higher priority"),
+        ("CANCELLED", "cancelled from outside"),
+        ("FAILED", "failed"),
+        ("GONE", "unknown to SLURM"),
+        ("BOOT_FAIL", "did not start"),
+    ],
+)
 def test_the_ends_of_a_job_are_told_apart(state, says):
     plan = build.plan("k2.5", "h200", "single", variant="slurm")
     job = job_book.chain(plan)[-1]
@@ -527,8 +644,9 @@ def test_the_ends_of_a_job_are_told_apart(state, says):
     found = job_faults.failed(job, one, -15, "vllm_kimi.9.err: last words")
     assert says in found.cause and "last words" in found.evidence
     assert found.kind == f"job-{state.lower().replace('_', '-')}"
-    seen = diagnosis.of_logs([diagnosis.Log("n7", None, "scontrol", [job_faults.word(one, -15)])],
-                             plan, "while serving")
+    seen = diagnosis.of_logs(
+        [diagnosis.Log("n7", None, "scontrol", [job_faults.word(one, -15)])], plan, "while serving"
+    )
     assert (seen is None) == (state in ("FAILED", "GONE"))
 
 
@@ -567,8 +685,9 @@ def test_every_job_says_when_its_work_is_done():
 def test_sizes_of_the_site_file_take_the_place_of_the_guides(tmp_path):
     text = (ROOT / "params" / "sites" / "h200-slurm.yaml").read_text()
     path = tmp_path / "sizes.yaml"
-    path.write_text(text.replace(
-        "slurm:\n", 'slurm:\n  memory: 1500G\n  cpus: 96\n  time: "12:00:00"\n', 1))
+    path.write_text(
+        text.replace("slurm:\n", 'slurm:\n  memory: 1500G\n  cpus: 96\n  time: "12:00:00"\n', 1)
+    )
     plan = build.plan("k2.5", "h200", "single", variant="slurm", site=str(path))
     options = {job.name: job.options for job in plan.jobs}
     assert {"--mem=1500G", "--cpus-per-task=96", "--time=12:00:00"} <= set(options["baseline"])

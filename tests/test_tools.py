@@ -39,28 +39,33 @@ def test_one_node_needs_no_network():
     names = {one.name.partition(" ")[0] for one in looks(layout="single")}
     assert {"devices", "driver", "disk", "weights"} == names
     assert {"link", "tls", "net-health", "hccn-conf", "reach"} <= {
-        one.name.partition(" ")[0] for one in looks(layout="pd")}
+        one.name.partition(" ")[0] for one in looks(layout="pd")
+    }
 
 
-@pytest.mark.parametrize("name, answer, status", [
-    ("devices", (0, "| 0 910C | OK | 42 W |"), "pass"),
-    ("devices", (0, "| 0 910C | Alarm | BROKEN |"), "fail"),
-    ("devices", (1, "dcmi model initialized failed"), "fail"),
-    ("link 3", (0, "link status: UP"), "pass"),
-    ("link 3", (0, "link status: DOWN"), "fail"),
-    ("tls 0", (0, "dev_id:0, tls switch[0](0:disable, 1:enable)"), "pass"),
-    ("tls 0", (0, "dev_id:0, tls switch[1](0:disable, 1:enable)"), "fail"),
-    ("disk", (0, "Avail\n700000000000\n"), "pass"),
-    ("disk", (0, "Avail\n300000000000\n"), "fail"),
-    ("reach 192.0.2.12", (0, "2 packets transmitted, 2 received, 0% packet loss"), "pass"),
-    ("reach 192.0.2.12", (1, "2 transmitted, 0 received, 100% packet loss"), "fail"),
-])
+@pytest.mark.parametrize(
+    "name, answer, status",
+    [
+        ("devices", (0, "| 0 910C | OK | 42 W |"), "pass"),
+        ("devices", (0, "| 0 910C | Alarm | BROKEN |"), "fail"),
+        ("devices", (1, "dcmi model initialized failed"), "fail"),
+        ("link 3", (0, "link status: UP"), "pass"),
+        ("link 3", (0, "link status: DOWN"), "fail"),
+        ("tls 0", (0, "dev_id:0, tls switch[0](0:disable, 1:enable)"), "pass"),
+        ("tls 0", (0, "dev_id:0, tls switch[1](0:disable, 1:enable)"), "fail"),
+        ("disk", (0, "Avail\n700000000000\n"), "pass"),
+        ("disk", (0, "Avail\n300000000000\n"), "fail"),
+        ("reach 192.0.2.12", (0, "2 packets transmitted, 2 received, 0% packet loss"), "pass"),
+        ("reach 192.0.2.12", (1, "2 transmitted, 0 received, 100% packet loss"), "fail"),
+    ],
+)
 def test_what_passes_and_what_fails(name, answer, status, monkeypatch):
     monkeypatch.setattr(prerequisites.shutil, "which", lambda _: "/there")
     one = next(one for one in looks() if one.name == name)
     asked = []
-    seen = prerequisites.look(one, params.site("a3"), True,
-                              lambda argv: (asked.append(tuple(argv)), answer)[1])
+    seen = prerequisites.look(
+        one, params.site("a3"), True, lambda argv: (asked.append(tuple(argv)), answer)[1]
+    )
     assert (seen.status, asked) == (status, [one.argv])
 
 
@@ -87,7 +92,8 @@ def checkpoint(folder: Path, shards: int = 2) -> Path:
     for name in names:
         (folder / name).write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 8)
     (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(names)}}))
+        json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(names)}})
+    )
     return folder
 
 
@@ -123,8 +129,12 @@ PUBLISHED = """{
 
 
 def edit(action: str, folder: Path) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, str(EDIT), action, str(folder)], capture_output=True,
-                          text=True, check=False)
+    return subprocess.run(
+        [sys.executable, str(EDIT), action, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_the_edit_is_idempotent_and_reversible(tmp_path):
@@ -133,8 +143,10 @@ def test_the_edit_is_idempotent_and_reversible(tmp_path):
     first = edit("apply", tmp_path)
     assert first.returncode == 0 and "Changed" in first.stdout
     changed = json.loads(config.read_text())
-    assert changed["quantization_config"]["config_groups"]["group_0"] == {"targets": ["MoE"],
-                                                                         "x": 1}
+    assert changed["quantization_config"]["config_groups"]["group_0"] == {
+        "targets": ["MoE"],
+        "x": 1,
+    }
     again = edit("apply", tmp_path)
     assert again.returncode == 0 and "No change" in again.stdout
     assert edit("show", tmp_path).stdout == "['MoE']\n"
@@ -157,9 +169,15 @@ def test_the_edit_keeps_what_others_changed_since(tmp_path):
     assert data["quantization_config"]["config_groups"]["group_0"]["targets"] == ["Linear"]
 
 
-@pytest.mark.parametrize("text, wanted", [
-    ("{}", "is it Kimi-K2-Thinking"), ("not json", "not JSON"), (None, "No such file"),
-    (PUBLISHED.replace("Linear", "Conv"), "Nothing was changed")])
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("{}", "is it Kimi-K2-Thinking"),
+        ("not json", "not JSON"),
+        (None, "No such file"),
+        (PUBLISHED.replace("Linear", "Conv"), "Nothing was changed"),
+    ],
+)
 def test_the_edit_refuses_other_files(tmp_path, text, wanted):
     if text is not None:
         (tmp_path / "config.json").write_text(text)

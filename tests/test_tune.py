@@ -24,8 +24,14 @@ def test_the_sums_of_one_step_by_hand():
     shape = Shape(tp=16, expert_parallel=True)
     step = roofline.decode(shape, K25, "INT4", seqs=1, context=1000)
     parts = memory.weights_per_rank(shape, K25, "INT4")
-    wanted = (parts["attention"] + parts["dense and shared"] + parts["router"]
-              + parts["embeddings"] / 2 + parts["routed experts"] * 8 / 384 + 1000 * 70_272)
+    wanted = (
+        parts["attention"]
+        + parts["dense and shared"]
+        + parts["router"]
+        + parts["embeddings"] / 2
+        + parts["routed experts"] * 8 / 384
+        + 1000 * 70_272
+    )
     assert step.memory == pytest.approx(wanted)
     # 61 layers, two all-reduces each, of one row of 7,168 numbers in 16 bits.
     assert step.node_link == pytest.approx(61 * 2 * 2 * 15 / 16 * 7168 * 2)
@@ -91,8 +97,10 @@ def test_peaks_have_sources(name):
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 4000))
 def test_more_at_once_never_takes_less(fewer, more, context):
     shape = Shape(tp=8)
-    few, many = (roofline.decode(shape, K25, "FP8", seqs=seqs, context=context)
-                 for seqs in sorted((fewer, more)))
+    few, many = (
+        roofline.decode(shape, K25, "FP8", seqs=seqs, context=context)
+        for seqs in sorted((fewer, more))
+    )
     assert few.memory <= many.memory and few.node_link <= many.node_link
     assert sum(few.operations.values()) <= sum(many.operations.values())
 
@@ -126,8 +134,10 @@ def test_scenarios_of_the_documents():
 
 
 def test_side_by_side_shows_what_differs_only():
-    plans = {name: build.plan("k2-thinking", "a3", "single", scenario=name)
-             for name in ("default", "low-latency")}
+    plans = {
+        name: build.plan("k2-thinking", "a3", "single", scenario=name)
+        for name in ("default", "low-latency")
+    }
     rows = {row[0]: row[1:] for row in scenarios.compare(plans).rows}
     assert rows["--max-num-seqs"] == (12, 8) and rows["--max-num-batched-tokens"] == (8192, 4096)
     assert "--gpu-memory-utilization" not in rows and rows["requests at once"] == (12, 8)
@@ -135,8 +145,9 @@ def test_side_by_side_shows_what_differs_only():
 
 
 def test_side_by_side_of_roles():
-    plans = {name: build.plan("k2.6", "a3", "pd", scenario=name)
-             for name in ("default", "multimodal")}
+    plans = {
+        name: build.plan("k2.6", "a3", "pd", scenario=name) for name in ("default", "multimodal")
+    }
     rows = {row[0]: row[1:] for row in scenarios.compare(plans).rows}
     assert rows["decode: shape"] == ("dp8 tp4", "dp16 tp1") and rows["nodes"] == (4, 2)
 
@@ -152,16 +163,30 @@ def test_which_to_compare():
 # Grammar ----------------------------------------------------------------------------------
 
 VALUES = st.lists(st.integers(1, 10**6), min_size=1, max_size=4, unique=True)
-AXES = st.dictionaries(st.sampled_from(
-    ["max-num-seqs", "decode.max-num-seqs", "env.OMP_NUM_THREADS", "seed", "concurrency",
-     "input-len", "mixed.dp"]), VALUES, max_size=3)
+AXES = st.dictionaries(
+    st.sampled_from(
+        [
+            "max-num-seqs",
+            "decode.max-num-seqs",
+            "env.OMP_NUM_THREADS",
+            "seed",
+            "concurrency",
+            "input-len",
+            "mixed.dp",
+        ]
+    ),
+    VALUES,
+    max_size=3,
+)
 
 
 @given(AXES, st.sampled_from([";", "\n", " ; ", ";\n"]))
 def test_axes_come_back_as_written(axes, between):
     found = grammar.parse(between.join(f"{key}: {list_}" for key, list_ in axes.items()))
-    back = {**{key: list(map(int, values)) for key, values in found.serve.items()},
-            **{key.replace("_", "-"): list(values) for key, values in found.load.items()}}
+    back = {
+        **{key: list(map(int, values)) for key, values in found.serve.items()},
+        **{key.replace("_", "-"): list(values) for key, values in found.load.items()},
+    }
     assert back == axes
     settings, loads = list(found.settings()), list(found.loads())
     assert len(settings) * len(loads) == len(found)
@@ -178,14 +203,23 @@ def test_no_text_breaks_the_grammar(text):
         assert len(found) >= 1
 
 
-@pytest.mark.parametrize("text, wanted", [
-    ("max-num-seqs: []", "no value"), ("max-num-seqs", "name: [value, value]"),
-    ("concurrency: [0]", "1 or more"), ("concurrency: x", "1 or more"),
-    ("max-num-seqs: 8; max_num_seqs: 9", "given twice"), ("seed: [1, 1]", "twice"),
-    ("seed: [1", "expected"), ("seed: [&x 1, *x]", "write values out"),
-    ("seed: ' '", "empty value"),
-    ("seed: " + str(list(range(300))), "more than 200"), ("-x: 1", "name of a flag"), (7, "text"),
-])
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("max-num-seqs: []", "no value"),
+        ("max-num-seqs", "name: [value, value]"),
+        ("concurrency: [0]", "1 or more"),
+        ("concurrency: x", "1 or more"),
+        ("max-num-seqs: 8; max_num_seqs: 9", "given twice"),
+        ("seed: [1, 1]", "twice"),
+        ("seed: [1", "expected"),
+        ("seed: [&x 1, *x]", "write values out"),
+        ("seed: ' '", "empty value"),
+        ("seed: " + str(list(range(300))), "more than 200"),
+        ("-x: 1", "name of a flag"),
+        (7, "text"),
+    ],
+)
 def test_axes_that_are_none(text, wanted):
     with pytest.raises(ParameterError) as caught:
         grammar.parse(text)
@@ -207,23 +241,29 @@ def plan():
 
 
 def test_a_design_has_a_plan_for_each_setting(plan):
-    made = design.of(plan, "max-num-seqs: [8, 16]; concurrency: [1, 4]; output-len: 16",
-                     input_len=64)
+    made = design.of(
+        plan, "max-num-seqs: [8, 16]; concurrency: [1, 4]; output-len: 16", input_len=64
+    )
     assert [group.title for group in made.groups] == ["max-num-seqs=8", "max-num-seqs=16"]
     assert [group.plan.flags["mixed"]["max-num-seqs"].value for group in made.groups] == [8, 16]
     assert len({group.flags for group in made.groups}) == 2 and len(made) == 4
     first = made.groups[0].loads.cells
     assert [(one.concurrency, one.input_len, one.output_len, one.prompts) for one in first] == [
-        (1, 64, 16, 4), (4, 64, 16, 16)]
+        (1, 64, 16, 4),
+        (4, 64, 16, 16),
+    ]
 
 
 def test_what_the_check_refuses_is_told_before_any_run(plan):
     made = design.of(plan, "max-model-len: [16384, 300000]; gpu-memory-utilization: [0.9, 0.5]")
     assert [group.title for group in made.groups] == [
-        "max-model-len=16384, gpu-memory-utilization=0.9"]
+        "max-model-len=16384, gpu-memory-utilization=0.9"
+    ]
     reasons = {one.pairs: one.reason for one in made.refused}
-    assert "more than the 262144 tokens" in reasons[
-        "max-model-len=300000", "gpu-memory-utilization=0.9"]
+    assert (
+        "more than the 262144 tokens"
+        in reasons["max-model-len=300000", "gpu-memory-utilization=0.9"]
+    )
     assert "[capacity/memory]" in reasons["max-model-len=16384", "gpu-memory-utilization=0.5"]
     assert "refused" in str(made)
 
@@ -233,11 +273,17 @@ def test_the_same_setting_twice_is_measured_once(plan):
     assert len(made.groups) == 1 and "the same as" in made.refused[0].reason
 
 
-@pytest.mark.parametrize("text, wanted", [
-    ("max-num-seq: 8", "did you mean 'max-num-seqs'"), ("concurency: 8", "concurrency"),
-    ("max-num-seqs: few", "whole number"), ("decode.seed: 1", "role"),
-    ("data-parallel-rank: 1", "the plan works out"), ("env.HCCL_IF_IP: x", "for each rank"),
-])
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("max-num-seq: 8", "did you mean 'max-num-seqs'"),
+        ("concurency: 8", "concurrency"),
+        ("max-num-seqs: few", "whole number"),
+        ("decode.seed: 1", "role"),
+        ("data-parallel-rank: 1", "the plan works out"),
+        ("env.HCCL_IF_IP: x", "for each rank"),
+    ],
+)
 def test_axes_that_no_engine_takes_stop_at_once(plan, text, wanted):
     with pytest.raises(KimiError) as caught:
         design.of(plan, f"{text}; concurrency: [1, 2]")

@@ -13,23 +13,36 @@ from kimi_nb.tune import advice, advice_rules, limits
 from kimi_nb.tune.advice import Cell, Facts
 
 CASES = yaml.safe_load((Path(__file__).parent / "tune" / "advice.yaml").read_text())
-SIDES = [(rule, side, number) for rule, case in CASES.items() for side in ("fires", "silent")
-         for number in range(len(case[side]) if isinstance(case[side], list) else 1)]
+SIDES = [
+    (rule, side, number)
+    for rule, case in CASES.items()
+    for side in ("fires", "silent")
+    for number in range(len(case[side]) if isinstance(case[side], list) else 1)
+]
 NAMES = ("concurrency", "throughput", "ttft_ms", "tpot_ms")
 
 
 def cells(case: dict) -> list[Cell]:
     size = {"input_len": 1024, "output_len": 1024}
-    return [Cell(**size, **(one if isinstance(one, dict) else dict(zip(NAMES, one, strict=True))))
-            for one in case["cells"]]
+    return [
+        Cell(**size, **(one if isinstance(one, dict) else dict(zip(NAMES, one, strict=True))))
+        for one in case["cells"]
+    ]
 
 
 @pytest.mark.parametrize(("rule", "side", "number"), SIDES)
 def test_rule(rule, side, number):
     case = CASES[rule][side]
     case = case[number] if isinstance(case, list) else case
-    known = Facts(**{"seqs": 64, "ranks": 1, "batched_tokens": 65536, "prefill_ranks": 1,
-                     **case.get("facts", {})})
+    known = Facts(
+        **{
+            "seqs": 64,
+            "ranks": 1,
+            "batched_tokens": 65536,
+            "prefill_ranks": 1,
+            **case.get("facts", {}),
+        }
+    )
     mine = [one for one in advice.advise(cells(case), known) if one.rule == rule]
     if side == "silent":
         assert not mine
@@ -68,8 +81,12 @@ def test_the_published_sweep_gives_its_documents_own_conclusions():
 def test_the_published_figures_lie_under_the_limits():
     plan, table = advice.documented()
     for row in table.rows:
-        found = limits.of_plan(plan, input_len=row["input_len"], output_len=row["output_len"],
-                               concurrency=row["concurrency"])
+        found = limits.of_plan(
+            plan,
+            input_len=row["input_len"],
+            output_len=row["output_len"],
+            concurrency=row["concurrency"],
+        )
         assert found.tokens_per_s() > row["output_throughput"]
         assert found.tpot_ms() < row["mean_tpot_ms"] and found.ttft_ms() < row["mean_ttft_ms"]
 
@@ -83,7 +100,7 @@ def test_loads_without_a_limit_on_concurrency_give_no_cells():
 @pytest.mark.parametrize("rate, drafts", [(0.9, 3), (0.5, 4), (0.2, 15), (1.0, 2)])
 def test_the_chance_of_a_draft_gives_the_measured_share(rate, drafts):
     chance = advice_rules._chance(rate, drafts)
-    assert sum(chance ** n for n in range(1, drafts + 1)) / drafts == pytest.approx(rate, abs=1e-6)
+    assert sum(chance**n for n in range(1, drafts + 1)) / drafts == pytest.approx(rate, abs=1e-6)
 
 
 def test_facts_are_those_of_the_roles():

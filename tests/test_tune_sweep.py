@@ -33,13 +33,23 @@ def measured(folder: Path, plan, cells: dict[int, tuple[float, float, float]]) -
         load = Load(concurrency, 64, 32, 4 * concurrency)
         about = identity.of(plan, load.seeded(1), 1, tool="kimi_nb", tool_version="1")
         path = folder / bench.file_name(about)
-        figures = {f"{kind}_{name}_ms": value for name, value in (
-            ("ttft", ttft), ("tpot", tpot), ("itl", tpot), ("e2el", ttft))
-            for kind in ("mean", "median", "std", "p50", "p90", "p99")}
-        bench.write(path, {"completed": load.prompts, "failed": 0, "duration": 1.0,
-                           "output_throughput": throughput, "request_throughput": 1.0, **figures,
-                           "kimi_nb": {"identity": about, "time": "", "errors": {},
-                                       "metrics": {}}})
+        figures = {
+            f"{kind}_{name}_ms": value
+            for name, value in (("ttft", ttft), ("tpot", tpot), ("itl", tpot), ("e2el", ttft))
+            for kind in ("mean", "median", "std", "p50", "p90", "p99")
+        }
+        bench.write(
+            path,
+            {
+                "completed": load.prompts,
+                "failed": 0,
+                "duration": 1.0,
+                "output_throughput": throughput,
+                "request_throughput": 1.0,
+                **figures,
+                "kimi_nb": {"identity": about, "time": "", "errors": {}, "metrics": {}},
+            },
+        )
         out.append(path)
     return out
 
@@ -47,24 +57,35 @@ def measured(folder: Path, plan, cells: dict[int, tuple[float, float, float]]) -
 def swept(folder: Path, text: str, cells: dict[str, dict], **slo: float) -> sweep.Sweep:
     """A sweep whose results are given: setting -> cells."""
     made = design.of(plan_of(), text, input_len=64, output_len=32)
-    files = [path for group in made.groups
-             for path in measured(folder, group.plan, cells.get(group.title, {}))]
+    files = [
+        path
+        for group in made.groups
+        for path in measured(folder, group.plan, cells.get(group.title, {}))
+    ]
     run = Run("k2.5", "a3", "", "deploy", "", folder)
     bounds = {"slo_ttft_ms": 0, "slo_tpot_ms": 0, **slo}
     return sweep.Sweep(made, BenchResult(folder, tuple(files)), {}, session=run, **bounds)
 
 
-CELLS = {"max-num-seqs=8": {1: (10, 100, 20), 4: (35, 200, 25)},
-         "max-num-seqs=16": {1: (10, 110, 20), 4: (40, 900, 30)}}
+CELLS = {
+    "max-num-seqs=8": {1: (10, 100, 20), 4: (35, 200, 25)},
+    "max-num-seqs=16": {1: (10, 110, 20), 4: (40, 900, 30)},
+}
 TEXT = "max-num-seqs: [8, 16]; concurrency: [1, 4]"
 
 
 # What wins --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slo, setting, concurrency", [
-    ({}, "max-num-seqs=16", 4), ({"slo_ttft_ms": 500}, "max-num-seqs=8", 4),
-    ({"slo_tpot_ms": 22}, "max-num-seqs=8", 1), ({"slo_ttft_ms": 105}, "max-num-seqs=8", 1)])
+@pytest.mark.parametrize(
+    "slo, setting, concurrency",
+    [
+        ({}, "max-num-seqs=16", 4),
+        ({"slo_ttft_ms": 500}, "max-num-seqs=8", 4),
+        ({"slo_tpot_ms": 22}, "max-num-seqs=8", 1),
+        ({"slo_ttft_ms": 105}, "max-num-seqs=8", 1),
+    ],
+)
 def test_the_best_keeps_the_bounds(tmp_path, slo, setting, concurrency):
     best = swept(tmp_path, TEXT, CELLS, **slo).best()
     assert (best.group.title, best.cell["concurrency"]) == (setting, concurrency)
@@ -79,11 +100,15 @@ def test_nothing_within_the_bounds_is_no_winner(tmp_path):
 
 def test_failed_requests_never_win(tmp_path):
     found = swept(tmp_path, TEXT, CELLS)
-    path = next(path for path in found.result.files if json.loads(path.read_text())[
-        "output_throughput"] == 40)
+    path = next(
+        path
+        for path in found.result.files
+        if json.loads(path.read_text())["output_throughput"] == 40
+    )
     bench.write(path, json.loads(path.read_text()) | {"failed": 3})
-    again = sweep.Sweep(found.design, BenchResult(tmp_path, found.result.files), {}, 0, 0,
-                        found.session)
+    again = sweep.Sweep(
+        found.design, BenchResult(tmp_path, found.result.files), {}, 0, 0, found.session
+    )
     assert again.best().cell["output_throughput"] == 35
 
 
@@ -93,7 +118,10 @@ def test_a_sweep_shows_itself(tmp_path):
     assert [row[-1] for row in rows].count("best") == 1 and rows[0][0] == "max-num-seqs=16"
     drawn = found.pareto()
     assert {path.suffix for path in tmp_path.glob(f"pictures/{drawn.name}.*")} == {
-        ".svg", ".png", ".csv"} and "max-num-seqs" in drawn.alt
+        ".svg",
+        ".png",
+        ".csv",
+    } and "max-num-seqs" in drawn.alt
     assert found.advice().kind == "measured" and "bandwidth limit" in str(found.advice())
     assert json.dumps(found.as_dict())
 
@@ -112,8 +140,11 @@ def test_the_front_beats_all_others_and_none_of_it_another(points):
     on = list(front.itertuples(index=False))
 
     def beats(one, other):
-        return (one.per_user >= other.per_user and one.per_device >= other.per_device
-                and (one.per_user, one.per_device) != (other.per_user, other.per_device))
+        return (
+            one.per_user >= other.per_user
+            and one.per_device >= other.per_device
+            and (one.per_user, one.per_device) != (other.per_user, other.per_device)
+        )
 
     assert on and not any(beats(one, other) for one in on for other in on)
     for row in cells.drop(front.index).itertuples(index=False):
@@ -123,12 +154,24 @@ def test_the_front_beats_all_others_and_none_of_it_another(points):
 # The winner's file ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout, pairs, more", [
-    ("single", ("max-num-seqs=7",), {}),
-    ("single", ("max-num-seqs=7", "env.HCCL_BUFFSIZE=900"), {"scenario": "throughput"}),
-    ("single", ("mixed.dp=2", "tensor-parallel-size=8"), {"chosen": ["prefix-caching"]}),
-    ("pd", ("decode.max-num-seqs=32", "speculative-config.num_speculative_tokens=2",
-            "decode.port=7300", "router=vllm-router"), {"dropped": ["jemalloc"]})])
+@pytest.mark.parametrize(
+    "layout, pairs, more",
+    [
+        ("single", ("max-num-seqs=7",), {}),
+        ("single", ("max-num-seqs=7", "env.HCCL_BUFFSIZE=900"), {"scenario": "throughput"}),
+        ("single", ("mixed.dp=2", "tensor-parallel-size=8"), {"chosen": ["prefix-caching"]}),
+        (
+            "pd",
+            (
+                "decode.max-num-seqs=32",
+                "speculative-config.num_speculative_tokens=2",
+                "decode.port=7300",
+                "router=vllm-router",
+            ),
+            {"dropped": ["jemalloc"]},
+        ),
+    ],
+)
 def test_the_winner_is_planned_from_its_file(layout, pairs, more, tmp_path):
     plan = plan_of(*pairs, layout=layout, **more)
     path = winner.write(plan, tmp_path / "tuned.yaml", title="Best of a sweep", figures="measured")
@@ -148,8 +191,11 @@ def test_a_model_of_ones_own_is_written_whole(tmp_path):
 
 
 def test_a_file_that_would_plan_something_else_is_not_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(winner, "_scenario", lambda asked, title, figures: {
-        "title": title, "source": {"document": "sweep"}})
+    monkeypatch.setattr(
+        winner,
+        "_scenario",
+        lambda asked, title, figures: {"title": title, "source": {"document": "sweep"}},
+    )
     with pytest.raises(PlanError, match="--set"):
         winner.write(plan_of("max-num-seqs=5"), tmp_path / "t.yaml", title="x", figures="measured")
     assert not list(tmp_path.iterdir())
@@ -172,8 +218,9 @@ def starts(run: Run) -> int:
 def test_a_sweep_on_real_rehearsals(run):
     """Two settings, each started once; a second call starts nothing; a lost result is measured
     again, alone."""
-    made = run.design(plan_of(), "max-num-seqs: [8, 16]; concurrency: [1, 2]", input_len=16,
-                      output_len=4)
+    made = run.design(
+        plan_of(), "max-num-seqs: [8, 16]; concurrency: [1, 2]", input_len=16, output_len=4
+    )
     found = run.sweep(made, repetitions=1)
     assert starts(run) == 2 and len(found.result.files) == 4 and not found.failed
     assert found.result.mark == "REHEARSAL" and str(found).startswith("REHEARSAL")
@@ -203,8 +250,13 @@ def test_a_setting_that_does_not_start_is_told_and_the_others_go_on(run, monkeyp
         return Service(self, plan, None)
 
     monkeypatch.setattr(Run, "serve", serve)
-    monkeypatch.setattr(bench, "measure", lambda served, loads, folder, **_: BenchResult(
-        folder, tuple(measured(tmp_path, served.plan, {1: (10, 100, 20)}))))
+    monkeypatch.setattr(
+        bench,
+        "measure",
+        lambda served, loads, folder, **_: BenchResult(
+            folder, tuple(measured(tmp_path, served.plan, {1: (10, 100, 20)}))
+        ),
+    )
     found = run.sweep(made, repetitions=1)
     assert found.failed == {"max-num-seqs=8": "a3-0, rank 2: out of memory at load."}
     assert found.best().group.title == "max-num-seqs=16" and len(started) == 2

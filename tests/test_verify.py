@@ -53,8 +53,9 @@ def live(folder, *names, fault="", **more):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Prefill and decode, two ranks each, behind the real router."""
-    with live(tmp_path_factory.mktemp("pair"), "k2.6", "a3", "pd", scenario="throughput",
-              chosen=PARSERS) as found:
+    with live(
+        tmp_path_factory.mktemp("pair"), "k2.6", "a3", "pd", scenario="throughput", chosen=PARSERS
+    ) as found:
         yield found
 
 
@@ -121,8 +122,9 @@ def test_a_check_that_is_not_known():
 def test_a_prefill_decode_service_keeps_all_of_it(pair):
     found = verify(target.of(pair))
     assert found.ok and found.mark == MARK and found.counts[contract.PASS] == 28, found
-    assert reasons(found) == {"errors/wrong-key": "no key is used: whoever reaches the port is "
-                                                  "served"}
+    assert reasons(found) == {
+        "errors/wrong-key": "no key is used: whoever reaches the port is served"
+    }
     got = {one.name: one.got for one in found.results}
     assert "4 of 4 places" in got["engines/completion"]
     assert "5 of 5 places" in got["streaming/equal"], "the front door and every engine"
@@ -135,8 +137,12 @@ def test_a_prefill_decode_service_keeps_all_of_it(pair):
 def test_a_url_alone(pair):
     found = verify(target.at(f"{pair.url}/v1/", pair.model))
     assert found.ok and found.mark == MARK and found.url == pair.url, found
-    assert set(reasons(found)) == {"engines/completion", "errors/wrong-key",
-                                   "disaggregation/moves", "disaggregation/equal"}
+    assert set(reasons(found)) == {
+        "engines/completion",
+        "errors/wrong-key",
+        "disaggregation/moves",
+        "disaggregation/equal",
+    }
 
 
 def test_without_parsers_is_not_applicable(plain):
@@ -153,7 +159,10 @@ def test_without_parsers_is_not_applicable(plain):
             assert failed(found) == {"reasoning/apart"}
         assert "tool-call-parser" in why["tool-calls/auto"]
         assert {name for name in why if name.startswith("tool-calls")} >= {
-            "tool-calls/ids", "tool-calls/arguments", "tool-calls/streaming"}
+            "tool-calls/ids",
+            "tool-calls/arguments",
+            "tool-calls/streaming",
+        }
 
 
 def test_random_weights_pass_nothing_by_chance(pair):
@@ -199,18 +208,30 @@ def test_a_key(tmp_path, site_file, monkeypatch, capsys):
 # Faults of stand-ins --------------------------------------------------------------------
 
 FAULTS = {
-    "garbled-output": {"canary/words"}, "reasoning-leaks": {"reasoning/apart"},
-    "tool-call-leaks": {"tool-calls/auto"}, "empty-200": {"api/models", "api/chat"},
-    "engine-hangs": {"engines/completion"}, "first-chat-500": {"engines/completion"}}
+    "garbled-output": {"canary/words"},
+    "reasoning-leaks": {"reasoning/apart"},
+    "tool-call-leaks": {"tool-calls/auto"},
+    "empty-200": {"api/models", "api/chat"},
+    "engine-hangs": {"engines/completion"},
+    "first-chat-500": {"engines/completion"},
+}
 
 
 ONE_PORT = (("k2.5", "a3", "single"), "")
 PAIR = (("k2.6", "a3", "pd"), "throughput")
 
 
-@pytest.mark.parametrize("fault, of", [
-    ("garbled-output", PAIR), ("reasoning-leaks", ONE_PORT), ("tool-call-leaks", ONE_PORT),
-    ("empty-200", PAIR), ("engine-hangs", ONE_PORT), ("first-chat-500", ONE_PORT)])
+@pytest.mark.parametrize(
+    "fault, of",
+    [
+        ("garbled-output", PAIR),
+        ("reasoning-leaks", ONE_PORT),
+        ("tool-call-leaks", ONE_PORT),
+        ("empty-200", PAIR),
+        ("engine-hangs", ONE_PORT),
+        ("first-chat-500", ONE_PORT),
+    ],
+)
 def test_a_fault_of_one_rank_fails_its_own_checks(fault, of, unwatched, tmp_path):
     names, scenario = of
     with live(tmp_path, *names, scenario=scenario, chosen=PARSERS, fault=fault) as found:
@@ -224,10 +245,17 @@ def test_a_fault_of_one_rank_fails_its_own_checks(fault, of, unwatched, tmp_path
             assert got.startswith(f"{faulty}: ") and f"{well}: " not in got
 
 
-@pytest.mark.parametrize("manner, wanted", [
-    ("garbled", {"canary/words"}), ("leaked-thoughts", {"reasoning/apart"}),
-    ("leaked-call", {"tool-calls/auto"}), ("500", {"api/chat"}), ("empty", {"api/chat"}),
-    ("hangs", {"api/chat"})])
+@pytest.mark.parametrize(
+    "manner, wanted",
+    [
+        ("garbled", {"canary/words"}),
+        ("leaked-thoughts", {"reasoning/apart"}),
+        ("leaked-call", {"tool-calls/auto"}),
+        ("500", {"api/chat"}),
+        ("empty", {"api/chat"}),
+        ("hangs", {"api/chat"}),
+    ],
+)
 def test_a_fault_behind_a_url(manner, wanted):
     with OddServer(manner) as server:
         assert failed(verify(odd(server), max_context=2048)) == wanted
@@ -236,24 +264,32 @@ def test_a_fault_behind_a_url(manner, wanted):
 # Faults of anybody ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("manner, cause, name", [
-    ("429", "429 after several tries", "api/chat"), ("500", "500: ", "api/chat"),
-    ("html", "no JSON object", "api/chat"), ("no-choices", "no choices", "api/chat"),
-    ("empty", "empty 200", "api/chat"), ("cut-body", "", "api/chat"),
-    ("empty-stream", "no event in the stream", "streaming/equal"),
-    ("cut-stream", "ends without [DONE]", "streaming/equal"),
-    ("broken-stream", "", "streaming/equal"), ("slow-stream", "no ", "streaming/equal"),
-    ("error-stream", "an error in the stream", "streaming/equal"),
-    ("other-stream", "content differs", "streaming/equal"),
-    ("bad-usage", "usage", "api/usage"), ("bad-arguments", "no JSON", "tool-calls/arguments"),
-    ("wrong-arguments", "do not fit", "tool-calls/arguments"),
-    ("bad-ids", "functions.get_weather:0", "tool-calls/ids"),
-    ("leaked-call", "a tool call as text", "tool-calls/auto"),
-    ("wrong-reason", "finish_reason", "api/finish-reason"),
-    ("accepts-all", "200, not 404", "errors/unknown-model"),
-    ("mixes", "was told", "load/concurrent"),
-    ("bad-schema", "JSON of another form", "content/json-schema"),
-])
+@pytest.mark.parametrize(
+    "manner, cause, name",
+    [
+        ("429", "429 after several tries", "api/chat"),
+        ("500", "500: ", "api/chat"),
+        ("html", "no JSON object", "api/chat"),
+        ("no-choices", "no choices", "api/chat"),
+        ("empty", "empty 200", "api/chat"),
+        ("cut-body", "", "api/chat"),
+        ("empty-stream", "no event in the stream", "streaming/equal"),
+        ("cut-stream", "ends without [DONE]", "streaming/equal"),
+        ("broken-stream", "", "streaming/equal"),
+        ("slow-stream", "no ", "streaming/equal"),
+        ("error-stream", "an error in the stream", "streaming/equal"),
+        ("other-stream", "content differs", "streaming/equal"),
+        ("bad-usage", "usage", "api/usage"),
+        ("bad-arguments", "no JSON", "tool-calls/arguments"),
+        ("wrong-arguments", "do not fit", "tool-calls/arguments"),
+        ("bad-ids", "functions.get_weather:0", "tool-calls/ids"),
+        ("leaked-call", "a tool call as text", "tool-calls/auto"),
+        ("wrong-reason", "finish_reason", "api/finish-reason"),
+        ("accepts-all", "200, not 404", "errors/unknown-model"),
+        ("mixes", "was told", "load/concurrent"),
+        ("bad-schema", "JSON of another form", "content/json-schema"),
+    ],
+)
 def test_each_oddity_is_a_named_result(manner, cause, name):
     with OddServer(manner) as server:
         found = verify(odd(server), only=["api/chat", name])
@@ -268,8 +304,11 @@ def test_a_good_odd_server_is_good():
         found = verify(odd(server), max_context=2048)
         assert found.ok, found
         assert set(reasons(found)) == {
-            "engines/completion", "errors/wrong-key", "disaggregation/moves",
-            "disaggregation/equal"}
+            "engines/completion",
+            "errors/wrong-key",
+            "disaggregation/moves",
+            "disaggregation/equal",
+        }
 
 
 def test_a_limit_that_passes_is_waited_for():
@@ -313,10 +352,11 @@ def files_server():
 def test_what_is_no_api_is_said_once():
     with files_server() as port:
         found = verify(target.at(f"http://127.0.0.1:{port}", "kimi"))
-        one, = found.failed
+        (one,) = found.failed
         assert one.name == "api/models" and one.got == (
             "no OpenAI API is there: 404 with HTML at /v1/models, "
-            "501 with HTML at /v1/chat/completions")
+            "501 with HTML at /v1/chat/completions"
+        )
         assert "front door?" in one.help
         assert set(reasons(found).values()) == {f"no OpenAI API is there{contract.ABOVE}"}
         assert len(found.results) == len(registry.all_checks()) and not found.ok
@@ -324,12 +364,20 @@ def test_what_is_no_api_is_said_once():
         assert [one.name for one in alone.failed] == ["api/chat"]
 
 
-@pytest.mark.parametrize("status, text, wanted", [
-    (404, '{"detail": "Not Found"}', "404"), (200, "<!DOCTYPE html><p>Sign in", "200 with HTML"),
-    (405, "", "405"), (404, '{"error": {"message": "The model `a` does not exist."}}', ""),
-    (404, '{"object": "error", "message": "The model `a` does not exist."}', ""),
-    (502, "<html>Bad Gateway</html>", ""), (401, "<html>Sign in</html>", ""),
-    (200, '{"data": []}', ""), (500, "Internal Server Error", "")])
+@pytest.mark.parametrize(
+    "status, text, wanted",
+    [
+        (404, '{"detail": "Not Found"}', "404"),
+        (200, "<!DOCTYPE html><p>Sign in", "200 with HTML"),
+        (405, "", "405"),
+        (404, '{"error": {"message": "The model `a` does not exist."}}', ""),
+        (404, '{"object": "error", "message": "The model `a` does not exist."}', ""),
+        (502, "<html>Bad Gateway</html>", ""),
+        (401, "<html>Sign in</html>", ""),
+        (200, '{"data": []}', ""),
+        (500, "Internal Server Error", ""),
+    ],
+)
 def test_what_no_api_would_answer(status, text, wanted):
     assert wire._foreign(service.Reply(status, text, 0.0)) == wanted
 
@@ -337,7 +385,7 @@ def test_what_no_api_would_answer(status, text, wanted):
 def test_tls_where_none_is_spoken_is_said_once():
     with files_server() as port:
         found = verify(target.at(f"https://127.0.0.1:{port}", "kimi"))
-        one, = found.failed
+        (one,) = found.failed
         assert f"no TLS is spoken there; use http://127.0.0.1:{port}" in one.got, one
         assert "http://" in one.help and len(reasons(found)) == len(found.results) - 1
 
@@ -353,8 +401,10 @@ def test_a_url_of_one_endpoint(end):
         target.at(f"http://192.0.2.11:8000/kimi{end}", "kimi")
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "http://", "ftp://x", "http://a:b@h:1",
-                                 "http://h:x", "http://h/?key=1"])
+@pytest.mark.parametrize(
+    "url",
+    ["", "127.0.0.1:8000", "http://", "ftp://x", "http://a:b@h:1", "http://h:x", "http://h/?key=1"],
+)
 def test_what_is_no_url(url):
     with pytest.raises(ParameterError, match="URL"):
         target.at(url, "kimi")
@@ -363,15 +413,23 @@ def test_what_is_no_url(url):
 # Garbled text ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text, wanted", [
-    ("!" * 10, "'!' over and over"), ("ok \ufffd\ufffd\ufffd then", "replacement characters"),
-    ("a" * 50, "one or two"), ("the end of the line " * 12, "again and again"),
-    ("So " + "and so it is, " * 80, "again and again"),
-    ("".join(f"and so it is {at % 3}, " for at in range(300)) + "end of all", "variety"),
-    ("I am Kimi, a helpful assistant.", ""), ("", ""), ("Wow!!! Really?", ""),
-    ("| a | b |\n|---|---|\n| 1 | 2 |", ""), ("我是月之暗面的人工智能助手。", ""),
-    ("\n".join(f"{at}. item number {at * 7919}" for at in range(60)), ""),
-])
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("!" * 10, "'!' over and over"),
+        ("ok \ufffd\ufffd\ufffd then", "replacement characters"),
+        ("a" * 50, "one or two"),
+        ("the end of the line " * 12, "again and again"),
+        ("So " + "and so it is, " * 80, "again and again"),
+        ("".join(f"and so it is {at % 3}, " for at in range(300)) + "end of all", "variety"),
+        ("I am Kimi, a helpful assistant.", ""),
+        ("", ""),
+        ("Wow!!! Really?", ""),
+        ("| a | b |\n|---|---|\n| 1 | 2 |", ""),
+        ("我是月之暗面的人工智能助手。", ""),
+        ("\n".join(f"{at}. item number {at * 7919}" for at in range(60)), ""),
+    ],
+)
 def test_garbled_text(text, wanted):
     found = canary.fault(text)
     assert wanted in found and bool(wanted) == bool(found), found
@@ -390,8 +448,9 @@ def test_a_resumed_run_asks_only_what_is_left(pair, tmp_path):
     kept = evidence.read(tmp_path, runner.FILE)
     assert len(kept) == len(second.results) and all(one["mark"] == MARK for one in kept)
     lines.clear()
-    verify(target.at(pair.url, "other"), folder=tmp_path, only=["api"], resume=True,
-           say=lines.append)
+    verify(
+        target.at(pair.url, "other"), folder=tmp_path, only=["api"], resume=True, say=lines.append
+    )
     assert not any("(known)" in line for line in lines), "another model's results"
 
 
@@ -407,9 +466,22 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path):
     """Ctrl-C in the middle of an answer that does not come."""
     with OddServer("hangs-later") as server:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kimi_nb.cli", "verify", server.url, "--model", "kimi",
-             "--run-dir", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env=os.environ)
+            [
+                sys.executable,
+                "-m",
+                "kimi_nb.cli",
+                "verify",
+                server.url,
+                "--model",
+                "kimi",
+                "--run-dir",
+                str(tmp_path),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ,
+        )
         assert server.hung.wait(20)
         begun = time.monotonic()
         process.send_signal(signal.SIGINT)
@@ -434,13 +506,18 @@ def test_the_command_line(pair, capsys):
     assert "REHEARSAL of" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("args, wanted", [
-    (["nowhere"], "an address such as"), (["http://127.0.0.1:9", "--only", "apy"], "did you mean"),
-    (["http://127.0.0.1:9", "--api-key-env", "sk-12-34"], "never the key itself"),
-    (["http://127.0.0.1:9", "--api-key-env", "NOT_SET_HERE"], "is not set"),
-    (["http://127.0.0.1:9", "--resume"], "--run-dir"),
-    (["http://127.0.0.1:9", "--max-context", "3"], "128 tokens"),
-    (["http://127.0.0.1:9", "--requests", "/no/such"], "cannot be read")])
+@pytest.mark.parametrize(
+    "args, wanted",
+    [
+        (["nowhere"], "an address such as"),
+        (["http://127.0.0.1:9", "--only", "apy"], "did you mean"),
+        (["http://127.0.0.1:9", "--api-key-env", "sk-12-34"], "never the key itself"),
+        (["http://127.0.0.1:9", "--api-key-env", "NOT_SET_HERE"], "is not set"),
+        (["http://127.0.0.1:9", "--resume"], "--run-dir"),
+        (["http://127.0.0.1:9", "--max-context", "3"], "128 tokens"),
+        (["http://127.0.0.1:9", "--requests", "/no/such"], "cannot be read"),
+    ],
+)
 def test_mistakes_in_what_is_asked(args, wanted, capsys):
     assert cli.main(["verify", *args]) == 2
     assert wanted in capsys.readouterr().err
@@ -480,18 +557,32 @@ def test_without_curl_it_says_so(pair, monkeypatch):
 
 def test_a_stream_is_put_together():
     def event(**delta):
-        return "data: " + json.dumps({"id": "x", "choices": [{"delta": delta}]},
-                                     ensure_ascii=False)
+        return "data: " + json.dumps({"id": "x", "choices": [{"delta": delta}]}, ensure_ascii=False)
 
-    text = "\r\n\r\n".join([
-        event(role="assistant", content=""), event(reasoning_content="hm "),
-        event(content="a\u2028"), event(content="b"),
-        event(tool_calls=[{"index": 0, "id": "functions.f:0", "type": "function",
-                           "function": {"name": "f", "arguments": ""}}]),
-        event(tool_calls=[{"index": 0, "function": {"arguments": "{}"}}]), ": a comment",
-        'data: {"choices":[{"delta":{},"finish_reason":"tool_calls"}]}',
-        'data: {"choices":[],"usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2}}',
-        "data: [DONE]", ""])
+    text = "\r\n\r\n".join(
+        [
+            event(role="assistant", content=""),
+            event(reasoning_content="hm "),
+            event(content="a\u2028"),
+            event(content="b"),
+            event(
+                tool_calls=[
+                    {
+                        "index": 0,
+                        "id": "functions.f:0",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": ""},
+                    }
+                ]
+            ),
+            event(tool_calls=[{"index": 0, "function": {"arguments": "{}"}}]),
+            ": a comment",
+            'data: {"choices":[{"delta":{},"finish_reason":"tool_calls"}]}',
+            'data: {"choices":[],"usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2}}',
+            "data: [DONE]",
+            "",
+        ]
+    )
     found = wire.streamed(text)
     assert (found.content, found.thoughts) == ("a\u2028b", "hm ")
     assert found.calls == (wire.ToolCall("functions.f:0", "f", "{}"),)
@@ -509,9 +600,14 @@ def requests_file(folder, *lines):
 
 
 def request(text, role="user", **more):
-    return {"model": "official", "temperature": 0, "max_tokens": 200, "messages": [
-        {"role": "_input", "content": "You help."}, {"role": role, "content": text}],
-        "tools": [tools.WEATHER], **more}
+    return {
+        "model": "official",
+        "temperature": 0,
+        "max_tokens": 200,
+        "messages": [{"role": "_input", "content": "You help."}, {"role": role, "content": text}],
+        "tools": [tools.WEATHER],
+        **more,
+    }
 
 
 def test_f1_is_the_verifiers():
@@ -525,10 +621,12 @@ def test_f1_is_the_verifiers():
 def test_measures_of_a_file_of_results(tmp_path):
     """Lines as the verifier's own results have them: its answers are what ours are compared to."""
     path = requests_file(
-        tmp_path, {"request": request("Use get_weather"), "finish_reason": "tool_calls"},
+        tmp_path,
+        {"request": request("Use get_weather"), "finish_reason": "tool_calls"},
         {"request": request("Hello there"), "finish_reason": "tool_calls"},
         {"request": request("Use get_weather", stream=True), "finish_reason": "stop"},
-        {"request": request("Good day"), "finish_reason": "stop"})
+        {"request": request("Good day"), "finish_reason": "stop"},
+    )
     with OddServer("") as server:
         found = vendor.score(odd(server), path, tmp_path / "kept")
         assert (found.success_count, found.failure_count) == (4, 0)
@@ -560,15 +658,23 @@ def test_requests_that_fail_are_counted(tmp_path):
 
 def test_the_measures_of_a_rehearsal_are_marked(pair, tmp_path, capsys):
     path = requests_file(tmp_path, request("Use get_weather for Paris"))
-    assert cli.main(["verify", pair.url, "--only", "api/models", "--requests", str(path),
-                     "--json"]) == 0
+    assert (
+        cli.main(["verify", pair.url, "--only", "api/models", "--requests", str(path), "--json"])
+        == 0
+    )
     told = json.loads(capsys.readouterr().out)["vendor"]
     assert told["mark"] == MARK and told["schema_accuracy"] == 1.0
 
 
-@pytest.mark.parametrize("text, wanted", [
-    ("", "has no request"), ("{", ":1: no JSON"), ("[1]\n", ":1: a request with messages"),
-    ('{"messages": []}\n{"x": 1}', ":2: a request with messages")])
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("", "has no request"),
+        ("{", ":1: no JSON"),
+        ("[1]\n", ":1: a request with messages"),
+        ('{"messages": []}\n{"x": 1}', ":2: a request with messages"),
+    ],
+)
 def test_a_file_that_has_no_requests(text, wanted, tmp_path):
     path = tmp_path / "samples.jsonl"
     path.write_text(text)
@@ -576,9 +682,15 @@ def test_a_file_that_has_no_requests(text, wanted, tmp_path):
         vendor.read(path)
 
 
-@pytest.mark.parametrize("schema, value, wanted", [
-    ({"type": "object", "required": ["a"]}, {}, "required"), ({"type": "no-such"}, {}, "none"),
-    ({"$ref": "#/nowhere"}, {}, "cannot be used"), ({"type": "object"}, {}, "")])
+@pytest.mark.parametrize(
+    "schema, value, wanted",
+    [
+        ({"type": "object", "required": ["a"]}, {}, "required"),
+        ({"type": "no-such"}, {}, "none"),
+        ({"$ref": "#/nowhere"}, {}, "cannot be used"),
+        ({"type": "object"}, {}, ""),
+    ],
+)
 def test_schemas(schema, value, wanted):
     found = schemas.fault(value, schema)
     assert wanted in found and bool(wanted) == bool(found)
@@ -591,8 +703,11 @@ def test_with_action_plan_nothing_is_asked(tmp_path):
     run = start(hw="a3", model="k2.5", action="plan", run_dir=str(tmp_path))
     service_ = run.serve(run.plan(run.largest()))
     found = run.verify(service_)
-    assert not found.ok and found.counts == {"pass": 0, "fail": 0,
-                                             "not applicable": len(registry.all_checks())}
+    assert not found.ok and found.counts == {
+        "pass": 0,
+        "fail": 0,
+        "not applicable": len(registry.all_checks()),
+    }
     assert "action plan" in found.results[0].got and run.curl(service_).status == contract.SKIP
 
 

@@ -31,31 +31,47 @@ def write(run: Run, plan: Plan, service: Service | None = None) -> show.Text:
     for task in ("gsm8k", SHIPPED):
         evaluation = Evaluation(task, about, 0, tokens)
         _put(base / lm_eval.NAME / task, lm_eval.files(evaluation))
-        lines += [f"# {task} by lm-eval, with the settings of the reference (a key goes into "
-                  "OPENAI_API_KEY)", f"cd {shlex.quote(str(base / lm_eval.NAME / task))}",
-                  *shell.command(lm_eval.argv(lm_eval.PROGRAM, evaluation)), ""]
+        lines += [
+            f"# {task} by lm-eval, with the settings of the reference (a key goes into "
+            "OPENAI_API_KEY)",
+            f"cd {shlex.quote(str(base / lm_eval.NAME / task))}",
+            *shell.command(lm_eval.argv(lm_eval.PROGRAM, evaluation)),
+            "",
+        ]
     keyed = bool(plan.secrets.get("VLLM_API_KEY"))
     wanted = [one.dataset for one in values if one.runner == ais_bench.NAME] or ["gsm8k"]
     for task in (*dict.fromkeys(wanted), SHIPPED):
         evaluation = Evaluation(task, about, 0, tokens)
         place = base / ais_bench.NAME / task
         _put(place, ais_bench.files(evaluation, str(place), keyed))
-        lines += [f"# {task} by AISBench" + (", its key from OPENAI_API_KEY" if keyed else ""),
-                  f"cd {shlex.quote(str(place))}",
-                  *shell.command([*(["PYTHONPATH=."] if keyed else []),
-                                  *ais_bench.argv(ais_bench.PROGRAM, evaluation)]), ""]
+        lines += [
+            f"# {task} by AISBench" + (", its key from OPENAI_API_KEY" if keyed else ""),
+            f"cd {shlex.quote(str(place))}",
+            *shell.command(
+                [
+                    *(["PYTHONPATH=."] if keyed else []),
+                    *ais_bench.argv(ais_bench.PROGRAM, evaluation),
+                ]
+            ),
+            "",
+        ]
     return show.Text("What a person runs", "\n".join(lines).rstrip())
 
 
 def _said(values: tuple[published.Published, ...]) -> str:
     """What the documents say of their own line."""
-    return next((one.note for one in values if one.runner == lm_eval.NAME and one.note),
-                "the reference settings are not in it")
+    return next(
+        (one.note for one in values if one.runner == lm_eval.NAME and one.note),
+        "the reference settings are not in it",
+    )
 
 
 def _printed(model: str) -> list[tuple[str, list[str]]]:
-    return [(name, list(entry["argv"])) for name, entry in documents.published().items()
-            if entry["what"] == "lm_eval" and name.partition("/")[0] == model]
+    return [
+        (name, list(entry["argv"]))
+        for name, entry in documents.published().items()
+        if entry["what"] == "lm_eval" and name.partition("/")[0] == model
+    ]
 
 
 def _put(folder: Path, files: dict[str, str]) -> None:
@@ -64,5 +80,7 @@ def _put(folder: Path, files: dict[str, str]) -> None:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise WriteError(f"{folder}: cannot be written: {error.strerror}. Choose another run_dir "
-                         "or mend its permissions.") from None
+        raise WriteError(
+            f"{folder}: cannot be written: {error.strerror}. Choose another run_dir "
+            "or mend its permissions."
+        ) from None

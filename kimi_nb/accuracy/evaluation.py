@@ -53,5 +53,6 @@ def longest_answer(max_model_len: int, mark: str) -> int:
 
 def shipped_files() -> dict[str, str]:
     """The project's own questions, by the names under which the tools read them."""
-    return {name: (DATA / name).read_text(encoding="utf-8")
-            for name in ("train.jsonl", "test.jsonl")}
+    return {
+        name: (DATA / name).read_text(encoding="utf-8") for name in ("train.jsonl", "test.jsonl")
+    }

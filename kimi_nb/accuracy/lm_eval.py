@@ -51,30 +51,66 @@ def argv(program: str, evaluation: Evaluation, resume: bool = False) -> list[str
     """The command; it runs in the folder of `files`, and its cache and results go there. It takes
     up the cache that is there: ``resume`` changes nothing."""
     subject = evaluation.subject
-    model = (f"model={subject.served},base_url={subject.url}/v1/chat/completions,"
-             f"num_concurrent={CONCURRENCY},max_retries={RETRIES},timeout={TIMEOUT}")
-    return [program, "run", "--model", "local-chat-completions", "--model_args", model,
-            "--tasks", evaluation.task, *(["--include_path", "."] if evaluation.shipped else []),
-            "--num_fewshot", str(_shots(evaluation)), "--apply_chat_template",
-            "--fewshot_as_multiturn", "true", "--gen_kwargs",
-            f"temperature=0.0,top_p=1.0,max_gen_toks={evaluation.max_tokens}",
-            "--batch_size", "1", *(["--limit", str(evaluation.limit)] if evaluation.limit else []),
-            "--use_cache", _CACHE, "--output_path", "out", "--log_samples"]
+    model = (
+        f"model={subject.served},base_url={subject.url}/v1/chat/completions,"
+        f"num_concurrent={CONCURRENCY},max_retries={RETRIES},timeout={TIMEOUT}"
+    )
+    return [
+        program,
+        "run",
+        "--model",
+        "local-chat-completions",
+        "--model_args",
+        model,
+        "--tasks",
+        evaluation.task,
+        *(["--include_path", "."] if evaluation.shipped else []),
+        "--num_fewshot",
+        str(_shots(evaluation)),
+        "--apply_chat_template",
+        "--fewshot_as_multiturn",
+        "true",
+        "--gen_kwargs",
+        f"temperature=0.0,top_p=1.0,max_gen_toks={evaluation.max_tokens}",
+        "--batch_size",
+        "1",
+        *(["--limit", str(evaluation.limit)] if evaluation.limit else []),
+        "--use_cache",
+        _CACHE,
+        "--output_path",
+        "out",
+        "--log_samples",
+    ]
 
 
 def environment(evaluation: Evaluation, key: str, folder: Path) -> dict[str, str]:
     """Variables of the child: the key under the name that lm-eval reads; no hub is asked where
     the questions are ours."""
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1",
-               "HF_HOME": str(folder / "hf")} if evaluation.shipped else {}
+    offline = (
+        {
+            "HF_HUB_OFFLINE": "1",
+            "HF_DATASETS_OFFLINE": "1",
+            "HF_EVALUATE_OFFLINE": "1",
+            "HF_HOME": str(folder / "hf"),
+        }
+        if evaluation.shipped
+        else {}
+    )
     return {"OPENAI_API_KEY": key or "EMPTY", **offline}
 
 
 def settings(evaluation: Evaluation) -> dict[str, Any]:
     """What decides a score, in the words of the published ones."""
-    return {"shots": _shots(evaluation), "chat template": True, "few-shot as multi-turn": True,
-            "temperature": 0.0, "top_p": 1.0, "max_tokens": evaluation.max_tokens,
-            "batch size": 1, **({"limit": evaluation.limit} if evaluation.limit else {})}
+    return {
+        "shots": _shots(evaluation),
+        "chat template": True,
+        "few-shot as multi-turn": True,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "max_tokens": evaluation.max_tokens,
+        "batch size": 1,
+        **({"limit": evaluation.limit} if evaluation.limit else {}),
+    }
 
 
 def progress(folder: Path, log: str) -> tuple[int, int] | None:
@@ -96,8 +132,13 @@ def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
     data = json.loads(results[-1].read_text(encoding="utf-8"))
     samples = int(data["n-samples"][evaluation.task]["effective"])
     empty = _empty(sorted(folder.glob(f"out/*/samples_{evaluation.task}_*.jsonl"))[-1])
-    return Outcome(parts(data["results"][evaluation.task], samples), samples,
-                   samples - malformed, malformed, max(0, empty - malformed))
+    return Outcome(
+        parts(data["results"][evaluation.task], samples),
+        samples,
+        samples - malformed,
+        malformed,
+        max(0, empty - malformed),
+    )
 
 
 def parts(result: Mapping[str, Any], samples: int) -> tuple[Part, ...]:
@@ -109,8 +150,15 @@ def parts(result: Mapping[str, Any], samples: int) -> tuple[Part, ...]:
             continue
         correct = round(value * samples)
         whole = abs(correct / samples - value) < 1e-9 if samples else False
-        out.append(Part(metric, "" if name == "none" else name, float(value), samples,
-                        correct if whole else None))
+        out.append(
+            Part(
+                metric,
+                "" if name == "none" else name,
+                float(value),
+                samples,
+                correct if whole else None,
+            )
+        )
     return tuple(out)
 
 
@@ -140,5 +188,4 @@ def _kept(folder: Path) -> int:
 
 def _empty(path: Path) -> int:
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return len({row["doc_id"] for row in rows
-                if not "".join(map(str, row["resps"][0])).strip()})
+    return len({row["doc_id"] for row in rows if not "".join(map(str, row["resps"][0])).strip()})

@@ -1,7 +1,7 @@
 """The scores that the documents print (`kimi_nb/data/accuracy.yaml`).
 
-    published.of("k2.5")              # of one model, in the documents' order
-    published.table(values)
+published.of("k2.5")              # of one model, in the documents' order
+published.table(values)
 """
 
 from __future__ import annotations
@@ -55,9 +55,14 @@ class Published:
 def values() -> tuple[Published, ...]:
     """Every printed score, in the documents' order."""
     data = params.data("accuracy")
-    return tuple(Published(
-        **{"stderr": None, "note": "", **entry}, title=data["datasets"][entry["dataset"]]["title"],
-        samples=data["datasets"][entry["dataset"]]["samples"]) for entry in data["values"])
+    return tuple(
+        Published(
+            **{"stderr": None, "note": "", **entry},
+            title=data["datasets"][entry["dataset"]]["title"],
+            samples=data["datasets"][entry["dataset"]]["samples"],
+        )
+        for entry in data["values"]
+    )
 
 
 def of(model: str) -> tuple[Published, ...]:
@@ -69,9 +74,31 @@ def table(found: Sequence[Published]) -> show.Table:
     """What was printed, where, and of which hardware."""
     return show.Table(
         f"{len(found)} published score{'s' * (len(found) != 1)}",
-        ("dataset", "score", "stderr", "samples", "metric", "engine", "hardware", "tool", "source",
-         "note"),
-        tuple((one.title + (f", {one.filter}" if one.filter else ""), f"{100 * one.value:.2f} %",
-               f"{100 * one.stderr:.2f} %" if one.stderr else None, one.samples or "not known",
-               one.metric, f"{one.engine} {one.engine_version}", one.nodes, one.runner,
-               one.source, one.note) for one in found))
+        (
+            "dataset",
+            "score",
+            "stderr",
+            "samples",
+            "metric",
+            "engine",
+            "hardware",
+            "tool",
+            "source",
+            "note",
+        ),
+        tuple(
+            (
+                one.title + (f", {one.filter}" if one.filter else ""),
+                f"{100 * one.value:.2f} %",
+                f"{100 * one.stderr:.2f} %" if one.stderr else None,
+                one.samples or "not known",
+                one.metric,
+                f"{one.engine} {one.engine_version}",
+                one.nodes,
+                one.runner,
+                one.source,
+                one.note,
+            )
+            for one in found
+        ),
+    )

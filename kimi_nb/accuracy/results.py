@@ -83,8 +83,9 @@ class Score(show.Shown):
     def save(self, path: Path) -> None:
         """Keep it, whole or not at all."""
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n",
-                           encoding="utf-8")
+        partial.write_text(
+            json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         partial.replace(path)
 
     @classmethod
@@ -93,10 +94,14 @@ class Score(show.Shown):
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             known = {one.name for one in fields(cls)}
-            return cls(**{**{key: value for key, value in data.items() if key in known},
-                          "subject": Subject(**data["subject"]),
-                          "parts": tuple(Part(**part) for part in data["parts"]),
-                          "notes": tuple(data["notes"])})
+            return cls(
+                **{
+                    **{key: value for key, value in data.items() if key in known},
+                    "subject": Subject(**data["subject"]),
+                    "parts": tuple(Part(**part) for part in data["parts"]),
+                    "notes": tuple(data["notes"]),
+                }
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -106,21 +111,28 @@ class Score(show.Shown):
         if self.skipped:
             rows.append(("skipped", self.skipped))
         if self.fault:
-            rows += [("fault", self.fault), ("answered before", f"{self.answered} of "
-                                             f"{self.samples or 'an unknown number'}")]
+            rows += [
+                ("fault", self.fault),
+                ("answered before", f"{self.answered} of {self.samples or 'an unknown number'}"),
+            ]
         for part in self.parts:
             name = part.metric + (f", {part.filter}" if part.filter else "")
             rows.append((name, share(part)))
         if self.parts:
-            rows += [("answers without content", self.empty),
-                     ("took", show.seconds(self.seconds))]
-        rows += [("settings", ", ".join(f"{key} {value}" for key, value in self.settings.items())),
-                 ("mark", self.mark or "none: measured"),
-                 *(("note", note) for note in self.notes)]
+            rows += [("answers without content", self.empty), ("took", show.seconds(self.seconds))]
+        rows += [
+            ("settings", ", ".join(f"{key} {value}" for key, value in self.settings.items())),
+            ("mark", self.mark or "none: measured"),
+            *(("note", note) for note in self.notes),
+        ]
         if self.folder:
             rows.append(("folder", self.folder))
-        return show.Table(f"{self.mark + ': ' if self.mark else ''}{self.task} by {self.tool} "
-                          f"{self.tool_version}".rstrip(), ("what", "is"), tuple(rows))
+        return show.Table(
+            f"{self.mark + ': ' if self.mark else ''}{self.task} by {self.tool} "
+            f"{self.tool_version}".rstrip(),
+            ("what", "is"),
+            tuple(rows),
+        )
 
 
 def share(part: Part) -> str:
@@ -128,5 +140,7 @@ def share(part: Part) -> str:
     if part.correct is None:
         return f"{part.value:.4f} over {part.samples}"
     low, high = statistics.interval(part.correct, part.samples)
-    return (f"{part.correct} of {part.samples}, {100 * part.value:.1f} % ({100 * low:.1f} % to "
-            f"{100 * high:.1f} % at {statistics.CONFIDENCE:.0%})")
+    return (
+        f"{part.correct} of {part.samples}, {100 * part.value:.1f} % ({100 * low:.1f} % to "
+        f"{100 * high:.1f} % at {statistics.CONFIDENCE:.0%})"
+    )

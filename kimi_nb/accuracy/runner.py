@@ -38,16 +38,24 @@ class Ran:
     log: str
 
 
-def run(argv: Sequence[str], folder: Path, env: Mapping[str, str], *, progress: Progress,
-        say: Callable[[str], None]) -> Ran:
+def run(
+    argv: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    *,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> Ran:
     """Run it to its end; KeyboardInterrupt ends it, and goes on."""
     begun, log = time.monotonic(), folder / LOG
     log.unlink(missing_ok=True)
     base = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     shown = (-1, -1)
     quiet = not (sys.stderr.isatty() or show.in_notebook())
-    with Programs(folder / "supervisor.log") as programs, tqdm(
-            unit="answer", disable=quiet, mininterval=1.0) as bar:
+    with (
+        Programs(folder / "supervisor.log") as programs,
+        tqdm(unit="answer", disable=quiet, mininterval=1.0) as bar,
+    ):
         programs.start("tool", argv, folder, {**base, **env}, log)
         while (code := programs.wait("tool", _LOOK)) is None:
             found = progress(folder, tail(log))

@@ -1,8 +1,8 @@
 """What was not the same on the two sides of a comparison. Pure.
 
-    settings.obstacles(score, part, published)      # why nothing can be said; [] is good
-    settings.differences(score, part, published)    # what to know beside a verdict
-    settings.drawn(scores, published)               # rows of the picture
+settings.obstacles(score, part, published)      # why nothing can be said; [] is good
+settings.differences(score, part, published)    # what to know beside a verdict
+settings.drawn(scores, published)               # rows of the picture
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ def obstacles(score: Score, part: Part, published: Published) -> list[str]:
         return [f"{score.mark}: the figure says nothing of a model"]
     if score.task != published.dataset:
         return [f"dataset: {score.task} here, {published.dataset} published"]
-    found = [f"{what}: {here} here, {there} published" for what, here, there in (
-        ("model", score.subject.model, published.model),
-        ("weights", _repository(score.subject.weights), _repository(published.weights)),
-        ("metric", part.metric, published.metric),
-        ("filter", part.filter or "none", published.filter or "none")) if here != there]
+    found = [
+        f"{what}: {here} here, {there} published"
+        for what, here, there in (
+            ("model", score.subject.model, published.model),
+            ("weights", _repository(score.subject.weights), _repository(published.weights)),
+            ("metric", part.metric, published.metric),
+            ("filter", part.filter or "none", published.filter or "none"),
+        )
+        if here != there
+    ]
     if part.correct is None or published.correct is None:
-        found.append("the score is no share of right answers of a known number, so that its "
-                     "sampling error is not known")
+        found.append(
+            "the score is no share of right answers of a known number, so that its "
+            "sampling error is not known"
+        )
     if not score.ok:
         found.append(score.fault or score.skipped or "there is no score")
     return found
@@ -37,17 +44,26 @@ def obstacles(score: Score, part: Part, published: Published) -> list[str]:
 
 def differences(score: Score, part: Part, published: Published) -> list[str]:
     """What else was not the same, or cannot be known to be; each as a sentence."""
-    found = [f"{what}: {here} here, {there} published" for what, here, there in (
-        ("hardware", score.subject.hardware, published.hardware),
-        ("engine", f"{score.subject.engine} {score.subject.engine_version}",
-         f"{published.engine} {published.engine_version}"),
-        ("tool", score.tool, published.runner)) if here != there]
+    found = [
+        f"{what}: {here} here, {there} published"
+        for what, here, there in (
+            ("hardware", score.subject.hardware, published.hardware),
+            (
+                "engine",
+                f"{score.subject.engine} {score.subject.engine_version}",
+                f"{published.engine} {published.engine_version}",
+            ),
+            ("tool", score.tool, published.runner),
+        )
+        if here != there
+    ]
     for name in dict.fromkeys((*score.settings, *published.settings)):
         here = score.settings.get(name, "not set")
         there = published.settings.get(name, NOT_PRINTED)
         if here != there:
-            found.append(f"{name}: {here} here, {there}"
-                         + ("" if there == NOT_PRINTED else " published"))
+            found.append(
+                f"{name}: {here} here, {there}" + ("" if there == NOT_PRINTED else " published")
+            )
     if published.samples and part.samples != published.samples:
         found.append(f"samples: {part.samples} here, {published.samples} in the dataset")
     if score.empty:
@@ -61,18 +77,23 @@ def compare(score: Score, values: tuple[Published, ...]) -> show.Table:
     rows: list[tuple[str, str, str, str | None]] = []
     for one in mine:
         part = next((part for part in score.parts if part.filter == one.filter), None) or (
-            score.parts[0] if score.parts else Part("none", "", 0.0, 0, None))
+            score.parts[0] if score.parts else Part("none", "", 0.0, 0, None)
+        )
         blocked = obstacles(score, part, one)
         if blocked:
             rows.append((one.name, "not comparable", "; ".join(blocked), None))
             continue
         assert part.correct is not None
         said = statistics.verdict(part.correct, part.samples, one.value, one.samples)
-        rows.append((one.name, said.word, said.sentence,
-                     "; ".join(differences(score, part, one)) or "none"))
-    return show.Table(f"{score.mark + ': ' if score.mark else ''}{score.task} against "
-                      f"{len(mine)} published score{'s' * (len(mine) != 1)}",
-                      ("published", "verdict", "figures", "differing settings"), tuple(rows))
+        rows.append(
+            (one.name, said.word, said.sentence, "; ".join(differences(score, part, one)) or "none")
+        )
+    return show.Table(
+        f"{score.mark + ': ' if score.mark else ''}{score.task} against "
+        f"{len(mine)} published score{'s' * (len(mine) != 1)}",
+        ("published", "verdict", "figures", "differing settings"),
+        tuple(rows),
+    )
 
 
 def drawn(scores: Iterable[Score], values: tuple[Published, ...]) -> list[dict[str, Any]]:
@@ -85,11 +106,17 @@ def drawn(scores: Iterable[Score], values: tuple[Published, ...]) -> list[dict[s
                 continue
             low, high = statistics.interval(part.correct, part.samples)
             theirs = next((one for one in values if not obstacles(score, part, one)), None)
-            rows.append({"name": f"{score.task} {part.filter}".rstrip() + f", {score.tool}",
-                         "score": round(part.value, 4), "low": round(low, 4),
-                         "high": round(high, 4), "n": part.samples,
-                         "baseline": theirs.value if theirs else None,
-                         "mark": score.mark or "measured"})
+            rows.append(
+                {
+                    "name": f"{score.task} {part.filter}".rstrip() + f", {score.tool}",
+                    "score": round(part.value, 4),
+                    "low": round(low, 4),
+                    "high": round(high, 4),
+                    "n": part.samples,
+                    "baseline": theirs.value if theirs else None,
+                    "mark": score.mark or "measured",
+                }
+            )
     return rows
 
 

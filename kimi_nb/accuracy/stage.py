@@ -32,16 +32,22 @@ _SCORE, _REQUEST = "score.json", "request.json"
 _LISTEN = 5.0  # seconds for a first sign of the service
 
 
-def measure(run: Run, service: Service, tool: str, task: str, limit: int, resume: bool, *,
-            say: Callable[[str], None]) -> Score:
+def measure(
+    run: Run,
+    service: Service,
+    tool: str,
+    task: str,
+    limit: int,
+    resume: bool,
+    *,
+    say: Callable[[str], None],
+) -> Score:
     """The score of a service; see `Run.accuracy`."""
     module = checked(tool, task, limit)
     about = subject(service.plan, service.url, service.mark)
-    evaluation = Evaluation(task, about, limit, longest_answer(context(service.plan),
-                                                               about.mark))
+    evaluation = Evaluation(task, about, limit, longest_answer(context(service.plan), about.mark))
     score = Score(tool, tools.named(tool).version, task, about, module.settings(evaluation))
-    why = ("action plan starts nothing that could be asked" if not service.up
-           else tools.reason(tool))
+    why = "action plan starts nothing that could be asked" if not service.up else tools.reason(tool)
     if why:
         return _recorded(run, service.plan, replace(score, skipped=why))
     folder, before = _folder(run.folder / service.plan.name / "accuracy", evaluation, tool, resume)
@@ -59,25 +65,37 @@ def measure(run: Run, service: Service, tool: str, task: str, limit: int, resume
         raise AccuracyError(
             f"{task} by {tool}: {score.fault}\n  answered: {score.answered} of "
             f"{score.samples or 'an unknown number'}; they are kept, resume asks only the rest\n"
-            f"  service: {service.url}\n  log: {folder / runner.LOG}")
+            f"  service: {service.url}\n  log: {folder / runner.LOG}"
+        )
     return score
 
 
 def subject(plan: Plan, url: str, mark: str) -> Subject:
     """What is asked, as the plan says it."""
-    dummy = any(str(flags["load-format"].value) == "dummy" for flags in plan.flags.values()
-                if "load-format" in flags)
-    return Subject(plan.model, plan.request.weights.id if plan.request else plan.weights,
-                   plan.engine, plan.engine_version, plan.hardware, plan.served_name, url,
-                   mark if mark == "REHEARSAL" else RANDOM if dummy else "")
+    dummy = any(
+        str(flags["load-format"].value) == "dummy"
+        for flags in plan.flags.values()
+        if "load-format" in flags
+    )
+    return Subject(
+        plan.model,
+        plan.request.weights.id if plan.request else plan.weights,
+        plan.engine,
+        plan.engine_version,
+        plan.hardware,
+        plan.served_name,
+        url,
+        mark if mark == "REHEARSAL" else RANDOM if dummy else "",
+    )
 
 
 def checked(tool: str, task: str, limit: int) -> ModuleType:
     """The tool's module. Raises ParameterError for what it cannot be asked."""
     tools.named(tool)
     if not isinstance(task, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", task):
-        raise ParameterError(f"task {task!r}: the name of a task is wanted, such as {SHIPPED} or "
-                             "gsm8k.")
+        raise ParameterError(
+            f"task {task!r}: the name of a task is wanted, such as {SHIPPED} or gsm8k."
+        )
     if tool == ais_bench.NAME and task not in (SHIPPED, *ais_bench.DATASETS):
         raise ParameterError(choice("AISBench task", task, (SHIPPED, *ais_bench.DATASETS)))
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
@@ -85,8 +103,14 @@ def checked(tool: str, task: str, limit: int) -> ModuleType:
     return TOOLS[tool]
 
 
-def _run(run: Run, service: Service, module: ModuleType, evaluation: Evaluation, score: Score,
-         say: Callable[[str], None]) -> Score:
+def _run(
+    run: Run,
+    service: Service,
+    module: ModuleType,
+    evaluation: Evaluation,
+    score: Score,
+    say: Callable[[str], None],
+) -> Score:
     """Run the tool in the score's folder, and read what it left."""
     folder, again = Path(score.folder), (Path(score.folder) / "out").exists()
     program = tools.find(score.tool)
@@ -94,16 +118,30 @@ def _run(run: Run, service: Service, module: ModuleType, evaluation: Evaluation,
         (folder / name).write_text(text, encoding="utf-8")
     module.prepare(folder)
     try:
-        ran = runner.run(module.argv(str(program), evaluation, again), folder,
-                         module.environment(evaluation, service.key, folder),
-                         progress=module.progress, say=say)
+        ran = runner.run(
+            module.argv(str(program), evaluation, again),
+            folder,
+            module.environment(evaluation, service.key, folder),
+            progress=module.progress,
+            say=say,
+        )
     except KeyboardInterrupt:
         kept = module.read(folder, runner.tail(folder / runner.LOG), evaluation)
-        run.record("accuracy", mark=score.mark, plan=service.plan.name, tool=score.tool,
-                   task=score.task, interrupted=True, answered=kept.answered,
-                   samples=kept.samples, where=folder)
-        say(f"interrupted: {kept.answered} of {kept.samples or '?'} answers are kept; resume asks "
-            "only the rest")
+        run.record(
+            "accuracy",
+            mark=score.mark,
+            plan=service.plan.name,
+            tool=score.tool,
+            task=score.task,
+            interrupted=True,
+            answered=kept.answered,
+            samples=kept.samples,
+            where=folder,
+        )
+        say(
+            f"interrupted: {kept.answered} of {kept.samples or '?'} answers are kept; resume asks "
+            "only the rest"
+        )
         raise
     finally:
         runner.scrub(folder, service.key)
@@ -113,26 +151,42 @@ def _run(run: Run, service: Service, module: ModuleType, evaluation: Evaluation,
         fault = faults.named(ran.log)
     if service.key:
         fault = fault.replace(service.key, "***")
-    return replace(score, parts=left.parts, samples=left.samples, answered=left.answered,
-                   empty=left.empty, seconds=round(ran.seconds, 1), fault=fault,
-                   notes=_notes(left.empty, left.samples))
+    return replace(
+        score,
+        parts=left.parts,
+        samples=left.samples,
+        answered=left.answered,
+        empty=left.empty,
+        seconds=round(ran.seconds, 1),
+        fault=fault,
+        notes=_notes(left.empty, left.samples),
+    )
 
 
 def _notes(empty: int, samples: int) -> tuple[str, ...]:
-    return (f"{empty} of {samples} answers have no content and count as wrong: thinking took all "
+    return (
+        (
+            f"{empty} of {samples} answers have no content and count as wrong: thinking took all "
             "tokens (a larger max_tokens helps), or the service gave empty answers",
-            ) if empty else ()
+        )
+        if empty
+        else ()
+    )
 
 
 def context(plan: Plan) -> int:
     """Tokens of the longest request; the shortest where roles differ."""
-    lengths = [int(flags["max-model-len"].value) for flags in plan.flags.values()
-               if str(getattr(flags.get("max-model-len"), "value", "")).isdigit()]
+    lengths = [
+        int(flags["max-model-len"].value)
+        for flags in plan.flags.values()
+        if str(getattr(flags.get("max-model-len"), "value", "")).isdigit()
+    ]
     return min(lengths, default=32768)
 
 
-def _folder(base: Path, evaluation: Evaluation, tool: str, resume: bool
-            ) -> tuple[Path, Score | None]:
+def _folder(
+    base: Path, evaluation: Evaluation, tool: str, resume: bool
+) -> tuple[Path, Score | None]:
     """A folder of its own, or with ``resume`` the last of the same request, with its score where
     it is complete. Raises WriteError."""
     identity = _identity(evaluation, tool)
@@ -152,8 +206,10 @@ def _folder(base: Path, evaluation: Evaluation, tool: str, resume: bool
         path.mkdir(parents=True)
         (path / _REQUEST).write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise WriteError(f"{path}: cannot be written: {error.strerror}. Choose another run_dir or "
-                         "mend its permissions.") from None
+        raise WriteError(
+            f"{path}: cannot be written: {error.strerror}. Choose another run_dir or "
+            "mend its permissions."
+        ) from None
     return path, None
 
 
@@ -161,9 +217,13 @@ def _identity(evaluation: Evaluation, tool: str) -> dict[str, Any]:
     """What must be the same for answers to be kept; not where the service stands, nor how many
     are asked."""
     about = vars(evaluation.subject)
-    return {"tool": tool, "version": tools.named(tool).version, "task": evaluation.task,
-            "max_tokens": evaluation.max_tokens,
-            **{name: value for name, value in about.items() if name != "url"}}
+    return {
+        "tool": tool,
+        "version": tools.named(tool).version,
+        "task": evaluation.task,
+        "max_tokens": evaluation.max_tokens,
+        **{name: value for name, value in about.items() if name != "url"},
+    }
 
 
 def _request(path: Path) -> dict[str, Any]:
@@ -175,10 +235,20 @@ def _request(path: Path) -> dict[str, Any]:
 
 def _recorded(run: Run, plan: Plan, score: Score) -> Score:
     """Leave its line of evidence."""
-    run.record("accuracy", mark=score.mark or "measured", plan=plan.name, tool=score.tool,
-               task=score.task, scores={f"{part.metric},{part.filter}": part.value
-                                        for part in score.parts},
-               samples=score.samples, answered=score.answered, empty=score.empty,
-               seconds=score.seconds, fault=score.fault, skipped=score.skipped,
-               settings=dict(score.settings), where=score.folder)
+    run.record(
+        "accuracy",
+        mark=score.mark or "measured",
+        plan=plan.name,
+        tool=score.tool,
+        task=score.task,
+        scores={f"{part.metric},{part.filter}": part.value for part in score.parts},
+        samples=score.samples,
+        answered=score.answered,
+        empty=score.empty,
+        seconds=score.seconds,
+        fault=score.fault,
+        skipped=score.skipped,
+        settings=dict(score.settings),
+        where=score.folder,
+    )
     return score

@@ -33,8 +33,9 @@ class Verdict:
     sentence: str
 
 
-def interval(correct: int, samples: int, confidence: float = CONFIDENCE,
-             method: str = "exact") -> tuple[float, float]:
+def interval(
+    correct: int, samples: int, confidence: float = CONFIDENCE, method: str = "exact"
+) -> tuple[float, float]:
     """Bounds of the share behind ``correct`` of ``samples``; (0, 1) of no samples. Raises
     ValueError where correct is not in [0, samples]."""
     from scipy.stats import binomtest
@@ -45,8 +46,9 @@ def interval(correct: int, samples: int, confidence: float = CONFIDENCE,
     return float(found.low), float(found.high)
 
 
-def difference(correct: int, samples: int, value: float, published: int | None,
-               confidence: float = CONFIDENCE) -> tuple[float, float]:
+def difference(
+    correct: int, samples: int, value: float, published: int | None, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
     """Bounds of the difference of a measured share and a printed one, which has a sampling error
     of its own where its number of samples is known."""
     if not samples:
@@ -59,29 +61,50 @@ def difference(correct: int, samples: int, value: float, published: int | None,
         # Printed digits are rounded: the printed value lies a little beside the whole number.
         below, above = max(0.0, value - bounds[0]), max(0.0, bounds[1] - value)
     gap = share - value
-    return (max(-1.0, gap - math.hypot(share - low, above)),
-            min(1.0, gap + math.hypot(high - share, below)))
+    return (
+        max(-1.0, gap - math.hypot(share - low, above)),
+        min(1.0, gap + math.hypot(high - share, below)),
+    )
 
 
-def verdict(correct: int, samples: int, value: float, published: int | None,
-            confidence: float = CONFIDENCE, margin: float = MARGIN) -> Verdict:
+def verdict(
+    correct: int,
+    samples: int,
+    value: float,
+    published: int | None,
+    confidence: float = CONFIDENCE,
+    margin: float = MARGIN,
+) -> Verdict:
     """Whether a measured share is that which was printed, with the figures that say so."""
     low, high = difference(correct, samples, value, published, confidence)
-    word = (BELOW if high < 0 else ABOVE if low > 0
-            else AGREES if -margin < low and high < margin else TOO_FEW)
+    word = (
+        BELOW
+        if high < 0
+        else ABOVE
+        if low > 0
+        else AGREES
+        if -margin < low and high < margin
+        else TOO_FEW
+    )
     mine = interval(correct, samples, confidence)
     figures = (
-        f"{correct} of {samples} right" + (
+        f"{correct} of {samples} right"
+        + (
             f", {_percent(correct / samples)} ({_percent(mine[0])} to {_percent(mine[1])} at "
-            f"{confidence:.0%})" if samples else "")
-        + f"; published {_percent(value)}" + (f" of {published}" if published else
-                                              ", of how many is not known")
-        + f"; difference {100 * low:+.1f} to {100 * high:+.1f} points")
+            f"{confidence:.0%})"
+            if samples
+            else ""
+        )
+        + f"; published {_percent(value)}"
+        + (f" of {published}" if published else ", of how many is not known")
+        + f"; difference {100 * low:+.1f} to {100 * high:+.1f} points"
+    )
     meaning = {
         BELOW: "below what was published",
         ABOVE: "above what was published",
         AGREES: f"agrees: a difference of {100 * margin:g} points is ruled out",
-        TOO_FEW: f"{TOO_FEW}: a difference of {100 * margin:g} points would not show"}[word]
+        TOO_FEW: f"{TOO_FEW}: a difference of {100 * margin:g} points would not show",
+    }[word]
     return Verdict(word, low, high, f"{meaning} ({figures})")
 
 

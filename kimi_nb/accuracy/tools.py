@@ -47,17 +47,45 @@ class Tool:
     needs_gb: float = 1.0
 
 
-TOOLS = {tool.name: tool for tool in (
-    Tool("lm-eval", "lm_eval", "0.4.13", "lm_eval.models.openai_completions",
-         ("lm-eval[api]==0.4.13",)),
-    # It pins numpy below 2, which newer pyarrow refuses, and older datasets want a still older
-    # one; psutil it imports and does not name.
-    Tool("ais-bench", "ais_bench", "3.1.20260630", "ais_bench.benchmark.cli.config_manager",
-         ("ais_bench_benchmark==3.1.20260630", "numpy<2", "pyarrow<22", "datasets==3.6.0",
-          "psutil"),
-         ("accelerate", "cpm_kernels", "pyext", "gradio-client", "seaborn",
-          "tree_sitter_languages", "tree-sitter"), torch=True, pythons=((3, 11), (3, 12)),
-         needs_gb=4.0))}
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            "lm-eval",
+            "lm_eval",
+            "0.4.13",
+            "lm_eval.models.openai_completions",
+            ("lm-eval[api]==0.4.13",),
+        ),
+        # It pins numpy below 2, which newer pyarrow refuses, and older datasets want a still older
+        # one; psutil it imports and does not name.
+        Tool(
+            "ais-bench",
+            "ais_bench",
+            "3.1.20260630",
+            "ais_bench.benchmark.cli.config_manager",
+            (
+                "ais_bench_benchmark==3.1.20260630",
+                "numpy<2",
+                "pyarrow<22",
+                "datasets==3.6.0",
+                "psutil",
+            ),
+            (
+                "accelerate",
+                "cpm_kernels",
+                "pyext",
+                "gradio-client",
+                "seaborn",
+                "tree_sitter_languages",
+                "tree-sitter",
+            ),
+            torch=True,
+            pythons=((3, 11), (3, 12)),
+            needs_gb=4.0,
+        ),
+    )
+}
 
 
 def folder() -> Path:
@@ -126,12 +154,16 @@ def _refuse(tool: Tool, base: Path) -> None:
     """Raises InstallError for what cannot work: the Python, the disk."""
     low, high = tool.pythons
     if not low <= sys.version_info[:2] <= high:
-        raise InstallError(f"{tool.name} {tool.version} works with Python {low[0]}.{low[1]} to "
-                           f"{high[0]}.{high[1]}; this is {platform.python_version()}.")
+        raise InstallError(
+            f"{tool.name} {tool.version} works with Python {low[0]}.{low[1]} to "
+            f"{high[0]}.{high[1]}; this is {platform.python_version()}."
+        )
     free = shutil.disk_usage(base).free / 1e9
     if free < tool.needs_gb:
-        raise InstallError(f"{free:.1f} GB are free on the disk; {tool.name} needs "
-                           f"{tool.needs_gb:g} GB while it is installed.")
+        raise InstallError(
+            f"{free:.1f} GB are free on the disk; {tool.name} needs "
+            f"{tool.needs_gb:g} GB while it is installed."
+        )
 
 
 def _make(place: Path, tool: Tool) -> None:
@@ -140,14 +172,29 @@ def _make(place: Path, tool: Tool) -> None:
     _run([python, "-m", "pip", "install", "--quiet", _UV], "installing uv")
     with tempfile.TemporaryDirectory(prefix="kimi-nb-tools-") as scratch:
         slim = Path(scratch) / "overrides.txt"
-        slim.write_text("".join(f'{name} ; python_version < "3"\n' for name in tool.leaves_out),
-                        encoding="utf-8")
+        slim.write_text(
+            "".join(f'{name} ; python_version < "3"\n' for name in tool.leaves_out),
+            encoding="utf-8",
+        )
         torch = _torch(python, Path(scratch)) if tool.torch else []
         # Compiled once, also for a person whose environment forbids Python to keep it: each start
         # would take a minute.
-        _run([str(place / "bin" / "uv"), "pip", "install", "--quiet", "--compile-bytecode",
-              "--python", python, "--override", str(slim), *torch, *tool.requires],
-             f"installing {tool.name}")
+        _run(
+            [
+                str(place / "bin" / "uv"),
+                "pip",
+                "install",
+                "--quiet",
+                "--compile-bytecode",
+                "--python",
+                python,
+                "--override",
+                str(slim),
+                *torch,
+                *tool.requires,
+            ],
+            f"installing {tool.name}",
+        )
     _run([python, "-c", f"import {tool.loads}"], f"loading {tool.name}")
     (place / _STAMP).write_text(json.dumps(_wanted(tool)), encoding="utf-8")
 
@@ -157,22 +204,46 @@ def _torch(python: str, scratch: Path) -> list[str]:
     configuration, else PyTorch's own."""
     wheel = f"torch=={cpu_engine.TORCH}+cpu"
     try:
-        _run([python, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:",
-              "--dest", str(scratch), wheel], "looking for torch")
+        _run(
+            [
+                python,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--only-binary",
+                ":all:",
+                "--dest",
+                str(scratch),
+                wheel,
+            ],
+            "looking for torch",
+        )
     except InstallError:
         return ["--torch-backend", "cpu", wheel]
     return ["--find-links", str(scratch), wheel]
 
 
 def _run(argv: Sequence[str], what: str) -> None:
-    env = {name: value for name, value in os.environ.items()
-           if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          env=env | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "DO_NOT_TRACK": "1"},
-                          check=False)
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    }
+    done = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=env | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "DO_NOT_TRACK": "1"},
+        check=False,
+    )
     if done.returncode:
-        raise InstallError(f"{what} failed: {cpu_engine.reason(done.stdout + done.stderr)}. What "
-                           "there is is made again by the next make tools.")
+        raise InstallError(
+            f"{what} failed: {cpu_engine.reason(done.stdout + done.stderr)}. What "
+            "there is is made again by the next make tools."
+        )
 
 
 def main(argv: Sequence[str]) -> int:

@@ -26,25 +26,41 @@ from kimi_nb.errors import BenchError
 _DAY = 6 * 3600.0  # seconds for a request, as vLLM's client allows
 
 
-def run(load: Load, url: str, model: str, *, key: str = "", seconds: float = _DAY,
-        tick: Callable[[int, int], None] = lambda done, failed: None) -> dict[str, Any]:
+def run(
+    load: Load,
+    url: str,
+    model: str,
+    *,
+    key: str = "",
+    seconds: float = _DAY,
+    tick: Callable[[int, int], None] = lambda done, failed: None,
+) -> dict[str, Any]:
     """Send the load and return the result in the keys of vLLM's JSON. ``tick`` is told, after
     each request, how many are done and how many of them failed; ``seconds`` bounds one request.
     Raises BenchError for a load that this client does not make."""
     if load.dataset != "random":
-        raise BenchError(f"The data set {load.path} needs vllm bench (tool vllm); kimi_nb's own "
-                         "client makes random prompts only.")
+        raise BenchError(
+            f"The data set {load.path} needs vllm bench (tool vllm); kimi_nb's own "
+            "client makes random prompts only."
+        )
     # A kernel has a loop of its own running: the load gets a thread, and is ended with the cell.
     return _in_thread(_run(load, url, model, key, seconds, tick))
 
 
 def probe(url: str, model: str, key: str = "", seconds: float = 120.0) -> str:
     """The error of one small streamed request; "" where it is answered."""
+
     async def once() -> str:
         async with _session(1, seconds) as session:
-            one = await stream.ask(session, f"{url}/v1/chat/completions", _body(
-                model, "Say a word.", 2), _headers(key), 3)
+            one = await stream.ask(
+                session,
+                f"{url}/v1/chat/completions",
+                _body(model, "Say a word.", 2),
+                _headers(key),
+                3,
+            )
             return one.error
+
     return _in_thread(once())
 
 
@@ -71,8 +87,9 @@ def _until_done(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> Any
         loop.close()
 
 
-async def _run(load: Load, url: str, model: str, key: str, seconds: float,
-               tick: Callable[[int, int], None]) -> dict[str, Any]:
+async def _run(
+    load: Load, url: str, model: str, key: str, seconds: float, tick: Callable[[int, int], None]
+) -> dict[str, Any]:
     headers = _headers(key)
     async with _session(load.concurrency, seconds) as session:
         texts, how = await prompts.make(session, url, model, load, headers)
@@ -83,9 +100,13 @@ async def _run(load: Load, url: str, model: str, key: str, seconds: float,
         async def one(text: str) -> stream.Timed:
             nonlocal done, failed
             async with places:
-                timed = await stream.ask(session, f"{url}/v1/chat/completions",
-                                         _body(model, text, load.output_len), headers,
-                                         load.input_len)
+                timed = await stream.ask(
+                    session,
+                    f"{url}/v1/chat/completions",
+                    _body(model, text, load.output_len),
+                    headers,
+                    load.input_len,
+                )
             done, failed = done + 1, failed + bool(timed.error)
             tick(done, failed)
             return timed
@@ -102,15 +123,26 @@ async def _run(load: Load, url: str, model: str, key: str, seconds: float,
     return {**_head(load, model, how), **summary.of(timed, duration)}
 
 
-async def _warm_up(load: Load, session: aiohttp.ClientSession, url: str, model: str,
-                   headers: dict[str, str], text: str) -> None:
+async def _warm_up(
+    load: Load,
+    session: aiohttp.ClientSession,
+    url: str,
+    model: str,
+    headers: dict[str, str],
+    text: str,
+) -> None:
     """Requests that are not counted: the first one after a pause is slower than the others."""
     places = asyncio.Semaphore(load.concurrency or load.prompts)
 
     async def one() -> None:
         async with places:
-            await stream.ask(session, f"{url}/v1/chat/completions",
-                             _body(model, text, load.output_len), headers, load.input_len)
+            await stream.ask(
+                session,
+                f"{url}/v1/chat/completions",
+                _body(model, text, load.output_len),
+                headers,
+                load.input_len,
+            )
 
     await asyncio.gather(*(one() for _ in range(load.warmup)))
 
@@ -131,7 +163,8 @@ def _session(places: int, seconds: float) -> aiohttp.ClientSession:
     # A proxy of the environment is not on the way to a node (trust_env is off by default).
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=places, limit_per_host=places, keepalive_timeout=60),
-        timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, 30.0)))
+        timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, 30.0)),
+    )
 
 
 def _headers(key: str) -> dict[str, str]:
@@ -139,14 +172,26 @@ def _headers(key: str) -> dict[str, str]:
 
 
 def _body(model: str, text: str, tokens: int) -> dict[str, Any]:
-    return {"model": model, "max_completion_tokens": tokens, "ignore_eos": True, "stream": True,
-            "messages": [{"role": "user", "content": [{"type": "text", "text": text}]}],
-            "stream_options": {"include_usage": True}}
+    return {
+        "model": model,
+        "max_completion_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": text}]}],
+        "stream_options": {"include_usage": True},
+    }
 
 
 def _head(load: Load, model: str, how: str) -> dict[str, Any]:
-    return {"date": datetime.datetime.now().strftime("%Y%m%d-%H%M%S"),
-            "endpoint_type": "openai-chat", "backend": "openai-chat", "label": None,
-            "model_id": model, "tokenizer_id": how, "num_prompts": load.prompts,
-            "request_rate": load.as_dict()["rate"], "burstiness": 1.0,
-            "max_concurrency": load.concurrency or None}
+    return {
+        "date": datetime.datetime.now().strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": "openai-chat",
+        "backend": "openai-chat",
+        "label": None,
+        "model_id": model,
+        "tokenizer_id": how,
+        "num_prompts": load.prompts,
+        "request_rate": load.as_dict()["rate"],
+        "burstiness": 1.0,
+        "max_concurrency": load.concurrency or None,
+    }

@@ -22,8 +22,15 @@ from kimi_nb.plan import ClientCommand, Plan
 
 METRICS, PERCENTILES = "ttft,tpot,itl,e2el", "50,90,99"
 # What an offline benchmark must not take from a server: where it stands, and who it works with.
-_NOT_OFFLINE = arguments.OWN | {"data-parallel-size", "data-parallel-rpc-port", "nnodes",
-                                "master-addr", "master-port", "api-key", "seed"}
+_NOT_OFFLINE = arguments.OWN | {
+    "data-parallel-size",
+    "data-parallel-rpc-port",
+    "nnodes",
+    "master-addr",
+    "master-port",
+    "api-key",
+    "seed",
+}
 
 
 @dataclass(frozen=True)
@@ -44,25 +51,57 @@ def engine(plan: Plan) -> catalog.Engine:
 
 def target(plan: Plan, url: str = "") -> Target:
     """The service of a plan, or at another URL."""
-    return Target(url or plan.url, plan.served_name, plan.engines[0].argv[2]
-                  if plan.engines[0].argv[:2] == ("vllm", "serve") else plan.weights,
-                  any("trust-remote-code" in flags for flags in plan.flags.values()))
+    return Target(
+        url or plan.url,
+        plan.served_name,
+        plan.engines[0].argv[2] if plan.engines[0].argv[:2] == ("vllm", "serve") else plan.weights,
+        any("trust-remote-code" in flags for flags in plan.flags.values()),
+    )
 
 
-def bench_serve(load: Load, at: Target, engine: catalog.Engine, folder: str, file: str = "",
-                metadata: Mapping[str, str] | None = None) -> list[str]:
+def bench_serve(
+    load: Load,
+    at: Target,
+    engine: catalog.Engine,
+    folder: str,
+    file: str = "",
+    metadata: Mapping[str, str] | None = None,
+) -> list[str]:
     """``vllm bench serve`` with a load; results with every request's times go to ``folder``.
     Raises PlanError for a flag that the version does not have."""
-    argv = ["vllm", "bench", "serve", "--backend", "openai-chat", "--base-url", at.url,
-            "--endpoint", "/v1/chat/completions", "--model", at.model, "--tokenizer",
-            at.tokenizer, "--dataset-name", load.dataset]
+    argv = [
+        "vllm",
+        "bench",
+        "serve",
+        "--backend",
+        "openai-chat",
+        "--base-url",
+        at.url,
+        "--endpoint",
+        "/v1/chat/completions",
+        "--model",
+        at.model,
+        "--tokenizer",
+        at.tokenizer,
+        "--dataset-name",
+        load.dataset,
+    ]
     if load.dataset == "hf":
         argv += ["--dataset-path", load.path]
     else:
-        argv += ["--random-input-len", str(load.input_len), "--random-output-len",
-                 str(load.output_len), "--ignore-eos"]
-    argv += ["--num-prompts", str(load.prompts), "--request-rate",
-             "inf" if math.isinf(load.rate) else f"{load.rate:g}"]
+        argv += [
+            "--random-input-len",
+            str(load.input_len),
+            "--random-output-len",
+            str(load.output_len),
+            "--ignore-eos",
+        ]
+    argv += [
+        "--num-prompts",
+        str(load.prompts),
+        "--request-rate",
+        "inf" if math.isinf(load.rate) else f"{load.rate:g}",
+    ]
     if load.concurrency:
         argv += ["--max-concurrency", str(load.concurrency)]
     argv += ["--num-warmups", str(load.warmup), "--seed", str(load.seed), *_saved(folder)]
@@ -77,27 +116,43 @@ def bench_serve(load: Load, at: Target, engine: catalog.Engine, folder: str, fil
 
 def documents(plan: Plan) -> dict[str, ClientCommand]:
     """The documents' ``vllm bench serve`` lines for a plan, by name."""
-    return {one.name: one for one in plan.clients
-            if one.argv[:3] == ("vllm", "bench", "serve")}
+    return {one.name: one for one in plan.clients if one.argv[:3] == ("vllm", "bench", "serve")}
 
 
-def documented(client: ClientCommand, engine: catalog.Engine, url: str = "", folder: str = "."
-               ) -> list[list[str]]:
+def documented(
+    client: ClientCommand, engine: catalog.Engine, url: str = "", folder: str = "."
+) -> list[list[str]]:
     """A document's ``vllm bench serve``, corrected in URL, model, tokenizer and seed, its results
     kept; one line for each concurrency of its sweep."""
-    words = _without(client.argv, ("--save-result", 0), ("--save-detailed", 0),
-                     ("--result-dir", 1), ("--seed", 1), *([("--base-url", 1)] if url else []))
+    words = _without(
+        client.argv,
+        ("--save-result", 0),
+        ("--save-detailed", 0),
+        ("--result-dir", 1),
+        ("--seed", 1),
+        *([("--base-url", 1)] if url else []),
+    )
     words += [*(["--base-url", url] if url else []), "--seed", "0", *_saved(folder)]
     if not client.sweep:
         return [checked(words, engine)]
     rest = _without(words, ("--max-concurrency", 1), ("--num-prompts", 1))
-    return [checked([*rest, "--num-prompts", str(10 * many), "--max-concurrency", str(many)],
-                    engine) for many in client.sweep]
+    return [
+        checked([*rest, "--num-prompts", str(10 * many), "--max-concurrency", str(many)], engine)
+        for many in client.sweep
+    ]
 
 
 def _saved(folder: str) -> list[str]:
-    return ["--percentile-metrics", METRICS, "--metric-percentiles", PERCENTILES,
-            "--save-result", "--save-detailed", "--result-dir", folder]
+    return [
+        "--percentile-metrics",
+        METRICS,
+        "--metric-percentiles",
+        PERCENTILES,
+        "--save-result",
+        "--save-detailed",
+        "--result-dir",
+        folder,
+    ]
 
 
 def _without(argv: Sequence[str], *flags: tuple[str, int]) -> list[str]:
@@ -119,11 +174,31 @@ def offline(kind: str, plan: Plan, load: Load) -> list[str]:
     first = plan.engines[0]
     flags = arguments.parse(served, first.argv[2:], "serve").flags
     argv = ["vllm", "bench", kind, "--model", target(plan).tokenizer]
-    argv += (["--input-len", str(load.input_len), "--output-len", str(load.output_len),
-              "--batch-size", str(load.concurrency or 1), "--num-iters", "5",
-              "--num-iters-warmup", "1"] if kind == "latency" else
-             ["--dataset-name", "random", "--random-input-len", str(load.input_len),
-              "--random-output-len", str(load.output_len), "--num-prompts", str(load.prompts)])
+    argv += (
+        [
+            "--input-len",
+            str(load.input_len),
+            "--output-len",
+            str(load.output_len),
+            "--batch-size",
+            str(load.concurrency or 1),
+            "--num-iters",
+            "5",
+            "--num-iters-warmup",
+            "1",
+        ]
+        if kind == "latency"
+        else [
+            "--dataset-name",
+            "random",
+            "--random-input-len",
+            str(load.input_len),
+            "--random-output-len",
+            str(load.output_len),
+            "--num-prompts",
+            str(load.prompts),
+        ]
+    )
     for name, value in flags.items():
         spec = catalog.flag(served, name, f"bench_{kind}")
         if spec is None or name in _NOT_OFFLINE or isinstance(value, arguments.Unread):
@@ -146,11 +221,16 @@ def checked(argv: Sequence[str], served: catalog.Engine) -> list[str]:
     parsed = arguments.parse(served, list(argv)[3:], command, 0)
     wrong = [f"{one.spelt} ({one.fault})" for one in parsed.given if one.fault]
     wrong += [f"{word} (stray word)" for _, word in (*parsed.stray, *parsed.positional)]
-    wrong += [f"--{name} {value.text} ({value.why})" for name, value in parsed.flags.items()
-              if isinstance(value, arguments.Unread)]
+    wrong += [
+        f"--{name} {value.text} ({value.why})"
+        for name, value in parsed.flags.items()
+        if isinstance(value, arguments.Unread)
+    ]
     if wrong:
-        raise PlanError(f"vllm bench {argv[2]} of {served} does not take {', '.join(wrong)}. "
-                        "Choose another engine version, or tell us of the flag.")
+        raise PlanError(
+            f"vllm bench {argv[2]} of {served} does not take {', '.join(wrong)}. "
+            "Choose another engine version, or tell us of the flag."
+        )
     return list(argv)
 
 
@@ -160,17 +240,30 @@ def aisbench(plan: Plan, load: Load) -> tuple[str, list[str]]:
     at = target(plan)
     host, _, port = at.url.rpartition("://")[2].rpartition(":")
     rate = 0 if math.isinf(load.rate) else load.rate  # 0: all at once
-    config = "\n".join([
-        "from ais_bench.benchmark.models import VLLMCustomAPIChatStream", "",
-        "models = [dict(", '    attr="service", type=VLLMCustomAPIChatStream,',
-        f'    abbr="kimi", path={at.tokenizer!r}, model={at.model!r},',
-        f"    host_ip={host!r}, host_port={port}, request_rate={rate:g}, retry=2,",
-        f"    max_out_len={load.output_len}, batch_size={load.concurrency or load.prompts},",
-        f"    trust_remote_code={at.trust},",
-        "    generation_kwargs=dict(ignore_eos=True))]"])
-    return config, ["ais_bench", "--models", "vllm_api_stream_chat", "--datasets",
-                    "demo_gsm8k_gen_4_shot_cot_chat_prompt", "--summarizer", "default_perf",
-                    "--mode", "perf"]
+    config = "\n".join(
+        [
+            "from ais_bench.benchmark.models import VLLMCustomAPIChatStream",
+            "",
+            "models = [dict(",
+            '    attr="service", type=VLLMCustomAPIChatStream,',
+            f'    abbr="kimi", path={at.tokenizer!r}, model={at.model!r},',
+            f"    host_ip={host!r}, host_port={port}, request_rate={rate:g}, retry=2,",
+            f"    max_out_len={load.output_len}, batch_size={load.concurrency or load.prompts},",
+            f"    trust_remote_code={at.trust},",
+            "    generation_kwargs=dict(ignore_eos=True))]",
+        ]
+    )
+    return config, [
+        "ais_bench",
+        "--models",
+        "vllm_api_stream_chat",
+        "--datasets",
+        "demo_gsm8k_gen_4_shot_cot_chat_prompt",
+        "--summarizer",
+        "default_perf",
+        "--mode",
+        "perf",
+    ]
 
 
 def all_of(plan: Plan, loads: Loads) -> show.Text:
@@ -186,11 +279,18 @@ def all_of(plan: Plan, loads: Loads) -> show.Text:
     lines += ["# The load of this notebook"]
     for load in loads.cells:
         lines += shell.command(bench_serve(load, target(plan), served, "."))
-    lines += ["", "# Offline: the engine alone, no server; the devices must be free",
-              *shell.command(offline("latency", plan, first)),
-              *shell.command(offline("throughput", plan, first)), ""]
+    lines += [
+        "",
+        "# Offline: the engine alone, no server; the devices must be free",
+        *shell.command(offline("latency", plan, first)),
+        *shell.command(offline("throughput", plan, first)),
+        "",
+    ]
     config, argv = aisbench(plan, first)
-    lines += ["# AISBench, performance mode. First into its folder, as "
-              "ais_bench/benchmark/configs/models/vllm_api/vllm_api_stream_chat.py:",
-              *(f"#   {line}".rstrip() for line in config.splitlines()), shlex.join(argv)]
+    lines += [
+        "# AISBench, performance mode. First into its folder, as "
+        "ais_bench/benchmark/configs/models/vllm_api/vllm_api_stream_chat.py:",
+        *(f"#   {line}".rstrip() for line in config.splitlines()),
+        shlex.join(argv),
+    ]
     return show.Text(f"Benchmarks of {plan.name}, by hand", "\n".join(lines))

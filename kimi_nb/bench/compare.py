@@ -1,7 +1,7 @@
 """Whether a measurement may stand beside a published one, and if not, what differs.
 
-    compare.differences(about, conditions, row)       # () or ("hardware: h200, published a3",)
-    compare.with_published(result)                    # a table, or the reasons
+compare.differences(about, conditions, row)       # () or ("hardware: h200, published a3",)
+compare.with_published(result)                    # a table, or the reasons
 """
 
 from __future__ import annotations
@@ -33,18 +33,34 @@ class Comparison(show.Shown):
     def table(self) -> show.Table:
         """Measured beside published; where nothing may be compared, the reasons."""
         if not self.pairs:
-            return show.Table("Not comparable with what is published", ("published", "because"),
-                              self.reasons or (("nothing", "no document has figures of this model "
-                                                "on this hardware"),))
-        rows = [(mine["concurrency"], name, f"{mine[name]:.2f}", theirs[name],
-                 f"{mine[name] / theirs[name]:.2f}", source)
-                for mine, theirs, source in self.pairs for name in _FIGURES]
-        return show.Table("Measured beside published", (
-            "concurrency", "figure", "measured", "published", "ratio", "source"), tuple(rows))
+            return show.Table(
+                "Not comparable with what is published",
+                ("published", "because"),
+                self.reasons
+                or (("nothing", "no document has figures of this model on this hardware"),),
+            )
+        rows = [
+            (
+                mine["concurrency"],
+                name,
+                f"{mine[name]:.2f}",
+                theirs[name],
+                f"{mine[name] / theirs[name]:.2f}",
+                source,
+            )
+            for mine, theirs, source in self.pairs
+            for name in _FIGURES
+        ]
+        return show.Table(
+            "Measured beside published",
+            ("concurrency", "figure", "measured", "published", "ratio", "source"),
+            tuple(rows),
+        )
 
 
-def differences(about: Mapping[str, Any], conditions: Mapping[str, Any],
-                row: Mapping[str, Any]) -> tuple[str, ...]:
+def differences(
+    about: Mapping[str, Any], conditions: Mapping[str, Any], row: Mapping[str, Any]
+) -> tuple[str, ...]:
     """What differs between a measurement and a published row, each named; () where nothing
     does. A condition that the document does not tell is not compared."""
     out = [f"it is a {about['mark']}"] if about.get("mark") else []
@@ -83,8 +99,12 @@ def with_published(result: BenchResult) -> Comparison:
 
 def _plain(cell: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers as the identity has them: pandas makes floats of integers beside others."""
-    return {name: int(value) if isinstance(value, float) and value.is_integer()
-            and name != "rate" else value for name, value in cell.items()}
+    return {
+        name: int(value)
+        if isinstance(value, float) and value.is_integer() and name != "rate"
+        else value
+        for name, value in cell.items()
+    }
 
 
 def _said(value: Any) -> str:

@@ -39,8 +39,14 @@ class Watch:
         found: list[float] = []
         for argv in self.commands:
             try:
-                done = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS,
-                                      stdin=subprocess.DEVNULL, check=False)
+                done = subprocess.run(
+                    argv,
+                    capture_output=True,
+                    text=True,
+                    timeout=_SECONDS,
+                    stdin=subprocess.DEVNULL,
+                    check=False,
+                )
             except (OSError, subprocess.TimeoutExpired) as error:
                 self.why = f"{argv[0]}: {error}"
                 continue
@@ -54,8 +60,12 @@ def percents(tool: str, text: str) -> list[float]:
     """What a tool printed, as percent of each device."""
     if tool == "nvidia-smi":
         return [float(line) for line in text.split() if re.fullmatch(r"\d+(\.\d+)?", line)]
-    return [float(value) for value in re.findall(
-        r"^\s*Ai ?core Usage Rate\s*\(%\)\s*:\s*(\d+)", text, re.MULTILINE | re.IGNORECASE)]
+    return [
+        float(value)
+        for value in re.findall(
+            r"^\s*Ai ?core Usage Rate\s*\(%\)\s*:\s*(\d+)", text, re.MULTILINE | re.IGNORECASE
+        )
+    ]
 
 
 def watch(plan: Plan, mark: str, attached: str = "") -> Watch:
@@ -67,8 +77,9 @@ def watch(plan: Plan, mark: str, attached: str = "") -> Watch:
         tool = " ".join(_TOOLS[vendor][1]) if vendor in _TOOLS else "rocm-smi --showuse"
         return Watch(why=f"the nodes are not this machine; look there with: {tool}")
     if attached:
-        return Watch(why="the service was there already: whether it runs on this machine is not "
-                         "known")
+        return Watch(
+            why="the service was there already: whether it runs on this machine is not known"
+        )
     if vendor == "cpu":
         psutil.cpu_percent()  # the first answer is of no span
         return Watch(what="CPU")
@@ -78,5 +89,9 @@ def watch(plan: Plan, mark: str, attached: str = "") -> Watch:
     cards = sorted({device for one in plan.engines for device in one.devices})
     # An NPU card of Atlas A3 holds two chips; the card is asked.
     per_card = 2 if plan.hardware == "a3" else 1
-    return Watch(what, commands=(argv,) if vendor == "cuda" else tuple(
-        (*argv, str(card)) for card in sorted({device // per_card for device in cards})))
+    return Watch(
+        what,
+        commands=(argv,)
+        if vendor == "cuda"
+        else tuple((*argv, str(card)) for card in sorted({device // per_card for device in cards})),
+    )

@@ -17,36 +17,45 @@ KINDS = {
     "unreachable": "nobody takes connections there: is the service up, and is this its address?",
     "not-found": "404: no such path or model; is it the front door, is the served name right?",
     "unauthorised": "401 or 403: the key is missing or wrong; name the variable that holds it in "
-                    "the site file",
+    "the site file",
     "too-many-requests": "429: something in front limits the rate; ask for less at once",
     "refused": "a 4xx: the service does not take this request; its words say why",
     "server-error": "a 5xx: the service failed; look at its logs (kimi-nb logs)",
     "cut-off": "the connection broke before the answer was whole: did an engine die (kimi-nb "
-               "status)?",
+    "status)?",
     "error-in-stream": "the answer began with 200 and then told of an error; look at the logs",
     "malformed": "what came is no stream of OpenAI's chat API: is this a vLLM, or a page of a "
-                 "gateway?",
+    "gateway?",
     "empty": "a stream without a token: a proxy that swallows answers, or a prefill without decode",
     "timeout": "no end in the time allowed: is an engine stuck?",
-    "other": "see the error's own words"}
+    "other": "see the error's own words",
+}
 _WORDS = (
     ("unreachable", r"ClientConnector(DNS)?Error|Cannot connect to host|Connection refused"),
     ("timeout", r"TimeoutError|Gateway Time-?out"),
-    ("cut-off", r"ServerDisconnected|ClientPayloadError|Connection reset|ClientOSError|"
-                r"not enough data|TransferEncodingError|IncompleteRead"),
+    (
+        "cut-off",
+        r"ServerDisconnected|ClientPayloadError|Connection reset|ClientOSError|"
+        r"not enough data|TransferEncodingError|IncompleteRead",
+    ),
     ("malformed", r"JSONDecodeError|KeyError|UnicodeDecodeError|ContentTypeError"),
     ("empty", r"Never received a valid chunk"),
     ("unauthorised", r"^(Unauthorized|Forbidden)"),
     ("not-found", r"^Not Found"),
     ("too-many-requests", r"^Too Many Requests"),
     ("server-error", r"^(Internal Server Error|Bad Gateway|Service Unavailable)"),
-    ("refused", r"^(Bad Request|Unprocessable|Request Entity|Payload Too Large)"))
+    ("refused", r"^(Bad Request|Unprocessable|Request Entity|Payload Too Large)"),
+)
 
 
 def of_status(status: int) -> str:
     """The kind of an HTTP status that is not 200."""
-    return {401: "unauthorised", 403: "unauthorised", 404: "not-found",
-            429: "too-many-requests"}.get(status, "server-error" if status >= 500 else "refused")
+    return {
+        401: "unauthorised",
+        403: "unauthorised",
+        404: "not-found",
+        429: "too-many-requests",
+    }.get(status, "server-error" if status >= 500 else "refused")
 
 
 def kind(error: str) -> str:
@@ -69,5 +78,6 @@ def told(found: dict[str, int], example: str = "") -> str:
     lines = [f"  {many} x {name}: {KINDS[name]}" for name, many in found.items()]
     words = " ".join(example.split())
     # The end of a traceback says what happened.
-    return "\n".join([*lines, *([f"  seen: {words if len(words) < 300 else words[-300:]}"]
-                                if words else [])])
+    return "\n".join(
+        [*lines, *([f"  seen: {words if len(words) < 300 else words[-300:]}"] if words else [])]
+    )

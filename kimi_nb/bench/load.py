@@ -16,11 +16,19 @@ from typing import Any
 from kimi_nb import arguments, catalog, show
 from kimi_nb.errors import ParameterError, choice
 
-DATASETS = {"random": "random prompts of a given number of tokens",
-            "hf": "a data set of the hub, with its pictures (vllm bench only)"}
+DATASETS = {
+    "random": "random prompts of a given number of tokens",
+    "hf": "a data set of the hub, with its pictures (vllm bench only)",
+}
 PER_REQUEST = 4  # prompts for each request in flight, where no number is given
-_MOST = {"concurrency": 65536, "input_len": 10**7, "output_len": 10**7, "prompts": 10**7,
-         "warmup": 10**5, "seed": 2**31 - 1}
+_MOST = {
+    "concurrency": 65536,
+    "input_len": 10**7,
+    "output_len": 10**7,
+    "prompts": 10**7,
+    "warmup": 10**5,
+    "seed": 2**31 - 1,
+}
 
 
 @dataclass(frozen=True)
@@ -45,16 +53,21 @@ class Load:
             value = getattr(self, name)
             least = 0 if name in ("concurrency", "seed", "warmup") else 1
             if type(value) is not int or not least <= value <= most:
-                raise ParameterError(f"{name}: a whole number from {least} to {most} is wanted, "
-                                     f"found {value!r}.")
-        if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) \
-                or not self.rate > 0:
+                raise ParameterError(
+                    f"{name}: a whole number from {least} to {most} is wanted, found {value!r}."
+                )
+        if (
+            isinstance(self.rate, bool)
+            or not isinstance(self.rate, int | float)
+            or not self.rate > 0
+        ):
             raise ParameterError(f"rate: requests a second above 0, or inf, found {self.rate!r}.")
         if self.dataset not in DATASETS:
             raise ParameterError(choice("dataset", self.dataset, DATASETS))
         if self.dataset == "hf" and not self.path:
-            raise ParameterError("dataset hf: name the data set as path, such as "
-                                 "lmarena-ai/VisionArena-Chat.")
+            raise ParameterError(
+                "dataset hf: name the data set as path, such as lmarena-ai/VisionArena-Chat."
+            )
 
     def seeded(self, repetition: int) -> Load:
         """The load of a repetition (from 1). Prompts differ between repetitions and cells: with
@@ -65,8 +78,9 @@ class Load:
     def title(self) -> str:
         """concurrency 8, 1024/1024 tokens, 80 requests"""
         many = f"concurrency {self.concurrency}" if self.concurrency else "any number at once"
-        size = f"{self.input_len}/{self.output_len} tokens" if self.dataset == "random" \
-            else self.path
+        size = (
+            f"{self.input_len}/{self.output_len} tokens" if self.dataset == "random" else self.path
+        )
         rate = "" if math.isinf(self.rate) else f" at {self.rate:g}/s"
         return f"{many}, {size}, {self.prompts} requests{rate}"
 
@@ -86,24 +100,53 @@ class Loads(show.Shown):
 
     def table(self) -> show.Table:
         """A row for each cell."""
-        return show.Table("Load", ("concurrency", "tokens in", "tokens out", "requests", "rate",
-                                   "data set"), tuple(
-            (one.concurrency or "no limit", one.input_len, one.output_len, one.prompts,
-             "inf" if math.isinf(one.rate) else one.rate, one.path or one.dataset)
-            for one in self.cells))
+        return show.Table(
+            "Load",
+            ("concurrency", "tokens in", "tokens out", "requests", "rate", "data set"),
+            tuple(
+                (
+                    one.concurrency or "no limit",
+                    one.input_len,
+                    one.output_len,
+                    one.prompts,
+                    "inf" if math.isinf(one.rate) else one.rate,
+                    one.path or one.dataset,
+                )
+                for one in self.cells
+            ),
+        )
 
 
-def sweep(concurrency: str | int | Iterable[int], *, input_len: int = 1024,
-          output_len: int = 1024, prompts: int = 0, rate: float = math.inf,
-          dataset: str = "random", path: str = "", seed: int = 0) -> Loads:
+def sweep(
+    concurrency: str | int | Iterable[int],
+    *,
+    input_len: int = 1024,
+    output_len: int = 1024,
+    prompts: int = 0,
+    rate: float = math.inf,
+    dataset: str = "random",
+    path: str = "",
+    seed: int = 0,
+) -> Loads:
     """A Load for each concurrency: a text with commas, a number, or a list. ``prompts`` 0 takes
     four for each request in flight. Raises ParameterError."""
     cells = []
     for number in _numbers(concurrency):
         if not number and not prompts:
             raise ParameterError("concurrency 0 sets no limit: say how many prompts.")
-        cells.append(Load(number, input_len, output_len, prompts or PER_REQUEST * number,
-                          rate, dataset, path, seed, max(1, number)))
+        cells.append(
+            Load(
+                number,
+                input_len,
+                output_len,
+                prompts or PER_REQUEST * number,
+                rate,
+                dataset,
+                path,
+                seed,
+                max(1, number),
+            )
+        )
     return Loads(tuple(cells))
 
 
@@ -120,18 +163,23 @@ def _numbers(given: str | int | Iterable[int]) -> list[int]:
     except (TypeError, ValueError):
         found = []
     if not found or len(set(found)) < len(found) or any(isinstance(one, bool) for one in words):
-        raise ParameterError(f"concurrency: different whole numbers with commas are wanted, such "
-                             f"as 1,4,8; found {given!r}.")
+        raise ParameterError(
+            f"concurrency: different whole numbers with commas are wanted, such "
+            f"as 1,4,8; found {given!r}."
+        )
     return found
 
 
-def of_command(argv: Sequence[str], engine: catalog.Engine,
-               concurrency: Iterable[int] = ()) -> Loads:
+def of_command(
+    argv: Sequence[str], engine: catalog.Engine, concurrency: Iterable[int] = ()
+) -> Loads:
     """The load of a ``vllm bench serve`` line as a version's parser reads it; with a list of
     concurrencies (the sweep of a document) ten prompts for each request in flight, as there."""
     flags = arguments.parse(engine, list(argv)[3:], "bench_serve", 0).flags
-    spec = {name: catalog.flag(engine, name, "bench_serve") or {} for name in (
-        "random-input-len", "random-output-len", "num-prompts")}
+    spec = {
+        name: catalog.flag(engine, name, "bench_serve") or {}
+        for name in ("random-input-len", "random-output-len", "num-prompts")
+    }
 
     def number(name: str) -> int:
         value = flags.get(name, spec[name].get("default"))
@@ -139,10 +187,19 @@ def of_command(argv: Sequence[str], engine: catalog.Engine,
 
     dataset = str(flags.get("dataset-name", "random"))
     rate = flags.get("request-rate", math.inf)
-    one = Load(int(flags.get("max-concurrency", 0)), number("random-input-len"),
-               number("random-output-len"), number("num-prompts"),
-               float(rate) if isinstance(rate, int | float) else math.inf, dataset,
-               str(flags.get("dataset-path", "")), int(flags.get("seed", 0)))
+    one = Load(
+        int(flags.get("max-concurrency", 0)),
+        number("random-input-len"),
+        number("random-output-len"),
+        number("num-prompts"),
+        float(rate) if isinstance(rate, int | float) else math.inf,
+        dataset,
+        str(flags.get("dataset-path", "")),
+        int(flags.get("seed", 0)),
+    )
     found = tuple(concurrency)
-    return Loads(tuple(replace(one, concurrency=many, prompts=10 * many) for many in found)
-                 if found else (one,))
+    return Loads(
+        tuple(replace(one, concurrency=many, prompts=10 * many) for many in found)
+        if found
+        else (one,)
+    )

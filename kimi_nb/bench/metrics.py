@@ -24,15 +24,21 @@ from kimi_nb.bench import devices
 EVERY = 0.5  # seconds between two looks
 _SECONDS = 5.0  # for an answer
 # Older versions name the cache by the device.
-_GAUGES = {"vllm:num_requests_running": "running", "vllm:num_requests_waiting": "waiting",
-           "vllm:kv_cache_usage_perc": "kv_cache", "vllm:gpu_cache_usage_perc": "kv_cache"}
-_COUNTERS = {"vllm:num_preemptions_total": "preemptions",
-             "vllm:prompt_tokens_total": "prompt_tokens",
-             "vllm:generation_tokens_total": "generation_tokens",
-             "vllm:prefix_cache_queries_total": "prefix_queries",
-             "vllm:prefix_cache_hits_total": "prefix_hits",
-             "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
-             "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens"}
+_GAUGES = {
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "kv_cache",
+    "vllm:gpu_cache_usage_perc": "kv_cache",
+}
+_COUNTERS = {
+    "vllm:num_preemptions_total": "preemptions",
+    "vllm:prompt_tokens_total": "prompt_tokens",
+    "vllm:generation_tokens_total": "generation_tokens",
+    "vllm:prefix_cache_queries_total": "prefix_queries",
+    "vllm:prefix_cache_hits_total": "prefix_hits",
+    "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
+    "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
+}
 _NAMES = (*_GAUGES, *_COUNTERS)
 
 
@@ -61,12 +67,20 @@ def summarise(looks: Sequence[dict[str, float]]) -> dict[str, Any]:
         if values:
             out[f"{name}_max"] = max(values)
             out[f"{name}_mean"] = sum(values) / len(values)
-    added = {name: looks[-1][name] - looks[0].get(name, 0.0) for name in _COUNTERS.values()
-             if looks and name in looks[-1]}
-    out |= {name: added[name] for name in ("preemptions", "prompt_tokens", "generation_tokens")
-            if name in added}
-    for share, part, whole in (("prefix_hit_rate", "prefix_hits", "prefix_queries"),
-                               ("spec_acceptance", "accepted_tokens", "draft_tokens")):
+    added = {
+        name: looks[-1][name] - looks[0].get(name, 0.0)
+        for name in _COUNTERS.values()
+        if looks and name in looks[-1]
+    }
+    out |= {
+        name: added[name]
+        for name in ("preemptions", "prompt_tokens", "generation_tokens")
+        if name in added
+    }
+    for share, part, whole in (
+        ("prefix_hit_rate", "prefix_hits", "prefix_queries"),
+        ("spec_acceptance", "accepted_tokens", "draft_tokens"),
+    ):
         if added.get(whole):
             out[share] = added.get(part, 0.0) / added[whole]
     return out
@@ -75,8 +89,9 @@ def summarise(looks: Sequence[dict[str, float]]) -> dict[str, Any]:
 class Sampler:
     """Looks at /metrics of APIs, and at the devices, twice a second in a thread of its own."""
 
-    def __init__(self, urls: Sequence[str], watch: devices.Watch | None = None,
-                 every: float = EVERY) -> None:
+    def __init__(
+        self, urls: Sequence[str], watch: devices.Watch | None = None, every: float = EVERY
+    ) -> None:
         self._urls, self._watch, self._every = tuple(dict.fromkeys(urls)), watch, every
         self._looks: list[dict[str, float]] = []
         self._usage: list[float] = []
@@ -101,9 +116,11 @@ class Sampler:
         if not self._looks:
             out["why_not"] = self._why
         if self._usage:
-            out |= {"utilisation_mean": sum(self._usage) / len(self._usage),
-                    "utilisation_max": max(self._usage),
-                    "utilisation_of": self._watch.what if self._watch else ""}
+            out |= {
+                "utilisation_mean": sum(self._usage) / len(self._usage),
+                "utilisation_max": max(self._usage),
+                "utilisation_of": self._watch.what if self._watch else "",
+            }
         else:
             out["utilisation_why_not"] = self._watch.why if self._watch else "nobody looked"
         return out

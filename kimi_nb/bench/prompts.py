@@ -1,7 +1,7 @@
 """Random prompts of a given number of tokens, by the server's own tokenizer where it tells.
 
-    texts, how = await prompts.make(session, url, model, load)
-    # how: "counted by the server's /tokenize", or "estimated: 1.3 tokens a word"
+texts, how = await prompts.make(session, url, model, load)
+# how: "counted by the server's /tokenize", or "estimated: 1.3 tokens a word"
 """
 
 from __future__ import annotations
@@ -15,20 +15,73 @@ import aiohttp
 from kimi_nb.bench.load import Load
 
 # Plain words, which most tokenizers take whole or in two; none is a special token.
-_WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child",
-          "world", "school", "state", "family", "student", "group", "country", "problem", "hand",
-          "part", "place", "case", "week", "company", "system", "program", "question", "work",
-          "government", "number", "night", "point", "home", "water", "room", "mother", "area",
-          "money", "story", "fact", "month", "lot", "right", "study", "book", "eye", "job",
-          "word", "business", "issue", "side", "kind", "head", "house", "service", "friend")
+_WORDS = (
+    "time",
+    "year",
+    "people",
+    "way",
+    "day",
+    "man",
+    "thing",
+    "woman",
+    "life",
+    "child",
+    "world",
+    "school",
+    "state",
+    "family",
+    "student",
+    "group",
+    "country",
+    "problem",
+    "hand",
+    "part",
+    "place",
+    "case",
+    "week",
+    "company",
+    "system",
+    "program",
+    "question",
+    "work",
+    "government",
+    "number",
+    "night",
+    "point",
+    "home",
+    "water",
+    "room",
+    "mother",
+    "area",
+    "money",
+    "story",
+    "fact",
+    "month",
+    "lot",
+    "right",
+    "study",
+    "book",
+    "eye",
+    "job",
+    "word",
+    "business",
+    "issue",
+    "side",
+    "kind",
+    "head",
+    "house",
+    "service",
+    "friend",
+)
 _PER_WORD = 1.3  # tokens, where nobody counts them
 _ROUNDS = 4  # of correction by the tokenizer
 _SECONDS = 10.0
 _SAMPLE = 16  # prompts whose tokens are counted; the others take their words' measure
 
 
-async def make(session: aiohttp.ClientSession, url: str, model: str, load: Load,
-               headers: Mapping[str, str]) -> tuple[list[str], str]:
+async def make(
+    session: aiohttp.ClientSession, url: str, model: str, load: Load, headers: Mapping[str, str]
+) -> tuple[list[str], str]:
     """A prompt for each request of a load, from its seed, and how their length was made. Each
     begins differently, so that no prefix cache knows it."""
     dice = random.Random(load.seed)
@@ -36,9 +89,12 @@ async def make(session: aiohttp.ClientSession, url: str, model: str, load: Load,
 
     async def count(text: str) -> int | None:
         try:
-            async with session.post(f"{url}/tokenize", headers=headers, json={
-                    "model": model, "prompt": text, "add_special_tokens": False},
-                    timeout=aiohttp.ClientTimeout(total=_SECONDS)) as answer:
+            async with session.post(
+                f"{url}/tokenize",
+                headers=headers,
+                json={"model": model, "prompt": text, "add_special_tokens": False},
+                timeout=aiohttp.ClientTimeout(total=_SECONDS),
+            ) as answer:
                 found = await answer.json() if answer.status == 200 else {}
                 return found.get("count") if isinstance(found, dict) else None
         except (TimeoutError, aiohttp.ClientError, ValueError):

@@ -32,8 +32,16 @@ _WIDE = 20  # signs of the bar
 Say = Callable[[str], None]
 
 
-def measure(served: Service, loads: Loads, folder: Path, *, repetitions: int = 3,
-            tool: str = "auto", resume: bool = True, say: Say = print) -> BenchResult:
+def measure(
+    served: Service,
+    loads: Loads,
+    folder: Path,
+    *,
+    repetitions: int = 3,
+    tool: str = "auto",
+    resume: bool = True,
+    say: Say = print,
+) -> BenchResult:
     """Measure every cell ``repetitions`` times and return what is in the files then.
 
     With ``resume`` a file with the same identity and without a failed request is kept, else all
@@ -62,8 +70,9 @@ def measure(served: Service, loads: Loads, folder: Path, *, repetitions: int = 3
 def check_repetitions(repetitions: int) -> None:
     """Raises ParameterError for what is no number of repetitions."""
     if type(repetitions) is not int or not 1 <= repetitions <= 100:
-        raise ParameterError(f"repetitions: a whole number from 1 to 100 is wanted, found "
-                             f"{repetitions!r}.")
+        raise ParameterError(
+            f"repetitions: a whole number from 1 to 100 is wanted, found {repetitions!r}."
+        )
 
 
 @dataclass
@@ -84,9 +93,15 @@ class _Job:
         self.at = commands.target(self.served.serving, self.served.url)
 
     def cell(self, load: Load, repetition: int, resume: bool) -> Path:
-        about = identity.of(self.served.plan, load, repetition, tool=self.tool.name,
-                            tool_version=self.tool.version, mark=self.mark,
-                            attached=self.served.elsewhere)
+        about = identity.of(
+            self.served.plan,
+            load,
+            repetition,
+            tool=self.tool.name,
+            tool_version=self.tool.version,
+            mark=self.mark,
+            attached=self.served.elsewhere,
+        )
         path = self.folder / file_name(about)
         name = f"{load.title}, repetition {repetition}"
         if resume and there(path, about):
@@ -103,14 +118,17 @@ class _Job:
             raise BenchError(
                 f"{name}: all {result['failed']} requests failed at {self.at.url}.\n"
                 f"{faults.told(faults.counts(errors), next(filter(None, errors), ''))}\n"
-                f"{self.left()}")
+                f"{self.left()}"
+            )
         write(path, result)
         self.measured += 1
         self.spent += time.monotonic() - begun
         wrong = result["kimi_nb"]["errors"]
-        self._tell(f"{name}: {result['output_throughput']:.1f} tokens/s, TTFT "
-                   f"{result['median_ttft_ms']:.0f} ms, TPOT {result['median_tpot_ms']:.1f} ms"
-                   + (f"; {result['failed']} failed: {wrong}" if result["failed"] else ""))
+        self._tell(
+            f"{name}: {result['output_throughput']:.1f} tokens/s, TTFT "
+            f"{result['median_ttft_ms']:.0f} ms, TPOT {result['median_tpot_ms']:.1f} ms"
+            + (f"; {result['failed']} failed: {wrong}" if result["failed"] else "")
+        )
         return path
 
     def _send(self, load: Load, about: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
@@ -119,23 +137,39 @@ class _Job:
         watch = devices.watch(served.serving, self.mark, served.elsewhere)
         with metrics.Sampler(urls, watch) as seen:
             try:
-                raw, argv = self.tool.run(load, self.at, served.key, progress, {
-                    name: str(about[name]) for name in ("hardware", "layout", "flags",
-                                                        "repetition")})
+                raw, argv = self.tool.run(
+                    load,
+                    self.at,
+                    served.key,
+                    progress,
+                    {
+                        name: str(about[name])
+                        for name in ("hardware", "layout", "flags", "repetition")
+                    },
+                )
             except BenchError as error:
                 raise BenchError(f"{error}\n{self.left()}") from None
-        return {**raw, "kimi_nb": {
-            "identity": dict(about), "time": evidence.now(), "engine_says": self.version,
-            "command": argv, "errors": faults.counts(raw.get("errors") or ()),
-            "metrics": seen.result()}}
+        return {
+            **raw,
+            "kimi_nb": {
+                "identity": dict(about),
+                "time": evidence.now(),
+                "engine_says": self.version,
+                "command": argv,
+                "errors": faults.counts(raw.get("errors") or ()),
+                "metrics": seen.result(),
+            },
+        }
 
     def _probe(self) -> None:
         """One small request first: a wrong address is told in a second, not after a sweep."""
         error = client.probe(self.at.url, self.at.model, self.served.key)
         if error:
-            raise BenchError(f"The service at {self.at.url} does not answer as model "
-                             f"{self.at.model}.\n{faults.told(faults.counts([error]), error)}\n"
-                             f"{self.left()}")
+            raise BenchError(
+                f"The service at {self.at.url} does not answer as model "
+                f"{self.at.model}.\n{faults.told(faults.counts([error]), error)}\n"
+                f"{self.left()}"
+            )
         first = next((one.url for one in self.served.endpoints), self.served.url)
         self.version = service.version(first, 5.0)
 
@@ -144,15 +178,19 @@ class _Job:
         done = self.measured + self.kept
         if not done:
             return "Nothing was measured."
-        return (f"{done} of {self.total} measurements are there and stay in {self.folder}; the "
-                "same call with resume goes on after them.")
+        return (
+            f"{done} of {self.total} measurements are there and stay in {self.folder}; the "
+            "same call with resume goes on after them."
+        )
 
     def _tell(self, text: str) -> None:
         done = self.measured + self.kept
         full = _WIDE * done // self.total
         rest = self.spent / self.measured * (self.total - done) if self.measured else 0
-        self.say(f"[{'#' * full}{'.' * (_WIDE - full)}] {done}/{self.total} {text}"
-                 + (f"; some {rest:.0f} s left" if rest >= 1 else ""))
+        self.say(
+            f"[{'#' * full}{'.' * (_WIDE - full)}] {done}/{self.total} {text}"
+            + (f"; some {rest:.0f} s left" if rest >= 1 else "")
+        )
 
 
 class Progress:
@@ -167,31 +205,39 @@ class Progress:
         now = time.monotonic()
         if now - self._last >= _TELL and done < self._total:
             self._last = now
-            self._say(f"  {done}/{self._total} requests after {now - self._begun:.0f} s"
-                      + (f", {failed} failed" if failed else ""))
+            self._say(
+                f"  {done}/{self._total} requests after {now - self._begun:.0f} s"
+                + (f", {failed} failed" if failed else "")
+            )
 
 
 @contextlib.contextmanager
 def _bar(load: Load, name: str) -> Iterator[Any]:
     from tqdm import tqdm
 
-    with tqdm(total=load.prompts, desc=name, unit="request", leave=False, file=sys.stderr,
-              disable=None) as bar:  # none where nobody watches
+    with tqdm(
+        total=load.prompts, desc=name, unit="request", leave=False, file=sys.stderr, disable=None
+    ) as bar:  # none where nobody watches
         yield bar
 
 
 def file_name(about: Mapping[str, Any]) -> str:
     """c8-i1024-o1024-r2-1f2e3d4c5b6a.json: what a person looks for, and the whole identity."""
-    return (f"c{about['concurrency']}-i{about['input_len']}-o{about['output_len']}-"
-            f"r{about['repetition']}-{identity.key(about)}.json")
+    return (
+        f"c{about['concurrency']}-i{about['input_len']}-o{about['output_len']}-"
+        f"r{about['repetition']}-{identity.key(about)}.json"
+    )
 
 
 def there(path: Path, about: Mapping[str, Any]) -> bool:
     """Whether a file holds this measurement, whole."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return found["kimi_nb"]["identity"] == json.loads(json.dumps(about)) \
-            and found["completed"] > 0 and found["failed"] == 0
+        return (
+            found["kimi_nb"]["identity"] == json.loads(json.dumps(about))
+            and found["completed"] > 0
+            and found["failed"] == 0
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -44,8 +44,13 @@ class _Faulty(Exception):
     """``kind: detail``."""
 
 
-async def ask(session: aiohttp.ClientSession, url: str, body: Mapping[str, Any],
-              headers: Mapping[str, str], prompt_len: int) -> Timed:
+async def ask(
+    session: aiohttp.ClientSession,
+    url: str,
+    body: Mapping[str, Any],
+    headers: Mapping[str, str],
+    prompt_len: int,
+) -> Timed:
     """Send a request and read its stream to the end; never raises for what the service does."""
     out = Timed(prompt_len, time.perf_counter())
     try:
@@ -58,8 +63,11 @@ async def ask(session: aiohttp.ClientSession, url: str, body: Mapping[str, Any],
         out.error = str(error)
     except aiohttp.ClientConnectorError as error:
         out.error = f"unreachable: {error}"
-    except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError,
-            aiohttp.ClientOSError) as error:
+    except (
+        aiohttp.ServerDisconnectedError,
+        aiohttp.ClientPayloadError,
+        aiohttp.ClientOSError,
+    ) as error:
         out.error = f"cut-off: {type(error).__name__}: {error}"
     except TimeoutError:
         out.error = f"timeout: no end after {time.perf_counter() - out.start:.0f} s"
@@ -101,8 +109,11 @@ async def _read(answer: aiohttp.ClientResponse, out: Timed) -> None:
 
 def _data(message: bytes) -> str | None:
     """What a message carries; None for a comment (a ping) or nothing."""
-    lines = [line for line in message.decode("utf-8", "replace").split("\n")
-             if line.strip() and not line.startswith((":", "event:", "id:", "retry:"))]
+    lines = [
+        line
+        for line in message.decode("utf-8", "replace").split("\n")
+        if line.strip() and not line.startswith((":", "event:", "id:", "retry:"))
+    ]
     if not lines:
         return None
     if not all(line.startswith("data:") for line in lines):

@@ -28,32 +28,47 @@ def of(timed: Sequence[Timed], duration: float) -> dict[str, Any]:
     tokens_in, tokens_out = sum(one.prompt_len for one in done), sum(lens)
     peak, at_once = _peaks(done)
     out: dict[str, Any] = {
-        "duration": duration, "completed": len(done), "failed": len(timed) - len(done),
-        "total_input_tokens": tokens_in, "total_output_tokens": tokens_out,
-        "request_throughput": len(done) / duration, "request_goodput": None,
+        "duration": duration,
+        "completed": len(done),
+        "failed": len(timed) - len(done),
+        "total_input_tokens": tokens_in,
+        "total_output_tokens": tokens_out,
+        "request_throughput": len(done) / duration,
+        "request_goodput": None,
         "output_throughput": tokens_out / duration,
         "total_token_throughput": (tokens_in + tokens_out) / duration,
-        "max_output_tokens_per_s": peak, "max_concurrent_requests": at_once,
-        "input_lens": [one.prompt_len for one in timed], "output_lens": lens,
-        "ttfts": [one.ttft for one in timed], "itls": [one.itl for one in timed],
+        "max_output_tokens_per_s": peak,
+        "max_concurrent_requests": at_once,
+        "input_lens": [one.prompt_len for one in timed],
+        "output_lens": lens,
+        "ttfts": [one.ttft for one in timed],
+        "itls": [one.itl for one in timed],
         "latencies": [one.latency for one in timed],
         "start_times": [one.start for one in timed],
-        "generated_texts": [one.text for one in timed], "errors": [one.error for one in timed]}
+        "generated_texts": [one.text for one in timed],
+        "errors": [one.error for one in timed],
+    }
     for name, values in (
-            ("ttft", [one.ttft for one in done]),
-            ("tpot", [(one.latency - one.ttft) / (one.output_len - 1) for one in done
-                      if one.output_len > 1]),
-            ("itl", [gap for one in done for gap in one.itl]),
-            ("e2el", [one.latency for one in done])):
+        ("ttft", [one.ttft for one in done]),
+        (
+            "tpot",
+            [(one.latency - one.ttft) / (one.output_len - 1) for one in done if one.output_len > 1],
+        ),
+        ("itl", [gap for one in done for gap in one.itl]),
+        ("e2el", [one.latency for one in done]),
+    ):
         out |= _statistics(name, values)
     return out
 
 
 def _statistics(name: str, seconds: Sequence[float]) -> dict[str, float]:
     values = np.asarray(seconds or [0.0]) * 1000
-    return {f"mean_{name}_ms": float(values.mean()), f"median_{name}_ms": float(np.median(values)),
-            f"std_{name}_ms": float(values.std()),
-            **{f"p{at}_{name}_ms": float(np.percentile(values, at)) for at in PERCENTILES}}
+    return {
+        f"mean_{name}_ms": float(values.mean()),
+        f"median_{name}_ms": float(np.median(values)),
+        f"std_{name}_ms": float(values.std()),
+        **{f"p{at}_{name}_ms": float(np.percentile(values, at)) for at in PERCENTILES},
+    }
 
 
 def _peaks(done: Sequence[Timed]) -> tuple[float, int]:
@@ -67,19 +82,21 @@ def _peaks(done: Sequence[Timed]) -> tuple[float, int]:
     for one in done:
         at = np.cumsum([one.start - first + one.ttft, *one.itl]).astype(int)
         np.add.at(tokens, at[at < span], 1)
-        active[int(one.start - first):int(one.start - first + one.latency) + 1] += 1
+        active[int(one.start - first) : int(one.start - first + one.latency) + 1] += 1
     return float(tokens.max()), int(active.max())
 
 
-def goodput(result: Mapping[str, Any], ttft_ms: float = math.inf, tpot_ms: float = math.inf
-            ) -> float | None:
+def goodput(
+    result: Mapping[str, Any], ttft_ms: float = math.inf, tpot_ms: float = math.inf
+) -> float | None:
     """Requests a second that kept both bounds, as vLLM's ``--goodput ttft:A tpot:B`` counts them;
     None where a result does not hold the times of its requests."""
     if "ttfts" not in result or "output_lens" not in result:
         return None
     good = 0
-    for ttft, itl, tokens, error in zip(result["ttfts"], result["itls"], result["output_lens"],
-                                        result["errors"], strict=True):
+    for ttft, itl, tokens, error in zip(
+        result["ttfts"], result["itls"], result["output_lens"], result["errors"], strict=True
+    ):
         if error or not tokens:
             continue
         tpot = sum(itl) / (tokens - 1) if tokens > 1 else 0.0

@@ -1,7 +1,7 @@
 """Which program drives a load: the real ``vllm bench serve`` where it is at hand, else our client.
 
-    tool = tools.choose("auto", plan, mark="")     # Tool(name="vllm", program="/.../bin/vllm", ...)
-    raw = tool.run(load, at, folder, key, tick)    # the JSON of vllm bench, by either
+tool = tools.choose("auto", plan, mark="")     # Tool(name="vllm", program="/.../bin/vllm", ...)
+raw = tool.run(load, at, folder, key, tick)    # the JSON of vllm bench, by either
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ from kimi_nb.errors import BenchError, ParameterError, choice
 from kimi_nb.plan import Plan
 from kimi_nb.processes import Programs
 
-NAMES = {"auto": "vllm where it is on this machine and an engine serves, else kimi_nb",
-         "vllm": "vllm bench serve of the engine's environment", "kimi_nb": "our own client"}
+NAMES = {
+    "auto": "vllm where it is on this machine and an engine serves, else kimi_nb",
+    "vllm": "vllm bench serve of the engine's environment",
+    "kimi_nb": "our own client",
+}
 _LOOK = 2.0  # seconds between two looks at what vllm has printed
 _TAIL = 12  # lines of its output that an error shows
 Tick = Callable[[int, int], None]
@@ -42,8 +45,9 @@ class Tool:
     why: str
     engine: catalog.Engine
 
-    def run(self, load: Load, at: commands.Target, key: str, tick: Tick,
-            metadata: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    def run(
+        self, load: Load, at: commands.Target, key: str, tick: Tick, metadata: Mapping[str, str]
+    ) -> tuple[dict[str, Any], list[str]]:
         """(the result in vllm's keys with every request's times, the command that ran). Raises
         BenchError where there is no result."""
         if self.name == "kimi_nb":
@@ -51,19 +55,26 @@ class Tool:
         with tempfile.TemporaryDirectory(prefix="kimi-nb-bench-") as scratch:
             folder = Path(scratch)
             # The service has just been asked; vllm's own check would wait ten minutes for it.
-            argv = [*commands.bench_serve(load, at, self.engine, scratch, "result.json", metadata),
-                    "--ready-check-timeout-sec", "0"]
-            code, printed = self._watched([self.program, *argv[1:]], folder, at.url, key, load,
-                                          tick)
+            argv = [
+                *commands.bench_serve(load, at, self.engine, scratch, "result.json", metadata),
+                "--ready-check-timeout-sec",
+                "0",
+            ]
+            code, printed = self._watched(
+                [self.program, *argv[1:]], folder, at.url, key, load, tick
+            )
             try:
                 raw = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             except (OSError, ValueError):
-                raise BenchError(f"vllm bench serve ended with {code} and wrote no result. Its "
-                                 f"last lines:\n{_last(printed)}") from None
+                raise BenchError(
+                    f"vllm bench serve ended with {code} and wrote no result. Its "
+                    f"last lines:\n{_last(printed)}"
+                ) from None
             return raw, argv
 
-    def _watched(self, argv: list[str], folder: Path, url: str, key: str, load: Load, tick: Tick
-                 ) -> tuple[int, str]:
+    def _watched(
+        self, argv: list[str], folder: Path, url: str, key: str, load: Load, tick: Tick
+    ) -> tuple[int, str]:
         log, seen = folder / "vllm.log", -1
         with Programs(folder / "supervisor.log") as programs:
             programs.start("vllm", argv, folder, environment(os.environ, url, key), log)
@@ -94,11 +105,15 @@ def choose(asked: str, plan: Plan, mark: str) -> Tool:
     if program is None:
         where = plan.engine_folder or "PATH"
         if asked == "vllm":
-            raise BenchError(f"tool vllm: no vllm in {where}. Install it (hardware cpu: make "
-                             "engine), run the written commands where the engine is, or take "
-                             "tool kimi_nb, which sends the same load.")
-        return _because(own, f"no vllm on this machine ({where}); the written commands run it "
-                        "where the engine is")
+            raise BenchError(
+                f"tool vllm: no vllm in {where}. Install it (hardware cpu: make "
+                "engine), run the written commands where the engine is, or take "
+                "tool kimi_nb, which sends the same load."
+            )
+        return _because(
+            own,
+            f"no vllm on this machine ({where}); the written commands run it where the engine is",
+        )
     version = _version(program)
     known = re.match(r"[\d.]+\d((rc|\.post)\d+)?", version)
     try:
@@ -123,8 +138,9 @@ def _vllm(plan: Plan) -> Path | None:
 
 def _version(program: Path) -> str:
     """From the package's metadata: to ask the program takes it many seconds."""
-    for place in sorted(program.resolve().parent.parent.glob(
-            "lib/python*/site-packages/vllm-*.dist-info")):
+    for place in sorted(
+        program.resolve().parent.parent.glob("lib/python*/site-packages/vllm-*.dist-info")
+    ):
         return place.name.removeprefix("vllm-").removesuffix(".dist-info")
     return "unknown"
 
@@ -132,12 +148,17 @@ def _version(program: Path) -> str:
 def environment(given: Mapping[str, str], url: str, key: str) -> dict[str, str]:
     """What vllm gets: nothing of this Python's, no proxy on the way to the service, the key by the
     name that it reads, and nothing is reported to anybody."""
-    out = {name: value for name, value in given.items()
-           if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OPENAI_API_KEY")}
-    direct = ",".join(filter(None, [given.get("no_proxy") or given.get("NO_PROXY", ""),
-                                    urlsplit(url).hostname or ""]))
-    out |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "NO_PROXY": direct,
-            "no_proxy": direct}
+    out = {
+        name: value
+        for name, value in given.items()
+        if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "OPENAI_API_KEY")
+    }
+    direct = ",".join(
+        filter(
+            None, [given.get("no_proxy") or given.get("NO_PROXY", ""), urlsplit(url).hostname or ""]
+        )
+    )
+    out |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "NO_PROXY": direct, "no_proxy": direct}
     return out | ({"OPENAI_API_KEY": key} if key else {})
 
 
@@ -155,6 +176,7 @@ def _progress(log: Path, load: Load) -> int:
 
 def _last(text: str) -> str:
     lines = [line.rpartition("\r")[2].rstrip() for line in text.splitlines()]
-    return "\n".join(f"  {line[:160]}" for line in [line for line in lines if line][-_TAIL:]) \
+    return (
+        "\n".join(f"  {line[:160]}" for line in [line for line in lines if line][-_TAIL:])
         or "  (it printed nothing)"
-
+    )

@@ -44,8 +44,17 @@ def holder(path: Path) -> Holder | None:
 def take(path: Path, run_id: str, plan: str) -> Holder | None:
     """Take it; None when it is ours now, `holder` when it is somebody's (perhaps ours: then it
     was taken before). Raises OSError where the folder cannot be written."""
-    text = "\n".join([run_id, f"{_user()}@{socket.gethostname()}",
-                      time.strftime("%Y-%m-%d %H:%M:%S %z"), plan]) + "\n"
+    text = (
+        "\n".join(
+            [
+                run_id,
+                f"{_user()}@{socket.gethostname()}",
+                time.strftime("%Y-%m-%d %H:%M:%S %z"),
+                plan,
+            ]
+        )
+        + "\n"
+    )
     handle, name = tempfile.mkstemp(prefix=".claim.", dir=path.parent)
     fresh = Path(name)
     try:

@@ -36,12 +36,21 @@ class Cluster:
     own on the login node, ``run_id`` names the run on the cluster, ``say`` is told of progress;
     ``poll`` is how many seconds lie between two looks at the queue."""
 
-    def __init__(self, plan: Plan, files: Mapping[str, str], folder: Path, run_id: str,
-                 say: Callable[[str], None], *, commands: Slurm | None = None,
-                 poll: float = 2.0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        files: Mapping[str, str],
+        folder: Path,
+        run_id: str,
+        say: Callable[[str], None],
+        *,
+        commands: Slurm | None = None,
+        poll: float = 2.0,
+    ) -> None:
         if not plan.jobs:
-            raise ParameterError(f"{plan.name} has no jobs; choose a variant made of SLURM jobs "
-                                 "(kimi-nb list).")
+            raise ParameterError(
+                f"{plan.name} has no jobs; choose a variant made of SLURM jobs (kimi-nb list)."
+            )
         self.plan, self._files, self._say, self._poll = plan, dict(files), say, poll
         self._slurm = commands or slurm.here()
         self._run_id, self._folder = run_id, folder
@@ -53,11 +62,13 @@ class Cluster:
         self._benchmark = next(job for job in plan.jobs if job.name == "benchmark")
         self.bundle = self._work / plan.name
         self._book = Book(folder, run_id, self.bundle / "jobs", (*self._chain, self._benchmark))
-        self._queue = JobQueue(self._slurm, self._book, self._files, self.bundle / "jobs", say,
-                               poll)
+        self._queue = JobQueue(
+            self._slurm, self._book, self._files, self.bundle / "jobs", say, poll
+        )
         self._bound: tuple[object, Plan] = (None, plan)
-        self.logs = job_logs.JobLogs(self.log_folder, lambda: self.serving().nodes[0],
-                                     self._serving_files, self._word)
+        self.logs = job_logs.JobLogs(
+            self.log_folder, lambda: self.serving().nodes[0], self._serving_files, self._word
+        )
 
     @property
     def log_folder(self) -> Path:
@@ -67,14 +78,19 @@ class Cluster:
     @property
     def steps(self) -> Sequence[Step]:
         """From the login node to a serving job that runs."""
-        return (Step("reach", "look for SLURM, its partitions and the shared folders", self._reach,
-                     always=True),
-                Step("claim", "take the site for this run", self._claim, always=True),
-                Step("push", "put the bundle into the shared folder", self._push),
-                Step("test", "ask sbatch whether it would take every job", self._test),
-                Step("submit", "submit the jobs, each after the one before", self._submit,
-                     always=True),
-                Step("wait", "wait until the serving job runs", self._wait, always=True))
+        return (
+            Step(
+                "reach",
+                "look for SLURM, its partitions and the shared folders",
+                self._reach,
+                always=True,
+            ),
+            Step("claim", "take the site for this run", self._claim, always=True),
+            Step("push", "put the bundle into the shared folder", self._push),
+            Step("test", "ask sbatch whether it would take every job", self._test),
+            Step("submit", "submit the jobs, each after the one before", self._submit, always=True),
+            Step("wait", "wait until the serving job runs", self._wait, always=True),
+        )
 
     @property
     def after(self) -> Sequence[Step]:
@@ -88,9 +104,21 @@ class Cluster:
 
     def queue(self) -> show.Table:
         """Every job of the run. Raises SlurmError."""
-        return show.Table("Jobs", ("job", "number", "state", "reason", "node", "elapsed"), tuple(
-            (one.name, one.id or "", one.state or "not submitted", one.reason, one.node,
-             one.elapsed) for one in self.jobs()))
+        return show.Table(
+            "Jobs",
+            ("job", "number", "state", "reason", "node", "elapsed"),
+            tuple(
+                (
+                    one.name,
+                    one.id or "",
+                    one.state or "not submitted",
+                    one.reason,
+                    one.node,
+                    one.elapsed,
+                )
+                for one in self.jobs()
+            ),
+        )
 
     def memory_mb(self) -> float:
         """Not seen from the login node."""
@@ -102,10 +130,19 @@ class Cluster:
         missing = self._slurm.missing()
         if missing:
             there = " is" if len(missing) == 1 else " are"
-            raise StepFailed("reach", [Diagnosis(
-                "no-slurm", LOGIN, None, f"{', '.join(missing)}{there} not on this machine",
-                f"PATH={self._slurm.env.get('PATH', '')}",
-                "Run on a login node of the cluster (module load slurm, where it has one).")])
+            raise StepFailed(
+                "reach",
+                [
+                    Diagnosis(
+                        "no-slurm",
+                        LOGIN,
+                        None,
+                        f"{', '.join(missing)}{there} not on this machine",
+                        f"PATH={self._slurm.env.get('PATH', '')}",
+                        "Run on a login node of the cluster (module load slurm, where it has one).",
+                    )
+                ],
+            )
         try:
             says, known = self._slurm.ping(), self._slurm.partitions()
         except SlurmError as error:
@@ -115,14 +152,27 @@ class Cluster:
             if partition not in known:
                 failed.append(job_faults.no_partition(self.plan, partition, known))
             elif known[partition] != "up":
-                warnings.append(Change(QUEUE, f"partition {partition} is {known[partition]}: jobs "
-                                       "wait there until it is up"))
+                warnings.append(
+                    Change(
+                        QUEUE,
+                        f"partition {partition} is {known[partition]}: jobs "
+                        "wait there until it is up",
+                    )
+                )
         for folder in dict.fromkeys((self._work, self._host_file.parent)):
             why = _unwritable(folder)
             if why:
-                failed.append(Diagnosis("not-writable", LOGIN, None, f"{folder} cannot be written",
-                                        why, "Choose another paths.work and paths.project in the "
-                                        "site file, on a file system that the jobs share."))
+                failed.append(
+                    Diagnosis(
+                        "not-writable",
+                        LOGIN,
+                        None,
+                        f"{folder} cannot be written",
+                        why,
+                        "Choose another paths.work and paths.project in the "
+                        "site file, on a file system that the jobs share.",
+                    )
+                )
         if failed:
             raise StepFailed("reach", failed)
         return Outcome(warnings=tuple(warnings), facts={"controller": says})
@@ -133,10 +183,20 @@ class Cluster:
             self._work.mkdir(parents=True, exist_ok=True)
             held = claim.take(path, self._run_id, self.plan.name)
         except OSError as error:
-            raise StepFailed("claim", [Diagnosis(
-                "not-writable", LOGIN, None, f"{path} cannot be written", str(error),
-                "Mend the permissions of the folder, or choose another paths.work in the site "
-                "file.")]) from None
+            raise StepFailed(
+                "claim",
+                [
+                    Diagnosis(
+                        "not-writable",
+                        LOGIN,
+                        None,
+                        f"{path} cannot be written",
+                        str(error),
+                        "Mend the permissions of the folder, or choose another paths.work in the site "
+                        "file.",
+                    )
+                ],
+            ) from None
         if held is None:
             return Outcome((Change(LOGIN, f"{path}: the site is this run's"),))
         if held.run_id == self._run_id:
@@ -152,11 +212,22 @@ class Cluster:
         try:
             done = bundle.write(self._files, self.bundle)
         except WriteError as error:
-            raise StepFailed("push", [Diagnosis("not-writable", LOGIN, None,
-                                                f"{self.bundle} cannot be written", str(error),
-                                                "Mend it and start again.")]) from None
-        return Outcome(tuple(Change(LOGIN, f"{self.bundle / name}: {what}")
-                             for name, what in done.items()))
+            raise StepFailed(
+                "push",
+                [
+                    Diagnosis(
+                        "not-writable",
+                        LOGIN,
+                        None,
+                        f"{self.bundle} cannot be written",
+                        str(error),
+                        "Mend it and start again.",
+                    )
+                ],
+            ) from None
+        return Outcome(
+            tuple(Change(LOGIN, f"{self.bundle / name}: {what}") for name, what in done.items())
+        )
 
     def _test(self) -> Outcome:
         states = self._queue.look("test")
@@ -187,10 +258,17 @@ class Cluster:
         out, anew, unfinished = [], False, False
         for job in self._chain:
             state = states[job.name]
-            kept = not (anew and state.state == "PENDING") if state.live else (
-                state.done and not unfinished and job is not self._serving_job
-                and self._queue.same(job)
-                and all(path.exists() for path in job_book.products(job)))
+            kept = (
+                not (anew and state.state == "PENDING")
+                if state.live
+                else (
+                    state.done
+                    and not unfinished
+                    and job is not self._serving_job
+                    and self._queue.same(job)
+                    and all(path.exists() for path in job_book.products(job))
+                )
+            )
             anew |= not kept
             unfinished |= not kept or state.live
             out.append((job, not kept))
@@ -203,8 +281,11 @@ class Cluster:
         changes: list[Change] = []
         with self._book.submitting() as lock:
             states = self._queue.look("submit")
-            other = [states[job.name] for job in self._chain
-                     if states[job.name].live and not self._queue.same(job)]
+            other = [
+                states[job.name]
+                for job in self._chain
+                if states[job.name].live and not self._queue.same(job)
+            ]
             if other:
                 raise StepFailed("submit", [job_faults.other_scripts(other, [])])
             before: int | None = None
@@ -222,15 +303,28 @@ class Cluster:
         return Outcome(tuple(changes), facts={"jobs": self._queue.ids()})
 
     def _check_secrets(self) -> None:
-        unset = [source for source in dict.fromkeys(self.plan.secrets.values())
-                 if not self._slurm.env.get(source)]
+        unset = [
+            source
+            for source in dict.fromkeys(self.plan.secrets.values())
+            if not self._slurm.env.get(source)
+        ]
         if unset:
             names = ", ".join(unset)
-            raise StepFailed("submit", [Diagnosis(
-                "secret-unset", LOGIN, None, f"{names} is not set here",
-                f"the site file's api_key_env is {names}; sbatch hands the jobs the variables of "
-                "who submits", f"Set {names} (export {names}=...) and start again; it is never "
-                "written down.")])
+            raise StepFailed(
+                "submit",
+                [
+                    Diagnosis(
+                        "secret-unset",
+                        LOGIN,
+                        None,
+                        f"{names} is not set here",
+                        f"the site file's api_key_env is {names}; sbatch hands the jobs the variables of "
+                        "who submits",
+                        f"Set {names} (export {names}=...) and start again; it is never "
+                        "written down.",
+                    )
+                ],
+            )
 
     def _wait(self) -> Outcome:
         state = self._queue.until("wait", self._chain, lambda one: one.state == "RUNNING")
@@ -239,11 +333,26 @@ class Cluster:
             said = self._host_said(state)
         except SlurmError as error:
             raise StepFailed("wait", [job_faults.silent(error)]) from None
-        warnings = () if said else (Change(host, f"{self._host_file} was not written: the "
-                                           f"benchmark would ask {self.plan.url}"),)
+        warnings = (
+            ()
+            if said
+            else (
+                Change(
+                    host,
+                    f"{self._host_file} was not written: the benchmark would ask {self.plan.url}",
+                ),
+            )
+        )
         self._say(f"{state} runs on {host} ({address})")
-        return Outcome(warnings=warnings, facts={
-            "jobs": self._queue.ids(), "host": host, "address": address, "server_host": said})
+        return Outcome(
+            warnings=warnings,
+            facts={
+                "jobs": self._queue.ids(),
+                "host": host,
+                "address": address,
+                "server_host": said,
+            },
+        )
 
     def _host_said(self, state: JobState) -> str:
         """What the serving job wrote into its host file; empty where it did not in time."""
@@ -299,16 +408,20 @@ class Cluster:
                 raise StepFailed("benchmark", [job_faults.not_serving(self._serving_job, state)])
             if not self._measured(states):
                 # Not before the service has started, and not on its success: it does not end.
-                self._queue.send("benchmark", self._benchmark, state.id, "after", lock, changes,
-                           of=state.id)
+                self._queue.send(
+                    "benchmark", self._benchmark, state.id, "after", lock, changes, of=state.id
+                )
         return Outcome(tuple(changes), facts={"jobs": self._queue.ids()})
 
     def _measured(self, states: Mapping[str, JobState]) -> bool:
         """Whether the benchmark of this serving job is there, or on its way."""
         state = states[self._benchmark.name]
         of = self._book.entries.get(self._benchmark.name, {}).get("of")
-        return state.live or (state.done and of in (None, states[self._serving_job.name].id)
-                              and self._queue.same(self._benchmark))
+        return state.live or (
+            state.done
+            and of in (None, states[self._serving_job.name].id)
+            and self._queue.same(self._benchmark)
+        )
 
     def wait_benchmark(self) -> Outcome:
         """Wait until the benchmark is done; where its output is stands in the facts."""
@@ -334,11 +447,23 @@ class Cluster:
         for engine in plan.engines:
             state = "ended" if job.ended else "not started"
             if job.state == "RUNNING":
-                ready = engine.url is not None and service.chat(
-                    engine.url, plan.served_name, _PROBE, key=key, max_tokens=1).answered
+                ready = (
+                    engine.url is not None
+                    and service.chat(
+                        engine.url, plan.served_name, _PROBE, key=key, max_tokens=1
+                    ).answered
+                )
                 state = "ready" if ready else "starting"
-            out.append(EngineState(engine.name, engine.node, engine.rank, engine.http_port, state,
-                                   lines[-1].strip() if lines and state != "ready" else ""))
+            out.append(
+                EngineState(
+                    engine.name,
+                    engine.node,
+                    engine.rank,
+                    engine.http_port,
+                    state,
+                    lines[-1].strip() if lines and state != "ready" else "",
+                )
+            )
         return out
 
     def preview(self) -> Sequence[Change]:
@@ -351,15 +476,25 @@ class Cluster:
             out.append(Change(LOGIN, f"{path}: would be taken for this run"))
         elif held.run_id != self._run_id:
             out.append(Change(LOGIN, f"{path}: {held} has the site; nothing would be done"))
-        out += [Change(LOGIN, f"{self.bundle / name}: {what}") for name, what in bundle.diff(
-            bundle.read(self.bundle) or {}, self._files).items()]
+        out += [
+            Change(LOGIN, f"{self.bundle / name}: {what}")
+            for name, what in bundle.diff(bundle.read(self.bundle) or {}, self._files).items()
+        ]
         for job, wanted in self._wanted(self._book.look(self._slurm.queue(), keep=False)):
             if wanted:
                 refusal = self._refusal(job)
-                out.append(Change(QUEUE, f"jobs/{job.file} ({job_book.option(job, 'job-name')}): "
-                                  + (f"would be refused: {refusal}" if refusal else
-                                     "would be submitted" + (" when the service is ready" * (
-                                         job is self._benchmark)))))
+                out.append(
+                    Change(
+                        QUEUE,
+                        f"jobs/{job.file} ({job_book.option(job, 'job-name')}): "
+                        + (
+                            f"would be refused: {refusal}"
+                            if refusal
+                            else "would be submitted"
+                            + (" when the service is ready" * (job is self._benchmark))
+                        ),
+                    )
+                )
         return out
 
     def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:
@@ -375,10 +510,14 @@ class Cluster:
         try:
             live = self._queue.cancel(changes)
         except SlurmError as error:
-            known = [f"{name} ({one['id']})" for name, one in self._book.entries.items()
-                     if "state" not in one]
-            raise StepFailed("down", [job_faults.left(error, known, path)],
-                             Outcome(tuple(changes))) from None
+            known = [
+                f"{name} ({one['id']})"
+                for name, one in self._book.entries.items()
+                if "state" not in one
+            ]
+            raise StepFailed(
+                "down", [job_faults.left(error, known, path)], Outcome(tuple(changes))
+            ) from None
         if live:
             raise StepFailed("down", [job_faults.stuck(live, path)], Outcome(tuple(changes)))
         if self._names_our_server(_text(self._host_file).strip()):
@@ -413,8 +552,10 @@ class Cluster:
 
     def _all_files(self) -> dict[str, list[Path]]:
         self._book.load()
-        return {job_book.option(job, "job-name"): self._queue.files_of(job)
-                for job in (*self._chain, self._benchmark)}
+        return {
+            job_book.option(job, "job-name"): self._queue.files_of(job)
+            for job in (*self._chain, self._benchmark)
+        }
 
 
 def _partition(job: Job) -> str:

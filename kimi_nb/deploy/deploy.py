@@ -91,41 +91,64 @@ class Deployed(show.Shown):
         rows: list[tuple[str, Any]] = [
             ("engines ready", f"{self.ready} of {self.engines}"),
             ("front door", self.url),
-            *(("changed" if not at else "", line) for at, line in enumerate(
-                (together(self.changes) or ["no change"])[:_MOST])),
+            *(
+                ("changed" if not at else "", line)
+                for at, line in enumerate((together(self.changes) or ["no change"])[:_MOST])
+            ),
             ("ready after", show.seconds(self.ready_s)),
             ("first answer after", show.seconds(self.first_answer_s)),
             ("memory", f"{self.memory_mb:.0f} MB" if self.memory_mb else "not measured"),
-            ("answer", self.answer or "none")]
+            ("answer", self.answer or "none"),
+        ]
         if self.moved_tokens:
-            rows.insert(-1, ("KV cache moved", f"of {self.moved_tokens} tokens"
-                             + (f", {self.moved_bytes:,} bytes" if self.moved_bytes else "")))
+            rows.insert(
+                -1,
+                (
+                    "KV cache moved",
+                    f"of {self.moved_tokens} tokens"
+                    + (f", {self.moved_bytes:,} bytes" if self.moved_bytes else ""),
+                ),
+            )
         for one in self.failed[:_MOST]:
-            rows += [("node", one.node), ("rank", "none" if one.rank is None else one.rank),
-                     ("step", self.step), ("cause", one.cause), ("seen", one.evidence),
-                     ("next", one.help)]
+            rows += [
+                ("node", one.node),
+                ("rank", "none" if one.rank is None else one.rank),
+                ("step", self.step),
+                ("cause", one.cause),
+                ("seen", one.evidence),
+                ("next", one.help),
+            ]
         rows += [(name, value) for name, value in self.facts.items()]
         rows += [("note", note) for note in self.notes]
-        rows += [("result", "ok" if self.ok else f"failed at {self.step}"),
-                 ("logs", str(self.folder))]
+        rows += [
+            ("result", "ok" if self.ok else f"failed at {self.step}"),
+            ("logs", str(self.folder)),
+        ]
         return show.Table(f"{self.plan} on {self.site}", ("what", "is"), tuple(rows))
 
 
 @contextlib.contextmanager
-def target(plan: Plan, journal: Journal, *, checksums: bool = False,
-           say: Say = lambda text: None) -> Iterator[Target]:
+def target(
+    plan: Plan, journal: Journal, *, checksums: bool = False, say: Say = lambda text: None
+) -> Iterator[Target]:
     """The site with this plan on it, reached at first use and let go of at the end."""
     if plan.transport == "slurm":
         from kimi_nb.deploy.cluster import Cluster
 
         made: Target = Cluster(plan, scripts.files(plan), journal.folder, journal.run, say)
     else:
-        if any(not (journal.folder / "bundle" / node / "node.env").exists()
-               for node in plan.nodes):
+        if any(not (journal.folder / "bundle" / node / "node.env").exists() for node in plan.nodes):
             bundle.write(scripts.files(plan), journal.folder / "bundle")  # somebody removed it
-        made = OnNodes(plan, journal.folder / "bundle", journal.folder, journal.run,
-                       f"{holder()} since {journal.begun} for {plan.name}",
-                       lambda: _connect(plan, journal), _secrets(plan), checksums)
+        made = OnNodes(
+            plan,
+            journal.folder / "bundle",
+            journal.folder,
+            journal.run,
+            f"{holder()} since {journal.begun} for {plan.name}",
+            lambda: _connect(plan, journal),
+            _secrets(plan),
+            checksums,
+        )
     secrecy.name(plan.secrets.values())
     try:
         yield made
@@ -142,17 +165,24 @@ def _connect(plan: Plan, journal: Journal) -> Any:
 
     key = plan.request.site.ssh.key_file
     if key is not None and not Path(key).expanduser().is_file():
-        raise ParameterError(f"Site {plan.site}, ssh.key_file {key}: there is no such file on this "
-                             "machine. Name the private key, or leave it out for the agent's and "
-                             "those of ~/.ssh.")
-    return SshNodes(inventory.hosts(plan), journal.folder / "bundle" / "deploy",
-                    journal.folder / "ssh.log", plan.request.site.ssh.jump_host is not None)
+        raise ParameterError(
+            f"Site {plan.site}, ssh.key_file {key}: there is no such file on this "
+            "machine. Name the private key, or leave it out for the agent's and "
+            "those of ~/.ssh."
+        )
+    return SshNodes(
+        inventory.hosts(plan),
+        journal.folder / "bundle" / "deploy",
+        journal.folder / "ssh.log",
+        plan.request.site.ssh.jump_host is not None,
+    )
 
 
 def _secrets(plan: Plan) -> dict[str, str]:
     """The values of the plan's secrets, where this machine knows them; else the nodes have to."""
-    return {name: os.environ[name] for name in sorted(set(plan.secrets.values()))
-            if name in os.environ}
+    return {
+        name: os.environ[name] for name in sorted(set(plan.secrets.values())) if name in os.environ
+    }
 
 
 def key_of(plan: Plan) -> str:
@@ -201,8 +231,16 @@ def preview(plan: Plan, folder: Path, *, checksums: bool = False) -> tuple[list[
             return list(site.preview()), site.diff()
 
 
-def up(plan: Plan, folder: Path, *, confirm: str, resume: bool = False, checksums: bool = False,
-       say: Say = lambda text: None, limits: Limits = LIMITS) -> Up:
+def up(
+    plan: Plan,
+    folder: Path,
+    *,
+    confirm: str,
+    resume: bool = False,
+    checksums: bool = False,
+    say: Say = lambda text: None,
+    limits: Limits = LIMITS,
+) -> Up:
     """Deploy a plan, up to a service that has answered; its files go below ``folder``, that of
     the plan in the run.
 
@@ -217,7 +255,8 @@ def up(plan: Plan, folder: Path, *, confirm: str, resume: bool = False, checksum
         if journal.site != plan.site:
             raise ParameterError(
                 f"{journal.folder}: {journal.plan} is deployed on {journal.site} from here; end "
-                "that first (kimi-nb down), or name another run_dir.")
+                "that first (kimi-nb down), or name another run_dir."
+            )
         files = scripts.files(plan)
         _check_same(journal, files)
         bundle.write(files, journal.folder / "bundle")
@@ -239,7 +278,8 @@ def _check_same(journal: Journal, files: dict[str, str]) -> None:
         raise ParameterError(
             f"{journal.plan} on {journal.site} is {journal.state} with other scripts "
             f"({', '.join(sorted(changes)[:3])}{', ...' * (len(changes) > 3)}). End it first: "
-            f"kimi-nb down {shlex.quote(str(journal.folder))}")
+            f"kimi-nb down {shlex.quote(str(journal.folder))}"
+        )
 
 
 def check_confirmed(plan: Plan, confirm: str) -> None:
@@ -248,22 +288,26 @@ def check_confirmed(plan: Plan, confirm: str) -> None:
         raise ParameterError(
             f"confirm {confirm!r}: this changes {len(plan.nodes)} "
             f"node{'s' * (len(plan.nodes) > 1)} of site {plan.site}; confirm it by its name: "
-            f"confirm={plan.site!r}, or kimi-nb up --confirm {shlex.quote(plan.site)}.")
+            f"confirm={plan.site!r}, or kimi-nb up --confirm {shlex.quote(plan.site)}."
+        )
 
 
 def _check_secrets(plan: Plan) -> None:
     """A service with a key has to be asked with it."""
     missing = [name for name in sorted(set(plan.secrets.values())) if name not in os.environ]
     if missing:
-        raise ParameterError(f"{missing[0]} is not set here, and the service is to ask for it: "
-                             f"export {missing[0]}=... first (site file: api_key_env).")
+        raise ParameterError(
+            f"{missing[0]} is not set here, and the service is to ask for it: "
+            f"export {missing[0]}=... first (site file: api_key_env)."
+        )
 
 
 class _Deployment:
     """One call of `up`."""
 
-    def __init__(self, plan: Plan, journal: Journal, site: Target, say: Say, limits: Limits
-                 ) -> None:
+    def __init__(
+        self, plan: Plan, journal: Journal, site: Target, say: Say, limits: Limits
+    ) -> None:
         self._plan, self._journal, self._site, self._say = plan, journal, site, say
         self._limits, self._begun = limits, time.monotonic()
         self._changes: list[Change] = []
@@ -291,7 +335,8 @@ class _Deployment:
         except StepFailed as error:
             # What was taken for the look was given back.
             self._untouched = not self._changes and not (
-                set(self._journal.begun_steps) - {"reach", "claim"})
+                set(self._journal.begun_steps) - {"reach", "claim"}
+            )
             self._step = error.step
             self._record(error.outcome, [one.as_dict() for one in error.failed])
             failed = error.failed
@@ -302,8 +347,10 @@ class _Deployment:
             self._journal.set("failed", self._step)
             self._record(Outcome(), [{"cause": type(error).__name__}])
             raise
-        self._journal.set("down" if self._untouched else "failed" if failed else "up",
-                          self._step if failed else "")
+        self._journal.set(
+            "down" if self._untouched else "failed" if failed else "up",
+            self._step if failed else "",
+        )
         return self._result(failed)
 
     def _do(self, work: Callable[[], Outcome]) -> None:
@@ -311,8 +358,7 @@ class _Deployment:
         outcome = work()
         self._changes += outcome.changes
         self._warnings += outcome.warnings
-        self._facts |= {name: value for name, value in outcome.facts.items()
-                        if name != "reached"}
+        self._facts |= {name: value for name, value in outcome.facts.items() if name != "reached"}
         for line in together(outcome.changes)[:_MOST]:
             self._say(f"  {line}")
         for line in together(outcome.warnings)[:_MOST]:
@@ -324,8 +370,9 @@ class _Deployment:
     def _prove(self) -> None:
         """Until every engine gave a completion, the front door too, and under a short load."""
         plan = self._site.serving()
-        watch = self._watch = Watch(plan, self._site.logs, self._site.ended, self._limits,
-                                    key_of(plan), self._say)
+        watch = self._watch = Watch(
+            plan, self._site.logs, self._site.ended, self._limits, key_of(plan), self._say
+        )
         self._step = "ready"
         watch.wait_ready()
         self._ready_s = round(time.monotonic() - self._begun, 2)
@@ -340,40 +387,70 @@ class _Deployment:
         watch.look_at_answers()
         watch.load()
         self._site.logs.read()
-        self._record(Outcome(facts={"ready_s": self._ready_s, "first_answer_s": self._first_s,
-                                    "memory_mb": self._site.memory_mb()}), [])
+        self._record(
+            Outcome(
+                facts={
+                    "ready_s": self._ready_s,
+                    "first_answer_s": self._first_s,
+                    "memory_mb": self._site.memory_mb(),
+                }
+            ),
+            [],
+        )
         for step in self._site.after:
             self._step = step.name
             self._say(f"{step.name}: {step.title}")
             self._do(step.run)
 
-    def _record(self, outcome: Outcome, failed: list[dict[str, Any]], seconds: float | None = None
-                ) -> None:
+    def _record(
+        self, outcome: Outcome, failed: list[dict[str, Any]], seconds: float | None = None
+    ) -> None:
         """One line of evidence: who, when, what, exit codes."""
         evidence.record(
-            self._journal.folder, "deploy", step=self._step, run=self._journal.run, by=holder(),
-            plan=self._plan.name, site=self._plan.site,
+            self._journal.folder,
+            "deploy",
+            step=self._step,
+            run=self._journal.run,
+            by=holder(),
+            plan=self._plan.name,
+            site=self._plan.site,
             changed=[asdict(one) for one in outcome.changes],
-            warnings=[asdict(one) for one in outcome.warnings], codes=dict(outcome.codes),
-            facts=dict(outcome.facts), failed=failed, seconds=seconds)
+            warnings=[asdict(one) for one in outcome.warnings],
+            codes=dict(outcome.codes),
+            facts=dict(outcome.facts),
+            failed=failed,
+            seconds=seconds,
+        )
 
     def _result(self, failed: Sequence[Diagnosis]) -> Deployed:
         watch = self._watch
         reply = watch.answer if watch else None
         plan = self._site.serving() if not failed or watch else self._plan
         return Deployed(
-            ok=not failed, plan=plan.name, site=plan.site, engines=len(plan.engines),
-            ready=watch.ready if watch else 0, url=plan.url, changes=tuple(self._changes),
-            warnings=tuple(self._warnings), ready_s=self._ready_s, first_answer_s=self._first_s,
+            ok=not failed,
+            plan=plan.name,
+            site=plan.site,
+            engines=len(plan.engines),
+            ready=watch.ready if watch else 0,
+            url=plan.url,
+            changes=tuple(self._changes),
+            warnings=tuple(self._warnings),
+            ready_s=self._ready_s,
+            first_answer_s=self._first_s,
             memory_mb=self._site.memory_mb() if watch else 0.0,
             moved_tokens=watch.moved_tokens if watch else 0,
             moved_bytes=watch.moved_bytes if watch else 0,
-            answer=(reply.content or reply.thoughts) if reply else "", failed=tuple(failed),
-            folder=self._journal.folder, step=self._step if failed else "",
-            notes=tuple(watch.notes) if watch else (), facts=self._facts,
+            answer=(reply.content or reply.thoughts) if reply else "",
+            failed=tuple(failed),
+            folder=self._journal.folder,
+            step=self._step if failed else "",
+            notes=tuple(watch.notes) if watch else (),
+            facts=self._facts,
             times=dict(watch.times) if watch else {},
             events=diagnosis.timeline(self._site.logs.all(), plan, watch.when)
-            if failed and watch else ())
+            if failed and watch
+            else (),
+        )
 
 
 def down(journal: Journal, *, say: Say = lambda text: None) -> Outcome:
@@ -387,19 +464,32 @@ def down(journal: Journal, *, say: Say = lambda text: None) -> Outcome:
 
 def _down(journal: Journal, plan: Plan, say: Say) -> Outcome:
     with target(plan, journal) as site:
-        facts: dict[str, Any] = {"run": journal.run, "by": holder(), "plan": plan.name,
-                                 "site": plan.site}
+        facts: dict[str, Any] = {
+            "run": journal.run,
+            "by": holder(),
+            "plan": plan.name,
+            "site": plan.site,
+        }
         try:
             outcome = site.down()
         except StepFailed as error:
             journal.set("failed", "down")
-            evidence.record(journal.folder, "down", **facts,
-                            changed=[asdict(one) for one in error.outcome.changes],
-                            failed=[one.as_dict() for one in error.failed])
+            evidence.record(
+                journal.folder,
+                "down",
+                **facts,
+                changed=[asdict(one) for one in error.outcome.changes],
+                failed=[one.as_dict() for one in error.failed],
+            )
             raise
         journal.set("down")
-        evidence.record(journal.folder, "down", **facts, failed=[],
-                        changed=[asdict(one) for one in outcome.changes])
+        evidence.record(
+            journal.folder,
+            "down",
+            **facts,
+            failed=[],
+            changed=[asdict(one) for one in outcome.changes],
+        )
     for line in together((*outcome.changes, *outcome.warnings)):
         say(line)
     return outcome
@@ -412,15 +502,23 @@ def status(journal: Journal) -> tuple[list[EngineState], list[show.Table]]:
     queue = None
     with target(plan, journal) as site:
         if journal.state == "down":
-            states = [EngineState(engine.name, engine.node, engine.rank, engine.http_port, "down")
-                      for engine in plan.engines]
+            states = [
+                EngineState(engine.name, engine.node, engine.rank, engine.http_port, "down")
+                for engine in plan.engines
+            ]
         else:
             states, queue = list(site.status()), site.queue()
     ready = sum(one.state == "ready" for one in states)
-    title = (f"{journal.plan} on {journal.site}, {journal.state}"
-             + (f" at {journal.stopped_at}" if journal.stopped_at else "")
-             + f": {ready} of {len(states)} engines ready")
-    table = show.Table(title, ("node", "engine", "rank", "port", "state", "last error"),
-                       tuple((one.node, one.engine, one.rank, one.port or "", one.state,
-                              one.error) for one in states))
+    title = (
+        f"{journal.plan} on {journal.site}, {journal.state}"
+        + (f" at {journal.stopped_at}" if journal.stopped_at else "")
+        + f": {ready} of {len(states)} engines ready"
+    )
+    table = show.Table(
+        title,
+        ("node", "engine", "rank", "port", "state", "last error"),
+        tuple(
+            (one.node, one.engine, one.rank, one.port or "", one.state, one.error) for one in states
+        ),
+    )
     return states, [table, *filter(None, [queue])]

@@ -138,8 +138,12 @@ class Book:
         that works in another folder is another run's, or another cluster's."""
         ids = {entry["id"] for entry in self.entries.values()}
         here = os.path.realpath(self._outputs)
-        return [row for row in queue if (row.comment == self.comment or row.id in ids)
-                and os.path.realpath(row.folder) == here]
+        return [
+            row
+            for row in queue
+            if (row.comment == self.comment or row.id in ids)
+            and os.path.realpath(row.folder) == here
+        ]
 
     def look(self, queue: Sequence[slurm.Row], keep: bool = True) -> dict[str, JobState]:
         """Every job of the run by its name in the plan, from what squeue shows now. With
@@ -156,8 +160,9 @@ class Book:
                 facts |= {"state": row.state, "reason": row.reason, "node": row.nodes}
             if keep:
                 self.note(job.name, **facts)
-            return JobState(job.name, job.file, row.id, row.state, row.reason, row.nodes,
-                            row.elapsed, called)
+            return JobState(
+                job.name, job.file, row.id, row.state, row.reason, row.nodes, row.elapsed, called
+            )
         if not entry:
             return JobState(job.name, job.file, None, "", job_name=called)
         state = entry.get("state")
@@ -166,8 +171,15 @@ class Book:
             state = "COMPLETED" if done else GONE
             if keep:
                 self.note(job.name, state=state)
-        return JobState(job.name, job.file, entry["id"], state, entry.get("reason", ""),
-                        entry.get("node", ""), job_name=called)
+        return JobState(
+            job.name,
+            job.file,
+            entry["id"],
+            state,
+            entry.get("reason", ""),
+            entry.get("node", ""),
+            job_name=called,
+        )
 
     def path(self, job: Job, suffix: str, number: int) -> Path:
         """A file that a job writes."""
@@ -197,5 +209,8 @@ def products(job: Job) -> tuple[Path, ...]:
     if job.name == "create-env":
         return (Path(job.env["VIRTUAL_ENV"], "bin", "python"),)
     words = list(job.argv)
-    return tuple(Path(words[words.index(flag) + 1]) for flag in ("--local-dir", "--save-dir")
-                 if flag in words)
+    return tuple(
+        Path(words[words.index(flag) + 1])
+        for flag in ("--local-dir", "--save-dir")
+        if flag in words
+    )

@@ -12,33 +12,51 @@ from kimi_nb.deploy.job_book import GONE, JobState, option
 from kimi_nb.diagnosis import Diagnosis
 from kimi_nb.plan import Job, Plan
 
-_ERROR = re.compile(r"\bERROR\b|\w(?:Error|Exception)\b|^slurmstepd: error|^srun: error|"
-                    r"command not found|^REHEARSAL: what the real")
+_ERROR = re.compile(
+    r"\bERROR\b|\w(?:Error|Exception)\b|^slurmstepd: error|^srun: error|"
+    r"command not found|^REHEARSAL: what the real"
+)
 _AGAIN = "then start again: jobs that did their work are kept."
 # The end of a job, what it means, and the way on.
 _ENDS = {
     "FAILED": ("failed", f"Read {{err}}, mend the cause, {_AGAIN}"),
-    "TIMEOUT": ("was ended by SLURM: its time limit of {time} was used up",
-                "Start again; slurm.time in the site file sets the limit of the jobs that hold "
-                "GPUs, as far as the partition allows (sinfo -o '%P %l')."),
-    "OUT_OF_MEMORY": ("was ended by SLURM: it took more than the {mem} of host memory that it "
-                      "asked for", "Raise slurm.memory in the site file, or lower what the engine "
-                      f"takes (--kv-offloading-size), {_AGAIN}"),
-    "NODE_FAIL": ("was ended by SLURM: its node {node} failed",
-                  "Start again: SLURM takes another node. `scontrol show node {node}` says why."),
-    "BOOT_FAIL": ("was ended by SLURM: its node {node} did not start",
-                  "Start again: SLURM takes another node."),
-    "CANCELLED": ("was cancelled from outside (scancel), by its owner or an administrator",
-                  "Ask who did it, " + _AGAIN),
-    "PREEMPTED": ("was ended by SLURM for a job of higher priority",
-                  "Start again, or choose a slurm.qos that is not preempted."),
+    "TIMEOUT": (
+        "was ended by SLURM: its time limit of {time} was used up",
+        "Start again; slurm.time in the site file sets the limit of the jobs that hold "
+        "GPUs, as far as the partition allows (sinfo -o '%P %l').",
+    ),
+    "OUT_OF_MEMORY": (
+        "was ended by SLURM: it took more than the {mem} of host memory that it asked for",
+        "Raise slurm.memory in the site file, or lower what the engine "
+        f"takes (--kv-offloading-size), {_AGAIN}",
+    ),
+    "NODE_FAIL": (
+        "was ended by SLURM: its node {node} failed",
+        "Start again: SLURM takes another node. `scontrol show node {node}` says why.",
+    ),
+    "BOOT_FAIL": (
+        "was ended by SLURM: its node {node} did not start",
+        "Start again: SLURM takes another node.",
+    ),
+    "CANCELLED": (
+        "was cancelled from outside (scancel), by its owner or an administrator",
+        "Ask who did it, " + _AGAIN,
+    ),
+    "PREEMPTED": (
+        "was ended by SLURM for a job of higher priority",
+        "Start again, or choose a slurm.qos that is not preempted.",
+    ),
     "DEADLINE": ("was ended by SLURM: its deadline passed", "Start again."),
-    GONE: ("is unknown to SLURM by now, and its output does not say that its work was done",
-           f"Read {{err}}, {_AGAIN}"),
+    GONE: (
+        "is unknown to SLURM by now, and its output does not say that its work was done",
+        f"Read {{err}}, {_AGAIN}",
+    ),
 }
-_NEVER = ("will never run: {reason}",
-          "Cancel it (kimi-nb down) and change the site file: slurm.partition, slurm.account, "
-          "slurm.qos, slurm.time, slurm.memory, slurm.cpus.")
+_NEVER = (
+    "will never run: {reason}",
+    "Cancel it (kimi-nb down) and change the site file: slurm.partition, slurm.account, "
+    "slurm.qos, slurm.time, slurm.memory, slurm.cpus.",
+)
 
 
 def tells(line: str) -> bool:
@@ -48,9 +66,11 @@ def tells(line: str) -> bool:
 
 def word(state: JobState, code: int) -> str:
     """What SLURM says of a job that has ended, as `data/signatures.yaml` reads it."""
-    return (f"JobId={state.id} JobName={state.job_name} JobState={state.state} "
-            f"Reason={state.reason or 'None'} NodeList={state.node or '(null)'} "
-            f"{'signal' if code < 0 else 'ExitCode'}={abs(code)}")
+    return (
+        f"JobId={state.id} JobName={state.job_name} JobState={state.state} "
+        f"Reason={state.reason or 'None'} NodeList={state.node or '(null)'} "
+        f"{'signal' if code < 0 else 'ExitCode'}={abs(code)}"
+    )
 
 
 def failed(job: Job, state: JobState, code: int, last: str) -> Diagnosis:
@@ -63,88 +83,142 @@ def failed(job: Job, state: JobState, code: int, last: str) -> Diagnosis:
     elif state.reason == "DependencyNeverSatisfied":
         means = "was cancelled by SLURM: the job before it did not do its work"
         help_ = f"Mend the job before it, {_AGAIN}"
-    words = {"err": f"{state.job_name}.{state.id}.err", "node": state.node,
-             "reason": state.reason, "mem": option(job, "mem"), "time": option(job, "time")}
+    words = {
+        "err": f"{state.job_name}.{state.id}.err",
+        "node": state.node,
+        "reason": state.reason,
+        "mem": option(job, "mem"),
+        "time": option(job, "time"),
+    }
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     seen = f"{state.state}, reason {state.reason or 'none'}"
     if state.state not in ("PENDING", GONE):
         seen += f", {how}"
-    return Diagnosis(f"job-{state.state.lower().replace('_', '-')}", state.node or "SLURM", None,
-                     f"job {state.id} ({state.job_name}, jobs/{job.file}) "
-                     + means.format(**words), f"{seen}; {last}", help_.format(**words))
+    return Diagnosis(
+        f"job-{state.state.lower().replace('_', '-')}",
+        state.node or "SLURM",
+        None,
+        f"job {state.id} ({state.job_name}, jobs/{job.file}) " + means.format(**words),
+        f"{seen}; {last}",
+        help_.format(**words),
+    )
 
 
 def refused(job: Job, refusal: str, text: str) -> Diagnosis:
     """A job that sbatch does not take; ``text`` is its script."""
     asked = " ".join(re.findall(r"^#SBATCH (--\S+)", text, re.MULTILINE))
-    return Diagnosis("job-refused", "SLURM", None,
-                     f"jobs/{job.file} ({option(job, 'job-name')}) is refused",
-                     f"sbatch: {refusal}; asked for: {asked}",
-                     slurm.advice(refusal, bool(option(job, "gpus-per-node"))))
+    return Diagnosis(
+        "job-refused",
+        "SLURM",
+        None,
+        f"jobs/{job.file} ({option(job, 'job-name')}) is refused",
+        f"sbatch: {refusal}; asked for: {asked}",
+        slurm.advice(refusal, bool(option(job, "gpus-per-node"))),
+    )
 
 
 def no_partition(plan: Plan, partition: str, known: Mapping[str, str]) -> Diagnosis:
     """A partition that the cluster has not."""
     site = plan.request.site.slurm
     key = "slurm.partition" if partition == site.partition else "slurm.cpu_partition"
-    return Diagnosis("no-partition", "SLURM", None, f"partition {partition} does not exist",
-                     f"sinfo knows {', '.join(known) or 'none'}",
-                     f"Set {key} in the site file to one of them.")
+    return Diagnosis(
+        "no-partition",
+        "SLURM",
+        None,
+        f"partition {partition} does not exist",
+        f"sinfo knows {', '.join(known) or 'none'}",
+        f"Set {key} in the site file to one of them.",
+    )
 
 
 def silent(error: Exception) -> Diagnosis:
     """SLURM that does not answer."""
-    return Diagnosis("slurm-silent", "SLURM", None, "SLURM does not answer", str(error),
-                     "Look at `scontrol ping`; jobs go on meanwhile. Start again when it answers.")
+    return Diagnosis(
+        "slurm-silent",
+        "SLURM",
+        None,
+        "SLURM does not answer",
+        str(error),
+        "Look at `scontrol ping`; jobs go on meanwhile. Start again when it answers.",
+    )
 
 
 def held(path: Path, holder: Holder) -> Diagnosis:
     """A site that another run has."""
-    return Diagnosis("site-taken", "login node", None,
-                     f"the site is taken by run {holder.run_id} of {holder.who} since "
-                     f"{holder.since} ({holder.plan})", str(path),
-                     "End that run (kimi-nb down, as its owner and with its run folder), or choose "
-                     "another paths.work and paths.project in the site file.")
+    return Diagnosis(
+        "site-taken",
+        "login node",
+        None,
+        f"the site is taken by run {holder.run_id} of {holder.who} since "
+        f"{holder.since} ({holder.plan})",
+        str(path),
+        "End that run (kimi-nb down, as its owner and with its run folder), or choose "
+        "another paths.work and paths.project in the site file.",
+    )
 
 
 def other_scripts(live: Sequence[JobState], changed: Sequence[str]) -> Diagnosis:
     """Jobs of another version of the bundle."""
-    return Diagnosis("other-scripts", "SLURM", None,
-                     f"jobs of this run with other scripts are pending or running: "
-                     f"{', '.join(map(str, live))}",
-                     f"the bundle would change: {', '.join(changed[:6])}" if changed else
-                     "their scripts are not those of the bundle",
-                     "End them first (kimi-nb down), or take the plan with which they were "
-                     "started.")
+    return Diagnosis(
+        "other-scripts",
+        "SLURM",
+        None,
+        f"jobs of this run with other scripts are pending or running: {', '.join(map(str, live))}",
+        f"the bundle would change: {', '.join(changed[:6])}"
+        if changed
+        else "their scripts are not those of the bundle",
+        "End them first (kimi-nb down), or take the plan with which they were started.",
+    )
 
 
 def not_submitted(job: Job) -> Diagnosis:
     """A job that is waited for and was never submitted."""
-    return Diagnosis("not-submitted", "SLURM", None, f"jobs/{job.file} was not submitted",
-                     "neither jobs.json nor the queue has it", "Submit it first.")
+    return Diagnosis(
+        "not-submitted",
+        "SLURM",
+        None,
+        f"jobs/{job.file} was not submitted",
+        "neither jobs.json nor the queue has it",
+        "Submit it first.",
+    )
 
 
 def not_serving(job: Job, state: JobState) -> Diagnosis:
     """A benchmark without a service."""
-    return Diagnosis("not-serving", "SLURM", None, "the service does not run, so that nothing can "
-                     "be measured", f"{option(job, 'job-name')}: {state.state or 'not submitted'}"
-                     + (f" ({state.reason})" if state.reason else ""),
-                     "Bring the service up first.")
+    return Diagnosis(
+        "not-serving",
+        "SLURM",
+        None,
+        "the service does not run, so that nothing can be measured",
+        f"{option(job, 'job-name')}: {state.state or 'not submitted'}"
+        + (f" ({state.reason})" if state.reason else ""),
+        "Bring the service up first.",
+    )
 
 
 def left(error: Exception, known: Sequence[str], path: Path) -> Diagnosis:
     """What remains where SLURM cannot be asked to cancel."""
-    return Diagnosis("slurm-silent", "SLURM", None, "SLURM does not answer, so that nothing was "
-                     "cancelled", f"{error}; what remains: jobs {', '.join(known) or 'none known'},"
-                     f" {path}", "Run it again when `scontrol ping` answers; jobs that run go on "
-                     "until then.")
+    return Diagnosis(
+        "slurm-silent",
+        "SLURM",
+        None,
+        "SLURM does not answer, so that nothing was cancelled",
+        f"{error}; what remains: jobs {', '.join(known) or 'none known'}, {path}",
+        "Run it again when `scontrol ping` answers; jobs that run go on until then.",
+    )
 
 
 def stuck(live: Sequence[slurm.Row], path: Path) -> Diagnosis:
     """Cancelled jobs that are still there."""
-    rows = ", ".join(f"{row.id} ({row.name}) {row.state} on {row.nodes or 'no node'}"
-                     for row in live)
-    return Diagnosis("still-there", live[0].nodes or "SLURM", None,
-                     "cancelled jobs are still there", f"{rows}; what remains: {path}",
-                     "Run it again in a while; a job that stays COMPLETING has a process that its "
-                     "node cannot end: tell the cluster's administrators.")
+    rows = ", ".join(
+        f"{row.id} ({row.name}) {row.state} on {row.nodes or 'no node'}" for row in live
+    )
+    return Diagnosis(
+        "still-there",
+        live[0].nodes or "SLURM",
+        None,
+        "cancelled jobs are still there",
+        f"{rows}; what remains: {path}",
+        "Run it again in a while; a job that stays COMPLETING has a process that its "
+        "node cannot end: tell the cluster's administrators.",
+    )

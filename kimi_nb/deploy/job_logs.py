@@ -19,8 +19,13 @@ class JobLogs:
     what SLURM says of that. ``files`` and ``word`` are asked at each look: the job may be another
     one by then. What was read is kept in ``folder``."""
 
-    def __init__(self, folder: Path, node: Callable[[], str],
-                 files: Callable[[], Sequence[Path]], word: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        node: Callable[[], str],
+        files: Callable[[], Sequence[Path]],
+        word: Callable[[], str],
+    ) -> None:
         self._folder, self._node, self._files, self._word = folder, node, files, word
         self._tails = Tails()
         self._said = ""
@@ -42,8 +47,10 @@ class JobLogs:
 
     def all(self) -> list[Log]:
         """What was read."""
-        out = [Log(self._node(), None, path.name, self._tails.lines.get(path, ()))
-               for path in self._files()]
+        out = [
+            Log(self._node(), None, path.name, self._tails.lines.get(path, ()))
+            for path in self._files()
+        ]
         return [*out, Log(self._node(), None, SLURM, [self._said])] if self._said else out
 
     def last(self, node: str, rank: int) -> tuple[str, str]:
@@ -64,8 +71,9 @@ class JobLogs:
         return "", word + "no log"
 
 
-def follow(files: Callable[[], Mapping[str, Sequence[Path]]], stop: Callable[[], bool],
-           wait: float = 0.3) -> Iterator[tuple[str, str]]:
+def follow(
+    files: Callable[[], Mapping[str, Sequence[Path]]], stop: Callable[[], bool], wait: float = 0.3
+) -> Iterator[tuple[str, str]]:
     """(name, line) of every line of every job, as they come, until ``stop``; ``files`` are a
     job's files by its name, asked at each look."""
     tails = Tails()

@@ -24,8 +24,15 @@ class JobQueue:
     """A run's jobs. ``files`` are those of the bundle, whose folder ``jobs`` is ``folder`` on the
     shared file system; ``poll`` is how many seconds lie between two looks at the queue."""
 
-    def __init__(self, commands: Slurm, book: Book, files: Mapping[str, str], folder: Path,
-                 say: Callable[[str], None], poll: float) -> None:
+    def __init__(
+        self,
+        commands: Slurm,
+        book: Book,
+        files: Mapping[str, str],
+        folder: Path,
+        say: Callable[[str], None],
+        poll: float,
+    ) -> None:
         self.book, self._slurm, self._files, self._folder = book, commands, files, folder
         self._say, self._poll = say, poll
         self._seen: tuple[float, dict[str, JobState]] = (0.0, {})
@@ -71,8 +78,11 @@ class JobQueue:
     def files_of(self, job: Job) -> list[Path]:
         """Output and error output of a job; empty for one that was not submitted."""
         number = self.book.entries.get(job.name, {}).get("id")
-        return [] if number is None else [self.book.path(job, suffix, number)
-                                          for suffix in (".out", ".err")]
+        return (
+            []
+            if number is None
+            else [self.book.path(job, suffix, number) for suffix in (".out", ".err")]
+        )
 
     def same(self, job: Job) -> bool:
         """Whether a job was submitted with the script that it has now, as far as is known."""
@@ -90,21 +100,38 @@ class JobQueue:
 
     # What is done -------------------------------------------------------------------------
 
-    def send(self, step: str, job: Job, after: int | None, kind: str, lock: int,
-             changes: list[Change], **facts: object) -> int:
+    def send(
+        self,
+        step: str,
+        job: Job,
+        after: int | None,
+        kind: str,
+        lock: int,
+        changes: list[Change],
+        **facts: object,
+    ) -> int:
         """Submit a job, write it down with ``facts``, add it to ``changes``; its number. Raises
         StepFailed with what was submitted so far."""
         text = self._files[f"jobs/{job.file}"]
         try:
-            number = self._slurm.submit(job.file, self._folder, self.book.comment, after,
-                                        kind, [lock])
+            number = self._slurm.submit(
+                job.file, self._folder, self.book.comment, after, kind, [lock]
+            )
         except SlurmError as error:
-            raise StepFailed(step, [job_faults.refused(job, str(error), text)],
-                             Outcome(tuple(changes), facts={"jobs": self.ids()})) from None
+            raise StepFailed(
+                step,
+                [job_faults.refused(job, str(error), text)],
+                Outcome(tuple(changes), facts={"jobs": self.ids()}),
+            ) from None
         self.book.note(job.name, id=number, digest=job_book.digest(text), **facts)
         self.forget()
-        changes.append(Change(QUEUE, f"job {number} ({job_book.option(job, 'job-name')}): "
-                              f"submitted from jobs/{job.file}"))
+        changes.append(
+            Change(
+                QUEUE,
+                f"job {number} ({job_book.option(job, 'job-name')}): "
+                f"submitted from jobs/{job.file}",
+            )
+        )
         self._say(changes[-1].what)
         return number
 
@@ -115,8 +142,9 @@ class JobQueue:
         except SlurmError as error:
             raise StepFailed(step, [job_faults.silent(error)]) from None
 
-    def until(self, step: str, chain: Sequence[Job], enough: Callable[[JobState], bool]
-              ) -> JobState:
+    def until(
+        self, step: str, chain: Sequence[Job], enough: Callable[[JobState], bool]
+    ) -> JobState:
         """Follow jobs until the last one is as it has to be; raise StepFailed for the first that
         ended otherwise."""
         said: dict[str, tuple[str, str]] = {}
@@ -138,8 +166,11 @@ class JobQueue:
             for one in mine:
                 if one.id is not None and said.get(one.name) != (one.state, one.reason):
                     said[one.name] = (one.state, one.reason)
-                    self._say(f"{one}: {one.state}" + (f" ({one.reason})" if one.reason else "")
-                              + (f" on {one.node}" if one.node and one.live else ""))
+                    self._say(
+                        f"{one}: {one.state}"
+                        + (f" ({one.reason})" if one.reason else "")
+                        + (f" on {one.node}" if one.node and one.live else "")
+                    )
             if mine[-1].id is not None and enough(mine[-1]):
                 return mine[-1]
             self._check_failed(step, chain, mine)
@@ -154,11 +185,14 @@ class JobQueue:
                 if last:
                     raise StepFailed(step, [job_faults.not_submitted(job)])
             elif (state.ended and (last or not state.done)) or (
-                    state.state == "PENDING" and state.reason in slurm.NEVER):
+                state.state == "PENDING" and state.reason in slurm.NEVER
+            ):
                 code = self.code(state) if state.ended else 0
-                raise StepFailed(step, [job_faults.failed(
-                    job, state, code, self.book.last_lines(job, state.id))],
-                    Outcome(facts={"jobs": self.ids()}))
+                raise StepFailed(
+                    step,
+                    [job_faults.failed(job, state, code, self.book.last_lines(job, state.id))],
+                    Outcome(facts={"jobs": self.ids()}),
+                )
 
     def cancel(self, changes: list[Change]) -> list[slurm.Row]:
         """Cancel the run's jobs by number and by comment; those that are still there."""
@@ -173,8 +207,9 @@ class JobQueue:
                 if fresh:
                     self._slurm.cancel([row.id for row in fresh])
                     asked |= {row.id for row in fresh}
-                    changes += [Change(QUEUE, f"job {row.id} ({row.name}): cancelled")
-                                for row in fresh]
+                    changes += [
+                        Change(QUEUE, f"job {row.id} ({row.name}): cancelled") for row in fresh
+                    ]
                 elif not live or time.monotonic() > end:
                     self.forget()
                     return live

@@ -33,8 +33,10 @@ def holder() -> str:
 
 
 def _unwritable(folder: Path, error: OSError) -> WriteError:
-    return WriteError(f"{folder}: cannot be written: {error.strerror}. Choose another run_dir "
-                      "(--run-dir), or mend its permissions.")
+    return WriteError(
+        f"{folder}: cannot be written: {error.strerror}. Choose another run_dir "
+        "(--run-dir), or mend its permissions."
+    )
 
 
 @contextlib.contextmanager
@@ -52,8 +54,10 @@ def alone(folder: Path, wait: bool = True) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             who = os.pread(handle, 200, 0).decode(errors="replace").strip()
-            raise KimiError(f"{folder}: another process is at work on this deployment ({who}). "
-                            "Wait for its end, or stop it.") from None
+            raise KimiError(
+                f"{folder}: another process is at work on this deployment ({who}). "
+                "Wait for its end, or stop it."
+            ) from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"process {os.getpid()}, {holder()}, since {evidence.now()}".encode(), 0)
         yield
@@ -86,8 +90,14 @@ class Journal:
             return last
         number = 1 if last is None else int(last.folder.name) + 1
         begun = evidence.now()
-        return cls(folder / "deployments" / f"{number:03}", f"{begun}-{os.urandom(3).hex()}",
-                   plan.name, plan.site, holder(), begun)
+        return cls(
+            folder / "deployments" / f"{number:03}",
+            f"{begun}-{os.urandom(3).hex()}",
+            plan.name,
+            plan.site,
+            holder(),
+            begun,
+        )
 
     @classmethod
     def read(cls, folder: Path) -> Journal:
@@ -102,7 +112,8 @@ class Journal:
                 f"{folder / _FILE}: is damaged ({error}). What was done stands in evidence.jsonl "
                 "beside it, with the word of the run, which is also the first line of 'claim' in "
                 "the site's paths.work on each node: by hand, RUN=<that word> ./node.sh stop "
-                "release in the node's folder there.") from None
+                "release in the node's folder there."
+            ) from None
 
     def write(self) -> None:
         """Keep it, whole or not at all."""
@@ -119,8 +130,11 @@ class Journal:
         """The parameters as they are now: a later `down` must not depend on files that somebody
         has changed since."""
         request = plan.request
-        for name, table in (("hardware", request.hardware), ("model", request.model),
-                            ("site", request.site)):
+        for name, table in (
+            ("hardware", request.hardware),
+            ("model", request.model),
+            ("site", request.site),
+        ):
             text = table.model_dump_json(indent=1, exclude_unset=True)  # JSON is YAML
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -128,21 +142,30 @@ class Journal:
             except OSError as error:
                 raise _unwritable(self.folder, error) from None
         self.more["asked"] = {
-            "layout": plan.layout, "variant": plan.variant,
+            "layout": plan.layout,
+            "variant": plan.variant,
             "scenario": plan.scenario if request.scenario else "",
-            "chosen": list(request.chosen), "dropped": list(request.dropped),
-            "pairs": list(request.pairs), "engine_version": request.engine.version}
+            "chosen": list(request.chosen),
+            "dropped": list(request.dropped),
+            "pairs": list(request.pairs),
+            "engine_version": request.engine.version,
+        }
         self.write()
 
     def kept_plan(self) -> Plan:
         """The plan that was deployed, from the parameters that were kept."""
         asked = self.more.get("asked")
         if asked is None:
-            raise ParameterError(f"{self.folder}: nothing was started from here: its parameters "
-                                 "were not kept.")
-        return build.plan(str(self.folder / "model.yaml"), str(self.folder / "hardware.yaml"),
-                          asked["layout"], site=str(self.folder / "site.yaml"),
-                          **{key: value for key, value in asked.items() if key != "layout"})
+            raise ParameterError(
+                f"{self.folder}: nothing was started from here: its parameters were not kept."
+            )
+        return build.plan(
+            str(self.folder / "model.yaml"),
+            str(self.folder / "hardware.yaml"),
+            asked["layout"],
+            site=str(self.folder / "site.yaml"),
+            **{key: value for key, value in asked.items() if key != "layout"},
+        )
 
     def begin(self, step: str) -> None:
         """A step is about to change something."""
@@ -167,8 +190,9 @@ class Journal:
 
 def newest(folder: Path) -> Journal | None:
     """The last deployment below a plan's folder of a run."""
-    found = sorted((folder / "deployments").glob(f"[0-9]*/{_FILE}"),
-                   key=lambda path: int(path.parent.name))
+    found = sorted(
+        (folder / "deployments").glob(f"[0-9]*/{_FILE}"), key=lambda path: int(path.parent.name)
+    )
     return Journal.read(found[-1].parent) if found else None
 
 
@@ -178,23 +202,30 @@ def find(run_dir: str, runs: Path) -> Journal:
     if run_dir:
         base = params.user_path(run_dir, "RUN").absolute()
         if not base.is_dir():
-            raise ParameterError(f"{run_dir}: no such folder. Name the folder of a run, such as "
-                                 f"{runs / 'NAME'}; without one it is looked for in {runs}.")
-        found = [path.parent for pattern in (_FILE, f"deployments/*/{_FILE}",
-                                             f"*/deployments/*/{_FILE}")
-                 for path in base.glob(pattern)]
+            raise ParameterError(
+                f"{run_dir}: no such folder. Name the folder of a run, such as "
+                f"{runs / 'NAME'}; without one it is looked for in {runs}."
+            )
+        found = [
+            path.parent
+            for pattern in (_FILE, f"deployments/*/{_FILE}", f"*/deployments/*/{_FILE}")
+            for path in base.glob(pattern)
+        ]
     else:
         found = [path.parent for path in runs.glob(f"*/*/deployments/*/{_FILE}")]
     if not found:
-        raise ParameterError(f"{run_dir or runs}: no deployment was started from here. kimi-nb up "
-                             "starts one; name the folder of a run.")
+        raise ParameterError(
+            f"{run_dir or runs}: no deployment was started from here. kimi-nb up "
+            "starts one; name the folder of a run."
+        )
     if len(found) > 1:  # a damaged one is not to hide the others
         found = [path for path in found if _is_whole(path)] or found[:1]
     journals = sorted(map(Journal.read, found), key=lambda one: one.begun)
     there = [one for one in journals if one.state != "down"]
     if len(there) > 1:
-        listed = "\n".join(f"  {one.folder}  {one.plan} on {one.site}, {one.state}"
-                           for one in there)
+        listed = "\n".join(
+            f"  {one.folder}  {one.plan} on {one.site}, {one.state}" for one in there
+        )
         raise ParameterError(f"{len(there)} deployments are not down; name one:\n{listed}")
     return there[0] if there else journals[-1]
 
@@ -205,4 +236,3 @@ def _is_whole(folder: Path) -> bool:
     except ParameterError:
         return False
     return True
-

@@ -38,12 +38,20 @@ def _run(text: str) -> Answer:
         # What stands beside this Python (vllm-router) is found, also where the environment was not
         # activated. A session of its own: what is started does not end with this terminal.
         path = f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
-        done = subprocess.run(node_call.READER, input=text, capture_output=True, text=True,
-                              env={**os.environ, "PATH": path}, timeout=_SECONDS, check=False,
-                              start_new_session=True)
+        done = subprocess.run(
+            node_call.READER,
+            input=text,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": path},
+            timeout=_SECONDS,
+            check=False,
+            start_new_session=True,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Answer((), str(error))
     found = tuple(node_call.lines(done.stdout.splitlines()))
     wrong = done.returncode and not any(line.kind == "fail" for line in found)
-    return Answer(found, done.stderr.strip()[-300:] or f"exit code {done.returncode}"
-                  if wrong else "")
+    return Answer(
+        found, done.stderr.strip()[-300:] or f"exit code {done.returncode}" if wrong else ""
+    )

@@ -1,8 +1,8 @@
 """The logs of a deployment's nodes, copied here as they grow.
 
-    logs = NodeLogs(target)
-    logs.read()
-    logs.codes             # {"a3-0 engines": 1}: exit codes of what has ended
+logs = NodeLogs(target)
+logs.read()
+logs.codes             # {"a3-0 engines": 1}: exit codes of what has ended
 """
 
 from __future__ import annotations
@@ -123,8 +123,11 @@ class NodeLogs(Logs):
         return False
 
     def _copy(self, node: str, name: str) -> Path:
-        return (file_of(self._target.root, readiness.ROUTER) if name == "router.log"
-                else self._target.log_folder / node / name)
+        return (
+            file_of(self._target.root, readiness.ROUTER)
+            if name == "router.log"
+            else self._target.log_folder / node / name
+        )
 
 
 def _set_aside(path: Path) -> None:

@@ -23,29 +23,34 @@ from kimi_nb.diagnosis import Diagnosis, error_line
 from kimi_nb.plan import Plan
 
 _ANSWER = 5.0  # seconds for a probe of `status`
-TITLES = {"claim": "take the nodes for this run", "prepare": "settings of the host",
-          "engine": "the engine's image", "weights": "the weights are complete",
-          "push": "the scripts", "start": "the scripts, and start the engines"}
+TITLES = {
+    "claim": "take the nodes for this run",
+    "prepare": "settings of the host",
+    "engine": "the engine's image",
+    "weights": "the weights are complete",
+    "push": "the scripts",
+    "start": "the scripts, and start the engines",
+}
 # What helps, by the step and the thing that is wrong; {node}, {thing} and {text} are filled.
 _HELP = {
     "claim": "Another run has the node. Wait for its end, or end it where it was started: kimi-nb "
-             "down. If that machine is gone, look at the node and remove the file 'claim' in the "
-             "site's paths.work by hand.",
+    "down. If that machine is gone, look at the node and remove the file 'claim' in the "
+    "site's paths.work by hand.",
     "disk": "Free some space in the site's paths.work on {node}, or name another folder there.",
     "scripts": "Stop the service first (kimi-nb down), then start it anew; if the disk is full, "
-               "free some space in the site's paths.work.",
+    "free some space in the site's paths.work.",
     "docker": "Install Docker on {node} and start it (systemctl start docker), or choose a "
-              "variant without containers.",
+    "variant without containers.",
     "image": "Pull it by hand to see more (docker pull), or bring it without a registry: docker "
-             "save on another node, docker load on {node}.",
+    "save on another node, docker load on {node}.",
     "engine": "Install the engine on {node} (bundle: install/), or name its virtual environment "
-              "in the site file, paths.engine.",
+    "in the site file, paths.engine.",
     "weights": "Download them on {node}, or copy them from a node that has them; site file: "
-               "paths.cache, paths.models.",
+    "paths.cache, paths.models.",
     "/etc/hccn.conf": "Configure the NPU network of {node} (hccn_tool -i N -ip -s ...), which "
-                      "writes this file.",
+    "writes this file.",
     "port": "Stop what listens there, or move the port (--set port=, rpc-port=, kv-port=, "
-            "router.port=).",
+    "router.port=).",
     "container": "Stop it (docker stop), or give this site another container_name.",
     "engines": "kimi-nb down stops them; then start again.",
 }
@@ -56,20 +61,33 @@ class OnNodes:
     logs are copied there. ``connect`` reaches the nodes; ``secrets`` are values by name, which
     travel to the nodes and are written nowhere."""
 
-    def __init__(self, plan: Plan, files: Path, root: Path, run: str, holder: str,
-                 connect: Callable[[], Nodes], secrets: Mapping[str, str] | None = None,
-                 checksums: bool = False, every: float = 1.0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        files: Path,
+        root: Path,
+        run: str,
+        holder: str,
+        connect: Callable[[], Nodes],
+        secrets: Mapping[str, str] | None = None,
+        checksums: bool = False,
+        every: float = 1.0,
+    ) -> None:
         self.plan, self._files, self.root = plan, files, root
         self._run, self._holder, self._secrets = run, holder, dict(secrets or {})
         self._checksums, self._connect, self.every = checksums, connect, every
         self.logs = NodeLogs(self)
         self.steps: Sequence[Step] = (
             Step("reach", "reach every node", self.reach, always=True),
-            Step("claim", "take the nodes for this run, and look at each", self._claim,
-                 always=True),
-            *(Step(verb, TITLES[verb], functools.partial(self._step, verb))
-              for verb in ("prepare", "engine", "weights")),
-            Step("start", TITLES["start"], functools.partial(self._step, "push", "start")))
+            Step(
+                "claim", "take the nodes for this run, and look at each", self._claim, always=True
+            ),
+            *(
+                Step(verb, TITLES[verb], functools.partial(self._step, verb))
+                for verb in ("prepare", "engine", "weights")
+            ),
+            Step("start", TITLES["start"], functools.partial(self._step, "push", "start")),
+        )
         self._found: dict[str, dict[str, list[Line]]] = {}
 
     @functools.cached_property
@@ -96,8 +114,16 @@ class OnNodes:
 
     def text(self, node: str, verbs: Sequence[str], dry: bool = False, seen: str = "") -> str:
         """What the node's bash is to read."""
-        return node_call.text(self._files / node, verbs, run=self._run, holder=self._holder,
-                              dry=dry, secrets=self._secrets, checksums=self._checksums, seen=seen)
+        return node_call.text(
+            self._files / node,
+            verbs,
+            run=self._run,
+            holder=self._holder,
+            dry=dry,
+            secrets=self._secrets,
+            checksums=self._checksums,
+            seen=seen,
+        )
 
     # Steps ----------------------------------------------------------------------------
 
@@ -106,30 +132,44 @@ class OnNodes:
         gone = self.nodes.unreachable
         others = len(gone) < len(self.plan.nodes)
         if gone:
-            raise StepFailed("reach", [Diagnosis(
-                "unreachable", node, None, f"cannot be reached: {_why(gone[node])}",
-                f"ssh {self._address(node)}: {gone[node]}", _reach_help(gone[node], others))
-                for node in self.plan.nodes if node in gone],
-                Outcome(facts={"reached": [node for node in self.plan.nodes
-                                           if node not in gone]}))
+            raise StepFailed(
+                "reach",
+                [
+                    Diagnosis(
+                        "unreachable",
+                        node,
+                        None,
+                        f"cannot be reached: {_why(gone[node])}",
+                        f"ssh {self._address(node)}: {gone[node]}",
+                        _reach_help(gone[node], others),
+                    )
+                    for node in self.plan.nodes
+                    if node in gone
+                ],
+                Outcome(facts={"reached": [node for node in self.plan.nodes if node not in gone]}),
+            )
         return Outcome(facts={"reached": list(self.plan.nodes)})
 
     def preview(self) -> list[Change]:
         """What the steps would change. Raises StepFailed with what is wrong on any node."""
         self.reach()
         self._look(["look", node_call.DRY, *node_call.VERBS], self.nodes.look)
-        return [Change(node, f"{line.thing}: {line.text}")
-                for verb in node_call.VERBS
-                for node, by_verb in self._found.items()
-                for line in by_verb.get(verb, ()) if line.kind == "change"]
+        return [
+            Change(node, f"{line.thing}: {line.text}")
+            for verb in node_call.VERBS
+            for node, by_verb in self._found.items()
+            for line in by_verb.get(verb, ())
+            if line.kind == "change"
+        ]
 
     def diff(self) -> str:
         """What the nodes have of the scripts and the new ones, as ``diff -u``."""
         before: dict[str, str] = {}
         after: dict[str, str] = {}
         for node, by_verb in self._found.items():
-            there = dict(line.text.split(" ", 1) for line in by_verb.get("push", ())
-                         if line.thing == "file")
+            there = dict(
+                line.text.split(" ", 1) for line in by_verb.get("push", ()) if line.thing == "file"
+            )
             for name, data in there.items():
                 path = self._files / node / name
                 if path.is_file():
@@ -142,57 +182,87 @@ class OnNodes:
         nodes that were taken are given back: nothing is changed then."""
         claim, *others = node_call.VERBS
         try:
-            self._look(["look", claim, node_call.DRY, *others],
-                       functools.partial(self.nodes.change, verb=claim))
+            self._look(
+                ["look", claim, node_call.DRY, *others],
+                functools.partial(self.nodes.change, verb=claim),
+            )
         except StepFailed:
-            taken = [node for node, by_verb in self._found.items()
-                     if any(line.kind == "changed" for line in by_verb.get(claim, ()))]
+            taken = [
+                node
+                for node, by_verb in self._found.items()
+                if any(line.kind == "changed" for line in by_verb.get(claim, ()))
+            ]
             self.nodes.change({node: self.text(node, ["release"]) for node in taken}, "release")
             raise
-        return Outcome(self._said("changed"), self._said("warn"),
-                       dict.fromkeys(self.plan.nodes, 0))
+        return Outcome(self._said("changed"), self._said("warn"), dict.fromkeys(self.plan.nodes, 0))
 
     def _said(self, kind: str) -> tuple[Change, ...]:
-        return tuple(Change(node, f"{line.thing}: {line.text}")
-                     for node, by_verb in self._found.items()
-                     for lines in by_verb.values() for line in lines if line.kind == kind)
+        return tuple(
+            Change(node, f"{line.thing}: {line.text}")
+            for node, by_verb in self._found.items()
+            for lines in by_verb.values()
+            for line in lines
+            if line.kind == kind
+        )
 
-    def _look(self, verbs: Sequence[str], ask: Callable[[dict[str, str]], dict[str, Answer]]
-              ) -> None:
+    def _look(
+        self, verbs: Sequence[str], ask: Callable[[dict[str, str]], dict[str, Answer]]
+    ) -> None:
         answers = ask({node: self.text(node, verbs) for node in self.plan.nodes})
         self._found = {node: _by_verb(answer) for node, answer in answers.items()}
-        wrong = [(verb, self._diagnosis(node, verb, line))
-                 for verb in ("look", *node_call.VERBS)
-                 for node, by_verb in self._found.items()
-                 for line in by_verb.get(verb, ()) if line.kind == "fail"]
-        wrong += [("look", self._silent(node, answer)) for node, answer in answers.items()
-                  if answer.error]
+        wrong = [
+            (verb, self._diagnosis(node, verb, line))
+            for verb in ("look", *node_call.VERBS)
+            for node, by_verb in self._found.items()
+            for line in by_verb.get(verb, ())
+            if line.kind == "fail"
+        ]
+        wrong += [
+            ("look", self._silent(node, answer)) for node, answer in answers.items() if answer.error
+        ]
         if wrong:
             raise StepFailed(wrong[0][0], [one for _, one in wrong])
 
     def _step(self, *verbs: str) -> Outcome:
         """Carry out verbs where the look has found something to change."""
         name = verbs[-1]
-        texts = {node: self.text(node, verbs) for node in self.plan.nodes
-                 if any(line.kind == "change" for verb in verbs
-                        for line in self._found[node].get(verb, ()))}
+        texts = {
+            node: self.text(node, verbs)
+            for node in self.plan.nodes
+            if any(
+                line.kind == "change" for verb in verbs for line in self._found[node].get(verb, ())
+            )
+        }
         if not texts:
             return Outcome()
         if name == "start":
             texts |= self._whole_groups(texts)
         answers = self.nodes.change(texts, name)
         out = Outcome(
-            tuple(Change(node, f"{line.thing}: {line.text}") for node, answer in answers.items()
-                  for line in answer.of("changed")),
-            tuple(Change(node, f"{line.thing}: {line.text}") for node, answer in answers.items()
-                  for line in answer.of("warn")),
-            {node: int(bool(answer.error or answer.of("fail")))
-             for node, answer in answers.items()})
+            tuple(
+                Change(node, f"{line.thing}: {line.text}")
+                for node, answer in answers.items()
+                for line in answer.of("changed")
+            ),
+            tuple(
+                Change(node, f"{line.thing}: {line.text}")
+                for node, answer in answers.items()
+                for line in answer.of("warn")
+            ),
+            {
+                node: int(bool(answer.error or answer.of("fail")))
+                for node, answer in answers.items()
+            },
+        )
         if name == "start":
             self.logs.begin(texts)
-        failed = [self._diagnosis(node, verb, line) for node, answer in answers.items()
-                  for verb, lines in _by_verb(answer).items() for line in lines
-                  if line.kind == "fail"]
+        failed = [
+            self._diagnosis(node, verb, line)
+            for node, answer in answers.items()
+            for verb, lines in _by_verb(answer).items()
+            for line in lines
+            if line.kind == "fail"
+        ]
         failed += [self._silent(node, answer) for node, answer in answers.items() if answer.error]
         if failed:
             raise StepFailed(name, failed, out)
@@ -201,10 +271,12 @@ class OnNodes:
     def _whole_groups(self, starting: Iterable[str]) -> dict[str, str]:
         """Ranks of one group meet once, at their start: nodes that still run while others of
         their group start anew are stopped, and start with them."""
-        groups = {(engine.role, engine.group) for engine in self.plan.engines
-                  if engine.node in starting}
-        others = {engine.node for engine in self.plan.engines
-                  if (engine.role, engine.group) in groups} - set(starting)
+        groups = {
+            (engine.role, engine.group) for engine in self.plan.engines if engine.node in starting
+        }
+        others = {
+            engine.node for engine in self.plan.engines if (engine.role, engine.group) in groups
+        } - set(starting)
         running = {node: self.text(node, ["stop"]) for node in self.plan.nodes if node in others}
         if running:
             self.nodes.change(running, "stop")
@@ -223,8 +295,13 @@ class OnNodes:
 
     def poll(self, verbs: Sequence[str] = ("state", "tails")) -> dict[str, Answer]:
         """What runs on each node, and what is new in its logs."""
-        return self.nodes.look({node: self.text(node, verbs, seen=self.logs.seen(node))
-                                for node in self.plan.nodes if node not in self.nodes.unreachable})
+        return self.nodes.look(
+            {
+                node: self.text(node, verbs, seen=self.logs.seen(node))
+                for node in self.plan.nodes
+                if node not in self.nodes.unreachable
+            }
+        )
 
     def ended(self) -> dict[str, int]:
         """Exit codes of what has ended: "NODE engines", or the router's name."""
@@ -267,12 +344,19 @@ class OnNodes:
             if engine.node in self.nodes.unreachable:
                 state = "unreachable"
             elif state == "starting" and one is not None and service.listens(one.url, _ANSWER):
-                reply = service.chat(one, self.plan.served_name, 6 * _ANSWER, key=key,
-                                     max_tokens=4)
+                reply = service.chat(one, self.plan.served_name, 6 * _ANSWER, key=key, max_tokens=4)
                 state = "ready" if reply.answered else state
                 error = "" if reply.answered else self._why_not(reply)
-            out.append(EngineState(engine.name, engine.node, engine.rank, engine.http_port, state,
-                                   error or self._last_error(engine.node, engine.rank)))
+            out.append(
+                EngineState(
+                    engine.name,
+                    engine.node,
+                    engine.rank,
+                    engine.http_port,
+                    state,
+                    error or self._last_error(engine.node, engine.rank),
+                )
+            )
         return out
 
     def _why_not(self, reply: service.Reply) -> str:
@@ -286,7 +370,8 @@ class OnNodes:
         """The last line of a rank that tells of an error; of its node where it has no log."""
         mine = [log for log in self.logs.all() if log.node == node]
         lines = [line for log in mine if log.rank == rank for line in log.lines] or [
-            line for log in mine if log.rank is None for line in log.lines]
+            line for log in mine if log.rank is None for line in log.lines
+        ]
         return next((line for line in reversed(lines) if error_line(line)), "")
 
     # The end --------------------------------------------------------------------------
@@ -302,19 +387,29 @@ class OnNodes:
         for verb in ("stop", "release"):
             answers = self.nodes.change({node: self.text(node, [verb]) for node in there}, verb)
             for node, answer in answers.items():
-                changes += [Change(node, f"{line.thing}: {line.text}")
-                            for line in answer.of("changed")]
-                warnings += [Change(node, f"{line.thing}: {line.text}")
-                             for line in answer.of("warn")]
+                changes += [
+                    Change(node, f"{line.thing}: {line.text}") for line in answer.of("changed")
+                ]
+                warnings += [
+                    Change(node, f"{line.thing}: {line.text}") for line in answer.of("warn")
+                ]
                 failed += [self._diagnosis(node, verb, line) for line in answer.of("fail")]
                 if answer.error:
                     failed.append(self._silent(node, answer))
-            there = [node for node in there
-                     if not answers[node].error and not answers[node].of("fail")]
-        failed += [Diagnosis("unreachable", node, None, f"cannot be reached: {_why(why)}",
-                             f"ssh {self._address(node)}: {why}",
-                             "What runs there goes on. Run kimi-nb down again when it answers.")
-                   for node, why in self.nodes.unreachable.items()]
+            there = [
+                node for node in there if not answers[node].error and not answers[node].of("fail")
+            ]
+        failed += [
+            Diagnosis(
+                "unreachable",
+                node,
+                None,
+                f"cannot be reached: {_why(why)}",
+                f"ssh {self._address(node)}: {why}",
+                "What runs there goes on. Run kimi-nb down again when it answers.",
+            )
+            for node, why in self.nodes.unreachable.items()
+        ]
         out = Outcome(tuple(changes), tuple(dict.fromkeys(warnings)))
         if failed:
             raise StepFailed("down", failed, out)
@@ -333,14 +428,25 @@ class OnNodes:
     def _diagnosis(self, node: str, verb: str, line: Line) -> Diagnosis:
         full = "No space left" in line.text
         help_ = _HELP.get("disk" if full else line.thing, _HELP.get(verb, ""))
-        return Diagnosis(f"{verb}-{line.thing}".strip("-"), node, None,
-                         f"{TITLES.get(verb, verb)}: {line.thing}: {line.text}", f"node.sh {verb}",
-                         help_.format(node=node, thing=line.thing, text=line.text))
+        return Diagnosis(
+            f"{verb}-{line.thing}".strip("-"),
+            node,
+            None,
+            f"{TITLES.get(verb, verb)}: {line.thing}: {line.text}",
+            f"node.sh {verb}",
+            help_.format(node=node, thing=line.thing, text=line.text),
+        )
 
     def _silent(self, node: str, answer: Answer) -> Diagnosis:
-        return Diagnosis("no-answer", node, None, f"gave no answer: {answer.error}", "node.sh",
-                         f"Log in on {node} and look: does the login end (.bashrc), is bash "
-                         "there, is the disk full?")
+        return Diagnosis(
+            "no-answer",
+            node,
+            None,
+            f"gave no answer: {answer.error}",
+            "node.sh",
+            f"Log in on {node} and look: does the login end (.bashrc), is bash "
+            "there, is the disk full?",
+        )
 
 
 def _by_verb(answer: Answer) -> dict[str, list[Line]]:
@@ -363,17 +469,32 @@ def _why(error: str) -> str:
 def _reach_help(error: str, others: bool) -> str:
     """What to do about a node; ``others`` whether any other one has answered."""
     for words, help_ in (
-            ("does not match", "Its host key is not the one of known_hosts: it was installed anew, "
-             "or somebody answers in its place. Ask who runs it; then ssh-keygen -R ADDRESS and "
-             "connect once by hand."),
-            ("found in known_hosts", "Its host key is not known: connect once by hand and compare "
-             "the fingerprint, or set ssh.host_keys: accept-new in the site file."),
-            ("Authentication", "The node does not take this key: site file, ssh.user and "
-             "ssh.key_file; or ssh-add the right one."),
-            ("key", "Site file: ssh.key_file.")):
+        (
+            "does not match",
+            "Its host key is not the one of known_hosts: it was installed anew, "
+            "or somebody answers in its place. Ask who runs it; then ssh-keygen -R ADDRESS and "
+            "connect once by hand.",
+        ),
+        (
+            "found in known_hosts",
+            "Its host key is not known: connect once by hand and compare "
+            "the fingerprint, or set ssh.host_keys: accept-new in the site file.",
+        ),
+        (
+            "Authentication",
+            "The node does not take this key: site file, ssh.user and "
+            "ssh.key_file; or ssh-add the right one.",
+        ),
+        ("key", "Site file: ssh.key_file."),
+    ):
         if words in error:
             return help_
-    return ("Is it up, and is this its address? ssh.port and ssh.jump_host stand in the site "
-            "file; " + ("other nodes answered." if others else "no node answered: is this machine "
-                        "in their network?"))
-
+    return (
+        "Is it up, and is this its address? ssh.port and ssh.jump_host stand in the site "
+        "file; "
+        + (
+            "other nodes answered."
+            if others
+            else "no node answered: is this machine in their network?"
+        )
+    )

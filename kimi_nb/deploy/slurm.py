@@ -24,17 +24,47 @@ TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 _WAIT = 90.0  # seconds for one command; SLURM's own clients give up after some 60
 _ROW = "%i|%T|%r|%N|%M|%Z|%j|%k"  # the comment last: it is anybody's text
 # A job in one of these has ended; COMPLETING is one whose processes are still being ended.
-ENDED = frozenset({"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL",
-                   "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT", "SPECIAL_EXIT"})
+ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+        "SPECIAL_EXIT",
+    }
+)
 # Why a pending job will never run, however long it waits.
-NEVER = frozenset({"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied",
-                   "InvalidAccount", "InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit",
-                   "QOSNotAllowed"})
-_PREFIX = re.compile(r"^(?:(?:sbatch|squeue|scancel|scontrol|sinfo): )?(?:slurm_load_\w+ )?"
-                     r"(?:(?:error|fatal): )?")
+NEVER = frozenset(
+    {
+        "AccountNotAllowed",
+        "BadConstraints",
+        "DependencyNeverSatisfied",
+        "InvalidAccount",
+        "InvalidQOS",
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "QOSNotAllowed",
+    }
+)
+_PREFIX = re.compile(
+    r"^(?:(?:sbatch|squeue|scancel|scontrol|sinfo): )?(?:slurm_load_\w+ )?"
+    r"(?:(?:error|fatal): )?"
+)
 # What SLURM does to a job when its exit code says nothing: the signal that its processes got.
-_SIGNALS = {"TIMEOUT": -15, "CANCELLED": -15, "PREEMPTED": -15, "DEADLINE": -15,
-            "OUT_OF_MEMORY": -9, "NODE_FAIL": -9}
+_SIGNALS = {
+    "TIMEOUT": -15,
+    "CANCELLED": -15,
+    "PREEMPTED": -15,
+    "DEADLINE": -15,
+    "OUT_OF_MEMORY": -9,
+    "NODE_FAIL": -9,
+}
 # Variables that the commands read in place of options: those of a shell inside another job, or
 # of somebody's habits, would change what is asked and submitted.
 _READ = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SINFO_")
@@ -72,9 +102,9 @@ def rows(text: str) -> tuple[Row, ...]:
         parts = line.split("|", 7)
         if len(parts) == 8 and parts[0].isdecimal():
             number, state, reason, nodes, elapsed, folder, name, comment = (
-                "" if part in ("(null)", "None", "N/A") else part for part in parts)
-            out.append(Row(int(number), name, state, reason, nodes, elapsed, folder,
-                           comment))
+                "" if part in ("(null)", "None", "N/A") else part for part in parts
+            )
+            out.append(Row(int(number), name, state, reason, nodes, elapsed, folder, comment))
     return tuple(out)
 
 
@@ -104,16 +134,20 @@ def submitted(text: str) -> int:
     last = text.strip().splitlines()[-1] if text.strip() else ""
     number = last.partition(";")[0]
     if not number.isdecimal():
-        raise SlurmError(f"sbatch says {text.strip()[:200]!r} where the number of the job is "
-                         "expected.")
+        raise SlurmError(
+            f"sbatch says {text.strip()[:200]!r} where the number of the job is expected."
+        )
     return int(number)
 
 
 def partitions(text: str) -> dict[str, str]:
     """Partition to whether it takes jobs ("up", "down", "drain", "inact"), of sinfo's
     ``%R|%a``."""
-    return {name: state for name, _, state in (line.strip().partition("|")
-                                               for line in text.splitlines()) if name}
+    return {
+        name: state
+        for name, _, state in (line.strip().partition("|") for line in text.splitlines())
+        if name
+    }
 
 
 def words(text: str) -> str:
@@ -128,10 +162,12 @@ _ADVICE = (
     (r"account", "slurm.account", "slurm.account"),
     (r"qos", "slurm.qos", "slurm.cpu_qos"),
     (r"time limit", "slurm.time (or slurm.partition)", "slurm.cpu_partition"),
-    (r"node configuration|generic resource|gres|memory|cpu|more processors",
-     "slurm.memory, slurm.cpus or slurm.partition (sinfo -o '%P %G %m %c' shows the GPUs, MB and "
-     "cores of a node)",
-     "slurm.cpu_partition (sinfo -o '%P %m %c' shows the MB and cores of a node)"),
+    (
+        r"node configuration|generic resource|gres|memory|cpu|more processors",
+        "slurm.memory, slurm.cpus or slurm.partition (sinfo -o '%P %G %m %c' shows the GPUs, MB and "
+        "cores of a node)",
+        "slurm.cpu_partition (sinfo -o '%P %m %c' shows the MB and cores of a node)",
+    ),
 )
 
 
@@ -140,8 +176,10 @@ def advice(refusal: str, gpu: bool) -> str:
     for pattern, with_gpu, without in _ADVICE:
         if re.search(pattern, refusal, re.IGNORECASE):
             return f"Change {with_gpu if gpu else without} in the site file."
-    return ("Change slurm.partition, slurm.account or slurm.qos in the site file, or ask the "
-            "cluster's administrators with these words.")
+    return (
+        "Change slurm.partition, slurm.account or slurm.qos in the site file, or ask the "
+        "cluster's administrators with these words."
+    )
 
 
 # The commands -------------------------------------------------------------------------------
@@ -152,13 +190,17 @@ class Slurm:
     or does not answer."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self.env = {name: value for name, value in env.items()
-                    if name in _KEPT or not name.startswith(_READ)}
+        self.env = {
+            name: value
+            for name, value in env.items()
+            if name in _KEPT or not name.startswith(_READ)
+        }
 
     def missing(self) -> tuple[str, ...]:
         """The commands that are not on this machine."""
-        return tuple(name for name in TOOLS
-                     if shutil.which(name, path=self.env.get("PATH")) is None)
+        return tuple(
+            name for name in TOOLS if shutil.which(name, path=self.env.get("PATH")) is None
+        )
 
     def ping(self) -> str:
         """What ``scontrol ping`` says of the controllers; one that is up is enough."""
@@ -173,8 +215,9 @@ class Slurm:
 
     def queue(self) -> tuple[Row, ...]:
         """This user's jobs: pending, running, and those that ended lately."""
-        return rows(self._run("squeue", "--noheader", "--me", "--all", "--states=all",
-                              f"--format={_ROW}"))
+        return rows(
+            self._run("squeue", "--noheader", "--me", "--all", "--states=all", f"--format={_ROW}")
+        )
 
     def record(self, number: int) -> dict[str, str]:
         """What scontrol knows of a job; empty where it has forgotten it."""
@@ -201,27 +244,55 @@ class Slurm:
             return str(error)
         return ""
 
-    def submit(self, file: str, folder: Path, comment: str, after: int | None = None,
-               kind: str = "afterok", keep: Sequence[int] = ()) -> int:
+    def submit(
+        self,
+        file: str,
+        folder: Path,
+        comment: str,
+        after: int | None = None,
+        kind: str = "afterok",
+        keep: Sequence[int] = (),
+    ) -> int:
         """Submit a script of ``folder``, which is where it runs and writes; its number. ``after``
         is the job that it waits for; ``keep`` are handles that sbatch holds while it runs."""
-        dependency = [] if after is None else [
-            f"--dependency={kind}:{after}", "--kill-on-invalid-dep=yes"]
+        dependency = (
+            [] if after is None else [f"--dependency={kind}:{after}", "--kill-on-invalid-dep=yes"]
+        )
         # Requeued, a serving job would come back on another node without anybody being told.
-        return submitted(self._run(
-            "sbatch", "--parsable", "--export=ALL", "--no-requeue", f"--comment={comment}",
-            *dependency, file, folder=folder, keep=keep))
+        return submitted(
+            self._run(
+                "sbatch",
+                "--parsable",
+                "--export=ALL",
+                "--no-requeue",
+                f"--comment={comment}",
+                *dependency,
+                file,
+                folder=folder,
+                keep=keep,
+            )
+        )
 
     def cancel(self, numbers: Sequence[int]) -> None:
         """Cancel jobs; one that has ended meanwhile is no error."""
         self._run("scancel", "--quiet", *map(str, numbers))
 
-    def _run(self, *argv: str, folder: Path | None = None, given: str = "",
-             keep: Sequence[int] = ()) -> str:
+    def _run(
+        self, *argv: str, folder: Path | None = None, given: str = "", keep: Sequence[int] = ()
+    ) -> str:
         try:
-            done = subprocess.run(argv, input=given, capture_output=True, text=True, check=False,
-                                  env=self.env, cwd=folder, timeout=_WAIT, pass_fds=keep,
-                                  errors="replace")
+            done = subprocess.run(
+                argv,
+                input=given,
+                capture_output=True,
+                text=True,
+                check=False,
+                env=self.env,
+                cwd=folder,
+                timeout=_WAIT,
+                pass_fds=keep,
+                errors="replace",
+            )
         except subprocess.TimeoutExpired:
             raise SlurmError(f"{argv[0]} gave no answer in {_WAIT:.0f} s") from None
         except OSError as error:

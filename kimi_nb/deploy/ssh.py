@@ -1,8 +1,8 @@
 """Nodes over SSH: the caller's side of `ssh_process`.
 
-    with SshNodes(hosts, folder) as nodes:
-        nodes.unreachable          # {"a3-2": "Could not connect (timed out)"}
-        nodes.look({"a3-0": text}) # {"a3-0": Answer([Line(...)])}
+with SshNodes(hosts, folder) as nodes:
+    nodes.unreachable          # {"a3-2": "Could not connect (timed out)"}
+    nodes.look({"a3-0": text}) # {"a3-0": Answer([Line(...)])}
 """
 
 from __future__ import annotations
@@ -33,19 +33,32 @@ class SshNodes:
     too are asked by way of one of them. ``seconds``: a node that is silent for longer, with its
     connection open, has no answer (a login that hangs does that)."""
 
-    def __init__(self, hosts: Sequence[tuple[str, dict[str, object]]], folder: Path, log: Path,
-                 jump: bool = False, seconds: int = _ANSWER) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[tuple[str, dict[str, object]]],
+        folder: Path,
+        log: Path,
+        jump: bool = False,
+        seconds: int = _ANSWER,
+    ) -> None:
         self._log, self._seconds = log, seconds
         self._tunnel: Tunnel | None = None
         with log.open("ab") as errors:
             # Apart from the terminal's Ctrl-C: an order that was sent is carried out whole.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kimi_nb.deploy.ssh_process"], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+                [sys.executable, "-m", "kimi_nb.deploy.ssh_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
         data = {"ssh_config_file": str(folder / "ssh_config")}
         self.unreachable: dict[str, str] = self._ask(
-            do="connect", folder=str(folder),
-            hosts=[(name, {**mine, **data}) for name, mine in hosts])["failed"]
+            do="connect",
+            folder=str(folder),
+            hosts=[(name, {**mine, **data}) for name, mine in hosts],
+        )["failed"]
         there = [str(mine["ssh_hostname"]) for name, mine in hosts if name not in self.unreachable]
         if jump and there:
             self._tunnel = Tunnel(there[0], folder / "ssh_config", log)
@@ -56,8 +69,14 @@ class SshNodes:
 
     def change(self, texts: Mapping[str, str], verb: str) -> dict[str, Answer]:
         """Carry out a verb on nodes by name."""
-        return _answers(self._ask(do="change", texts=dict(texts), verb=verb,
-                                  seconds=None if verb in _UNLIMITED else self._seconds))
+        return _answers(
+            self._ask(
+                do="change",
+                texts=dict(texts),
+                verb=verb,
+                seconds=None if verb in _UNLIMITED else self._seconds,
+            )
+        )
 
     def close(self) -> None:
         """Let go of the nodes."""
@@ -78,13 +97,18 @@ class SshNodes:
             self._process.stdin.flush()
             return json.loads(self._process.stdout.readline())
         except (OSError, ValueError):
-            raise KimiError("The process that holds the SSH connections has ended; its messages: "
-                            f"{self._log}") from None
+            raise KimiError(
+                f"The process that holds the SSH connections has ended; its messages: {self._log}"
+            ) from None
 
 
 def _answers(found: Mapping[str, Any]) -> dict[str, Answer]:
-    return {name: Answer(tuple(Line(*line) for line in answer.get("lines", ())),
-                         answer.get("error", "")) for name, answer in found["nodes"].items()}
+    return {
+        name: Answer(
+            tuple(Line(*line) for line in answer.get("lines", ())), answer.get("error", "")
+        )
+        for name, answer in found["nodes"].items()
+    }
 
 
 class Tunnel:
@@ -97,10 +121,25 @@ class Tunnel:
         prctl = linux.prctl()
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                ["ssh", "-F", str(config), "-N", "-D", f"127.0.0.1:{port}", "-o", "BatchMode=yes",
-                 "-o", "ExitOnForwardFailure=yes", address], stdin=subprocess.DEVNULL,
-                stdout=errors, stderr=errors, start_new_session=True,
-                preexec_fn=lambda: prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM))
+                [
+                    "ssh",
+                    "-F",
+                    str(config),
+                    "-N",
+                    "-D",
+                    f"127.0.0.1:{port}",
+                    "-o",
+                    "BatchMode=yes",
+                    "-o",
+                    "ExitOnForwardFailure=yes",
+                    address,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                start_new_session=True,
+                preexec_fn=lambda: prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM),
+            )
         end = time.monotonic() + _TUNNEL_WAIT
         while not service.listens(f"http://127.0.0.1:{port}", 1.0):
             if self._process.poll() is not None or time.monotonic() > end:

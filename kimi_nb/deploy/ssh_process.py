@@ -36,13 +36,15 @@ class _Errors(BaseStateCallback):
 
     # pyinfra calls it on the handler, and declares it without one.
     def host_connect_error(  # type: ignore[override]
-            self, state: State, host: Any, error: Any) -> None:
+        self, state: State, host: Any, error: Any
+    ) -> None:
         self.by_host[host.name] = str(error)
 
 
 def _none(seconds: int | None) -> str:
     return "no answer: the connection ended" + (
-        f", or nothing came for {seconds} s" if seconds else "")
+        f", or nothing came for {seconds} s" if seconds else ""
+    )
 
 
 class _Hosts:
@@ -52,9 +54,11 @@ class _Hosts:
 
         self.steps = node_steps
         inventory = Inventory(([(name, data) for name, data in order["hosts"]], {}))
-        self.state = State(inventory, Config(CONNECT_TIMEOUT=CONNECT_SECONDS,
-                                             PARALLEL=min(len(inventory), 64)),
-                           check_for_changes=False)
+        self.state = State(
+            inventory,
+            Config(CONNECT_TIMEOUT=CONNECT_SECONDS, PARALLEL=min(len(inventory), 64)),
+            check_for_changes=False,
+        )
         self.errors = _Errors()
         self.state.add_callback_handler(self.errors)
 
@@ -69,11 +73,17 @@ class _Hosts:
 
     def look(self, texts: dict[str, str], seconds: int) -> dict[str, Any]:
         """Ask nodes; nothing is changed there."""
+
         def ask(host: Any) -> Any:
             with ctx_state.use(self.state), ctx_host.use(host):
-                return get_fact(self.state, host, self.steps.Looked, args=("look",),
-                                kwargs={"_stdin": texts[host.name], "_timeout": seconds},
-                                apply_failed_hosts=False)
+                return get_fact(
+                    self.state,
+                    host,
+                    self.steps.Looked,
+                    args=("look",),
+                    kwargs={"_stdin": texts[host.name], "_timeout": seconds},
+                    apply_failed_hosts=False,
+                )
 
         hosts = [host for host in self.state.inventory if host.name in texts]
         jobs = {host.name: self.state.pool.spawn(ask, host) for host in hosts}
@@ -81,9 +91,11 @@ class _Hosts:
         for name, job in jobs.items():
             job.join()
             lines = job.value
-            out[name] = ({"lines": [[line.kind, line.thing, line.text] for line in lines]}
-                         if lines is not None else
-                         {"error": str(job.exception or "") or _none(seconds)})
+            out[name] = (
+                {"lines": [[line.kind, line.thing, line.text] for line in lines]}
+                if lines is not None
+                else {"error": str(job.exception or "") or _none(seconds)}
+            )
         return out
 
     def change(self, texts: dict[str, str], verb: str, seconds: int | None) -> dict[str, Any]:
@@ -98,8 +110,15 @@ class _Hosts:
         state.current_stage = StateStage.Prepare
         metas: dict[Any, Any] = {}
         for host in hosts:
-            metas |= add_op(state, self.steps.step, verb, texts[host.name], host=host,
-                            name=verb, _timeout=seconds)
+            metas |= add_op(
+                state,
+                self.steps.step,
+                verb,
+                texts[host.name],
+                host=host,
+                name=verb,
+                _timeout=seconds,
+            )
         state.current_stage = StateStage.Execute
         try:
             run_ops(state, no_wait=True)
@@ -127,9 +146,11 @@ def main() -> int:
             answer: dict[str, Any] = {"failed": hosts.connect()}
         else:
             assert hosts is not None
-            answer = {"nodes": hosts.look(order["texts"], order["seconds"])
-                      if order["do"] == "look"
-                      else hosts.change(order["texts"], order["verb"], order["seconds"])}
+            answer = {
+                "nodes": hosts.look(order["texts"], order["seconds"])
+                if order["do"] == "look"
+                else hosts.change(order["texts"], order["verb"], order["seconds"])
+            }
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
     # The end of this process ends its connections; a goodbye to each of many takes its time.

@@ -34,8 +34,10 @@ def together(changes: Iterable[Change]) -> list[str]:
     nodes: dict[str, list[str]] = {}
     for one in changes:
         nodes.setdefault(one.what, []).append(one.node)
-    return [f"{', '.join(names[:8])}{f' and {len(names) - 8} more' * (len(names) > 8)}: {what}"
-            for what, names in nodes.items()]
+    return [
+        f"{', '.join(names[:8])}{f' and {len(names) - 8} more' * (len(names) > 8)}: {what}"
+        for what, names in nodes.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class Outcome:
 class StepFailed(KimiError):
     """A step that could not be done, on one node or more; the others were done."""
 
-    def __init__(self, step: str, failed: Sequence[Diagnosis], outcome: Outcome | None = None
-                 ) -> None:
+    def __init__(
+        self, step: str, failed: Sequence[Diagnosis], outcome: Outcome | None = None
+    ) -> None:
         self.step, self.failed, self.outcome = step, tuple(failed), outcome or Outcome()
         super().__init__("\n".join(f"{step}: {one}" for one in failed))
 

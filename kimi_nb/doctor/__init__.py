@@ -28,8 +28,9 @@ _AT_ONCE = min(4, os.cpu_count() or 1)  # logs
 _TOLD = 8  # names in a sentence
 
 
-def examine(paths: str | Path | Sequence[str | Path],
-            plan: Plan | placed.Placed | str | Path | None = None) -> Report:
+def examine(
+    paths: str | Path | Sequence[str | Path], plan: Plan | placed.Placed | str | Path | None = None
+) -> Report:
     """Read logs: files, folders of them, "-" for stdin, compressed ones too.
 
     With a ``plan`` (or the bundle, plan.json or run folder that holds one) the report names node
@@ -46,12 +47,20 @@ def examine(paths: str | Path | Sequence[str | Path],
     notes = [f"{one.source.name} {one.no_log}" for one in read if one.no_log]
     if not judged:
         more = f"; and {len(notes) - _TOLD} more" if len(notes) > _TOLD else ""
-        raise ParameterError(f"{'; '.join(notes[:_TOLD])}{more}. Name the logs of engines, "
-                             "launchers and front doors.")
+        raise ParameterError(
+            f"{'; '.join(notes[:_TOLD])}{more}. Name the logs of engines, "
+            "launchers and front doors."
+        )
     if where.engines and not any(one.source.node in (*where.nodes, where.door) for one in judged):
         more = ", ..." if len(where.nodes) > _TOLD else ""
-        notes.append(f"no log is of a node of the plan ({', '.join(where.nodes[:_TOLD])}{more}), "
-                     "so the plan tells nothing of them. Is it theirs? A node's name stands in the "
-                     "path of its logs.")
-    return report.of([(one.source, one.sight) for one in judged], where,
-                     sum(one.size for one in judged), tuple(notes))
+        notes.append(
+            f"no log is of a node of the plan ({', '.join(where.nodes[:_TOLD])}{more}), "
+            "so the plan tells nothing of them. Is it theirs? A node's name stands in the "
+            "path of its logs."
+        )
+    return report.of(
+        [(one.source, one.sight) for one in judged],
+        where,
+        sum(one.size for one in judged),
+        tuple(notes),
+    )

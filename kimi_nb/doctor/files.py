@@ -1,8 +1,8 @@
 """What the doctor reads: files, folders, compressed ones, stdin; and whose each of them is.
 
-    files.sources(["runs/x/logs", "h1.log.gz", "-"], placed)   # [Source(node="a3-0", rank=3, ...)]
-    for block in files.blocks(source):                        # bytes of whole lines
-        ...
+files.sources(["runs/x/logs", "h1.log.gz", "-"], placed)   # [Source(node="a3-0", rank=3, ...)]
+for block in files.blocks(source):                        # bytes of whole lines
+    ...
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 STDIN = "-"
 _BLOCK = 1 << 20  # bytes that are read at a time
 _LONGEST = 1 << 23  # bytes of a line; what is longer is taken in pieces
-_NAMES = re.compile(r"\.(?:log|out|err|txt)(?:[.-][\w-]+)*$|^(?:syslog|messages|plog)",
-                    re.IGNORECASE)
+_NAMES = re.compile(
+    r"\.(?:log|out|err|txt)(?:[.-][\w-]+)*$|^(?:syslog|messages|plog)", re.IGNORECASE
+)
 # What this project writes of its own programs beside a service's logs.
 _OURS = ("kernels.log", "spawner.log")
 _RANK = re.compile(r"(?:^|[_.-])(?:dp_?)?rank[_-]?(\d+)(?=$|[_.-])", re.IGNORECASE)
@@ -65,13 +66,16 @@ def sources(paths: Sequence[str | Path], placed: Placed) -> list[Source]:
         if path.is_dir():
             logs = [one for one in sorted(path.rglob("*")) if one.is_file() and _is_log(one)]
             if not logs:
-                raise ParameterError(f"{given}: no logs below this folder; looked for *.log, "
-                                     "*.out, *.err, *.txt and plog*, also as .gz. Name the files.")
+                raise ParameterError(
+                    f"{given}: no logs below this folder; looked for *.log, "
+                    "*.out, *.err, *.txt and plog*, also as .gz. Name the files."
+                )
         elif path.exists():
             logs = [path]
         else:
-            raise ParameterError(f"{given}: no such file or folder. Name logs, folders of logs, or "
-                                 "- for stdin.")
+            raise ParameterError(
+                f"{given}: no such file or folder. Name logs, folders of logs, or - for stdin."
+            )
         for log in logs:
             real = log.resolve()
             if real not in found:
@@ -98,7 +102,7 @@ def _whose(log: Path, root: Path, placed: Placed) -> tuple[str, int | None]:
             return part, rank
     if stem == "router" and placed.door:
         return placed.door, rank
-    rest = (stem[:match.start()] + stem[match.end():]).strip("_.-") if match else ""
+    rest = (stem[: match.start()] + stem[match.end() :]).strip("_.-") if match else ""
     named = [node for node in placed.nodes if stem.startswith((f"{node}_", f"{node}.", f"{node}-"))]
     if named or rest:
         return max(named, key=len, default=rest), rank

@@ -1,7 +1,7 @@
 """Where each rank stands, by a plan: also one that is only a file any more.
 
-    placed = placed.of("bundle/")        # a bundle, its plan.json, a run's folder, a Plan, None
-    placed.devices("a3-0", rank=3, worker=1)     # (13,)
+placed = placed.of("bundle/")        # a bundle, its plan.json, a run's folder, a Plan, None
+placed.devices("a3-0", rank=3, worker=1)     # (13,)
 """
 
 from __future__ import annotations
@@ -29,8 +29,14 @@ class Placed:
 
     def engine(self, node: str, rank: int | None) -> Engine | None:
         """The engine that runs a rank on a node; None where that is not known."""
-        return next((one for one in self.engines if one.node == node and rank is not None
-                     and one.rank <= rank < one.rank + one.ranks), None)
+        return next(
+            (
+                one
+                for one in self.engines
+                if one.node == node and rank is not None and one.rank <= rank < one.rank + one.ranks
+            ),
+            None,
+        )
 
     def devices(self, node: str, rank: int | None, worker: int | None) -> tuple[int, ...]:
         """The devices of a rank on its node; of one tensor parallel worker only its own. ()
@@ -39,7 +45,7 @@ class Placed:
         if engine is None or rank is None:
             return ()
         wide = max(1, len(engine.devices) // engine.ranks)
-        mine = engine.devices[(rank - engine.rank) * wide:][:wide]
+        mine = engine.devices[(rank - engine.rank) * wide :][:wide]
         return (mine[worker],) if worker is not None and worker < len(mine) else tuple(mine)
 
 
@@ -55,13 +61,16 @@ def of(given: Plan | Placed | str | Path | None) -> Placed:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         known = [part.name for part in fields(Engine)]
-        engines = tuple(Engine(**{name: _tupled(row[name]) for name in known})
-                        for row in table["engines"])
+        engines = tuple(
+            Engine(**{name: _tupled(row[name]) for name in known}) for row in table["engines"]
+        )
         router = table.get("router") or {}
         return Placed(engines, router.get("node", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ParameterError(f"{path}: is no plan ({type(error).__name__}: {error}); kimi-nb plan "
-                             "--out DIR writes one.") from None
+        raise ParameterError(
+            f"{path}: is no plan ({type(error).__name__}: {error}); kimi-nb plan "
+            "--out DIR writes one."
+        ) from None
 
 
 def _tupled(value: Any) -> Any:
@@ -77,6 +86,7 @@ def _file(path: Path, given: str) -> Path:
         if len(found) == 1:
             return found[0]
         if found:
-            raise ParameterError(f"{given}: holds several plans; name one of: "
-                                 f"{', '.join(map(str, found[:8]))}.")
+            raise ParameterError(
+                f"{given}: holds several plans; name one of: {', '.join(map(str, found[:8]))}."
+            )
     raise ParameterError(f"{given}: no plan.json in it, nor in its bundle.")

@@ -1,6 +1,6 @@
 """One log, read once from its first block to its last.
 
-    log = reader.read(source)     # what it tells (log.sight), its bytes (log.size)
+log = reader.read(source)     # what it tells (log.sight), its bytes (log.size)
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def read(source: Source) -> Read:
     return Read(source, sight, size, "" if size else files.no_log(b""))
 
 
-def _take(sight: Sight, source: Source, block: bytes, number: int, looked: int, time: str
-          ) -> tuple[int, int, str]:
+def _take(
+    sight: Sight, source: Source, block: bytes, number: int, looked: int, time: str
+) -> tuple[int, int, str]:
     """Take in a block; (lines so far, lines looked at, time at its end)."""
     done = 0
     for begin, line, among in scan.lines(block, looked > _ENOUGH):
@@ -53,16 +54,21 @@ def _take(sight: Sight, source: Source, block: bytes, number: int, looked: int, 
         number += _ends(block, done, begin)
         done = begin
         text = log_lines.plain(line.decode("utf-8", "replace"))
-        sight.take(Line(source.node, source.rank, source.name, number + 1, text,
-                        _time(block, begin, time)), among)
+        sight.take(
+            Line(
+                source.node, source.rank, source.name, number + 1, text, _time(block, begin, time)
+            ),
+            among,
+        )
     return number + _ends(block, done, len(block)), looked, _time(block, len(block), time)
 
 
 def _ends(block: bytes, begin: int, end: int) -> int:
     """How many lines end between two offsets. (bytes.count takes five times as long, which is as
     long as the search for all signatures.)"""
-    return int(numpy.count_nonzero(
-        numpy.frombuffer(block, numpy.uint8, end - begin, begin) == ord("\n")))
+    return int(
+        numpy.count_nonzero(numpy.frombuffer(block, numpy.uint8, end - begin, begin) == ord("\n"))
+    )
 
 
 def _time(block: bytes, begin: int, before: str) -> str:
@@ -71,7 +77,7 @@ def _time(block: bytes, begin: int, before: str) -> str:
     end = len(block) if end < 0 else end
     for _ in range(_FAR):
         if begin < end:
-            head = block[begin:min(end, begin + _HEAD)].decode("utf-8", "replace")
+            head = block[begin : min(end, begin + _HEAD)].decode("utf-8", "replace")
             found = log_lines.stamp(log_lines.plain(head))
             if found:
                 return found

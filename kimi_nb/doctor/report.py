@@ -36,8 +36,10 @@ class Finding:
     see: str
 
     def __str__(self) -> str:
-        return (f"{self.who}: {self.cause}.\n  seen: {self.file}:{self.line}: {self.text}\n"
-                f"  next: {self.help}")
+        return (
+            f"{self.who}: {self.cause}.\n  seen: {self.file}:{self.line}: {self.text}\n"
+            f"  next: {self.help}"
+        )
 
     @property
     def who(self) -> str:
@@ -86,19 +88,27 @@ class Report(show.Shown):
         """First cause, what to do, what followed."""
         title = f"{self.files} log{'s' * (self.files != 1)}, {self.bytes / 1e6:.1f} MB"
         if self.first is None:
-            return show.Table(f"{title}: nothing is wrong", ("what", "is"),
-                              tuple(_grouped("note", self.notes)))
+            return show.Table(
+                f"{title}: nothing is wrong", ("what", "is"), tuple(_grouped("note", self.notes))
+            )
         first = self.first
         rows: list[tuple[str, Any]] = [
-            ("first", first.who), ("cause", first.cause), ("time", first.time),
-            ("seen", f"{first.file}:{first.line}: {first.text}"), ("next", first.help),
-            ("go to", first.see.replace("#", ", ")), ("known as", ", ".join(first.refs))]
+            ("first", first.who),
+            ("cause", first.cause),
+            ("time", first.time),
+            ("seen", f"{first.file}:{first.line}: {first.text}"),
+            ("next", first.help),
+            ("go to", first.see.replace("#", ", ")),
+            ("known as", ", ".join(first.refs)),
+        ]
         rows += _grouped("also", [f"{one.who}: {one.cause}" for one in self.also])
         rows += _grouped("followed", [f"{one.who}: {one.cause}" for one in self.cascade])
         for one in self.unknown:
             who = one.node + ("" if one.rank is None else f", rank {one.rank}")
-            rows += [("unknown", f"{who}, {one.file}:{one.line}"), *(
-                ("", line) for line in one.lines)]
+            rows += [
+                ("unknown", f"{who}, {one.file}:{one.line}"),
+                *(("", line) for line in one.lines),
+            ]
         rows += _grouped("note", self.notes)
         return show.Table(title, ("what", "is"), tuple(row for row in rows if row[1]))
 
@@ -110,8 +120,9 @@ def _grouped(name: str, texts: Sequence[str]) -> list[tuple[str, str]]:
     return rows
 
 
-def of(seen: Sequence[tuple[Source, Sight]], placed: Placed, size: int,
-       notes: tuple[str, ...] = ()) -> Report:
+def of(
+    seen: Sequence[tuple[Source, Sight]], placed: Placed, size: int, notes: tuple[str, ...] = ()
+) -> Report:
     """From what each log tells."""
     serves = _Serves([sight for _, sight in seen])
     found = matches.ordered(one for _, sight in seen for one in sight.matches)
@@ -126,9 +137,15 @@ def of(seen: Sequence[tuple[Source, Sight]], placed: Placed, size: int,
     own = [not (one.signature.cascade or one.signature.waits) for one in found]
     taken = {(first.node, first.rank, first.signature)} if first else set()
     also = _once([one for one, mine in zip(known, own, strict=True) if mine], taken)
-    return Report(first, also, _once([one for one, mine in zip(known, own, strict=True)
-                                      if not mine], taken),
-                  _all_unknown([sight for _, sight in seen], placed), len(seen), size, notes)
+    return Report(
+        first,
+        also,
+        _once([one for one, mine in zip(known, own, strict=True) if not mine], taken),
+        _all_unknown([sight for _, sight in seen], placed),
+        len(seen),
+        size,
+        notes,
+    )
 
 
 class _Serves:
@@ -145,16 +162,17 @@ class _Serves:
         if mine is not None:
             later = line.number > mine.number
         elif match.signature.id == "rank-died":
-            later = any(one.node == line.node and one.rank == int(match.found["rank"])
-                        for one in self._lines.values())
+            later = any(
+                one.node == line.node and one.rank == int(match.found["rank"])
+                for one in self._lines.values()
+            )
         else:
             times = matches.times([one.time for one in self._lines.values()] + [line.time])
             later = len(times) > 1 and bool(line.time) and times[-1] >= max(times[:-1])
         return "while serving" if later else "at start"
 
 
-def _once(found: Sequence[Finding], taken: set[tuple[str, int | None, str]]
-          ) -> tuple[Finding, ...]:
+def _once(found: Sequence[Finding], taken: set[tuple[str, int | None, str]]) -> tuple[Finding, ...]:
     """Each rank's own once, the first."""
     out = []
     for one in found:
@@ -169,10 +187,21 @@ def _known(match: Match, placed: Placed, when: str) -> Finding:
     guilty, signature, line = blame.of(match, placed.engines, when), match.signature, match.line
     own = guilty.node == line.node
     worker = log_lines.parts_of(line.text).get("TP") if own else None
-    return Finding(signature.id, guilty.kind, guilty.cause, guilty.node, guilty.rank,
-                   placed.devices(guilty.node, guilty.rank, worker), line.file, line.number,
-                   line.time, diagnosis.short(line.text), signature.help, signature.refs,
-                   signature.see)
+    return Finding(
+        signature.id,
+        guilty.kind,
+        guilty.cause,
+        guilty.node,
+        guilty.rank,
+        placed.devices(guilty.node, guilty.rank, worker),
+        line.file,
+        line.number,
+        line.time,
+        diagnosis.short(line.text),
+        signature.help,
+        signature.refs,
+        signature.see,
+    )
 
 
 def _who(line: Line, placed: Placed) -> tuple[int | None, tuple[int, ...]]:
@@ -184,17 +213,34 @@ def _who(line: Line, placed: Placed) -> tuple[int | None, tuple[int, ...]]:
 
 
 def _unknown(line: Line, placed: Placed) -> Finding:
-    return Finding(UNKNOWN, UNKNOWN, "failed in words that no signature knows", line.node,
-                   *_who(line, placed), line.file, line.number, line.time,
-                   diagnosis.short(line.text), f"Read {line.file} from line {line.number}.", (),
-                   "10_faq#The doctor")
+    return Finding(
+        UNKNOWN,
+        UNKNOWN,
+        "failed in words that no signature knows",
+        line.node,
+        *_who(line, placed),
+        line.file,
+        line.number,
+        line.time,
+        diagnosis.short(line.text),
+        f"Read {line.file} from line {line.number}.",
+        (),
+        "10_faq#The doctor",
+    )
 
 
 def _all_unknown(seen: Sequence[Sight], placed: Placed) -> tuple[Unknown, ...]:
     events = [mine for one in seen for mine in one.unknown().values()]
     when = matches.times([mine[0].time for mine in events])
     order = sorted(range(len(events)), key=lambda at: (when[at], events[at][0].rank or 0))
-    return tuple(Unknown(
-        mine[0].node, *_who(mine[0], placed), mine[0].file, mine[0].number, mine[0].time,
-        tuple(diagnosis.short(line.text) for line in mine)) for mine in (
-            events[at] for at in order))
+    return tuple(
+        Unknown(
+            mine[0].node,
+            *_who(mine[0], placed),
+            mine[0].file,
+            mine[0].number,
+            mine[0].time,
+            tuple(diagnosis.short(line.text) for line in mine),
+        )
+        for mine in (events[at] for at in order)
+    )

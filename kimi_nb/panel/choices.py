@@ -1,9 +1,9 @@
 """What can be chosen, and what a choice leads to. Pure: no widget, no thread, no file.
 
-    given = choices.Choices(model="k2.5", hw="a3", layout="pd")
-    choices.allowed(given)["hw"]             # ("a2", "a3", ...)
-    given, notes = choices.choose(given, hw="h200")
-    choices.look(given).plan
+given = choices.Choices(model="k2.5", hw="a3", layout="pd")
+choices.allowed(given)["hw"]             # ("a2", "a3", ...)
+given, notes = choices.choose(given, hw="h200")
+choices.look(given).plan
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ class Choices:
         del values["layout"]
         always = {name: values.pop(name) for name in ("hw", "model", "site")}
         chosen = {name: value for name, value in values.items() if value}
-        return "\n".join(f"{name}: str = {json.dumps(value, ensure_ascii=False)}"
-                         for name, value in (always | chosen).items())
+        return "\n".join(
+            f"{name}: str = {json.dumps(value, ensure_ascii=False)}"
+            for name, value in (always | chosen).items()
+        )
 
 
 def allowed(given: Choices) -> Mapping[str, tuple[str, ...]]:
@@ -53,18 +55,18 @@ def allowed(given: Choices) -> Mapping[str, tuple[str, ...]]:
     Raises KimiErrors for a model or hardware that is not known."""
     model, chip = params.model(given.model), params.hardware(given.hw)
     models = dict.fromkeys(row["model"] for row in recipes.listing())
-    chips = [name for name in params.names("hardware")
-             if recipes.of(model, params.hardware(name))]
+    chips = [name for name in params.names("hardware") if recipes.of(model, params.hardware(name))]
     there = recipes.of(model, chip)
     of_layout = [recipe for recipe in there if recipe.layout == given.layout]
     named = [recipe for recipe in of_layout if given.variant in ("", recipe.variant)]
     return {
-        "model": _with(given.model, models), "hw": _with(given.hw, chips),
+        "model": _with(given.model, models),
+        "hw": _with(given.hw, chips),
         "layout": tuple(dict.fromkeys(recipe.layout for recipe in there)),
         "variant": ("", *dict.fromkeys(recipe.variant for recipe in of_layout)),
-        "scenario": ("", *dict.fromkeys(name for recipe in named[:1]
-                                        for name in recipe.scenarios)),
-        "engine_version": ("", *reversed(catalog.versions(chip.engine)))}
+        "scenario": ("", *dict.fromkeys(name for recipe in named[:1] for name in recipe.scenarios)),
+        "engine_version": ("", *reversed(catalog.versions(chip.engine))),
+    }
 
 
 def _with(mine: str, names: Mapping[str, None] | list[str]) -> tuple[str, ...]:
@@ -85,15 +87,21 @@ def choose(given: Choices, **changes: str) -> tuple[Choices, tuple[str, ...]]:
     if made.hw != given.hw and made.site and "site" not in changes:
         made, notes = dataclasses.replace(made, site=""), ["site is the example of the hardware"]
     engine = params.hardware(made.hw).engine
-    if made.engine_version and "engine_version" not in changes and (
-            engine != params.hardware(given.hw).engine):
+    if (
+        made.engine_version
+        and "engine_version" not in changes
+        and (engine != params.hardware(given.hw).engine)
+    ):
         made = dataclasses.replace(made, engine_version="")
         notes.append(f"engine_version is the default: {made.hw} has {engine}")
     # In this order: what is allowed of each depends on those before it.
     for name in ("hw", "layout", "variant", "scenario", "engine_version"):
         values, value = allowed(made)[name], getattr(made, name)
-        if name == "hw" and not recipes.of(params.model(made.model), params.hardware(made.hw)) \
-                and "hw" not in changes:
+        if (
+            name == "hw"
+            and not recipes.of(params.model(made.model), params.hardware(made.hw))
+            and "hw" not in changes
+        ):
             values = tuple(one for one in values if one != made.hw)
         if value in values or not values:
             continue
@@ -101,8 +109,10 @@ def choose(given: Choices, **changes: str) -> tuple[Choices, tuple[str, ...]]:
             raise ParameterError(choice(name, value, values))
         made = dataclasses.replace(made, **{name: values[0]})
         if value:
-            notes.append(f"{name} is {values[0] or 'the default'}: {value} is not there for "
-                         f"{made.model} on {made.hw}")
+            notes.append(
+                f"{name} is {values[0] or 'the default'}: {value} is not there for "
+                f"{made.model} on {made.hw}"
+            )
     return made, tuple(notes)
 
 
@@ -123,28 +133,45 @@ class Look:
         for name, text in self.files.items():
             if "/" in name and name.endswith((".sh", ".sbatch", ".py")):
                 out.setdefault(name.partition("/")[0], []).append(f"##### {name}\n{text}")
-        return {folder: "\n".join(texts) for folder, texts in sorted(
-            out.items(), key=lambda item: self.plan is None or item[0] not in self.plan.nodes)}
+        return {
+            folder: "\n".join(texts)
+            for folder, texts in sorted(
+                out.items(), key=lambda item: self.plan is None or item[0] not in self.plan.nodes
+            )
+        }
 
     def table(self) -> show.Table:
         """The same facts as the widgets show, one a line."""
         given = self.choices
-        rows = [("model", given.model), ("hardware", given.hw), ("layout", given.layout),
-                ("scenario", given.scenario or "default"),
-                ("variant", given.variant or "default"),
-                ("site", given.site or "the example of the hardware"),
-                ("engine version", given.engine_version or "the recipe's")]
-        rows += [(name, getattr(given, name)) for name in ("features", "without", "overrides")
-                 if getattr(given, name)]
+        rows = [
+            ("model", given.model),
+            ("hardware", given.hw),
+            ("layout", given.layout),
+            ("scenario", given.scenario or "default"),
+            ("variant", given.variant or "default"),
+            ("site", given.site or "the example of the hardware"),
+            ("engine version", given.engine_version or "the recipe's"),
+        ]
+        rows += [
+            (name, getattr(given, name))
+            for name in ("features", "without", "overrides")
+            if getattr(given, name)
+        ]
         if self.plan is None or self.findings is None:
             rows.append(("plan", self.error))
         else:
-            rows += [("plan", f"{self.plan.title}: {len(self.plan.engines)} engines on "
-                      f"{len(self.plan.nodes)} nodes, {self.plan.engine} "
-                      f"{self.plan.engine_version}"),
-                     ("front door", self.plan.url), ("findings", self.findings.verdict),
-                     *(("error", one.message) for one in self.findings.errors),
-                     ("scripts", f"{len(self.files)} files: {', '.join(self.parts)}")]
+            rows += [
+                (
+                    "plan",
+                    f"{self.plan.title}: {len(self.plan.engines)} engines on "
+                    f"{len(self.plan.nodes)} nodes, {self.plan.engine} "
+                    f"{self.plan.engine_version}",
+                ),
+                ("front door", self.plan.url),
+                ("findings", self.findings.verdict),
+                *(("error", one.message) for one in self.findings.errors),
+                ("scripts", f"{len(self.files)} files: {', '.join(self.parts)}"),
+            ]
         return show.Table("Panel", ("what", "is"), tuple(rows))
 
 
@@ -152,10 +179,17 @@ def look(given: Choices) -> Look:
     """Plan, ask the rules, write the scripts as text; a person's mistake is the error."""
     try:
         plan = build.plan(
-            given.model, given.hw, given.layout or None, scenario=given.scenario,
-            variant=given.variant, site=given.site, chosen=_split(given.features, ","),
-            dropped=_split(given.without, ","), pairs=_split(given.overrides, ";"),
-            engine_version=given.engine_version)
+            given.model,
+            given.hw,
+            given.layout or None,
+            scenario=given.scenario,
+            variant=given.variant,
+            site=given.site,
+            chosen=_split(given.features, ","),
+            dropped=_split(given.without, ","),
+            pairs=_split(given.overrides, ";"),
+            engine_version=given.engine_version,
+        )
         return Look(given, plan, check.plan(plan), scripts.files(plan), "")
     except KimiError as error:
         return Look(given, None, None, {}, str(error))

@@ -1,6 +1,6 @@
 """What `Run.panel` returns: the choices, what they lead to, the work; widgets where they can be.
 
-    panel.choose(hw="h200").table()
+panel.choose(hw="h200").table()
 """
 
 from __future__ import annotations

@@ -13,18 +13,28 @@ from kimi_nb.panel import choices, work
 from kimi_nb.panel.panel import Panel
 from kimi_nb.pictures import faults, flags, readiness
 
-_LISTS = {"model": "Model", "hw": "Hardware", "layout": "Layout", "scenario": "Scenario",
-          "variant": "Variant", "engine_version": "Engine"}
-_TEXTS = {"site": ("Site", "your site file; empty: the example"),
-          "overrides": ("Change", "max-num-seqs=32; decode.dp=16")}
+_LISTS = {
+    "model": "Model",
+    "hw": "Hardware",
+    "layout": "Layout",
+    "scenario": "Scenario",
+    "variant": "Variant",
+    "engine_version": "Engine",
+}
+_TEXTS = {
+    "site": ("Site", "your site file; empty: the example"),
+    "overrides": ("Change", "max-num-seqs=32; decode.dp=16"),
+}
 _WORK = "Service"  # what is rehearsed or deployed
 _TABS = ("Topology", "Findings", "Memory", "Scripts", "Changes", "Parameters", _WORK)
 # A secure page (https, 127.0.0.1) has a clipboard; elsewhere the text is marked and copied.
-_COPY = ("const t=this.nextElementSibling,b=this;const ok=()=>{b.textContent='Copied';"
-         "setTimeout(()=>{b.textContent='Copy'},4000)};"
-         "const old=()=>{const r=document.createRange();r.selectNodeContents(t);"
-         "const s=getSelection();s.removeAllRanges();s.addRange(r);document.execCommand('copy');"
-         "ok()};navigator.clipboard?navigator.clipboard.writeText(t.textContent).then(ok,old):old()")
+_COPY = (
+    "const t=this.nextElementSibling,b=this;const ok=()=>{b.textContent='Copied';"
+    "setTimeout(()=>{b.textContent='Copy'},4000)};"
+    "const old=()=>{const r=document.createRange();r.selectNodeContents(t);"
+    "const s=getSelection();s.removeAllRanges();s.addRange(r);document.execCommand('copy');"
+    "ok()};navigator.clipboard?navigator.clipboard.writeText(t.textContent).then(ok,old):old()"
+)
 
 
 def made(panel: Panel) -> ipywidgets.Widget:
@@ -34,11 +44,13 @@ def made(panel: Panel) -> ipywidgets.Widget:
 
 def copyable(text: str) -> str:
     """A text with a button that copies it, as HTML."""
-    return (f'<div class="kimi-copy"><button type="button" class="jupyter-button" '
-            f'style="padding:0 10px" onclick="{html.escape(_COPY, quote=True)}">Copy</button>'
-            '<pre style="overflow:auto;max-height:420px;line-height:1.35;font-size:12px;'
-            'border:1px solid var(--jp-border-color2,#888);padding:6px">'
-            f"{html.escape(text)}</pre></div>")
+    return (
+        f'<div class="kimi-copy"><button type="button" class="jupyter-button" '
+        f'style="padding:0 10px" onclick="{html.escape(_COPY, quote=True)}">Copy</button>'
+        '<pre style="overflow:auto;max-height:420px;line-height:1.35;font-size:12px;'
+        'border:1px solid var(--jp-border-color2,#888);padding:6px">'
+        f"{html.escape(text)}</pre></div>"
+    )
 
 
 class Widgets:
@@ -49,39 +61,71 @@ class Widgets:
         self._quiet = False
         self._old: set[str] = set()  # pages of older choices
         self._drawn: object = None
-        self._lists = {name: ipywidgets.Dropdown(
-            description=label, layout=ipywidgets.Layout(width="236px"),
-            style={"description_width": "70px"}) for name, label in _LISTS.items()}
-        self._texts = {name: ipywidgets.Text(
-            description=label, placeholder=hint, continuous_update=False,
-            layout=ipywidgets.Layout(width="356px"), style={"description_width": "70px"})
-            for name, (label, hint) in _TEXTS.items()}
-        self._buttons = {name: ipywidgets.Button(
-            description=name, button_style=style, layout=ipywidgets.Layout(width="100px"))
-            for name, style in (("Rehearse", "primary"), ("Verify", ""), ("Stop", ""),
-                                ("Deploy", "danger"))}
+        self._lists = {
+            name: ipywidgets.Dropdown(
+                description=label,
+                layout=ipywidgets.Layout(width="236px"),
+                style={"description_width": "70px"},
+            )
+            for name, label in _LISTS.items()
+        }
+        self._texts = {
+            name: ipywidgets.Text(
+                description=label,
+                placeholder=hint,
+                continuous_update=False,
+                layout=ipywidgets.Layout(width="356px"),
+                style={"description_width": "70px"},
+            )
+            for name, (label, hint) in _TEXTS.items()
+        }
+        self._buttons = {
+            name: ipywidgets.Button(
+                description=name, button_style=style, layout=ipywidgets.Layout(width="100px")
+            )
+            for name, style in (
+                ("Rehearse", "primary"),
+                ("Verify", ""),
+                ("Stop", ""),
+                ("Deploy", "danger"),
+            )
+        }
         self._confirm = ipywidgets.Text(
             placeholder="the site's name, for Deploy and its Stop",
-            layout=ipywidgets.Layout(width="280px"))
+            layout=ipywidgets.Layout(width="280px"),
+        )
         self._bar = ipywidgets.IntProgress(min=0, max=1, layout=ipywidgets.Layout(width="180px"))
         self._said, self._line, self._note = (ipywidgets.HTML() for _ in range(3))
         self._pages = {name: ipywidgets.HTML() for name in _TABS}
         self._nodes = ipywidgets.Tab()
-        self._tabs = ipywidgets.Tab([self._nodes if name == "Scripts" else self._pages[name]
-                                     for name in _TABS], titles=_TABS)
+        self._tabs = ipywidgets.Tab(
+            [self._nodes if name == "Scripts" else self._pages[name] for name in _TABS],
+            titles=_TABS,
+        )
         row = {"flex_flow": "row wrap", "align_items": "center"}
-        self.box = ipywidgets.VBox([
-            ipywidgets.Box([*self._lists.values(), *self._texts.values()],
-                           layout=ipywidgets.Layout(**row)),
-            self._note,
-            ipywidgets.Box([*self._buttons.values(), self._confirm, self._bar, self._said],
-                           layout=ipywidgets.Layout(**row)),
-            self._line, self._tabs])
+        self.box = ipywidgets.VBox(
+            [
+                ipywidgets.Box(
+                    [*self._lists.values(), *self._texts.values()], layout=ipywidgets.Layout(**row)
+                ),
+                self._note,
+                ipywidgets.Box(
+                    [*self._buttons.values(), self._confirm, self._bar, self._said],
+                    layout=ipywidgets.Layout(**row),
+                ),
+                self._line,
+                self._tabs,
+            ]
+        )
         self.box.add_class("kimi-panel")
         for name, widget in {**self._lists, **self._texts}.items():
             widget.observe(lambda change, name=name: self._chosen(name, change["new"]), "value")
-        for name, press in (("Rehearse", self._rehearse), ("Verify", self._verify),
-                            ("Stop", self._stop), ("Deploy", self._deploy)):
+        for name, press in (
+            ("Rehearse", self._rehearse),
+            ("Verify", self._verify),
+            ("Stop", self._stop),
+            ("Deploy", self._deploy),
+        ):
             self._buttons[name].on_click(lambda _, press=press: self._press(press))
         self._tabs.observe(lambda _: self._show_tab(), "selected_index")
         self._tabs.selected_index = 0
@@ -130,11 +174,13 @@ class Widgets:
         page = self._pages[name]
         if name == "Parameters":
             layout = look.choices.layout
-            page.value = (f"What the cells below do, the parameters cell decides. Put these lines "
-                          f"there, in notebook <code>{choices.NOTEBOOKS.get(layout, '')}</code>, "
-                          f'or in 06 to 09 with <code>layout: str = "{html.escape(layout)}"</code>'
-                          f", and run it again:"
-                          f"{copyable(look.choices.lines())}")
+            page.value = (
+                f"What the cells below do, the parameters cell decides. Put these lines "
+                f"there, in notebook <code>{choices.NOTEBOOKS.get(layout, '')}</code>, "
+                f'or in 06 to 09 with <code>layout: str = "{html.escape(layout)}"</code>'
+                f", and run it again:"
+                f"{copyable(look.choices.lines())}"
+            )
         elif name == "Scripts":
             parts = look.parts
             self._nodes.children = [ipywidgets.HTML(copyable(text)) for text in parts.values()]
@@ -188,8 +234,9 @@ class Widgets:
         doing, look = self._panel.work, self._panel.look
         seen, found = doing.progress, doing.result
         self._buttons["Rehearse"].disabled = doing.busy or look.plan is None
-        self._buttons["Deploy"].disabled = doing.busy or look.findings is None or bool(
-            look.findings.errors)
+        self._buttons["Deploy"].disabled = (
+            doing.busy or look.findings is None or bool(look.findings.errors)
+        )
         self._buttons["Stop"].disabled = not doing.stoppable
         self._buttons["Verify"].disabled = doing.state != work.UP
         if found is not None:
@@ -201,8 +248,11 @@ class Widgets:
         self._bar.bar_style = {work.UP: "success", work.FAILED: "danger"}.get(doing.state, "info")
         self._said.value = f"&nbsp;{html.escape(show.visible(doing.said, lines=False))}"
         line = seen.line if seen is not None and doing.state == work.STARTING else ""
-        self._line.value = (f"<code style='font-size:11px'>{html.escape(show.visible(line)[:160])}"
-                            "</code>" if line else "")
+        self._line.value = (
+            f"<code style='font-size:11px'>{html.escape(show.visible(line)[:160])}</code>"
+            if line
+            else ""
+        )
         if found is not None and found is not self._drawn and doing.plan is not None:
             self._drawn = found
             mark = "" if found.mark == "measured" else found.mark
@@ -212,7 +262,8 @@ class Widgets:
             for picture in pictures:
                 picture.save(found.folder)
             self._pages[_WORK].value = _rows(found._repr_html_()) + "".join(
-                picture._repr_html_() for picture in pictures)
+                picture._repr_html_() for picture in pictures
+            )
 
 
 def _rows(text: str) -> str:
@@ -221,5 +272,7 @@ def _rows(text: str) -> str:
 
 
 def _alert(text: str) -> str:
-    return (f"<div role='alert' style='white-space:pre-wrap;border-left:4px solid #d55e00;"
-            f"padding-left:8px'>{html.escape(text)}</div>")
+    return (
+        f"<div role='alert' style='white-space:pre-wrap;border-left:4px solid #d55e00;"
+        f"padding-left:8px'>{html.escape(text)}</div>"
+    )

@@ -1,11 +1,11 @@
 """A rehearsal or a deployment in the background: started, looked at, asked, stopped. No widget.
 
-    work = work.Work(run, changed=redraw)
-    work.rehearse(plan)                        # returns at once
-    work.said                                  # "12 of 36 engines ready, 4.1 s"
-    work.stop()
-    work.deploy(plan, confirm="my-cluster")    # on the site: it and its end want the site's name
-    work.stop(confirm="my-cluster")
+work = work.Work(run, changed=redraw)
+work.rehearse(plan)                        # returns at once
+work.said                                  # "12 of 36 engines ready, 4.1 s"
+work.stop()
+work.deploy(plan, confirm="my-cluster")    # on the site: it and its end want the site's name
+work.stop(confirm="my-cluster")
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LONGEST = 60  # characters of an answer on the line
 
 
 def _start(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[:_LONGEST - 3] + "..."
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 class _Ended(KimiError):
@@ -74,8 +74,13 @@ class Work:
         if self.state == IDLE:
             return "nothing runs"
         if self.state == STARTING:
-            return self.line or "writes the scripts" if seen is None else (
-                f"{seen.ready} of {seen.engines} engines ready, {seen.seconds:.1f} s, {seen.doing}")
+            return (
+                self.line or "writes the scripts"
+                if seen is None
+                else (
+                    f"{seen.ready} of {seen.engines} engines ready, {seen.seconds:.1f} s, {seen.doing}"
+                )
+            )
         if self.error:
             return f"{self.state}: {self.error}"
         if found is None:
@@ -89,8 +94,13 @@ class Work:
         """Start a rehearsal, after the end of one that runs; returns at once."""
         from kimi_nb.rehearsal import rehearse
 
-        self._begin(plan, False, lambda: rehearse.start(
-            plan, self._run.folder / "panel" / plan.name, fault=fault, progress=self._look))
+        self._begin(
+            plan,
+            False,
+            lambda: rehearse.start(
+                plan, self._run.folder / "panel" / plan.name, fault=fault, progress=self._look
+            ),
+        )
 
     def deploy(self, plan: Plan, confirm: str) -> None:
         """Run the plan's scripts on its site; returns at once. Raises ParameterError without the
@@ -98,8 +108,11 @@ class Work:
         from kimi_nb.deploy import deploy
 
         deploy.check_confirmed(plan, confirm)
-        self._begin(plan, True, lambda: deploy.up(
-            plan, self._run.folder / plan.name, confirm=confirm, say=self._hear))
+        self._begin(
+            plan,
+            True,
+            lambda: deploy.up(plan, self._run.folder / plan.name, confirm=confirm, say=self._hear),
+        )
 
     def _begin(self, plan: Plan, deployed: bool, start: Callable[[], Live | Up]) -> None:
         if self.deployed and self.state == UP:
@@ -108,8 +121,9 @@ class Work:
         self.state, self.error, self.line, self.plan = STARTING, "", "", plan
         self.progress, self.result, self.deployed = None, None, deployed
         self._end.clear()
-        self._thread = threading.Thread(target=self._start, args=(start,), daemon=True,
-                                        name="work of the panel")
+        self._thread = threading.Thread(
+            target=self._start, args=(start,), daemon=True, name="work of the panel"
+        )
         self._thread.start()
 
     def _start(self, start: Callable[[], Live | Up]) -> None:
@@ -117,10 +131,16 @@ class Work:
             live = start()
             self._live, self.result = live, live.result
             self.state = UP if live.up else FAILED
-            self._run.record("panel", did="deploy" if self.deployed else "rehearse",
-                             mark=live.result.mark, plan=live.result.plan, ok=live.result.ok,
-                             engines=live.result.engines, ready=live.result.ready,
-                             logs=live.result.folder)
+            self._run.record(
+                "panel",
+                did="deploy" if self.deployed else "rehearse",
+                mark=live.result.mark,
+                plan=live.result.plan,
+                ok=live.result.ok,
+                engines=live.result.engines,
+                ready=live.result.ready,
+                logs=live.result.folder,
+            )
         except _Ended:
             self.state = STOPPED
         except KimiError as error:
@@ -157,9 +177,11 @@ class Work:
         ParameterError where it is a deployment and ``confirm`` is not the site's name,
         ServiceError where one is starting."""
         if self.deployed and self.state == STARTING:
-            raise ServiceError(f"{self._site} is being changed; Stop can be pressed when that is "
-                               "done. In a terminal Ctrl-C ends kimi-nb up, and kimi-nb down what "
-                               "it has started.")
+            raise ServiceError(
+                f"{self._site} is being changed; Stop can be pressed when that is "
+                "done. In a terminal Ctrl-C ends kimi-nb up, and kimi-nb down what "
+                "it has started."
+            )
         if self.deployed and self.plan is not None and self._live is not None:
             from kimi_nb.deploy import deploy
 

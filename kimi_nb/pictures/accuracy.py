@@ -1,7 +1,7 @@
 """Scores with their intervals.
 
-    accuracy.picture([{"name": "GSM8K", "score": 0.95, "low": 0.93, "high": 0.97, "n": 500,
-                       "baseline": 0.94, "mark": "measured"}])
+accuracy.picture([{"name": "GSM8K", "score": 0.95, "low": 0.93, "high": 0.97, "n": 500,
+                   "baseline": 0.94, "mark": "measured"}])
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from kimi_nb.pictures import style
 from kimi_nb.pictures.picture import Picture
 
 
-def picture(rows: Sequence[Mapping[str, Any]], title: str = "Accuracy, with intervals of 95 %"
-            ) -> Picture:
+def picture(
+    rows: Sequence[Mapping[str, Any]], title: str = "Accuracy, with intervals of 95 %"
+) -> Picture:
     """Draw a point with its interval for each row, scores from 0 to 1; a ``baseline`` is a
     diamond, ``n`` and ``mark`` (measured, published, REHEARSAL) are written beside it.
 
@@ -22,28 +23,44 @@ def picture(rows: Sequence[Mapping[str, Any]], title: str = "Accuracy, with inte
     """
     for row in rows:
         if not 0 <= row["low"] <= row["score"] <= row["high"] <= 1:
-            raise ValueError(f"{row['name']}: {row['low']} <= {row['score']} <= {row['high']} is "
-                             "wanted, of 0 to 1")
+            raise ValueError(
+                f"{row['name']}: {row['low']} <= {row['score']} <= {row['high']} is "
+                "wanted, of 0 to 1"
+            )
     with style.figure(8.5, 1.1 + 0.42 * len(rows)) as canvas:
         axes = canvas.axes
         for at, row in enumerate(rows):
-            axes.errorbar(row["score"] * 100, at, fmt="o", color=style.BLUE, ecolor=style.BLUE,
-                          capsize=4, xerr=[[(row["score"] - row["low"]) * 100],
-                                           [(row["high"] - row["score"]) * 100]])
+            axes.errorbar(
+                row["score"] * 100,
+                at,
+                fmt="o",
+                color=style.BLUE,
+                ecolor=style.BLUE,
+                capsize=4,
+                xerr=[[(row["score"] - row["low"]) * 100], [(row["high"] - row["score"]) * 100]],
+            )
             axes.text(row["high"] * 100, at, 3 * style.SPACE + _beside(row), va="center", size=8.5)
             if row.get("baseline") is not None:
-                axes.plot(row["baseline"] * 100, at, marker="D", color="none",
-                          markeredgecolor=style.VERMILLION, markeredgewidth=1.6)
+                axes.plot(
+                    row["baseline"] * 100,
+                    at,
+                    marker="D",
+                    color="none",
+                    markeredgecolor=style.VERMILLION,
+                    markeredgewidth=1.6,
+                )
         axes.set_yticks(range(len(rows)), [str(row["name"]) for row in rows])
         axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
         axes.grid(axis="x")
-        axes.set_xlabel("per cent correct; ● ours with its interval"
-                        + (", ◇ baseline" if any(row.get("baseline") is not None
-                                                 for row in rows) else ""))
+        axes.set_xlabel(
+            "per cent correct; ● ours with its interval"
+            + (", ◇ baseline" if any(row.get("baseline") is not None for row in rows) else "")
+        )
         svg = canvas.finish("accuracy")
     said = "; ".join(f"{row['name']} {_percent(row)}, {_beside(row)}" for row in rows)
-    return Picture("accuracy", title, svg, f"{title}: {said or 'no score'}.",
-                   tuple(dict(row) for row in rows))
+    return Picture(
+        "accuracy", title, svg, f"{title}: {said or 'no score'}.", tuple(dict(row) for row in rows)
+    )
 
 
 def _percent(row: Mapping[str, Any]) -> str:
@@ -51,5 +68,9 @@ def _percent(row: Mapping[str, Any]) -> str:
 
 
 def _beside(row: Mapping[str, Any]) -> str:
-    return ", ".join([*([f"n = {row['n']}"] if row.get("n") else []),
-                      *([str(row["mark"])] if row.get("mark") else [])])
+    return ", ".join(
+        [
+            *([f"n = {row['n']}"] if row.get("n") else []),
+            *([str(row["mark"])] if row.get("mark") else []),
+        ]
+    )

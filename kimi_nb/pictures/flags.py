@@ -1,6 +1,6 @@
 """What is different between two plans: flags and variables added, gone, changed.
 
-    flags.picture(before, after)
+flags.picture(before, after)
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from kimi_nb.plan import Plan
 
 _ROWS = 40  # rows that are drawn
 _LONGEST = 44  # characters of a value
-_KINDS = {"added": ("+", style.GREEN), "gone": ("−", style.VERMILLION),
-          "changed": ("→", style.BLUE)}
+_KINDS = {
+    "added": ("+", style.GREEN),
+    "gone": ("−", style.VERMILLION),
+    "changed": ("→", style.BLUE),
+}
 
 
 def difference(before: Plan, after: Plan) -> tuple[dict[str, str], ...]:
@@ -25,24 +28,40 @@ def difference(before: Plan, after: Plan) -> tuple[dict[str, str], ...]:
     for key in dict.fromkeys([*old, *new]):
         if old.get(key) != new.get(key):
             kind = "added" if key not in old else "gone" if key not in new else "changed"
-            rows.append({"role": key[0], "name": key[1], "kind": kind,
-                         "before": old.get(key, ""), "after": new.get(key, "")})
+            rows.append(
+                {
+                    "role": key[0],
+                    "name": key[1],
+                    "kind": kind,
+                    "before": old.get(key, ""),
+                    "after": new.get(key, ""),
+                }
+            )
     return tuple(rows)
 
 
 def picture(before: Plan, after: Plan) -> Picture:
     """Draw the difference as rows, each with a sign and a colour for its kind."""
     rows = difference(before, after)
-    title = (f"Settings: {before.name} and {after.name}" if before.name != after.name
-             else f"Settings of {after.name}: what was changed")
+    title = (
+        f"Settings: {before.name} and {after.name}"
+        if before.name != after.name
+        else f"Settings of {after.name}: what was changed"
+    )
     counts = ", ".join(f"{sum(row['kind'] == kind for row in rows)} {kind}" for kind in _KINDS)
     shown = rows[:_ROWS]
     height = 20 * (len(shown) + 2) + (20 if len(rows) > _ROWS else 0)
     with style.figure(800 / 72, height / 72) as canvas:
         axes = canvas.plain(800, height)
         for x, heading in ((30, "role"), (100, "setting"), (380, before.name), (600, after.name)):
-            axes.text(x, 14, heading if x < 300 or before.name != after.name
-                      else ("before" if x == 380 else "now"), weight="bold")
+            axes.text(
+                x,
+                14,
+                heading
+                if x < 300 or before.name != after.name
+                else ("before" if x == 380 else "now"),
+                weight="bold",
+            )
         for at, row in enumerate(shown):
             y = 36 + 20 * at
             sign, colour = _KINDS[row["kind"]]
@@ -59,8 +78,10 @@ def picture(before: Plan, after: Plan) -> Picture:
 
 
 def _settings(plan: Plan) -> dict[tuple[str, str], str]:
-    return {(row.role, ("--" if row.kind == "flag" else "") + row.name): _text(row.value)
-            for row in plan.explain()}
+    return {
+        (row.role, ("--" if row.kind == "flag" else "") + row.name): _text(row.value)
+        for row in plan.explain()
+    }
 
 
 def _text(value: Any) -> str:
@@ -68,7 +89,7 @@ def _text(value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[:_LONGEST - 3] + "..."
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def _circle(x: float, y: float, colour: str) -> Any:

@@ -1,6 +1,6 @@
 """What one device holds, a stacked bar for each kind of engine. Estimated, never measured.
 
-    memory.picture(findings.memory)
+memory.picture(findings.memory)
 """
 
 from __future__ import annotations
@@ -16,17 +16,34 @@ if TYPE_CHECKING:
     from kimi_nb.findings import Bar
 
 CACHE, UNUSED = "cache", "not used"
-_COLOURS = {"attention": style.BLUE, "dense and shared": style.SKY, "routed experts": style.GREEN,
-            "embeddings": style.YELLOW, "router": style.GREY, "vision": style.PURPLE,
-            "draft": style.VERMILLION, "activations": style.ORANGE, "buffers": "#332288"}
+_COLOURS = {
+    "attention": style.BLUE,
+    "dense and shared": style.SKY,
+    "routed experts": style.GREEN,
+    "embeddings": style.YELLOW,
+    "router": style.GREY,
+    "vision": style.PURPLE,
+    "draft": style.VERMILLION,
+    "activations": style.ORANGE,
+    "buffers": "#332288",
+}
 _TITLE = "Memory of one device, estimated"
 
 
 def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
     """Draw the bars of a plan; without bars it says that nothing is known."""
-    rows = tuple({"engine": bar.engine, "role": bar.role, "part": part,
-                  "gib": round(size / GIB, 3), "figure": "estimated"}
-                 for bar in bars for part, size in shares_of(bar.fit) if size > 0)
+    rows = tuple(
+        {
+            "engine": bar.engine,
+            "role": bar.role,
+            "part": part,
+            "gib": round(size / GIB, 3),
+            "figure": "estimated",
+        }
+        for bar in bars
+        for part, size in shares_of(bar.fit)
+        if size > 0
+    )
     if not bars:
         return Picture(name, _TITLE, "<svg></svg>", "Memory is not known for this model.", ())
     # Over its device an engine shows how far.
@@ -38,23 +55,39 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
             left = 0.0
             for part, size in shares_of(bar.fit):
                 if size > 0:
-                    axes.barh(at, size / GIB, left=left, height=0.5, edgecolor=style.INK,
-                              linewidth=0.5, **_look(part))
+                    axes.barh(
+                        at,
+                        size / GIB,
+                        left=left,
+                        height=0.5,
+                        edgecolor=style.INK,
+                        linewidth=0.5,
+                        **_look(part),
+                    )
                     _label(axes, part, left, size / GIB, at, most)
                     left += size / GIB
-            axes.plot([bar.fit.budget / GIB] * 2, [at - 0.36, at + 0.36], color=style.INK,
-                      linewidth=1.6)
+            axes.plot(
+                [bar.fit.budget / GIB] * 2, [at - 0.36, at + 0.36], color=style.INK, linewidth=1.6
+            )
             axes.text(0, at + 0.44, f"{style.SPACE}{sentence(bar.fit)}", size=8.5, va="center")
         axes.set_yticks(range(len(bars)), [f"{bar.role}\n{bar.engine}" for bar in bars])
         axes.set_ylim(len(bars) - 0.3, -0.5)
         axes.set_xlim(0, most * 1.001)
         axes.set_xlabel("GiB of one device; the thick line is what the engine may use")
-        axes.legend(handles=[_key(str(part)) for part in parts], ncols=4, loc="upper center",
-                    bbox_to_anchor=(0.5, -0.62 / (0.85 * len(bars) + 0.2)), fontsize=9)
+        axes.legend(
+            handles=[_key(str(part)) for part in parts],
+            ncols=4,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.62 / (0.85 * len(bars) + 0.2)),
+            fontsize=9,
+        )
         svg = canvas.finish(name)
-    said = "; ".join(f"{bar.role}: " + ", ".join(
-        f"{part} {size / GIB:.1f} GiB" for part, size in shares_of(bar.fit) if size > 0)
-        + f"; {sentence(bar.fit)}" for bar in bars)
+    said = "; ".join(
+        f"{bar.role}: "
+        + ", ".join(f"{part} {size / GIB:.1f} GiB" for part, size in shares_of(bar.fit) if size > 0)
+        + f"; {sentence(bar.fit)}"
+        for bar in bars
+    )
     return Picture(name, _TITLE, svg, f"{_TITLE}. {said}.", rows)
 
 
@@ -76,5 +109,12 @@ def _label(axes: Any, part: str, left: float, size: float, at: int, most: float)
     if size < most * 0.06 or part == CACHE:
         return
     colour = _look(part)["facecolor"]
-    axes.text(left + size / 2, at, f"{size:.1f}", ha="center", va="center", size=9,
-              color=style.INK if colour == "none" else style.on(colour))
+    axes.text(
+        left + size / 2,
+        at,
+        f"{size:.1f}",
+        ha="center",
+        va="center",
+        size=9,
+        color=style.INK if colour == "none" else style.on(colour),
+    )

@@ -38,13 +38,20 @@ class Picture:
         """The numbers that were drawn."""
         headings = tuple(dict.fromkeys(key for row in self.data for key in row))
         more = f" ({_SHOWN} of {len(self.data)} rows)" if len(self.data) > _SHOWN else ""
-        return Table(f"{self.title}{more}", headings, tuple(
-            tuple(row.get(key) for key in headings) for row in self.data[:_SHOWN]))
+        return Table(
+            f"{self.title}{more}",
+            headings,
+            tuple(tuple(row.get(key) for key in headings) for row in self.data[:_SHOWN]),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Title, words and numbers as plain values."""
-        return {"name": self.name, "title": self.title, "alt": self.alt,
-                "data": [dict(row) for row in self.data]}
+        return {
+            "name": self.name,
+            "title": self.title,
+            "alt": self.alt,
+            "data": [dict(row) for row in self.data],
+        }
 
     def save(self, folder: Path) -> tuple[Path, ...]:
         """Write NAME.svg and NAME.csv, and NAME.png if there is one. Raises WriteError where the
@@ -60,16 +67,17 @@ class Picture:
                 fresh.write_bytes(data)
                 fresh.replace(path)
         except OSError as error:
-            raise WriteError(f"{error.filename or folder}: cannot be written: {error.strerror}. "
-                             "Choose another run_dir or mend its permissions.") from None
+            raise WriteError(
+                f"{error.filename or folder}: cannot be written: {error.strerror}. "
+                "Choose another run_dir or mend its permissions."
+            ) from None
         return paths
 
     def _file(self) -> str:
         """The SVG as a document of its own, with its words for those who cannot see it."""
         said = f"<title>{html.escape(self.title)}</title><desc>{html.escape(self.alt)}</desc>"
         head, rest = self.svg.split(">", 1)
-        return ('<?xml version="1.0" encoding="utf-8"?>\n'
-                f'{head} color="{_ALONE}">{said}{rest}\n')
+        return f'<?xml version="1.0" encoding="utf-8"?>\n{head} color="{_ALONE}">{said}{rest}\n'
 
     def _csv(self) -> str:
         out = io.StringIO()
@@ -85,7 +93,9 @@ class Picture:
 
     def _repr_html_(self) -> str:
         alt = html.escape(self.alt, quote=True)
-        return (f'<figure role="img" aria-label="{alt}" class="kimi-picture" '
-                'style="margin:.5em 0;max-width:100%">'
-                f'<figcaption style="font-weight:bold">{html.escape(self.title)}</figcaption>'
-                f"{self.svg}</figure>")
+        return (
+            f'<figure role="img" aria-label="{alt}" class="kimi-picture" '
+            'style="margin:.5em 0;max-width:100%">'
+            f'<figcaption style="font-weight:bold">{html.escape(self.title)}</figcaption>'
+            f"{self.svg}</figure>"
+        )

@@ -1,6 +1,6 @@
 """When each rank was ready, from the start of the engines to its first completion.
 
-    readiness.picture(plan, times, mark="REHEARSAL")     # times: {"prefill0-rank0": 1.4, ...}
+readiness.picture(plan, times, mark="REHEARSAL")     # times: {"prefill0-rank0": 1.4, ...}
 """
 
 from __future__ import annotations
@@ -21,11 +21,19 @@ def picture(plan: Plan, times: Mapping[str, float], *, mark: str = "") -> Pictur
     """Draw a bar for each rank; one that never answered has none, and says so. ``times`` are
     seconds from the start of the watch to the first completion."""
     ranks = service.endpoints(plan)
-    data: tuple[dict[str, Any], ...] = tuple({"rank": one.name, "node": one.node, "role": one.role,
-                  "ready_s": round(times[one.name], 2) if one.name in times else None,
-                  "mark": mark or "measured"} for one in ranks)
+    data: tuple[dict[str, Any], ...] = tuple(
+        {
+            "rank": one.name,
+            "node": one.node,
+            "role": one.role,
+            "ready_s": round(times[one.name], 2) if one.name in times else None,
+            "mark": mark or "measured",
+        }
+        for one in ranks
+    )
     rows: list[tuple[Any, ...]] = [
-        (row["rank"], row["role"], row["ready_s"], row["ready_s"]) for row in data]
+        (row["rank"], row["role"], row["ready_s"], row["ready_s"]) for row in data
+    ]
     if len(rows) > _ROWS:
         rows = _by_node(data)
     last = max(times.values(), default=0.0)
@@ -46,14 +54,20 @@ def picture(plan: Plan, times: Mapping[str, float], *, mark: str = "") -> Pictur
         axes.set_xlim(0, (last or 1) * 1.08)
         axes.grid(axis="x")
         axes.set_axisbelow(True)
-        axes.set_xlabel("seconds from the start to the first completion"
-                        + (f" ({mark}: of stand-ins, no measure of any hardware)" if mark else ""))
+        axes.set_xlabel(
+            "seconds from the start to the first completion"
+            + (f" ({mark}: of stand-ins, no measure of any hardware)" if mark else "")
+        )
         svg = canvas.finish(f"readiness-{plan.name}")
     slow = max(times, key=times.__getitem__, default="")
     said = f"; the last was {slow} after {last:.1f} s" if slow else ""
     absent = [row["rank"] for row in data if row["ready_s"] is None]
-    missing = f"; not ready: {', '.join(map(str, absent[:8]))}" + (
-        f" and {len(absent) - 8} more" if len(absent) > 8 else "") if absent else ""
+    missing = (
+        f"; not ready: {', '.join(map(str, absent[:8]))}"
+        + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
+        if absent
+        else ""
+    )
     return Picture("readiness", title, svg, f"{title}{said}{missing}.", data)
 
 
@@ -62,5 +76,7 @@ def _by_node(data: tuple[Mapping[str, Any], ...]) -> list[tuple[Any, ...]]:
     nodes: dict[tuple[str, str], list[Any]] = {}
     for row in data:
         nodes.setdefault((row["node"], row["role"]), []).append(row["ready_s"])
-    return [(node, role, *((None, None) if None in seen else (min(seen), max(seen))))
-            for (node, role), seen in nodes.items()]
+    return [
+        (node, role, *((None, None) if None in seen else (min(seen), max(seen))))
+        for (node, role), seen in nodes.items()
+    ]

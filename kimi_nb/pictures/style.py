@@ -30,13 +30,30 @@ SPACE = "\N{NO-BREAK SPACE}"  # one that SVG keeps at the begin of a text
 # A colour that nobody chooses; it becomes the page's own.
 INK = "#010203"
 _RC: Any = {
-    "svg.fonttype": "none", "svg.image_inline": True, "font.size": 10,
-    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"],
-    "font.monospace": ["DejaVu Sans Mono"], "text.color": INK, "axes.edgecolor": INK,
-    "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.facecolor": "none",
-    "figure.facecolor": "none", "savefig.facecolor": "none", "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": False, "grid.color": INK, "grid.alpha": 0.15,
-    "legend.frameon": False, "hatch.color": INK, "hatch.linewidth": 0.5, "path.snap": True}
+    "svg.fonttype": "none",
+    "svg.image_inline": True,
+    "font.size": 10,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.monospace": ["DejaVu Sans Mono"],
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "grid.color": INK,
+    "grid.alpha": 0.15,
+    "legend.frameon": False,
+    "hatch.color": INK,
+    "hatch.linewidth": 0.5,
+    "path.snap": True,
+}
 # matplotlib's settings are those of the process; a panel draws in a thread beside the notebook's.
 _alone = threading.RLock()
 
@@ -73,31 +90,36 @@ class Canvas:
 
         out = io.StringIO()
         with matplotlib.rc_context({"svg.hashsalt": name}):
-            self.figure.savefig(out, format="svg", bbox_inches="tight", pad_inches=0.05,
-                                metadata={"Date": None, "Creator": None, "Format": None,
-                                          "Type": None})
+            self.figure.savefig(
+                out,
+                format="svg",
+                bbox_inches="tight",
+                pad_inches=0.05,
+                metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+            )
         text = out.getvalue()
         text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
-        text = text[text.index("<svg"):].strip().replace(INK, "currentColor")
+        text = text[text.index("<svg") :].strip().replace(INK, "currentColor")
         # As wide as drawn, narrower where the page is.
-        return re.sub(r'<svg ', '<svg style="max-width:100%;height:auto" ', text, count=1)
-
+        return re.sub(r"<svg ", '<svg style="max-width:100%;height:auto" ', text, count=1)
 
     def png(self, title: str) -> bytes:
         """The same with a title above, for where no SVG is taken: on white, which reads on a dark
         page as a card does. To be called inside the ``with``, after `finish`."""
         out = io.BytesIO()
         self.figure.suptitle(title, fontsize=10.5, wrap=True)
-        self.figure.savefig(out, format="png", dpi=110, facecolor="white",
-                            metadata={"Software": None})
+        self.figure.savefig(
+            out, format="png", dpi=110, facecolor="white", metadata={"Software": None}
+        )
         return out.getvalue()
 
 
 def on(colour: str) -> str:
     """Black or white: what is read better on a colour (WCAG's relative luminance)."""
-    parts = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-              for part in parts]
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     bright = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "#000000" if bright > 0.179 else "#ffffff"
 

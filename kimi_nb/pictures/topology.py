@@ -24,10 +24,16 @@ _GAP, _TOP, _LINE = 110, 86, 16
 def picture(plan: Plan) -> Picture:
     """Draw a plan. Pure."""
     columns = _columns(plan)
-    boxes = {node: _height(engines, plan) for column in columns.values()
-             for node, engines in column[:_NODES]}
-    tall = [sum(boxes[node] + 28 for node, _ in column[:_NODES])
-            + (_LINE if len(column) > _NODES else 0) for column in columns.values()]
+    boxes = {
+        node: _height(engines, plan)
+        for column in columns.values()
+        for node, engines in column[:_NODES]
+    }
+    tall = [
+        sum(boxes[node] + 28 for node, _ in column[:_NODES])
+        + (_LINE if len(column) > _NODES else 0)
+        for column in columns.values()
+    ]
     width = len(columns) * _WIDE + (len(columns) - 1) * _GAP + 20
     height = _TOP + max(tall) - 20
     with style.figure(width / 72, height / 72) as canvas:
@@ -41,13 +47,22 @@ def picture(plan: Plan) -> Picture:
                 _node(axes, plan, node, engines, left, top, boxes[node])
                 top += boxes[node] + 28
             if len(column) > _NODES:
-                axes.text(left, top - 8, f"and {len(column) - _NODES} more nodes like these",
-                          style="italic")
+                axes.text(
+                    left,
+                    top - 8,
+                    f"and {len(column) - _NODES} more nodes like these",
+                    style="italic",
+                )
             middles.append((left, _TOP + tall[at] / 2 - 14))
         _flows(axes, plan, middles)
         svg = canvas.finish(f"topology-{plan.name}")
-    return Picture("topology", f"{plan.name}: where every engine stands", svg, _words(plan),
-                   tuple(_row(plan, engine) for engine in plan.engines))
+    return Picture(
+        "topology",
+        f"{plan.name}: where every engine stands",
+        svg,
+        _words(plan),
+        tuple(_row(plan, engine) for engine in plan.engines),
+    )
 
 
 def _columns(plan: Plan) -> dict[str, list[tuple[str, list[Engine]]]]:
@@ -73,22 +88,34 @@ def _height(engines: Sequence[Engine], plan: Plan) -> float:
     return 26 + rows * (_CELL + 3) + 3 + len(_ports(engines)) * _LINE + 4
 
 
-def _node(axes: Any, plan: Plan, node: str, engines: Sequence[Engine], left: float, top: float,
-          height: float) -> None:
+def _node(
+    axes: Any,
+    plan: Plan,
+    node: str,
+    engines: Sequence[Engine],
+    left: float,
+    top: float,
+    height: float,
+) -> None:
     """One box: the name, a square for each device with its rank, the ports."""
     from matplotlib.patches import FancyBboxPatch, Rectangle
 
     looks: tuple[dict[str, Any], ...] = (
         {"facecolor": style.INK, "alpha": 0.05, "linewidth": 0},
-        {"facecolor": "none", "edgecolor": style.INK, "linewidth": 0.8})
+        {"facecolor": "none", "edgecolor": style.INK, "linewidth": 0.8},
+    )
     for look in looks:
-        axes.add_patch(FancyBboxPatch((left, top), _WIDE, height,
-                                      boxstyle="round,pad=0,rounding_size=6", **look))
+        axes.add_patch(
+            FancyBboxPatch(
+                (left, top), _WIDE, height, boxstyle="round,pad=0,rounding_size=6", **look
+            )
+        )
     groups = {engine.group for engine in plan.engines if engine.role == engines[0].role}
     group = f" (group {engines[0].group})" if len(groups) > 1 else ""
     axes.text(left + 10, top + 17, node + group, weight="bold")
-    axes.text(left + _WIDE - 10, top + 17, engines[0].address, ha="right", family="monospace",
-              size=9)
+    axes.text(
+        left + _WIDE - 10, top + 17, engines[0].address, ha="right", family="monospace", size=9
+    )
     holder = _holders(engines)
     for device in range(plan.devices_per_node):
         x = left + 8 + (device % _ROW) * (_CELL + 3)
@@ -96,14 +123,35 @@ def _node(axes: Any, plan: Plan, node: str, engines: Sequence[Engine], left: flo
         rank = holder.get(device)
         colour = "none" if rank is None else style.cycle(rank)
         text = style.INK if rank is None else style.on(colour)
-        axes.add_patch(Rectangle((x, y), _CELL, _CELL, facecolor=colour, linewidth=0.8,
-                                 edgecolor=style.INK, linestyle=":" if rank is None else "-"))
-        axes.text(x + _CELL / 2, y + 21, "-" if rank is None else f"r{rank}", ha="center",
-                  color=text, size=11, weight="bold")
+        axes.add_patch(
+            Rectangle(
+                (x, y),
+                _CELL,
+                _CELL,
+                facecolor=colour,
+                linewidth=0.8,
+                edgecolor=style.INK,
+                linestyle=":" if rank is None else "-",
+            )
+        )
+        axes.text(
+            x + _CELL / 2,
+            y + 21,
+            "-" if rank is None else f"r{rank}",
+            ha="center",
+            color=text,
+            size=11,
+            weight="bold",
+        )
         axes.text(x + _CELL / 2, y + 33, f"dev {device}", ha="center", color=text, size=7)
     for at, line in enumerate(_ports(engines)):
-        axes.text(left + 10, top + height - 8 - (len(_ports(engines)) - 1 - at) * _LINE, line,
-                  size=9, family="monospace")
+        axes.text(
+            left + 10,
+            top + height - 8 - (len(_ports(engines)) - 1 - at) * _LINE,
+            line,
+            size=9,
+            family="monospace",
+        )
 
 
 def _holders(engines: Sequence[Engine]) -> dict[int, int]:
@@ -127,8 +175,15 @@ def _ports(engines: Sequence[Engine]) -> list[str]:
         until = last.kv_port + last.ranks * last.tp_size - 1
         lines.append(f"KV cache {spans(range(first.kv_port, until + 1))}")
     elif first.side_channel_port is not None:
-        ports = sorted({port for engine in engines for port in range(
-            engine.side_channel_port or 0, (engine.side_channel_port or 0) + engine.ranks)})
+        ports = sorted(
+            {
+                port
+                for engine in engines
+                for port in range(
+                    engine.side_channel_port or 0, (engine.side_channel_port or 0) + engine.ranks
+                )
+            }
+        )
         lines.append(f"side channel {spans(ports)}")
     return lines
 
@@ -139,24 +194,48 @@ def _flows(axes: Any, plan: Plan, middles: Sequence[tuple[float, float]]) -> Non
     door = plan.url.split("//")[-1]
     name = f"router ({plan.router.kind}) on {plan.router.node}" if plan.router else "front door"
     middle = (middles[0][0] + middles[-1][0] + _WIDE) / 2
-    axes.text(middle, 17, f"requests → {name}, {door}", ha="center", weight="bold",
-              bbox={"boxstyle": "round,pad=0.35", "facecolor": "none", "edgecolor": style.BLUE,
-                    "linewidth": 1.8})
+    axes.text(
+        middle,
+        17,
+        f"requests → {name}, {door}",
+        ha="center",
+        weight="bold",
+        bbox={
+            "boxstyle": "round,pad=0.35",
+            "facecolor": "none",
+            "edgecolor": style.BLUE,
+            "linewidth": 1.8,
+        },
+    )
     for at, (left, _) in enumerate(middles):
         x = left + _WIDE * (0.5 if len(middles) == 1 else 0.8 if at == 0 else 0.2)
         start = x if len(middles) == 1 else middle + (-60 if at == 0 else 60)
-        axes.annotate("", (x, _TOP - 22), (start, 26),
-                      arrowprops=arrow | {"color": style.BLUE, "shrinkA": 0, "shrinkB": 0})
+        axes.annotate(
+            "",
+            (x, _TOP - 22),
+            (start, 26),
+            arrowprops=arrow | {"color": style.BLUE, "shrinkA": 0, "shrinkB": 0},
+        )
         if len(middles) > 1:
-            axes.text(middle + (-110 if at == 0 else 110), 44, ("1. prompt", "2. answer")[at],
-                      ha="right" if at == 0 else "left", size=9)
+            axes.text(
+                middle + (-110 if at == 0 else 110),
+                44,
+                ("1. prompt", "2. answer")[at],
+                ha="right" if at == 0 else "left",
+                size=9,
+            )
     if len(middles) > 1 and plan.router:
         y = _TOP + 60
-        axes.annotate("", (middles[1][0] - 3, y), (middles[0][0] + _WIDE + 3, y),
-                      arrowprops=arrow | {"color": style.VERMILLION, "linestyle": "--",
-                                          "shrinkA": 0, "shrinkB": 0})
-        axes.text((middles[0][0] + _WIDE + middles[1][0]) / 2, y - 8, "KV cache", ha="center",
-                  size=9)
+        axes.annotate(
+            "",
+            (middles[1][0] - 3, y),
+            (middles[0][0] + _WIDE + 3, y),
+            arrowprops=arrow
+            | {"color": style.VERMILLION, "linestyle": "--", "shrinkA": 0, "shrinkB": 0},
+        )
+        axes.text(
+            (middles[0][0] + _WIDE + middles[1][0]) / 2, y - 8, "KV cache", ha="center", size=9
+        )
 
 
 def _words(plan: Plan) -> str:
@@ -164,19 +243,34 @@ def _words(plan: Plan) -> str:
     parts = []
     for role, column in _columns(plan).items():
         ranks = sum(engine.ranks for _, engines in column for engine in engines)
-        parts.append(f"{role} on {', '.join(node for node, _ in column[:_NODES])}"
-                     + (f" and {len(column) - _NODES} more" if len(column) > _NODES else "")
-                     + f" with {ranks} rank{'s' * (ranks > 1)}")
-    flow = ("requests reach the router at " + plan.url + ", which asks prefill, then decode; the "
-            "KV cache goes from prefill to decode" if plan.router else
-            "requests reach " + plan.url)
-    return (f"{plan.title}: {len(plan.engines)} engine{'s' * (len(plan.engines) > 1)}, "
-            f"{'; '.join(parts)}; {flow}.")
+        parts.append(
+            f"{role} on {', '.join(node for node, _ in column[:_NODES])}"
+            + (f" and {len(column) - _NODES} more" if len(column) > _NODES else "")
+            + f" with {ranks} rank{'s' * (ranks > 1)}"
+        )
+    flow = (
+        "requests reach the router at " + plan.url + ", which asks prefill, then decode; the "
+        "KV cache goes from prefill to decode"
+        if plan.router
+        else "requests reach " + plan.url
+    )
+    return (
+        f"{plan.title}: {len(plan.engines)} engine{'s' * (len(plan.engines) > 1)}, "
+        f"{'; '.join(parts)}; {flow}."
+    )
 
 
 def _row(plan: Plan, engine: Engine) -> dict[str, Any]:
-    return {"engine": engine.name, "node": engine.node, "address": engine.address,
-            "role": engine.role, "rank": engine.rank, "ranks": engine.ranks,
-            "devices": spans(engine.devices), "http_port": engine.http_port,
-            "rpc_port": engine.rpc_port, "kv_port": engine.kv_port,
-            "side_channel_port": engine.side_channel_port}
+    return {
+        "engine": engine.name,
+        "node": engine.node,
+        "address": engine.address,
+        "role": engine.role,
+        "rank": engine.rank,
+        "ranks": engine.ranks,
+        "devices": spans(engine.devices),
+        "http_port": engine.http_port,
+        "rpc_port": engine.rpc_port,
+        "kv_port": engine.kv_port,
+        "side_channel_port": engine.side_channel_port,
+    }

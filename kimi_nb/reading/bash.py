@@ -26,10 +26,16 @@ _MOST_ITEMS = 4000
 _MOST_WORK = 4_000_000
 
 
-def interpret(text: str, file: str, first_line: int = 1, arguments: Sequence[str] | None = None,
-              env: Mapping[str, str] | None = None, root: Any = None,
-              env_lines: Mapping[str, int] | None = None,
-              included: Callable[[str], str | None] | None = None) -> Script:
+def interpret(
+    text: str,
+    file: str,
+    first_line: int = 1,
+    arguments: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    root: Any = None,
+    env_lines: Mapping[str, int] | None = None,
+    included: Callable[[str], str | None] | None = None,
+) -> Script:
     """Read a script. ``arguments`` are ``$1``, ``$2``, ... where a caller is known, ``env`` what
     it exports (and at which lines), ``included`` gives the text of a file that is sourced."""
     script = Script(file)
@@ -49,8 +55,13 @@ def interpret(text: str, file: str, first_line: int = 1, arguments: Sequence[str
 class _Reader(Words):
     """The walk through the statements of one script."""
 
-    def __init__(self, script: Script, first_line: int, arguments: Sequence[str] | None,
-                 included: Callable[[str], str | None] | None = None) -> None:
+    def __init__(
+        self,
+        script: Script,
+        first_line: int,
+        arguments: Sequence[str] | None,
+        included: Callable[[str], str | None] | None = None,
+    ) -> None:
         super().__init__(script, first_line, arguments)
         self.included = included
         self.line = first_line
@@ -91,8 +102,16 @@ class _Reader(Words):
             before = dict(self.script.variables)
             self.block(node)
             self.script.variables = before  # what is set inside stays inside
-        elif node.type in ("program", "list", "pipeline", "compound_statement",
-                           "do_group", "negated_command", "else_clause", "ERROR"):
+        elif node.type in (
+            "program",
+            "list",
+            "pipeline",
+            "compound_statement",
+            "do_group",
+            "negated_command",
+            "else_clause",
+            "ERROR",
+        ):
             self.block(node)
         self.beside -= background
         self.depth -= 1
@@ -125,12 +144,14 @@ class _Reader(Words):
         name = words[0].text
         if name == "set" and any(word.text == "--" for word in words[1:]):
             at = next(i for i, word in enumerate(words) if word.text == "--")
-            self.arguments = tuple(word.text for word in words[at + 1:])
+            self.arguments = tuple(word.text for word in words[at + 1 :])
             return
         if name in ("set", "shopt"):
             flags = [word.text for word in words[1:]]
-            if any(re.fullmatch(r"-[a-zA-Z]*a[a-zA-Z]*", flag) for flag in flags) \
-                    or "allexport" in flags:
+            if (
+                any(re.fullmatch(r"-[a-zA-Z]*a[a-zA-Z]*", flag) for flag in flags)
+                or "allexport" in flags
+            ):
                 self.export_all = "+o" not in flags
             elif "+a" in flags:
                 self.export_all = False
@@ -154,15 +175,27 @@ class _Reader(Words):
         lines: dict[str, int] = {}
         if not self.plain_program(words):
             self.spend(20 * len(self.script.variables))
-            env = {key: var.text if var.text is not None else f"${{{key}}}"
-                   for key, var in self.script.variables.items() if var.exported}
+            env = {
+                key: var.text if var.text is not None else f"${{{key}}}"
+                for key, var in self.script.variables.items()
+                if var.exported
+            }
             lines = {key: var.line for key, var in self.script.variables.items() if var.exported}
         for key, (text, line) in own.items():
             env[key], lines[key] = text, line
-        self.script.commands.append(Command(
-            tuple(words), env, lines, node.start_point[0] + self.offset, self.doubt == 0,
-            self.beside > 0, tuple(name for name in dict.fromkeys(self.missing)
-                                   if name not in self.script.expected)))
+        self.script.commands.append(
+            Command(
+                tuple(words),
+                env,
+                lines,
+                node.start_point[0] + self.offset,
+                self.doubt == 0,
+                self.beside > 0,
+                tuple(
+                    name for name in dict.fromkeys(self.missing) if name not in self.script.expected
+                ),
+            )
+        )
         if name in ("exit", "exec") and self.doubt == 0 and name == "exit":
             raise Enough("")
 
@@ -175,8 +208,26 @@ class _Reader(Words):
     @staticmethod
     def plain_program(words: Sequence[Word]) -> bool:
         """Whether a command is one to which the environment does not matter here."""
-        return words[0].text in ("echo", "printf", "mkdir", "cd", "sleep", "cat", "rm", "cp", "mv",
-                                 "true", ":", "grep", "sed", "awk", "tee", "test", "[", "local")
+        return words[0].text in (
+            "echo",
+            "printf",
+            "mkdir",
+            "cd",
+            "sleep",
+            "cat",
+            "rm",
+            "cp",
+            "mv",
+            "true",
+            ":",
+            "grep",
+            "sed",
+            "awk",
+            "tee",
+            "test",
+            "[",
+            "local",
+        )
 
     def _given(self, name: str, words: Sequence[Word]) -> None:
         """Variables that a builtin fills: they are set, to what cannot be known."""
@@ -195,14 +246,18 @@ class _Reader(Words):
         if text is None:
             self.script.sources.append(word.text)
             return
-        before = {name: var.text or "" for name, var in self.script.variables.items()
-                  if var.text is not None}
+        before = {
+            name: var.text or ""
+            for name, var in self.script.variables.items()
+            if var.text is not None
+        }
         inner = interpret(text, self.script.file, 1, None, before)
         for name, var in inner.variables.items():
             if var.text != before.get(name):
                 old = self.script.variables.get(name)
                 exported = (name in before and bool(old and old.exported)) or (
-                    name not in before and var.exported)
+                    name not in before and var.exported
+                )
                 self._store(name, replace(var, line=word.line, exported=exported))
 
     def substitutions(self, node: Any) -> None:
@@ -212,7 +267,8 @@ class _Reader(Words):
         self.doubt += 1
         for inner in nodes(node, "command_substitution"):
             if inner.parent is None or not any(
-                    part.type == "command_substitution" for part in above(inner, node)):
+                part.type == "command_substitution" for part in above(inner, node)
+            ):
                 missing = self.missing
                 self.block(inner)
                 self.missing = missing
@@ -255,13 +311,24 @@ class _Reader(Words):
     def on_redirected_statement(self, node: Any, background: bool) -> None:
         body = node.child_by_field_name("body")
         heredocs = [child for child in node.children if child.type == "heredoc_redirect"]
-        target = next((child.child_by_field_name("destination") for child in node.children
-                       if child.type == "file_redirect"), None)
+        target = next(
+            (
+                child.child_by_field_name("destination")
+                for child in node.children
+                if child.type == "file_redirect"
+            ),
+            None,
+        )
         for heredoc in heredocs:
             if target is None:
-                target = next((child.child_by_field_name("destination")
-                               for child in heredoc.children
-                               if child.type == "file_redirect"), None)
+                target = next(
+                    (
+                        child.child_by_field_name("destination")
+                        for child in heredoc.children
+                        if child.type == "file_redirect"
+                    ),
+                    None,
+                )
             self._heredoc(heredoc, body, target)
         if body is not None:
             self.statement(body, background)
@@ -273,10 +340,18 @@ class _Reader(Words):
         program = text_of(body).split()[:1] if body is not None else []
         line = content.start_point[0] + self.offset
         text = text_of(content)
-        start = next((text_of(child) for child in node.children if child.type == "heredoc_start"),
-                     "")
-        if program and program[0].rpartition("/")[2] in ("bash", "sh", "ssh", "sbatch", "docker",
-                                                         "sudo", "srun"):
+        start = next(
+            (text_of(child) for child in node.children if child.type == "heredoc_start"), ""
+        )
+        if program and program[0].rpartition("/")[2] in (
+            "bash",
+            "sh",
+            "ssh",
+            "sbatch",
+            "docker",
+            "sudo",
+            "srun",
+        ):
             self._inner(text, line)
         elif target is not None:
             if not start.startswith(("'", '"', "\\")):
@@ -312,8 +387,12 @@ class _Reader(Words):
         if value is None:
             return text_of(name), Variable("", line)
         if value.type == "array":
-            items = tuple(word for child in value.named_children if child.type != "comment"
-                          for word in self.words(child))
+            items = tuple(
+                word
+                for child in value.named_children
+                if child.type != "comment"
+                for word in self.words(child)
+            )
             if adds and old is not None:
                 items = (*(old.items or ()), *items)
             self.spend(16 * len(items))
@@ -330,8 +409,9 @@ class _Reader(Words):
 
     def on_declaration_command(self, node: Any, background: bool) -> None:
         kind = text_of(node.children[0]) if node.children else ""
-        exports = kind == "export" or any(text_of(child) in ("-x", "-gx", "-xg")
-                                          for child in node.children[1:])
+        exports = kind == "export" or any(
+            text_of(child) in ("-x", "-gx", "-xg") for child in node.children[1:]
+        )
         for child in node.named_children:
             if child.type == "variable_assignment":
                 name, value = self._assigned(child)
@@ -340,7 +420,8 @@ class _Reader(Words):
             elif child.type == "variable_name" and exports:
                 name = text_of(child)
                 known = self.script.variables.setdefault(
-                    name, Variable(None, child.start_point[0] + self.offset))
+                    name, Variable(None, child.start_point[0] + self.offset)
+                )
                 self.script.variables[name] = replace(known, exported=True)
                 self.script.used.add(name)
 
@@ -363,8 +444,9 @@ class _Reader(Words):
         self._branches(branches, whole=any(child.type == "else_clause" for child in node.children))
 
     def on_case_statement(self, node: Any, background: bool) -> None:
-        branches = [list(child.named_children[1:]) for child in node.children
-                    if child.type == "case_item"]
+        branches = [
+            list(child.named_children[1:]) for child in node.children if child.type == "case_item"
+        ]
         self._branches(branches, whole=False)
 
     def _branches(self, branches: list[list[Any]], whole: bool) -> None:
@@ -402,8 +484,9 @@ class _Reader(Words):
     def on_for_statement(self, node: Any, background: bool) -> None:
         name = node.child_by_field_name("variable")
         body = node.child_by_field_name("body")
-        values = [word for child in node.children_by_field_name("value")
-                  for word in self.words(child)]
+        values = [
+            word for child in node.children_by_field_name("value") for word in self.words(child)
+        ]
         if name is None or body is None:
             return
         if not values or not all(word.known for word in values) or len(values) > MOST_TURNS:
@@ -415,8 +498,11 @@ class _Reader(Words):
 
     def on_c_style_for_statement(self, node: Any, background: bool) -> None:
         body = node.child_by_field_name("body")
-        head = re.search(r"\(\(\s*(\w+)\s*=\s*([^;]+);\s*\1\s*(<=?)\s*([^;]+);\s*(?:\1\s*\+\+|"
-                         r"\+\+\s*\1)\s*\)\)", text_of(node))
+        head = re.search(
+            r"\(\(\s*(\w+)\s*=\s*([^;]+);\s*\1\s*(<=?)\s*([^;]+);\s*(?:\1\s*\+\+|"
+            r"\+\+\s*\1)\s*\)\)",
+            text_of(node),
+        )
         if body is None:
             return
         if head:

@@ -1,6 +1,6 @@
 """Containers in YAML: docker compose services and Kubernetes containers.
 
-    compose.containers("services: {a: {image: vllm/vllm-openai, command: --model m}}")
+compose.containers("services: {a: {image: vllm/vllm-openai, command: --model m}}")
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ def containers(text: str) -> tuple[list[Container], str]:
         roots = list(yaml.compose_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        raise NotYAML(getattr(error, "problem", None) or "it cannot be parsed",
-                      mark.line + 1 if mark else 0) from None
+        raise NotYAML(
+            getattr(error, "problem", None) or "it cannot be parsed", mark.line + 1 if mark else 0
+        ) from None
     reader = _Reader(text)
     out: list[Container] = []
     try:
@@ -132,8 +133,11 @@ class _Reader:
 
     def table(self, node: yaml.Node | None) -> dict[str, str]:
         """The plain values of a mapping."""
-        return {name: text for name, (_, value) in self.items(node).items()
-                if (text := self.text(value)) is not None}
+        return {
+            name: text
+            for name, (_, value) in self.items(node).items()
+            if (text := self.text(value)) is not None
+        }
 
     def text(self, node: yaml.Node | None) -> str | None:
         """A plain value with defaults filled in; None for a list, a mapping or nothing."""
@@ -170,9 +174,12 @@ class _Reader:
             if _is_container(chain, service):
                 yield self.container(name, node, chain[::-1])
                 continue
-            waiting += [(key, value, name, chain[0]) for key, (_, value) in chain[0].items()
-                        # What compose leaves aside: texts to take over from.
-                        if node is not root or not key.startswith("x-")]
+            waiting += [
+                (key, value, name, chain[0])
+                for key, (_, value) in chain[0].items()
+                # What compose leaves aside: texts to take over from.
+                if node is not root or not key.startswith("x-")
+            ]
 
     def bases(self, own: _Keys, beside: _Keys) -> list[_Keys]:
         """What a service extends, the nearest first; those of other files are not read."""
@@ -214,23 +221,38 @@ class _Reader:
         elif word in ("environment", "env"):
             self.variables(value, out)
         elif word == "env_file":
-            out.env_files += [text for item in self.each(value)
-                              if (text := self.text(item) or self.table(item).get("path"))]
+            out.env_files += [
+                text
+                for item in self.each(value)
+                if (text := self.text(item) or self.table(item).get("path"))
+            ]
         elif word == "envFrom":
-            out.env_files += [text for item in self.each(value)
-                              for _, inner in self.items(item).values()
-                              if (text := self.table(inner).get("name"))]
+            out.env_files += [
+                text
+                for item in self.each(value)
+                for _, inner in self.items(item).values()
+                if (text := self.table(inner).get("name"))
+            ]
         elif word == "ports":
             out.ports += [text for item in self.each(value) if (text := self.port(item))]
         elif word == "volumes":
-            out.mounts += [text for item in self.each(value)
-                           if (text := self.text(item) or _mount(self.table(item)))]
+            out.mounts += [
+                text
+                for item in self.each(value)
+                if (text := self.text(item) or _mount(self.table(item)))
+            ]
         elif word == "volumeMounts":
-            out.mounts += [f"{told.get('name', 'volume')}:{told.get('mountPath', 'volume')}"
-                           for item in self.each(value) for told in [self.table(item)]]
+            out.mounts += [
+                f"{told.get('name', 'volume')}:{told.get('mountPath', 'volume')}"
+                for item in self.each(value)
+                for told in [self.table(item)]
+            ]
         elif word == "devices":
-            out.devices += [text for item in self.each(value)
-                            if (text := self.text(item) or self.table(item).get("source"))]
+            out.devices += [
+                text
+                for item in self.each(value)
+                if (text := self.text(item) or self.table(item).get("source"))
+            ]
         elif word == "gpus":
             out.gpus += self.gpus(value)
         elif word == "deploy":
@@ -256,10 +278,16 @@ class _Reader:
         for item in self.each(node):
             keys = self.items(item)
             told = self.table(item)
-            kinds = [self.text(one) for one in self.each(keys["capabilities"][1])] \
-                if "capabilities" in keys else ["gpu"]
-            numbers = [self.text(one) or "" for one in self.each(keys["device_ids"][1])] \
-                if "device_ids" in keys else []
+            kinds = (
+                [self.text(one) for one in self.each(keys["capabilities"][1])]
+                if "capabilities" in keys
+                else ["gpu"]
+            )
+            numbers = (
+                [self.text(one) or "" for one in self.each(keys["device_ids"][1])]
+                if "device_ids" in keys
+                else []
+            )
             if text := self.text(item):
                 out.append(text)
             elif numbers:
@@ -271,8 +299,11 @@ class _Reader:
     def words(self, node: yaml.Node) -> list[tuple[str, int]]:
         """The words of a command with their lines."""
         if isinstance(node, yaml.SequenceNode):
-            return [(text, item.start_mark.line + 1 + (_style(item) in _BLOCK))
-                    for item in self.each(node) if (text := self.text(item)) is not None]
+            return [
+                (text, item.start_mark.line + 1 + (_style(item) in _BLOCK))
+                for item in self.each(node)
+                if (text := self.text(item)) is not None
+            ]
         text = self.text(node)
         if text is None:
             return []
@@ -284,18 +315,20 @@ class _Reader:
             # Its lines were joined: they are found in what was written, where that splits alike.
             written = _split(_filled(self.written(node)))
             if len(written) == len(found):
-                return [(word, first + breaks)
-                        for (word, _), (_, breaks) in zip(found, written, strict=True)]
+                return [
+                    (word, first + breaks)
+                    for (word, _), (_, breaks) in zip(found, written, strict=True)
+                ]
         return [(word, first + (_style(node) in _BLOCK)) for word, _ in found]
 
     def written(self, node: yaml.Node) -> str:
         """A plain value of several lines as it stands in the text, without its quotes."""
         start, end = node.start_mark, node.end_mark
-        lines = self.lines[start.line:end.line + 1]
+        lines = self.lines[start.line : end.line + 1]
         self.spend(len(lines))
         quoted = _style(node) in ("'", '"')
-        lines[-1] = lines[-1][:max(end.column - quoted, 0)]
-        lines[0] = "" if _style(node) in _BLOCK else lines[0][start.column + quoted:]
+        lines[-1] = lines[-1][: max(end.column - quoted, 0)]
+        lines[0] = "" if _style(node) in _BLOCK else lines[0][start.column + quoted :]
         return "\n".join(lines)
 
     def variables(self, node: yaml.Node, out: Container) -> None:
@@ -303,8 +336,9 @@ class _Reader:
         takes its value from outside."""
         given: list[tuple[str | None, str | None, yaml.Node]] = []
         if isinstance(node, yaml.MappingNode):
-            given = [(name, self.text(value), key)
-                     for name, (key, value) in self.items(node).items()]
+            given = [
+                (name, self.text(value), key) for name, (key, value) in self.items(node).items()
+            ]
         else:
             for item in self.each(node):
                 told = self.table(item)
@@ -325,8 +359,9 @@ def _is_container(chain: list[_Keys], service: bool) -> bool:
     """Whether keys are those of a container that says what it runs."""
     keys = set().union(*chain)
     named = any(isinstance(one["image"][1], yaml.ScalarNode) for one in chain if "image" in one)
-    return (named or (service and "build" in keys)) \
-        and bool(keys & {"command", "args", "entrypoint"})
+    return (named or (service and "build" in keys)) and bool(
+        keys & {"command", "args", "entrypoint"}
+    )
 
 
 def _split(text: str) -> list[tuple[str, int]]:
@@ -350,8 +385,9 @@ def _split(text: str) -> list[tuple[str, int]]:
             # The blank that ended the word was read with it.
             breaks += text.count("\n", begin, at)
     except ValueError:  # a quote that nothing closes
-        return [(word, number) for number, line in enumerate(text.split("\n"))
-                for word in line.split()]
+        return [
+            (word, number) for number, line in enumerate(text.split("\n")) for word in line.split()
+        ]
 
 
 def _mount(told: dict[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Finding and opening what a person named: files, folders, and what they are.
 
-    texts, unread = files.collect([Path("deployment/")])
-    texts[0].kind          # "bash", "markdown", "yaml"
+texts, unread = files.collect([Path("deployment/")])
+texts[0].kind          # "bash", "markdown", "yaml"
 """
 
 from __future__ import annotations
@@ -18,9 +18,19 @@ from kimi_nb.servers import Spot
 LARGEST = 256 << 10
 _MOST_FILES = 5000
 _SKIPPED = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", "runs"}
-_SUFFIXES = {".sh": "bash", ".bash": "bash", ".sbatch": "bash", ".slurm": "bash", ".job": "bash",
-             ".batch": "bash", ".env": "bash", ".md": "markdown", ".markdown": "markdown",
-             ".yml": "yaml", ".yaml": "yaml"}
+_SUFFIXES = {
+    ".sh": "bash",
+    ".bash": "bash",
+    ".sbatch": "bash",
+    ".slurm": "bash",
+    ".job": "bash",
+    ".batch": "bash",
+    ".env": "bash",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".yml": "yaml",
+    ".yaml": "yaml",
+}
 _SHELLS = {"bash", "sh", "dash", "ash", "ksh"}
 
 
@@ -66,23 +76,29 @@ def collect(paths: Sequence[Path | str]) -> tuple[list[Text], list[tuple[Spot, s
     if not texts:
         named = ", ".join(str(path) for path in paths[:3])
         why = "; ".join(f"{spot.file}: {reason}" for spot, reason in unread[:3])
-        raise ParameterError(f"{named}: nothing there that can be read: bash, SLURM, docker "
-                             f"compose and markdown are.{f' {why}.' if why else ''}")
+        raise ParameterError(
+            f"{named}: nothing there that can be read: bash, SLURM, docker "
+            f"compose and markdown are.{f' {why}.' if why else ''}"
+        )
     return texts, unread
 
 
-def _folder(root: Path, texts: list[Text], unread: list[tuple[Spot, str]],
-            seen: set[Path]) -> None:
+def _folder(root: Path, texts: list[Text], unread: list[tuple[Spot, str]], seen: set[Path]) -> None:
     count = 0
     for base, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders
-                            if name not in _SKIPPED and not name.startswith("."))
+        folders[:] = sorted(
+            name for name in folders if name not in _SKIPPED and not name.startswith(".")
+        )
         for name in sorted(names):
             path = Path(base) / name
             count += 1
             if count > _MOST_FILES:
-                unread.append((Spot(str(root), str(root)), f"more than {_MOST_FILES} files: the "
-                               "rest is left out"))
+                unread.append(
+                    (
+                        Spot(str(root), str(root)),
+                        f"more than {_MOST_FILES} files: the rest is left out",
+                    )
+                )
                 return
             if name.startswith(".") or not path.is_file() or path.resolve() in seen:
                 continue
@@ -102,7 +118,8 @@ def _might_serve(path: Path) -> bool:
         with os.fdopen(handle, "rb") as file:
             raw = file.read(LARGEST + 1) or b""
         return (len(raw) > LARGEST and path.suffix in _SUFFIXES) or re.search(
-            rb"vllm[\"', ]+serve\b", raw) is not None
+            rb"vllm[\"', ]+serve\b", raw
+        ) is not None
     except OSError:
         return True
 
@@ -143,6 +160,9 @@ def _kind(path: Path, text: str) -> str:
     if found:
         return found
     if path.suffix == "":
-        return "bash" if re.search(r"^\s*(export \w+=|#SBATCH |docker run|vllm serve)", text,
-                                   re.MULTILINE) else "no script by name or first line"
+        return (
+            "bash"
+            if re.search(r"^\s*(export \w+=|#SBATCH |docker run|vllm serve)", text, re.MULTILINE)
+            else "no script by name or first line"
+        )
     return f"a {path.suffix} file: bash, SLURM, docker compose and markdown are read"

@@ -1,6 +1,6 @@
 """What scripts do not say outright: engine and version, model, devices of a node.
 
-    guess.engine(["docker run quay.io/ascend/vllm-ascend:v0.18.0 ..."], "", "").engine
+guess.engine(["docker run quay.io/ascend/vllm-ascend:v0.18.0 ..."], "", "").engine
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from kimi_nb.errors import ParameterError
 from kimi_nb.reading.files import Text
 from kimi_nb.servers import Server, Spot
 
-_ASCEND = re.compile(r"vllm-ascend|ASCEND_|davinci\d|HCCL_|--quantization[ =]ascend|npu-smi|"
-                     r"VLLM_ASCEND")
-_IMAGE = re.compile(r"(?<![\w./-])[\w./-]{0,200}\b(vllm-ascend|vllm-openai(?:-rocm)?)"
-                    r"(?:[:@][\w.${}|-]+)")
+_ASCEND = re.compile(
+    r"vllm-ascend|ASCEND_|davinci\d|HCCL_|--quantization[ =]ascend|npu-smi|"
+    r"VLLM_ASCEND"
+)
+_IMAGE = re.compile(
+    r"(?<![\w./-])[\w./-]{0,200}\b(vllm-ascend|vllm-openai(?:-rocm)?)"
+    r"(?:[:@][\w.${}|-]+)"
+)
 _PIP = re.compile(r"\b(vllm|vllm-ascend)==([0-9][\w.]*)")
 
 
@@ -58,8 +62,12 @@ def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
     others = [its for its in versions if its != first]
     if others:
         spot = versions[others[0]]
-        fault = Fault("truth/several-versions", spot, f"{package} {first} and {', '.join(others)} "
-                      f"are named; all is checked as {spoken.engine}")
+        fault = Fault(
+            "truth/several-versions",
+            spot,
+            f"{package} {first} and {', '.join(others)} "
+            f"are named; all is checked as {spoken.engine}",
+        )
         spoken = replace(spoken, faults=(*spoken.faults, fault))
     return spoken
 
@@ -83,10 +91,13 @@ def named_engine(package: str, version: str, spot: Spot) -> Spoken:
         return Spoken(catalog.engine(package, version), True)
     except ParameterError:
         near = nearest(package, version)
-        fault = Fault("truth/unknown-version", spot,
-                      f"{package} {version} is not among the listed versions "
-                      f"({catalog.versions(package)[0]} to {catalog.versions(package)[-1]}); "
-                      f"checked as {near}")
+        fault = Fault(
+            "truth/unknown-version",
+            spot,
+            f"{package} {version} is not among the listed versions "
+            f"({catalog.versions(package)[0]} to {catalog.versions(package)[-1]}); "
+            f"checked as {near}",
+        )
         return Spoken(catalog.engine(package, near), False, (fault,))
 
 
@@ -132,11 +143,15 @@ def devices(boxes: Sequence[Box], batches: Sequence[Batch]) -> int | None:
             counts.add(max(docker.device_numbers(box.devices) or (len(box.devices) - 1,)) + 1)
     for batch in batches:
         text = batch.options.get("gpus-per-node") or ",".join(
-            part for part in batch.options.get("gres", "").split(",")
-            if re.match(r"(gres[:/])?(gpu|npu|dcu|ascend|davinci)", part))
+            part
+            for part in batch.options.get("gres", "").split(",")
+            if re.match(r"(gres[:/])?(gpu|npu|dcu|ascend|davinci)", part)
+        )
         # A kind without a number is one; two kinds (gpu:a100:4,gpu:h100:4) add up.
-        found = [re.fullmatch(r"(?:[\w/]+:){0,3}?(\d{1,6})?(?:[a-z]\w*)?(?:\(.*\))?", part)
-                 for part in text.split(",")]
+        found = [
+            re.fullmatch(r"(?:[\w/]+:){0,3}?(\d{1,6})?(?:[a-z]\w*)?(?:\(.*\))?", part)
+            for part in text.split(",")
+        ]
         if text and all(found):
             counts.add(sum(int(part[1] or 1) for part in found if part))
     return max(counts) if counts else None

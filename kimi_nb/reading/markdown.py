@@ -1,6 +1,6 @@
 """The scripts inside a markdown document: its code fences.
 
-    markdown.fences("# Serve\\n```bash\\nvllm serve m\\n```\\n")   # [Fence('vllm serve m', 3)]
+markdown.fences("# Serve\\n```bash\\nvllm serve m\\n```\\n")   # [Fence('vllm serve m', 3)]
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 _SHELL = {"bash", "sh", "shell", "console", "shell-session", "zsh", "bash,norun", ""}
-_LOOKS = re.compile(r"^\s*(\$ |# )?(export \w+=|vllm (serve|bench)|docker run|curl |python3? |"
-                    r"podman run|sbatch|#SBATCH|nohup|VLLM_\w+=|[A-Z_]+=\S+ .*vllm|bash )",
-                    re.MULTILINE)
+_LOOKS = re.compile(
+    r"^\s*(\$ |# )?(export \w+=|vllm (serve|bench)|docker run|curl |python3? |"
+    r"podman run|sbatch|#SBATCH|nohup|VLLM_\w+=|[A-Z_]+=\S+ .*vllm|bash )",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,7 @@ def _fences(text: str, above: int, depth: int = 0) -> Iterator[Fence]:
             # A fence inside an indented tab of a documentation tool.
             yield from _fences(textwrap.dedent(body), line - 1, depth + 1)
             continue
-        if kind in ("yaml", "yml") and re.search(r"^\s*(services|containers):", body,
-                                                 re.MULTILINE):
+        if kind in ("yaml", "yml") and re.search(r"^\s*(services|containers):", body, re.MULTILINE):
             yield Fence(body, line, "yaml")
         elif kind in _SHELL or kind.startswith("code-block"):
             if kind == "" and not _LOOKS.search(body):

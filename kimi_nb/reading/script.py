@@ -1,6 +1,6 @@
 """What is read of a script: its commands, words and variables.
 
-    script.commands[0].argv          # ('vllm', 'serve', 'm', '--port', '8000')
+script.commands[0].argv          # ('vllm', 'serve', 'm', '--port', '8000')
 """
 
 from __future__ import annotations

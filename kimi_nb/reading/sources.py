@@ -1,6 +1,6 @@
 """The pieces of shell text among some files, and what is found in them.
 
-    shells, boxes = sources.sources(texts, sources.Found())
+shells, boxes = sources.sources(texts, sources.Found())
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ class Found:
     unread: list[tuple[Spot, str]] = field(default_factory=list)
 
 
-def sources(texts: Sequence[files.Text], found: Found
-             ) -> tuple[list[Source], list[tuple[compose.Container, Source]]]:
+def sources(
+    texts: Sequence[files.Text], found: Found
+) -> tuple[list[Source], list[tuple[compose.Container, Source]]]:
     """Every script and fence, and every container of a YAML file with where it stands."""
     shells, boxes = [], []
 
@@ -62,8 +63,14 @@ def sources(texts: Sequence[files.Text], found: Found
             at = Spot(name, name, line + max(wrong.line, 1) - 1)
             found.unread.append((at, "not YAML"))
             # A fence may be a part of a file, and a template becomes YAML when it is filled in.
-            found.faults.append(Fault("shell/yaml", at, f"not YAML: {wrong.said}",
-                                      WARNING if document or "{{" in text else ""))
+            found.faults.append(
+                Fault(
+                    "shell/yaml",
+                    at,
+                    f"not YAML: {wrong.said}",
+                    WARNING if document or "{{" in text else "",
+                )
+            )
             return
         if why:
             found.unread.append((Spot(name, name), why))

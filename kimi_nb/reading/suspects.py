@@ -1,6 +1,6 @@
 """What looks wrong in the words and variables of a script, once they are known.
 
-    suspects.words(source, command, found)       # placeholders, variables that nobody sets
+suspects.words(source, command, found)       # placeholders, variables that nobody sets
 """
 
 from __future__ import annotations
@@ -19,28 +19,40 @@ from kimi_nb.servers import Spot
 
 _SEEN = 2000  # characters of a word in which a placeholder is looked for
 # Variables that a caller or the system gives.
-_OUTSIDE = re.compile(r"SLURM_|HF_|.*(TOKEN|KEY|SECRET|PASSWORD)$|(HOME|USER|PWD|PATH|HOSTNAME|"
-                      r"SHELL|UID|TMPDIR|LOGNAME|RANDOM|BASH_SOURCE|LD_LIBRARY_PATH|PYTHONPATH|"
-                      r"CUDA_VISIBLE_DEVICES|ASCEND_RT_VISIBLE_DEVICES|MASTER_ADDR|NODE_RANK|"
-                      r"RANK|WORLD_SIZE|LOCAL_RANK|LINENO|SECONDS|IFS|OLDPWD|REPLY)$")
+_OUTSIDE = re.compile(
+    r"SLURM_|HF_|.*(TOKEN|KEY|SECRET|PASSWORD)$|(HOME|USER|PWD|PATH|HOSTNAME|"
+    r"SHELL|UID|TMPDIR|LOGNAME|RANDOM|BASH_SOURCE|LD_LIBRARY_PATH|PYTHONPATH|"
+    r"CUDA_VISIBLE_DEVICES|ASCEND_RT_VISIBLE_DEVICES|MASTER_ADDR|NODE_RANK|"
+    r"RANK|WORLD_SIZE|LOCAL_RANK|LINENO|SECONDS|IFS|OLDPWD|REPLY)$"
+)
 _PLACEHOLDER = re.compile(
     rf"{quirks.MARK[0]}[^{quirks.MARK[1]}]*{quirks.MARK[1]}|\b\d+\.(?:\d+\.)*x{{1,3}}\.[\dx.]*|"
     r"^x{3,}$|\bx{1,3}\.x{1,3}\.x{1,3}\.x{1,3}\b|/path/to\b|\|[a-z_]+_version\||"
-    r"\byour[_-][a-z_-]+|\bYOUR_[A-Z_]+|<[A-Z_]{3,}>")
+    r"\byour[_-][a-z_-]+|\bYOUR_[A-Z_]+|<[A-Z_]{3,}>"
+)
 
 
 def words(source: Source, command: Command, found: Found) -> None:
     """Placeholders and unset variables in the words of a command that matters."""
     seen = set()
-    for word in (*command.words, *(Word(text, command.env_lines.get(name, command.line))
-                                   for name, text in command.env.items())):
+    for word in (
+        *command.words,
+        *(
+            Word(text, command.env_lines.get(name, command.line))
+            for name, text in command.env.items()
+        ),
+    ):
         match = _PLACEHOLDER.search(word.text[:_SEEN])
         if match and (match[0], word.line) not in seen:
             seen.add((match[0], word.line))
             shown = match[0].replace(quirks.MARK[0], "<").replace(quirks.MARK[1], ">")
-            found.faults.append(Fault(
-                "shell/placeholder", Spot(f"{source.file}:{word.line}", source.file,
-                                          word.line), f"a placeholder is left in: {shown}"))
+            found.faults.append(
+                Fault(
+                    "shell/placeholder",
+                    Spot(f"{source.file}:{word.line}", source.file, word.line),
+                    f"a placeholder is left in: {shown}",
+                )
+            )
     if source.document:
         return
     for name in command.unset:
@@ -53,9 +65,13 @@ def variables(source: Source, script: Script, found: Found) -> None:
     # One or two are forgotten, more come from a caller by intention.
     if len(source.unset) < 3:
         for name, line in source.unset.items():
-            found.faults.append(Fault(
-                "shell/unset", Spot(f"{source.file}:{line}", source.file, line),
-                f"${name} is set nowhere in this script"))
+            found.faults.append(
+                Fault(
+                    "shell/unset",
+                    Spot(f"{source.file}:{line}", source.file, line),
+                    f"${name} is set nowhere in this script",
+                )
+            )
     serves = any(commands.serve_at(command.argv) is not None for command in script.commands)
     known = {*ever_read(), *params.data("versions")["others"]}
     for name, var in script.variables.items():
@@ -63,9 +79,13 @@ def variables(source: Source, script: Script, found: Found) -> None:
             spot = Spot(f"{source.file}:{var.line}", source.file, var.line)
             found.programs.append(Program(spot, ("export", name), {name: var.text or ""}))
         if serves and not var.exported and name not in script.used and name in known:
-            found.faults.append(Fault(
-                "shell/unexported", Spot(f"{source.file}:{var.line}", source.file, var.line),
-                f"{name} is set and not exported: the engine does not see it"))
+            found.faults.append(
+                Fault(
+                    "shell/unexported",
+                    Spot(f"{source.file}:{var.line}", source.file, var.line),
+                    f"{name} is set and not exported: the engine does not see it",
+                )
+            )
 
 
 def job(source: Source, script: Script, found: Found) -> None:
@@ -79,6 +99,11 @@ def job(source: Source, script: Script, found: Found) -> None:
                 lines[name] = number + source.line
     if options:
         spot = Spot(source.file, source.file, source.line)
-        found.batches.append(commands.batch(
-            options, [os.path.basename(command.argv[0]) for command in script.commands
-                      if command.argv], spot, lines))
+        found.batches.append(
+            commands.batch(
+                options,
+                [os.path.basename(command.argv[0]) for command in script.commands if command.argv],
+                spot,
+                lines,
+            )
+        )

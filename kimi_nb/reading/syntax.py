@@ -1,7 +1,7 @@
 """The syntax tree of a bash script (tree-sitter-bash, which forgives errors).
 
-    tree = syntax.tree("vllm serve m")
-    syntax.nodes(tree.root_node, "command")
+tree = syntax.tree("vllm serve m")
+syntax.nodes(tree.root_node, "command")
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ def tree(text: str) -> Any:
     raw = text.encode("utf-8", "replace")
     until = time.thread_time() + _MOST_SECONDS
     try:
-        return _parser().parse(lambda at, _: raw[at:at + 65536],
-                               progress_callback=lambda *_: time.thread_time() > until)
+        return _parser().parse(
+            lambda at, _: raw[at : at + 65536],
+            progress_callback=lambda *_: time.thread_time() > until,
+        )
     except ValueError:
         _parser().reset()
         raise Unparsed("the grammar takes too long for it") from None

@@ -21,8 +21,7 @@ _HIDDEN = "${UNKNOWN}"  # what a command prints
 class Words:
     """The words of one script; a reader of statements sets ``arguments`` and the variables."""
 
-    def __init__(self, script: Script, first_line: int,
-                 arguments: Sequence[str] | None) -> None:
+    def __init__(self, script: Script, first_line: int, arguments: Sequence[str] | None) -> None:
         self.script = script
         self.offset = first_line
         self.arguments = tuple(arguments) if arguments is not None else None
@@ -33,28 +32,37 @@ class Words:
         line = node.start_point[0] + self.offset
         kind = node.type
         if kind in ("simple_expansion", "expansion") or (
-                kind == "string" and text_of(node) in ('"$@"', '"${@}"')):
+            kind == "string" and text_of(node) in ('"$@"', '"${@}"')
+        ):
             inner = node if kind != "string" else node.named_children[0]
             several = self._several(inner)
             if several is not None:
                 return several
-        if kind == "string" and len(node.named_children) == 1 \
-                and node.named_children[0].type == "expansion" \
-                and text_of(node) == f'"{text_of(node.named_children[0])}"':
+        if (
+            kind == "string"
+            and len(node.named_children) == 1
+            and node.named_children[0].type == "expansion"
+            and text_of(node) == f'"{text_of(node.named_children[0])}"'
+        ):
             several = self._several(node.named_children[0])
             if several is not None:
                 return several
         word = self._joined(node)
-        if kind in ("simple_expansion", "expansion", "concatenation") and word.known \
-                and kind != "concatenation":
+        if (
+            kind in ("simple_expansion", "expansion", "concatenation")
+            and word.known
+            and kind != "concatenation"
+        ):
             return [Word(part, line, True, text_of(node)[:60]) for part in word.text.split()]
         if kind in ("concatenation", "brace_expression", "word") and "{" in text_of(node):
             spread = _braces(text_of(node)) if not re.search(r"[\"'$`]", text_of(node)) else None
             if spread:
                 return [Word(part, line, True, text_of(node)[:60]) for part in spread]
         if kind == "command_substitution":
-            return [Word(part, line, word.known, text_of(node)[:60])
-                    for part in (word.text.split() if word.known else [word.text])]
+            return [
+                Word(part, line, word.known, text_of(node)[:60])
+                for part in (word.text.split() if word.known else [word.text])
+            ]
         return [word]
 
     def _several(self, node: Any) -> list[Word] | None:
@@ -83,8 +91,15 @@ class Words:
             return Word(raw[1:-1], line, True, raw[:60])
         if kind == "ansi_c_string":
             return Word(_ansi(raw[2:-1]), line, True, raw[:60])
-        if kind in ("word", "number", "special_variable_name", "string_content",
-                    "extglob_pattern", "regex", "variable_name"):
+        if kind in (
+            "word",
+            "number",
+            "special_variable_name",
+            "string_content",
+            "extglob_pattern",
+            "regex",
+            "variable_name",
+        ):
             return Word(_unescaped(raw, kind == "string_content"), line, True, raw[:60])
         if kind == "simple_expansion":
             text, known = self._value(raw[1:].strip("{}"), raw)
@@ -97,8 +112,9 @@ class Words:
             return Word(text, line, known, raw[:60])
         if kind == "arithmetic_expansion":
             number = self._arithmetic(node)
-            return Word(str(number) if number is not None else raw, line, number is not None,
-                        raw[:60])
+            return Word(
+                str(number) if number is not None else raw, line, number is not None, raw[:60]
+            )
         if kind in ("string", "concatenation", "translated_string", "command_name"):
             return self._glued(node, line, raw)
         return Word(raw, line, "$" not in raw and "`" not in raw, raw[:60])
@@ -116,7 +132,7 @@ class Words:
             if not child.is_named and child.type == '"':
                 continue
             if child.start_byte > at:
-                between = source[at - start:child.start_byte - start].decode("utf-8", "replace")
+                between = source[at - start : child.start_byte - start].decode("utf-8", "replace")
                 parts.append(_unescaped(between, quoted))
             if child.is_named:
                 word = self._joined(child)
@@ -126,8 +142,9 @@ class Words:
                 parts.append(_unescaped(text_of(child), quoted))
             at = child.end_byte
         if at < end:
-            parts.append(_unescaped(source[at - start:end - start].decode("utf-8", "replace"),
-                                    quoted))
+            parts.append(
+                _unescaped(source[at - start : end - start].decode("utf-8", "replace"), quoted)
+            )
         return Word("".join(parts), line, known, raw[:60])
 
     def _value(self, name: str, raw: str) -> tuple[str, bool]:
@@ -136,8 +153,11 @@ class Words:
             if index == 0:
                 return self.script.file, True
             if self.arguments is not None:
-                return (self.arguments[index - 1], True) if index <= len(self.arguments) \
+                return (
+                    (self.arguments[index - 1], True)
+                    if index <= len(self.arguments)
                     else ("", True)
+                )
             return f"${{{name}}}", False
         self.script.used.add(name)
         var = self.script.variables.get(name)
@@ -196,12 +216,20 @@ class Words:
         """``$(seq ...)`` and ``$(echo ...)`` are known; anything else is not."""
         inner = [child for child in node.named_children if child.type == "command"]
         if len(inner) == 1 and len(node.named_children) == 1:
-            words = [word for child in inner[0].named_children for word in self.words(
-                child.children[0] if child.type == "command_name" and child.children else child)]
+            words = [
+                word
+                for child in inner[0].named_children
+                for word in self.words(
+                    child.children[0] if child.type == "command_name" and child.children else child
+                )
+            ]
             if words and all(word.known for word in words):
                 argv = [word.text for word in words]
-                if argv[0] == "seq" and 2 <= len(argv) <= 4 and all(
-                        re.fullmatch(r"-?[0-9]{1,6}", word) for word in argv[1:]):
+                if (
+                    argv[0] == "seq"
+                    and 2 <= len(argv) <= 4
+                    and all(re.fullmatch(r"-?[0-9]{1,6}", word) for word in argv[1:])
+                ):
                     numbers = list(map(int, argv[1:]))
                     first = numbers[0] if len(numbers) > 1 else 1
                     step = numbers[1] if len(numbers) == 3 else 1
@@ -235,8 +263,7 @@ class Words:
                 return None
             one, two = self._sum(left, depth + 1), self._sum(right, depth + 1)
             act = _SIGNS.get(text_of(sign))
-            if one is None or two is None or act is None or (
-                    text_of(sign) in "/%" and two == 0):
+            if one is None or two is None or act is None or (text_of(sign) in "/%" and two == 0):
                 return None
             return act(one, two)
         return None
@@ -246,8 +273,12 @@ class Words:
 
 
 _SIGNS: dict[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
-    "/": lambda a, b: a // b, "%": lambda a, b: a % b}
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+}
 
 
 def _unescaped(text: str, quoted: bool) -> str:
@@ -257,8 +288,11 @@ def _unescaped(text: str, quoted: bool) -> str:
 
 
 def _ansi(text: str) -> str:
-    return re.sub(r"\\(.)", lambda match: {"n": "\n", "t": "\t", "\\": "\\", "'": "'"}.get(
-        match[1], match[0]), text)
+    return re.sub(
+        r"\\(.)",
+        lambda match: {"n": "\n", "t": "\t", "\\": "\\", "'": "'"}.get(match[1], match[0]),
+        text,
+    )
 
 
 def _braces(text: str) -> list[str] | None:
@@ -271,9 +305,11 @@ def _braces(text: str) -> list[str] | None:
         if abs(last - first) > 4 * MOST_TURNS:
             return None
         step = 1 if last >= first else -1
-        return [text[:match.start()] + str(number) + text[match.end():]
-                for number in range(first, last + step, step)]
+        return [
+            text[: match.start()] + str(number) + text[match.end() :]
+            for number in range(first, last + step, step)
+        ]
     match = re.search(r"\{([^{}\s]*,[^{}\s]*)\}", text)
     if match and not text.startswith(("{", "'{")):
-        return [text[:match.start()] + part + text[match.end():] for part in match[1].split(",")]
+        return [text[: match.start()] + part + text[match.end() :] for part in match[1].split(",")]
     return None

@@ -40,8 +40,10 @@ def npu_smi(call: Call) -> int:
     if words[1:2] == ["-l"]:
         print(f"\tTotal Count                    : {len(devices)} ({MARK})\n")
         for device in devices:
-            print(f"\tNPU ID                         : {_npu(call, device)[0]}\n"
-                  f"\tChip Count                     : {_chips(call)}\n")
+            print(
+                f"\tNPU ID                         : {_npu(call, device)[0]}\n"
+                f"\tChip Count                     : {_chips(call)}\n"
+            )
     elif words[1:2] == ["-m"]:
         print(f"\tNPU ID   Chip ID   Chip Logic ID   Chip Name ({MARK})")
         for device in devices:
@@ -73,11 +75,13 @@ def _board(call: Call, devices: Sequence[int], words: Sequence[str]) -> None:
     asked = told.get("-i", "")
     if asked not in {str(_npu(call, device)[0]) for device in devices}:
         raise Refused(f"Error: the NPU ID {asked or '(none)'} does not exist.", 1)
-    print(f"\tNPU ID                         : {asked} ({MARK})\n"
-          f"\tProduct Name                   : {call.world.accelerator}\n"
-          f"\tSoftware Version               : {_DRIVER['ascend']}\n"
-          f"\tCompatibility                  : OK\n"
-          f"\tChip Count                     : {_chips(call)}")
+    print(
+        f"\tNPU ID                         : {asked} ({MARK})\n"
+        f"\tProduct Name                   : {call.world.accelerator}\n"
+        f"\tSoftware Version               : {_DRIVER['ascend']}\n"
+        f"\tCompatibility                  : OK\n"
+        f"\tChip Count                     : {_chips(call)}"
+    )
 
 
 def _npu_table(call: Call, devices: Sequence[int]) -> None:
@@ -86,20 +90,29 @@ def _npu_table(call: Call, devices: Sequence[int]) -> None:
     title = f"npu-smi {_DRIVER['ascend']} ({MARK})"
     print(f"+{'-' * 96}+\n| {title:<32} {'Version: ' + _DRIVER['ascend']:<61} |\n{line}")
     _row("NPU   Name", "Health", "Power(W)    Temp(C)           Hugepages-Usage(page)")
-    _row("Chip  Phy-ID" if physical else "Chip", "Bus-Id",
-         "AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)")
+    _row(
+        "Chip  Phy-ID" if physical else "Chip",
+        "Bus-Id",
+        "AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)",
+    )
     print(wide)
     for device in devices:
         npu, chip = _npu(call, device)
         _row(f"{npu:<6}{_npu_name(call)}", "OK", f"{'160.0':<12}{'40':<18}{'0    / 0'}")
-        _row(f"{chip:<6}{device if physical else ''}", f"0000:{0x81 + device:02X}:00.0",
-             f"{'0':<12}{'0    / 0':<18}{3100:<5}/ {call.world.memory_gb * 1024}")
+        _row(
+            f"{chip:<6}{device if physical else ''}",
+            f"0000:{0x81 + device:02X}:00.0",
+            f"{'0':<12}{'0    / 0':<18}{3100:<5}/ {call.world.memory_gb * 1024}",
+        )
         print(wide)
 
 
 def _row(*texts: str) -> None:
-    print("|" + "|".join(f" {text:<{width}}" for text, width in zip(texts, (26, 14, 51),
-                                                                   strict=True)) + "|")
+    print(
+        "|"
+        + "|".join(f" {text:<{width}}" for text, width in zip(texts, (26, 14, 51), strict=True))
+        + "|"
+    )
 
 
 def hccn_tool(call: Call) -> int:
@@ -109,16 +122,22 @@ def hccn_tool(call: Call) -> int:
     told = dict(itertools.pairwise(words))
     device = told.get("-i", "")
     if not device.isdecimal() or int(device) not in devices:
-        raise Refused(f"device id {device or '(none)'} is invalid, or not in this container.\n"
-                      "Cmd execute failed!", 1)
+        raise Refused(
+            f"device id {device or '(none)'} is invalid, or not in this container.\n"
+            "Cmd execute failed!",
+            1,
+        )
     if "-g" not in words:
         raise Refused(f"{MARK}: hccn_tool only reads in a rehearsal (-g).", 1)
     address = _npu_address(call, call.node, int(device))
-    answers = {"-ip": f"ipaddr:{address}\nnetmask:255.255.0.0", "-link": "link status: UP",
-               "-vnic": f"vnic link status: UP\nvnic ipaddr:{address}\nvnic netmask:255.255.0.0",
-               "-net_health": "net health status: Success",
-               "-tls": f"dev_id:{device}, tls switch[0](0:disable, 1:enable), tls preconfigured"
-                       "[1](0:non-preset, 1:preset), tls alarm time threshold[60]days"}
+    answers = {
+        "-ip": f"ipaddr:{address}\nnetmask:255.255.0.0",
+        "-link": "link status: UP",
+        "-vnic": f"vnic link status: UP\nvnic ipaddr:{address}\nvnic netmask:255.255.0.0",
+        "-net_health": "net health status: Success",
+        "-tls": f"dev_id:{device}, tls switch[0](0:disable, 1:enable), tls preconfigured"
+        "[1](0:non-preset, 1:preset), tls alarm time threshold[60]days",
+    }
     for name, answer in answers.items():
         if name in words:
             print(answer)
@@ -136,8 +155,11 @@ def _npu_address(call: Call, node: str, device: int) -> str:
 
 def _npu_ping(call: Call, device: int, address: str) -> int:
     print(f"device {device} PING {address}")
-    known = {_npu_address(call, node, number) for node in call.world.nodes
-             for number in range(call.world.devices)}
+    known = {
+        _npu_address(call, node, number)
+        for node in call.world.nodes
+        for number in range(call.world.devices)
+    }
     if address not in known:
         print("\n".join(f"recv time out seq={number}" for number in range(3)))
         print("3 packets transmitted, 0 received, 100.00% packet loss")
@@ -153,8 +175,9 @@ def _npu_ping(call: Call, device: int, address: str) -> int:
 def _gpu_name(call: Call) -> str:
     names = {"H200": "NVIDIA H200", "GB200": "NVIDIA GB200", "MI300X": "AMD Instinct MI300X"}
     title = call.world.accelerator
-    return next((name for key, name in names.items() if key in title.split()),
-                title.partition(" (")[0])
+    return next(
+        (name for key, name in names.items() if key in title.split()), title.partition(" (")[0]
+    )
 
 
 def nvidia_smi(call: Call) -> int:
@@ -163,19 +186,22 @@ def nvidia_smi(call: Call) -> int:
     words = list(call.words)
     told = dict(word.partition("=")[::2] for word in words)
     if told.keys() <= {"--query-gpu", "--format"} and told.get("--query-gpu"):
-        return _query(call, devices, told["--query-gpu"].split(","),
-                      told.get("--format", "").split(","))
+        return _query(
+            call, devices, told["--query-gpu"].split(","), told.get("--format", "").split(",")
+        )
     if words == ["topo", "-m"]:
         print("\t".join([MARK, *(f"GPU{one}" for one in devices)]))
         for one in devices:
-            print("\t".join([f"GPU{one}", *(" X " if one == other else "NV18"
-                                            for other in devices)]))
+            print(
+                "\t".join([f"GPU{one}", *(" X " if one == other else "NV18" for other in devices)])
+            )
     elif words == ["-L"]:
         for one in devices:
             print(f"GPU {one}: {_gpu_name(call)} (UUID: {_uuid(one)})")
     elif words:
-        raise Refused("Invalid combination of input arguments. Please run 'nvidia-smi -h' for "
-                      "help.", 2)
+        raise Refused(
+            "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.", 2
+        )
     else:
         _gpu_table(call, devices)
     return 0
@@ -187,25 +213,46 @@ def _uuid(device: int) -> str:
 
 def _query(call: Call, devices: Sequence[int], fields: Sequence[str], form: Sequence[str]) -> int:
     if "csv" not in form:
-        raise Refused('"--format=" switch is missing. Please run \'nvidia-smi -h\' for help.', 1)
+        raise Refused("\"--format=\" switch is missing. Please run 'nvidia-smi -h' for help.", 1)
     memory = call.world.memory_gb * 1024
-    units = {"memory.total": "MiB", "memory.used": "MiB", "memory.free": "MiB",
-             "utilization.gpu": "%"}
+    units = {
+        "memory.total": "MiB",
+        "memory.used": "MiB",
+        "memory.free": "MiB",
+        "utilization.gpu": "%",
+    }
     rows = []
     for device in devices:
-        known = {"index": device, "name": _gpu_name(call), "gpu_name": _gpu_name(call),
-                 "uuid": _uuid(device), "memory.total": memory, "memory.used": 4,
-                 "memory.free": memory - 4, "utilization.gpu": 0, "count": len(devices),
-                 "driver_version": _DRIVER["cuda"]}
+        known = {
+            "index": device,
+            "name": _gpu_name(call),
+            "gpu_name": _gpu_name(call),
+            "uuid": _uuid(device),
+            "memory.total": memory,
+            "memory.used": 4,
+            "memory.free": memory - 4,
+            "utilization.gpu": 0,
+            "count": len(devices),
+            "driver_version": _DRIVER["cuda"],
+        }
         for field in map(str.strip, fields):
             if field not in known:
                 raise Refused(f'Field "{field}" is not a valid field to query.', 2)
-        rows.append(", ".join(
-            f"{known[field]} {units[field]}" if field in units and "nounits" not in form
-            else str(known[field]) for field in map(str.strip, fields)))
+        rows.append(
+            ", ".join(
+                f"{known[field]} {units[field]}"
+                if field in units and "nounits" not in form
+                else str(known[field])
+                for field in map(str.strip, fields)
+            )
+        )
     if "noheader" not in form:
-        print(", ".join(f"{field} [{units[field]}]" if field in units else field
-                        for field in map(str.strip, fields)))
+        print(
+            ", ".join(
+                f"{field} [{units[field]}]" if field in units else field
+                for field in map(str.strip, fields)
+            )
+        )
     print("\n".join(rows))
     return 0
 
@@ -215,8 +262,10 @@ def _gpu_table(call: Call, devices: Sequence[int]) -> None:
     head = f"NVIDIA-SMI {_DRIVER['cuda']}   Driver Version: {_DRIVER['cuda']}   {MARK}"
     print(f"{line}\n| {head:<75} |\n{line}")
     for device in devices:
-        print(f"| {device:>3}  {_gpu_name(call):<30} {f'4MiB / {memory}MiB':>22}  0%  Default"
-              f"{'':>6} |")
+        print(
+            f"| {device:>3}  {_gpu_name(call):<30} {f'4MiB / {memory}MiB':>22}  0%  Default"
+            f"{'':>6} |"
+        )
     print(f"{line}\n| {'No running processes found':<75} |\n{line}")
 
 
@@ -227,11 +276,12 @@ def rocm_smi(call: Call) -> int:
     rows = []
     for device in devices:
         if not asked or "--showproductname" in asked:
-            rows += [f"GPU[{device}]\t\t: Card Series: \t\t{_gpu_name(call)}",
-                     f"GPU[{device}]\t\t: GFX Version: \t\tgfx942"]
+            rows += [
+                f"GPU[{device}]\t\t: Card Series: \t\t{_gpu_name(call)}",
+                f"GPU[{device}]\t\t: GFX Version: \t\tgfx942",
+            ]
         if not asked or "--showmeminfo" in asked:
-            rows.append(f"GPU[{device}]\t\t: VRAM Total Memory (B): "
-                        f"{call.world.memory_gb * 2**30}")
+            rows.append(f"GPU[{device}]\t\t: VRAM Total Memory (B): {call.world.memory_gb * 2**30}")
     print(f"{' ROCm System Management Interface ':=^90}\n{f' {MARK} ':=^90}")
     print("\n".join(rows))
     print(f"{' End of ROCm SMI Log ':=^90}")
@@ -239,4 +289,8 @@ def rocm_smi(call: Call) -> int:
 
 
 TOOLS: dict[str, Callable[[Call], int]] = {
-    "npu-smi": npu_smi, "hccn_tool": hccn_tool, "nvidia-smi": nvidia_smi, "rocm-smi": rocm_smi}
+    "npu-smi": npu_smi,
+    "hccn_tool": hccn_tool,
+    "nvidia-smi": nvidia_smi,
+    "rocm-smi": rocm_smi,
+}

@@ -63,6 +63,9 @@ class Call:
 
     def real(self) -> str | None:
         """The program of this name behind the stand-ins on PATH; None where there is none."""
-        path = [part for part in self.env.get("PATH", "").split(":")
-                if part and Path(part).resolve() != (self.root / "bin").resolve()]
+        path = [
+            part
+            for part in self.env.get("PATH", "").split(":")
+            if part and Path(part).resolve() != (self.root / "bin").resolve()
+        ]
         return shutil.which(self.tool, path=":".join(path))

@@ -21,8 +21,10 @@ def main() -> int:
         os.chdir(folder)  # a socket's path may have 107 bytes, a run's folder more
         channel.connect("spawner.sock")
     except OSError as error:
-        sys.stderr.write(f"REHEARSAL: {tool}: the rehearsal of {folder or '(none)'} has ended "
-                         f"({error.strerror})\n")
+        sys.stderr.write(
+            f"REHEARSAL: {tool}: the rehearsal of {folder or '(none)'} has ended "
+            f"({error.strerror})\n"
+        )
         return 1
     os.chdir(here)
     parts = [tool, here, str(len(words)), *words, *(f"{k}={v}" for k, v in os.environ.items())]
@@ -48,7 +50,10 @@ def main() -> int:
         end = 13 + int.from_bytes(answer[5:13], "big")
         if answer[:5] == b"exec\0" and len(answer) >= max(13, end):
             count, *given = answer[13:end].split(b"\0")
-            argv, pairs = given[:int(count)], (pair.partition(b"=") for pair in given[int(count):])
+            argv, pairs = (
+                given[: int(count)],
+                (pair.partition(b"=") for pair in given[int(count) :]),
+            )
             os.execvpe(argv[0], argv, {name: value for name, _, value in pairs})
     _, _, rest = answer.partition(b"\0")
     code = int(rest or b"1")

@@ -83,7 +83,7 @@ def _mounted(box: Box, inside: str) -> str | None:
         under = inside == target or inside.startswith(target.rstrip("/") + "/")
         if source.startswith("/") and rest and under and len(target) > len(best[1]):
             best = (source, target)
-    return best[0].rstrip("/") + inside[len(best[1].rstrip("/")):] if best[0] else None
+    return best[0].rstrip("/") + inside[len(best[1].rstrip("/")) :] if best[0] else None
 
 
 def folder_of(box: Box) -> str | None:

@@ -18,5 +18,6 @@ def tagged(image: str) -> str:
 
 def is_there(call: Call, image: str) -> bool:
     """Whether a node has an image."""
-    return not call.world.fault("wrong-image-tag", call.node) and \
-        tagged(image) in map(tagged, call.world.images)
+    return not call.world.fault("wrong-image-tag", call.node) and tagged(image) in map(
+        tagged, call.world.images
+    )

@@ -64,8 +64,9 @@ def caller(call: Call) -> int:
     if call.channel is None:
         return os.getpid()
     size = struct.calcsize("3i")
-    return struct.unpack("3i", call.channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED,
-                                                       size))[0]
+    return struct.unpack(
+        "3i", call.channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )[0]
 
 
 def _file(call: Call, label: str) -> Path:
@@ -79,9 +80,11 @@ def hold(call: Call, container: Container) -> None:
         file.seek(0)
         other = _read(file.read())
         if other is not None and other.alive:
-            raise daemon(f'Conflict. The container name "/{container.name}" is already in use '
-                         f'by container "{other.id}". You have to remove (or rename) that '
-                         "container to be able to reuse that name.")
+            raise daemon(
+                f'Conflict. The container name "/{container.name}" is already in use '
+                f'by container "{other.id}". You have to remove (or rename) that '
+                "container to be able to reuse that name."
+            )
         file.truncate(0)
         file.write(container.text())
 
@@ -108,5 +111,6 @@ def running(call: Call) -> Iterator[Container]:
 
 def find(call: Call, name: str) -> Container | None:
     """The container that runs under a name, or an id that begins so."""
-    return next((one for one in running(call)
-                 if one.name == name or one.id.startswith(name or "-")), None)
+    return next(
+        (one for one in running(call) if one.name == name or one.id.startswith(name or "-")), None
+    )

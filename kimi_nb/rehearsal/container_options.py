@@ -40,9 +40,11 @@ _SIZE = re.compile(r"-1|[0-9]+(\.[0-9]+)? ?([kmgtp]i?)?b?", re.IGNORECASE)
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 USAGE = "Usage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]"
 _HELP = "Run 'docker run --help' for more information"
-OCI = ("failed to create task for container: failed to create shim task: OCI runtime create "
-       "failed: runc create failed: unable to start container process: error during container "
-       "init: ")
+OCI = (
+    "failed to create task for container: failed to create shim task: OCI runtime create "
+    "failed: runc create failed: unable to start container process: error during container "
+    "init: "
+)
 
 
 def _usage(text: str) -> Refused:
@@ -56,8 +58,11 @@ def daemon(text: str, code: int = 125) -> Refused:
 
 def too_few(command: str, usage: str) -> Refused:
     """A command without what it is about."""
-    return Refused(f"docker: 'docker {command}' requires at least 1 argument\n\n{usage}\n\n"
-                   f"See 'docker {command} --help' for more information", 1)
+    return Refused(
+        f"docker: 'docker {command}' requires at least 1 argument\n\n{usage}\n\n"
+        f"See 'docker {command} --help' for more information",
+        1,
+    )
 
 
 def is_on(box: Box, *names: str) -> bool:
@@ -79,8 +84,10 @@ def check_words(box: Box, words: Sequence[str]) -> None:
             word = next((word for word in words if re.match(rf"-[a-zA-Z]*{name[1:]}", word)), name)
             raise _usage(f"unknown shorthand flag: '{name[1:]}' in {word}")
         if name in _SWITCHES and values[-1] not in _YES | _NO:
-            raise _usage(f'invalid argument "{values[-1]}" for "{name}" flag: strconv.ParseBool: '
-                         f'parsing "{values[-1]}": invalid syntax')
+            raise _usage(
+                f'invalid argument "{values[-1]}" for "{name}" flag: strconv.ParseBool: '
+                f'parsing "{values[-1]}": invalid syntax'
+            )
         if name in _VALUED and values[-1] == "" and not box.image and "=" not in words[-1]:
             short = "" if name.startswith("--") else f"'{name[1:]}' in "
             raise _usage(f"flag needs an argument: {short}{name}")
@@ -91,15 +98,19 @@ def check_values(box: Box) -> None:
     for name in _SIZES:
         for value in box.options.get(name, ()):
             if not _SIZE.fullmatch(value):
-                raise _usage(f'invalid argument "{value}" for "{name}" flag: invalid size: '
-                             f"'{value}'")
+                raise _usage(
+                    f'invalid argument "{value}" for "{name}" flag: invalid size: \'{value}\''
+                )
     for mount in (*box.options.get("-v", ()), *box.options.get("--volume", ())):
         source, colon, rest = mount.partition(":")
         inside = rest.partition(":")[0] if colon else source
         if not inside.startswith("/"):
-            raise daemon(f"invalid volume specification: '{mount}': invalid mount config for "
-                         f"type \"volume\": invalid mount path: '{inside}' mount path must be "
-                         "absolute")
+            raise daemon(
+                f"invalid volume specification: '{mount}': invalid mount config for "
+                f"type \"volume\": invalid mount path: '{inside}' mount path must be "
+                "absolute"
+            )
     if box.name and not _NAME.fullmatch(box.name):
-        raise daemon(f"Invalid container name ({box.name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are "
-                     "allowed")
+        raise daemon(
+            f"Invalid container name ({box.name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed"
+        )

@@ -46,8 +46,12 @@ def run(call: Call, words: Sequence[str]) -> int:
         raise too_few("run", USAGE)
     check_values(box)
     detached = is_on(box, "-d", "--detach")
-    if is_on(box, "-i", "--interactive") and is_on(box, "-t", "--tty") and not detached \
-            and not os.isatty(0):
+    if (
+        is_on(box, "-i", "--interactive")
+        and is_on(box, "-t", "--tty")
+        and not detached
+        and not os.isatty(0)
+    ):
         raise Refused("the input device is not a TTY", 1)
     _check_image(call, box.image)
     _check_devices(call.world, box)
@@ -59,11 +63,22 @@ def run(call: Call, words: Sequence[str]) -> int:
     pid = os.getpid() if detached else container_names.caller(call)
     container_names.hold(call, container.of(pid, argv))
     if not detached:
-        raise Replace(argv if folder is None else
-                      ("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", folder, *argv), env)
+        raise Replace(
+            argv
+            if folder is None
+            else ("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", folder, *argv),
+            env,
+        )
     with call.state("containers", f"{container.label}.log").open("wb") as log:
-        inner = subprocess.Popen(argv, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=log,
-                                 stderr=subprocess.STDOUT, start_new_session=False)
+        inner = subprocess.Popen(
+            argv,
+            env=env,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=False,
+        )
     container_names.keep(call, container.of(inner.pid, argv))
     print(container.id)
     return 0
@@ -81,8 +96,10 @@ def _check_devices(world: World, box: Box) -> None:
     for told in box.options.get("--device", ()):
         device = told.partition(":")[0]
         if not _is_device(world, device):
-            raise daemon("error gathering device information while adding custom device "
-                         f'"{device}": no such file or directory')
+            raise daemon(
+                "error gathering device information while adding custom device "
+                f'"{device}": no such file or directory'
+            )
     if "--gpus" not in box.options:
         return
     if world.vendor != "cuda":
@@ -90,21 +107,27 @@ def _check_devices(world: World, box: Box) -> None:
     for name in reader.gpus(box.options["--gpus"]):
         number = name.removeprefix("gpu")
         if number.isdecimal() and int(number) >= world.devices:
-            raise daemon(f"{OCI}error running prestart hook #0: exit status 1, stdout: , stderr: "
-                         f"nvidia-container-cli: device error: {number}: unknown device: unknown")
+            raise daemon(
+                f"{OCI}error running prestart hook #0: exit status 1, stdout: , stderr: "
+                f"nvidia-container-cli: device error: {number}: unknown device: unknown"
+            )
 
 
 def _is_device(world: World, device: str) -> bool:
     kind, number = re.fullmatch(r"(.*?)([0-9]*)", device, re.DOTALL).groups()  # type: ignore
     if number and kind in ("/dev/davinci", "/dev/nvidia"):
-        return int(number) < world.devices and \
-            world.vendor == {"/dev/davinci": "ascend", "/dev/nvidia": "cuda"}[kind]
-    there = {"ascend": ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
-             "rocm": ("/dev/kfd", "/dev/dri", "/dev/infiniband"),
-             "cuda": ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
-                      "/dev/infiniband")}
-    return device in there.get(world.vendor, ()) or \
-        (world.vendor == "cuda" and device.startswith("nvidia.com/gpu="))
+        return (
+            int(number) < world.devices
+            and world.vendor == {"/dev/davinci": "ascend", "/dev/nvidia": "cuda"}[kind]
+        )
+    there = {
+        "ascend": ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
+        "rocm": ("/dev/kfd", "/dev/dri", "/dev/infiniband"),
+        "cuda": ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/infiniband"),
+    }
+    return device in there.get(world.vendor, ()) or (
+        world.vendor == "cuda" and device.startswith("nvidia.com/gpu=")
+    )
 
 
 def _visible(world: World, box: Box) -> str:
@@ -117,16 +140,21 @@ def _visible(world: World, box: Box) -> str:
 
 def inside(call: Call) -> dict[str, str]:
     """What a container has of its node: where programs are, and the rehearsal's own."""
-    return {"PATH": call.env.get("PATH", os.defpath),
-            **{name: value for name, value in call.env.items() if name.startswith("KIMI_NB_")}}
+    return {
+        "PATH": call.env.get("PATH", os.defpath),
+        **{name: value for name, value in call.env.items() if name.startswith("KIMI_NB_")},
+    }
 
 
 def _environment(call: Call, box: Box, container: Container) -> dict[str, str]:
     """What is set inside: what was told, what every container has, and the rehearsal's own."""
     # Not /root: what a script writes there must stay in the rehearsal's folder.
-    env = {"HOME": call.env.get("HOME", "/root"), "TERM": call.env.get("TERM", "xterm"),
-           "HOSTNAME": last(box, "-h", "--hostname") or
-           (call.node if box.host_network else container.id[:12])}
+    env = {
+        "HOME": call.env.get("HOME", "/root"),
+        "TERM": call.env.get("TERM", "xterm"),
+        "HOSTNAME": last(box, "-h", "--hostname")
+        or (call.node if box.host_network else container.id[:12]),
+    }
     if "LANG" in call.env:
         env["LANG"] = call.env["LANG"]
     env |= {name: call.env[name] for name in box.passes if name in call.env}

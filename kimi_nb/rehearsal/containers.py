@@ -30,26 +30,48 @@ _SHORT_VERSION = f"Docker version {VERSION}, build {MARK}"
 _USAGE = f"Usage:  docker [OPTIONS] COMMAND ({MARK})"
 # Commands whose answer is always the same.
 _ANSWERS = {
-    "--help": _USAGE, "help": _USAGE, "-v": _SHORT_VERSION, "--version": _SHORT_VERSION,
+    "--help": _USAGE,
+    "help": _USAGE,
+    "-v": _SHORT_VERSION,
+    "--version": _SHORT_VERSION,
     "version": f"Client: {MARK}\n Version:           {VERSION}\n\nServer: {MARK}\n Engine:\n"
-               f"  Version:          {VERSION}"}
+    f"  Version:          {VERSION}",
+}
 
 
 def docker(call: Call) -> int:
     """``docker`` with its words."""
     call.say("no container is made; the answer is what docker would say")
-    own = ("--config", "-c", "--context", "-H", "--host", "-l", "--log-level", "--tlscacert",
-           "--tlscert", "--tlskey")
+    own = (
+        "--config",
+        "-c",
+        "--context",
+        "-H",
+        "--host",
+        "-l",
+        "--log-level",
+        "--tlscacert",
+        "--tlscert",
+        "--tlskey",
+    )
     words = list(call.words)
     while words and words[0].startswith("-") and words[0] not in ("-v", "--version", "--help"):
-        del words[:2 if words[0] in own else 1]
+        del words[: 2 if words[0] in own else 1]
     name, rest = (words or ["--help"])[0], words[1:]
     if name in ("container", "image") and rest:
-        short = {"container ls": "ps", "container list": "ps", "container ps": "ps",
-                 "image ls": "images", "image list": "images", "image inspect": "image inspect"}
+        short = {
+            "container ls": "ps",
+            "container list": "ps",
+            "container ps": "ps",
+            "image ls": "images",
+            "image list": "images",
+            "image inspect": "image inspect",
+        }
         held = _CONTAINER if name == "container" else _IMAGE
-        name, rest = short.get(f"{name} {rest[0]}", rest[0] if rest[0] in held
-                               else f"{name} {rest[0]}"), rest[1:]
+        name, rest = (
+            short.get(f"{name} {rest[0]}", rest[0] if rest[0] in held else f"{name} {rest[0]}"),
+            rest[1:],
+        )
     if name in _ANSWERS:
         print(_ANSWERS[name])
         return 0
@@ -76,9 +98,11 @@ def _ps(call: Call, words: Sequence[str]) -> int:
     quiet = {"-q", "--quiet", "-aq", "-qa"} & set(words)
     rows = [("CONTAINER ID", "IMAGE", "COMMAND", "STATUS", f"NAMES ({MARK})")]
     # docker looks for the expression in "/name" and in "name".
-    rows += [(one.id[:12], one.image, f'"{one.command[:20]}"', "Up", one.label)
-             for one in running(call)
-             if re.search(name, f"/{one.label}") or re.search(name, one.label)]
+    rows += [
+        (one.id[:12], one.image, f'"{one.command[:20]}"', "Up", one.label)
+        for one in running(call)
+        if re.search(name, f"/{one.label}") or re.search(name, one.label)
+    ]
     _columns([row[:1] for row in rows[1:]] if quiet else rows)
     return 0
 
@@ -97,20 +121,34 @@ def _exec(call: Call, words: Sequence[str]) -> int:
     if find(call, rest[0]) is None:
         raise Refused(f"Error response from daemon: No such container: {rest[0]}", 1)
     # What the image holds of vLLM-Ascend's examples.
-    raise Replace([str(proxies.UPSTREAM) if word.startswith("/vllm-workspace/")
-                   and word.endswith(UPSTREAM) else word for word in rest[1:]], env)
+    raise Replace(
+        [
+            str(proxies.UPSTREAM)
+            if word.startswith("/vllm-workspace/") and word.endswith(UPSTREAM)
+            else word
+            for word in rest[1:]
+        ],
+        env,
+    )
 
 
 def _rm(call: Call, words: Sequence[str]) -> int:
     force = bool({"-f", "--force", "-fv", "-vf"} & set(words))
-    return _each(call, "rm", [word for word in words if not word.startswith("-")],
-                 lambda one: _remove(one, force), force)
+    return _each(
+        call,
+        "rm",
+        [word for word in words if not word.startswith("-")],
+        lambda one: _remove(one, force),
+        force,
+    )
 
 
 def _remove(one: Container, force: bool) -> str:
     if not force:
-        return (f'cannot remove container "/{one.label}": container is running: stop the '
-                "container before removing or force remove")
+        return (
+            f'cannot remove container "/{one.label}": container is running: stop the '
+            "container before removing or force remove"
+        )
     return _stopped(one, 0)
 
 
@@ -139,8 +177,9 @@ def _end(one: Container, seconds: float) -> None:
             time.sleep(0.02)
 
 
-def _each(call: Call, command: str, names: Sequence[str], act: Callable[[Container], str],
-          forgiving: bool) -> int:
+def _each(
+    call: Call, command: str, names: Sequence[str], act: Callable[[Container], str], forgiving: bool
+) -> int:
     """Do something to containers by name; docker prints each name that went well."""
     if not names:
         raise too_few(command, f"Usage:  docker {command} [OPTIONS] CONTAINER [CONTAINER...]")
@@ -163,14 +202,22 @@ def _each(call: Call, command: str, names: Sequence[str], act: Callable[[Contain
 def _pull(call: Call, words: Sequence[str]) -> int:
     names = [word for word in words if not word.startswith("-")]
     if len(names) != 1:
-        raise Refused("docker: 'docker pull' requires 1 argument\n\nUsage:  docker pull [OPTIONS] "
-                      "NAME[:TAG|@DIGEST]\n\nRun 'docker pull --help' for more information", 1)
+        raise Refused(
+            "docker: 'docker pull' requires 1 argument\n\nUsage:  docker pull [OPTIONS] "
+            "NAME[:TAG|@DIGEST]\n\nRun 'docker pull --help' for more information",
+            1,
+        )
     name, _, tag = tagged(names[0]).rpartition(":")
     if not container_images.is_there(call, names[0]):
-        raise Refused(f"Error response from daemon: manifest for {name}:{tag} not found: manifest "
-                      "unknown: manifest unknown", 1)
-    print(f"{tag}: Pulling from {name} ({MARK})\nStatus: Image is up to date for {name}:{tag}\n"
-          f"{names[0]}")
+        raise Refused(
+            f"Error response from daemon: manifest for {name}:{tag} not found: manifest "
+            "unknown: manifest unknown",
+            1,
+        )
+    print(
+        f"{tag}: Pulling from {name} ({MARK})\nStatus: Image is up to date for {name}:{tag}\n"
+        f"{names[0]}"
+    )
     return 0
 
 
@@ -192,8 +239,12 @@ def _inspect(call: Call, words: Sequence[str]) -> int:
     print(json.dumps([{"RepoTags": [tagged(name)], "Comment": MARK} for name in there], indent=4))
     missing = [name for name in names if name not in there]
     if missing:
-        raise Refused("\n".join(f"Error response from daemon: No such image: {tagged(name)}"
-                                for name in missing), 1)
+        raise Refused(
+            "\n".join(
+                f"Error response from daemon: No such image: {tagged(name)}" for name in missing
+            ),
+            1,
+        )
     return 0
 
 
@@ -201,18 +252,29 @@ def _inspect(call: Call, words: Sequence[str]) -> int:
 
 
 def _info(call: Call, words: Sequence[str]) -> int:
-    print(f"Server: {MARK}\n Containers: {len(list(running(call)))}\n Images: "
-          f"{len(call.world.images)}\n Server Version: {VERSION}\n Name: {call.node}")
+    print(
+        f"Server: {MARK}\n Containers: {len(list(running(call)))}\n Images: "
+        f"{len(call.world.images)}\n Server Version: {VERSION}\n Name: {call.node}"
+    )
     return 0
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        print("   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
-              .rstrip())
+        print(
+            "   ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        )
 
 
 _COMMANDS: dict[str, Callable[[Call, Sequence[str]], int]] = {
-    "run": container_run.run, "pull": _pull, "images": _images, "image inspect": _inspect,
-    "exec": _exec, "ps": _ps, "rm": _rm, "stop": _stop, "info": _info}
+    "run": container_run.run,
+    "pull": _pull,
+    "images": _images,
+    "image inspect": _inspect,
+    "exec": _exec,
+    "ps": _ps,
+    "rm": _rm,
+    "stop": _stop,
+    "info": _info,
+}

@@ -25,16 +25,19 @@ from kimi_nb.settings import Value
 from kimi_nb.topology import DEFAULT_HTTP
 
 
-def find(model: str, hardware: str, layout: str = "", variant: str = "", version: str = ""
-         ) -> tuple[Deployment, Plan]:
+def find(
+    model: str, hardware: str, layout: str = "", variant: str = "", version: str = ""
+) -> tuple[Deployment, Plan]:
     """(what the document has published, our own plan for the same).
 
     Raises NoRecipeError where no document has commands for this.
     """
-    deployment = next(found for found, _ in documents.deployments(
-        model, hardware, layout, variant, version))
-    return deployment, build.plan(model, hardware, layout or None, variant=variant,
-                                  engine_version=deployment.engine.version)
+    deployment = next(
+        found for found, _ in documents.deployments(model, hardware, layout, variant, version)
+    )
+    return deployment, build.plan(
+        model, hardware, layout or None, variant=variant, engine_version=deployment.engine.version
+    )
 
 
 def maker(deployment: Deployment) -> Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]:
@@ -45,7 +48,8 @@ def maker(deployment: Deployment) -> Callable[[Plan, Path, Block], tuple[Plan, d
 def _made(deployment: Deployment, own: Plan, block: Block) -> tuple[Plan, dict[str, str]]:
     # Alternatives, of which a person takes one, are all tried, each on a node of its own.
     servers = [server for server in deployment.servers if server.certain] or list(
-        deployment.servers)
+        deployment.servers
+    )
     nodes = list(dict.fromkeys(server.node for server in servers))
     there = {name: block.address(index) for index, name in enumerate(nodes)}
     where = _addresses(servers, deployment, there)
@@ -53,10 +57,19 @@ def _made(deployment: Deployment, own: Plan, block: Block) -> tuple[Plan, dict[s
     fronted = _router(deployment, engines, nodes)
     first = next(engine for engine in engines if engine.url)
     plan = replace(
-        named(own), title=deployment.title, engines=engines,
-        router=fronted, launches=(), containers=(), jobs=(), host_tuning=(), secrets={},
-        url=fronted.url if fronted else first.url or "", served_name=servers[0].names[0],
-        flags=_flags(servers))
+        named(own),
+        title=deployment.title,
+        engines=engines,
+        router=fronted,
+        launches=(),
+        containers=(),
+        jobs=(),
+        host_tuning=(),
+        secrets={},
+        url=fronted.url if fronted else first.url or "",
+        served_name=servers[0].names[0],
+        flags=_flags(servers),
+    )
     return plan, _files(plan)
 
 
@@ -65,8 +78,9 @@ def named(own: Plan) -> Plan:
     return replace(own, scenario="as-documented")
 
 
-def _addresses(servers: Sequence[Server], deployment: Deployment, there: Mapping[str, str]
-               ) -> dict[str, str]:
+def _addresses(
+    servers: Sequence[Server], deployment: Deployment, there: Mapping[str, str]
+) -> dict[str, str]:
     """The rehearsal's address for each one that stands in the commands."""
     found: dict[str, str] = {}
     for server in servers:
@@ -81,12 +95,16 @@ def _addresses(servers: Sequence[Server], deployment: Deployment, there: Mapping
     for proxy in deployment.proxies:
         if proxy.host and proxy.host not in found:
             found[proxy.host] = next(iter(there.values()))
-    return {text: loopback for text, loopback in found.items()
-            if text not in ("0.0.0.0", "127.0.0.1", "localhost")}
+    return {
+        text: loopback
+        for text, loopback in found.items()
+        if text not in ("0.0.0.0", "127.0.0.1", "localhost")
+    }
 
 
-def _engine(server: Server, servers: Sequence[Server], there: Mapping[str, str],
-            where: Mapping[str, str]) -> Engine:
+def _engine(
+    server: Server, servers: Sequence[Server], there: Mapping[str, str], where: Mapping[str, str]
+) -> Engine:
     def local(text: str) -> str:
         for theirs, ours in where.items():
             text = text.replace(theirs, ours)
@@ -98,20 +116,31 @@ def _engine(server: Server, servers: Sequence[Server], there: Mapping[str, str],
     alone = server.group is None
     rank = server.rank or 0
     return Engine(
-        name=f"{server.role}{number}-rank{rank}" if len(group) == 1 or not alone
+        name=f"{server.role}{number}-rank{rank}"
+        if len(group) == 1 or not alone
         else f"{server.role}{group.index(server)}-rank{rank}",
-        node=server.node, address=there[server.node], role=server.role, group=number, rank=rank,
-        ranks=server.ranks or 1, dp_size=server.dp or 1, tp_size=server.tp or 1,
+        node=server.node,
+        address=there[server.node],
+        role=server.role,
+        group=number,
+        rank=rank,
+        ranks=server.ranks or 1,
+        dp_size=server.dp or 1,
+        tp_size=server.tp or 1,
         devices=server.devices or (),
         http_port=None if server.headless else server.http_port or DEFAULT_HTTP,
-        kv_port=server.kv_port, rpc_port=server.rpc_port,
-        side_channel_port=server.side_channel_port, headless=server.headless,
+        kv_port=server.kv_port,
+        rpc_port=server.rpc_port,
+        side_channel_port=server.side_channel_port,
+        headless=server.headless,
         env={name: local(value) for name, value in server.env.items()},
-        argv=tuple(local(word) for word in server.argv))
+        argv=tuple(local(word) for word in server.argv),
+    )
 
 
-def _router(deployment: Deployment, engines: Sequence[Engine], nodes: Sequence[str]
-            ) -> Router | None:
+def _router(
+    deployment: Deployment, engines: Sequence[Engine], nodes: Sequence[str]
+) -> Router | None:
     """The published front door: its ports, in front of what it lists of the engines."""
     if not deployment.proxies or not any(engine.role == "prefill" for engine in engines):
         return None
@@ -126,8 +155,13 @@ def _flags(servers: Sequence[Server]) -> dict[str, dict[str, Value]]:
     """The flags of each role, as far as the first engine of it says them."""
     out: dict[str, dict[str, Value]] = {}
     for server in servers:
-        out.setdefault(server.role, {name: Value(value, "document", server.spot.name)
-                                     for name, value in server.flags.items()})
+        out.setdefault(
+            server.role,
+            {
+                name: Value(value, "document", server.spot.name)
+                for name, value in server.flags.items()
+            },
+        )
     return out
 
 
@@ -140,17 +174,19 @@ def _files(plan: Plan) -> dict[str, str]:
         by_node.setdefault(engine.node, []).append(engine)
         exports = [_export(name, value) for name, value in engine.env.items()]
         out[f"{engine.node}/rank_{engine.rank}.sh"] = shell.script(
-            [f"{plan.title}: {engine.name}."], [*exports, "", *shell.command(
-                ["exec", *engine.argv])])
+            [f"{plan.title}: {engine.name}."],
+            [*exports, "", *shell.command(["exec", *engine.argv])],
+        )
     for node, engines in by_node.items():
         lines = ['cd "$(dirname "$0")"', "mkdir -p logs"]
-        lines += [f"bash rank_{engine.rank}.sh > logs/rank_{engine.rank}.log 2>&1 &"
-                  for engine in engines]
-        out[f"{node}/serve.sh"] = shell.script(
-            [f"{plan.title}: {node}."], [*lines, "wait"])
+        lines += [
+            f"bash rank_{engine.rank}.sh > logs/rank_{engine.rank}.log 2>&1 &" for engine in engines
+        ]
+        out[f"{node}/serve.sh"] = shell.script([f"{plan.title}: {node}."], [*lines, "wait"])
     if plan.router is not None:
         out[f"{plan.router.node}/proxy.sh"] = shell.script(
-            [f"{plan.title}: the front door."], [f"exec {shlex.join(plan.router.argv)}"])
+            [f"{plan.title}: the front door."], [f"exec {shlex.join(plan.router.argv)}"]
+        )
     return out
 
 
@@ -161,4 +197,3 @@ def _export(name: str, value: str) -> str:
     if name == "LD_PRELOAD":
         return f"[ -e {shell.quote(value)} ] && export {name}={shell.quote(value)} || true"
     return shell.export(name, value)
-

@@ -37,8 +37,9 @@ def _instead(call: Call) -> Replace:
 @functools.cache
 def _tuned() -> frozenset[str]:
     """The settings that our own hardware files change."""
-    return frozenset(key for name in params.names("hardware")
-                     for key in params.hardware(name).host_tuning.sysctl)
+    return frozenset(
+        key for name in params.names("hardware") for key in params.hardware(name).host_tuning.sysctl
+    )
 
 
 def sysctl(call: Call) -> int:
@@ -48,8 +49,9 @@ def sysctl(call: Call) -> int:
     known = {"-w", "--write", "-n", "--values", "-q", "--quiet", "-e", "--ignore"}
     strange = [word for word in options if word not in known]
     if strange or len(options) == len(call.words):
-        raise Refused(f"{MARK}: sysctl {' '.join(strange) or 'without a name'} is not part of a "
-                      "rehearsal", 1)
+        raise Refused(
+            f"{MARK}: sysctl {' '.join(strange) or 'without a name'} is not part of a rehearsal", 1
+        )
     faults = []
     for word in call.words:
         if word not in options:
@@ -71,8 +73,9 @@ def _setting(call: Call, word: str, bare: object) -> str:
     kept = call.state("sysctl")
     table = json.loads(kept.read_text()) if kept.exists() else {}
     if ".." in name or not (name in _tuned() or path.is_file()):
-        raise Refused(f"sysctl: cannot stat /proc/sys/{name.replace('.', '/')}: No such file or "
-                      "directory")
+        raise Refused(
+            f"sysctl: cannot stat /proc/sys/{name.replace('.', '/')}: No such file or directory"
+        )
     if equals:
         if call.world.fault("host-tuning-refused", call.node):
             raise Refused(f'sysctl: permission denied on key "{name}"')
@@ -101,8 +104,10 @@ def tee(call: Call) -> int:
     for place in kernel:
         call.state("sys", place.strip("/").replace("/", "_")).write_text(text)
     sys.stdout.write(text)
-    call.say(f"{len(kernel)} settings of the kernel stay as they are; "
-             f"it would have written {text.strip()!r}")
+    call.say(
+        f"{len(kernel)} settings of the kernel stay as they are; "
+        f"it would have written {text.strip()!r}"
+    )
     return 0
 
 
@@ -113,14 +118,25 @@ def hostname(call: Call) -> int:
     """``hostname``: the node's."""
     if not call.node:
         raise _instead(call)
-    answers = {"": call.node, "-s": call.node, "--short": call.node, "-f": call.node,
-               "--fqdn": call.node, "-i": call.address, "-I": f"{call.address} ",
-               "--ip-address": call.address, "--all-ip-addresses": f"{call.address} "}
+    answers = {
+        "": call.node,
+        "-s": call.node,
+        "--short": call.node,
+        "-f": call.node,
+        "--fqdn": call.node,
+        "-i": call.address,
+        "-I": f"{call.address} ",
+        "--ip-address": call.address,
+        "--all-ip-addresses": f"{call.address} ",
+    }
     asked = " ".join(call.words)
     if asked not in answers:
-        raise Refused("hostname: you must be root to change the host name" if call.words and
-                      not asked.startswith("-") else
-                      f"{MARK}: hostname {asked} is not part of a rehearsal", 1)
+        raise Refused(
+            "hostname: you must be root to change the host name"
+            if call.words and not asked.startswith("-")
+            else f"{MARK}: hostname {asked} is not part of a rehearsal",
+            1,
+        )
     call.say("a pretended node")
     print(answers[asked])
     return 0
@@ -138,8 +154,10 @@ def df(call: Call) -> int:
 def ls(call: Call) -> int:
     """``ls``: the files of a checkpoint that the pretended node has; else the real one."""
     files = [Path(word) for word in call.words if not word.startswith("-")]
-    if not files or any(path.name not in _WEIGHTS or path.exists()
-                        or (call.folder / path).is_relative_to(call.root) for path in files):
+    if not files or any(
+        path.name not in _WEIGHTS or path.exists() or (call.folder / path).is_relative_to(call.root)
+        for path in files
+    ):
         raise _instead(call)
     call.say("a pretended checkpoint")
     missing = [path for path in files if not _complete(call, str(path.parent))]
@@ -147,16 +165,19 @@ def ls(call: Call) -> int:
         if path not in missing:
             print(path)
     if missing:
-        raise Refused("\n".join(f"ls: cannot access '{path}': No such file or directory"
-                                for path in missing), 2)
+        raise Refused(
+            "\n".join(f"ls: cannot access '{path}': No such file or directory" for path in missing),
+            2,
+        )
     return 0
 
 
 def _complete(call: Call, folder: str) -> bool:
     """Whether what is in a folder of weights is there; a cache holds every checkpoint."""
     weights = call.world.weights
-    return all(call.world.has(one, call.node)
-               for one in ([folder] if folder in weights else weights))
+    return all(
+        call.world.has(one, call.node) for one in ([folder] if folder in weights else weights)
+    )
 
 
 def ping(call: Call) -> int:
@@ -173,11 +194,19 @@ def ping(call: Call) -> int:
     print(f"PING {where} ({address}) 56(84) bytes of data. ({MARK})")
     for number in range(1, count + 1):
         print(f"64 bytes from {address}: icmp_seq={number} ttl=64 time=0.050 ms")
-    print(f"\n--- {where} ping statistics ---\n{count} packets transmitted, {count} received, "
-          f"0% packet loss, time {(count - 1) * 1000}ms")
+    print(
+        f"\n--- {where} ping statistics ---\n{count} packets transmitted, {count} received, "
+        f"0% packet loss, time {(count - 1) * 1000}ms"
+    )
     return 0
 
 
 TOOLS: dict[str, Callable[[Call], int]] = {
     **accelerators.TOOLS,
-    "sysctl": sysctl, "tee": tee, "hostname": hostname, "df": df, "ls": ls, "ping": ping}
+    "sysctl": sysctl,
+    "tee": tee,
+    "hostname": hostname,
+    "df": df,
+    "ls": ls,
+    "ping": ping,
+}

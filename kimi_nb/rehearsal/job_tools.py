@@ -82,34 +82,45 @@ def conda(call: Call) -> int:
     told = _first(options, "--prefix", "-p")
     name = _first(options, "--name", "-n")
     if not told and not name:
-        raise Refused("usage: conda create [-h] (-n ENVIRONMENT | -p PATH) ...\nconda create: "
-                      "error: one of the arguments -n/--name -p/--prefix is required", 2)
+        raise Refused(
+            "usage: conda create [-h] (-n ENVIRONMENT | -p PATH) ...\nconda create: "
+            "error: one of the arguments -n/--name -p/--prefix is required",
+            2,
+        )
     folder = _inside(call, told) if told else None
     if folder is None:
         where = told or f"~/.conda/envs/{name}"
-        raise Refused("\nEnvironmentNotWritableError: The current user does not have write "
-                      f"permissions to the target environment.\n  environment location: {where}\n"
-                      f"  uid: {os.getuid()}\n  gid: {os.getgid()}\n", 1)
+        raise Refused(
+            "\nEnvironmentNotWritableError: The current user does not have write "
+            f"permissions to the target environment.\n  environment location: {where}\n"
+            f"  uid: {os.getuid()}\n  gid: {os.getgid()}\n",
+            1,
+        )
     _environment(call, folder)
-    print(f"{MARK}: would install {' '.join(packages) or 'nothing'}\n\n## Package Plan ##\n\n"
-          f"  environment location: {folder}\n\nPreparing transaction: done\n"
-          "Verifying transaction: done\nExecuting transaction: done")
+    print(
+        f"{MARK}: would install {' '.join(packages) or 'nothing'}\n\n## Package Plan ##\n\n"
+        f"  environment location: {folder}\n\nPreparing transaction: done\n"
+        "Verifying transaction: done\nExecuting transaction: done"
+    )
     return 0
 
 
 def _environment(call: Call, folder: Path) -> None:
     """An environment: this machine's Python, which also sees what pip pretended to install."""
     library = shlex.quote(str(folder.joinpath(*_LIBRARY)))
-    _script(folder / "bin" / "python",
-            f'export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
-            f'exec {shlex.quote(sys.executable)} "$@"')
+    _script(
+        folder / "bin" / "python",
+        f'export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
+        f'exec {shlex.quote(sys.executable)} "$@"',
+    )
     _script(folder / "bin" / "pip", f'exec {shlex.quote(str(call.root / "bin" / "pip"))} "$@"')
 
 
 def _script(path: Path, body: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n# {MARK}: stands for the {path.name} of this environment.\n"
-                    f"{body}\n")
+    path.write_text(
+        f"#!/bin/sh\n# {MARK}: stands for the {path.name} of this environment.\n{body}\n"
+    )
     path.chmod(0o755)
 
 
@@ -122,15 +133,35 @@ def pip(call: Call) -> int:
 
 
 def _install(call: Call, verb: str, words: Sequence[str], environment: str) -> int:
-    packages, options = _parts(words, (
-        "-e", "--editable", "-r", "--requirement", "-c", "--constraint", "-i", "--index-url",
-        "--extra-index-url", "-f", "--find-links", "-t", "--target", "--prefix", "--python", "-p",
-        "--torch-backend"))
-    sources = [options[name] for name in ("-e", "--editable", "-r", "--requirement")
-               if name in options]
+    packages, options = _parts(
+        words,
+        (
+            "-e",
+            "--editable",
+            "-r",
+            "--requirement",
+            "-c",
+            "--constraint",
+            "-i",
+            "--index-url",
+            "--extra-index-url",
+            "-f",
+            "--find-links",
+            "-t",
+            "--target",
+            "--prefix",
+            "--python",
+            "-p",
+            "--torch-backend",
+        ),
+    )
+    sources = [
+        options[name] for name in ("-e", "--editable", "-r", "--requirement") if name in options
+    ]
     if not packages and not sources:
-        raise Refused(f"ERROR: You must give at least one requirement to {verb} "
-                      '(see "pip help install")', 1)
+        raise Refused(
+            f'ERROR: You must give at least one requirement to {verb} (see "pip help install")', 1
+        )
     folder = _inside(call, environment) if environment else None
     if verb == "install" and folder is not None and folder.is_dir():
         for package in packages:
@@ -148,7 +179,8 @@ def _engine(call: Call, environment: Path, package: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     version = version or call.world.engine_version
     (folder / "__init__.py").write_text(
-        f'"""{MARK}: stands for {name}."""\n__version__ = {version!r}\n')
+        f'"""{MARK}: stands for {name}."""\n__version__ = {version!r}\n'
+    )
 
 
 def uv(call: Call) -> int:
@@ -158,15 +190,22 @@ def uv(call: Call) -> int:
         told = operands[0] if operands else ".venv"
         folder = _inside(call, told)
         if folder is None:
-            raise Refused("error: Failed to create virtualenv\n  Caused by: failed to create "
-                          f"directory `{told}`: Permission denied (os error 13)", 2)
+            raise Refused(
+                "error: Failed to create virtualenv\n  Caused by: failed to create "
+                f"directory `{told}`: Permission denied (os error 13)",
+                2,
+            )
         _environment(call, folder)
         print(f"{MARK}: Creating virtual environment at: {folder}")
         return 0
     if call.words[:2] == ("pip", "install"):
         _, options = _parts(call.words[2:], ("--python", "-p"))
-        return _install(call, "install", call.words[2:],
-                        _first(options, "--python", "-p") or call.env.get("VIRTUAL_ENV", ".venv"))
+        return _install(
+            call,
+            "install",
+            call.words[2:],
+            _first(options, "--python", "-p") or call.env.get("VIRTUAL_ENV", ".venv"),
+        )
     raise _not_rehearsed(call)
 
 
@@ -183,20 +222,36 @@ def git(call: Call) -> int:
         raise Replace((real, *call.words), call.env)
     if command != "clone":
         raise _not_rehearsed(call)
-    operands, options = _parts(call.words[1:], (
-        "--depth", "--branch", "-b", "--origin", "-o", "--filter", "-c", "--config", "-j",
-        "--jobs"))
+    operands, options = _parts(
+        call.words[1:],
+        (
+            "--depth",
+            "--branch",
+            "-b",
+            "--origin",
+            "-o",
+            "--filter",
+            "-c",
+            "--config",
+            "-j",
+            "--jobs",
+        ),
+    )
     if not operands:
         raise Refused("fatal: You must specify a repository to clone.", 129)
     url = operands[0]
-    told = operands[1] if len(operands) > 1 else \
-        url.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    told = (
+        operands[1]
+        if len(operands) > 1
+        else url.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    )
     folder = _inside(call, told)
     if folder is None:
         raise Refused(f"fatal: could not create work tree dir '{told}': Permission denied", 128)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Refused(f"fatal: destination path '{told}' already exists and is not an empty "
-                      "directory.", 128)
+        raise Refused(
+            f"fatal: destination path '{told}' already exists and is not an empty directory.", 128
+        )
     tuner = folder / "benchmarks" / "kernels" / "benchmark_moe.py"
     tuner.parent.mkdir(parents=True)
     tuner.write_text(_TUNER)
@@ -212,12 +267,25 @@ def hf(call: Call) -> int:
         return 0
     if call.words[:1] != ("download",):
         raise _not_rehearsed(call)
-    operands, options = _parts(call.words[1:], (
-        "--local-dir", "--cache-dir", "--revision", "--repo-type", "--include", "--exclude",
-        "--token", "--max-workers"))
+    operands, options = _parts(
+        call.words[1:],
+        (
+            "--local-dir",
+            "--cache-dir",
+            "--revision",
+            "--repo-type",
+            "--include",
+            "--exclude",
+            "--token",
+            "--max-workers",
+        ),
+    )
     if not operands:
-        raise Refused("Usage: hf download [OPTIONS] REPO_ID [FILENAMES]...\n"
-                      "Error: Missing argument 'REPO_ID'.", 2)
+        raise Refused(
+            "Usage: hf download [OPTIONS] REPO_ID [FILENAMES]...\n"
+            "Error: Missing argument 'REPO_ID'.",
+            2,
+        )
     name, told = operands[0], _first(options, "--local-dir")
     _check_checkpoint(call, name, told)
     if call.world.fault("disk-full", call.node):
@@ -228,8 +296,11 @@ def hf(call: Call) -> int:
         if folder is None:
             raise Refused(f"PermissionError: [Errno 13] Permission denied: '{told}'", 1)
         _checkpoint(call, folder, name)
-    print(told or f"{call.env.get('HF_HOME', '~/.cache/huggingface')}/hub/"
-                  f"models--{name.replace('/', '--')}/snapshots/{MARK}")
+    print(
+        told
+        or f"{call.env.get('HF_HOME', '~/.cache/huggingface')}/hub/"
+        f"models--{name.replace('/', '--')}/snapshots/{MARK}"
+    )
     return 0
 
 
@@ -241,18 +312,30 @@ def _check_checkpoint(call: Call, name: str, folder: str) -> None:
             "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error.\n\nRepository Not "
             f"Found for url: https://huggingface.co/api/models/{name}/revision/main.\nPlease make "
             "sure you specified the correct `repo_id` and `repo_type`.\nIf you are trying to "
-            "access a private or gated repo, make sure you are authenticated.", 1)
+            "access a private or gated repo, make sure you are authenticated.",
+            1,
+        )
 
 
 def _checkpoint(call: Call, folder: Path, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     says = f"{MARK}: stands for {name}"
-    config = {"_comment": says, "max_position_embeddings": call.world.context_length,
-              "num_attention_heads": call.world.heads, "num_hidden_layers": call.world.layers}
+    config = {
+        "_comment": says,
+        "max_position_embeddings": call.world.context_length,
+        "num_attention_heads": call.world.heads,
+        "num_hidden_layers": call.world.layers,
+    }
     index = {"metadata": {"_comment": says, "total_size": 0}, "weight_map": {}}
     for file, table in (("config.json", config), ("model.safetensors.index.json", index)):
         (folder / file).write_text(json.dumps(table, indent=1) + "\n")
 
 
 TOOLS: dict[str, Callable[[Call], int]] = {
-    "module": module, "conda": conda, "pip": pip, "uv": uv, "git": git, "hf": hf}
+    "module": module,
+    "conda": conda,
+    "pip": pip,
+    "uv": uv,
+    "git": git,
+    "hf": hf,
+}

@@ -1,7 +1,7 @@
 """Addresses of this machine for the nodes of a rehearsal: a block of 127.0.0.0/8 for each.
 
-    block = loopback.claim()
-    block.address(0)             # 127.77.0.1, or 127.78.0.1 while another rehearsal goes on
+block = loopback.claim()
+block.address(0)             # 127.77.0.1, or 127.78.0.1 while another rehearsal goes on
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ def claim() -> Block:
     """A block that nobody uses. Raises RehearsalError where this machine has none: at once, and
     before anything is made."""
     if not sys.platform.startswith("linux"):
-        raise RehearsalError(f"A rehearsal needs Linux (/proc, process groups, 127.0.0.2); this "
-                             f"is {sys.platform}. Use a Linux machine, container or virtual "
-                             "machine; plans and checks work here.")
+        raise RehearsalError(
+            f"A rehearsal needs Linux (/proc, process groups, 127.0.0.2); this "
+            f"is {sys.platform}. Use a Linux machine, container or virtual "
+            "machine; plans and checks work here."
+        )
     if shutil.which("bash") is None:
         raise RehearsalError("A rehearsal runs bash scripts, and there is no bash on PATH.")
     for second in _BLOCKS:
@@ -60,6 +62,7 @@ def claim() -> Block:
             raise RehearsalError(
                 f"A rehearsal gives each node an address of its own, such as 127.{second}.0.1; "
                 f"this machine has only 127.0.0.1 ({error.strerror}), as macOS does. Use a Linux "
-                "machine, container or virtual machine; plans and checks work here.") from None
+                "machine, container or virtual machine; plans and checks work here."
+            ) from None
         return Block(second, guard)
     raise RehearsalError(f"{len(_BLOCKS)} rehearsals are going on here: wait until one ends.")

@@ -23,8 +23,11 @@ def vllm_router(call: Call) -> int:
         return _empty(call)
     real = shutil.which("vllm-router", path=str(Path(sys.executable).parent)) or call.real()
     if real is None:
-        raise Refused("vllm-router: command not found (pip install vllm-router; it is one of the "
-                      "packages of environment.yml)", 127)
+        raise Refused(
+            "vllm-router: command not found (pip install vllm-router; it is one of the "
+            "packages of environment.yml)",
+            127,
+        )
     call.say(f"the real vllm-router in front of stand-ins: {' '.join(call.words)}")
     words = call.words
     if "--prometheus-host" not in words:

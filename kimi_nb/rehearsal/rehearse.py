@@ -80,21 +80,28 @@ class Rehearsal(show.Shown):
             ("ready after", show.seconds(self.ready_s)),
             ("first answer after", show.seconds(self.first_answer_s)),
             ("memory of the stand-ins", f"{self.peak_memory_mb:.0f} MB"),
-            ("answer", self.answer or "none")]
+            ("answer", self.answer or "none"),
+        ]
         if self.fault:
             rows.append(("fault that was made", self.fault))
         if found is not None:
-            rows += [("node", found.node),
-                     ("rank", "none" if found.rank is None else found.rank),
-                     ("cause", found.cause), ("seen", found.evidence), ("next", found.help)]
-        rows += [("also" if not at else "", one.short)
-                 for at, one in enumerate(self.also[:_MOST])]
+            rows += [
+                ("node", found.node),
+                ("rank", "none" if found.rank is None else found.rank),
+                ("cause", found.cause),
+                ("seen", found.evidence),
+                ("next", found.help),
+            ]
+        rows += [("also" if not at else "", one.short) for at, one in enumerate(self.also[:_MOST])]
         if len(self.also) > _MOST:
             rows.append(("", f"and {len(self.also) - _MOST} more, in rehearsal.json"))
         rows += [("note", note) for note in self.notes]
         rows += [("result", "ok" if self.ok else "failed"), ("logs", str(self.folder))]
-        return show.Table(f"{MARK} of {self.plan}: stand-ins on this machine, no measure of any "
-                          "hardware", ("what", "is"), tuple(rows))
+        return show.Table(
+            f"{MARK} of {self.plan}: stand-ins on this machine, no measure of any hardware",
+            ("what", "is"),
+            tuple(rows),
+        )
 
 
 class Live:
@@ -120,8 +127,9 @@ class Live:
         nothing."""
         if self._programs is not None:
             with contextlib.suppress(KimiError):  # stopped from outside
-                self.result = replace(self.result, peak_memory_mb=round(
-                    self._programs.peak_mb(), 1))
+                self.result = replace(
+                    self.result, peak_memory_mb=round(self._programs.peak_mb(), 1)
+                )
             self._programs.close()
             self._programs = None
             _tidy(self.result.folder)
@@ -131,8 +139,12 @@ class Live:
     def __enter__(self) -> Live:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
 
@@ -143,9 +155,16 @@ def rehearse(plan: Plan, folder: Path, **more: Any) -> Rehearsal:
     return live.result
 
 
-def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None,
-          begun: float | None = None, say: Callable[[str], None] = lambda text: None,
-          progress: Callable[[Progress], None] | None = None) -> Live:
+def start(
+    plan: Plan,
+    folder: Path,
+    *,
+    fault: str = "",
+    make: Make | None = None,
+    begun: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Live:
     """Rehearse a plan in a new folder below ``folder``, up to a service under a short load.
 
     The scripts are those of the plan's bundle, on loopback addresses; ``make`` makes others from
@@ -161,8 +180,10 @@ def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None
     secrecy.name(plan.secrets.values())
     folder = Path(os.path.abspath(folder))  # without .., which a container would not resolve
     if ":" in str(folder):
-        raise ParameterError(f"run_dir {str(folder)!r}: a rehearsal puts a folder of it on PATH, "
-                             "where ':' separates two; choose another one.")
+        raise ParameterError(
+            f"run_dir {str(folder)!r}: a rehearsal puts a folder of it on PATH, "
+            "where ':' separates two; choose another one."
+        )
     block = loopback.claim()
     try:
         root = _fresh(folder)
@@ -173,8 +194,13 @@ def start(plan: Plan, folder: Path, *, fault: str = "", make: Make | None = None
     block.guard.close()
     try:
         # First, because loading takes it as long as everything before its first use.
-        programs.start("spawner", [sys.executable, "-m", "kimi_nb.rehearsal.spawner", str(root)],
-                       root, dict(os.environ), root / "logs" / "spawner.log")
+        programs.start(
+            "spawner",
+            [sys.executable, "-m", "kimi_nb.rehearsal.spawner", str(root)],
+            root,
+            dict(os.environ),
+            root / "logs" / "spawner.log",
+        )
         local, files = (make or _bundle)(faults.suited(fault, plan), root / WORK, block)
         stage = Stage(local, files, root, fault, programs, say)
         result = _run(stage, programs, begun, fault, say, progress)
@@ -206,7 +232,8 @@ def _check_room(plan: Plan) -> None:
         raise RehearsalError(
             f"{plan.name} has {len(plan.engines)} engines; their stand-ins would take some "
             f"{needed / 1000:.1f} GB, and {there / 1000:.1f} GB are free here. Rehearse a smaller "
-            "shape of it (--set decode.nodes=..., decode.dp=...).")
+            "shape of it (--set decode.nodes=..., decode.dp=...)."
+        )
 
 
 def _bundle(plan: Plan, work: Path, block: Block) -> tuple[Plan, dict[str, str]]:
@@ -214,11 +241,16 @@ def _bundle(plan: Plan, work: Path, block: Block) -> tuple[Plan, dict[str, str]]
     return local, scripts.files(local)
 
 
-def _run(stage: Stage, programs: Programs, begun: float, fault: str,
-         say: Callable[[str], None], progress: Callable[[Progress], None] | None) -> Rehearsal:
+def _run(
+    stage: Stage,
+    programs: Programs,
+    begun: float,
+    fault: str,
+    say: Callable[[str], None],
+    progress: Callable[[Progress], None] | None,
+) -> Rehearsal:
     logs = Logs(stage.plan, stage.root)
-    watch = Watch(stage.plan, logs, programs.ended, LIMITS, stage.key, say, programs.busy,
-                  progress)
+    watch = Watch(stage.plan, logs, programs.ended, LIMITS, stage.key, say, programs.busy, progress)
     ready_s = first_s = found = None
     try:
         stage.open()
@@ -237,17 +269,30 @@ def _run(stage: Stage, programs: Programs, begun: float, fault: str,
         found = end.found
     reply = watch.answer
     return Rehearsal(
-        ok=found is None, plan=stage.plan.name, engines=len(stage.plan.engines),
-        ready=watch.ready, ready_s=ready_s, first_answer_s=first_s,
+        ok=found is None,
+        plan=stage.plan.name,
+        engines=len(stage.plan.engines),
+        ready=watch.ready,
+        ready_s=ready_s,
+        first_answer_s=first_s,
         peak_memory_mb=round(programs.peak_mb(), 1),
-        answer=(reply.content or reply.thoughts) if reply else "", diagnosis=found,
-        folder=stage.root, fault=fault, notes=tuple(watch.notes),
-        moved_tokens=watch.moved_tokens, times=dict(watch.times),
+        answer=(reply.content or reply.thoughts) if reply else "",
+        diagnosis=found,
+        folder=stage.root,
+        fault=fault,
+        notes=tuple(watch.notes),
+        moved_tokens=watch.moved_tokens,
+        times=dict(watch.times),
         events=() if found is None else diagnosis.timeline(logs.all(), stage.plan, watch.when),
-        also=() if found is None else tuple(
-            one for one in diagnosis.causes(logs.all(), stage.plan, watch.when)
+        also=()
+        if found is None
+        else tuple(
+            one
+            for one in diagnosis.causes(logs.all(), stage.plan, watch.when)
             if (one.kind, one.node) != (found.kind, found.node)
-            or (one.rank is not None and one.rank != found.rank)))
+            or (one.rank is not None and one.rank != found.rank)
+        ),
+    )
 
 
 def _fresh(folder: Path) -> Path:

@@ -67,8 +67,12 @@ def _serve(listener: socket.socket, world: World) -> int:
     return 0
 
 
-def _accept(listener: socket.socket, world: World, children: dict[int, socket.socket],
-            prctl: Callable[[int, int], int]) -> None:
+def _accept(
+    listener: socket.socket,
+    world: World,
+    children: dict[int, socket.socket],
+    prctl: Callable[[int, int], int],
+) -> None:
     channel, _ = listener.accept()
     channel.settimeout(5)
     try:
@@ -113,7 +117,7 @@ def _receive(channel: socket.socket) -> tuple[list[str], list[int]]:
     data, extra, _, _ = channel.recvmsg(1 << 16, room)
     handles = array.array("i")
     for _, _, packed in extra:
-        handles.frombytes(packed[:len(packed) - len(packed) % handles.itemsize])
+        handles.frombytes(packed[: len(packed) - len(packed) % handles.itemsize])
     length = int.from_bytes(data[:8], "big")
     data = data[8:]
     while len(data) < length:
@@ -136,7 +140,7 @@ def _become(parts: list[str], handles: list[int], channel: socket.socket, world:
     sys.stdout = open(1, "w", buffering=1, closefd=False, errors="surrogateescape")  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, errors="surrogateescape")  # noqa: SIM115
     tool, folder, count, *rest = parts
-    words, pairs = rest[:int(count)], rest[int(count):]
+    words, pairs = rest[: int(count)], rest[int(count) :]
     env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     os.environ.clear()
     os.environ.update(env)
@@ -146,8 +150,13 @@ def _become(parts: list[str], handles: list[int], channel: socket.socket, world:
     try:
         return tools.run(call)
     except Replace as other:
-        text = "\0".join([str(len(other.argv)), *other.argv, *(
-            f"{name}={value}" for name, value in other.env.items())])
+        text = "\0".join(
+            [
+                str(len(other.argv)),
+                *other.argv,
+                *(f"{name}={value}" for name, value in other.env.items()),
+            ]
+        )
         _flush()
         packed = text.encode("utf-8", "surrogateescape")
         channel.sendall(b"exec\0" + len(packed).to_bytes(8, "big") + packed)

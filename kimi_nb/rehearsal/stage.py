@@ -31,8 +31,15 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Stage:
     """One rehearsal's world and programs below a folder of its own."""
 
-    def __init__(self, plan: Plan, files: dict[str, str], root: Path, fault: str,
-                 programs: Programs, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        files: dict[str, str],
+        root: Path,
+        fault: str,
+        programs: Programs,
+        say: Callable[[str], None],
+    ) -> None:
         self.plan, self.root, self._programs, self._say = plan, root, programs, say
         self.work = root / WORK
         world = World.of(plan)
@@ -52,28 +59,45 @@ class Stage:
         """Wait for the stand-ins."""
         if self._occupied:
             node, address, port = self._occupied
-            self._start("occupant", node, [
-                sys.executable, "-m", "http.server", str(port), "--bind", address,
-                "--directory", str(self.root / "logs")], self.root)
+            self._start(
+                "occupant",
+                node,
+                [
+                    sys.executable,
+                    "-m",
+                    "http.server",
+                    str(port),
+                    "--bind",
+                    address,
+                    "--directory",
+                    str(self.root / "logs"),
+                ],
+                self.root,
+            )
         node = next(iter(self.world.nodes))
         for name in tools_on_path.NAMES:
             # A script must never reach the real programs of this machine.
             found = shutil.which(name, path=self._environment(node)["PATH"])
             if found != str(self.root / "bin" / name):
-                raise RehearsalError(f"{name} on the rehearsal's PATH would be {found}, not the "
-                                     f"stand-in in {self.root / 'bin'}: choose another --run-dir.")
+                raise RehearsalError(
+                    f"{name} on the rehearsal's PATH would be {found}, not the "
+                    f"stand-in in {self.root / 'bin'}: choose another --run-dir."
+                )
         end = time.monotonic() + _SPAWNER_WAIT
         while not (self.root / "spawner.sock").exists():
             if "spawner" in self._programs.ended() or time.monotonic() > end:
                 text = (self.root / "logs" / "spawner.log").read_text(errors="replace")
-                raise RehearsalError("The stand-ins of the rehearsal did not start:\n"
-                                     + "\n".join(text.splitlines()[-8:]))
+                raise RehearsalError(
+                    "The stand-ins of the rehearsal did not start:\n"
+                    + "\n".join(text.splitlines()[-8:])
+                )
             time.sleep(0.01)
 
     def prepare(self, watch: Watch) -> None:
         """Reach every node, tune it, and run the jobs that come before the one that serves."""
-        self._on_every_node(watch, "reach", lambda node: ["ssh", self.world.nodes[node],
-                                                          "hostname"])
+        self._on_every_node(
+            watch, "reach", lambda node: ["ssh", self.world.nodes[node], "hostname"]
+        )
         if self.plan.host_tuning:
             self._on_every_node(watch, "host_tuning", _always("bash", "host_tuning.sh"))
         for file in self._jobs_before():
@@ -83,13 +107,16 @@ class Stage:
         """Run a script on every node; what failed is told when all have reported."""
         for node in self.world.nodes:
             self._start(f"{node} {step}", node, argv(node), self.work / node)
-        codes = {node: self._programs.wait(f"{node} {step}", _STEP_WAIT)
-                 for node in self.world.nodes}
+        codes = {
+            node: self._programs.wait(f"{node} {step}", _STEP_WAIT) for node in self.world.nodes
+        }
         failed = [node for node, code in codes.items() if code != 0]
         if failed:
             if "spawner" in self._programs.ended():
-                raise RehearsalError("The stand-ins were stopped from outside; their messages: "
-                                     f"{self.root / 'logs' / 'spawner.log'}")
+                raise RehearsalError(
+                    "The stand-ins were stopped from outside; their messages: "
+                    f"{self.root / 'logs' / 'spawner.log'}"
+                )
             watch.find("at start", failed)
             watch.failed(f"{failed[0]} {step}", codes[failed[0]])
 
@@ -147,10 +174,17 @@ class Stage:
         folder of its own, secrets by a value that is none."""
         home = self.root / "nodes" / node / "home"
         home.mkdir(parents=True, exist_ok=True)
-        return {**dict.fromkeys(self.plan.secrets.values(), self.key),
-                "PATH": f"{self.root / 'bin'}:{_PATH}", "HOME": str(home), "TMPDIR": str(home),
-                "USER": "root", "LANG": "C.UTF-8", "HOSTNAME": node, NODE: node,
-                FOLDER: str(self.root)}
+        return {
+            **dict.fromkeys(self.plan.secrets.values(), self.key),
+            "PATH": f"{self.root / 'bin'}:{_PATH}",
+            "HOME": str(home),
+            "TMPDIR": str(home),
+            "USER": "root",
+            "LANG": "C.UTF-8",
+            "HOSTNAME": node,
+            NODE: node,
+            FOLDER: str(self.root),
+        }
 
 
 def _always(*words: str) -> Callable[[str], list[str]]:

@@ -8,9 +8,28 @@ from pathlib import Path
 
 _CLIENT = Path(__file__).with_name("client.py")
 # The names of `tools.TOOLS`, which is not loaded for them: it brings the whole engine.
-NAMES = ("vllm", "docker", "npu-smi", "hccn_tool", "nvidia-smi", "rocm-smi", "sysctl", "tee",
-         "hostname", "df", "ls", "ping", "module", "conda", "pip", "uv", "git", "hf", "ssh",
-         "vllm-router")
+NAMES = (
+    "vllm",
+    "docker",
+    "npu-smi",
+    "hccn_tool",
+    "nvidia-smi",
+    "rocm-smi",
+    "sysctl",
+    "tee",
+    "hostname",
+    "df",
+    "ls",
+    "ping",
+    "module",
+    "conda",
+    "pip",
+    "uv",
+    "git",
+    "hf",
+    "ssh",
+    "vllm-router",
+)
 
 
 def write(root: Path) -> None:

@@ -16,23 +16,39 @@ def translate(argv: list[str]) -> list[str]:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--host", default="localhost")
     parser.add_argument("--prefiller-hosts", "--prefiller-host", nargs="+", default=["localhost"])
-    parser.add_argument("--prefiller-ports", "--prefiller-port", type=int, nargs="+",
-                        default=[8001])
+    parser.add_argument(
+        "--prefiller-ports", "--prefiller-port", type=int, nargs="+", default=[8001]
+    )
     parser.add_argument("--decoder-hosts", "--decoder-host", nargs="+", default=["localhost"])
     parser.add_argument("--decoder-ports", "--decoder-port", type=int, nargs="+", default=[8002])
     parser.add_argument("--max-retries", type=int, default=3)
     parser.add_argument("--retry-delay", type=float, default=0.001)
     args = parser.parse_args(argv)
-    for role, hosts, ports in (("prefiller", args.prefiller_hosts, args.prefiller_ports),
-                               ("decoder", args.decoder_hosts, args.decoder_ports)):
+    for role, hosts, ports in (
+        ("prefiller", args.prefiller_hosts, args.prefiller_ports),
+        ("decoder", args.decoder_hosts, args.decoder_ports),
+    ):
         if len(hosts) != len(ports):
-            parser.error(f"Number of {role} hosts must match number of {role} ports: "
-                         f"{len(hosts)} hosts, {len(ports)} ports")
-    words = ["vllm-router", "--host", args.host, "--port", str(args.port),
-             "--vllm-pd-disaggregation", "--policy", "round_robin",
-             "--retry-max-retries", str(args.max_retries)]
-    for option, hosts, ports in (("--prefill", args.prefiller_hosts, args.prefiller_ports),
-                                 ("--decode", args.decoder_hosts, args.decoder_ports)):
+            parser.error(
+                f"Number of {role} hosts must match number of {role} ports: "
+                f"{len(hosts)} hosts, {len(ports)} ports"
+            )
+    words = [
+        "vllm-router",
+        "--host",
+        args.host,
+        "--port",
+        str(args.port),
+        "--vllm-pd-disaggregation",
+        "--policy",
+        "round_robin",
+        "--retry-max-retries",
+        str(args.max_retries),
+    ]
+    for option, hosts, ports in (
+        ("--prefill", args.prefiller_hosts, args.prefiller_ports),
+        ("--decode", args.decoder_hosts, args.decoder_ports),
+    ):
         for host, port in zip(hosts, ports, strict=True):
             words += [option, f"http://{'[' + host + ']' if ':' in host else host}:{port}"]
     return words

@@ -62,28 +62,38 @@ class World:
     def of(cls, plan: Plan) -> World:
         """The world in which everything that the plan needs is there."""
         request, hardware = plan.request, plan.request.hardware
-        there = [request.located(item) for item in
-                 (*request.model.weights.values(), *request.model.drafts.values())]
+        there = [
+            request.located(item)
+            for item in (*request.model.weights.values(), *request.model.drafts.values())
+        ]
         there += [engine.argv[2] for engine in plan.engines]  # a document's own path
-        return cls(plan=plan.name, engine=plan.engine, engine_version=plan.engine_version,
-                   vendor=hardware.vendor, accelerator=hardware.title,
-                   devices=hardware.devices.count, memory_gb=int(hardware.devices.memory_gb),
-                   visible=hardware.devices.visible,
-                   context_length=request.model.context_length,
-                   heads=int(request.model.architecture["heads"]),
-                   layers=int(request.model.architecture["layers"]),
-                   nodes={engine.node: engine.address for engine in plan.engines},
-                   images=tuple(dict.fromkeys(filter(None, [
-                       plan.image, *(box.image for box in plan.containers)]))),
-                   weights=tuple(dict.fromkeys(there)))
+        return cls(
+            plan=plan.name,
+            engine=plan.engine,
+            engine_version=plan.engine_version,
+            vendor=hardware.vendor,
+            accelerator=hardware.title,
+            devices=hardware.devices.count,
+            memory_gb=int(hardware.devices.memory_gb),
+            visible=hardware.devices.visible,
+            context_length=request.model.context_length,
+            heads=int(request.model.architecture["heads"]),
+            layers=int(request.model.architecture["layers"]),
+            nodes={engine.node: engine.address for engine in plan.engines},
+            images=tuple(
+                dict.fromkeys(filter(None, [plan.image, *(box.image for box in plan.containers)]))
+            ),
+            weights=tuple(dict.fromkeys(there)),
+        )
 
     @classmethod
     def read(cls, path: Path) -> World:
         """The world that `write` wrote."""
         table = json.loads(path.read_text(encoding="utf-8"))
         table["faults"] = tuple(Fault(**item) for item in table["faults"])
-        facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value
-                                 for key, value in table.items()}
+        facts: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+        }
         return cls(**facts)
 
     def write(self, path: Path) -> None:
@@ -94,8 +104,10 @@ class World:
 
     def fault(self, name: str, node: str, rank: int | None = None) -> bool:
         """Whether a fault is there: at a node, and where it is a rank's, at that rank."""
-        return any(one.name == name and one.node == node and one.rank in (None, rank)
-                   for one in self.faults)
+        return any(
+            one.name == name and one.node == node and one.rank in (None, rank)
+            for one in self.faults
+        )
 
     def has(self, checkpoint: str, node: str) -> bool:
         """Whether a checkpoint is on a node."""
@@ -103,16 +115,17 @@ class World:
 
     def missing(self, checkpoint: str, node: str) -> bool:
         """Whether a fault took it from the node."""
-        return any(one.node == node and one.name == f"missing:{checkpoint}"
-                   for one in self.faults)
+        return any(one.node == node and one.name == f"missing:{checkpoint}" for one in self.faults)
 
 
 def rebound(plan: Plan, work: Path, block: Block) -> Plan:
     """The same plan on loopback addresses, with ``work`` as the folder in which its scripts and
     projects are. Ports, ranks, devices, flags and images are those of the plan."""
     site = plan.request.site
-    nodes = tuple(node.model_copy(update={"address": block.address(index), "nic": "lo"})
-                  for index, node in enumerate(site.nodes))
+    nodes = tuple(
+        node.model_copy(update={"address": block.address(index), "nic": "lo"})
+        for index, node in enumerate(site.nodes)
+    )
     # Of an engine of one's own nothing is used: a script must find the stand-ins.
     paths: dict[str, Any] = {"work": str(work), "engine": None}
     if site.paths.project is not None:
@@ -121,6 +134,7 @@ def rebound(plan: Plan, work: Path, block: Block) -> Plan:
         paths["cache"] = str(work / "project" / "cache")
         if site.paths.models is not None:
             paths["models"] = str(work / "project" / "models")
-    local = site.model_copy(update={
-        "nodes": nodes, "nic": "lo", "paths": site.paths.model_copy(update=paths)})
+    local = site.model_copy(
+        update={"nodes": nodes, "nic": "lo", "paths": site.paths.model_copy(update=paths)}
+    )
     return build.from_request(replace(plan.request, site=local))

@@ -1,7 +1,7 @@
 """What a run came to, on one page that opens anywhere.
 
-    report.write(Path("runs/20260101T000000Z-k2.5-a3"))      # .../report.html
-    report.collect(folder).as_dict()                         # the same as plain values
+report.write(Path("runs/20260101T000000Z-k2.5-a3"))      # .../report.html
+report.collect(folder).as_dict()                         # the same as plain values
 """
 
 from __future__ import annotations

@@ -21,8 +21,15 @@ from kimi_nb.report.plans import Planned
 from kimi_nb.report.verdicts import Notebook, Verdict
 
 _ABOUT = ("package", "commit", "python", "host", "platform", "catalogs")
-_INSIDE = ("bundle", "rehearsals", "deployments", "findings.json", "verify.jsonl", "bench",
-           "accuracy")  # of which a plan's folder has one at least
+_INSIDE = (
+    "bundle",
+    "rehearsals",
+    "deployments",
+    "findings.json",
+    "verify.jsonl",
+    "bench",
+    "accuracy",
+)  # of which a plan's folder has one at least
 
 
 @dataclass(frozen=True)
@@ -49,16 +56,22 @@ def collect(folder: Path) -> Report:
     """Read a run's folder. Raises ParameterError where it is none."""
     folder = folder.absolute()
     if not is_run(folder):
-        raise ParameterError(f"{folder}: is no run's folder: it holds no {evidence.FILE}, and no "
-                             "bundle, rehearsal or deployment. kimi-nb run makes one.")
+        raise ParameterError(
+            f"{folder}: is no run's folder: it holds no {evidence.FILE}, and no "
+            "bundle, rehearsal or deployment. kimi-nb run makes one."
+        )
     gaps = Gaps()
     entries = lines(folder / evidence.FILE, gaps, folder)
     if not entries:
-        gaps.say(f"{evidence.FILE}: is missing or empty: what was done in this run, and when, is "
-                 "not known.")
+        gaps.say(
+            f"{evidence.FILE}: is missing or empty: what was done in this run, and when, is "
+            "not known."
+        )
     current = _last_run(entries)
-    made = tuple(plans.of(path, [one for one in entries if one.get("plan") == path.name], gaps,
-                          folder) for path in _plan_folders(folder))
+    made = tuple(
+        plans.of(path, [one for one in entries if one.get("plan") == path.name], gaps, folder)
+        for path in _plan_folders(folder)
+    )
     notebooks = verdicts.notebooks(folder, current)
     begun = next((one for one in current if one.get("stage") in ("run", "start")), {})
     about: Mapping[str, Any] = next((one for one in reversed(current) if one.get("package")), {})
@@ -67,10 +80,16 @@ def collect(folder: Path) -> Report:
         gaps.say(f"The fingerprint lacks {', '.join(absent)}: it was not recorded.")
     what = [str(begun[key]) for key in ("model", "hardware") if begun.get(key)]
     return Report(
-        str(folder), " on ".join(what) or folder.name, evidence.now(),
-        verdicts.of(current, notebooks, made), notebooks, made,
-        tuple((key, str(about.get(key) or "none: no checkout")) for key in _ABOUT
-              if key in about), len(entries), tuple(gaps))
+        str(folder),
+        " on ".join(what) or folder.name,
+        evidence.now(),
+        verdicts.of(current, notebooks, made),
+        notebooks,
+        made,
+        tuple((key, str(about.get(key) or "none: no checkout")) for key in _ABOUT if key in about),
+        len(entries),
+        tuple(gaps),
+    )
 
 
 def is_run(folder: Path) -> bool:
@@ -80,30 +99,37 @@ def is_run(folder: Path) -> bool:
 
 def newest(runs: Path) -> Path:
     """The run below a folder that was written to last. Raises ParameterError without one."""
-    found = [path for path in runs.glob("*") if path.is_dir() and is_run(path)] \
-        if runs.is_dir() else []
+    found = (
+        [path for path in runs.glob("*") if path.is_dir() and is_run(path)] if runs.is_dir() else []
+    )
     if not found:
-        raise ParameterError(f"{runs}: holds no run yet. kimi-nb run makes one, or name the "
-                             "folder of a run.")
+        raise ParameterError(
+            f"{runs}: holds no run yet. kimi-nb run makes one, or name the folder of a run."
+        )
     return max(found, key=_touched)
 
 
 def _touched(folder: Path) -> float:
-    marks = [folder / evidence.FILE, *folder.glob("*/rehearsals/*"),
-             *folder.glob(f"*/deployments/*/{evidence.FILE}"), *folder.glob("*/bundle/plan.json")]
+    marks = [
+        folder / evidence.FILE,
+        *folder.glob("*/rehearsals/*"),
+        *folder.glob(f"*/deployments/*/{evidence.FILE}"),
+        *folder.glob("*/bundle/plan.json"),
+    ]
     return max((path.stat().st_mtime for path in marks if path.exists()), default=0.0)
 
 
 def _plan_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.is_dir() and any(
-        (path / name).exists() for name in _INSIDE))
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_dir() and any((path / name).exists() for name in _INSIDE)
+    )
 
 
 def _last_run(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The entries since the last `kimi-nb run` in this folder; all where there was none."""
     begun = [at for at, one in enumerate(entries) if one.get("stage") == "run"]
-    return list(entries[begun[-1]:] if begun else entries)
-
-
+    return list(entries[begun[-1] :] if begun else entries)

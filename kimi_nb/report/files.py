@@ -70,8 +70,10 @@ def lines(path: Path, gaps: Gaps, root: Path) -> list[dict[str, Any]]:
         else:
             broken += bool(line.strip())
     if broken:
-        gaps.say(f"{path.relative_to(root)}: {broken} line{'s' * (broken > 1)} damaged or cut "
-                 "off, left out.")
+        gaps.say(
+            f"{path.relative_to(root)}: {broken} line{'s' * (broken > 1)} damaged or cut "
+            "off, left out."
+        )
     return out
 
 

@@ -1,6 +1,6 @@
 """One plan of a run: what was planned, found, written, started, checked and measured.
 
-    plans.of(folder / "k2.5-a3-pd", entries, gaps, root)      # Planned
+plans.of(folder / "k2.5-a3-pd", entries, gaps, root)      # Planned
 """
 
 from __future__ import annotations
@@ -63,46 +63,78 @@ class Planned:
     @property
     def rehearsed(self) -> bool:
         """Whether any figure here is of stand-ins."""
-        marks = [one.mark for one in (*self.attempts, self.contract, self.accuracy,
-                                      self.performance, self.sweep) if one is not None]
+        marks = [
+            one.mark
+            for one in (*self.attempts, self.contract, self.accuracy, self.performance, self.sweep)
+            if one is not None
+        ]
         return stages.REHEARSAL in marks
 
 
 def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Path) -> Planned:
     """All that is known of the plan in a folder; ``entries`` are the run's that name it."""
     plan = _plan(folder, gaps, root)
-    found = table(folder / "findings.json", gaps, root) \
-        if (folder / "findings.json").is_file() else {}
+    found = (
+        table(folder / "findings.json", gaps, root) if (folder / "findings.json").is_file() else {}
+    )
     scripts, files = _scripts(folder, plan, gaps, root)
     engines = rows(plan.get("engines"))
     planned: Mapping[str, Any] = next(
-        (one for one in reversed(entries) if one.get("stage") == "plan"), {})
+        (one for one in reversed(entries) if one.get("stage") == "plan"), {}
+    )
     written: Mapping[str, Any] = next(
-        (one for one in reversed(entries) if one.get("stage") == "write"), {})
+        (one for one in reversed(entries) if one.get("stage") == "write"), {}
+    )
     return Planned(
-        folder.name, _facts(plan, engines), _parts(engines), _settings(plan),
-        tuple(_texts(one, ("severity", "where", "message", "fix", "rule"))
-              for one in rows(found.get("findings"))),
-        {str(key): int(number(value) or 0)
-         for key, value in mapping(found.get("counts")).items()},
+        folder.name,
+        _facts(plan, engines),
+        _parts(engines),
+        _settings(plan),
+        tuple(
+            _texts(one, ("severity", "where", "message", "fix", "rule"))
+            for one in rows(found.get("findings"))
+        ),
+        {str(key): int(number(value) or 0) for key, value in mapping(found.get("counts")).items()},
         f"{found.get('rules', '?')} rules of {found.get('engine', '?')}" if found else "",
-        tuple(map(_bar, rows(found.get("memory")))), scripts, files,
-        tuple(_texts(one, ("id", "document", "says", "uses", "why", "evidence"))
-              for one in rows(plan.get("errata"))),
+        tuple(map(_bar, rows(found.get("memory")))),
+        scripts,
+        files,
+        tuple(
+            _texts(one, ("id", "document", "says", "uses", "why", "evidence"))
+            for one in rows(plan.get("errata"))
+        ),
         tuple(services.of(folder, entries, gaps, root)),
         tuple(str(one.get("url", "")) for one in entries if one.get("stage") == "attach"),
-        stages.contract(folder, gaps, root), stages.accuracy(folder, entries, gaps, root),
-        stages.performance(folder, gaps, root), stages.sweep(entries, folder, gaps, root),
-        {part: stages.pictures(folder / "pictures", gaps, root, *names)
-         for part, names in (("plan", ("topology", "memory")),
-                             ("service", ("faults", "readiness")))},
-        tuple((title, str(entry["hash"])) for title, entry in (
-            ("plan", planned), ("bundle", written)) if entry.get("hash")),
-        str(plan.get("hardware") or ""), tuple(
-            (title, str(plan[key])) for title, key in (
-                ("engine", "engine"), ("engine version", "engine_version"),
-                ("vLLM", "vllm_version"), ("image", "image"), ("weights", "weights"),
-                ("installed by", "install")) if plan.get(key)))
+        stages.contract(folder, gaps, root),
+        stages.accuracy(folder, entries, gaps, root),
+        stages.performance(folder, gaps, root),
+        stages.sweep(entries, folder, gaps, root),
+        {
+            part: stages.pictures(folder / "pictures", gaps, root, *names)
+            for part, names in (
+                ("plan", ("topology", "memory")),
+                ("service", ("faults", "readiness")),
+            )
+        },
+        tuple(
+            (title, str(entry["hash"]))
+            for title, entry in (("plan", planned), ("bundle", written))
+            if entry.get("hash")
+        ),
+        str(plan.get("hardware") or ""),
+        tuple(
+            (title, str(plan[key]))
+            for title, key in (
+                ("engine", "engine"),
+                ("engine version", "engine_version"),
+                ("vLLM", "vllm_version"),
+                ("image", "image"),
+                ("weights", "weights"),
+                ("installed by", "install"),
+            )
+            if plan.get(key)
+        ),
+    )
 
 
 def _texts(given: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
@@ -111,28 +143,53 @@ def _texts(given: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
 
 def _plan(folder: Path, gaps: Gaps, root: Path) -> dict[str, Any]:
     """The plan as its bundle tells it; of a deployment or rehearsal where that is all there is."""
-    places = [folder / "bundle", *sorted(folder.glob("deployments/*/bundle"), reverse=True),
-              *sorted(folder.glob("rehearsals/*/bundle"), reverse=True)]
+    places = [
+        folder / "bundle",
+        *sorted(folder.glob("deployments/*/bundle"), reverse=True),
+        *sorted(folder.glob("rehearsals/*/bundle"), reverse=True),
+    ]
     for place in places:
         if (place / "plan.json").is_file():
             return {**table(place / "plan.json", gaps, root), "at": place}
-    gaps.say(f"{folder.name}: holds no bundle (plan.json), so its plan, scripts and errata are "
-             "not shown.")
+    gaps.say(
+        f"{folder.name}: holds no bundle (plan.json), so its plan, scripts and errata are "
+        "not shown."
+    )
     return {}
 
 
-def _facts(plan: Mapping[str, Any], engines: Sequence[Mapping[str, Any]]
-           ) -> tuple[tuple[str, str], ...]:
-    out = [(title, str(plan[key])) for title, key in (
-        ("what", "title"), ("layout", "layout"), ("scenario", "scenario"), ("variant", "variant"),
-        ("site", "site"), ("reached by", "transport"), ("served as", "served_name"),
-        ("front door", "url"), ("document", "source")) if plan.get(key)]
+def _facts(
+    plan: Mapping[str, Any], engines: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[str, str], ...]:
+    out = [
+        (title, str(plan[key]))
+        for title, key in (
+            ("what", "title"),
+            ("layout", "layout"),
+            ("scenario", "scenario"),
+            ("variant", "variant"),
+            ("site", "site"),
+            ("reached by", "transport"),
+            ("served as", "served_name"),
+            ("front door", "url"),
+            ("document", "source"),
+        )
+        if plan.get(key)
+    ]
     if engines:
         nodes = {str(one.get("node")) for one in engines}
-        devices = {(str(one.get("node")), str(device)) for one in engines
-                   for device in items(one.get("devices"))}
-        out.append(("size", f"{len(engines)} engine{'s' * (len(engines) != 1)} on {len(nodes)} "
-                    f"node{'s' * (len(nodes) != 1)}, {len(devices)} devices"))
+        devices = {
+            (str(one.get("node")), str(device))
+            for one in engines
+            for device in items(one.get("devices"))
+        }
+        out.append(
+            (
+                "size",
+                f"{len(engines)} engine{'s' * (len(engines) != 1)} on {len(nodes)} "
+                f"node{'s' * (len(nodes) != 1)}, {len(devices)} devices",
+            )
+        )
     router = mapping(plan.get("router"))
     if router:
         out.append(("router", f"{router.get('kind', '')} on {router.get('node', '')}"))
@@ -149,29 +206,48 @@ def _parts(engines: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
         nodes = list(dict.fromkeys(str(one.get("node", "")) for one in found))
         first = found[0]
         shown = ", ".join(nodes) if len(nodes) <= 6 else f"{nodes[0]} ... {nodes[-1]}"
-        out.append((role, group, str(len(found)), shown, str(first.get("dp_size", "")),
-                    str(first.get("tp_size", "")),
-                    str(len(items(first.get("devices"))) or "")))
+        out.append(
+            (
+                role,
+                group,
+                str(len(found)),
+                shown,
+                str(first.get("dp_size", "")),
+                str(first.get("tp_size", "")),
+                str(len(items(first.get("devices"))) or ""),
+            )
+        )
     return tuple(out)
 
 
 def _settings(plan: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(str(one.get(key, "")) for key in (
-        "role", "kind", "name", "value", "layer", "source")) for one in rows(plan.get("settings")))
+    return tuple(
+        tuple(str(one.get(key, "")) for key in ("role", "kind", "name", "value", "layer", "source"))
+        for one in rows(plan.get("settings"))
+    )
 
 
 def _bar(bar: Mapping[str, Any]) -> tuple[str, ...]:
-    parts = {str(name): value for name, given in mapping(bar.get("parts_gib")).items()
-             if (value := number(given))}
-    return (str(bar.get("role", "")), str(bar.get("engine", "")), f"{bar.get('device_gib', '?')}",
-            f"{bar.get('budget_gib', '?')}",
-            ", ".join(f"{name} {value:.1f}" for name, value in parts.items()),
-            f"{bar.get('headroom_gib', '?')}", f"{bar.get('cache_tokens', '?')}",
-            str(bar.get("figures", "")))
+    parts = {
+        str(name): value
+        for name, given in mapping(bar.get("parts_gib")).items()
+        if (value := number(given))
+    }
+    return (
+        str(bar.get("role", "")),
+        str(bar.get("engine", "")),
+        f"{bar.get('device_gib', '?')}",
+        f"{bar.get('budget_gib', '?')}",
+        ", ".join(f"{name} {value:.1f}" for name, value in parts.items()),
+        f"{bar.get('headroom_gib', '?')}",
+        f"{bar.get('cache_tokens', '?')}",
+        str(bar.get("figures", "")),
+    )
 
 
-def _scripts(folder: Path, plan: Mapping[str, Any], gaps: Gaps, root: Path
-             ) -> tuple[tuple[Script, ...], int]:
+def _scripts(
+    folder: Path, plan: Mapping[str, Any], gaps: Gaps, root: Path
+) -> tuple[tuple[Script, ...], int]:
     """The scripts of a bundle, each text once, and how many files the bundle has."""
     place, listed = plan.get("at"), plan.get("files")
     if not isinstance(place, Path) or not isinstance(listed, list):
@@ -180,8 +256,11 @@ def _scripts(folder: Path, plan: Mapping[str, Any], gaps: Gaps, root: Path
     for name in listed:
         path = place / str(name)
         # A plan.json of somebody else's making names no file outside of its folder.
-        if not str(name).endswith(_SCRIPTS) or ".." in Path(str(name)).parts \
-                or Path(str(name)).is_absolute():
+        if (
+            not str(name).endswith(_SCRIPTS)
+            or ".." in Path(str(name)).parts
+            or Path(str(name)).is_absolute()
+        ):
             continue
         if is_file(path):
             same.setdefault(text(path, gaps, root), []).append(str(name))
@@ -192,6 +271,9 @@ def _scripts(folder: Path, plan: Mapping[str, Any], gaps: Gaps, root: Path
     for said, names in same.items():
         shown = len(out) < _MOST_SCRIPTS and len(said) <= room
         room -= len(said) if shown else 0
-        out.append(Script(str((place / names[0]).relative_to(root)), tuple(names[1:]),
-                          said if shown else ""))
+        out.append(
+            Script(
+                str((place / names[0]).relative_to(root)), tuple(names[1:]), said if shown else ""
+            )
+        )
     return tuple(out), len(listed)

@@ -49,8 +49,11 @@ def measured(mark: str) -> str:
 
 def contract(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
     """The checks of the verification (verify.jsonl): the last result of each."""
-    said = [one for one in lines(folder / "verify.jsonl", gaps, root)
-            if one.get("stage") == "verify" and one.get("name")]
+    said = [
+        one
+        for one in lines(folder / "verify.jsonl", gaps, root)
+        if one.get("stage") == "verify" and one.get("name")
+    ]
     if not said:
         return None
     # Those of the service that was asked last.
@@ -63,16 +66,24 @@ def contract(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
     return Figures(
         f"{', '.join(f'{many} {word}' for word, many in counts.items())}; "
         f"{said[-1].get('model', '')} at {said[-1].get('url', '')}",
-        ("check", "status", "sent", "got", "way out"), tuple(
-            (*(str(one.get(key, "")) for key in ("name", "status", "sent", "got")),
-             str(one.get("help", "")) if one.get("status") == "fail" else "")
-            for one in found.values()),
-        "failed" if counts["fail"] else "ok" if counts["pass"] else "", mark, measured(mark),
-        tuple(at for at, word in enumerate(status) if word == "fail"))
+        ("check", "status", "sent", "got", "way out"),
+        tuple(
+            (
+                *(str(one.get(key, "")) for key in ("name", "status", "sent", "got")),
+                str(one.get("help", "")) if one.get("status") == "fail" else "",
+            )
+            for one in found.values()
+        ),
+        "failed" if counts["fail"] else "ok" if counts["pass"] else "",
+        mark,
+        measured(mark),
+        tuple(at for at, word in enumerate(status) if word == "fail"),
+    )
 
 
-def accuracy(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Path
-             ) -> Figures | None:
+def accuracy(
+    folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Path
+) -> Figures | None:
     """The scores of evaluations (accuracy/NNN/*.json), or why the evidence has none."""
     out: list[Any] = []
     bad: list[Any] = []
@@ -87,26 +98,67 @@ def accuracy(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, roo
         if score.get("fault") or score.get("skipped") or not parts:
             if score.get("fault"):
                 bad.append(len(out))
-            out.append((path.parent.name, str(score.get("tool", "")), str(score["task"]), "",
-                        str(score.get("fault") or score.get("skipped") or "no score"), "", "", "",
-                        "no figure"))
+            out.append(
+                (
+                    path.parent.name,
+                    str(score.get("tool", "")),
+                    str(score["task"]),
+                    "",
+                    str(score.get("fault") or score.get("skipped") or "no score"),
+                    "",
+                    "",
+                    "",
+                    "no figure",
+                )
+            )
         published = _published(path.parent, gaps, root)
         for part in parts:
             value = number(part.get("value"))
-            out.append((path.parent.name, str(score.get("tool", "")), str(score["task"]),
-                        " ".join(filter(None, (str(part.get("metric", "")),
-                                               str(part.get("filter", ""))))),
-                        "" if value is None else f"{value:.3f}", _interval(part),
-                        str(part.get("samples", "")), published, measured(mark)))
+            out.append(
+                (
+                    path.parent.name,
+                    str(score.get("tool", "")),
+                    str(score["task"]),
+                    " ".join(
+                        filter(None, (str(part.get("metric", "")), str(part.get("filter", ""))))
+                    ),
+                    "" if value is None else f"{value:.3f}",
+                    _interval(part),
+                    str(part.get("samples", "")),
+                    published,
+                    measured(mark),
+                )
+            )
     if not out:
-        why = next((str(one["skipped"]) for one in reversed(entries)
-                    if one.get("stage") == "accuracy" and one.get("skipped")), "")
+        why = next(
+            (
+                str(one["skipped"])
+                for one in reversed(entries)
+                if one.get("stage") == "accuracy" and one.get("skipped")
+            ),
+            "",
+        )
         return Figures(f"nothing was asked: {why.rstrip('.')}", (), ()) if why else None
-    return Figures(f"{len(out)} result{'s' * (len(out) > 1)}",
-                   ("run", "by", "task", "metric", "score", "at 95 %", "samples",
-                    "against the published", "how known"), tuple(out),
-                   "failed" if bad else "ok", REHEARSAL if REHEARSAL in marks else "", "",
-                   tuple(bad), pictures(folder / "pictures", gaps, root, "accuracy"))
+    return Figures(
+        f"{len(out)} result{'s' * (len(out) > 1)}",
+        (
+            "run",
+            "by",
+            "task",
+            "metric",
+            "score",
+            "at 95 %",
+            "samples",
+            "against the published",
+            "how known",
+        ),
+        tuple(out),
+        "failed" if bad else "ok",
+        REHEARSAL if REHEARSAL in marks else "",
+        "",
+        tuple(bad),
+        pictures(folder / "pictures", gaps, root, "accuracy"),
+    )
 
 
 def _interval(part: Mapping[str, Any]) -> str:
@@ -125,13 +177,19 @@ def _published(folder: Path, gaps: Gaps, root: Path) -> str:
     for row in rows(table(folder / PUBLISHED, gaps, root).get("verdicts")):
         said = str(row.get("verdict", "")), str(row.get("figures", ""))
         found.setdefault(said, []).append(str(row.get("published", "")))
-    return "; ".join(f"{', '.join(names)}: {verdict} ({why})"
-                     for (verdict, why), names in found.items())
+    return "; ".join(
+        f"{', '.join(names)}: {verdict} ({why})" for (verdict, why), names in found.items()
+    )
 
 
-_FIGURES = (("output_throughput", "tokens/s", 1), ("median_ttft_ms", "TTFT p50 ms", 1),
-            ("p99_ttft_ms", "TTFT p99 ms", 1), ("median_tpot_ms", "TPOT p50 ms", 2),
-            ("p99_tpot_ms", "TPOT p99 ms", 2), ("request_throughput", "requests/s", 2))
+_FIGURES = (
+    ("output_throughput", "tokens/s", 1),
+    ("median_ttft_ms", "TTFT p50 ms", 1),
+    ("p99_ttft_ms", "TTFT p99 ms", 1),
+    ("median_tpot_ms", "TPOT p50 ms", 2),
+    ("p99_tpot_ms", "TPOT p99 ms", 2),
+    ("request_throughput", "requests/s", 2),
+)
 
 
 def performance(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
@@ -141,43 +199,77 @@ def performance(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
         one = table(path, gaps, root)
         about = mapping(mapping(one.get("kimi_nb")).get("identity"))
         if about:
-            key = tuple(str(about.get(name, "")) for name in (
-                "concurrency", "input_len", "output_len", "tool", "tool_version", "mark",
-                "engine_version", "flags"))
+            key = tuple(
+                str(about.get(name, ""))
+                for name in (
+                    "concurrency",
+                    "input_len",
+                    "output_len",
+                    "tool",
+                    "tool_version",
+                    "mark",
+                    "engine_version",
+                    "flags",
+                )
+            )
             cells.setdefault(key, []).append(one)
     if not cells:
         return None
     out = []
     for key, found in sorted(cells.items(), key=lambda pair: [_order(word) for word in pair[0]]):
-        out.append((*key[:3], f"{key[3]} {key[4]}".strip(), str(len(found)),
-                    str(sum(int(number(one.get("failed")) or 0) for one in found)),
-                    *(_median(found, name, digits) for name, _, digits in _FIGURES),
-                    measured(key[5])))
+        out.append(
+            (
+                *key[:3],
+                f"{key[3]} {key[4]}".strip(),
+                str(len(found)),
+                str(sum(int(number(one.get("failed")) or 0) for one in found)),
+                *(_median(found, name, digits) for name, _, digits in _FIGURES),
+                measured(key[5]),
+            )
+        )
     marks = {key[5] for key in cells}
     return Figures(
         f"{sum(map(len, cells.values()))} measurements of {len(cells)} "
         f"load{'s' * (len(cells) > 1)}: medians over repetitions",
-        ("concurrency", "input", "output", "by", "repetitions", "failed requests",
-         *(title for _, title, _ in _FIGURES), "how known"), tuple(out), "ok",
-        REHEARSAL if REHEARSAL in marks else "", "",
-        pictures=pictures(folder / "bench" / "pictures", gaps, root))
+        (
+            "concurrency",
+            "input",
+            "output",
+            "by",
+            "repetitions",
+            "failed requests",
+            *(title for _, title, _ in _FIGURES),
+            "how known",
+        ),
+        tuple(out),
+        "ok",
+        REHEARSAL if REHEARSAL in marks else "",
+        "",
+        pictures=pictures(folder / "bench" / "pictures", gaps, root),
+    )
 
 
-def sweep(entries: Sequence[Mapping[str, Any]], folder: Path, gaps: Gaps, root: Path
-          ) -> Figures | None:
+def sweep(
+    entries: Sequence[Mapping[str, Any]], folder: Path, gaps: Gaps, root: Path
+) -> Figures | None:
     """The last sweep around the plan, as the evidence has it."""
     said = next((one for one in reversed(entries) if one.get("stage") == "sweep"), None)
     if said is None:
         return None
-    out = tuple(tuple(str(cell) for cell in row) for row in items(said.get("rows"))
-                if isinstance(row, list))
+    out = tuple(
+        tuple(str(cell) for cell in row) for row in items(said.get("rows")) if isinstance(row, list)
+    )
     headings = tuple(str(one) for one in items(said.get("headings")))
     mark = str(said.get("mark") or "")
     return Figures(
-        str(said.get("best") or "nothing has won"), headings,
+        str(said.get("best") or "nothing has won"),
+        headings,
         tuple(row for row in out if len(row) == len(headings)),
-        "ok" if said.get("best") else "failed" if said.get("failed") else "", mark,
-        measured(mark), pictures=pictures(folder / "sweep" / "pictures", gaps, root))
+        "ok" if said.get("best") else "failed" if said.get("failed") else "",
+        mark,
+        measured(mark),
+        pictures=pictures(folder / "sweep" / "pictures", gaps, root),
+    )
 
 
 def _order(word: str) -> tuple[float, str]:
@@ -189,12 +281,11 @@ def _median(found: Sequence[Mapping[str, Any]], name: str, digits: int) -> str:
     return f"{statistics.median(values):.{digits}f}" if values else ""
 
 
-def pictures(folder: Path, gaps: Gaps, root: Path, *names: str
-             ) -> tuple[tuple[str, str, str], ...]:
+def pictures(folder: Path, gaps: Gaps, root: Path, *names: str) -> tuple[tuple[str, str, str], ...]:
     """(title, words, data URL) of the drawings of a folder, all or those of these names; inside
     of the page, which loads nothing."""
     out = []
-    for path in ([folder / f"{name}.svg" for name in names] or sorted(folder.glob("*.svg"))):
+    for path in [folder / f"{name}.svg" for name in names] or sorted(folder.glob("*.svg")):
         if not path.is_file():
             continue
         try:
@@ -204,9 +295,12 @@ def pictures(folder: Path, gaps: Gaps, root: Path, *names: str
             continue
         if len(data) <= _LARGEST_PICTURE:
             url = f"data:image/svg+xml;base64,{base64.b64encode(data).decode()}"
-            said = [html.unescape(found[1]) if (found := re.search(
-                f"<{tag}>([^<]*)</{tag}>", data.decode("utf-8", "replace"))) else ""
-                for tag in ("title", "desc")]
+            said = [
+                html.unescape(found[1])
+                if (found := re.search(f"<{tag}>([^<]*)</{tag}>", data.decode("utf-8", "replace")))
+                else ""
+                for tag in ("title", "desc")
+            ]
             name = path.stem.replace("_", " ")
             out.append((said[0] or name, said[1] or name, url))
         else:

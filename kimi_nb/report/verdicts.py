@@ -1,6 +1,6 @@
 """The verdict of a run, and how each notebook ended. Pure but for asking which files are there.
 
-    verdicts.of(entries, notebooks, plans).text      # "ok: 5 notebooks, 36 of 36 engines ready ..."
+verdicts.of(entries, notebooks, plans).text      # "ok: 5 notebooks, 36 of 36 engines ready ..."
 """
 
 from __future__ import annotations
@@ -53,26 +53,41 @@ def notebooks(folder: Path, entries: Sequence[Mapping[str, Any]]) -> tuple[Noteb
     out = []
     for name in dict.fromkeys([*names, *ended, *there]):
         entry = ended.get(name)
-        files = tuple(f"{name}.{kind}" for kind in ("html", "ipynb")
-                      if is_file(folder / f"{name}.{kind}"))
+        files = tuple(
+            f"{name}.{kind}" for kind in ("html", "ipynb") if is_file(folder / f"{name}.{kind}")
+        )
         took = number(entry.get("seconds")) if entry else None
-        status = (str(entry.get("status", "")) if entry else "not finished" if name in names
-                  else "not recorded")
-        out.append(Notebook(name, status, "" if took is None else f"{took:.1f} s",
-                            str(entry.get("fault") or "") if entry else "", files))
+        status = (
+            str(entry.get("status", ""))
+            if entry
+            else "not finished"
+            if name in names
+            else "not recorded"
+        )
+        out.append(
+            Notebook(
+                name,
+                status,
+                "" if took is None else f"{took:.1f} s",
+                str(entry.get("fault") or "") if entry else "",
+                files,
+            )
+        )
     return tuple(out)
 
 
-def of(entries: Sequence[Mapping[str, Any]], ran: Sequence[Notebook], plans: Sequence[Planned]
-       ) -> Verdict:
+def of(
+    entries: Sequence[Mapping[str, Any]], ran: Sequence[Notebook], plans: Sequence[Planned]
+) -> Verdict:
     """The verdict on a run."""
     mark = REHEARSAL if any(plan.rehearsed for plan in plans) else ""
     status, text, help_ = _found(entries, ran, plans)
     return Verdict(status, text, help_, mark, _limits(plans, mark))
 
 
-def _found(entries: Sequence[Mapping[str, Any]], ran: Sequence[Notebook],
-           plans: Sequence[Planned]) -> tuple[str, str, str]:
+def _found(
+    entries: Sequence[Mapping[str, Any]], ran: Sequence[Notebook], plans: Sequence[Planned]
+) -> tuple[str, str, str]:
     failed = _failures(ran, plans)
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
@@ -82,8 +97,11 @@ def _found(entries: Sequence[Mapping[str, Any]], ran: Sequence[Notebook],
         return UNFINISHED, "interrupted before its end", "Start it again."
     if end is None and any(one.get("stage") == "run" for one in entries):
         return UNFINISHED, "has no end: it still runs, or was killed", "Look for its process."
-    open_ = [f"{plan.last.name} of {plan.name}: {plan.last.text}" for plan in plans
-             if plan.last is not None and plan.last.status == UNFINISHED]
+    open_ = [
+        f"{plan.last.name} of {plan.name}: {plan.last.text}"
+        for plan in plans
+        if plan.last is not None and plan.last.status == UNFINISHED
+    ]
     if open_:
         return UNFINISHED, open_[0], "Wait for its end, or start it again."
     if end is not None and end.get("ok") is not True:
@@ -91,10 +109,14 @@ def _found(entries: Sequence[Mapping[str, Any]], ran: Sequence[Notebook],
     done = [one for one in ran if one.status == OK]
     said = [f"{len(done)} notebook{'s' * (len(done) != 1)}"] if done else []
     said += [f"{plan.name}: {plan.last.text}" for plan in plans if plan.last is not None]
-    said += [f"{plan.name}: {plan.contract.title.partition(';')[0]}" for plan in plans
-             if plan.contract is not None]
-    said += [f"{plan.name}: planned and written" for plan in plans
-             if plan.last is None and plan.files]
+    said += [
+        f"{plan.name}: {plan.contract.title.partition(';')[0]}"
+        for plan in plans
+        if plan.contract is not None
+    ]
+    said += [
+        f"{plan.name}: planned and written" for plan in plans if plan.last is None and plan.files
+    ]
     if not said:
         return NOTHING, "nothing was run", "kimi-nb run executes the notebooks."
     return OK, "; ".join(said), ""
@@ -106,23 +128,38 @@ def _failures(ran: Sequence[Notebook], plans: Sequence[Planned]) -> list[tuple[s
     for plan in plans:
         last = plan.last
         if last is not None and last.status == FAILED:
-            out.append((f"{last.name} of {plan.name}: {_cause(last)}",
-                        str(last.diagnosis.get("help") or "")))
+            out.append(
+                (
+                    f"{last.name} of {plan.name}: {_cause(last)}",
+                    str(last.diagnosis.get("help") or ""),
+                )
+            )
         errors = [one for one in plan.findings if one["severity"] == "error"]
         if errors:
-            out.append((f"check of {plan.name}: {errors[0]['where']}: "
-                        f"{errors[0]['message']}", errors[0]["fix"]))
+            out.append(
+                (
+                    f"check of {plan.name}: {errors[0]['where']}: {errors[0]['message']}",
+                    errors[0]["fix"],
+                )
+            )
         for name, figures in (("verification", plan.contract), ("accuracy", plan.accuracy)):
             if figures is not None and figures.bad:
                 row = figures.rows[figures.bad[0]]
                 way = row[-1] if name == "verification" else row[4]
-                out.append((f"{name} of {plan.name}: {row[0 if name == 'verification' else 2]}",
-                            way))
-    stopped = [(f"{one.name} failed: {one.fault.partition(chr(10))[0]}", "Its page has the rest.")
-               for one in ran if one.status == FAILED]
+                out.append(
+                    (f"{name} of {plan.name}: {row[0 if name == 'verification' else 2]}", way)
+                )
+    stopped = [
+        (f"{one.name} failed: {one.fault.partition(chr(10))[0]}", "Its page has the rest.")
+        for one in ran
+        if one.status == FAILED
+    ]
     if out and stopped:  # the cause, and where it showed
-        return [(f"{stopped[0][0].partition(' ')[0]}: {out[0][0]}", out[0][1]), *out[1:],
-                *stopped[1:]]
+        return [
+            (f"{stopped[0][0].partition(' ')[0]}: {out[0][0]}", out[0][1]),
+            *out[1:],
+            *stopped[1:],
+        ]
     return out + stopped
 
 
@@ -138,17 +175,25 @@ def _cause(attempt: Attempt) -> str:
 
 def _limits(plans: Sequence[Planned], mark: str) -> tuple[str, ...]:
     """What a reader must not take from this run."""
-    real = [plan for plan in plans if any(
-        one.kind == "deploy" and one.status == OK for one in plan.attempts)]
+    real = [
+        plan
+        for plan in plans
+        if any(one.kind == "deploy" and one.status == OK for one in plan.attempts)
+    ]
     on_accelerators = [plan for plan in real if plan.hardware != "cpu"] + [
-        plan for plan in plans if plan.attached and plan.hardware != "cpu"]
+        plan for plan in plans if plan.attached and plan.hardware != "cpu"
+    ]
     out = []
     if mark:
-        out.append("REHEARSAL: stand-ins took the place of engines and accelerators. Their "
-                   "seconds and megabytes say nothing about any hardware.")
+        out.append(
+            "REHEARSAL: stand-ins took the place of engines and accelerators. Their "
+            "seconds and megabytes say nothing about any hardware."
+        )
     if any(plan.hardware == "cpu" for plan in real):
-        out.append("The real engine ran on a CPU, with a tiny model of random weights: its "
-                   "figures are those of no accelerator and no Kimi.")
+        out.append(
+            "The real engine ran on a CPU, with a tiny model of random weights: its "
+            "figures are those of no accelerator and no Kimi."
+        )
     if not on_accelerators:
         out.append("Nothing here was measured on accelerators.")
     if not any(plan.attempts or plan.attached for plan in plans):

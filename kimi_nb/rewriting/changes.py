@@ -1,8 +1,8 @@
 """The edits that a rewrite collects, and what it says of them.
 
-    changes = Changes()
-    changes.edits.add(Edit(start, end, b"--new-flag"))
-    changes.made(script.source)                                # the text with the edits made
+changes = Changes()
+changes.edits.add(Edit(start, end, b"--new-flag"))
+changes.made(script.source)                                # the text with the edits made
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Changes:
         """The text with the edits made."""
         out = source
         for edit in sorted(self.edits, key=lambda one: (one.start, one.end), reverse=True):
-            out = out[:edit.start] + edit.text + out[edit.end:]
+            out = out[: edit.start] + edit.text + out[edit.end :]
         return out.decode()
 
     def told(self, source: bytes) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """The engines that a script starts, and the ``--additional-config`` of each.
 
-    serves = engines.find(script)
-    serves[0].slot.keys["enable_mlapo"] = True
-    engines.fill(script, changes, serves[0].slot)              # the edit that puts it there
+serves = engines.find(script)
+serves[0].slot.keys["enable_mlapo"] = True
+engines.fill(script, changes, serves[0].slot)              # the edit that puts it there
 """
 
 from __future__ import annotations
@@ -56,16 +56,17 @@ def find(script: Parsed) -> list[Serve]:
     for name, several in script.arrays.items():
         for node in several:
             _engine_at(script, serves, node, name, known)
-    strange = any(match.start() not in known and not script.quiet(match.start())
-                  for match in re.finditer(rb"--additional[-_]config", script.source))
+    strange = any(
+        match.start() not in known and not script.quiet(match.start())
+        for match in re.finditer(rb"--additional[-_]config", script.source)
+    )
     for serve in serves:
         if strange and serve.slot.lead and not serve.why:
             serve.why = "an --additional-config stands where its engine is not plain"
     return serves
 
 
-def _engine_at(script: Parsed, serves: list[Serve], node: Any, name: str,
-               known: set[int]) -> None:
+def _engine_at(script: Parsed, serves: list[Serve], node: Any, name: str, known: set[int]) -> None:
     """Add a serve, if a command or the array of a name is one; ``known`` gathers the places of
     its --additional-config."""
     words = script.words(node)
@@ -79,12 +80,14 @@ def _engine_at(script: Parsed, serves: list[Serve], node: Any, name: str,
         for one in script.commands:
             its = script.words(one)
             its_texts = [script.said(word) for word in its]
-            place = next((index for index, word in enumerate(its_texts)
-                          if name in _ARRAY.findall(word)), None)
+            place = next(
+                (index for index, word in enumerate(its_texts) if name in _ARRAY.findall(word)),
+                None,
+            )
             if place is not None and its_texts[0] not in TALK:
                 runs.append(one)
                 before = before + its_texts[:place]
-                parts.append(its[place + 1:])
+                parts.append(its[place + 1 :])
         parts += [script.words(one) for one in script.arrays[name] if one != node]
     seen, unknown = {name}, False
     for part in parts:  # grows while it is read
@@ -99,8 +102,12 @@ def _engine_at(script: Parsed, serves: list[Serve], node: Any, name: str,
     lead = " " if name and b"\n" not in node.text else "\n    " if name else " \\\n    "
     end = words[-1].end_byte
     serve = Serve(node, runs or [node], parts, here, Slot(end, end, lead))
-    found = [(part, index) for part in parts for index, word in enumerate(part)
-             if _CONFIG.match(script.said(word).replace("_", "-"))]
+    found = [
+        (part, index)
+        for part in parts
+        for index, word in enumerate(part)
+        if _CONFIG.match(script.said(word).replace("_", "-"))
+    ]
     known |= {part[index].start_byte + quote for part, index in found for quote in (0, 1)}
     if node.has_error:
         serve.parts, serve.why = [], "the grammar stops in its vllm serve"
@@ -110,22 +117,24 @@ def _engine_at(script: Parsed, serves: list[Serve], node: Any, name: str,
         serve.why = "there is more than one --additional-config"
     elif unknown:
         serve.why = "its vllm serve takes words that are not known here"
-    elif any(script.said(word).partition("=")[0] == "--config" for part in parts
-             for word in part):
+    elif any(script.said(word).partition("=")[0] == "--config" for part in parts for word in part):
         serve.why = "its vllm serve reads a file of flags (--config)"
     serves.append(serve)
 
 
-def _configured(script: Parsed, serves: list[Serve], serve: Serve, words: list[Any],
-                index: int) -> str:
+def _configured(
+    script: Parsed, serves: list[Serve], serve: Serve, words: list[Any], index: int
+) -> str:
     """Take the slot that a serve has; else why it cannot be edited."""
     flag = words[index]
     if flag.parent.type == "array":
         same = script.arrays[script.said(flag.parent.parent.child_by_field_name("name"))]
-        fresh = [one for one in same
-                 if all(part.type != "+=" for part in one.parent.children)]
-        if len(fresh) > 1 or any(scopes.reach(flag.parent, run) != scopes.SETS for run in serve.runs
-                                 if run != flag.parent):
+        fresh = [one for one in same if all(part.type != "+=" for part in one.parent.children)]
+        if len(fresh) > 1 or any(
+            scopes.reach(flag.parent, run) != scopes.SETS
+            for run in serve.runs
+            if run != flag.parent
+        ):
             return "--additional-config is in an array that branches fill"
     spelt, equals, _ = script.said(flag).partition("=")
     start, end = flag.start_byte + len(spelt.encode()) + 1, flag.end_byte
@@ -140,8 +149,10 @@ def _configured(script: Parsed, serves: list[Serve], serve: Serve, words: list[A
             table = None
     if not isinstance(table, dict):
         return "--additional-config is not plain JSON in single quotes"
-    serve.slot = next((one.slot for one in serves if one.slot.start == start
-                       and not one.slot.lead), Slot(start, end, "", table))
+    serve.slot = next(
+        (one.slot for one in serves if one.slot.start == start and not one.slot.lead),
+        Slot(start, end, "", table),
+    )
     return ""
 
 

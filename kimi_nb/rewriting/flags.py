@@ -1,7 +1,7 @@
 """Flags that have another name or went, among the words of the engines.
 
-    flags.rewrite(script, changes, serves)
-    flags.gone(engine, "--swap-space")                         # "" for may go; None for stays
+flags.rewrite(script, changes, serves)
+flags.gone(engine, "--swap-space")                         # "" for may go; None for stays
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def gone(engine: catalog.Engine, flag: str) -> str | None:
     that stays as it is."""
     name = flag[2:].replace("_", "-")
     span = listed(name)
-    if f"--{name}" in arguments.options(engine.known, "serve") \
-            or (span is not None and not catalog.older(span[1], engine)):
+    if f"--{name}" in arguments.options(engine.known, "serve") or (
+        span is not None and not catalog.older(span[1], engine)
+    ):
         return None
     if name in params.data("versions")["renamed"]:
         return str(params.data("versions")["renamed"][name])
@@ -48,8 +49,12 @@ def _flags(script: Parsed, changes: Changes, words: list[Any]) -> None:
         if new is None:
             continue
         value = word
-        if not equals and _takes_value(spelt) and index + 1 < len(words) \
-                and not script.said(words[index + 1]).startswith("-"):
+        if (
+            not equals
+            and _takes_value(spelt)
+            and index + 1 < len(words)
+            and not script.said(words[index + 1]).startswith("-")
+        ):
             value = words[index + 1]
         if new:
             _rename(script, changes, word, value, spelt, new, own)
@@ -63,8 +68,9 @@ def _flags(script: Parsed, changes: Changes, words: list[Any]) -> None:
         _cut(script, changes, first, last)
 
 
-def _rename(script: Parsed, changes: Changes, word: Any, value: Any, spelt: str, new: str,
-            own: str) -> None:
+def _rename(
+    script: Parsed, changes: Changes, word: Any, value: Any, spelt: str, new: str, own: str
+) -> None:
     """``new`` is the new spelling; ``=value`` in it takes the place of the old value."""
     flag, _, fixed = new.partition("=")
     top, _, below = flag.partition(".")

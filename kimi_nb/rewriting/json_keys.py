@@ -1,7 +1,7 @@
 """JSON of an ``--additional-config``: dotted keys, and how it stands in a script.
 
-    json_keys.put(table, "ascend_compilation_config.fuse_norm_quant", True)
-    json_keys.quoted(table)                                    # for between single quotes
+json_keys.put(table, "ascend_compilation_config.fuse_norm_quant", True)
+json_keys.quoted(table)                                    # for between single quotes
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a script says where nothing is rewritten: told of, once the edits are collected.
 
-    leftovers.tell(script, changes)                            # more of changes.left
+leftovers.tell(script, changes)                            # more of changes.left
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ def tell(script: Parsed, changes: Changes) -> None:
         elif dead:
             said = f"{name} does nothing ({dead}): it is not taken out here"
         else:
-            said = f"{flag} " + (f"is now {new}" if new else "may go") + \
-                ": it is not rewritten here, change it if vLLM gets it"
+            said = (
+                f"{flag} "
+                + (f"is now {new}" if new else "may go")
+                + ": it is not rewritten here, change it if vLLM gets it"
+            )
         changes.left[at] = said
     for key in catalog.tables("vllm-ascend")["additional_config"]:
         home = catalog.additional_key(script.engine, key)
@@ -44,5 +47,8 @@ def tell(script: Parsed, changes: Changes) -> None:
 
 def _handled(script: Parsed, changes: Changes, at: int) -> bool:
     """Whether a place was edited, told of, or says nothing to an engine."""
-    return at in changes.left or script.quiet(at) or any(edit.start <= at < edit.end
-                                                         for edit in changes.edits)
+    return (
+        at in changes.left
+        or script.quiet(at)
+        or any(edit.start <= at < edit.end for edit in changes.edits)
+    )

@@ -1,7 +1,7 @@
 """What became of a script, and writing it to its file.
 
-    print(Rewritten("run.sh", old, new, done, left))           # the diff, what was done, what not
-    result.save(Path("run.sh"), made)                          # run.sh.orig keeps the old one
+print(Rewritten("run.sh", old, new, done, left))           # the diff, what was done, what not
+result.save(Path("run.sh"), made)                          # run.sh.orig keeps the old one
 """
 
 from __future__ import annotations
@@ -28,8 +28,15 @@ class Rewritten:
     @property
     def diff(self) -> str:
         """The changed lines."""
-        return "\n".join(difflib.unified_diff(self.old.splitlines(), self.new.splitlines(),
-                                              self.name, f"{self.name} (rewritten)", lineterm=""))
+        return "\n".join(
+            difflib.unified_diff(
+                self.old.splitlines(),
+                self.new.splitlines(),
+                self.name,
+                f"{self.name} (rewritten)",
+                lineterm="",
+            )
+        )
 
     def __str__(self) -> str:
         lines = [self.diff or f"{self.name}: nothing to rewrite"]
@@ -53,5 +60,6 @@ def save(place: Path, made: Rewritten) -> None:
         os.chmod(fresh, target.stat().st_mode & 0o7777)
         os.replace(fresh, target)
     except OSError as error:
-        raise WriteError(f"{place}: cannot be written: {error.strerror}. It is as "
-                         "before.") from None
+        raise WriteError(
+            f"{place}: cannot be written: {error.strerror}. It is as before."
+        ) from None

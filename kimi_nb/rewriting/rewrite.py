@@ -1,7 +1,7 @@
 """One script, from its text to its new text: the steps, in their order.
 
-    file("run.sh", "vllm-ascend", "0.22.1rc1", dry=True).diff
-    text(script, engine).left
+file("run.sh", "vllm-ascend", "0.22.1rc1", dry=True).diff
+text(script, engine).left
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ def file(path: str | Path, package: str = "", version: str = "", dry: bool = Fal
         raise ParameterError(f"{path}: only bash scripts are rewritten.")
     spoken = guess.engine([texts[0]], package, version)
     if not spoken.known:
-        raise ParameterError(f"{path}: nothing says which version this is for: name it with "
-                             "--engine and --engine-version.")
+        raise ParameterError(
+            f"{path}: nothing says which version this is for: name it with "
+            "--engine and --engine-version."
+        )
     raw = place.read_bytes().decode("utf-8")  # as it is, byte order mark and line ends included
     made = text(raw, spoken.engine, str(path))
     if made.new != made.old and not dry:
@@ -47,8 +49,9 @@ def text(script: str, engine: catalog.Engine, name: str = "script") -> Rewritten
     old = script if mixed else script.replace("\r\n", "\n")
     changes = _changes(Parsed.of(old, engine))
     new, left = changes.made(old.encode()), changes.told(old.encode())
-    if new != old and (mixed or (syntax.tree(new).root_node.has_error
-                                 and not syntax.tree(old).root_node.has_error)):
+    if new != old and (
+        mixed or (syntax.tree(new).root_node.has_error and not syntax.tree(old).root_node.has_error)
+    ):
         why = "some lines end in CR LF and some do not" if mixed else "bash would not read it then"
         return Rewritten(name, script, script, (), (f"nothing is rewritten: {why}",))
     if ends and not mixed:

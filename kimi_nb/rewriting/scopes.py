@@ -1,7 +1,7 @@
 """Which statements an export reaches, by where both stand in the tree.
 
-    scopes.reach(export, run) == scopes.SETS                   # or APART, or UNSURE
-    scopes.body(statement)                                     # the statements beside it
+scopes.reach(export, run) == scopes.SETS                   # or APART, or UNSURE
+scopes.body(statement)                                     # the statements beside it
 """
 
 from __future__ import annotations
@@ -10,8 +10,16 @@ from typing import Any
 
 SETS, APART, UNSURE = "sets", "apart", "unsure"
 
-_BODIES = {"program", "do_group", "compound_statement", "subshell", "if_statement",
-           "elif_clause", "else_clause", "case_item"}
+_BODIES = {
+    "program",
+    "do_group",
+    "compound_statement",
+    "subshell",
+    "if_statement",
+    "elif_clause",
+    "else_clause",
+    "case_item",
+}
 _PROCESS = {"subshell", "command_substitution", "process_substitution", "pipeline"}
 _LATER = {"do_group", "function_definition"}
 
@@ -27,8 +35,11 @@ def _scopes(node: Any) -> dict[int, tuple[str, int]]:
             out[up.id] = (up.type, child.id if child.type.endswith("_clause") else 0)
         elif up.type == "case_item" and up.parent is not None:
             out[up.parent.id] = (up.type, up.id)
-        elif up.type == "compound_statement" and up.next_sibling is not None \
-                and up.next_sibling.type == "&":
+        elif (
+            up.type == "compound_statement"
+            and up.next_sibling is not None
+            and up.next_sibling.type == "&"
+        ):
             out[up.id] = ("subshell", 0)
         elif up.type == "list" and child != up.named_children[0]:
             top, either = up, False
@@ -45,8 +56,9 @@ def _scopes(node: Any) -> dict[int, tuple[str, int]]:
 def reach(export: Any, run: Any) -> str:
     """Whether a command surely sees an export, surely does not, or that is not plain."""
     mine, its = _scopes(export), _scopes(run)
-    again = any(kind in _LATER and mine.get(key) == (kind, branch)
-                for key, (kind, branch) in its.items())
+    again = any(
+        kind in _LATER and mine.get(key) == (kind, branch) for key, (kind, branch) in its.items()
+    )
     later = any(kind == "function_definition" for kind, _ in its.values())
     before = export.start_byte < run.start_byte
     missing = dict(mine.items() - its.items())

@@ -1,8 +1,8 @@
 """Variables that moved or that nothing reads: where they are set, and what becomes of them.
 
-    serves = engines.find(script)
-    variables.rewrite(script, changes, serves)                 # keys go to the slots of serves
-    variables.dead(engine, "VLLM_RPC_TIMEOUT")                 # why it does nothing; "" if it may
+serves = engines.find(script)
+variables.rewrite(script, changes, serves)                 # keys go to the slots of serves
+variables.dead(engine, "VLLM_RPC_TIMEOUT")                 # why it does nothing; "" if it may
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from kimi_nb.rewriting.parsed import Parsed
 from kimi_nb.rules.variables import ever_read
 
 _SERVES = re.compile(rb"\bvllm[\"',\s]+serve\b|\bvllm\.entrypoints\.[\w.]*(?:api_server|main)\b")
-_STARTS = re.compile(r"(?:(?:\S*/)?(?:bash|sh|exec|nohup|srun|sbatch|setsid|env|time)\s+"
-                     r"(?:\S+\s+){0,3}?)?[^\s=]+\.(?:sh|bash|sbatch)\b|.*launch_(?:online_)?dp\S*\.py"
-                     r"|.*\bvllm\s+(?:run-batch|bench\s+(?:latency|throughput))\b")
+_STARTS = re.compile(
+    r"(?:(?:\S*/)?(?:bash|sh|exec|nohup|srun|sbatch|setsid|env|time)\s+"
+    r"(?:\S+\s+){0,3}?)?[^\s=]+\.(?:sh|bash|sbatch)\b|.*launch_(?:online_)?dp\S*\.py"
+    r"|.*\bvllm\s+(?:run-batch|bench\s+(?:latency|throughput))\b"
+)
 _DUMPS = re.compile(r"(?:export|declare|typeset)(?:\s+-[a-z]*[px])?|printenv|env|envsubst\b.*")
 _PLAIN = re.compile(r"'([^']*)'|\"([^\"$`\\']*)\"|([\w.:,/+@%-]+)")
 
@@ -56,34 +58,50 @@ def rewrite(script: Parsed, changes: Changes, serves: list[Serve]) -> None:
 
 def _assignment(script: Parsed, node: Any) -> _Set | None:
     """One ``NAME=value``."""
-    named, value, up = (node.child_by_field_name("name"), node.child_by_field_name("value"),
-                        node.parent)
-    if named is None or named.type != "variable_name" or up is None \
-            or up.type == "c_style_for_statement":
+    named, value, up = (
+        node.child_by_field_name("name"),
+        node.child_by_field_name("value"),
+        node.parent,
+    )
+    if (
+        named is None
+        or named.type != "variable_name"
+        or up is None
+        or up.type == "c_style_for_statement"
+    ):
         return None
     kind, statement = "shell", node
     if up.type == "declaration_command":
         options = [script.said(part) for part in up.named_children if part != node]
         exports = up.children[0].type == "export"
         kind = "export" if options == ([] if exports else ["-x"]) else "shell"
-        kind = "several" if any(part.type != "word" for part in up.named_children
-                                if part != node) else kind
+        kind = (
+            "several"
+            if any(part.type != "word" for part in up.named_children if part != node)
+            else kind
+        )
         statement = up
     elif up.type == "command":
         # The grammar takes A=1 B=2 on a line of their own for a prefix of the next line.
         program = up.child_by_field_name("name")
-        between = script.source[node.start_byte:program.start_byte] if program else b"\n"
+        between = script.source[node.start_byte : program.start_byte] if program else b"\n"
         kind = "several" if re.search(rb"(?<!\\)\n", between) else "prefix"
     elif up.type == "variable_assignments":
         kind = "several"
     held = _PLAIN.fullmatch(script.said(value)) if value is not None else None
     plus = any(part.type == "+=" for part in node.children)
-    return _Set(script.said(named), node, statement, kind, None if held is None or plus else
-                next(part for part in held.groups() if part is not None))
+    return _Set(
+        script.said(named),
+        node,
+        statement,
+        kind,
+        None if held is None or plus else next(part for part in held.groups() if part is not None),
+    )
 
 
-def _variable(script: Parsed, changes: Changes, serves: list[Serve], name: str,
-              sets: list[_Set]) -> list[Any]:
+def _variable(
+    script: Parsed, changes: Changes, serves: list[Serve], name: str, sets: list[_Set]
+) -> list[Any]:
     """Move a variable, drop it, or say why it stays; the statements to take out."""
     key, why_dead = catalog.moved(script.engine, name), dead(script.engine, name)
     if key is None and not why_dead:
@@ -95,14 +113,19 @@ def _variable(script: Parsed, changes: Changes, serves: list[Serve], name: str,
             value = plain(one.value, catalog.takes_number(name)) if one.value else None
             table = json_keys.nested(key, value) if one.value else {}
             add = f"add {json_keys.quoted(table)} to" if one.value else f"set {key} in"
-            changes.left[one.node.start_byte] = (f"{name} stays: {why}; {add} "
-                                                 "--additional-config by hand")
+            changes.left[one.node.start_byte] = (
+                f"{name} stays: {why}; {add} --additional-config by hand"
+            )
         return [] if why else [one.statement for one in sets]
     dropped: list[Any] = []
     for one in sets:
-        why = elsewhere or ("several variables are set on one line" if one.kind == "several"
-                            else "its value runs a command" if re.search(
-                                r"\$\(|`|\{\w+:?=", script.said(one.node)) else "")
+        why = elsewhere or (
+            "several variables are set on one line"
+            if one.kind == "several"
+            else "its value runs a command"
+            if re.search(r"\$\(|`|\{\w+:?=", script.said(one.node))
+            else ""
+        )
         if why:
             changes.left[one.node.start_byte] = f"{name} stays: {why}; it does nothing ({why_dead})"
         else:
@@ -111,8 +134,9 @@ def _variable(script: Parsed, changes: Changes, serves: list[Serve], name: str,
     return dropped
 
 
-def _move(script: Parsed, changes: Changes, serves: list[Serve], name: str, key: str,
-          sets: list[_Set]) -> str:
+def _move(
+    script: Parsed, changes: Changes, serves: list[Serve], name: str, key: str, sets: list[_Set]
+) -> str:
     """Move a variable to the engines that see it; else why not."""
     exports = [one for one in sets if one.kind == "export"]
     targets: dict[int, str] = {}
@@ -130,8 +154,12 @@ def _move(script: Parsed, changes: Changes, serves: list[Serve], name: str, key:
             if one.kind == "prefix" and serve.here and serve.runs == [one.node.parent]:
                 targets[index] = str(one.value)
                 seen.add(one.node.id)
-        reached = {(one.node.id, scopes.reach(one.statement, run)) for one in exports
-                   for run in serve.runs if serve.here}
+        reached = {
+            (one.node.id, scopes.reach(one.statement, run))
+            for one in exports
+            for run in serve.runs
+            if serve.here
+        }
         hows = {how for _, how in reached}
         if scopes.UNSURE in hows or (len(hows) > 1 and len(serve.runs) > 1):
             return "whether a vllm serve sees it depends on how the script runs"
@@ -150,18 +178,23 @@ def _move(script: Parsed, changes: Changes, serves: list[Serve], name: str, key:
     there = all(json_keys.has(serves[index].slot.table, key) for index in targets)
     for index, value in targets.items():
         serves[index].slot.keys[key] = plain(value, catalog.takes_number(name))
-    changes.done.append(f"{name} is taken out: --additional-config {key} is there" if there else
-                        f"{name} is now --additional-config {key}")
+    changes.done.append(
+        f"{name} is taken out: --additional-config {key} is there"
+        if there
+        else f"{name} is now --additional-config {key}"
+    )
     return ""
 
 
 def _elsewhere(script: Parsed, name: str, sets: list[_Set]) -> str:
     """Where else a script uses a variable."""
-    for match in re.finditer(rb"(?<![A-Za-z0-9_])%b(?![A-Za-z0-9_])" % name.encode(),
-                             script.source):
+    for match in re.finditer(
+        rb"(?<![A-Za-z0-9_])%b(?![A-Za-z0-9_])" % name.encode(), script.source
+    ):
         at = match.start()
-        if not any(one.node.start_byte <= at < one.node.end_byte for one in sets) \
-                and not any(start <= at < end for start, end in script.comments):
+        if not any(one.node.start_byte <= at < one.node.end_byte for one in sets) and not any(
+            start <= at < end for start, end in script.comments
+        ):
             return f"it is used elsewhere ({script.line(at)})"
     for node in [*script.commands, *syntax.nodes(script.root, "declaration_command")]:
         if _DUMPS.fullmatch(script.said(node)):
@@ -192,8 +225,7 @@ def dead(engine: catalog.Engine, name: str) -> str:
         return ""
     row = engine.version if name in catalog.tables("vllm-ascend")["env"] else engine.known
     last = ever_read()[name][1]
-    return f"{last} was the last listed version that read it" if catalog.earlier(last, row) \
-        else ""
+    return f"{last} was the last listed version that read it" if catalog.earlier(last, row) else ""
 
 
 def _drop(script: Parsed, changes: Changes, dropped: list[Any]) -> None:
@@ -214,7 +246,7 @@ def _drop(script: Parsed, changes: Changes, dropped: list[Any]) -> None:
         rest = script.source[first:last]
         for its in body:
             if its.id in gone and not (empty and its == body[-1]):
-                rest = rest.replace(script.source[its.start_byte:its.end_byte], b"", 1)
+                rest = rest.replace(script.source[its.start_byte : its.end_byte], b"", 1)
         at = body.index(one)
         after = body[at + 1].start_byte if at + 1 < len(body) else end
         before = body[at - 1].end_byte if at and body[at - 1].id not in gone else start

@@ -19,9 +19,24 @@ from kimi_nb.findings import ERROR, SEVERITIES, WARNING, Finding, Findings
 from kimi_nb.servers import Spot
 from kimi_nb.show import Table
 
-FAMILIES = ("topology", "groups", "disaggregation", "engine", "settings", "configs", "variables",
-            "features", "cpu", "capacity", "security", "shell", "client", "programs", "truth",
-            "claims")
+FAMILIES = (
+    "topology",
+    "groups",
+    "disaggregation",
+    "engine",
+    "settings",
+    "configs",
+    "variables",
+    "features",
+    "cpu",
+    "capacity",
+    "security",
+    "shell",
+    "client",
+    "programs",
+    "truth",
+    "claims",
+)
 
 
 @dataclass(frozen=True)
@@ -58,12 +73,18 @@ class Rule:
 _LONGEST = 400  # of a message, whatever a script holds
 _RULES: dict[str, Rule] = {}
 # Rules of these families that look at one command, not at what holds between several.
-_ALONE = {"topology/devices", "topology/visible-devices", "topology/rank-range",
-          "topology/port-range", "topology/proxy-lists"}
+_ALONE = {
+    "topology/devices",
+    "topology/visible-devices",
+    "topology/rank-range",
+    "topology/port-range",
+    "topology/proxy-lists",
+}
 
 
-def rule(identity: str, severity: str, says: str, fix: str, source: str,
-         needs: tuple[str, ...] = ()) -> Callable[[Find], Find]:
+def rule(
+    identity: str, severity: str, says: str, fix: str, source: str, needs: tuple[str, ...] = ()
+) -> Callable[[Find], Find]:
     """Make a function a rule."""
     assert severity in SEVERITIES and identity not in _RULES, identity
 
@@ -86,17 +107,23 @@ def all_rules() -> dict[str, Rule]:
 _FACTS: dict[str, tuple[Callable[[Deployment], bool], str]] = {
     "model": (lambda d: d.model is not None, "the model is none of those whose facts are known"),
     "weights": (lambda d: d.weights is not None, "the checkpoint is none that is known"),
-    "hardware": (lambda d: d.hardware is not None,
-                 "what the nodes are is not known (--hw says it)"),
-    "devices": (lambda d: d.devices_per_node is not None,
-                "how many devices a node has is not known (--hw says it)"),
-    "version": (lambda d: d.engine_known,
-                "the version is not known (--engine and --engine-version say it)"),
+    "hardware": (
+        lambda d: d.hardware is not None,
+        "what the nodes are is not known (--hw says it)",
+    ),
+    "devices": (
+        lambda d: d.devices_per_node is not None,
+        "how many devices a node has is not known (--hw says it)",
+    ),
+    "version": (
+        lambda d: d.engine_known,
+        "the version is not known (--engine and --engine-version say it)",
+    ),
     "ascend": (lambda d: d.ascend, "the engine is not vllm-ascend"),
     "plan": (lambda d: d.plan is not None, "only a plan has it"),
-    "scripts": (lambda d: bool(d.programs or d.faults or d.plan is None),
-                "only scripts have it"),
-    "claims": (lambda d: bool(d.claims), "only a document makes claims")}
+    "scripts": (lambda d: bool(d.programs or d.faults or d.plan is None), "only scripts have it"),
+    "claims": (lambda d: bool(d.claims), "only a document makes claims"),
+}
 
 
 def check(deployment: Deployment) -> Findings:
@@ -105,8 +132,9 @@ def check(deployment: Deployment) -> Findings:
     skipped: dict[str, str] = {}
     known = all_rules()
     for identity, one in known.items():
-        missing = [why for fact in one.needs for holds, why in [_FACTS[fact]]
-                   if not holds(deployment)]
+        missing = [
+            why for fact in one.needs for holds, why in [_FACTS[fact]] if not holds(deployment)
+        ]
         if missing:
             skipped[identity] = missing[0]
             continue
@@ -120,16 +148,19 @@ def check(deployment: Deployment) -> Findings:
     findings = [_finding(known[key[0]], key[1], key[2], spots) for key, spots in out.items()]
     order = {kind: index for index, kind in enumerate(SEVERITIES)}
     findings.sort(key=lambda found: order[found.severity])  # stable: families stay together
-    seen = {name: len(getattr(deployment, name)) for name in
-            ("servers", "proxies", "clients", "boxes", "launchers", "batches")}
-    unread = tuple({"file": spot.file, "line": spot.line, "reason": why}
-                   for spot, why in deployment.unread)
-    return Findings(deployment.title, str(deployment.engine), tuple(findings), len(known), skipped,
-                    unread, seen)
+    seen = {
+        name: len(getattr(deployment, name))
+        for name in ("servers", "proxies", "clients", "boxes", "launchers", "batches")
+    }
+    unread = tuple(
+        {"file": spot.file, "line": spot.line, "reason": why} for spot, why in deployment.unread
+    )
+    return Findings(
+        deployment.title, str(deployment.engine), tuple(findings), len(known), skipped, unread, seen
+    )
 
 
-def _finding(rule: Rule, severity: str, message: str,
-             spots: list[tuple[Spot, str]]) -> Finding:
+def _finding(rule: Rule, severity: str, message: str, spots: list[tuple[Spot, str]]) -> Finding:
     spot, fix = spots[0]
     message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
     names = list(dict.fromkeys(each.name for each, _ in spots))
@@ -139,8 +170,15 @@ def _finding(rule: Rule, severity: str, message: str,
 
 def as_dict(one: Rule) -> dict[str, object]:
     """A rule as plain values."""
-    return {"rule": one.id, "severity": one.severity, "says": one.says, "why": one.why,
-            "fix": one.fix, "source": one.source, "needs": list(one.needs)}
+    return {
+        "rule": one.id,
+        "severity": one.severity,
+        "says": one.says,
+        "why": one.why,
+        "fix": one.fix,
+        "source": one.source,
+        "needs": list(one.needs),
+    }
 
 
 def table(known: Iterable[Rule]) -> Table:

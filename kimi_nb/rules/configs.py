@@ -15,25 +15,40 @@ from kimi_nb.rules import Problem, rule
 from kimi_nb.servers import Server, Spot
 
 # The class whose fields are the keys of a JSON flag; the keys of these are refused when unknown.
-STRICT = {"compilation-config": "CompilationConfig", "kv-transfer-config": "KVTransferConfig",
-          "eplb-config": "EPLBConfig", "speculative-config": "SpeculativeConfig"}
-_OTHERS = {"attention-config": "AttentionConfig", "kv-events-config": "KVEventsConfig",
-           "ec-transfer-config": "ECTransferConfig", "reasoning-config": "ReasoningConfig",
-           "profiler-config": "ProfilerConfig", "pooler-config": "PoolerConfig",
-           "kernel-config": "KernelConfig", "weight-transfer-config": "WeightTransferConfig",
-           "structured-outputs-config": "StructuredOutputsConfig"}
+STRICT = {
+    "compilation-config": "CompilationConfig",
+    "kv-transfer-config": "KVTransferConfig",
+    "eplb-config": "EPLBConfig",
+    "speculative-config": "SpeculativeConfig",
+}
+_OTHERS = {
+    "attention-config": "AttentionConfig",
+    "kv-events-config": "KVEventsConfig",
+    "ec-transfer-config": "ECTransferConfig",
+    "reasoning-config": "ReasoningConfig",
+    "profiler-config": "ProfilerConfig",
+    "pooler-config": "PoolerConfig",
+    "kernel-config": "KernelConfig",
+    "weight-transfer-config": "WeightTransferConfig",
+    "structured-outputs-config": "StructuredOutputsConfig",
+}
 # Keys whose own value is another class.
-INNER = {("CompilationConfig", "pass_config"): "PassConfig",
-         ("CompilationConfig", "dynamic_shapes_config"): "DynamicShapesConfig"}
-_ASCEND_INNER = {"ascend_compilation_config": "AscendCompilationConfig",
-                 "ascend_fusion_config": "AscendFusionConfig",
-                 "ascend_scheduler_config": "AscendSchedulerConfig",
-                 "eplb_config": "EplbConfig", "finegrained_tp_config": "FinegrainedTPConfig",
-                 "npugraph_ex_config": "NpugraphExConfig",
-                 "rejection_sampler_config": "RejectionSamplerConfig",
-                 "torchair_graph_config": "TorchairGraphConfig",
-                 "weight_prefetch_config": "WeightPrefetchConfig",
-                 "xlite_graph_config": "XliteGraphConfig"}
+INNER = {
+    ("CompilationConfig", "pass_config"): "PassConfig",
+    ("CompilationConfig", "dynamic_shapes_config"): "DynamicShapesConfig",
+}
+_ASCEND_INNER = {
+    "ascend_compilation_config": "AscendCompilationConfig",
+    "ascend_fusion_config": "AscendFusionConfig",
+    "ascend_scheduler_config": "AscendSchedulerConfig",
+    "eplb_config": "EplbConfig",
+    "finegrained_tp_config": "FinegrainedTPConfig",
+    "npugraph_ex_config": "NpugraphExConfig",
+    "rejection_sampler_config": "RejectionSamplerConfig",
+    "torchair_graph_config": "TorchairGraphConfig",
+    "weight_prefetch_config": "WeightPrefetchConfig",
+    "xlite_graph_config": "XliteGraphConfig",
+}
 _CATALOG = "the configuration classes of the version (kimi_nb/data/catalog-vllm.json)"
 
 
@@ -56,26 +71,38 @@ def why_not_json(text: str) -> tuple[str, str]:
     if re.search(r",\s*[}\]]", text):
         return "a comma stands before a closing bracket", "Take the last comma out."
     if re.search(r"\{\s*[A-Za-z_]\w*\s*:", text):
-        return ("its keys have no quotes",
-                "Put the whole in single quotes, so that the shell leaves the double ones.")
+        return (
+            "its keys have no quotes",
+            "Put the whole in single quotes, so that the shell leaves the double ones.",
+        )
     if text.count("{") != text.count("}") or text.count("[") != text.count("]"):
         return "its brackets do not match", "Close every bracket, and quote the whole."
     return "it is not JSON", "Check quotes, commas and brackets."
 
 
-@rule("json/syntax", ERROR, "A JSON flag holds JSON.",
-      "Write JSON in single quotes.", "json.loads, which the parser calls")
+@rule(
+    "json/syntax",
+    ERROR,
+    "A JSON flag holds JSON.",
+    "Write JSON in single quotes.",
+    "json.loads, which the parser calls",
+)
 def is_json(d: Deployment) -> Iterator[Problem]:
     """The parser refuses what is not JSON; the message shows a position in a text that the shell
     has already changed."""
     for server, _ in d.profiles():
         for given in server.given:
             value = server.flags.get(given.name)
-            if isinstance(value, arguments.Unread) and value.why.startswith("not JSON") \
-                    and given.text == value.text and "${" not in value.text:
+            if (
+                isinstance(value, arguments.Unread)
+                and value.why.startswith("not JSON")
+                and given.text == value.text
+                and "${" not in value.text
+            ):
                 what, fix = why_not_json(value.text)
-                shown = value.text.replace("\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", "<") \
-                    .replace("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", ">")
+                shown = value.text.replace(
+                    "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", "<"
+                ).replace("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", ">")
                 shown = " ".join(shown.split())
                 yield Problem(server.at(given.index), f"{given.spelt}: {what}: {shown[:80]}", fix)
 
@@ -86,8 +113,13 @@ def _tables(server: Server) -> Iterator[tuple[str, Mapping[str, Any], Spot]]:
             yield flag, value, server.of(flag)
 
 
-@rule("json/key", ERROR, "Every key of a JSON flag exists at this version.",
-      "Spell the key as the version does, or take it out.", _CATALOG)
+@rule(
+    "json/key",
+    ERROR,
+    "Every key of a JSON flag exists at this version.",
+    "Spell the key as the version does, or take it out.",
+    _CATALOG,
+)
 def key_exists(d: Deployment) -> Iterator[Problem]:
     """Compilation, KV transfer, balancing and speculation refuse unknown keys, so that nothing
     starts; other tables drop them silently."""
@@ -99,8 +131,15 @@ def key_exists(d: Deployment) -> Iterator[Problem]:
                 yield from _unknown(d, flag, name, table, spot, severity, flag)
 
 
-def _unknown(d: Deployment, flag: str, name: str, table: Mapping[str, Any], spot: Spot,
-             severity: str, path: str) -> Iterator[Problem]:
+def _unknown(
+    d: Deployment,
+    flag: str,
+    name: str,
+    table: Mapping[str, Any],
+    spot: Spot,
+    severity: str,
+    path: str,
+) -> Iterator[Problem]:
     row = d.engine.known
     known = fields(name, row)
     if not known:
@@ -115,8 +154,9 @@ def _unknown(d: Deployment, flag: str, name: str, table: Mapping[str, Any], spot
         home = _home(key, row, name)
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
         if runs:
-            said = (f"is known from {runs[0]['first']} to {runs[-1]['last']} only, this is "
-                    f"{d.engine}")
+            said = (
+                f"is known from {runs[0]['first']} to {runs[-1]['last']} only, this is {d.engine}"
+            )
             fix = f"It belongs in {home} now." if home else ""
         elif home:
             said, fix = f"is no key of it: it belongs in {home}", f"Move it to {home}."
@@ -135,15 +175,25 @@ def _home(key: str, row: str, here: str) -> str:
         if name != here and key in fields(name, row):
             flag = next(flag for flag, cls in STRICT.items() if cls == outer)
             return f"--{flag} {inner_key}"
-    if here == "KVTransferConfig" and key in ("prefill", "decode", "use_ascend_direct",
-                                              "dp_size", "tp_size"):
+    if here == "KVTransferConfig" and key in (
+        "prefill",
+        "decode",
+        "use_ascend_direct",
+        "dp_size",
+        "tp_size",
+    ):
         return "--kv-transfer-config kv_connector_extra_config"
     return ""
 
 
-@rule("json/additional-key", WARNING, "Every key of --additional-config is read at this version.",
-      "Spell the key as the version does, or take it out.",
-      "vllm-ascend's sources (kimi_nb/data/catalog-vllm-ascend.json)", needs=("ascend", "version"))
+@rule(
+    "json/additional-key",
+    WARNING,
+    "Every key of --additional-config is read at this version.",
+    "Spell the key as the version does, or take it out.",
+    "vllm-ascend's sources (kimi_nb/data/catalog-vllm-ascend.json)",
+    needs=("ascend", "version"),
+)
 def additional_keys(d: Deployment) -> Iterator[Problem]:
     """The plugin takes any key and reads the ones it knows: a misspelt one changes nothing, and
     nobody says so."""
@@ -155,12 +205,18 @@ def additional_keys(d: Deployment) -> Iterator[Problem]:
             runs = tables["additional_config"].get(key)
             active = catalog.active(runs, version) if runs else None
             if active and "also_under" in active:
-                yield Problem(spot, f"--additional-config: {key} lives under "
-                              f"{active['also_under']} since {active['first']}",
-                              f"Write {{\"{active['also_under']}\": {{\"{key}\": ...}}}}.")
+                yield Problem(
+                    spot,
+                    f"--additional-config: {key} lives under "
+                    f"{active['also_under']} since {active['first']}",
+                    f'Write {{"{active["also_under"]}": {{"{key}": ...}}}}.',
+                )
             elif runs and not active:
-                yield Problem(spot, f"--additional-config: {key} is read from {runs[0]['first']} "
-                              f"to {runs[-1]['last']} only, this is {d.engine}")
+                yield Problem(
+                    spot,
+                    f"--additional-config: {key} is read from {runs[0]['first']} "
+                    f"to {runs[-1]['last']} only, this is {d.engine}",
+                )
             elif not runs:
                 yield from _strange_key(key, tables, d, spot)
             inner = _ASCEND_INNER.get(key)
@@ -168,41 +224,67 @@ def additional_keys(d: Deployment) -> Iterator[Problem]:
                 for name in value:
                     if not catalog.active(tables["nested"][inner].get(name, []), version):
                         near = difflib.get_close_matches(name, tables["nested"][inner], n=1)
-                        yield Problem(spot, f"--additional-config: {key}.{name} is not read by "
-                                      f"{d.engine}", f"Did you mean {near[0]}?" if near else "")
+                        yield Problem(
+                            spot,
+                            f"--additional-config: {key}.{name} is not read by {d.engine}",
+                            f"Did you mean {near[0]}?" if near else "",
+                        )
 
 
-def _strange_key(key: str, tables: Mapping[str, Any], d: Deployment,
-                 spot: Spot) -> Iterator[Problem]:
-    home = next((f"--additional-config {outer}" for outer, name in _ASCEND_INNER.items()
-                 if key in tables["nested"].get(name, {})), "") or _home(key, d.engine.known, "")
+def _strange_key(
+    key: str, tables: Mapping[str, Any], d: Deployment, spot: Spot
+) -> Iterator[Problem]:
+    home = next(
+        (
+            f"--additional-config {outer}"
+            for outer, name in _ASCEND_INNER.items()
+            if key in tables["nested"].get(name, {})
+        ),
+        "",
+    ) or _home(key, d.engine.known, "")
     near = difflib.get_close_matches(key, tables["additional_config"], n=1, cutoff=0.8)
-    fix = (f"Move it to {home}." if home else f"Did you mean {near[0]}?" if near else "")
-    yield Problem(spot, f"--additional-config: '{key}' is read by no listed version"
-                  + (f"; it belongs in {home}" if home else ""), fix)
+    fix = f"Move it to {home}." if home else f"Did you mean {near[0]}?" if near else ""
+    yield Problem(
+        spot,
+        f"--additional-config: '{key}' is read by no listed version"
+        + (f"; it belongs in {home}" if home else ""),
+        fix,
+    )
 
 
-@rule("json/mode", ERROR, "A graph mode is one that the version has.",
-      "Choose one of those named.", _CATALOG)
+@rule(
+    "json/mode",
+    ERROR,
+    "A graph mode is one that the version has.",
+    "Choose one of those named.",
+    _CATALOG,
+)
 def graph_mode(d: Deployment) -> Iterator[Problem]:
     """The configuration check refuses an unknown mode."""
     modes = fields("enum:CUDAGraphMode", d.engine.known)
     for server, _ in d.profiles():
         mode = server.table("compilation-config").get("cudagraph_mode")
         if isinstance(mode, str) and modes and mode.upper() not in modes:
-            yield Problem(server.of("compilation-config"), f"cudagraph_mode {mode}: "
-                          f"{', '.join(modes)} are known")
+            yield Problem(
+                server.of("compilation-config"),
+                f"cudagraph_mode {mode}: {', '.join(modes)} are known",
+            )
 
 
-@rule("json/quoted-boolean", WARNING, "A boolean in JSON has no quotes.",
-      "Write true or false without quotes.", "JSON: \"false\" is a text, and a text is true")
+@rule(
+    "json/quoted-boolean",
+    WARNING,
+    "A boolean in JSON has no quotes.",
+    "Write true or false without quotes.",
+    'JSON: "false" is a text, and a text is true',
+)
 def booleans_bare(d: Deployment) -> Iterator[Problem]:
-    """"false" in quotes is a text; where the engine asks for truth, every text is true."""
+    """ "false" in quotes is a text; where the engine asks for truth, every text is true."""
     for server, _ in d.profiles():
         for flag, table, spot in _tables(server):
             for path, value in _leaves(table):
                 if isinstance(value, str) and value.lower() in ("true", "false"):
-                    yield Problem(spot, f"--{flag}: {path} is the text \"{value}\"")
+                    yield Problem(spot, f'--{flag}: {path} is the text "{value}"')
 
 
 def _leaves(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -214,16 +296,25 @@ def _leaves(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
             yield here, value
 
 
-@rule("json/kv-role", ERROR, "A KV connector has its role.",
-      'Add "kv_role": "kv_producer", "kv_consumer" or "kv_both".',
-      "vLLM KVTransferConfig: kv_role is mandatory with kv_connector")
+@rule(
+    "json/kv-role",
+    ERROR,
+    "A KV connector has its role.",
+    'Add "kv_role": "kv_producer", "kv_consumer" or "kv_both".',
+    "vLLM KVTransferConfig: kv_role is mandatory with kv_connector",
+)
 def kv_role(d: Deployment) -> Iterator[Problem]:
     """The configuration check refuses a connector without a role, and an unknown role."""
     for server, _ in d.profiles():
         kv = server.table("kv-transfer-config")
         role = kv.get("kv_role")
-        if kv.get("kv_connector") and role not in ("kv_producer", "kv_consumer", "kv_both") \
-                and "$" not in str(role):
-            yield Problem(server.of("kv-transfer-config"),
-                          f"kv_connector {kv['kv_connector']} with kv_role "
-                          f"{role if role is not None else 'not given'}")
+        if (
+            kv.get("kv_connector")
+            and role not in ("kv_producer", "kv_consumer", "kv_both")
+            and "$" not in str(role)
+        ):
+            yield Problem(
+                server.of("kv-transfer-config"),
+                f"kv_connector {kv['kv_connector']} with kv_role "
+                f"{role if role is not None else 'not given'}",
+            )

@@ -53,12 +53,21 @@ class Cell:
             value = row.get(name)
             return None if value is None or math.isnan(value) else float(value)
 
-        return cls(int(row["concurrency"]), int(row["input_len"]), int(row["output_len"]),
-                   float(row["output_throughput"]), float(row["mean_ttft_ms"]),
-                   float(row["mean_tpot_ms"]), int(row.get("failed", 0)),
-                   seen("output_throughput_spread") or 0.0, seen("seen_waiting_max"),
-                   seen("seen_running_max"), seen("seen_kv_cache_max"), seen("seen_preemptions"),
-                   seen("seen_spec_acceptance"))
+        return cls(
+            int(row["concurrency"]),
+            int(row["input_len"]),
+            int(row["output_len"]),
+            float(row["output_throughput"]),
+            float(row["mean_ttft_ms"]),
+            float(row["mean_tpot_ms"]),
+            int(row.get("failed", 0)),
+            seen("output_throughput_spread") or 0.0,
+            seen("seen_waiting_max"),
+            seen("seen_running_max"),
+            seen("seen_kv_cache_max"),
+            seen("seen_preemptions"),
+            seen("seen_spec_acceptance"),
+        )
 
 
 @dataclass(frozen=True)
@@ -144,13 +153,17 @@ class Advices(show.Both):
 
     def table(self) -> show.Table:
         """A row for each piece of advice."""
-        title = f"{len(self.advices)} pieces of advice from {self.asked} rules, figures " \
-            f"{self.kind}"
+        title = f"{len(self.advices)} pieces of advice from {self.asked} rules, figures {self.kind}"
         if self.kind not in ("measured", "published"):
             title += ": of stand-ins, which show the form and say nothing about hardware"
-        return show.Table(title, ("rule", "flag", "now", "try next", "expect", "figures"), tuple(
-            (one.rule, one.flag, one.now, one.try_next, one.effect, one.figures)
-            for one in self.advices))
+        return show.Table(
+            title,
+            ("rule", "flag", "now", "try next", "expect", "figures"),
+            tuple(
+                (one.rule, one.flag, one.now, one.try_next, one.effect, one.figures)
+                for one in self.advices
+            ),
+        )
 
     def below(self) -> show.Table:
         """The loads under their limits."""
@@ -180,15 +193,20 @@ def of(plan: Plan, results: BenchResult | Published) -> Advices:
     none of the results is of these settings."""
     cells, kind = cells_of(plan, results)
     known = facts(plan)
-    return Advices(advise(cells, known), kind, len(rules()),
-                   shares.of(plan, cells, kind=kind, drafts=known.drafts))
+    return Advices(
+        advise(cells, known),
+        kind,
+        len(rules()),
+        shares.of(plan, cells, kind=kind, drafts=known.drafts),
+    )
 
 
 def documented() -> tuple[Plan, Published]:
     """The concurrency sweep that a document has published, and the plan that it was measured
     with: what advice must say of it is known."""
-    table = next(one for one in published.tables()
-                 if len({row["concurrency"] for row in one.rows}) > 1)
+    table = next(
+        one for one in published.tables() if len({row["concurrency"] for row in one.rows}) > 1
+    )
     told = table.conditions
     return build.plan(told["model"], told["hardware"], told["layout"]), table
 
@@ -201,8 +219,10 @@ def cells_of(plan: Plan, results: BenchResult | Published) -> tuple[list[Cell], 
     rows = results.summary().to_dict("records") if results.files else []
     mine = [row for row in rows if row["flags"] == identity.flags_hash(plan)]
     if rows and not mine:
-        raise ParameterError(f"advice: none of the {len(rows)} loads in {results.folder} was "
-                             f"measured with the settings of this plan ({plan.name}).")
+        raise ParameterError(
+            f"advice: none of the {len(rows)} loads in {results.folder} was "
+            f"measured with the settings of this plan ({plan.name})."
+        )
     return [Cell.of(row) for row in mine if row["concurrency"]], results.mark or "measured"
 
 
@@ -219,11 +239,18 @@ def facts(plan: Plan) -> Facts:
         if role != "prefill":
             fit = capacity.fit_of(deployment, server)
             drafts = server.table("speculative-config").get("num_speculative_tokens", 0)
-            out |= {"seqs": shape.seqs, "ranks": shape.dp * groups, "decode": at,
-                    "drafts": drafts if isinstance(drafts, int) else 0,
-                    "cache_tokens": fit.tokens if fit else None,
-                    "utilization": shape.utilization}
+            out |= {
+                "seqs": shape.seqs,
+                "ranks": shape.dp * groups,
+                "decode": at,
+                "drafts": drafts if isinstance(drafts, int) else 0,
+                "cache_tokens": fit.tokens if fit else None,
+                "utilization": shape.utilization,
+            }
         if role != "decode":
-            out |= {"batched_tokens": shape.batched_tokens, "prefill": at,
-                    "prefill_ranks": shape.dp * groups}
+            out |= {
+                "batched_tokens": shape.batched_tokens,
+                "prefill": at,
+                "prefill_ranks": shape.dp * groups,
+            }
     return Facts(**out)

@@ -21,11 +21,19 @@ def failures(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
     """Requests failed, so that the rest was measured under less load than it says."""
     for cell in cells:
         if cell.failed:
-            lower = [one.concurrency for one in cells
-                     if one.concurrency < cell.concurrency and not one.failed]
-            yield Advice("failures", "concurrency", cell.concurrency, lower[-1] if lower else 1,
-                         "figures that can be compared; look at the engines' logs first",
-                         f"{cell.failed} requests failed at concurrency {cell.concurrency}")
+            lower = [
+                one.concurrency
+                for one in cells
+                if one.concurrency < cell.concurrency and not one.failed
+            ]
+            yield Advice(
+                "failures",
+                "concurrency",
+                cell.concurrency,
+                lower[-1] if lower else 1,
+                "figures that can be compared; look at the engines' logs first",
+                f"{cell.failed} requests failed at concurrency {cell.concurrency}",
+            )
             return
 
 
@@ -35,10 +43,15 @@ def best_concurrency(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
     best, last = max(cells, key=lambda cell: cell.throughput), cells[-1]
     lost = 1 - last.throughput / best.throughput
     if best is not last and lost > max(LOSS, best.spread, last.spread):
-        yield Advice("best-concurrency", "concurrency", last.concurrency, best.concurrency,
-                     f"{best.throughput / last.throughput - 1:+.0%} output tokens/s, TTFT "
-                     f"{best.ttft_ms:.0f} in place of {last.ttft_ms:.0f} ms",
-                     f"{_all(cells)}: the best is not the highest")
+        yield Advice(
+            "best-concurrency",
+            "concurrency",
+            last.concurrency,
+            best.concurrency,
+            f"{best.throughput / last.throughput - 1:+.0%} output tokens/s, TTFT "
+            f"{best.ttft_ms:.0f} in place of {last.ttft_ms:.0f} ms",
+            f"{_all(cells)}: the best is not the highest",
+        )
 
 
 @rule("measure-higher")
@@ -50,10 +63,15 @@ def measure_higher(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
     before, last = cells[-2], cells[-1]
     gain = last.throughput / before.throughput - 1
     if last.concurrency <= facts.places and gain > max(KNEE_GAIN, before.spread, last.spread):
-        yield Advice("measure-higher", "concurrency", last.concurrency, 2 * last.concurrency,
-                     "more output tokens/s, until places, cache or devices are full",
-                     f"{before.throughput:.1f} tokens/s at {before.concurrency}, "
-                     f"{last.throughput:.1f} at {last.concurrency}: still {gain:+.0%}")
+        yield Advice(
+            "measure-higher",
+            "concurrency",
+            last.concurrency,
+            2 * last.concurrency,
+            "more output tokens/s, until places, cache or devices are full",
+            f"{before.throughput:.1f} tokens/s at {before.concurrency}, "
+            f"{last.throughput:.1f} at {last.concurrency}: still {gain:+.0%}",
+        )
 
 
 @rule("queueing")
@@ -63,23 +81,38 @@ def queueing(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
     within = [cell for cell in cells if cell.concurrency <= facts.places]
     for cell in cells:
         late = within and cell.ttft_ms > SLOWER * within[-1].ttft_ms * max(
-            1.0, cell.concurrency / within[-1].concurrency)
+            1.0, cell.concurrency / within[-1].concurrency
+        )
         if cell.concurrency <= facts.places or not (late or cell.waiting):
             continue
-        seen = f"concurrency {cell.concurrency} > max-num-seqs {facts.seqs} x {facts.ranks} " \
-            f"ranks = {facts.places}; TTFT {cell.ttft_ms:.0f} ms" \
-            + (f", {within[-1].ttft_ms:.0f} at {within[-1].concurrency}" if within else "") \
+        seen = (
+            f"concurrency {cell.concurrency} > max-num-seqs {facts.seqs} x {facts.ranks} "
+            f"ranks = {facts.places}; TTFT {cell.ttft_ms:.0f} ms"
+            + (f", {within[-1].ttft_ms:.0f} at {within[-1].concurrency}" if within else "")
             + (f"; {cell.waiting:.0f} waiting" if cell.waiting else "")
+        )
         wanted = math.ceil(cell.concurrency / facts.ranks)
         room = _room(facts, cell)
         if room is None or room > facts.seqs:
             held = min(wanted, room or wanted)
-            yield Advice("queueing", f"{facts.decode}max-num-seqs", facts.seqs, held,
-                         f"{held * facts.ranks} requests at once and none of them waits"
-                         if held == wanted else f"{held * facts.ranks} at once; the cache holds "
-                         "no more", seen)
-        yield Advice("queueing", "concurrency", cell.concurrency, facts.places,
-                     "no request waits for a place", seen)
+            yield Advice(
+                "queueing",
+                f"{facts.decode}max-num-seqs",
+                facts.seqs,
+                held,
+                f"{held * facts.ranks} requests at once and none of them waits"
+                if held == wanted
+                else f"{held * facts.ranks} at once; the cache holds no more",
+                seen,
+            )
+        yield Advice(
+            "queueing",
+            "concurrency",
+            cell.concurrency,
+            facts.places,
+            "no request waits for a place",
+            seen,
+        )
         return
 
 
@@ -90,17 +123,24 @@ def prefill_chunk(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
     for before, cell in pairwise(cells):
         arriving = math.ceil(cell.concurrency / facts.prefill_ranks) * cell.input_len
         more = cell.concurrency / before.concurrency
-        if arriving > facts.batched_tokens and cell.ttft_ms > SLOWER * before.ttft_ms \
-                and cell.ttft_ms > 1.2 * more * before.ttft_ms:
+        if (
+            arriving > facts.batched_tokens
+            and cell.ttft_ms > SLOWER * before.ttft_ms
+            and cell.ttft_ms > 1.2 * more * before.ttft_ms
+        ):
             steps = math.ceil(arriving / facts.batched_tokens)
-            yield Advice("prefill-chunk", f"{facts.prefill}max-num-batched-tokens",
-                         facts.batched_tokens, 2 * facts.batched_tokens,
-                         f"prompts that arrive together are read in {math.ceil(steps / 2)} in "
-                         f"place of {steps} steps; larger activations, longer pauses between "
-                         "tokens",
-                         f"{arriving} prompt tokens a rank at concurrency {cell.concurrency} > "
-                         f"{facts.batched_tokens}; TTFT {before.ttft_ms:.0f} ms at "
-                         f"{before.concurrency}, {cell.ttft_ms:.0f} at {cell.concurrency}")
+            yield Advice(
+                "prefill-chunk",
+                f"{facts.prefill}max-num-batched-tokens",
+                facts.batched_tokens,
+                2 * facts.batched_tokens,
+                f"prompts that arrive together are read in {math.ceil(steps / 2)} in "
+                f"place of {steps} steps; larger activations, longer pauses between "
+                "tokens",
+                f"{arriving} prompt tokens a rank at concurrency {cell.concurrency} > "
+                f"{facts.batched_tokens}; TTFT {before.ttft_ms:.0f} ms at "
+                f"{before.concurrency}, {cell.ttft_ms:.0f} at {cell.concurrency}",
+            )
             return
 
 
@@ -109,15 +149,23 @@ def batch_too_large(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
     """Within the places a larger batch makes each token later and gives no more of them."""
     for before, cell in pairwise(cells):
         gain = cell.throughput / before.throughput - 1
-        if cell.concurrency <= facts.places and before.tpot_ms > 0 and gain < KNEE_GAIN \
-                and cell.tpot_ms > KNEE_COST * before.tpot_ms:
-            yield Advice("batch-too-large", f"{facts.decode}max-num-seqs", facts.seqs,
-                         max(1, math.ceil(before.concurrency / facts.ranks)),
-                         f"TPOT {before.tpot_ms:.1f} in place of {cell.tpot_ms:.1f} ms at "
-                         "nearly the same throughput",
-                         f"{before.throughput:.1f} tokens/s at {before.concurrency}, "
-                         f"{cell.throughput:.1f} ({gain:+.0%}) at {cell.concurrency}; TPOT x "
-                         f"{cell.tpot_ms / before.tpot_ms:.1f}")
+        if (
+            cell.concurrency <= facts.places
+            and before.tpot_ms > 0
+            and gain < KNEE_GAIN
+            and cell.tpot_ms > KNEE_COST * before.tpot_ms
+        ):
+            yield Advice(
+                "batch-too-large",
+                f"{facts.decode}max-num-seqs",
+                facts.seqs,
+                max(1, math.ceil(before.concurrency / facts.ranks)),
+                f"TPOT {before.tpot_ms:.1f} in place of {cell.tpot_ms:.1f} ms at "
+                "nearly the same throughput",
+                f"{before.throughput:.1f} tokens/s at {before.concurrency}, "
+                f"{cell.throughput:.1f} ({gain:+.0%}) at {cell.concurrency}; TPOT x "
+                f"{cell.tpot_ms / before.tpot_ms:.1f}",
+            )
             return
 
 
@@ -128,11 +176,19 @@ def preemptions(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
         if cell.preemptions:
             room = _room(facts, cell)
             held = room if room is not None and room < facts.seqs else max(1, facts.seqs * 3 // 4)
-            yield Advice("preemptions", f"{facts.decode}max-num-seqs", facts.seqs, held,
-                         "no request is computed twice; fewer at once",
-                         f"{cell.preemptions:.0f} preemptions at concurrency {cell.concurrency}"
-                         + (f"; the cache is estimated to hold {room} of {facts.seqs} requests"
-                            if room is not None else ""))
+            yield Advice(
+                "preemptions",
+                f"{facts.decode}max-num-seqs",
+                facts.seqs,
+                held,
+                "no request is computed twice; fewer at once",
+                f"{cell.preemptions:.0f} preemptions at concurrency {cell.concurrency}"
+                + (
+                    f"; the cache is estimated to hold {room} of {facts.seqs} requests"
+                    if room is not None
+                    else ""
+                ),
+            )
             return
 
 
@@ -141,13 +197,20 @@ def cache_full(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
     """No request is admitted while the cache is full, whatever max-num-seqs says."""
     for cell in cells:
         share = facts.utilization
-        if cell.cache is not None and cell.cache >= FULL and share is not None \
-                and share < MOST_MEMORY:
-            yield Advice("cache-full", f"{facts.decode}gpu-memory-utilization", share,
-                         round(min(share + 0.02, MOST_MEMORY), 2),
-                         "more cache, so that more requests are admitted; less room for graphs "
-                         "and buffers", f"cache {cell.cache:.0%} full at concurrency "
-                         f"{cell.concurrency}")
+        if (
+            cell.cache is not None
+            and cell.cache >= FULL
+            and share is not None
+            and share < MOST_MEMORY
+        ):
+            yield Advice(
+                "cache-full",
+                f"{facts.decode}gpu-memory-utilization",
+                share,
+                round(min(share + 0.02, MOST_MEMORY), 2),
+                "more cache, so that more requests are admitted; less room for graphs and buffers",
+                f"cache {cell.cache:.0%} full at concurrency {cell.concurrency}",
+            )
             return
 
 
@@ -160,15 +223,19 @@ def drafts_too_long(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
         return
     rate = sorted(known)[len(known) // 2]
     chance = _chance(rate, facts.drafts)
-    if chance ** facts.drafts >= RARELY:
+    if chance**facts.drafts >= RARELY:
         return
-    fewer = max([n for n in range(1, facts.drafts) if chance ** n >= RARELY], default=1)
+    fewer = max([n for n in range(1, facts.drafts) if chance**n >= RARELY], default=1)
     now, then = _tokens(chance, facts.drafts), _tokens(chance, fewer)
-    yield Advice("drafts-too-long", f"{facts.decode}speculative-config.num_speculative_tokens",
-                 facts.drafts, fewer,
-                 f"{then:.2f} in place of {now:.2f} tokens a step, {facts.drafts - fewer} fewer "
-                 "to check", f"{rate:.0%} of {facts.drafts} drafts accepted: the last one in "
-                 f"{chance ** facts.drafts:.0%} of the steps")
+    yield Advice(
+        "drafts-too-long",
+        f"{facts.decode}speculative-config.num_speculative_tokens",
+        facts.drafts,
+        fewer,
+        f"{then:.2f} in place of {now:.2f} tokens a step, {facts.drafts - fewer} fewer to check",
+        f"{rate:.0%} of {facts.drafts} drafts accepted: the last one in "
+        f"{chance**facts.drafts:.0%} of the steps",
+    )
 
 
 def _chance(rate: float, drafts: int) -> float:
@@ -176,7 +243,7 @@ def _chance(rate: float, drafts: int) -> float:
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        if sum(middle ** n for n in range(1, drafts + 1)) / drafts < rate:
+        if sum(middle**n for n in range(1, drafts + 1)) / drafts < rate:
             low = middle
         else:
             high = middle
@@ -184,7 +251,7 @@ def _chance(rate: float, drafts: int) -> float:
 
 
 def _tokens(chance: float, drafts: int) -> float:
-    return sum(chance ** n for n in range(drafts + 1))
+    return sum(chance**n for n in range(drafts + 1))
 
 
 def _room(facts: Facts, cell: Cell) -> int | None:

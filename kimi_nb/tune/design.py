@@ -1,8 +1,8 @@
 """The plans of a sweep, before anything runs: which are measured, and which are refused and why.
 
-    made = design.of(plan, "max-num-seqs: [8, 16]; concurrency: [1, 4]", input_len=64)
-    made.groups      # Group(pairs=("max-num-seqs=8",), plan=..., loads=...): one start each
-    made.refused     # Refused(pairs, reason)
+made = design.of(plan, "max-num-seqs: [8, 16]; concurrency: [1, 4]", input_len=64)
+made.groups      # Group(pairs=("max-num-seqs=8",), plan=..., loads=...): one start each
+made.refused     # Refused(pairs, reason)
 """
 
 from __future__ import annotations
@@ -60,12 +60,17 @@ class Design(show.Shown):
 
     def table(self) -> show.Table:
         """A row for each start of the service, and one for each that there will not be."""
-        rows = [(group.title, "; ".join(load.title for load in group.loads.cells))
-                for group in self.groups]
+        rows = [
+            (group.title, "; ".join(load.title for load in group.loads.cells))
+            for group in self.groups
+        ]
         rows += [(", ".join(one.pairs), f"refused: {one.reason}") for one in self.refused]
-        return show.Table(f"{self.plan.name}: {len(self)} loads on {len(self.groups)} settings, "
-                          f"{len(self.refused)} refused", ("serve flags", "measured"),
-                          tuple(rows))
+        return show.Table(
+            f"{self.plan.name}: {len(self)} loads on {len(self.groups)} settings, "
+            f"{len(self.refused)} refused",
+            ("serve flags", "measured"),
+            tuple(rows),
+        )
 
 
 def of(plan: Plan, text: str, *, input_len: int = 1024, output_len: int = 1024) -> Design:
@@ -82,8 +87,8 @@ def of(plan: Plan, text: str, *, input_len: int = 1024, output_len: int = 1024) 
                 _with(plan, (f"{key}={value}",))
             except ParameterError as error:
                 raise ParameterError(
-                    f"sweep: {error} An axis of the load is one of "
-                    f"{', '.join(grammar.LOADS)}.") from None
+                    f"sweep: {error} An axis of the load is one of {', '.join(grammar.LOADS)}."
+                ) from None
             except PlanError:
                 continue
     loads = _loads(axes, input_len, output_len)
@@ -105,8 +110,12 @@ def of(plan: Plan, text: str, *, input_len: int = 1024, output_len: int = 1024) 
             continue
         groups[flags] = Group(pairs, made, loads, flags)
     if not groups:
-        raise PlanError("sweep: nothing is left to measure.\n" + "\n".join(
-            f"  {', '.join(one.pairs) or 'as planned'}: {one.reason}" for one in refused[:8]))
+        raise PlanError(
+            "sweep: nothing is left to measure.\n"
+            + "\n".join(
+                f"  {', '.join(one.pairs) or 'as planned'}: {one.reason}" for one in refused[:8]
+            )
+        )
     return Design(plan, axes, tuple(groups.values()), tuple(refused))
 
 
@@ -116,15 +125,20 @@ def _with(plan: Plan, pairs: tuple[str, ...]) -> Plan:
         return plan
     asked = plan.request
     given = (*asked.pairs, *pairs)
-    return build.from_request(replace(
-        asked, pairs=given, overrides=overrides.parse(given, tuple(asked.recipe.roles))))
+    return build.from_request(
+        replace(asked, pairs=given, overrides=overrides.parse(given, tuple(asked.recipe.roles)))
+    )
 
 
 def _loads(axes: Axes, input_len: int, output_len: int) -> Loads:
     cells = []
     for fields in axes.loads():
-        many: dict[str, Any] = {"input_len": input_len, "output_len": output_len,
-                                "concurrency": 1, **fields}
+        many: dict[str, Any] = {
+            "input_len": input_len,
+            "output_len": output_len,
+            "concurrency": 1,
+            **fields,
+        }
         many.setdefault("prompts", PER_REQUEST * many["concurrency"])
         cells.append(Load(**many, warmup=many["concurrency"]))
     return Loads(tuple(cells))

@@ -25,8 +25,12 @@ from kimi_nb import params
 from kimi_nb.errors import ParameterError
 
 # Axes of the load, and the field of `bench.load.Load` that each sets.
-LOADS = {"concurrency": "concurrency", "input-len": "input_len", "output-len": "output_len",
-         "prompts": "prompts"}
+LOADS = {
+    "concurrency": "concurrency",
+    "input-len": "input_len",
+    "output-len": "output_len",
+    "prompts": "prompts",
+}
 MOST = 200  # points of a sweep, before anything is planned
 
 
@@ -59,16 +63,19 @@ def parse(text: str) -> Axes:
     """The axes of a text. Raises ParameterError naming the axis, what was found and what is
     wanted."""
     if not isinstance(text, str):
-        raise ParameterError(f"sweep: a text is wanted, such as 'max-num-seqs: [8, 16]; "
-                             f"concurrency: [1, 4]'; found {text!r}.")
+        raise ParameterError(
+            f"sweep: a text is wanted, such as 'max-num-seqs: [8, 16]; "
+            f"concurrency: [1, 4]'; found {text!r}."
+        )
     serve: dict[str, tuple[str, ...]] = {}
     load: dict[str, tuple[int, ...]] = {}
     seen: set[str] = set()
     for entry in _entries(text):
         key, values = _axis(entry)
         if key.replace("_", "-") in seen:
-            raise ParameterError(f"sweep: the axis {key} is given twice; put its values into one "
-                                 "list.")
+            raise ParameterError(
+                f"sweep: the axis {key} is given twice; put its values into one list."
+            )
         seen.add(key.replace("_", "-"))
         if key in LOADS:
             load[LOADS[key]] = tuple(_count(key, value) for value in values)
@@ -79,8 +86,9 @@ def parse(text: str) -> Axes:
             raise ParameterError(f"sweep: {key} has a value twice: {', '.join(map(str, found))}.")
     axes = Axes(serve, load)
     if len(axes) > MOST:
-        raise ParameterError(f"sweep: {len(axes)} points are more than {MOST}; take fewer values, "
-                             "or several sweeps.")
+        raise ParameterError(
+            f"sweep: {len(axes)} points are more than {MOST}; take fewer values, or several sweeps."
+        )
     return axes
 
 
@@ -113,16 +121,21 @@ def _axis(entry: str) -> tuple[str, list[Any]]:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(entry)):
             raise ParameterError(f"sweep: {shown!r}: write values out; *names are not taken.")
     except yaml.YAMLError as error:
-        raise ParameterError(f"sweep: {shown!r}: {getattr(error, 'problem', '') or 'not YAML'}. "
-                             "name: [value, value] is wanted.") from None
+        raise ParameterError(
+            f"sweep: {shown!r}: {getattr(error, 'problem', '') or 'not YAML'}. "
+            "name: [value, value] is wanted."
+        ) from None
     if not isinstance(found, dict) or len(found) != 1:
-        raise ParameterError(f"sweep: {shown!r}: name: [value, value] is wanted, with ';' between "
-                             "two of them.")
-    (key, value), = found.items()
+        raise ParameterError(
+            f"sweep: {shown!r}: name: [value, value] is wanted, with ';' between two of them."
+        )
+    ((key, value),) = found.items()
     if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", key):
-        raise ParameterError(f"sweep: {shown!r}: the name of a flag (max-num-seqs, "
-                             "decode.max-num-seqs, env.NAME) or one of "
-                             f"{', '.join(LOADS)} is wanted in front of ':'.")
+        raise ParameterError(
+            f"sweep: {shown!r}: the name of a flag (max-num-seqs, "
+            "decode.max-num-seqs, env.NAME) or one of "
+            f"{', '.join(LOADS)} is wanted in front of ':'."
+        )
     values = value if isinstance(value, list) else [value]
     if not values or value == "":
         raise ParameterError(f"sweep: {key} has no value.")
@@ -132,8 +145,9 @@ def _axis(entry: str) -> tuple[str, list[Any]]:
 
 def _count(key: str, value: Any) -> int:
     if not isinstance(value, str) or not re.fullmatch(r"[1-9][0-9]{0,8}", value):
-        raise ParameterError(f"sweep: {key}: whole numbers of 1 or more are wanted, "
-                             f"found {value!r}.")
+        raise ParameterError(
+            f"sweep: {key}: whole numbers of 1 or more are wanted, found {value!r}."
+        )
     return int(value)
 
 

@@ -62,8 +62,12 @@ class Limits(show.Both):
     def of(self, phase: str) -> tuple[Limit, ...]:
         """The limits whose peak is known, tightest first: of decode, prefill (full steps), prompt
         (one alone) or transfer (of its cache)."""
-        return tuple(sorted((one for one in self.limits if one.phase == phase and one.step_ms),
-                            key=lambda one: -(one.step_ms or 0)))
+        return tuple(
+            sorted(
+                (one for one in self.limits if one.phase == phase and one.step_ms),
+                key=lambda one: -(one.step_ms or 0),
+            )
+        )
 
     def tokens_per_s(self, phase: str = "decode") -> float | None:
         """Tokens a second that the whole plan cannot exceed; None where nothing is known."""
@@ -93,43 +97,75 @@ class Limits(show.Both):
 
     def table(self) -> show.Table:
         """A row for each resource, the tightest of a phase marked."""
-        tight = {phase: found[0] for phase in ("prefill", "prompt", "transfer", "decode")
-                 if (found := self.of(phase))}
-        rows = [(one.role, one.phase, one.resource + (" *" if tight.get(one.phase) is one else ""),
-                 f"{one.amount:.3g} {_UNITS[one.resource]}",
-                 f"{one.peak:g}/s" if one.peak else f"not published: {one.missing}",
-                 f"{one.step_ms:.3g} ms" if one.step_ms is not None else "-",
-                 f"{one.tokens_per_s:,.0f}" if one.tokens_per_s else "-") for one in self.limits]
+        tight = {
+            phase: found[0]
+            for phase in ("prefill", "prompt", "transfer", "decode")
+            if (found := self.of(phase))
+        }
+        rows = [
+            (
+                one.role,
+                one.phase,
+                one.resource + (" *" if tight.get(one.phase) is one else ""),
+                f"{one.amount:.3g} {_UNITS[one.resource]}",
+                f"{one.peak:g}/s" if one.peak else f"not published: {one.missing}",
+                f"{one.step_ms:.3g} ms" if one.step_ms is not None else "-",
+                f"{one.tokens_per_s:,.0f}" if one.tokens_per_s else "-",
+            )
+            for one in self.limits
+        ]
         rows += [("", "", "note", note, "", "", "") for note in self.notes]
         return show.Table(
             f"Limits of {self.plan}, estimated: {self.seqs} sequences a decode rank, "
             f"{self.accepted:g} tokens a step; * is the tightest",
-            ("role", "phase", "resource", "a step on one device", "peak", "least time",
-             "tokens/s at most"), tuple(rows))
+            (
+                "role",
+                "phase",
+                "resource",
+                "a step on one device",
+                "peak",
+                "least time",
+                "tokens/s at most",
+            ),
+            tuple(rows),
+        )
 
     def below(self) -> show.Table:
         """How each resource was worked out, and from where its formula and its peak are."""
-        return show.Table("Formulas", ("resource", "a step takes", "source"), tuple(
-            dict.fromkeys((one.resource, one.formula, one.source) for one in self.limits)))
+        return show.Table(
+            "Formulas",
+            ("resource", "a step takes", "source"),
+            tuple(dict.fromkeys((one.resource, one.formula, one.source) for one in self.limits)),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
         return asdict(self)
 
 
-def of_plan(plan: Plan, *, input_len: int = 1024, output_len: int = 1024, concurrency: int = 0,
-            accepted: float | None = None) -> Limits:
+def of_plan(
+    plan: Plan,
+    *,
+    input_len: int = 1024,
+    output_len: int = 1024,
+    concurrency: int = 0,
+    accepted: float | None = None,
+) -> Limits:
     """The limits of a plan for requests of these sizes, so many at once (0: a full batch).
 
     ``accepted`` is the measured number of tokens that a step with drafts gives (its mean
     acceptance length); without it every draft is taken to be accepted, which nothing exceeds.
     Raises ParameterError for sizes that are none.
     """
-    for name, value, least in (("input_len", input_len, 1), ("output_len", output_len, 1),
-                               ("concurrency", concurrency, 0)):
+    for name, value, least in (
+        ("input_len", input_len, 1),
+        ("output_len", output_len, 1),
+        ("concurrency", concurrency, 0),
+    ):
         if type(value) is not int or value < least:
-            raise ParameterError(f"{name}: a whole number of {least} or more is wanted, "
-                                 f"found {value!r}.")
+            raise ParameterError(
+                f"{name}: a whole number of {least} or more is wanted, found {value!r}."
+            )
     deployment = check.of_plan(plan)
     found: list[Limit] = []
     notes: list[str] = []
@@ -163,8 +199,9 @@ def _unknown(d: Deployment, shape: memory.Shape | None) -> str:
 class _Role:
     """The limits of one role."""
 
-    def __init__(self, plan: Plan, d: Deployment, server: Server, shape: memory.Shape,
-                 role: str) -> None:
+    def __init__(
+        self, plan: Plan, d: Deployment, server: Server, shape: memory.Shape, role: str
+    ) -> None:
         assert d.model is not None and d.weights is not None and d.hardware is not None
         self.role, self.shape = role, shape
         self.arch, self.precision = d.model.architecture, d.weights.precision
@@ -182,25 +219,37 @@ class _Role:
 
     def seqs(self, concurrency: int, length: int) -> int:
         """Sequences of a rank at once: what is asked, what a batch takes, what the cache holds."""
-        asked = math.ceil(concurrency / (self.shape.dp * self.groups)) if concurrency else \
-            self.shape.seqs
+        asked = (
+            math.ceil(concurrency / (self.shape.dp * self.groups))
+            if concurrency
+            else self.shape.seqs
+        )
         return max(1, min(asked, self.shape.seqs, self.cache_tokens // length or 1))
 
-    def decode(self, seqs: int, concurrency: int, context: float, accepted: float
-               ) -> list[Limit]:
+    def decode(self, seqs: int, concurrency: int, context: float, accepted: float) -> list[Limit]:
         full = seqs * self.shape.dp * self.groups
         whole = min(concurrency or full, full)
-        step = roofline.decode(self.shape, self.arch, self.precision, seqs=seqs, context=context,
-                               tokens_each=1 + self.drafts, spread=self.spread,
-                               group_seqs=math.ceil(whole / self.groups),
-                               draft_parameters=self.draft_parameters)
+        step = roofline.decode(
+            self.shape,
+            self.arch,
+            self.precision,
+            seqs=seqs,
+            context=context,
+            tokens_each=1 + self.drafts,
+            spread=self.spread,
+            group_seqs=math.ceil(whole / self.groups),
+            draft_parameters=self.draft_parameters,
+        )
         return self._limits("decode", step, whole * accepted)
 
     def prefill(self, prompt: int) -> list[Limit]:
         """Of steps that are full on every rank."""
         tokens = self.shape.batched_tokens
-        return self._limits("prefill", self._prefill(tokens, prompt, self.shape.dp),
-                            tokens * self.shape.dp * self.groups)
+        return self._limits(
+            "prefill",
+            self._prefill(tokens, prompt, self.shape.dp),
+            tokens * self.shape.dp * self.groups,
+        )
 
     def prompt(self, prompt: int) -> list[Limit]:
         """Of a prompt that is alone."""
@@ -208,9 +257,16 @@ class _Role:
         return self._limits("prompt", self._prefill(tokens, prompt, 1), tokens)
 
     def _prefill(self, tokens: int, prompt: int, ranks: int) -> Step:
-        return roofline.prefill(self.shape, self.arch, self.precision, tokens=tokens,
-                                prompt=prompt, ranks=ranks, spread=self.spread,
-                                draft_parameters=self.draft_parameters)
+        return roofline.prefill(
+            self.shape,
+            self.arch,
+            self.precision,
+            tokens=tokens,
+            prompt=prompt,
+            ranks=ranks,
+            spread=self.spread,
+            draft_parameters=self.draft_parameters,
+        )
 
     def transfer(self, prompt: int) -> Limit:
         size = roofline.transfer_bytes(self.arch, prompt, self.shape.cache_bytes)
@@ -218,8 +274,10 @@ class _Role:
 
     def _limits(self, phase: str, step: Step, whole: float) -> list[Limit]:
         """``whole`` are the tokens that the plan has of a step."""
-        out = [self._limit(phase, "bandwidth", step.memory / 1e9, "memory_gb_s", whole),
-               self._arithmetic(phase, step, whole)]
+        out = [
+            self._limit(phase, "bandwidth", step.memory / 1e9, "memory_gb_s", whole),
+            self._arithmetic(phase, step, whole),
+        ]
         for amount, name in ((step.node_link, "node_link_gb_s"), (step.network, "network_gb_s")):
             if amount:
                 out.append(self._limit(phase, "links", amount / 1e9, name, whole))
@@ -229,11 +287,30 @@ class _Role:
         known = getattr(self.hardware.peaks, peak)
         formula, source = FORMULAS[resource]
         if known is None:
-            return Limit(self.role, phase, resource, amount, None, None, None, formula, source,
-                         f"{peak} of {self.hardware.name}")
+            return Limit(
+                self.role,
+                phase,
+                resource,
+                amount,
+                None,
+                None,
+                None,
+                formula,
+                source,
+                f"{peak} of {self.hardware.name}",
+            )
         seconds = amount / known.value
-        return Limit(self.role, phase, resource, amount, known.value, seconds * 1e3,
-                     whole / seconds, formula, f"{source}; peak: {known.source}")
+        return Limit(
+            self.role,
+            phase,
+            resource,
+            amount,
+            known.value,
+            seconds * 1e3,
+            whole / seconds,
+            formula,
+            f"{source}; peak: {known.source}",
+        )
 
     def _arithmetic(self, phase: str, step: Step, whole: float) -> Limit:
         """The kinds of arithmetic take turns on the same units, so their times add up."""
@@ -243,14 +320,32 @@ class _Role:
             peak = f"{kind}_tops" if kind == "int8" else f"{kind}_tflops"
             known = getattr(self.hardware.peaks, peak)
             if known is None:
-                return Limit(self.role, phase, "arithmetic", sum(step.operations.values()) / 1e12,
-                             None, None, None, formula, source, f"{peak} of {self.hardware.name}")
+                return Limit(
+                    self.role,
+                    phase,
+                    "arithmetic",
+                    sum(step.operations.values()) / 1e12,
+                    None,
+                    None,
+                    None,
+                    formula,
+                    source,
+                    f"{peak} of {self.hardware.name}",
+                )
             amount += count / 1e12
             seconds += count / 1e12 / known.value
             sources.append(known.source)
-        return Limit(self.role, phase, "arithmetic", amount, amount / seconds, seconds * 1e3,
-                     whole / seconds, formula,
-                     f"{source}; peak: {'; '.join(dict.fromkeys(sources))}")
+        return Limit(
+            self.role,
+            phase,
+            "arithmetic",
+            amount,
+            amount / seconds,
+            seconds * 1e3,
+            whole / seconds,
+            formula,
+            f"{source}; peak: {'; '.join(dict.fromkeys(sources))}",
+        )
 
 
 def _percent(part: float) -> str:

@@ -19,21 +19,34 @@ from kimi_nb.memory import Shape, cache_bytes_per_token, parameters, weights_per
 # In which arithmetic (routed experts, other linear layers) are computed. Formats that compress
 # weights only are computed in 16 bits.
 ARITHMETIC: Mapping[str, tuple[str, str]] = {
-    "BF16": ("bf16", "bf16"), "FP8": ("fp8", "fp8"), "INT4": ("bf16", "bf16"),
-    "W4A8": ("int8", "int8"), "W8A8": ("int8", "int8"), "NVFP4": ("fp4", "bf16"),
-    "MXFP4": ("bf16", "bf16")}
+    "BF16": ("bf16", "bf16"),
+    "FP8": ("fp8", "fp8"),
+    "INT4": ("bf16", "bf16"),
+    "W4A8": ("int8", "int8"),
+    "W8A8": ("int8", "int8"),
+    "NVFP4": ("fp4", "bf16"),
+    "MXFP4": ("bf16", "bf16"),
+}
 FORMULAS: Mapping[str, tuple[str, str]] = {
-    "bandwidth": ("weights that the step reads + cache of every sequence; of E experts a step of N "
-               "tokens reads E (1 - (1 - k/E)^N), k of them chosen evenly",
-               "roofline model, CACM 52(4), 2009; cache of latent attention: DeepSeek-V2 2.1"),
-    "arithmetic": ("2 operations for each active parameter and token, and attention over the "
-                   "context",
-                   "Kaplan et al. 2020, 2.1; attention: DeepSeek-V2 2.1"),
-    "links": ("all-reduce 2 (n-1)/n x tokens x hidden twice a layer over tp; with experts spread "
-              "over dp, dispatch and combine of each token to the devices of its k experts",
-              "nccl-tests PERFORMANCE.md; DeepSeek-V3 report 3.2.2"),
-    "transfer": ("prompt tokens x cache bytes of a token, from prefill to decode",
-                 "cache of latent attention: DeepSeek-V2 2.1")}
+    "bandwidth": (
+        "weights that the step reads + cache of every sequence; of E experts a step of N "
+        "tokens reads E (1 - (1 - k/E)^N), k of them chosen evenly",
+        "roofline model, CACM 52(4), 2009; cache of latent attention: DeepSeek-V2 2.1",
+    ),
+    "arithmetic": (
+        "2 operations for each active parameter and token, and attention over the context",
+        "Kaplan et al. 2020, 2.1; attention: DeepSeek-V2 2.1",
+    ),
+    "links": (
+        "all-reduce 2 (n-1)/n x tokens x hidden twice a layer over tp; with experts spread "
+        "over dp, dispatch and combine of each token to the devices of its k experts",
+        "nccl-tests PERFORMANCE.md; DeepSeek-V3 report 3.2.2",
+    ),
+    "transfer": (
+        "prompt tokens x cache bytes of a token, from prefill to decode",
+        "cache of latent attention: DeepSeek-V2 2.1",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -61,62 +74,112 @@ def touched(experts: int, per_token: int, tokens: int) -> float:
     return 1 - (1 - per_token / experts) ** tokens
 
 
-def decode(shape: Shape, arch: Mapping[str, int], precision: str, *, seqs: int, context: float,
-           tokens_each: int = 1, group_seqs: int = 0, draft_parameters: int = 0,
-           spread: Spread | None = None) -> Step:
+def decode(
+    shape: Shape,
+    arch: Mapping[str, int],
+    precision: str,
+    *,
+    seqs: int,
+    context: float,
+    tokens_each: int = 1,
+    group_seqs: int = 0,
+    draft_parameters: int = 0,
+    spread: Spread | None = None,
+) -> Step:
     """A step that adds to ``seqs`` sequences of the fullest data parallel rank, each ``context``
     tokens long; ``tokens_each`` counts the drafts that are checked with it, ``group_seqs`` the
     sequences of all ranks of the group (0: every rank is as full)."""
     tokens, whole = seqs * tokens_each, (group_seqs or seqs * shape.dp) * tokens_each
     cache = seqs * context * cache_bytes_per_token(arch, shape.cache_bytes) / shape.dcp
     # In latent form a query meets kv_lora_rank + rope numbers a token, and sums kv_lora_rank.
-    attention = 2 * arch["layers"] * arch["heads"] * (
-        2 * arch["kv_lora_rank"] + arch["qk_rope_head_dim"]) * context
+    attention = (
+        2
+        * arch["layers"]
+        * arch["heads"]
+        * (2 * arch["kv_lora_rank"] + arch["qk_rope_head_dim"])
+        * context
+    )
     head = arch["vocabulary"] * arch["hidden_size"]
-    return Step(tokens, _weights(shape, arch, precision, whole, draft_parameters) + cache,
-                _operations(shape, arch, precision, tokens, whole, attention, head),
-                *_links(shape, arch, precision, tokens, spread))
+    return Step(
+        tokens,
+        _weights(shape, arch, precision, whole, draft_parameters) + cache,
+        _operations(shape, arch, precision, tokens, whole, attention, head),
+        *_links(shape, arch, precision, tokens, spread),
+    )
 
 
-def prefill(shape: Shape, arch: Mapping[str, int], precision: str, *, tokens: int, prompt: int,
-            ranks: int = 0, draft_parameters: int = 0, spread: Spread | None = None) -> Step:
+def prefill(
+    shape: Shape,
+    arch: Mapping[str, int],
+    precision: str,
+    *,
+    tokens: int,
+    prompt: int,
+    ranks: int = 0,
+    draft_parameters: int = 0,
+    spread: Spread | None = None,
+) -> Step:
     """A step of ``tokens`` prompt tokens, of prompts of ``prompt``, on each of so many data
     parallel ranks (0: on all)."""
     whole = tokens * (ranks or shape.dp)
-    attention = 2 * arch["layers"] * arch["heads"] * (
-        arch["qk_nope_head_dim"] + arch["qk_rope_head_dim"] + arch["v_head_dim"]) * prompt / 2
-    return Step(tokens, _weights(shape, arch, precision, whole, draft_parameters),
-                _operations(shape, arch, precision, tokens, whole, attention, 0),
-                *_links(shape, arch, precision, tokens, spread))
+    attention = (
+        2
+        * arch["layers"]
+        * arch["heads"]
+        * (arch["qk_nope_head_dim"] + arch["qk_rope_head_dim"] + arch["v_head_dim"])
+        * prompt
+        / 2
+    )
+    return Step(
+        tokens,
+        _weights(shape, arch, precision, whole, draft_parameters),
+        _operations(shape, arch, precision, tokens, whole, attention, 0),
+        *_links(shape, arch, precision, tokens, spread),
+    )
 
 
-def _weights(shape: Shape, arch: Mapping[str, int], precision: str, whole: int,
-             draft_parameters: int) -> float:
+def _weights(
+    shape: Shape, arch: Mapping[str, int], precision: str, whole: int, draft_parameters: int
+) -> float:
     """Bytes of weights that a step reads, ``whole`` tokens in the group."""
     parts = weights_per_rank(shape, arch, precision, draft_parameters)
     share = touched(arch["experts"], arch["experts_per_token"], whole)
     # Of the embeddings only the output half is read whole; pictures are no part of a text step.
-    return sum(size * {"routed experts": share, "embeddings": 0.5, "vision": 0.0}.get(name, 1.0)
-               for name, size in parts.items())
+    return sum(
+        size * {"routed experts": share, "embeddings": 0.5, "vision": 0.0}.get(name, 1.0)
+        for name, size in parts.items()
+    )
 
 
-def _operations(shape: Shape, arch: Mapping[str, int], precision: str, tokens: int, whole: int,
-                attention: float, head: float) -> dict[str, float]:
+def _operations(
+    shape: Shape,
+    arch: Mapping[str, int],
+    precision: str,
+    tokens: int,
+    whole: int,
+    attention: float,
+    head: float,
+) -> dict[str, float]:
     count = parameters(arch)
     routed, linear = ARITHMETIC[precision]
     active = count["routed experts"] * arch["experts_per_token"] / arch["experts"]
-    plain = sum(count[name] for name in ("attention, replicated", "attention", "dense",
-                                         "shared experts", "router"))
+    plain = sum(
+        count[name]
+        for name in ("attention, replicated", "attention", "dense", "shared experts", "router")
+    )
     out: dict[str, float] = {}
-    for kind, amount in ((routed, whole * 2 * active / shape.expert_ranks),
-                         (linear, tokens * 2 * plain / shape.tp),
-                         ("bf16", tokens * (2 * head + attention) / shape.tp)):
+    for kind, amount in (
+        (routed, whole * 2 * active / shape.expert_ranks),
+        (linear, tokens * 2 * plain / shape.tp),
+        ("bf16", tokens * (2 * head + attention) / shape.tp),
+    ):
         out[kind] = out.get(kind, 0.0) + amount / shape.pp
     return out
 
 
-def _links(shape: Shape, arch: Mapping[str, int], precision: str, tokens: int,
-           spread: Spread | None) -> tuple[float, float]:
+def _links(
+    shape: Shape, arch: Mapping[str, int], precision: str, tokens: int, spread: Spread | None
+) -> tuple[float, float]:
     """(bytes over the links of a node, bytes over the network) that a device sends."""
     spread = spread or Spread(shape.tp * shape.dp)
     row = tokens * arch["hidden_size"] * 2.0

@@ -1,6 +1,6 @@
 """Measurements under the line of what is possible: each load's share of its own limit.
 
-    shares.of(plan, cells, kind="measured", drafts=3)      # a table, a row for each load
+shares.of(plan, cells, kind="measured", drafts=3)      # a table, a row for each load
 """
 
 from __future__ import annotations
@@ -25,10 +25,22 @@ def of(plan: Plan, cells: Iterable[Cell], *, kind: str, drafts: int) -> show.Tab
     rows = []
     for cell in cells:
         given = None if cell.acceptance is None else 1 + drafts * cell.acceptance
-        found = limits.of_plan(plan, input_len=cell.input_len, output_len=cell.output_len,
-                               concurrency=cell.concurrency, accepted=given)
+        found = limits.of_plan(
+            plan,
+            input_len=cell.input_len,
+            output_len=cell.output_len,
+            concurrency=cell.concurrency,
+            accepted=given,
+        )
         most, least = found.tokens_per_s(), found.tpot_ms()
-        rows.append((cell.concurrency, f"{cell.throughput:.1f}",
-                     f"{most:,.0f}" if most else "not known", f"{cell.tpot_ms:.2f}",
-                     f"{least:.2f}" if least else "not known", found.share(cell.throughput)))
+        rows.append(
+            (
+                cell.concurrency,
+                f"{cell.throughput:.1f}",
+                f"{most:,.0f}" if most else "not known",
+                f"{cell.tpot_ms:.2f}",
+                f"{least:.2f}" if least else "not known",
+                found.share(cell.throughput),
+            )
+        )
     return show.Table(f"{plan.name}, {kind}, under its limits (estimated)", headings, tuple(rows))

@@ -50,9 +50,11 @@ class Best:
     def title(self) -> str:
         """One line for people and for the winner's file."""
         prefix = f"{self.mark}: " if self.mark else ""
-        return (f"{prefix}best of a sweep{self.slo}: {self.group.title}, concurrency "
-                f"{int(self.cell['concurrency'])}, "
-                f"{self.cell['output_throughput']:.1f} output tokens/s")
+        return (
+            f"{prefix}best of a sweep{self.slo}: {self.group.title}, concurrency "
+            f"{int(self.cell['concurrency'])}, "
+            f"{self.cell['output_throughput']:.1f} output tokens/s"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,19 +77,29 @@ class Sweep(show.Shown):
             return self.result.frame
         by_hash = {group.flags: group.title for group in self.design.groups}
         rows = self.result.summary()
-        return rows.assign(setting=rows["flags"].map(by_hash), within=[
-            self._kept(row) for row in rows.to_dict("records")])
+        return rows.assign(
+            setting=rows["flags"].map(by_hash),
+            within=[self._kept(row) for row in rows.to_dict("records")],
+        )
 
     @property
     def slo(self) -> str:
         """The bounds in words; "" without any."""
-        bounds = [f"{name} p99 {value:g} ms" for name, value in (
-            ("TTFT", self.slo_ttft_ms), ("TPOT", self.slo_tpot_ms)) if value]
+        bounds = [
+            f"{name} p99 {value:g} ms"
+            for name, value in (("TTFT", self.slo_ttft_ms), ("TPOT", self.slo_tpot_ms))
+            if value
+        ]
         return f" within {' and '.join(bounds)}" if bounds else ""
 
     def _kept(self, row: Mapping[str, Any]) -> bool:
-        return not row["failed"] and all(not bound or row[name] <= bound for name, bound in (
-            ("p99_ttft_ms", self.slo_ttft_ms), ("p99_tpot_ms", self.slo_tpot_ms)))
+        return not row["failed"] and all(
+            not bound or row[name] <= bound
+            for name, bound in (
+                ("p99_ttft_ms", self.slo_ttft_ms),
+                ("p99_tpot_ms", self.slo_tpot_ms),
+            )
+        )
 
     def best(self) -> Best | None:
         """The most output tokens/s of what kept the bounds without a failed request; None where
@@ -108,21 +120,42 @@ class Sweep(show.Shown):
             best = self.best()
             for row in ordered.to_dict("records"):
                 won = best is not None and all(
-                    row[name] == best.cell[name] for name in (
-                        "flags", "concurrency", "input_len", "output_len", "prompts"))
-                rows.append((row["setting"], int(row["concurrency"]),
-                             f"{row['input_len']}/{row['output_len']}",
-                             f"{row['output_throughput']:.1f}", f"{row['p99_ttft_ms']:.0f}",
-                             f"{row['p99_tpot_ms']:.1f}", int(row["failed"]),
-                             "best" if won else "yes" if row["within"] else "no"))
-        rows += [(name, "", "", "", "", "", "", f"failed: {why}")
-                 for name, why in self.failed.items()]
-        rows += [(", ".join(one.pairs), "", "", "", "", "", "", f"refused: {one.reason}")
-                 for one in self.design.refused]
+                    row[name] == best.cell[name]
+                    for name in ("flags", "concurrency", "input_len", "output_len", "prompts")
+                )
+                rows.append(
+                    (
+                        row["setting"],
+                        int(row["concurrency"]),
+                        f"{row['input_len']}/{row['output_len']}",
+                        f"{row['output_throughput']:.1f}",
+                        f"{row['p99_ttft_ms']:.0f}",
+                        f"{row['p99_tpot_ms']:.1f}",
+                        int(row["failed"]),
+                        "best" if won else "yes" if row["within"] else "no",
+                    )
+                )
+        rows += [
+            (name, "", "", "", "", "", "", f"failed: {why}") for name, why in self.failed.items()
+        ]
+        rows += [
+            (", ".join(one.pairs), "", "", "", "", "", "", f"refused: {one.reason}")
+            for one in self.design.refused
+        ]
         return show.Table(
             f"{mark}{self.design.plan.name}, {len(self.design.groups)} settings{self.slo}",
-            ("serve flags", "concurrency", "tokens", "tokens/s", "TTFT p99 ms", "TPOT p99 ms",
-             "failed", "within"), tuple(rows))
+            (
+                "serve flags",
+                "concurrency",
+                "tokens",
+                "tokens/s",
+                "TTFT p99 ms",
+                "TPOT p99 ms",
+                "failed",
+                "within",
+            ),
+            tuple(rows),
+        )
 
     def pareto(self) -> Picture | show.Text:
         """Throughput per device over tokens/s of one user, every setting; words where nothing was
@@ -143,23 +176,52 @@ class Sweep(show.Shown):
         there is none."""
         best = self.best()
         if best is None:
-            return show.Text("No winner, and no file", "nothing was measured"
-                             if not self.result.files else
-                             f"nothing ran{self.slo} without a failed request")
-        path = winner.write(best.group.plan, self.result.folder / "tuned.yaml", title=best.title,
-                            figures="rehearsal" if best.mark else "measured")
+            return show.Text(
+                "No winner, and no file",
+                "nothing was measured"
+                if not self.result.files
+                else f"nothing ran{self.slo} without a failed request",
+            )
+        path = winner.write(
+            best.group.plan,
+            self.result.folder / "tuned.yaml",
+            title=best.title,
+            figures="rehearsal" if best.mark else "measured",
+        )
         plan = best.group.plan
-        where = ["--hw", self.session.hw, *(
-            ["--site", self.session.site] if self.session.site else [])]
-        words = ["--model", str(path), *where, "--layout", plan.layout, "--variant",
-                 plan.variant, "--scenario", winner.SCENARIO]
+        where = [
+            "--hw",
+            self.session.hw,
+            *(["--site", self.session.site] if self.session.site else []),
+        ]
+        words = [
+            "--model",
+            str(path),
+            *where,
+            "--layout",
+            plan.layout,
+            "--variant",
+            plan.variant,
+            "--scenario",
+            winner.SCENARIO,
+        ]
         changes = [word for pair in best.group.pairs for word in ("--set", pair)]
-        return show.Text(best.title, "\n".join([
-            f"# The file: {path}", "# In a terminal:", shlex.join(["kimi-nb", "plan", *words]),
-            "# In notebook 03, 04 or 05:", f"model = {str(path)!r}",
-            f"scenario = {winner.SCENARIO!r}", f"variant = {plan.variant!r}",
-            "# Without the file, beside what the plan was made from:",
-            shlex.join(changes) or "# nothing: the plan as it was has won"]))
+        return show.Text(
+            best.title,
+            "\n".join(
+                [
+                    f"# The file: {path}",
+                    "# In a terminal:",
+                    shlex.join(["kimi-nb", "plan", *words]),
+                    "# In notebook 03, 04 or 05:",
+                    f"model = {str(path)!r}",
+                    f"scenario = {winner.SCENARIO!r}",
+                    f"variant = {plan.variant!r}",
+                    "# Without the file, beside what the plan was made from:",
+                    shlex.join(changes) or "# nothing: the plan as it was has won",
+                ]
+            ),
+        )
 
     def clean_up(self, *, keep: bool = False) -> show.Table:
         """Every setting was stopped after its loads; with ``keep`` and action deploy the winner
@@ -167,23 +229,47 @@ class Sweep(show.Shown):
         best = self.best()
         if keep and best is not None and self.session.action == "deploy":
             return self.session.serve(best.group.plan).stop(keep=True)
-        return show.Table("Nothing of the sweep runs", ("what", "is"), (
-            ("started", "each setting that was measured, and stopped after its loads"),
-            ("time", ", ".join(f"{name} {show.seconds(value)}"
-                               for name, value in self.seconds.items()) or "none")))
+        return show.Table(
+            "Nothing of the sweep runs",
+            ("what", "is"),
+            (
+                ("started", "each setting that was measured, and stopped after its loads"),
+                (
+                    "time",
+                    ", ".join(
+                        f"{name} {show.seconds(value)}" for name, value in self.seconds.items()
+                    )
+                    or "none",
+                ),
+            ),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
         best = self.best()
-        return {**self.result.as_dict(), "plan": self.design.plan.name, "slo": self.slo.strip(),
-                "failed": dict(self.failed), "best": best.title if best else "",
-                "refused": {", ".join(one.pairs): one.reason for one in self.design.refused},
-                "seconds": dict(self.seconds)}
+        return {
+            **self.result.as_dict(),
+            "plan": self.design.plan.name,
+            "slo": self.slo.strip(),
+            "failed": dict(self.failed),
+            "best": best.title if best else "",
+            "refused": {", ".join(one.pairs): one.reason for one in self.design.refused},
+            "seconds": dict(self.seconds),
+        }
 
 
-def run(session: Run, design: Design, *, repetitions: int = 3, slo_ttft_ms: float = 0,
-        slo_tpot_ms: float = 0, url: str = "", tool: str = "auto", resume: bool = True,
-        say: Say = print) -> Sweep:
+def run(
+    session: Run,
+    design: Design,
+    *,
+    repetitions: int = 3,
+    slo_ttft_ms: float = 0,
+    slo_tpot_ms: float = 0,
+    url: str = "",
+    tool: str = "auto",
+    resume: bool = True,
+    say: Say = print,
+) -> Sweep:
     """Measure every setting of a design by the run's action, into the run's folder.
 
     ``url`` attaches a service that is there: only the load can be swept then. Raises
@@ -191,11 +277,14 @@ def run(session: Run, design: Design, *, repetitions: int = 3, slo_ttft_ms: floa
     """
     for name, value in (("slo_ttft_ms", slo_ttft_ms), ("slo_tpot_ms", slo_tpot_ms)):
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise ParameterError(f"{name}: milliseconds of 0 (no bound) or more are wanted, "
-                                 f"found {value!r}.")
+            raise ParameterError(
+                f"{name}: milliseconds of 0 (no bound) or more are wanted, found {value!r}."
+            )
     if url and design.axes.serve:
-        raise ParameterError(f"sweep: a service that is there keeps its flags; at url {url} only "
-                             f"the load can be swept, not {', '.join(design.axes.serve)}.")
+        raise ParameterError(
+            f"sweep: a service that is there keeps its flags; at url {url} only "
+            f"the load can be swept, not {', '.join(design.axes.serve)}."
+        )
     folder = session.folder / design.plan.name / "sweep"
     job = _Job(session, folder, repetitions, url, tool, resume, say)
     begun = time.monotonic()
@@ -206,16 +295,31 @@ def run(session: Run, design: Design, *, repetitions: int = 3, slo_ttft_ms: floa
             say(f"Setting {number} of {len(design.groups)}: {group.title}")
             job.group(group)
     spent = {**job.seconds, "all": time.monotonic() - begun}
-    found = Sweep(design, bench_results.BenchResult(folder, tuple(job.files)), job.failed,
-                  slo_ttft_ms, slo_tpot_ms, session, spent)
+    found = Sweep(
+        design,
+        bench_results.BenchResult(folder, tuple(job.files)),
+        job.failed,
+        slo_ttft_ms,
+        slo_tpot_ms,
+        session,
+        spent,
+    )
     best = found.best()
-    session.record("sweep", plan=design.plan.name, mark=found.result.mark,
-                   axes={**design.axes.serve, **design.axes.load},
-                   settings=len(design.groups), refused=len(design.refused),
-                   failed=dict(job.failed), measured=len(job.files),
-                   best=best.title if best else "", results=folder,
-                   headings=found.table().headings, rows=found.table().rows,
-                   seconds={name: round(value, 2) for name, value in spent.items()})
+    session.record(
+        "sweep",
+        plan=design.plan.name,
+        mark=found.result.mark,
+        axes={**design.axes.serve, **design.axes.load},
+        settings=len(design.groups),
+        refused=len(design.refused),
+        failed=dict(job.failed),
+        measured=len(job.files),
+        best=best.title if best else "",
+        results=folder,
+        headings=found.table().headings,
+        rows=found.table().rows,
+        seconds={name: round(value, 2) for name, value in spent.items()},
+    )
     return found
 
 
@@ -250,8 +354,15 @@ class _Job:
         self.seconds["service"] += time.monotonic() - begun
         begun = time.monotonic()
         try:
-            found = bench.measure(served, group.loads, self.folder, tool=self.tool,
-                                  repetitions=self.repetitions, resume=self.resume, say=self.say)
+            found = bench.measure(
+                served,
+                group.loads,
+                self.folder,
+                tool=self.tool,
+                repetitions=self.repetitions,
+                resume=self.resume,
+                say=self.say,
+            )
             self.files += found.files
         except BenchError as error:
             wanted = self._wanted(group, served.elsewhere, served.mark)
@@ -277,16 +388,26 @@ class _Job:
             return []
         mark = MARK if self.session.action == "rehearse" else ""
         wanted = list(self._wanted(group, "", mark))
-        return [path for path, _ in wanted] if all(
-            bench.there(path, about) for path, about in wanted) else []
+        return (
+            [path for path, _ in wanted]
+            if all(bench.there(path, about) for path, about in wanted)
+            else []
+        )
 
-    def _wanted(self, group: Group, attached: str, mark: str
-                ) -> Iterator[tuple[Path, dict[str, Any]]]:
+    def _wanted(
+        self, group: Group, attached: str, mark: str
+    ) -> Iterator[tuple[Path, dict[str, Any]]]:
         """(file, identity) of every result of a group."""
         chosen = tools.choose(self.tool, group.plan, mark)
         for repetition in range(1, self.repetitions + 1):
             for load in group.loads.cells:
-                about = identity.of(group.plan, load.seeded(repetition), repetition,
-                                    tool=chosen.name, tool_version=chosen.version, mark=mark,
-                                    attached=attached)
+                about = identity.of(
+                    group.plan,
+                    load.seeded(repetition),
+                    repetition,
+                    tool=chosen.name,
+                    tool_version=chosen.version,
+                    mark=mark,
+                    attached=attached,
+                )
                 yield self.folder / bench.file_name(about), about

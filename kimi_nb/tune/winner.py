@@ -29,9 +29,13 @@ def write(plan: Plan, path: Path, *, title: str, figures: str) -> Path:
     ``title`` is a line for people, ``figures`` measured or rehearsal. Raises PlanError where what
     comes out is not the plan that won, WriteError where nothing can be written.
     """
-    text = (f"# {title}.\n# Made by a sweep. To take it: model = this file, scenario = {SCENARIO}."
-            "\n" + yaml.safe_dump(content(plan, title, figures), sort_keys=False, width=100,
-                                  allow_unicode=True))
+    text = (
+        f"# {title}.\n# Made by a sweep. To take it: model = this file, scenario = {SCENARIO}."
+        "\n"
+        + yaml.safe_dump(
+            content(plan, title, figures), sort_keys=False, width=100, allow_unicode=True
+        )
+    )
     scratch = path.with_suffix(f".{os.getpid()}.yaml")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,8 +61,10 @@ def content(plan: Plan, title: str, figures: str) -> dict[str, Any]:
         recipe["router"] = changes.router
     if changes.router_port:
         recipe["router_port"] = changes.router_port
-    recipe["scenarios"] = {**recipe.get("scenarios", {}),
-                           SCENARIO: _scenario(asked, title, figures)}
+    recipe["scenarios"] = {
+        **recipe.get("scenarios", {}),
+        SCENARIO: _scenario(asked, title, figures),
+    }
     name = asked.model.name
     if name in params.names("models") and params.model(name) == asked.model:
         return {"extends": name, "recipes": [recipe]}
@@ -76,18 +82,27 @@ def _scenario(asked: Request, title: str, figures: str) -> dict[str, Any]:
         settings = change.get("settings", {})
         for _, given in asked.overrides.of(role):
             # The last one stands last: a key given again replaces, and takes its place in order.
-            settings = {kind: _laid(settings.get(kind, {}), given.get(kind, {}))
-                        for kind in ("flags", "env")}
+            settings = {
+                kind: _laid(settings.get(kind, {}), given.get(kind, {}))
+                for kind in ("flags", "env")
+            }
         if any(settings.values()):
             change["settings"] = {kind: value for kind, value in settings.items() if value}
         if change:
             roles = {**roles, role: change}
     kept = [name for name in before.get("features", []) if name not in asked.dropped]
-    out = {**before, "title": title, "figures": figures,
-           "source": {"document": "sweep", "section": evidence.now()},
-           "features": [*kept, *(name for name in asked.chosen if name not in kept)],
-           "without": [*(name for name in before.get("without", []) if name not in asked.chosen),
-                       *asked.dropped], "roles": roles}
+    out = {
+        **before,
+        "title": title,
+        "figures": figures,
+        "source": {"document": "sweep", "section": evidence.now()},
+        "features": [*kept, *(name for name in asked.chosen if name not in kept)],
+        "without": [
+            *(name for name in before.get("without", []) if name not in asked.chosen),
+            *asked.dropped,
+        ],
+        "roles": roles,
+    }
     return {key: value for key, value in out.items() if value}
 
 
@@ -100,9 +115,20 @@ def _prove(plan: Plan, path: Path) -> None:
     asked: Request = plan.request
     model = params.model(str(path))
     recipe = recipes.find(model, asked.hardware, plan.layout, plan.variant)
-    made = build.from_request(Request(
-        model, asked.hardware, recipe, recipes.scenario(recipe, SCENARIO), asked.site,
-        asked.engine, overrides.parse((), tuple(recipe.roles)), named=asked.named))
+    made = build.from_request(
+        Request(
+            model,
+            asked.hardware,
+            recipe,
+            recipes.scenario(recipe, SCENARIO),
+            asked.site,
+            asked.engine,
+            overrides.parse((), tuple(recipe.roles)),
+            named=asked.named,
+        )
+    )
     if made.engines != plan.engines or made.router != plan.router:
-        raise PlanError(f"{path}: what is planned from it differs from what was measured; take "
-                        f"the changes by --set instead: {' '.join(asked.pairs)}")
+        raise PlanError(
+            f"{path}: what is planned from it differs from what was measured; take "
+            f"the changes by --set instead: {' '.join(asked.pairs)}"
+        )

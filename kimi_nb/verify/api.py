@@ -31,6 +31,7 @@ def models(ask: Ask) -> str:
 @check("api/chat")
 def chat(ask: Ask) -> str:
     """Words come back through the front door."""
+
     def look(place: Place) -> str:
         answer = ask.chat(place, said(QUESTION))
         if not answer.answered:
@@ -43,6 +44,7 @@ def chat(ask: Ask) -> str:
 @check("api/finish-reason")
 def finish_reason(ask: Ask) -> str:
     """It stands in choices[0], and an answer that is cut off says length."""
+
     def look(place: Place) -> str:
         whole = ask.chat(place, said(QUESTION))
         cut = ask.chat(place, said(QUESTION, max_tokens=1))
@@ -58,6 +60,7 @@ def finish_reason(ask: Ask) -> str:
 @check("api/usage")
 def usage(ask: Ask) -> str:
     """Prompt and completion add up to the total, within max_tokens."""
+
     def look(place: Place) -> str:
         most = 24
         counts = ask.chat(place, said(QUESTION, max_tokens=most)).usage
@@ -75,17 +78,23 @@ def usage(ask: Ask) -> str:
 @check("api/usage-exact")
 def usage_exact(ask: Ask) -> str:
     """The prompt's tokens as /tokenize counts them; without it, a prompt of known token ids."""
+
     def look(place: Place) -> str:
         messages = said(QUESTION)["messages"]
-        reply = ask.send(place, "POST", "/tokenize", body={
-            "model": ask.target.model, "messages": messages})
+        reply = ask.send(
+            place, "POST", "/tokenize", body={"model": ask.target.model, "messages": messages}
+        )
         count = reply.body.get("count") if reply.status == 200 else None
         if isinstance(count, int):
             told = ask.chat(place, said(QUESTION, max_tokens=2)).usage.get("prompt_tokens")
             how = "as /tokenize counts"
         else:
-            reply = ask.send(place, "POST", wire.COMPLETIONS, body={
-                "model": ask.target.model, "prompt": _IDS, "max_tokens": 2, "temperature": 0})
+            reply = ask.send(
+                place,
+                "POST",
+                wire.COMPLETIONS,
+                body={"model": ask.target.model, "prompt": _IDS, "max_tokens": 2, "temperature": 0},
+            )
             if reply.status in (404, 405):
                 raise Skip(f"neither /tokenize nor {wire.COMPLETIONS} is there")
             given = wire.mapping(wire.asked(reply).text).get("usage")

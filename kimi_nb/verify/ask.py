@@ -27,8 +27,13 @@ _LONGEST = 300  # characters of a request that are shown
 
 def said(question: str, **more: Any) -> dict[str, Any]:
     """A chat of one question at temperature 0, with what else the body is to hold."""
-    return {"messages": [{"role": "user", "content": question}], "temperature": 0, "seed": 1,
-            "max_tokens": 64, **more}
+    return {
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "seed": 1,
+        "max_tokens": 64,
+        **more,
+    }
 
 
 class Ask:
@@ -73,7 +78,7 @@ class Ask:
         """Tokens for an answer: no more than a quarter of what the engine holds, and few where
         they mean nothing."""
         tokens = tokens if self.target.sense else min(tokens, 256)
-        return min(tokens, (self.target.max_model_len or 10 ** 9) // 4)
+        return min(tokens, (self.target.max_model_len or 10**9) // 4)
 
     @property
     def quiet(self) -> dict[str, Any]:
@@ -81,9 +86,16 @@ class Ask:
         return {} if self.target.always_thinks else {"chat_template_kwargs": {"thinking": False}}
 
     def _note(self, method: str, path: str, body: Any) -> None:
-        text = body if isinstance(body, str) else "" if body is None else json.dumps(
-            {key: value for key, value in body.items() if key not in ("temperature", "seed")},
-            ensure_ascii=False)
+        text = (
+            body
+            if isinstance(body, str)
+            else ""
+            if body is None
+            else json.dumps(
+                {key: value for key, value in body.items() if key not in ("temperature", "seed")},
+                ensure_ascii=False,
+            )
+        )
         with self._lock:
             self._sent.append(wire.short(f"{method} {path} {text}".strip(), _LONGEST))
 
@@ -114,8 +126,14 @@ class Ask:
             raise Skip(self.lost.get(self.target.door.name) or self.unlike)
         return self.target.door
 
-    def everywhere(self, look: Callable[[Place], str], places: Sequence[Place] | None = None, *,
-                   drop: bool = False, again: bool = False) -> str:
+    def everywhere(
+        self,
+        look: Callable[[Place], str],
+        places: Sequence[Place] | None = None,
+        *,
+        drop: bool = False,
+        again: bool = False,
+    ) -> str:
         """What ``look`` returns of each place, as one sentence.
 
         ``again`` looks once more, with nothing else on the way, before it calls a place faulty;
@@ -131,10 +149,14 @@ class Ask:
                     found[at], retried = together.each(look, [place])[0], True
         for one in found:
             if isinstance(one, _ENDS) or (
-                    isinstance(one, Exception) and not isinstance(one, Failed | Skip)):
+                isinstance(one, Exception) and not isinstance(one, Failed | Skip)
+            ):
                 raise one
-        bad = [(place, one) for place, one in zip(places, found, strict=True)
-               if isinstance(one, Failed)]
+        bad = [
+            (place, one)
+            for place, one in zip(places, found, strict=True)
+            if isinstance(one, Failed)
+        ]
         bad.sort(key=lambda pair: pair[0].is_door)  # which leads to the engines that failed
         good = [one for one in found if isinstance(one, str)]
         engines = {place.name for place in places if not place.is_door}
@@ -148,14 +170,19 @@ class Ask:
             raise Failed(_told(bad, len(places)), bad[0][1].cause)
         if not good:
             raise next(one for one in found if isinstance(one, Skip))
-        return good[0] + (f"; {len(good)} of {len(places)} places alike" if len(places) > 1
-                          else "") + ("; at the second try, alone" if retried else "")
+        return (
+            good[0]
+            + (f"; {len(good)} of {len(places)} places alike" if len(places) > 1 else "")
+            + ("; at the second try, alone" if retried else "")
+        )
 
     def _unlike(self, engines: set[str], bad: set[str]) -> None:
         """Note where engines differ: what comes through the front door is chance then."""
         if engines - bad and not self.unlike:
-            self.unlike = (f"the front door leads to engines that are not alike: "
-                           f"{min(engines & bad)} failed in {self.name}")
+            self.unlike = (
+                f"the front door leads to engines that are not alike: "
+                f"{min(engines & bad)} failed in {self.name}"
+            )
 
 
 def _told(bad: Sequence[tuple[Place, Failed]], of: int) -> str:

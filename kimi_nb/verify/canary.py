@@ -83,8 +83,11 @@ def contexts(ask: Ask) -> str:
     while True:
         # What a line takes is known after the first prompt; until then fewer are safe.
         lines = max(1, int(wanted / per_line) if per_line else min(_LINES, wanted // 40))
-        answer = ask.chat(place, _ledger(lines, len(lengths), answer_tokens), seconds=(
-            ask.target.seconds * (1 + wanted / 8192)))
+        answer = ask.chat(
+            place,
+            _ledger(lines, len(lengths), answer_tokens),
+            seconds=(ask.target.seconds * (1 + wanted / 8192)),
+        )
         told = answer.usage.get("prompt_tokens") or 0
         per_line = max(told / lines, 1.0)
         lengths.append(told)
@@ -108,6 +111,8 @@ def _ledger(lines: int, number: int, tokens: int) -> dict[str, object]:
     ports = ("Harbin", "Lagos", "Oslo", "Lima", "Perth", "Quebec", "Turin")
     text = "\n".join(
         f"{at}: the depot at {ports[at * 5 % 7]} holds {at * 37 % 991} {goods[at * 3 % 5]}."
-        for at in range(lines))
-    return said(f"Ledger {number}\n{text}\nSay in one sentence what this ledger lists.",
-                max_tokens=tokens)
+        for at in range(lines)
+    )
+    return said(
+        f"Ledger {number}\n{text}\nSay in one sentence what this ledger lists.", max_tokens=tokens
+    )

@@ -16,20 +16,32 @@ from kimi_nb.verify.target import Place
 from kimi_nb.verify.wire import short
 
 _BLIND = ("is not a multimodal model", "At most 0 ")  # image(s), or Kimi's vision_chunk(s)
-_SCHEMA = {"type": "object", "additionalProperties": False, "required": ["city", "warm"],
-           "properties": {"city": {"type": "string", "enum": ["Beijing", "Tokyo"]},
-                          "warm": {"type": "boolean"}}}
+_SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["city", "warm"],
+    "properties": {
+        "city": {"type": "string", "enum": ["Beijing", "Tokyo"]},
+        "warm": {"type": "boolean"},
+    },
+}
 
 
 def picture(side: int = 56, rgb: bytes = b"\xd0\x20\x20") -> str:
     """A data URL: a square of one colour, ``side`` pixels wide, as PNG."""
+
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return (struct.pack(">I", len(data)) + kind + data
-                + struct.pack(">I", zlib.crc32(kind + data)))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     rows = (b"\0" + rgb * side) * side
-    png = (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
-           + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+    png = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
@@ -39,8 +51,10 @@ def image(ask: Ask) -> str:
     if ask.target.vision is False:
         raise Skip("text only: the model has no eyes, or was started with --language-model-only")
     question = "Which colour is this? Answer in one word."
-    parts = [{"type": "text", "text": question},
-             {"type": "image_url", "image_url": {"url": picture()}}]
+    parts = [
+        {"type": "text", "text": question},
+        {"type": "image_url", "image_url": {"url": picture()}},
+    ]
 
     def look(place: Place) -> str:
         plain = ask.chat(place, said(question, **ask.quiet))
@@ -64,9 +78,15 @@ def image(ask: Ask) -> str:
 @check("content/json-schema")
 def json_schema(ask: Ask) -> str:
     """response_format json_schema gives JSON of that schema."""
-    body = said("Is Beijing warm in July? Answer as JSON.", max_tokens=ask.budget(1024),
-                response_format={"type": "json_schema", "json_schema": {
-                    "name": "answer", "schema": _SCHEMA}}, **ask.quiet)
+    body = said(
+        "Is Beijing warm in July? Answer as JSON.",
+        max_tokens=ask.budget(1024),
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": _SCHEMA},
+        },
+        **ask.quiet,
+    )
 
     def look(place: Place) -> str:
         answer = ask.chat(place, body)
@@ -76,8 +96,9 @@ def json_schema(ask: Ask) -> str:
         try:
             value = json.loads(text)
         except ValueError:
-            raise Failed(f"no JSON: {short(text)!r}, finish_reason "
-                         f"{answer.finish_reason}") from None
+            raise Failed(
+                f"no JSON: {short(text)!r}, finish_reason {answer.finish_reason}"
+            ) from None
         wrong = schemas.fault(value, _SCHEMA)
         if wrong:
             raise Failed(f"JSON of another form ({wrong}): {short(text)}")

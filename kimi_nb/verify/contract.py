@@ -1,7 +1,7 @@
 """What verification found: named checks, each pass, fail or not applicable.
 
-    found = verify.verify(target)
-    found.ok, found.failed, found.as_dict()["checks"]
+found = verify.verify(target)
+found.ok, found.failed, found.as_dict()["checks"]
 """
 
 from __future__ import annotations
@@ -60,13 +60,21 @@ class Contract(show.Shown):
     @property
     def counts(self) -> dict[str, int]:
         """How many of each status."""
-        return {status: sum(one.status == status for one in self.results)
-                for status in (PASS, FAIL, SKIP)}
+        return {
+            status: sum(one.status == status for one in self.results)
+            for status in (PASS, FAIL, SKIP)
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {"ok": self.ok, "url": self.url, "model": self.model, "mark": self.mark,
-                "logs": self.logs, "checks": [one.as_dict() for one in self.results]}
+        return {
+            "ok": self.ok,
+            "url": self.url,
+            "model": self.model,
+            "mark": self.mark,
+            "logs": self.logs,
+            "checks": [one.as_dict() for one in self.results],
+        }
 
     def broken(self) -> Contract:
         """What failed only, as a table of its own."""
@@ -74,8 +82,12 @@ class Contract(show.Shown):
 
     def part(self, *families: str) -> Contract:
         """The results of some families of checks only."""
-        return Contract(self.url, self.model, tuple(
-            one for one in self.results if one.family in families), self.mark)
+        return Contract(
+            self.url,
+            self.model,
+            tuple(one for one in self.results if one.family in families),
+            self.mark,
+        )
 
     def table(self) -> show.Table:
         """A check a row; the way out only where one is needed."""
@@ -86,11 +98,19 @@ class Contract(show.Shown):
         return show.Table(
             f"{self.mark + ' of ' if self.mark else ''}{where}: {words or 'nothing checked'}",
             ("check", "status", "sent", "got", "way out"),
-            tuple((one.name, one.status, show.visible(one.sent, lines=False),
-                   show.visible(one.got, lines=False), one.help if one.status == FAIL else "")
-                  for one in told)
+            tuple(
+                (
+                    one.name,
+                    one.status,
+                    show.visible(one.sent, lines=False),
+                    show.visible(one.got, lines=False),
+                    one.help if one.status == FAIL else "",
+                )
+                for one in told
+            )
             + ((("", f"{len(rest)} {rest[0].status}", "", rest[0].got, ""),) if rest else ())
-            + ((("logs", "", "", show.visible(self.logs, lines=False), ""),) if self.logs else ()))
+            + ((("logs", "", "", show.visible(self.logs, lines=False), ""),) if self.logs else ()),
+        )
 
 
 class Failed(Exception):

@@ -1,6 +1,6 @@
 """The documents' own request, as a person would send it: the bundle's client/chat.sh, by bash.
 
-    print(curl.run(plan, "http://127.77.0.1:8088", key))
+print(curl.run(plan, "http://127.77.0.1:8088", key))
 """
 
 from __future__ import annotations
@@ -34,10 +34,18 @@ class Curl(show.Shown):
 
     def table(self) -> show.Table:
         """The script and what came of it."""
-        return show.Table(SCRIPT, ("what", "is"), (
-            ("status", self.status), ("got", show.visible(self.got, lines=False)),
-            *(("script" if not at else "", line)
-              for at, line in enumerate(self.script.rstrip().splitlines()))))
+        return show.Table(
+            SCRIPT,
+            ("what", "is"),
+            (
+                ("status", self.status),
+                ("got", show.visible(self.got, lines=False)),
+                *(
+                    ("script" if not at else "", line)
+                    for at, line in enumerate(self.script.rstrip().splitlines())
+                ),
+            ),
+        )
 
 
 def script(plan: Plan, url: str) -> str:
@@ -51,14 +59,27 @@ def run(plan: Plan, url: str, key: str = "", seconds: float = 300.0) -> Curl:
     text = script(plan, url)
     missing = [name for name in _TOOLS if shutil.which(name) is None]
     if not url or missing:
-        return Curl(text, SKIP, f"there is no {' and no '.join(missing)} on this machine" if missing
-                    else "nothing is served with action plan")
+        return Curl(
+            text,
+            SKIP,
+            f"there is no {' and no '.join(missing)} on this machine"
+            if missing
+            else "nothing is served with action plan",
+        )
     env = {**os.environ, "NO_PROXY": "*", "no_proxy": "*"}
     if plan.secrets:
         env[plan.secrets["VLLM_API_KEY"]] = key
     try:
-        done = subprocess.run(["bash", "-s"], input=text, env=env, capture_output=True, text=True,
-                              errors="replace", timeout=seconds, check=False)
+        done = subprocess.run(
+            ["bash", "-s"],
+            input=text,
+            env=env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return Curl(text, FAIL, f"no answer in {seconds:g} s")
     if done.returncode:

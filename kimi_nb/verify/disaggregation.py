@@ -36,8 +36,10 @@ def moves(ask: Ask) -> str:
     answer = ask.chat(door, said(f"A new prompt. {QUESTION}", max_tokens=8))
     came = service.moved(urls, ask.target.seconds)[0] - before
     if came < 1:
-        raise Failed(f"no token of a prompt of {answer.usage.get('prompt_tokens')} came from "
-                     "prefill: decode computed it again")
+        raise Failed(
+            f"no token of a prompt of {answer.usage.get('prompt_tokens')} came from "
+            "prefill: decode computed it again"
+        )
     return f"{came} tokens came from prefill"
 
 
@@ -61,8 +63,10 @@ def equal(ask: Ask) -> str:
                 routed, other = ask.chat(door, body), ask.chat(place, body)
             if _differs(routed, other):
                 raise Failed(f"front door: {routed}; {place.name} alone: {other}")
-    return (f"{len(_QUESTIONS)} answers through the front door, the same on {len(decode)} decode "
-            f"engines" + (f"; {again} at the second try" if again else ""))
+    return (
+        f"{len(_QUESTIONS)} answers through the front door, the same on {len(decode)} decode "
+        f"engines" + (f"; {again} at the second try" if again else "")
+    )
 
 
 def _asked(ask: Ask, body: dict[str, Any], place: Place) -> Answer:
@@ -71,4 +75,7 @@ def _asked(ask: Ask, body: dict[str, Any], place: Place) -> Answer:
 
 def _differs(one: Answer, other: Answer) -> bool:
     return (one.content, one.thoughts, one.finish_reason) != (
-        other.content, other.thoughts, other.finish_reason)
+        other.content,
+        other.thoughts,
+        other.finish_reason,
+    )

@@ -18,6 +18,7 @@ _WRONG = "not-the-key"
 
 def _refused(ask: Ask, status: int, send: Callable[[Place], Reply]) -> str:
     """The front door and an engine of each role answer with this status."""
+
     def look(place: Place) -> str:
         reply = send(place)
         said_ = wire.short(" ".join(reply.text.split()))
@@ -61,5 +62,6 @@ def wrong_key(ask: Ask) -> str:
     if not ask.target.key:
         raise Skip("no key is used: whoever reaches the port is served")
     body = {"model": ask.target.model, **said(QUESTION, max_tokens=1)}
-    return _refused(ask, 401, lambda place: ask.send(place, "POST", wire.CHAT, body=body,
-                                                     key=_WRONG))
+    return _refused(
+        ask, 401, lambda place: ask.send(place, "POST", wire.CHAT, body=body, key=_WRONG)
+    )

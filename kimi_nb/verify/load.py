@@ -22,14 +22,19 @@ def concurrent(ask: Ask) -> str:
     door = ask.door
     count = min(_MOST, max(_LEAST, _EACH * len(ask.target.engines)))
     words = [f"kw{at * 7919 % 9973:04d}x" for at in range(count)]
-    bodies = [said(f"Say this word: {word}." + " and so on" * at, max_tokens=ask.budget(48),
-                   **ask.quiet) for at, word in enumerate(words)]
+    bodies = [
+        said(f"Say this word: {word}." + " and so on" * at, max_tokens=ask.budget(48), **ask.quiet)
+        for at, word in enumerate(words)
+    ]
     answers = together.each(lambda body: ask.chat(door, body), bodies, width=count)
     for one in answers:
         if isinstance(one, Exception):
             bad = [other for other in answers if isinstance(other, Failed)]
-            raise Failed(f"{len(bad)} of {count}: {one}", getattr(one, "cause", "")) \
-                if type(one) is Failed else one
+            raise (
+                Failed(f"{len(bad)} of {count}: {one}", getattr(one, "cause", ""))
+                if type(one) is Failed
+                else one
+            )
     _apart(answers, words)
     own = sum(word in answer.text for word, answer in zip(words, answers, strict=True))
     return f"{count} at once, each its own; {own} said their word"
@@ -47,5 +52,7 @@ def _apart(answers: list[Answer], words: list[str]) -> None:
     lengths = [answer.usage.get("prompt_tokens") or 0 for answer in answers]
     for at, (one, following) in enumerate(itertools.pairwise(lengths)):
         if one >= following:
-            raise Failed(f"prompt_tokens {one} and {following} of requests {at} and {at + 1}: the "
-                         "second prompt is longer")
+            raise Failed(
+                f"prompt_tokens {one} and {following} of requests {at} and {at + 1}: the "
+                "second prompt is longer"
+            )

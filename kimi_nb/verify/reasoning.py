@@ -22,6 +22,7 @@ def after_thoughts(content: str) -> str:
 @check("reasoning/apart")
 def apart(ask: Ask) -> str:
     """`reasoning` (or `reasoning_content`) has the thoughts, and content no tag of them."""
+
     def look(place: Place) -> str:
         if place.reasoning is False:
             raise Skip("the engine was started without --reasoning-parser")
@@ -60,4 +61,4 @@ def _no_tags(answer: Answer) -> None:
     found = _TAGS.search(answer.content)
     if found:
         start = max(0, found.start() - 30)
-        raise Failed(f"thoughts in the content: {answer.content[start:found.end() + 30]!r}")
+        raise Failed(f"thoughts in the content: {answer.content[start : found.end() + 30]!r}")

@@ -20,8 +20,18 @@ from kimi_nb.errors import ParameterError, choice
 if TYPE_CHECKING:
     from kimi_nb.verify.ask import Ask
 
-FAMILIES = ("api", "engines", "canary", "streaming", "reasoning", "tool_calls", "content",
-            "errors", "load", "disaggregation")
+FAMILIES = (
+    "api",
+    "engines",
+    "canary",
+    "streaming",
+    "reasoning",
+    "tool_calls",
+    "content",
+    "errors",
+    "load",
+    "disaggregation",
+)
 Run = Callable[["Ask"], str]
 _CHECKS: dict[str, Check] = {}
 

@@ -14,6 +14,7 @@ from kimi_nb.verify.wire import Answer
 def equal(ask: Ask) -> str:
     """Words, thoughts, end and usage at temperature 0. A batch may change the last bits of a real
     engine's numbers, so a difference counts when nothing else was on the way."""
+
     def look(place: Place) -> str:
         whole = ask.chat(place, said(QUESTION))
         told = ask.chat(place, said(QUESTION), stream=True)
@@ -28,9 +29,21 @@ def compare(whole: Answer, told: Answer) -> None:
     for name in ("thoughts", "content", "calls", "finish_reason", "usage"):
         one, other = getattr(whole, name), getattr(told, name)
         if one != other:
-            at = next((place for place, (left, right) in enumerate(zip(one, other, strict=False))
-                       if left != right), 0) if isinstance(one, str) else 0
+            at = (
+                next(
+                    (
+                        place
+                        for place, (left, right) in enumerate(zip(one, other, strict=False))
+                        if left != right
+                    ),
+                    0,
+                )
+                if isinstance(one, str)
+                else 0
+            )
             start = max(0, at - 20)
-            one, other = (value[start:start + 60] if isinstance(value, str) else value
-                          for value in (one, other))
+            one, other = (
+                value[start : start + 60] if isinstance(value, str) else value
+                for value in (one, other)
+            )
             raise Failed(f"{name} differs: whole {one!r}, streamed {other!r}")

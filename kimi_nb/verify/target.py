@@ -19,8 +19,15 @@ from kimi_nb.service import Endpoint
 
 # Seconds for one answer. Stand-ins take milliseconds, but share the machine with others.
 SECONDS, REHEARSED = 120.0, 12.0
-_ENDPOINTS = ("/chat/completions", "/v1/completions", "/v1/models", "/health", "/metrics",
-              "/version", "/tokenize")
+_ENDPOINTS = (
+    "/chat/completions",
+    "/v1/completions",
+    "/v1/models",
+    "/health",
+    "/metrics",
+    "/version",
+    "/tokenize",
+)
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,10 @@ class Target:
     @property
     def engines(self) -> tuple[Place, ...]:
         """Every rank whose own address is known."""
-        return tuple(Place(one.name, one.url, one.index, one.role, one.reasoning, one.tools)
-                     for one in self.endpoints)
+        return tuple(
+            Place(one.name, one.url, one.index, one.role, one.reasoning, one.tools)
+            for one in self.endpoints
+        )
 
 
 def of(service: Service, *, random_weights: bool = False) -> Target:
@@ -83,20 +92,26 @@ def of(service: Service, *, random_weights: bool = False) -> Target:
     plan = service.plan
     flags = [table for role, table in plan.flags.items() if role != "prefill"]
     sense = not random_weights and all(
-        "load-format" not in table or table["load-format"].value != "dummy" for table in flags)
+        "load-format" not in table or table["load-format"].value != "dummy" for table in flags
+    )
     blind = any("language-model-only" in table for table in flags)
     mark = service.mark
     return Target(
-        service.url, service.model, service.key, service.endpoints,
+        service.url,
+        service.model,
+        service.key,
+        service.endpoints,
         # What a stand-in says follows from the prompt, whatever the weights are.
         sense=bool(mark) or sense,
         always_thinks=_always_thinks(plan.request.model.name),
         vision="vision_parameters" in plan.request.model.architecture and not blind,
         reasoning=all("reasoning-parser" in table for table in flags),
         tools=all("tool-call-parser" in table for table in flags),
-        disaggregated="prefill" in plan.flags, mark=mark,
+        disaggregated="prefill" in plan.flags,
+        mark=mark,
         seconds=REHEARSED if mark else SECONDS,
-        identity=hashlib.sha256(plan.as_json().encode()).hexdigest()[:16])
+        identity=hashlib.sha256(plan.as_json().encode()).hexdigest()[:16],
+    )
 
 
 def at(url: str, model: str, key: str = "", **more: Any) -> Target:
@@ -110,14 +125,18 @@ def at(url: str, model: str, key: str = "", **more: Any) -> Target:
     if not good or parts.query or parts.fragment:
         raise ParameterError(f"URL {url!r}: an address such as http://192.0.2.11:8000 is wanted.")
     if "@" in parts.netloc:
-        raise ParameterError("URL: it holds a user or a password, which evidence would show; put "
-                             "the key into a variable and name that with --api-key-env.")
+        raise ParameterError(
+            "URL: it holds a user or a password, which evidence would show; put "
+            "the key into a variable and name that with --api-key-env."
+        )
     plain = url.rstrip("/")
     for end in _ENDPOINTS:
         if plain.endswith(end) and parts.path:
             door = plain.removesuffix(end).removesuffix("/v1").rstrip("/")
-            raise ParameterError(f"URL {url!r}: {end} is one endpoint of a service; name the "
-                                 f"service, {door}, and each check adds its own.")
+            raise ParameterError(
+                f"URL {url!r}: {end} is one endpoint of a service; name the "
+                f"service, {door}, and each check adds its own."
+            )
     plain = plain.removesuffix("/v1").rstrip("/")
     return Target(plain, model, key, always_thinks=_always_thinks(model), **more)
 

@@ -82,6 +82,7 @@ def auto(ask: Ask) -> str:
 @check("tool-calls/ids", needs=_AUTO)
 def ids(ask: Ask) -> str:
     """functions.NAME:IDX, which the model expects of earlier calls in later turns."""
+
     def judge(answer: Answer) -> str:
         for at, one in enumerate(answer.calls):
             if one.id != f"functions.{one.name}:{at}":
@@ -94,6 +95,7 @@ def ids(ask: Ask) -> str:
 @check("tool-calls/arguments", needs=_AUTO)
 def fitting(ask: Ask) -> str:
     """The arguments are JSON of the function's schema."""
+
     def judge(answer: Answer) -> str:
         return ", ".join(f"{arguments(one, [WEATHER, TIME])}" for one in answer.calls)
 
@@ -124,8 +126,9 @@ def several(ask: Ask) -> str:
             answer = _call(ask, place, TWO, stream=stream, **ask.quiet)
             no_markers(answer)
             if sorted(one.name for one in answer.calls) != ["get_time", "get_weather"]:
-                raise Failed(f"not one call of each function, "
-                             f"{'streamed' if stream else 'whole'}: {answer}")
+                raise Failed(
+                    f"not one call of each function, {'streamed' if stream else 'whole'}: {answer}"
+                )
             if len({one.id for one in answer.calls}) != 2:
                 raise Failed(f"two calls with one id: {answer}")
         return str(answer)
@@ -136,6 +139,7 @@ def several(ask: Ask) -> str:
 @check("tool-calls/none")
 def none(ask: Ask) -> str:
     """tool_choice none: words, and no call."""
+
     def look(place: Place) -> str:
         answer = _call(ask, place, ONE, tool_choice="none", **ask.quiet)
         if answer.calls:
@@ -159,6 +163,7 @@ def named(ask: Ask) -> str:
 
 def _forced(ask: Ask, choice: Any, allowed: tuple[str, ...]) -> str:
     """A call that the engine's grammar makes, of any model."""
+
     def look(place: Place) -> str:
         answer = _call(ask, place, "Good morning.", tool_choice=choice, **ask.quiet)
         if not ask.target.sense and answer.finish_reason == "length":
@@ -177,17 +182,24 @@ def _forced(ask: Ask, choice: Any, allowed: tuple[str, ...]) -> str:
 def next_turn(ask: Ask) -> str:
     """The result of a call is taken up, and no special token is in the words."""
     _by_itself(ask)
-    call = {"id": "functions.get_weather:0", "type": "function", "function": {
-        "name": "get_weather", "arguments": '{"city": "Beijing", "unit": "celsius"}'}}
-    messages = [*said(ONE)["messages"],
-                {"role": "assistant", "content": "", "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": call["id"], "content": '{"celsius": 23}'}]
+    call = {
+        "id": "functions.get_weather:0",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city": "Beijing", "unit": "celsius"}'},
+    }
+    messages = [
+        *said(ONE)["messages"],
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": '{"celsius": 23}'},
+    ]
 
     def look(place: Place) -> str:
         answer = _call(ask, place, ONE, messages=messages, **ask.quiet)
         found = re.search(SPECIAL, answer.content)
         if found:
-            raise Failed(f"a special token in the words: {short(answer.content[found.start():])!r}")
+            raise Failed(
+                f"a special token in the words: {short(answer.content[found.start() :])!r}"
+            )
         if not answer.answered:
             raise Failed(f"no words: {answer}")
         return str(answer)

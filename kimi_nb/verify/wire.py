@@ -69,9 +69,17 @@ def short(text: str, most: int = _LONGEST) -> str:
     return text if len(text) <= most else f"{text[:most]} ... ({len(text)} characters)"
 
 
-def send(place: Place, target: Target, method: str, path: str, *, body: Any = None,
-         key: str | None = None, seconds: float | None = None, stream: bool = False
-         ) -> service.Reply:
+def send(
+    place: Place,
+    target: Target,
+    method: str,
+    path: str,
+    *,
+    body: Any = None,
+    key: str | None = None,
+    seconds: float | None = None,
+    stream: bool = False,
+) -> service.Reply:
     """A reply of any status that says something; 429 is asked again, after the target's pauses.
     ``body`` is sent as JSON, a text as it is. Raises Failed (no-answer, unreachable), Gone, and
     NoAPI (no-tls)."""
@@ -117,8 +125,10 @@ def asked(reply: service.Reply) -> service.Reply:
     if reply.error:
         # It ended in the middle, or never did.
         late = reply.error.startswith("no ")
-        raise Failed(f"{reply.error}, after {said!r}" if said else reply.error,
-                     "no-answer" if late else "cut-stream")
+        raise Failed(
+            f"{reply.error}, after {said!r}" if said else reply.error,
+            "no-answer" if late else "cut-stream",
+        )
     if not reply.text.strip():
         raise Failed("empty 200: a status and no body", "empty-200")
     return reply
@@ -138,9 +148,17 @@ def no_api(target: Target, listed: service.Reply) -> str:
     if not (first := _foreign(listed)):
         return ""
     try:
-        reply = send(target.door, target, "POST", CHAT, body={
-            "model": target.model, "messages": [{"role": "user", "content": service.QUESTION}],
-            "max_tokens": 1})
+        reply = send(
+            target.door,
+            target,
+            "POST",
+            CHAT,
+            body={
+                "model": target.model,
+                "messages": [{"role": "user", "content": service.QUESTION}],
+                "max_tokens": 1,
+            },
+        )
     except Failed:  # which the checks will tell
         return ""
     second = _foreign(reply)
@@ -152,7 +170,9 @@ def _foreign(reply: service.Reply) -> str:
     a model has an error in JSON; an HTML page of a gateway (502) is about what stands behind it."""
     page = reply.text.lstrip()[:9].lower().startswith(("<!doctype", "<html"))
     absent = reply.status in (404, 405, 501) and "error" not in (
-        *reply.body, reply.body.get("object"))
+        *reply.body,
+        reply.body.get("object"),
+    )
     if not absent and not (page and reply.status in (200, 400, 404, 405, 501)):
         return ""
     return f"{reply.status}{' with HTML' if page else ''}"
@@ -161,12 +181,22 @@ def _foreign(reply: service.Reply) -> str:
 def listing(reply: service.Reply) -> list[dict[str, Any]]:
     """The models that a service offers; [] for what is no such list."""
     data = reply.body.get("data") if reply.status == 200 else None
-    return [one for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)] \
-        if isinstance(data, list) else []
+    return (
+        [one for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]
+        if isinstance(data, list)
+        else []
+    )
 
 
-def chat(place: Place, target: Target, body: Mapping[str, Any], *, stream: bool = False,
-         path: str = CHAT, seconds: float | None = None) -> Answer:
+def chat(
+    place: Place,
+    target: Target,
+    body: Mapping[str, Any],
+    *,
+    stream: bool = False,
+    path: str = CHAT,
+    seconds: float | None = None,
+) -> Answer:
     """One completion of a chat. Raises Failed."""
     whole = {"model": target.model, **body}
     if stream:
@@ -183,10 +213,15 @@ def parsed(text: str) -> Answer:
     if not isinstance(message, dict):
         raise Failed(f"choices[0] has no message: {short(text)}", "malformed")
     return Answer(
-        _text(message.get("content")), _thoughts(message),
+        _text(message.get("content")),
+        _thoughts(message),
         tuple(_call(one, text) for one in message.get("tool_calls") or ()),
-        _text(choice.get("finish_reason")), _usage(body),
-        tuple(name for name in THOUGHTS if message.get(name)), _text(body.get("id")), body)
+        _text(choice.get("finish_reason")),
+        _usage(body),
+        tuple(name for name in THOUGHTS if message.get(name)),
+        _text(body.get("id")),
+        body,
+    )
 
 
 def streamed(text: str) -> Answer:
@@ -217,8 +252,15 @@ def streamed(text: str) -> Answer:
         raise Failed(f"the stream ends without [DONE], after {short(lines[-1])}", "cut-stream")
     if not reason:
         raise Failed(f"no finish_reason in {len(lines)} events", "cut-stream")
-    return Answer("".join(made.content), "".join(made.thoughts), made.whole(), reason, usage,
-                  tuple(made.named), name)
+    return Answer(
+        "".join(made.content),
+        "".join(made.thoughts),
+        made.whole(),
+        reason,
+        usage,
+        tuple(made.named),
+        name,
+    )
 
 
 class _Parts:
@@ -241,8 +283,9 @@ class _Parts:
             if not isinstance(function, dict):
                 function = {}
             call = self.calls.setdefault(one["index"], ["", "", ""])
-            for at, piece in enumerate((one.get("id"), function.get("name"),
-                                        function.get("arguments"))):
+            for at, piece in enumerate(
+                (one.get("id"), function.get("name"), function.get("arguments"))
+            ):
                 call[at] += _text(piece)
 
     def whole(self) -> tuple[ToolCall, ...]:
@@ -272,8 +315,11 @@ def _call(one: Any, text: str) -> ToolCall:
     if not isinstance(function, dict):
         raise Failed(f"a tool call without function: {short(text)}", "malformed")
     arguments = function.get("arguments")
-    return ToolCall(_text(one.get("id")), _text(function.get("name")),
-                    arguments if isinstance(arguments, str) else json.dumps(arguments))
+    return ToolCall(
+        _text(one.get("id")),
+        _text(function.get("name")),
+        arguments if isinstance(arguments, str) else json.dumps(arguments),
+    )
 
 
 def _thoughts(message: Mapping[str, Any]) -> str:

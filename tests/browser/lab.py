@@ -21,16 +21,23 @@ import requests
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
-ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update",
-             "--disable-sync", "--no-first-run",
-             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-dev-shm-usage"]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--disable-dev-shm-usage",
+]
 # What JupyterLab would ask the internet for: news, a newer version, the list of extensions. The
 # README names them.
-SETTINGS = {"@jupyterlab/apputils-extension/notification": {"fetchNews": "false",
-                                                            "checkForUpdates": False},
-            "@jupyterlab/extensionmanager-extension/plugin": {"enabled": False},
-            # Every cell is there, also those that are not in view.
-            "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"}}
+SETTINGS = {
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/extensionmanager-extension/plugin": {"enabled": False},
+    # Every cell is there, also those that are not in view.
+    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
+}
 
 
 @dataclass
@@ -52,30 +59,33 @@ class Lab:
         return f"{self.url}/lab/workspaces/{name}/tree/{name}.ipynb?token={self.token}&reset"
 
     def get(self, path: str) -> list[dict]:
-        return requests.get(f"{self.url}/api/{path}", params={"token": self.token},
-                            timeout=10).json()
+        return requests.get(
+            f"{self.url}/api/{path}", params={"token": self.token}, timeout=10
+        ).json()
 
     def wait_idle(self, name: str, seconds: float) -> None:
         """Until the kernel of a notebook has a client and nothing to do: "Run All" before that is
         dropped without a word."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            kernels = [one["kernel"] for one in self.get("sessions")
-                       if one["path"].startswith(name)]
-            if kernels and all(one["execution_state"] == "idle" and one["connections"]
-                               for one in kernels):
+            kernels = [
+                one["kernel"] for one in self.get("sessions") if one["path"].startswith(name)
+            ]
+            if kernels and all(
+                one["execution_state"] == "idle" and one["connections"] for one in kernels
+            ):
                 return
             time.sleep(0.2)
-        raise AssertionError(f"the kernel of {name} is not idle after {seconds} s: "
-                             f"{self.get('sessions')}")
+        raise AssertionError(
+            f"the kernel of {name} is not idle after {seconds} s: {self.get('sessions')}"
+        )
 
 
 @contextlib.contextmanager
 def running(folder: Path, theme: str = "JupyterLab Light") -> Iterator[Lab]:
     """A server with its settings, kernels and results below a folder; gone at the end."""
     work, settings = folder / "notebooks", folder / "settings"
-    shutil.copytree(ROOT / "notebooks", work,
-                    ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    shutil.copytree(ROOT / "notebooks", work, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     for path in work.glob("*.ipynb"):  # results go below the folder, not into the checkout
         text = path.read_text()
         here = text.replace('run_dir: str = \\"\\"', f'run_dir: str = \\"{folder}/run\\"')
@@ -90,17 +100,33 @@ def running(folder: Path, theme: str = "JupyterLab Light") -> Iterator[Lab]:
         port = free.getsockname()[1]
     token = secrets.token_hex(16)
     env = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")}
-    env |= {"JUPYTERLAB_SETTINGS_DIR": str(settings), "JUPYTER_TOKEN": token,
-            "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
-            "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
-            "JUPYTER_CONFIG_DIR": str(folder / "config"), "IPYTHONDIR": str(folder / "ipython"),
-            "PYTHONPATH": str(ROOT)}
-    argv = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip", "127.0.0.1", "--port",
-            str(port), "--ServerApp.port_retries=0", "--LabApp.news_url=", "--allow-root",
-            "--LabApp.extension_manager=readonly"]
+    env |= {
+        "JUPYTERLAB_SETTINGS_DIR": str(settings),
+        "JUPYTER_TOKEN": token,
+        "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "JUPYTER_CONFIG_DIR": str(folder / "config"),
+        "IPYTHONDIR": str(folder / "ipython"),
+        "PYTHONPATH": str(ROOT),
+    }
+    argv = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--ip",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--ServerApp.port_retries=0",
+        "--LabApp.news_url=",
+        "--allow-root",
+        "--LabApp.extension_manager=readonly",
+    ]
     with (folder / "lab.log").open("wb") as log:
-        server = subprocess.Popen(argv, cwd=work, env=env, stdout=log, stderr=log,
-                                  start_new_session=True)
+        server = subprocess.Popen(
+            argv, cwd=work, env=env, stdout=log, stderr=log, start_new_session=True
+        )
     lab = Lab(port, token, work)
     try:
         _wait(lab, server, folder / "lab.log")
@@ -108,8 +134,9 @@ def running(folder: Path, theme: str = "JupyterLab Light") -> Iterator[Lab]:
     finally:
         with contextlib.suppress(requests.RequestException, ValueError):
             for one in lab.get("sessions"):
-                requests.delete(f"{lab.url}/api/sessions/{one['id']}",
-                                params={"token": token}, timeout=20)
+                requests.delete(
+                    f"{lab.url}/api/sessions/{one['id']}", params={"token": token}, timeout=20
+                )
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)
         try:
@@ -132,6 +159,7 @@ def _wait(lab: Lab, server: subprocess.Popen, log: Path) -> None:
 
 def guard(page: object, lab: Lab) -> None:
     """Note every request that would leave this machine; Chromium resolves no other name."""
+
     def note(url: str) -> None:
         address = urlsplit(url)
         if address.scheme not in ("data", "blob") and address.hostname != "127.0.0.1":

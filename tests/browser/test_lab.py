@@ -57,8 +57,10 @@ def shoot(page, folder, name: str) -> None:
 
 
 def no_errors(page) -> None:
-    wrong = page.locator('.jp-OutputArea-output[data-mime-type*="error"], .jp-RenderedText'
-                         '[data-mime-type="application/vnd.jupyter.error"]')
+    wrong = page.locator(
+        '.jp-OutputArea-output[data-mime-type*="error"], .jp-RenderedText'
+        '[data-mime-type="application/vnd.jupyter.error"]'
+    )
     assert wrong.count() == 0, wrong.first.inner_text()
 
 
@@ -74,7 +76,8 @@ def test_the_first_notebook_in_light_and_dark(page, lab, theme, tmp_path):
     shoot(page, tmp_path, f"00-memory-{theme}")
     # The text of a picture has the colour of the page: light on dark, dark on light.
     fill = page.locator(".kimi-panel figure[aria-label^='Memory'] svg text").first.evaluate(
-        "text => getComputedStyle(text).fill")
+        "text => getComputedStyle(text).fill"
+    )
     bright = sum(map(float, re.findall(r"[\d.]+", fill)[:3])) / 3
     assert bright > 170 if theme == "dark" else bright < 85, fill
     assert lab.asked == [], "requests that would leave this machine"
@@ -118,7 +121,8 @@ def test_choose_and_rehearse(page, lab, tmp_path):
     sync_api.expect(panel).to_contain_text(re.compile(r"\d+ of 36 engines ready, [\d.]+ s"))
     shoot(page, tmp_path, "05-starting")
     sync_api.expect(panel).to_contain_text(
-        re.compile(r"up, 36 of 36 engines ready after .* s: REHEARSAL"), timeout=RUN)
+        re.compile(r"up, 36 of 36 engines ready after .* s: REHEARSAL"), timeout=RUN
+    )
     panel.locator(".lm-TabBar-tab", has_text="Service").click()
     sync_api.expect(panel.locator("figure[aria-label*='36 of 36 ranks ready']")).to_be_visible()
     shoot(page, tmp_path, "05-ready")
@@ -127,7 +131,8 @@ def test_choose_and_rehearse(page, lab, tmp_path):
     panel.screenshot(path=labs.artefacts(tmp_path) / "rehearsal.png")  # that of the README
     panel.locator("button", has_text="Verify").click()
     sync_api.expect(panel).to_contain_text(
-        re.compile(r": \d+ pass, \d+ not applicable"), timeout=RUN)
+        re.compile(r": \d+ pass, \d+ not applicable"), timeout=RUN
+    )
     panel.locator("button", has_text="Stop").click()
     sync_api.expect(rehearse).to_be_enabled()
     assert lab.asked == [], "requests that would leave this machine"

@@ -29,8 +29,12 @@ _REGISTRIES = re.compile(r"(^|\.)(py" r"pi\.org|python" r"hosted\.org|registry\.
 
 def faults(path: Path) -> list[str]:
     """What is wrong with the links of a markdown file or a notebook; [] is good."""
-    return [f"{where}: {fault}" for where, text in _texts(path)
-            for token in _inline(text) for fault in _fault(token, path)]
+    return [
+        f"{where}: {fault}"
+        for where, text in _texts(path)
+        for token in _inline(text)
+        for fault in _fault(token, path)
+    ]
 
 
 def _texts(path: Path) -> Iterator[tuple[str, str]]:
@@ -72,8 +76,10 @@ def _fault(token: Token, path: Path) -> Iterator[str]:
         if not other.exists():
             yield f"{link}: {other} is not there"
         elif parts.fragment and parts.fragment not in anchors(other):
-            yield f"{link}: {other} has no heading #{parts.fragment}; it has "\
+            yield (
+                f"{link}: {other} has no heading #{parts.fragment}; it has "
                 f"{', '.join(anchors(other)) or 'none'}"
+            )
 
 
 def _root(path: Path) -> Path:
@@ -95,8 +101,9 @@ def anchors(path: Path) -> list[str]:
                 if path.suffix == ".md":
                     words = re.sub(r"[^\w\- ]", "", words.lower())
                 name = words.replace(" ", "-")
-                again = sum(re.fullmatch(re.escape(name) + r"(-\d+)?", one) is not None
-                            for one in out)
+                again = sum(
+                    re.fullmatch(re.escape(name) + r"(-\d+)?", one) is not None for one in out
+                )
                 out.append(f"{name}-{again}" if again else name)
     return out
 

@@ -20,10 +20,19 @@ from kimi_nb import params, recipes
 ROOT = Path(__file__).resolve().parents[2]
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # The words of the tables in the languages other than English.
-_WORDS: Mapping[str, Mapping[str, str]] = {"zh": {
-    "model": "模型", "tiny": "微型", "container only": "仅容器",
-    "notebook": "Notebook", "about": "内容", "for": "适用范围",
-    "all": "全部", "every layout": "所有布局", "layout": "布局"}}
+_WORDS: Mapping[str, Mapping[str, str]] = {
+    "zh": {
+        "model": "模型",
+        "tiny": "微型",
+        "container only": "仅容器",
+        "notebook": "Notebook",
+        "about": "内容",
+        "for": "适用范围",
+        "all": "全部",
+        "every layout": "所有布局",
+        "layout": "布局",
+    }
+}
 
 
 def matrix(language: str = "en") -> str:
@@ -41,8 +50,10 @@ def matrix(language: str = "en") -> str:
         return layouts or (only if (model, chip) in container else "-")
 
     models = [name for name in recipes.models() if name not in standing]
-    return _table([_word("model", language), *chips],
-                  [[f"`{model}`", *(cell(model, chip) for chip in chips)] for model in models])
+    return _table(
+        [_word("model", language), *chips],
+        [[f"`{model}`", *(cell(model, chip) for chip in chips)] for model in models],
+    )
 
 
 def notebooks(language: str = "en") -> str:
@@ -51,11 +62,16 @@ def notebooks(language: str = "en") -> str:
     rows = []
     for name, entry in params.data("notebooks").items():
         if not entry.get(key):
-            raise ValueError(f"kimi_nb/data/notebooks.yaml, {name}: {key}: is missing; some words "
-                             "for the README's index are wanted.")
+            raise ValueError(
+                f"kimi_nb/data/notebooks.yaml, {name}: {key}: is missing; some words "
+                "for the README's index are wanted."
+            )
         general = {"": "all", "any": "every layout"}.get(entry["layout"])
-        layout = (_word(general, language) if general
-                  else f"{_word('layout', language)} `{entry['layout']}`")
+        layout = (
+            _word(general, language)
+            if general
+            else f"{_word('layout', language)} `{entry['layout']}`"
+        )
         rows.append([f"[`{name}`](notebooks/{name}.ipynb)", entry[key], layout])
     return _table([_word(word, language) for word in ("notebook", "about", "for")], rows)
 
@@ -67,8 +83,11 @@ def _word(word: str, language: str) -> str:
 def package() -> str:
     """Every module of the package with the first sentence of its docstring."""
     folders = sorted({path.parent for path in (ROOT / "kimi_nb").rglob("*.py")})
-    return "\n\n".join(f"`{folder.relative_to(ROOT)}/`\n\n" + _modules(
-        path for path in sorted(folder.glob("*.py"))) for folder in folders)
+    return "\n\n".join(
+        f"`{folder.relative_to(ROOT)}/`\n\n"
+        + _modules(path for path in sorted(folder.glob("*.py")))
+        for folder in folders
+    )
 
 
 def tests() -> str:
@@ -84,8 +103,10 @@ def _says(path: Path) -> str:
     """The first paragraph of a module's docstring. Raises ValueError where there is none."""
     told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     if not told:
-        raise ValueError(f"{path.relative_to(ROOT)}: no docstring; one that begins with what the "
-                         "module is for is wanted.")
+        raise ValueError(
+            f"{path.relative_to(ROOT)}: no docstring; one that begins with what the "
+            "module is for is wanted."
+        )
     return " ".join(told.split("\n\n")[0].split()).replace("|", "\\|")
 
 
@@ -98,7 +119,8 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"matrix": matrix, "notebooks": notebooks},
     "README.zh-CN.md": {"matrix": partial(matrix, "zh"), "notebooks": partial(notebooks, "zh")},
-    "CONTRIBUTING.md": {"package": package, "tests": tests}}
+    "CONTRIBUTING.md": {"package": package, "tests": tests},
+}
 
 
 def renewed(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
@@ -108,9 +130,11 @@ def renewed(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
     """
     places = [match[2] for match in _PART.finditer(text)]
     if sorted(places) != sorted(parts):
-        raise ValueError(f"generated parts: found {', '.join(places) or 'none'}; wanted "
-                         f"{', '.join(parts)}, each once, as <!-- generated: NAME --> ... "
-                         "<!-- end -->.")
+        raise ValueError(
+            f"generated parts: found {', '.join(places) or 'none'}; wanted "
+            f"{', '.join(parts)}, each once, as <!-- generated: NAME --> ... "
+            "<!-- end -->."
+        )
     return _PART.sub(lambda match: f"{match[1]}\n{parts[match[2]]()}\n\n{match[3]}", text)
 
 

@@ -38,8 +38,12 @@ def missing() -> str:
             return f"test hosts need {name} (apt-get install iproute2 openssh-client)"
     if not Path(SSHD).exists():
         return "test hosts need sshd (apt-get install openssh-server)"
-    tried = subprocess.run(["unshare", "--net", "--mount", "--uts", "true"], capture_output=True,
-                           text=True, check=False)
+    tried = subprocess.run(
+        ["unshare", "--net", "--mount", "--uts", "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return f"no namespaces here: {tried.stderr.strip()}" if tried.returncode else ""
 
 
@@ -67,27 +71,63 @@ class Host:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         key = self._hosts.folder / "keys" / "host"
         config = self.folder / "sshd_config"
-        config.write_text("\n".join([
-            "Port 22", f"HostKey {key}", "PidFile none", "PasswordAuthentication no",
-            f"AuthorizedKeysFile {self._hosts.folder}/keys/authorized_keys", "UsePAM no",
-            "PermitRootLogin prohibit-password", "StrictModes no", "UseDNS no",
-            "Subsystem sftp internal-sftp", "MaxStartups 200:30:400", "MaxSessions 100",
-            *(["SetEnv " + " ".join(f'"{name}={value}"' for name, value in self.env.items())]
-              if self.env else [])]) + "\n")
+        config.write_text(
+            "\n".join(
+                [
+                    "Port 22",
+                    f"HostKey {key}",
+                    "PidFile none",
+                    "PasswordAuthentication no",
+                    f"AuthorizedKeysFile {self._hosts.folder}/keys/authorized_keys",
+                    "UsePAM no",
+                    "PermitRootLogin prohibit-password",
+                    "StrictModes no",
+                    "UseDNS no",
+                    "Subsystem sftp internal-sftp",
+                    "MaxStartups 200:30:400",
+                    "MaxSessions 100",
+                    *(
+                        [
+                            "SetEnv "
+                            + " ".join(f'"{name}={value}"' for name, value in self.env.items())
+                        ]
+                        if self.env
+                        else []
+                    ),
+                ]
+            )
+            + "\n"
+        )
         # A home of its own: the shell of a login reads .bashrc there, and what this machine's says
         # (pyenv's waits for a lock) is not the host's. A folder on tmpfs: an overlay cannot lie on
         # another overlay, which containers are.
-        script = (f"hostname {self.name}; mount --bind {self.root} /srv; "
-                  f"mount -t tmpfs none {self.folder}/tmp; cd {self.folder}/tmp; mkdir up work; "
-                  f"mount -t overlay overlay -o lowerdir=/etc,upperdir=up,workdir=work /etc; "
-                  f"cp -r {self.folder}/etc/. /etc/; "
-                  f"sed -i 's|^root:.*|root:x:0:0:root:{self.folder}/home:/bin/bash|' /etc/passwd; "
-                  f"exec {SSHD} -D -e -f {config}")
+        script = (
+            f"hostname {self.name}; mount --bind {self.root} /srv; "
+            f"mount -t tmpfs none {self.folder}/tmp; cd {self.folder}/tmp; mkdir up work; "
+            f"mount -t overlay overlay -o lowerdir=/etc,upperdir=up,workdir=work /etc; "
+            f"cp -r {self.folder}/etc/. /etc/; "
+            f"sed -i 's|^root:.*|root:x:0:0:root:{self.folder}/home:/bin/bash|' /etc/passwd; "
+            f"exec {SSHD} -D -e -f {config}"
+        )
         with (self.folder / "sshd.log").open("ab") as log:
             self.sshd = subprocess.Popen(
-                ["nsenter", f"--net=/run/netns/{self.netns}", "unshare", "--uts", "--mount",
-                 "--propagation", "private", "sh", "-c", script], stdout=log, stderr=log,
-                stdin=subprocess.DEVNULL, start_new_session=True)
+                [
+                    "nsenter",
+                    f"--net=/run/netns/{self.netns}",
+                    "unshare",
+                    "--uts",
+                    "--mount",
+                    "--propagation",
+                    "private",
+                    "sh",
+                    "-c",
+                    script,
+                ],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
 
     def stop(self) -> None:
         """Stop sshd, and whatever the host still runs."""
@@ -109,9 +149,15 @@ class Host:
     def enter(self, *argv: str, env: Mapping[str, str] | None = None) -> list[str]:
         """A command inside the host's namespaces, as words."""
         assert self.sshd is not None
-        return ["nsenter", f"--net=/run/netns/{self.netns}",
-                f"--mount=/proc/{self.sshd.pid}/ns/mnt", f"--uts=/proc/{self.sshd.pid}/ns/uts",
-                "env", *(f"{name}={value}" for name, value in (env or self.env).items()), *argv]
+        return [
+            "nsenter",
+            f"--net=/run/netns/{self.netns}",
+            f"--mount=/proc/{self.sshd.pid}/ns/mnt",
+            f"--uts=/proc/{self.sshd.pid}/ns/uts",
+            "env",
+            *(f"{name}={value}" for name, value in (env or self.env).items()),
+            *argv,
+        ]
 
     def shell(self, script: str) -> str:
         """What a shell prints on the host."""
@@ -155,11 +201,12 @@ class Hosts:
 
     def _plug(self, netns: str, address: str, name: str) -> None:
         _do("ip", "netns", "add", netns)
-        for argv in (["link", "set", "lo", "up"],
-                     ["link", "add", "eth0", "type", "veth", "peer", "name", name, "netns",
-                      self.bridge],
-                     ["addr", "add", f"{address}/16", "dev", "eth0"],
-                     ["link", "set", "eth0", "up"]):
+        for argv in (
+            ["link", "set", "lo", "up"],
+            ["link", "add", "eth0", "type", "veth", "peer", "name", name, "netns", self.bridge],
+            ["addr", "add", f"{address}/16", "dev", "eth0"],
+            ["link", "set", "eth0", "up"],
+        ):
             _do("ip", "-n", netns, *argv)
         _do("ip", "-n", self.bridge, "link", "set", name, "master", "br0", "up")
 
@@ -189,18 +236,26 @@ class Hosts:
 
     def run(self, argv: Sequence[str], **more: object) -> subprocess.CompletedProcess[str]:
         """Run a command there."""
-        return subprocess.run(self.argv(argv), capture_output=True, text=True, check=False,
-                              timeout=120, **more)  # type: ignore[call-overload]
+        return subprocess.run(
+            self.argv(argv), capture_output=True, text=True, check=False, timeout=120, **more
+        )  # type: ignore[call-overload]
 
     def site(self, hardware: str, number: int, **more: str) -> str:
         """A site file for the first of these hosts."""
-        nodes = "\n".join(f"  - {{name: {host.name}, address: {host.address}}}"
-                          for host in self.hosts[:number])
-        ssh = {"user": "root", "key_file": str(self.key), "known_hosts": str(self.known),
-               **{name: value for name, value in more.items() if value}}
+        nodes = "\n".join(
+            f"  - {{name: {host.name}, address: {host.address}}}" for host in self.hosts[:number]
+        )
+        ssh = {
+            "user": "root",
+            "key_file": str(self.key),
+            "known_hosts": str(self.known),
+            **{name: value for name, value in more.items() if value},
+        }
         listed = ", ".join(f"{name}: {value}" for name, value in ssh.items() if value)
-        return (f"name: testbed\nhardware: {hardware}\ntransport: ssh\nnic: eth0\nnodes:\n{nodes}\n"
-                f"ssh: {{{listed}}}\npaths: {{cache: /srv/cache, work: /srv/kimi}}\n")
+        return (
+            f"name: testbed\nhardware: {hardware}\ntransport: ssh\nnic: eth0\nnodes:\n{nodes}\n"
+            f"ssh: {{{listed}}}\npaths: {{cache: /srv/cache, work: /srv/kimi}}\n"
+        )
 
 
 class StandIns:
@@ -221,8 +276,11 @@ class StandIns:
         for path in (root / "bin").iterdir():
             if path.name not in self.NAMES:
                 path.unlink()  # the host's own are real
-        host.env |= {"PATH": f"{root / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin", FOLDER: str(root),
-                     NODE: host.name}
+        host.env |= {
+            "PATH": f"{root / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin",
+            FOLDER: str(root),
+            NODE: host.name,
+        }
 
     def start(self, plans: Sequence[Plan], hosts: Iterable[Host], *faults: str) -> None:
         """The world of plans of one engine on hosts, with faults there (`Fault` names)."""
@@ -231,13 +289,19 @@ class StandIns:
         for host in hosts:
             self.stop(host)
             root = host.folder / "rehearsal"
-            replace(World.of(plans[0]), images=images, faults=tuple(
-                Fault(name, host.name) for name in faults)).write(root / "world.json")
+            replace(
+                World.of(plans[0]),
+                images=images,
+                faults=tuple(Fault(name, host.name) for name in faults),
+            ).write(root / "world.json")
             (root / "spawner.sock").unlink(missing_ok=True)
             with (root / "spawner.log").open("ab") as log:
                 self._spawners[host.name] = subprocess.Popen(
                     host.enter(sys.executable, "-m", "kimi_nb.rehearsal.spawner", str(root)),
-                    stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+                    stdout=log,
+                    stderr=log,
+                    stdin=subprocess.DEVNULL,
+                )
         end = time.monotonic() + _WAIT
         for host in hosts:
             while not (host.folder / "rehearsal" / "spawner.sock").exists():
@@ -257,7 +321,9 @@ def checkpoint(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     header = json.dumps({"t": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
     (folder / "model-00001-of-00001.safetensors").write_bytes(
-        struct.pack("<Q", len(header)) + header + bytes(8))
-    (folder / "model.safetensors.index.json").write_text(json.dumps(
-        {"weight_map": {"t": "model-00001-of-00001.safetensors"}}))
+        struct.pack("<Q", len(header)) + header + bytes(8)
+    )
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"t": "model-00001-of-00001.safetensors"}})
+    )
     (folder / "config.json").write_text("{}\n")

@@ -26,11 +26,25 @@ from kimi_nb.rehearsal.world import World
 
 HERE = Path(__file__).resolve().parent
 WORLDS = "/opt/worlds"  # of the image: what its engine pretends, one file for each plan
-_PROGRAMS = ("bash", "sh", "cat", "df", "env", "grep", "id", "ls", "readlink", "sleep", "stat",
-             "true")
+_PROGRAMS = (
+    "bash",
+    "sh",
+    "cat",
+    "df",
+    "env",
+    "grep",
+    "id",
+    "ls",
+    "readlink",
+    "sleep",
+    "stat",
+    "true",
+)
 # Of the standard library, what no engine loads and what takes most of the room.
-_LEFT_OUT = re.compile(r"(^|/)(test|tests|idlelib|ensurepip|tkinter|lib2to3|turtledemo|pydoc_data|"
-                       r"distutils|config-[^/]*|site-packages|dist-packages)(/|$)|/_tkinter\.|\.opt-\d\.pyc$")
+_LEFT_OUT = re.compile(
+    r"(^|/)(test|tests|idlelib|ensurepip|tkinter|lib2to3|turtledemo|pydoc_data|"
+    r"distutils|config-[^/]*|site-packages|dist-packages)(/|$)|/_tkinter\.|\.opt-\d\.pyc$"
+)
 _LOADED = """
 import sys
 from kimi_nb import build
@@ -66,9 +80,15 @@ def _python(image: tarfile.TarFile) -> list[Path]:
     link = tarfile.TarInfo("usr/local/bin/python3")
     link.type, link.linkname = tarfile.SYMTYPE, str(program)
     image.addfile(link)
-    where = {f"{kind}base": prefix for kind, prefix in (
-        ("", sys.base_prefix), ("installed_", sys.base_prefix),
-        ("plat", sys.base_exec_prefix), ("installed_plat", sys.base_exec_prefix))}
+    where = {
+        f"{kind}base": prefix
+        for kind, prefix in (
+            ("", sys.base_prefix),
+            ("installed_", sys.base_prefix),
+            ("plat", sys.base_exec_prefix),
+            ("installed_plat", sys.base_exec_prefix),
+        )
+    }
     for base in {sysconfig.get_path(kind, vars=where) for kind in ("stdlib", "platstdlib")}:
         _tree(image, Path(base), base, added)
     for package in _packages():
@@ -95,15 +115,25 @@ def _tree(image: tarfile.TarFile, source: Path, target: str, added: list[Path]) 
 
 def _packages() -> Iterable[Path]:
     """The installed packages and modules that an engine loads."""
-    loaded = subprocess.run([sys.executable, "-c", _LOADED], cwd=params.PACKAGE.parent, text=True,
-                            stdout=subprocess.PIPE, check=True).stdout.splitlines()
+    loaded = subprocess.run(
+        [sys.executable, "-c", _LOADED],
+        cwd=params.PACKAGE.parent,
+        text=True,
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout.splitlines()
     found = (re.match(r"(.*/(?:site|dist)-packages/[^/]+)", one) for one in loaded)
     return sorted({Path(one[1]) for one in found if one})
 
 
 def _libraries(programs: Iterable[Path]) -> set[Path]:
-    told = subprocess.run(["ldd", *map(str, programs)], text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, check=False).stdout
+    told = subprocess.run(
+        ["ldd", *map(str, programs)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    ).stdout
     return {Path(one) for one in re.findall(r"^\t(?:\S+ => )?(/\S+) \(", told, re.MULTILINE)}
 
 

@@ -55,8 +55,10 @@ def lacks() -> str:
     if not _BRIDGE.exists():
         missing.append(str(_BRIDGE))
     if missing:
-        return f"needs {', '.join(missing)} (apt-get install --no-install-recommends podman " \
-               "runc containernetworking-plugins iptables iproute2)"
+        return (
+            f"needs {', '.join(missing)} (apt-get install --no-install-recommends podman "
+            "runc containernetworking-plugins iptables iproute2)"
+        )
     try:
         Machine("tried", "ascend", 1).close()
     except MachineError as error:
@@ -75,9 +77,22 @@ class Machine:
     def __init__(self, name: str, kind: str, devices: int, images: Path | None = None) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            ["unshare", *_NAMESPACES, "--fork", "--mount-proc", "--kill-child",
-             str(HERE / "machine.sh"), name, kind, str(devices)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            [
+                "unshare",
+                *_NAMESPACES,
+                "--fork",
+                "--mount-proc",
+                "--kill-child",
+                str(HERE / "machine.sh"),
+                name,
+                kind,
+                str(devices),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "ready\n":
             _, errors = self._process.communicate()
@@ -86,17 +101,29 @@ class Machine:
         self._cgroups = f"kimi-nb-{self._process.pid}"
         self.env = {
             "PATH": f"{HERE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME": "/root", "LANG": "C.UTF-8", "POD": "/run/pod",
-            "CGROUPS": f"/{self._cgroups}", "IMAGES": str(images or "")}
+            "HOME": "/root",
+            "LANG": "C.UTF-8",
+            "POD": "/run/pod",
+            "CGROUPS": f"/{self._cgroups}",
+            "IMAGES": str(images or ""),
+        }
 
-    def run(self, *argv: str, seconds: float = 60, given: bytes | None = None
-            ) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *argv: str, seconds: float = 60, given: bytes | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a program there; its output as text."""
-        done = subprocess.run(self._inside(argv), env=self.env, capture_output=True, input=given,
-                              timeout=seconds, check=False,
-                              **({} if given is not None else {"stdin": subprocess.DEVNULL}))
-        return subprocess.CompletedProcess(argv, done.returncode, done.stdout.decode(),
-                                           done.stderr.decode())
+        done = subprocess.run(
+            self._inside(argv),
+            env=self.env,
+            capture_output=True,
+            input=given,
+            timeout=seconds,
+            check=False,
+            **({} if given is not None else {"stdin": subprocess.DEVNULL}),
+        )
+        return subprocess.CompletedProcess(
+            argv, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
 
     def docker(self, *words: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
         """Run ``docker`` there."""
@@ -105,8 +132,13 @@ class Machine:
     def start(self, log: Path, *argv: str) -> subprocess.Popen[bytes]:
         """Start a program there; what it prints goes to ``log``."""
         with log.open("wb") as file:
-            return subprocess.Popen(self._inside(argv), env=self.env, stdin=subprocess.DEVNULL,
-                                    stdout=file, stderr=subprocess.STDOUT)
+            return subprocess.Popen(
+                self._inside(argv),
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
 
     def _inside(self, argv: Sequence[str]) -> list[str]:
         return ["nsenter", "--target", str(self.pid), *_NAMESPACES, *argv]
@@ -116,12 +148,21 @@ class Machine:
         a world of it. A name without a registry is one of docker.io, as docker has it."""
         if "." not in name.partition("/")[0]:
             name = f"docker.io/{name}"
-        changes = [f"ENV KIMI_NB_WORLD={WORLDS}/{world}.json",
-                   "ENV PATH=/usr/local/bin:/usr/bin:/bin"]
+        changes = [
+            f"ENV KIMI_NB_WORLD={WORLDS}/{world}.json",
+            "ENV PATH=/usr/local/bin:/usr/bin:/bin",
+        ]
         if entry:
             changes.append(f"ENTRYPOINT {entry}")
-        self.done("env", f"POD={folder}", "docker", "import",
-                  *(word for one in changes for word in ("--change", one)), str(image), name)
+        self.done(
+            "env",
+            f"POD={folder}",
+            "docker",
+            "import",
+            *(word for one in changes for word in ("--change", one)),
+            str(image),
+            name,
+        )
 
     def done(self, *argv: str, given: bytes | None = None) -> str:
         """Run a program there that has to succeed; what it prints."""
@@ -131,8 +172,9 @@ class Machine:
 
     def copy(self, folder: Path, target: str) -> None:
         """Copy a folder of the test's to it."""
-        packed = subprocess.run(["tar", "-C", str(folder), "-c", "."], capture_output=True,
-                                check=True).stdout
+        packed = subprocess.run(
+            ["tar", "-C", str(folder), "-c", "."], capture_output=True, check=True
+        ).stdout
         self.done("mkdir", "-p", target)
         self.done("tar", "-C", target, "-x", given=packed)
 
@@ -147,19 +189,53 @@ class Machine:
 
     def connect(self, address: str, other: Machine, address_of_other: str, nic: str) -> None:
         """Connect two machines by a cable, between cards of the same name."""
-        subprocess.run(["nsenter", "--target", str(self.pid), "--net", "ip", "link", "add", nic,
-                        "type", "veth", "peer", "name", nic, "netns", str(other.pid)], check=True)
+        subprocess.run(
+            [
+                "nsenter",
+                "--target",
+                str(self.pid),
+                "--net",
+                "ip",
+                "link",
+                "add",
+                nic,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                nic,
+                "netns",
+                str(other.pid),
+            ],
+            check=True,
+        )
         self._up(address, nic)
         other._up(address_of_other, nic)
 
-    def ask(self, where: Sequence[Endpoint | str], model: str, seconds: float = 30
-            ) -> list[tuple[int, str, str]]:
+    def ask(
+        self, where: Sequence[Endpoint | str], model: str, seconds: float = 30
+    ) -> list[tuple[int, str, str]]:
         """A completion of each from its network, waited for so long: status, text, error."""
         asked = [one if isinstance(one, str) else asdict(one) for one in where]
         done = subprocess.run(
-            ["nsenter", "--target", str(self.pid), "--net", sys.executable, "-c", _ASK,
-             json.dumps(asked), model, str(seconds)], cwd=params.PACKAGE.parent,
-            capture_output=True, text=True, timeout=seconds + 30, check=True)
+            [
+                "nsenter",
+                "--target",
+                str(self.pid),
+                "--net",
+                sys.executable,
+                "-c",
+                _ASK,
+                json.dumps(asked),
+                model,
+                str(seconds),
+            ],
+            cwd=params.PACKAGE.parent,
+            capture_output=True,
+            text=True,
+            timeout=seconds + 30,
+            check=True,
+        )
         return [(status, text, error) for status, text, error in json.loads(done.stdout)]
 
     def clear(self) -> None:
@@ -175,9 +251,14 @@ class Machine:
         for one in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 # A container's namespace is below; the machine's is its parent's.
-                if one.pid != self.pid and one.status() != psutil.STATUS_ZOMBIE and (
+                if (
+                    one.pid != self.pid
+                    and one.status() != psutil.STATUS_ZOMBIE
+                    and (
                         os.readlink(f"/proc/{one.pid}/ns/pid") == mine
-                        or any(above.pid == self.pid for above in one.parents())):
+                        or any(above.pid == self.pid for above in one.parents())
+                    )
+                ):
                     found[one.pid] = " ".join(one.cmdline())
         return found
 
@@ -200,8 +281,12 @@ class Machine:
     def __enter__(self) -> Machine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 

@@ -1,6 +1,6 @@
 """A small OpenAI-compatible server that keeps the contract, or breaks it in one manner.
 
-    with OddServer("cut-stream") as server: server.url
+with OddServer("cut-stream") as server: server.url
 """
 
 from __future__ import annotations
@@ -158,8 +158,9 @@ def _message(body: dict, manner: str, number: int) -> dict:
     elif manner == "leaked-thoughts" and "reasoning" in message:
         message["content"] = f"{message.pop('reasoning')}</think>{message['content']}"
     if body.get("response_format"):
-        message["content"] = '{"city": 7}' if manner == "bad-schema" else \
-            '{"city": "Tokyo", "warm": true}'
+        message["content"] = (
+            '{"city": 7}' if manner == "bad-schema" else '{"city": "Tokyo", "warm": true}'
+        )
     if body["max_tokens"] == 1:
         reason = "length"
     if manner == "wrong-reason":
@@ -167,9 +168,15 @@ def _message(body: dict, manner: str, number: int) -> dict:
     if manner == "mixes" and "Say this word" in said:
         message["content"] = "kw0000x"
     prompt, made = _tokens(body), min(4, body["max_tokens"])
-    return {"id": f"id-{number}", "choices": [{"message": message, "finish_reason": reason}],
-            "usage": {"prompt_tokens": prompt, "completion_tokens": made,
-                      "total_tokens": prompt + made + (manner == "bad-usage")}}
+    return {
+        "id": f"id-{number}",
+        "choices": [{"message": message, "finish_reason": reason}],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": made,
+            "total_tokens": prompt + made + (manner == "bad-usage"),
+        },
+    }
 
 
 def _call(name: str, at: int, manner: str) -> dict:
@@ -179,8 +186,11 @@ def _call(name: str, at: int, manner: str) -> dict:
         text = text[:-3]
     elif manner == "wrong-arguments":
         text = '{"town": "Beijing"}'
-    return {"id": "chatcmpl-tool-1" if manner == "bad-ids" else f"functions.{name}:{at}",
-            "type": "function", "function": {"name": name, "arguments": text}}
+    return {
+        "id": "chatcmpl-tool-1" if manner == "bad-ids" else f"functions.{name}:{at}",
+        "type": "function",
+        "function": {"name": name, "arguments": text},
+    }
 
 
 def _stream(to: BaseHTTPRequestHandler, made: dict, manner: str) -> None:
@@ -189,16 +199,22 @@ def _stream(to: BaseHTTPRequestHandler, made: dict, manner: str) -> None:
     deltas = [{"role": "assistant", "content": ""}]
     for name in ("reasoning", "content"):
         text = message.get(name) or ""
-        deltas += [{name: text[at:at + 7]} for at in range(0, len(text), 7)]
+        deltas += [{name: text[at : at + 7]} for at in range(0, len(text), 7)]
     for at, one in enumerate(message.get("tool_calls") or ()):
         text = one["function"]["arguments"]
-        deltas.append({"tool_calls": [{**one, "index": at, "function": {
-            **one["function"], "arguments": text[:5]}}]})
+        deltas.append(
+            {
+                "tool_calls": [
+                    {**one, "index": at, "function": {**one["function"], "arguments": text[:5]}}
+                ]
+            }
+        )
         deltas.append({"tool_calls": [{"index": at, "function": {"arguments": text[5:]}}]})
     if manner == "other-stream":
         deltas.append({"content": " and more"})
-    events = [{"id": made["id"], "choices": [{"delta": one, "finish_reason": None}]}
-              for one in deltas]
+    events = [
+        {"id": made["id"], "choices": [{"delta": one, "finish_reason": None}]} for one in deltas
+    ]
     events.append({"id": made["id"], "choices": [{"delta": {}, "finish_reason": reason}]})
     events.append({"id": made["id"], "choices": [], "usage": made["usage"]})
     if manner == "error-stream":

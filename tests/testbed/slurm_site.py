@@ -1,7 +1,7 @@
 """A real Slurm of two nodes on this machine, with stand-ins for what its jobs run.
 
-    with running() as site:          # Unavailable says why there can be none here
-        plan = site.plan("first", "optimised")
+with running() as site:          # Unavailable says why there can be none here
+    plan = site.plan("first", "optimised")
 """
 
 from __future__ import annotations
@@ -52,9 +52,13 @@ class SlurmSite:
     def __init__(self, root: Path, second: int) -> None:
         self.root = root
         self.addresses = {node: f"127.{second}.0.{at}" for at, node in enumerate(NODES, start=1)}
-        self.env = {"PATH": f"{root / 'bin'}:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                    "HOME": str(root), "LANG": "C.UTF-8", FOLDER: str(root),
-                    "SLURM_CONF": str(root / "slurm" / "etc" / "slurm.conf")}
+        self.env = {
+            "PATH": f"{root / 'bin'}:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(root),
+            "LANG": "C.UTF-8",
+            FOLDER: str(root),
+            "SLURM_CONF": str(root / "slurm" / "etc" / "slurm.conf"),
+        }
 
     @property
     def commands(self) -> Slurm:
@@ -63,15 +67,17 @@ class SlurmSite:
 
     def run(self, *argv: str) -> str:
         """A command on the login node; what it prints."""
-        return subprocess.run(argv, env=self.env, capture_output=True, text=True, check=True,
-                              timeout=60).stdout
+        return subprocess.run(
+            argv, env=self.env, capture_output=True, text=True, check=True, timeout=60
+        ).stdout
 
     def plan(self, name: str, scenario: str = "default", more: str = "") -> Plan:
         """A plan with a project folder of its own, below the site's."""
         path = self.root / f"{name}.yaml"
         path.write_text(_SITE.format(root=self.root, project=self.project(name), more=more))
-        return build.plan("k2.5", "h200", "single", variant="slurm", scenario=scenario,
-                          site=str(path))
+        return build.plan(
+            "k2.5", "h200", "single", variant="slurm", scenario=scenario, site=str(path)
+        )
 
     def project(self, name: str) -> Path:
         """The project folder of a plan."""
@@ -79,8 +85,17 @@ class SlurmSite:
 
     def occupy(self, *options: str) -> int:
         """A job of somebody else's that holds what it asks for; its number."""
-        return int(self.run("sbatch", "--parsable", "--output=/dev/null", "--job-name=other",
-                            *options, "--wrap", "sleep 300"))
+        return int(
+            self.run(
+                "sbatch",
+                "--parsable",
+                "--output=/dev/null",
+                "--job-name=other",
+                *options,
+                "--wrap",
+                "sleep 300",
+            )
+        )
 
     def close(self) -> None:
         """End every job."""
@@ -91,11 +106,15 @@ class SlurmSite:
 @contextlib.contextmanager
 def running() -> Iterator[SlurmSite]:
     """The cluster, up; stopped by its own process numbers at the end. Raises Unavailable."""
-    missing = [name for name in ("sbatch", "slurmctld", "slurmd", "munged", "unshare")
-               if shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None]
+    missing = [
+        name
+        for name in ("sbatch", "slurmctld", "slurmd", "munged", "unshare")
+        if shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None
+    ]
     if missing:
-        raise Unavailable(f"no {', '.join(missing)} here (apt-get install slurm-wlm slurm-client "
-                          "munge)")
+        raise Unavailable(
+            f"no {', '.join(missing)} here (apt-get install slurm-wlm slurm-client munge)"
+        )
     if os.geteuid() != 0:
         raise Unavailable("the daemons of Slurm are started as root")
     root = Path(tempfile.mkdtemp(prefix="kimi-nb-slurm-"))
@@ -104,8 +123,10 @@ def running() -> Iterator[SlurmSite]:
     block = loopback.claim()
     try:
         if closed:
-            raise Unavailable(f"munge refuses a socket below {closed[0]}, which is not "
-                              "executable for all: set TMPDIR")
+            raise Unavailable(
+                f"munge refuses a socket below {closed[0]}, which is not "
+                "executable for all: set TMPDIR"
+            )
         site = SlurmSite(root, block.second)
         with _stand_ins(site):
             _start(site, block.second)
@@ -113,8 +134,9 @@ def running() -> Iterator[SlurmSite]:
                 yield site
             finally:
                 site.close()
-                subprocess.run(["bash", HERE / "slurm_stop.sh", root / "slurm"], check=False,
-                               timeout=60)
+                subprocess.run(
+                    ["bash", HERE / "slurm_stop.sh", root / "slurm"], check=False, timeout=60
+                )
     finally:
         block.guard.close()
         shutil.rmtree(root, ignore_errors=True)
@@ -123,8 +145,12 @@ def running() -> Iterator[SlurmSite]:
 def _start(site: SlurmSite, second: int) -> None:
     done = subprocess.run(
         ["bash", HERE / "slurm_start.sh", site.root / "slurm", str(second), str(len(NODES))],
-        env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}, text=True,
-        capture_output=True, check=False, timeout=60)
+        env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
     end = time.monotonic() + 20
     while done.returncode == 0:
         with contextlib.suppress(subprocess.SubprocessError):
@@ -134,8 +160,9 @@ def _start(site: SlurmSite, second: int) -> None:
             break
         time.sleep(0.1)
     subprocess.run(["bash", HERE / "slurm_stop.sh", site.root / "slurm"], check=False, timeout=60)
-    logs = "\n".join(path.read_text(errors="replace")[-500:]
-                     for path in site.root.glob("slurm/log/*.log"))
+    logs = "\n".join(
+        path.read_text(errors="replace")[-500:] for path in site.root.glob("slurm/log/*.log")
+    )
     raise Unavailable(f"Slurm did not start: {done.stderr[-500:]}\n{logs}")
 
 
@@ -150,14 +177,22 @@ def _stand_ins(site: SlurmSite) -> Iterator[None]:
             path.unlink()
             continue
         first, rest = path.read_text().split("\n", 1)
-        bench = (f'[ "$1" != bench ] || exec {python} {HERE / "bench.py"} "$@"\n'
-                 if path.name == "vllm" else "")
+        bench = (
+            f'[ "$1" != bench ] || exec {python} {HERE / "bench.py"} "$@"\n'
+            if path.name == "vllm"
+            else ""
+        )
         path.write_text(f'{first}\nexport {NODE}="${{SLURMD_NODENAME:-}}"\n{bench}{rest}')
     world = replace(World.of(site.plan("world", "optimised")), nodes=site.addresses)
     (root / "logs").mkdir()
     with Programs(root / "logs" / "supervisor.log") as programs:
-        programs.start("spawner", [python, "-m", "kimi_nb.rehearsal.spawner", str(root)], root,
-                       dict(os.environ), root / "logs" / "spawner.log")
+        programs.start(
+            "spawner",
+            [python, "-m", "kimi_nb.rehearsal.spawner", str(root)],
+            root,
+            dict(os.environ),
+            root / "logs" / "spawner.log",
+        )
         world.write(root / "world.json")
         end = time.monotonic() + 30
         while not (root / "spawner.sock").exists():

@@ -20,8 +20,21 @@ from kimi_nb.rehearsal.engine import requests, text
 from kimi_nb.rehearsal.engine.fields import ApiError, compact
 from kimi_nb.rehearsal.engine.requests import Request, Served
 
-__all__ = ["ApiError", "Ask", "Call", "Served", "Token", "chat", "completion", "frames",
-           "internal", "models", "regenerate", "tokenize", "whole"]
+__all__ = [
+    "ApiError",
+    "Ask",
+    "Call",
+    "Served",
+    "Token",
+    "chat",
+    "completion",
+    "frames",
+    "internal",
+    "models",
+    "regenerate",
+    "tokenize",
+    "whole",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +88,11 @@ class Ask:
     def usage(self) -> dict[str, int]:
         """Tokens of the prompt and of all choices."""
         made = len(self.tokens) * self.n
-        return {"prompt_tokens": self.prompt_tokens, "total_tokens": self.prompt_tokens + made,
-                "completion_tokens": made}
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + made,
+            "completion_tokens": made,
+        }
 
 
 def chat(served: Served, raw: bytes, headers: Mapping[str, str], id: str, created: int) -> Ask:
@@ -84,8 +100,13 @@ def chat(served: Served, raw: bytes, headers: Mapping[str, str], id: str, create
     return _ask(served, "chat", requests.chat(served, raw, headers), id, created)
 
 
-def completion(served: Served, raw: bytes, headers: Mapping[str, str], id: str, created: int,
-               ) -> Ask:
+def completion(
+    served: Served,
+    raw: bytes,
+    headers: Mapping[str, str],
+    id: str,
+    created: int,
+) -> Ask:
     """The answer to POST /v1/completions. ``ApiError``: what the client did wrong."""
     return _ask(served, "completion", requests.completion(served, raw, headers), id, created)
 
@@ -97,23 +118,48 @@ def internal(message: str) -> ApiError:
 
 def models(served: Served, created: int) -> dict[str, Any]:
     """The body of GET /v1/models."""
-    return {"object": "list", "data": [{
-        "id": name, "object": "model", "created": created, "owned_by": "vllm",
-        "root": served.root, "parent": None, "max_model_len": served.max_model_len,
-        "permission": [{
-            "id": f"modelperm-{sha256(name.encode()).hexdigest()[:16]}",
-            "object": "model_permission", "created": created, "allow_create_engine": False,
-            "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
-            "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None,
-            "is_blocking": False}]} for name in served.names]}
+    return {
+        "object": "list",
+        "data": [
+            {
+                "id": name,
+                "object": "model",
+                "created": created,
+                "owned_by": "vllm",
+                "root": served.root,
+                "parent": None,
+                "max_model_len": served.max_model_len,
+                "permission": [
+                    {
+                        "id": f"modelperm-{sha256(name.encode()).hexdigest()[:16]}",
+                        "object": "model_permission",
+                        "created": created,
+                        "allow_create_engine": False,
+                        "allow_sampling": True,
+                        "allow_logprobs": True,
+                        "allow_search_indices": False,
+                        "allow_view": True,
+                        "allow_fine_tuning": False,
+                        "organization": "*",
+                        "group": None,
+                        "is_blocking": False,
+                    }
+                ],
+            }
+            for name in served.names
+        ],
+    }
 
 
 def tokenize(served: Served, raw: bytes) -> dict[str, Any]:
     """The answer to POST /tokenize. ``ApiError``: what the client did wrong."""
     tokens, strings = requests.tokenize(served, raw)
-    return {"count": len(tokens), "max_model_len": served.max_model_len,
-            "tokens": [text.number(token) for token in tokens],
-            "token_strs": tokens if strings else None}
+    return {
+        "count": len(tokens),
+        "max_model_len": served.max_model_len,
+        "tokens": [text.number(token) for token in tokens],
+        "token_strs": tokens if strings else None,
+    }
 
 
 def regenerate(ask: Ask, digest: str) -> Ask:
@@ -122,9 +168,13 @@ def regenerate(ask: Ask, digest: str) -> Ask:
     if digest == ask.digest:
         return ask
     seed = sha256(digest.encode("utf-8", "replace")).digest()
-    return replace(ask, tokens=tuple(
-        replace(token, text=text.nonsense(token.text, place, seed))
-        for place, token in enumerate(ask.tokens)))
+    return replace(
+        ask,
+        tokens=tuple(
+            replace(token, text=text.nonsense(token.text, place, seed))
+            for place, token in enumerate(ask.tokens)
+        ),
+    )
 
 
 # What is said ---------------------------------------------------------------------------------
@@ -154,12 +204,25 @@ def _ask(served: Served, kind: str, request: Request, id: str, created: int) -> 
     if spoken and len(tokens) >= len(body):
         reason = "tool_calls"
     return Ask(
-        kind=kind, id=id, created=created, model=served.names[0], stream=request.stream,
-        include_usage=request.include_usage, n=request.n, rank=request.rank,
-        prompt_tokens=len(request.prompt.tokens), digest=request.prompt.digest,
-        tokens=tuple(tokens), finish_reason=reason, max_tokens=request.max_tokens, kv=request.kv,
-        stop_reason=found, calls=spoken, blank="" if request.choice == "required" else None,
-        parsed=kind == "chat" and served.calls_tools)
+        kind=kind,
+        id=id,
+        created=created,
+        model=served.names[0],
+        stream=request.stream,
+        include_usage=request.include_usage,
+        n=request.n,
+        rank=request.rank,
+        prompt_tokens=len(request.prompt.tokens),
+        digest=request.prompt.digest,
+        tokens=tuple(tokens),
+        finish_reason=reason,
+        max_tokens=request.max_tokens,
+        kv=request.kv,
+        stop_reason=found,
+        calls=spoken,
+        blank="" if request.choice == "required" else None,
+        parsed=kind == "chat" and served.calls_tools,
+    )
 
 
 def _calls(request: Request) -> tuple[tuple[Call, ...], list[str]]:
@@ -171,8 +234,10 @@ def _calls(request: Request) -> tuple[tuple[Call, ...], list[str]]:
     elif request.choice != "auto" or not prompt.asks:
         chosen = []
     chosen = chosen if request.parallel else chosen[:1]
-    calls = tuple(Call(f"functions.{tools[at].name}:{prompt.earlier + place}", tools[at].name)
-                  for place, at in enumerate(chosen))
+    calls = tuple(
+        Call(f"functions.{tools[at].name}:{prompt.earlier + place}", tools[at].name)
+        for place, at in enumerate(chosen)
+    )
     return calls, [compact(_arguments(tools[at].schema)) for at in chosen]
 
 
@@ -216,7 +281,7 @@ def _stopped(tokens: list[Token], request: Request) -> tuple[list[Token], str | 
         return tokens, None
     texts = ["" if token.channel == "tool" else token.text for token in tokens]
     said = "".join(texts)
-    start = sum(map(len, texts[:request.min_tokens]))
+    start = sum(map(len, texts[: request.min_tokens]))
     places = [(at, word) for word in request.stop if (at := said.find(word, start)) >= 0]
     if not places:
         return tokens, None
@@ -224,7 +289,7 @@ def _stopped(tokens: list[Token], request: Request) -> tuple[list[Token], str | 
     length = 0
     for place, part in enumerate(texts):
         if length + len(part) > cut:
-            return [*tokens[:place], replace(tokens[place], text=part[:cut - length])], found
+            return [*tokens[:place], replace(tokens[place], text=part[: cut - length])], found
         length += len(part)
     return tokens, None
 
@@ -236,38 +301,68 @@ def whole(ask: Ask, kv: dict[str, Any] | None = None) -> dict[str, Any]:
     """The body of an answer that is not streamed. ``kv``: kv_transfer_params to return."""
     made = _text(ask) if ask.kind == "completion" else _message(ask)
     choices = [{"index": index, **made} for index in range(ask.n)]
-    head = {"id": ask.id, "object": "text_completion" if ask.kind == "completion" else
-            "chat.completion", "created": ask.created, "model": ask.model, "choices": choices,
-            "service_tier": None, "system_fingerprint": text.MARK,
-            "usage": {**ask.usage, "prompt_tokens_details": None}}
+    head = {
+        "id": ask.id,
+        "object": "text_completion" if ask.kind == "completion" else "chat.completion",
+        "created": ask.created,
+        "model": ask.model,
+        "choices": choices,
+        "service_tier": None,
+        "system_fingerprint": text.MARK,
+        "usage": {**ask.usage, "prompt_tokens_details": None},
+    }
     if ask.kind == "chat":
         head |= {"prompt_logprobs": None, "prompt_token_ids": None}
     return {**head, "kv_transfer_params": kv}
 
 
 def _text(ask: Ask) -> dict[str, Any]:
-    return {"text": "".join(token.text for token in ask.tokens), "logprobs": None,
-            "finish_reason": ask.finish_reason, "stop_reason": ask.stop_reason, "token_ids": None,
-            "prompt_logprobs": None, "prompt_token_ids": None}
+    return {
+        "text": "".join(token.text for token in ask.tokens),
+        "logprobs": None,
+        "finish_reason": ask.finish_reason,
+        "stop_reason": ask.stop_reason,
+        "token_ids": None,
+        "prompt_logprobs": None,
+        "prompt_token_ids": None,
+    }
 
 
 def _message(ask: Ask) -> dict[str, Any]:
     parts: dict[str, list[str]] = {}
     pieces: dict[int, list[str]] = {}
     for token in ask.tokens:
-        place = parts.setdefault(token.channel, []) if token.call < 0 else \
-            pieces.setdefault(token.call, [])
+        place = (
+            parts.setdefault(token.channel, [])
+            if token.call < 0
+            else pieces.setdefault(token.call, [])
+        )
         place.append(token.text)
-    calls = [{"id": ask.calls[at].id, "type": "function",
-              "function": {"name": ask.calls[at].name, "arguments": "".join(made)}}
-             for at, made in pieces.items()]
+    calls = [
+        {
+            "id": ask.calls[at].id,
+            "type": "function",
+            "function": {"name": ask.calls[at].name, "arguments": "".join(made)},
+        }
+        for at, made in pieces.items()
+    ]
     message = {
-        "role": "assistant", "content": "".join(parts["content"]) if "content" in parts else
-        ask.blank, "refusal": None, "annotations": None, "audio": None, "function_call": None,
+        "role": "assistant",
+        "content": "".join(parts["content"]) if "content" in parts else ask.blank,
+        "refusal": None,
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
         "tool_calls": calls,
-        "reasoning": "".join(parts["reasoning"]) if "reasoning" in parts else None}
-    return {"message": message, "logprobs": None, "finish_reason": ask.finish_reason,
-            "stop_reason": ask.stop_reason, "token_ids": None}
+        "reasoning": "".join(parts["reasoning"]) if "reasoning" in parts else None,
+    }
+    return {
+        "message": message,
+        "logprobs": None,
+        "finish_reason": ask.finish_reason,
+        "stop_reason": ask.stop_reason,
+        "token_ids": None,
+    }
 
 
 def frames(ask: Ask) -> list[bytes]:
@@ -275,13 +370,18 @@ def frames(ask: Ask) -> list[bytes]:
     choices in turn; before them the role, after them the usage, if asked for, and [DONE]."""
     chatting = ask.kind == "chat"
     shape = "chat.completion.chunk" if chatting else "text_completion"
-    head = "data: " + compact({"id": ask.id, "object": shape, "created": ask.created,
-                               "model": ask.model})[:-1] + ',"choices":['
+    head = (
+        "data: "
+        + compact({"id": ask.id, "object": shape, "created": ask.created, "model": ask.model})[:-1]
+        + ',"choices":['
+    )
     why, found = compact(ask.finish_reason), compact(ask.stop_reason)
     if chatting:
         key, middle = "delta", ',"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
-        last = (f',"logprobs":null,"finish_reason":{why},"stop_reason":{found},"token_ids":null}}'
-                "]}\n\n")
+        last = (
+            f',"logprobs":null,"finish_reason":{why},"stop_reason":{found},"token_ids":null}}'
+            "]}\n\n"
+        )
         parts = _deltas(ask)
     else:
         key, after = "text", '"prompt_token_ids":null,"token_ids":null}],"usage":null}\n\n'
@@ -289,8 +389,15 @@ def frames(ask: Ask) -> list[bytes]:
         last = f',"logprobs":null,"finish_reason":{why},"stop_reason":{found},{after}'
         parts = [json.dumps(token.text, ensure_ascii=False) for token in ask.tokens]
     starts = [f'{head}{{"index":{index},"{key}":' for index in range(ask.n)]
-    out = [f'{start}{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}],'
-           '"prompt_token_ids":null}\n\n'.encode() for start in starts] if chatting else []
+    out = (
+        [
+            f'{start}{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}],'
+            '"prompt_token_ids":null}\n\n'.encode()
+            for start in starts
+        ]
+        if chatting
+        else []
+    )
     out += [(start + part + middle).encode() for part in parts[:-1] for start in starts]
     out += [(start + parts[-1] + last).encode() for start in starts]
     if ask.include_usage:
@@ -309,10 +416,22 @@ def _deltas(ask: Ask) -> list[str]:
             out.append(f'{{"reasoning":{json.dumps(token.text, ensure_ascii=False)}}}')
         elif token.call != call:
             call = token.call
-            out.append(compact({"tool_calls": [{
-                "id": ask.calls[call].id, "type": "function", "index": call,
-                "function": {"name": ask.calls[call].name, "arguments": ""}}]}))
+            out.append(
+                compact(
+                    {
+                        "tool_calls": [
+                            {
+                                "id": ask.calls[call].id,
+                                "type": "function",
+                                "index": call,
+                                "function": {"name": ask.calls[call].name, "arguments": ""},
+                            }
+                        ]
+                    }
+                )
+            )
         else:
-            out.append(compact({"tool_calls": [{
-                "index": call, "function": {"arguments": token.text}}]}))
+            out.append(
+                compact({"tool_calls": [{"index": call, "function": {"arguments": token.text}}]})
+            )
     return out

@@ -28,12 +28,16 @@ class Api:
         self._engine = engine
         self._count = itertools.count(1)
         self._routes: dict[str, tuple[str, Callable[..., Awaitable[None]]]] = {
-            "/health": ("GET", self._health), "/ping": ("GET POST", self._health),
-            "/version": ("GET", self._version), "/v1/models": ("GET", self._models),
-            "/metrics": ("GET", self._metrics), "/load": ("GET", self._load),
+            "/health": ("GET", self._health),
+            "/ping": ("GET POST", self._health),
+            "/version": ("GET", self._version),
+            "/v1/models": ("GET", self._models),
+            "/metrics": ("GET", self._metrics),
+            "/load": ("GET", self._load),
             "/tokenize": ("POST", self._tokenize),
             "/v1/chat/completions": ("POST", self._chat),
-            "/v1/completions": ("POST", self._completion)}
+            "/v1/completions": ("POST", self._completion),
+        }
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -69,8 +73,12 @@ class Api:
         settings = self._engine.settings
         connector = settings.transfer.connector if settings.transfer else ""
         body = metrics.text(self._engine.metrics, settings.names[0], connector)
-        await _reply(send, 200, body.encode(),
-                     ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),))
+        await _reply(
+            send,
+            200,
+            body.encode(),
+            ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),),
+        )
 
     async def _load(self, scope: Any, receive: Receive, send: Send) -> None:
         running = sum(one.running + one.waiting for one in self._engine.metrics.values())
@@ -88,15 +96,23 @@ class Api:
     async def _completion(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         await self._generate(answers.completion, "cmpl", scope, receive, send)
 
-    async def _generate(self, make: Callable[..., answers.Ask], kind: str,
-                        scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1")
-                   for name, value in scope["headers"]}
+    async def _generate(
+        self,
+        make: Callable[..., answers.Ask],
+        kind: str,
+        scope: Mapping[str, Any],
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
         engine = self._engine
         try:
             raw = await _body(receive)
-            name = (f"{kind}-{MARK}-{engine.settings.node}-{engine.settings.port}-"
-                    f"{next(self._count)}")
+            name = (
+                f"{kind}-{MARK}-{engine.settings.node}-{engine.settings.port}-{next(self._count)}"
+            )
             ask = make(engine.served, raw, headers, name, int(time.time()))
             rank = engine.rank_of(ask)
             flaw = engine.flaw(rank)
@@ -149,8 +165,14 @@ async def _json(send: Send, status: int, body: Mapping[str, Any]) -> None:
     await _reply(send, status, text.encode("utf-8", "surrogatepass"), (_JSON,))
 
 
-async def _reply(send: Send, status: int, body: bytes,
-                 headers: tuple[tuple[bytes, bytes], ...]) -> None:
-    await send({"type": "http.response.start", "status": status,
-                "headers": [*headers, _MARK, (b"content-length", b"%d" % len(body))]})
+async def _reply(
+    send: Send, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*headers, _MARK, (b"content-length", b"%d" % len(body))],
+        }
+    )
     await send({"type": "http.response.body", "body": body})

@@ -37,9 +37,9 @@ def _full(call: Call, settings: Settings, device: int, holder: str) -> str:
     wanted = total * settings.utilization
     free = max(0.0, total - wanted - _SPARE_GB)
     kind = "npu" if call.world.vendor == "ascend" else "cuda"
-    return (f"Free memory on device {kind}:{device} ({free:.2f}/{total:.2f} GiB) on startup is "
-            f"less than desired GPU memory utilization ({settings.utilization}, {wanted:.2f} GiB)."
-            " Decrease GPU memory utilization or reduce GPU memory used by other processes. "
-            f"[REHEARSAL: device {device} of {call.node} is held by {holder}]")
-
-
+    return (
+        f"Free memory on device {kind}:{device} ({free:.2f}/{total:.2f} GiB) on startup is "
+        f"less than desired GPU memory utilization ({settings.utilization}, {wanted:.2f} GiB)."
+        " Decrease GPU memory utilization or reduce GPU memory used by other processes. "
+        f"[REHEARSAL: device {device} of {call.node} is held by {holder}]"
+    )

@@ -35,15 +35,15 @@ class Answer:
     def finished(self) -> None:
         """Count what was generated."""
         self.metrics.generated += len(self.ask.tokens) * self.ask.n
-        self.metrics.finished[
-            "length" if self.ask.finish_reason == "length" else "stop"] += 1
+        self.metrics.finished["length" if self.ask.finish_reason == "length" else "stop"] += 1
 
 
 class Engine:
     """The ranks of one process behind its API."""
 
-    def __init__(self, settings: Settings, world: World, group: Group,
-                 store: transfer.Store | None, log: Log) -> None:
+    def __init__(
+        self, settings: Settings, world: World, group: Group, store: transfer.Store | None, log: Log
+    ) -> None:
         self.settings, self.log = settings, log
         self._world, self._group, self._store = world, group, store
         self._address = world.nodes.get(settings.node, "127.0.0.1")
@@ -54,8 +54,7 @@ class Engine:
         self._next = 0
         self._seen = dict.fromkeys((*self.ranks, *settings.here), 0)
         self._free = dict.fromkeys(self.ranks, settings.max_num_seqs)
-        self._queue: dict[int, deque[asyncio.Future[None]]] = {
-            rank: deque() for rank in self.ranks}
+        self._queue: dict[int, deque[asyncio.Future[None]]] = {rank: deque() for rank in self.ranks}
         self._steps = Steps(world.seconds_per_token)
 
     async def admit(self, ask: answers.Ask, rank: int) -> Answer:
@@ -149,8 +148,11 @@ class Engine:
             await self._fetch(answer, params)
             return
         metrics.prompt["local_compute"] += ask.prompt_tokens
-        if params.get("do_remote_decode") and self._store is not None \
-                and not self._wrong("no-kv-params", answer.rank):
+        if (
+            params.get("do_remote_decode")
+            and self._store is not None
+            and not self._wrong("no-kv-params", answer.rank)
+        ):
             answer.kv = self._store.keep(ask.id, ask.digest, ask.prompt_tokens, answer.rank)
 
     def _elsewhere(self, rank: int) -> Iterable[int]:
@@ -166,10 +168,13 @@ class Engine:
         try:
             digest, size = await transfer.fetch(params, self.settings, self._address)
         except transfer.TransferError as error:
-            mooncake = "ooncake" in self.settings.transfer.connector \
-                if self.settings.transfer else False
-            core.error("mooncake_connector.py:455" if mooncake else "nixl_connector.py:2100",
-                       f"Error in KVCacheTransferThread. {error}" if mooncake else str(error))
+            mooncake = (
+                "ooncake" in self.settings.transfer.connector if self.settings.transfer else False
+            )
+            core.error(
+                "mooncake_connector.py:455" if mooncake else "nixl_connector.py:2100",
+                f"Error in KVCacheTransferThread. {error}" if mooncake else str(error),
+            )
             answer.metrics.finished["error"] += 1
             raise answers.internal(f"KV cache transfer failed: {error}") from None
         answer.metrics.prompt["external_kv_transfer"] += answer.ask.prompt_tokens
@@ -195,19 +200,28 @@ class Engine:
         if self._wrong("engine-hangs", rank):
             await asyncio.sleep(3600)
         if self._wrong("first-chat-500", rank):
-            core.error("core.py:1136", "EngineCore encountered a fatal error.\nRuntimeError: "
-                       "The size of tensor a (384) must match the size of tensor b (48) at "
-                       "non-singleton dimension 0")
+            core.error(
+                "core.py:1136",
+                "EngineCore encountered a fatal error.\nRuntimeError: "
+                "The size of tensor a (384) must match the size of tensor b (48) at "
+                "non-singleton dimension 0",
+            )
             raise answers.internal("")
         if self._seen[rank] < DIES_AT:
             return
         if self._wrong("rank-dies-while-serving", rank):
             os.kill(os.getpid(), signal.SIGKILL)
         if self._wrong("out-of-memory-under-load", rank):
-            core.error("core.py:1136", "EngineCore encountered a fatal error.\n"
-                       + out_of_memory(self._world, self.settings.devices[0]))
-            self.log.error("async_llm.py:704", "AsyncLLM output_handler failed.\n"
-                           f"vllm.v1.engine.exceptions.EngineDeadError: {_DEAD}")
+            core.error(
+                "core.py:1136",
+                "EngineCore encountered a fatal error.\n"
+                + out_of_memory(self._world, self.settings.devices[0]),
+            )
+            self.log.error(
+                "async_llm.py:704",
+                "AsyncLLM output_handler failed.\n"
+                f"vllm.v1.engine.exceptions.EngineDeadError: {_DEAD}",
+            )
             self.dead = True
             asyncio.get_running_loop().call_later(0.2, os._exit, 1)
             raise answers.internal(_DEAD)
@@ -217,11 +231,15 @@ def out_of_memory(world: World, device: int) -> str:
     """The allocator's message on this vendor's devices."""
     total = world.memory_gb
     if world.vendor == "ascend":
-        return (f"RuntimeError: NPU out of memory. Tried to allocate 1.31 GiB (NPU {device}; "
-                f"{total:.2f} GiB total capacity; {total - 0.9:.2f} GiB already allocated; "
-                "412.50 MiB free)")
-    return ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.31 GiB. GPU "
-            f"{device} has a total capacity of {total:.2f} GiB of which 412.50 MiB is free.")
+        return (
+            f"RuntimeError: NPU out of memory. Tried to allocate 1.31 GiB (NPU {device}; "
+            f"{total:.2f} GiB total capacity; {total - 0.9:.2f} GiB already allocated; "
+            "412.50 MiB free)"
+        )
+    return (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.31 GiB. GPU "
+        f"{device} has a total capacity of {total:.2f} GiB of which 412.50 MiB is free."
+    )
 
 
 def groups(ask: answers.Ask) -> Iterator[list[bytes]]:
@@ -230,9 +248,9 @@ def groups(ask: answers.Ask) -> Iterator[list[bytes]]:
     frames = answers.frames(ask)
     first = ask.n if ask.kind == "chat" else 0
     last = first + ask.n * (len(ask.tokens) - 1)
-    yield frames[:first + ask.n] if last > first else frames
+    yield frames[: first + ask.n] if last > first else frames
     for at in range(first + ask.n, last, ask.n):
-        yield frames[at:at + ask.n]
+        yield frames[at : at + ask.n]
     if last > first:
         yield frames[last:]
 
@@ -246,8 +264,14 @@ def _answered(settings: Settings) -> range:
 
 def _served(settings: Settings, ranks: range) -> answers.Served:
     return answers.Served(
-        names=settings.names, root=settings.model, max_model_len=settings.max_model_len,
-        reasoning_parser=settings.reasoning_parser, tool_parser=settings.tool_parser,
-        auto_tools=settings.auto_tools, multimodal="thinking" not in settings.model.lower(),
-        version=settings.engine.vllm, dp_size=len(ranks),
-        thinking=settings.thinking)
+        names=settings.names,
+        root=settings.model,
+        max_model_len=settings.max_model_len,
+        reasoning_parser=settings.reasoning_parser,
+        tool_parser=settings.tool_parser,
+        auto_tools=settings.auto_tools,
+        multimodal="thinking" not in settings.model.lower(),
+        version=settings.engine.vllm,
+        dp_size=len(ranks),
+        thinking=settings.thinking,
+    )

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 
 from kimi_nb.rehearsal.world import MARK
 
-_TYPES = {"vllm:num_requests_running": "gauge", "vllm:num_requests_waiting": "gauge",
-          "vllm:kv_cache_usage_perc": "gauge"}
+_TYPES = {
+    "vllm:num_requests_running": "gauge",
+    "vllm:num_requests_waiting": "gauge",
+    "vllm:kv_cache_usage_perc": "gauge",
+}
 _SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 
 
@@ -32,14 +35,21 @@ class Metrics:
             ("vllm:kv_cache_usage_perc", "", 0.0),
             ("vllm:num_preemptions_total", "", self.preemptions),
             ("vllm:prompt_tokens_total", "", sum(self.prompt.values())),
-            ("vllm:generation_tokens_total", "", self.generated)]
-        out += [("vllm:prompt_tokens_by_source_total", f'source="{source}"', self.prompt[source])
-                for source in _SOURCES]
-        out += [("vllm:request_success_total", f'finished_reason="{reason}"',
-                 self.finished[reason]) for reason in ("stop", "length", "abort", "error")]
+            ("vllm:generation_tokens_total", "", self.generated),
+        ]
+        out += [
+            ("vllm:prompt_tokens_by_source_total", f'source="{source}"', self.prompt[source])
+            for source in _SOURCES
+        ]
+        out += [
+            ("vllm:request_success_total", f'finished_reason="{reason}"', self.finished[reason])
+            for reason in ("stop", "length", "abort", "error")
+        ]
         if "ixl" in connector:
-            out += [("vllm:nixl_bytes_transferred_sum", "", self.moved["bytes"]),
-                    ("vllm:nixl_bytes_transferred_count", "", self.moved["transfers"])]
+            out += [
+                ("vllm:nixl_bytes_transferred_sum", "", self.moved["bytes"]),
+                ("vllm:nixl_bytes_transferred_count", "", self.moved["transfers"]),
+            ]
         return out
 
 
@@ -53,6 +63,8 @@ def text(ranks: dict[int, Metrics], model: str, connector: str) -> str:
     lines = [f"# {MARK}: counts of a stand-in engine, no measurement of any hardware"]
     for name, rows in by_name.items():
         kind = _TYPES.get(name, "counter")
-        lines += [f"# TYPE {name.removesuffix('_total') if kind == 'counter' else name} {kind}",
-                  *rows]
+        lines += [
+            f"# TYPE {name.removesuffix('_total') if kind == 'counter' else name} {kind}",
+            *rows,
+        ]
     return "\n".join(lines) + "\n"

@@ -27,11 +27,34 @@ MEASURED = "0.20.2"  # the row of which the words were recorded
 _USAGE = "usage: vllm serve [model_tag] [options]"
 _ROLES = ("kv_producer", "kv_both", "kv_consumer")
 _MODES = "enum:CUDAGraphMode"
-_METHODS = ("ngram", "medusa", "mlp_speculator", "draft_model", "suffix", "eagle", "eagle3",
-            "extract_hidden_states", "deepseek_mtp", "mimo_mtp", "glm4_moe_mtp",
-            "glm4_moe_lite_mtp", "glm_ocr_mtp", "ernie_mtp", "nemotron_h_mtp", "exaone_moe_mtp",
-            "exaone4_5_mtp", "qwen3_next_mtp", "qwen3_5_mtp", "longcat_flash_mtp", "mtp",
-            "pangu_ultra_moe_mtp", "step3p5_mtp", "hy_v3_mtp", "dflash", "ngram_gpu")
+_METHODS = (
+    "ngram",
+    "medusa",
+    "mlp_speculator",
+    "draft_model",
+    "suffix",
+    "eagle",
+    "eagle3",
+    "extract_hidden_states",
+    "deepseek_mtp",
+    "mimo_mtp",
+    "glm4_moe_mtp",
+    "glm4_moe_lite_mtp",
+    "glm_ocr_mtp",
+    "ernie_mtp",
+    "nemotron_h_mtp",
+    "exaone_moe_mtp",
+    "exaone4_5_mtp",
+    "qwen3_next_mtp",
+    "qwen3_5_mtp",
+    "longcat_flash_mtp",
+    "mtp",
+    "pangu_ultra_moe_mtp",
+    "step3p5_mtp",
+    "hy_v3_mtp",
+    "dflash",
+    "ngram_gpu",
+)
 _SIZES = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
 _LOADS = "<function loads>"  # the real one adds its address in memory
 
@@ -50,10 +73,12 @@ class Refusal:
         """What is printed: the parser's usage is cut to its first line."""
         if self.kind == "parser":
             return [_USAGE, *f"vllm serve: error: {self.text}".split("\n")]
-        return ["Traceback (most recent call last):",
-                '  File "vllm/entrypoints/cli/main.py", in main',
-                '  File "vllm/entrypoints/cli/serve.py", in cmd',
-                *f"{self.exception}: {self.text}".split("\n")]
+        return [
+            "Traceback (most recent call last):",
+            '  File "vllm/entrypoints/cli/main.py", in main',
+            '  File "vllm/entrypoints/cli/serve.py", in cmd',
+            *f"{self.exception}: {self.text}".split("\n"),
+        ]
 
 
 def misused(text: str) -> Refusal:
@@ -71,8 +96,11 @@ def parser_refusal(engine: catalog.Engine, words: Sequence[str]) -> Refusal | No
     words that belong to nothing are told together, at the end."""
     words = processed(engine, words)
     if _nameless(words):
-        return raised("ValueError", "`model` should be provided as the first positional argument "
-                      "when using `vllm serve`. i.e. `vllm serve <model> --<arg> <value>`.")
+        return raised(
+            "ValueError",
+            "`model` should be provided as the first positional argument "
+            "when using `vllm serve`. i.e. `vllm serve <model> --<arg> <value>`.",
+        )
     parsed = arguments.parse(engine, words)
     loose = [*parsed.positional, *parsed.stray]
     unknown: list[tuple[int, str]] = []
@@ -85,8 +113,9 @@ def parser_refusal(engine: catalog.Engine, words: Sequence[str]) -> Refusal | No
             return refused
     # The first word without an option is the model; an unknown option may have taken it.
     extra = sorted([*unknown, *sorted(loose)[1:]])
-    return misused(f"unrecognized arguments: {' '.join(word for _, word in extra)}") \
-        if extra else None
+    return (
+        misused(f"unrecognized arguments: {' '.join(word for _, word in extra)}") if extra else None
+    )
 
 
 def processed(engine: catalog.Engine, words: Sequence[str]) -> list[str]:
@@ -101,26 +130,33 @@ def processed(engine: catalog.Engine, words: Sequence[str]) -> list[str]:
         dropped |= {given.index} if "=" in words[given.index] else {given.index, given.index + 1}
         flag, _, path = _dashed(given.spelt).partition(".")
         _put(tables.setdefault(flag, {}), path, given.text)
-    return [*(word for at, word in enumerate(words) if at not in dropped),
-            *(word for flag, table in tables.items() for word in (flag, json.dumps(table)))]
+    return [
+        *(word for at, word in enumerate(words) if at not in dropped),
+        *(word for flag, table in tables.items() for word in (flag, json.dumps(table))),
+    ]
 
 
 def _model_first(words: Sequence[str]) -> list[str]:
     for at, word in enumerate(words):
         if word == "--model" and at + 1 < len(words):
-            return [words[at + 1], *words[:at], *words[at + 2:]]
+            return [words[at + 1], *words[:at], *words[at + 2 :]]
         if word.startswith("--model=") and word != "--model=":
-            return [word.removeprefix("--model="), *words[:at], *words[at + 1:]]
+            return [word.removeprefix("--model="), *words[:at], *words[at + 1 :]]
     return list(words)
 
 
 def _nameless(words: Sequence[str]) -> bool:
     """Whether a served name is given and no model stands first (FlexibleArgumentParser)."""
+
     def has(pattern: str) -> bool:
         return any(re.match(rf"--{pattern}(=.+|$)", word) for word in words)
 
-    return bool(words) and words[0].startswith("-") and not has("config") \
+    return (
+        bool(words)
+        and words[0].startswith("-")
+        and not has("config")
         and has("served[-_]model[-_]name")
+    )
 
 
 def _dashed(word: str) -> str:
@@ -146,12 +182,13 @@ def _read(text: str) -> Any:
         return text
 
 
-def _option(engine: catalog.Engine, words: Sequence[str], given: arguments.Given
-            ) -> Refusal | None:
+def _option(engine: catalog.Engine, words: Sequence[str], given: arguments.Given) -> Refusal | None:
     """What argparse refuses of one option that it found, or found twice."""
     if given.fault == arguments.AMBIGUOUS:
-        return misused(f"ambiguous option: {_dashed(words[given.index])} could match "
-                       f"{', '.join(given.candidates)}")
+        return misused(
+            f"ambiguous option: {_dashed(words[given.index])} could match "
+            f"{', '.join(given.candidates)}"
+        )
     spec = catalog.flag(engine, given.name)
     assert spec is not None, given
     where = f"argument {'/'.join([f'--{given.name}', *spec.get('aliases', ())])}: "
@@ -176,9 +213,9 @@ def _values(words: Sequence[str], given: arguments.Given) -> list[str]:
     if "=" in words[given.index]:
         return [given.text or ""]
     end = given.index + 2
-    while end < len(words) and " ".join(words[given.index + 1:end]) != given.text:
+    while end < len(words) and " ".join(words[given.index + 1 : end]) != given.text:
         end += 1
-    return list(words[given.index + 1:end])
+    return list(words[given.index + 1 : end])
 
 
 def _wrong(spec: Mapping[str, Any], text: str) -> str:
@@ -220,7 +257,8 @@ def _size(text: str) -> int:
     if "." in number:
         raise argparse.ArgumentTypeError(
             f"Decimals are not allowed with binary suffixes like {unit}. Did you mean to use "
-            f"{number}{unit.lower()} instead?")
+            f"{number}{unit.lower()} instead?"
+        )
     return int(number) * 1024**power
 
 
@@ -229,14 +267,23 @@ def _size_or_auto(text: str) -> int:
 
 
 _KINDS: dict[str, Callable[[str], Any]] = {
-    "int": int, "float": float, "human_readable_int": _size,
-    "human_readable_int_or_auto": _size_or_auto, "loads": json.loads, "json": json.loads,
-    "union_dict_and_str": json.loads}
-_NAMES = {"int": "<class 'int'>", "float": "<class 'float'>",
-          "human_readable_int": "<function human_readable_int>"}
+    "int": int,
+    "float": float,
+    "human_readable_int": _size,
+    "human_readable_int_or_auto": _size_or_auto,
+    "loads": json.loads,
+    "json": json.loads,
+    "union_dict_and_str": json.loads,
+}
+_NAMES = {
+    "int": "<class 'int'>",
+    "float": "<class 'float'>",
+    "human_readable_int": "<function human_readable_int>",
+}
 
 
 # Configuration classes --------------------------------------------------------------------------
+
 
 def shape_of(engine: catalog.Engine, flag: str, spec: Mapping[str, Any]) -> type | None:
     """The class that the parser itself makes of a JSON flag; None where it makes none. All of
@@ -257,17 +304,25 @@ def shape(name: str, row: str) -> type | None:
     known = fields(name, row)
     if not known:
         return None
-    kinds = {**_limits(row).get(name, {}), **{
-        key: inner_class for (outer, key), inner in INNER.items() if outer == name
-        and (inner_class := shape(inner, row)) is not None}}
+    kinds = {
+        **_limits(row).get(name, {}),
+        **{
+            key: inner_class
+            for (outer, key), inner in INNER.items()
+            if outer == name and (inner_class := shape(inner, row)) is not None
+        },
+    }
     made = dataclasses.make_dataclass(
-        name, [(key, kinds.get(key, Any), dataclasses.field(default=None)) for key in known],
-        namespace={"__post_init__": _role_given} if name == "KVTransferConfig" else {})
+        name,
+        [(key, kinds.get(key, Any), dataclasses.field(default=None)) for key in known],
+        namespace={"__post_init__": _role_given} if name == "KVTransferConfig" else {},
+    )
     return validating(made, config=pydantic.ConfigDict(extra="forbid"))
 
 
 def _limits(row: str) -> dict[str, dict[str, Any]]:
     """Types of the keys whose values are checked (vllm/config/*.py)."""
+
     def mode(value: Any) -> Any:
         if isinstance(value, str) and value.upper() not in fields(_MODES, row):
             raise KeyError(value.upper())
@@ -277,25 +332,37 @@ def _limits(row: str) -> dict[str, dict[str, Any]]:
     at_least_1 = Annotated[int, pydantic.Field(ge=1)]
     positive = Annotated[int, pydantic.Field(gt=0)]
     return {
-        "KVTransferConfig": {"kv_role": Literal[_ROLES] | None, "kv_port": int,
-                             "kv_connector": str | None, "kv_connector_extra_config": dict},
-        "EPLBConfig": {"window_size": positive, "step_interval": positive,
-                       "num_redundant_experts": at_least_0},
+        "KVTransferConfig": {
+            "kv_role": Literal[_ROLES] | None,
+            "kv_port": int,
+            "kv_connector": str | None,
+            "kv_connector_extra_config": dict,
+        },
+        "EPLBConfig": {
+            "window_size": positive,
+            "step_interval": positive,
+            "num_redundant_experts": at_least_0,
+        },
         "CompilationConfig": {
             "cudagraph_capture_sizes": list[int],
             "cudagraph_mode": Annotated[Any, pydantic.BeforeValidator(mode)]
-            if fields(_MODES, row) else Any},
+            if fields(_MODES, row)
+            else Any,
+        },
         "SpeculativeConfig": {
             "num_speculative_tokens": positive,
             "draft_tensor_parallel_size": at_least_1 | None,
             # Which methods there are is known of one version.
-            "method": Literal[_METHODS] | None if row == MEASURED else Any}}
+            "method": Literal[_METHODS] | None if row == MEASURED else Any,
+        },
+    }
 
 
 def _role_given(self: Any) -> None:
     if self.kv_connector is not None and self.kv_role is None:
-        raise ValueError("Please specify kv_role when kv_connector is set, supported roles are "
-                         f"{_ROLES}")
+        raise ValueError(
+            f"Please specify kv_role when kv_connector is set, supported roles are {_ROLES}"
+        )
 
 
 def _expanded(match: re.Match[str]) -> str:

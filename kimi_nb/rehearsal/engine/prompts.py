@@ -22,8 +22,13 @@ from kimi_nb.rehearsal.engine.fields import (
 )
 
 IMAGE_TOKENS = 64
-_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal",
-          "thinking": "thinking"}
+_TEXTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
 _PICTURES = {"image_url": "image_url", "input_image": "image_url", "video_url": "video_url"}
 _SOUNDS = ("audio_url", "input_audio", "audio_embeds")
 
@@ -66,16 +71,29 @@ def of_chat(messages: list[Any], tools: Any, thinking: bool, blind: str) -> Prom
         if not isinstance(message, dict):
             raise invalid(CHAT, fault("dict_type", place, message))
         if not isinstance(role := message.get("role"), str):
-            raise invalid(CHAT, fault("missing" if role is None else "string_type",
-                                        (*place, "role"), message if role is None else role))
+            raise invalid(
+                CHAT,
+                fault(
+                    "missing" if role is None else "string_type",
+                    (*place, "role"),
+                    message if role is None else role,
+                ),
+            )
     if not messages:
         raise ApiError(400, "list index out of range")
-    turns = [(message["role"], [*_content(message, at, blind), *_calls(message, at)])
-             for at, message in enumerate(messages)]
+    turns = [
+        (message["role"], [*_content(message, at, blind), *_calls(message, at)])
+        for at, message in enumerate(messages)
+    ]
     tokens: list[str] = []
     if tools:
-        tokens += ["<|im_system|>", "tool", "<|im_middle|>", *text.split(compact(tools)),
-                   "<|im_end|>"]
+        tokens += [
+            "<|im_system|>",
+            "tool",
+            "<|im_middle|>",
+            *text.split(compact(tools)),
+            "<|im_end|>",
+        ]
     for role, parts in turns:
         mark = role if role in ("user", "assistant") else "system"
         tokens += [f"<|im_{mark}|>", *text.split(role), "<|im_middle|>"]
@@ -84,11 +102,15 @@ def of_chat(messages: list[Any], tools: Any, thinking: bool, blind: str) -> Prom
         tokens.append("<|im_end|>")
     tokens += ["<|im_assistant|>", "assi", "<|im_middle|>", "<think>" if thinking else "</think>"]
     said: list[tuple[str, str]] = next(
-        (parts for role, parts in reversed(turns) if role == "user"), [])
-    return Prompt(tokens, _digest([turns, tools, thinking]),
-                  " ".join(part for kind, part in said if kind == "text"),
-                  asks=turns[-1][0] == "user",
-                  earlier=sum(kind == "call" for _, parts in turns for kind, _ in parts))
+        (parts for role, parts in reversed(turns) if role == "user"), []
+    )
+    return Prompt(
+        tokens,
+        _digest([turns, tools, thinking]),
+        " ".join(part for kind, part in said if kind == "text"),
+        asks=turns[-1][0] == "user",
+        earlier=sum(kind == "call" for _, parts in turns for kind, _ in parts),
+    )
 
 
 def _content(message: dict[str, Any], at: int, blind: str) -> Iterator[tuple[str, str]]:
@@ -157,8 +179,12 @@ def _calls(message: dict[str, Any], at: int) -> Iterator[tuple[str, str]]:
         given = function.get("arguments") or {}
         try:
             given = parse(given) if isinstance(given, str) else given
-            yield "call", "".join(text.markup([f"{call.get('id')}"], [
-                f"{function['name']}{compact(given)}"]))
+            yield (
+                "call",
+                "".join(
+                    text.markup([f"{call.get('id')}"], [f"{function['name']}{compact(given)}"])
+                ),
+            )
         except ValueError as error:
             raise ApiError(400, str(error)) from None
 

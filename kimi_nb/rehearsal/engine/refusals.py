@@ -26,13 +26,17 @@ from kimi_nb.rules import settings
 # Eagle3 in engine/context-parallel, which end it while it loads or serves, and the limits of
 # engine/value, which are ours.
 FALLBACK = (
-    ("engine/draft-method", settings.draft_known,
-     "SpeculativeConfig knows the method of a draft from some version on, which our facts name."),
+    (
+        "engine/draft-method",
+        settings.draft_known,
+        "SpeculativeConfig knows the method of a draft from some version on, which our facts name.",
+    ),
 )
 
 
-def refusal(engine: catalog.Engine, words: Sequence[str], env: Mapping[str, str],
-            world: World) -> Refusal | None:
+def refusal(
+    engine: catalog.Engine, words: Sequence[str], env: Mapping[str, str], world: World
+) -> Refusal | None:
     """The first thing that the real engine would refuse of the words after ``vllm serve``: the
     parser's errors first, then the configuration's; None where it would start to load."""
     refused = parser_refusal(engine, words)
@@ -50,19 +54,38 @@ def _rules(start: Start) -> Iterator[Refusal]:
         return
     one = Deployment("rehearsal", start.engine, True, servers=(start.server,), model=model)
     for _, find, _ in FALLBACK:
-        yield from (raised("ValueError", problem.message) for problem in find(one)
-                    if problem.severity in ("", ERROR))
+        yield from (
+            raised("ValueError", problem.message)
+            for problem in find(one)
+            if problem.severity in ("", ERROR)
+        )
 
 
 def _kimi(start: Start) -> schema.Model | None:
     """The facts of the model that is served, found by its checkpoint's id or folder."""
     served = start.server.model.rstrip("/")
-    return next((model for model in map(params.model, params.names("models"))
-                 if any(served == one.id or served.rpartition("/")[2] == one.directory
-                        for one in model.weights.values())), None)
+    return next(
+        (
+            model
+            for model in map(params.model, params.names("models"))
+            if any(
+                served == one.id or served.rpartition("/")[2] == one.directory
+                for one in model.weights.values()
+            )
+        ),
+        None,
+    )
 
 
 _CHECKS: tuple[Callable[[Start], Iterator[Refusal]], ...] = (
-    configuration.arguments, configuration.model, configuration.cache, placement.nodes,
-    placement.parallel, configuration.speculative, configuration.scheduler,
-    configuration.vllm_config, placement.devices, _rules)
+    configuration.arguments,
+    configuration.model,
+    configuration.cache,
+    placement.nodes,
+    placement.parallel,
+    configuration.speculative,
+    configuration.scheduler,
+    configuration.vllm_config,
+    placement.devices,
+    _rules,
+)

@@ -61,9 +61,14 @@ class Group:
         if self._leader is not None:
             _send(self._leader, {"started": True})
         elif self._members and not self._mine.alone:
-            await self._all(self._all_started, lambda: self._log.info(
-                "utils.py:1169", f"Waiting for 0 local, {len(self._members) - len(self._started)} "
-                "remote core engine proc(s) to start."))
+            await self._all(
+                self._all_started,
+                lambda: self._log.info(
+                    "utils.py:1169",
+                    f"Waiting for 0 local, {len(self._members) - len(self._started)} "
+                    "remote core engine proc(s) to start.",
+                ),
+            )
 
     async def ask(self, number: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have the process that holds a number of the group (a rank, or a node of one tensor
@@ -100,20 +105,30 @@ class Group:
         here: set[int] = set(range(self._mine.place, self._mine.place + self._mine.count))
         try:
             self._server = await asyncio.start_server(
-                lambda reader, writer: self._welcome(reader, writer, here), address, port,
-                limit=_LINE)
+                lambda reader, writer: self._welcome(reader, writer, here),
+                address,
+                port,
+                limit=_LINE,
+            )
         except OSError as error:
-            raise StartError("RuntimeError", "The server socket has failed to listen on any local "
-                             f"network address. port: {port}, useIpv6: false, code: "
-                             f"-{error.errno}, name: EADDRINUSE, message: {error.strerror} "
-                             f"({address}:{port})", self._mine.rank) from None
+            raise StartError(
+                "RuntimeError",
+                "The server socket has failed to listen on any local "
+                f"network address. port: {port}, useIpv6: false, code: "
+                f"-{error.errno}, name: EADDRINUSE, message: {error.strerror} "
+                f"({address}:{port})",
+                self._mine.rank,
+            ) from None
         self._check(here)
 
         def say() -> None:
             missing = sorted(set(range(self._mine.size)) - here)
-            self._log.info("utils.py:1164", f"Waiting for 0 local, {len(missing)} remote core "
-                           f"engine proc(s) to connect. {self._what()}s not here: "
-                           f"{_some(missing)}")
+            self._log.info(
+                "utils.py:1164",
+                f"Waiting for 0 local, {len(missing)} remote core "
+                f"engine proc(s) to connect. {self._what()}s not here: "
+                f"{_some(missing)}",
+            )
 
         await self._all(self._complete, say)
         for writer in self._members.values():
@@ -124,8 +139,9 @@ class Group:
         process of the group is lost."""
         waiting: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
         while not waiting.done():
-            await asyncio.wait({waiting, self.lost}, timeout=REPORT,
-                               return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {waiting, self.lost}, timeout=REPORT, return_when=asyncio.FIRST_COMPLETED
+            )
             if self.lost.done():
                 waiting.cancel()
                 raise self._closed()
@@ -133,9 +149,12 @@ class Group:
                 say()
 
     def _closed(self) -> StartError:
-        return StartError("RuntimeError", "[Gloo] the connection was closed by peer "
-                          f"({self.lost.result()}) before the group was complete",
-                          self._mine.rank)
+        return StartError(
+            "RuntimeError",
+            "[Gloo] the connection was closed by peer "
+            f"({self.lost.result()}) before the group was complete",
+            self._mine.rank,
+        )
 
     def _what(self) -> str:
         return "node rank" if self._mine.spans else "rank"
@@ -144,8 +163,9 @@ class Group:
         if len(here) == self._mine.size:
             self._complete.set()
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
-                       here: set[int]) -> None:
+    async def _welcome(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, here: set[int]
+    ) -> None:
         hello = json.loads(await reader.readline() or b"{}")
         if "place" not in hello:
             writer.close()
@@ -155,8 +175,10 @@ class Group:
         if refused:
             name, text = refused
             _send(writer, {"refused": text, "name": name})
-            self._log.error("utils.py:1246", f"Refused {self._what()} {hello['place']} of "
-                            f"{hello['node']}: {text}")
+            self._log.error(
+                "utils.py:1246",
+                f"Refused {self._what()} {hello['place']} of {hello['node']}: {text}",
+            )
             writer.close()
             return
         here |= set(ranks)
@@ -165,30 +187,42 @@ class Group:
         self._check(here)
         await self._listen(reader, ranks.start)
 
-    def _refusal(self, hello: Mapping[str, Any], ranks: range, here: set[int]
-                 ) -> tuple[str, str] | None:
+    def _refusal(
+        self, hello: Mapping[str, Any], ranks: range, here: set[int]
+    ) -> tuple[str, str] | None:
         """(exception, text) for a process that does not belong here."""
         mine, what = self._mine, self._what()
         if hello["size"] != mine.size or hello["tp"] != mine.tp:
-            return ("RuntimeError", f"Configuration mismatch detected for engine {ranks.start}. "
-                    "All DP workers must have identical configurations: here dp "
-                    f"{hello['size']} tp {hello['tp']}, {what} 0 has dp {mine.size} tp {mine.tp}.")
+            return (
+                "RuntimeError",
+                f"Configuration mismatch detected for engine {ranks.start}. "
+                "All DP workers must have identical configurations: here dp "
+                f"{hello['size']} tp {hello['tp']}, {what} 0 has dp {mine.size} tp {mine.tp}.",
+            )
         outside = [rank for rank in ranks if not 0 <= rank < mine.size]
         if outside:
-            return ("ValueError", f"data_parallel_rank ({outside[0]}) must be in the range "
-                    f"[0, {mine.size})")
+            return (
+                "ValueError",
+                f"data_parallel_rank ({outside[0]}) must be in the range [0, {mine.size})",
+            )
         twice = sorted(here & set(ranks))
         if twice:
-            return ("RuntimeError", f"{what} {twice[0]} is in the group already: two processes "
-                    f"say that they are {what} {twice[0]} of {mine.size}")
+            return (
+                "RuntimeError",
+                f"{what} {twice[0]} is in the group already: two processes "
+                f"say that they are {what} {twice[0]} of {mine.size}",
+            )
         for key in sorted({*hello["shared"], *mine.shared}):
             theirs, ours = hello["shared"].get(key), mine.shared.get(key)
             if theirs != ours:
-                return ("RuntimeError", f"Configuration mismatch detected for engine "
-                        f"{ranks.start}. All DP workers must have identical configurations for "
-                        "parameters that affect collective communication. Here "
-                        f"{_said(key, theirs)}, {what} 0 has {_said(key, ours)}. Please ensure "
-                        "all workers are started with the same command-line arguments.")
+                return (
+                    "RuntimeError",
+                    f"Configuration mismatch detected for engine "
+                    f"{ranks.start}. All DP workers must have identical configurations for "
+                    "parameters that affect collective communication. Here "
+                    f"{_said(key, theirs)}, {what} 0 has {_said(key, ours)}. Please ensure "
+                    "all workers are started with the same command-line arguments.",
+                )
         return None
 
     async def _listen(self, reader: asyncio.StreamReader, first: int) -> None:
@@ -230,18 +264,32 @@ class Group:
                 said += RETRY
                 if said >= REPORT:
                     said = 0.0
-                    self._log.info("parallel_state.py:1234", f"Waiting for {self._what()} 0 at "
-                                   f"{address}:{port}: nobody listens there")
+                    self._log.info(
+                        "parallel_state.py:1234",
+                        f"Waiting for {self._what()} 0 at {address}:{port}: nobody listens there",
+                    )
         mine = self._mine
-        _send(writer, {"place": mine.place, "count": mine.count, "size": mine.size, "tp": mine.tp,
-                       "node": mine.node, "shared": mine.shared})
+        _send(
+            writer,
+            {
+                "place": mine.place,
+                "count": mine.count,
+                "size": mine.size,
+                "tp": mine.tp,
+                "node": mine.node,
+                "shared": mine.shared,
+            },
+        )
         answer = json.loads(await reader.readline() or b"{}")
         if "refused" in answer:
             raise StartError(answer["name"], answer["refused"], mine.rank)
         if "go" not in answer:
-            raise StartError("RuntimeError", f"[Gloo] the connection to {self._what()} 0 at "
-                             f"{address}:{port} was closed by peer before the group was complete",
-                             mine.rank)
+            raise StartError(
+                "RuntimeError",
+                f"[Gloo] the connection to {self._what()} 0 at "
+                f"{address}:{port} was closed by peer before the group was complete",
+                mine.rank,
+            )
         self._leader = writer
         self._keep(self._serve(reader, writer))
 

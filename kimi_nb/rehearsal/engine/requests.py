@@ -32,16 +32,35 @@ from kimi_nb.rehearsal.engine.fields import (
 
 MAX_N = 16384  # vLLM's VLLM_MAX_N_SEQUENCES
 _FIELDS = {
-    "model": "string", "stream": "bool", "stream_options": "dict", "n": "int", "seed": "int",
-    "temperature": "float", "top_p": "float", "min_p": "float", "top_k": "int",
-    "presence_penalty": "float", "frequency_penalty": "float", "repetition_penalty": "float",
-    "max_tokens": "int", "min_tokens": "int", "ignore_eos": "bool", "response_format": "dict",
-    "structured_outputs": "dict", "kv_transfer_params": "dict", "stop_token_ids": "list",
+    "model": "string",
+    "stream": "bool",
+    "stream_options": "dict",
+    "n": "int",
+    "seed": "int",
+    "temperature": "float",
+    "top_p": "float",
+    "min_p": "float",
+    "top_k": "int",
+    "presence_penalty": "float",
+    "frequency_penalty": "float",
+    "repetition_penalty": "float",
+    "max_tokens": "int",
+    "min_tokens": "int",
+    "ignore_eos": "bool",
+    "response_format": "dict",
+    "structured_outputs": "dict",
+    "kv_transfer_params": "dict",
+    "stop_token_ids": "list",
     "user": "string",
 }
 _CHAT_FIELDS = {
-    **_FIELDS, "max_completion_tokens": "int", "include_reasoning": "bool", "tools": "list",
-    "parallel_tool_calls": "bool", "chat_template_kwargs": "dict", "messages": "list",
+    **_FIELDS,
+    "max_completion_tokens": "int",
+    "include_reasoning": "bool",
+    "tools": "list",
+    "parallel_tool_calls": "bool",
+    "chat_template_kwargs": "dict",
+    "messages": "list",
 }
 
 
@@ -116,15 +135,33 @@ def chat(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
     _known(served, fields)
     if choice != "none" and not served.calls_tools:
         auto = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser'
-        raise ApiError(400, f"{auto} to be set" if choice == "auto" else
-                       f'tool_choice="{choice}" requires --tool-call-parser to be set')
+        raise ApiError(
+            400,
+            f"{auto} to be set"
+            if choice == "auto"
+            else f'tool_choice="{choice}" requires --tool-call-parser to be set',
+        )
     param = "max_tokens" if fields.get("max_completion_tokens") is None else "max_completion_tokens"
     _fits(served, param, fields.get(param))
     thinking = fields.get("chat_template_kwargs", {}).get("thinking", served.thinking) is not False
     prompt = prompts.of_chat(fields["messages"], body.get("tools"), thinking, served.blind)
-    return _request(served, fields, body, CHAT, headers, prompt, fields.get(param), {
-        "literal": literal, "thinking": thinking, "shown": fields.get("include_reasoning", True),
-        "tools": tools, "choice": choice, "parallel": fields.get("parallel_tool_calls", True)})
+    return _request(
+        served,
+        fields,
+        body,
+        CHAT,
+        headers,
+        prompt,
+        fields.get(param),
+        {
+            "literal": literal,
+            "thinking": thinking,
+            "shown": fields.get("include_reasoning", True),
+            "tools": tools,
+            "choice": choice,
+            "parallel": fields.get("parallel_tool_calls", True),
+        },
+    )
 
 
 def completion(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
@@ -132,29 +169,42 @@ def completion(served: Served, raw: bytes, headers: Mapping[str, str]) -> Reques
     body = read(raw, COMPLETION)
     fields = take(body, _FIELDS, COMPLETION)
     if body.get("prompt") in (None, ""):
-        raise refused(COMPLETION, body,
-                      "Either prompt or prompt_embeds must be provided and non-empty.")
+        raise refused(
+            COMPLETION, body, "Either prompt or prompt_embeds must be provided and non-empty."
+        )
     prompt = prompts.of_completion(body["prompt"], COMPLETION)
     literal = _literal(fields, body, COMPLETION)
     _known(served, fields)
     limit = fields.get("max_tokens", None if body.get("max_tokens", 0) is None else 16)
     _fits(served, "max_tokens", limit)
-    return _request(served, fields, body, COMPLETION, headers, prompt, limit,
-                    {"literal": literal})
+    return _request(served, fields, body, COMPLETION, headers, prompt, limit, {"literal": literal})
 
 
 def tokenize(served: Served, raw: bytes) -> tuple[list[str], bool]:
     """A body of POST /tokenize: its tokens, and whether their texts are asked for."""
     body = read(raw, TOKENIZE)
-    fields = take(body, {"model": "string", "prompt": "string", "messages": "list",
-                         "return_token_strs": "bool"}, TOKENIZE)
+    fields = take(
+        body,
+        {"model": "string", "prompt": "string", "messages": "list", "return_token_strs": "bool"},
+        TOKENIZE,
+    )
     if "prompt" not in fields and "messages" not in fields:
-        raise invalid(TOKENIZE, *(fault("missing", ("body", union, name), body) for union, name in
-                                   (("TokenizeCompletionRequest", "prompt"),
-                                    ("TokenizeChatRequest", "messages"))))
+        raise invalid(
+            TOKENIZE,
+            *(
+                fault("missing", ("body", union, name), body)
+                for union, name in (
+                    ("TokenizeCompletionRequest", "prompt"),
+                    ("TokenizeChatRequest", "messages"),
+                )
+            ),
+        )
     _known(served, fields)
-    tokens = text.split(fields["prompt"]) if "prompt" in fields else \
-        prompts.of_chat(fields["messages"], body.get("tools"), True, served.blind).tokens
+    tokens = (
+        text.split(fields["prompt"])
+        if "prompt" in fields
+        else prompts.of_chat(fields["messages"], body.get("tools"), True, served.blind).tokens
+    )
     return tokens, fields.get("return_token_strs", False)
 
 
@@ -171,8 +221,12 @@ def _tools(body: dict[str, Any], fields: Mapping[str, Any]) -> tuple[tuple[Tool,
     """(the functions on offer, the choice among them)."""
     given, choice = fields.get("tools"), body.get("tool_choice")
     if given == []:
-        raise refused(CHAT, body, "`tools` must not be an empty array. "
-                      "Either provide at least one tool or omit the field entirely.")
+        raise refused(
+            CHAT,
+            body,
+            "`tools` must not be an empty array. "
+            "Either provide at least one tool or omit the field entirely.",
+        )
     tools = []
     for at, tool in enumerate(given or ()):
         place = ("body", "tools", at)
@@ -180,12 +234,20 @@ def _tools(body: dict[str, Any], fields: Mapping[str, Any]) -> tuple[tuple[Tool,
             raise invalid(CHAT, fault("dict_type", place, tool))
         function = tool.get("function")
         if not isinstance(function, dict):
-            raise invalid(CHAT, fault("missing" if function is None else "dict_type",
-                                        (*place, "function"), function))
+            raise invalid(
+                CHAT,
+                fault(
+                    "missing" if function is None else "dict_type", (*place, "function"), function
+                ),
+            )
         name, schema = function.get("name"), function.get("parameters")
         if not isinstance(name, str):
-            raise invalid(CHAT, fault("missing" if name is None else "string_type",
-                                        (*place, "function", "name"), name))
+            raise invalid(
+                CHAT,
+                fault(
+                    "missing" if name is None else "string_type", (*place, "function", "name"), name
+                ),
+            )
         if not isinstance(schema, dict | None):
             raise invalid(CHAT, fault("dict_type", (*place, "function", "parameters"), schema))
         tools.append(Tool(name, schema))
@@ -198,26 +260,38 @@ def _tools(body: dict[str, Any], fields: Mapping[str, Any]) -> tuple[tuple[Tool,
     if choice in ("auto", "required"):
         return tuple(tools), choice
     if not isinstance(choice, dict):
-        raise refused(CHAT, body, f"Invalid value for `tool_choice`: {choice}! Only named tools, "
-                      '"none", "auto" or "required" are supported.')
+        raise refused(
+            CHAT,
+            body,
+            f"Invalid value for `tool_choice`: {choice}! Only named tools, "
+            '"none", "auto" or "required" are supported.',
+        )
     usage = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
     function = choice.get("function")
     if not isinstance(function, dict):
-        raise refused(CHAT, body,
-                      f"Invalid value for `function`: `{function}` in `tool_choice`! {usage}")
+        raise refused(
+            CHAT, body, f"Invalid value for `function`: `{function}` in `tool_choice`! {usage}"
+        )
     if not isinstance(name := function.get("name"), str) or not name:
-        raise refused(CHAT, body,
-                      f"Invalid `name` in `function`: `{name}` in `tool_choice`! {usage}")
+        raise refused(
+            CHAT, body, f"Invalid `name` in `function`: `{name}` in `tool_choice`! {usage}"
+        )
     named = tuple(tool for tool in tools if tool.name == name)
     if not named:
-        raise refused(CHAT, body, "The tool specified in `tool_choice` does not match any of the "
-                      "specified `tools`")
+        raise refused(
+            CHAT,
+            body,
+            "The tool specified in `tool_choice` does not match any of the specified `tools`",
+        )
     # A function may be called "auto": with one left, "required" means it and nothing else.
     return named[:1], "required"
 
 
-def _literal(fields: Mapping[str, Any], body: dict[str, Any], route: Route,
-             ) -> str | None:
+def _literal(
+    fields: Mapping[str, Any],
+    body: dict[str, Any],
+    route: Route,
+) -> str | None:
     """The text that a response format or vLLM's own structured outputs ask for."""
     form: Any = fields.get("response_format")
     wish = fields.get("structured_outputs", {})
@@ -226,8 +300,13 @@ def _literal(fields: Mapping[str, Any], body: dict[str, Any], route: Route,
         raise invalid(route, fault("literal_error", ("body", "response_format", "type"), kind))
     if kind == "json_schema":
         if not isinstance(schema := form.get("json_schema"), dict):
-            raise refused(route, body, "When response_format type is 'json_schema', the "
-                          "'json_schema' field must be provided.", "response_format")
+            raise refused(
+                route,
+                body,
+                "When response_format type is 'json_schema', the "
+                "'json_schema' field must be provided.",
+                "response_format",
+            )
         return compact(text.example(schema.get("schema")))
     if kind == "json_object" or wish.get("json_object"):
         return compact({text.MARK: True})
@@ -249,24 +328,39 @@ def _literal(fields: Mapping[str, Any], body: dict[str, Any], route: Route,
 def _fits(served: Served, param: str, limit: int | None) -> None:
     most = served.max_model_len
     if limit is not None and limit > most:
-        raise ApiError(400, f"{param}={limit} cannot be greater than "
-                       f"max_model_len=max_total_tokens={most}. Please request fewer output "
-                       f"tokens. (parameter={param}, value={limit})", param=param)
+        raise ApiError(
+            400,
+            f"{param}={limit} cannot be greater than "
+            f"max_model_len=max_total_tokens={most}. Please request fewer output "
+            f"tokens. (parameter={param}, value={limit})",
+            param=param,
+        )
 
 
-def _request(served: Served, fields: Mapping[str, Any], body: Mapping[str, Any],
-             route: Route, headers: Mapping[str, str], prompt: prompts.Prompt,
-             limit: int | None, more: Mapping[str, Any]) -> Request:
+def _request(
+    served: Served,
+    fields: Mapping[str, Any],
+    body: Mapping[str, Any],
+    route: Route,
+    headers: Mapping[str, str],
+    prompt: prompts.Prompt,
+    limit: int | None,
+    more: Mapping[str, Any],
+) -> Request:
     """The request, once its lengths, its sampling and its rank are in order."""
     room = served.max_model_len - (limit or 0)
     if len(prompt.tokens) > room:
         # vLLM stops counting at the first token too many.
-        raise ApiError(400, f"This model's maximum context length is {served.max_model_len} "
-                       f"tokens. However, you requested {limit or 0} output tokens and your prompt "
-                       f"contains at least {room + 1} input tokens, for a total of at least "
-                       f"{room + 1 + (limit or 0)} tokens. Please reduce the length of the input "
-                       "prompt or the number of requested output tokens. "
-                       f"(parameter=input_tokens, value={room + 1})", param="input_tokens")
+        raise ApiError(
+            400,
+            f"This model's maximum context length is {served.max_model_len} "
+            f"tokens. However, you requested {limit or 0} output tokens and your prompt "
+            f"contains at least {room + 1} input tokens, for a total of at least "
+            f"{room + 1 + (limit or 0)} tokens. Please reduce the length of the input "
+            "prompt or the number of requested output tokens. "
+            f"(parameter=input_tokens, value={room + 1})",
+            param="input_tokens",
+        )
     most = served.max_model_len - len(prompt.tokens)
     most = most if limit is None else min(limit, most)
     stop = body.get("stop")
@@ -276,10 +370,18 @@ def _request(served: Served, fields: Mapping[str, Any], body: Mapping[str, Any],
     n, least = fields.get("n", 1), fields.get("min_tokens", 0)
     _sampling(fields, n, most, least, stop)
     return Request(
-        prompt=prompt, stream=fields.get("stream", False), n=n, rank=_rank(served, headers),
+        prompt=prompt,
+        stream=fields.get("stream", False),
+        n=n,
+        rank=_rank(served, headers),
         include_usage=_usage(fields, body, route),
-        max_tokens=most, min_tokens=least, ignore_eos=fields.get("ignore_eos", False),
-        stop=tuple(stop), kv=fields.get("kv_transfer_params"), **more)
+        max_tokens=most,
+        min_tokens=least,
+        ignore_eos=fields.get("ignore_eos", False),
+        stop=tuple(stop),
+        kv=fields.get("kv_transfer_params"),
+        **more,
+    )
 
 
 def _usage(fields: Mapping[str, Any], body: Any, route: Route) -> bool:
@@ -288,12 +390,15 @@ def _usage(fields: Mapping[str, Any], body: Any, route: Route) -> bool:
     if not options:
         return False
     if not fields.get("stream"):
-        raise refused(route, body, "Stream options can only be defined when `stream=True`.",
-                      "stream_options")
+        raise refused(
+            route, body, "Stream options can only be defined when `stream=True`.", "stream_options"
+        )
     value, wrong = typed("bool", options.get("include_usage") or False)
     if wrong:
-        raise invalid(route, fault(wrong, ("body", "stream_options", "include_usage"),
-                                   options["include_usage"]))
+        raise invalid(
+            route,
+            fault(wrong, ("body", "stream_options", "include_usage"), options["include_usage"]),
+        )
     return value
 
 
@@ -302,8 +407,11 @@ def _sampling(fields: Mapping[str, Any], n: int, most: int, least: int, stop: li
     if n < 1:
         raise ApiError(400, f"n must be at least 1, got {n}.")
     if n > MAX_N:
-        raise ApiError(400, f"n must be at most {MAX_N}, got {n}. To increase this limit, set the "
-                       "VLLM_MAX_N_SEQUENCES environment variable.")
+        raise ApiError(
+            400,
+            f"n must be at most {MAX_N}, got {n}. To increase this limit, set the "
+            "VLLM_MAX_N_SEQUENCES environment variable.",
+        )
     for name in ("presence_penalty", "frequency_penalty"):
         if not -2 <= (value := fields.get(name, 0.0)) <= 2:
             raise ApiError(400, f"{name} must be in [-2, 2], got {value}.")
@@ -323,8 +431,9 @@ def _sampling(fields: Mapping[str, Any], n: int, most: int, least: int, stop: li
     if least < 0:
         raise ApiError(400, f"min_tokens must be greater than or equal to 0, got {least}.")
     if least > most:
-        raise ApiError(400, "min_tokens must be less than or equal to "
-                       f"max_tokens={most}, got {least}.")
+        raise ApiError(
+            400, f"min_tokens must be less than or equal to max_tokens={most}, got {least}."
+        )
     if "" in stop:
         raise ApiError(400, "stop cannot contain an empty string.")
     if heat < 1e-5 and n > 1:
@@ -337,8 +446,9 @@ def _parameter(name: str, value: Any, why: str) -> ApiError:
 
 def _rank(served: Served, headers: Mapping[str, str]) -> int | None:
     """The data parallel rank that the client chose; vLLM passes over what is no number."""
-    given = next((value for name, value in headers.items()
-                  if name.lower() == "x-data-parallel-rank"), "")
+    given = next(
+        (value for name, value in headers.items() if name.lower() == "x-data-parallel-rank"), ""
+    )
     try:
         rank = int(given)
     except ValueError:

@@ -97,29 +97,42 @@ class Settings:
 def settings(call: Call, engine: catalog.Engine) -> Settings:
     """The settings of a command line that nothing refuses any more."""
     world = call.world
-    one = servers.server(engine, ["vllm", *call.words], call.env,
-                         servers.Spot(call.node), node=call.node)
+    one = servers.server(
+        engine, ["vllm", *call.words], call.env, servers.Spot(call.node), node=call.node
+    )
     dp, rank, ranks = one.dp or 1, one.rank or 0, one.ranks or 1
     nodes = int(one.number("nnodes") or 1)
     tp = one.tp or 1
     local = tp // nodes if nodes > 1 else tp
     here = _numbers(call.env.get(DEVICES)) or tuple(range(world.devices))
-    visible = here if one.devices is None else tuple(
-        device for device in one.devices if device in here)
+    visible = (
+        here if one.devices is None else tuple(device for device in one.devices if device in here)
+    )
     host = one.text("host")
     address = call.address if host in _EVERYWHERE else str(host)
     port = one.http_port or 8000
     if PUBLISHED in call.env:
         port = _outside(call.env[PUBLISHED], port)
     return Settings(
-        model=one.model, draft=str(one.table("speculative-config").get("model") or ""),
-        names=one.names, node=call.node, address=address, port=port,
-        headless=one.headless, alone=one.single or any(
-            one.flags.get(flag) is True for flag in _BALANCED),
-        dp=dp, tp=tp, rank=rank, ranks=ranks, nodes=nodes,
-        node_rank=int(one.number("node-rank") or 0), devices=visible[:local * ranks],
-        meets=_meets(one, nodes, dp, ranks), transfer=_transfer(one, call, rank, ranks, tp),
-        shared=_shared(one), api_key=one.text("api-key") or call.env.get("VLLM_API_KEY", ""),
+        model=one.model,
+        draft=str(one.table("speculative-config").get("model") or ""),
+        names=one.names,
+        node=call.node,
+        address=address,
+        port=port,
+        headless=one.headless,
+        alone=one.single or any(one.flags.get(flag) is True for flag in _BALANCED),
+        dp=dp,
+        tp=tp,
+        rank=rank,
+        ranks=ranks,
+        nodes=nodes,
+        node_rank=int(one.number("node-rank") or 0),
+        devices=visible[: local * ranks],
+        meets=_meets(one, nodes, dp, ranks),
+        transfer=_transfer(one, call, rank, ranks, tp),
+        shared=_shared(one),
+        api_key=one.text("api-key") or call.env.get("VLLM_API_KEY", ""),
         max_model_len=_length(one, world.context_length),
         max_num_seqs=int(one.number("max-num-seqs") or DEFAULT_SEQS),
         utilization=float(one.number("gpu-memory-utilization") or 0.9),
@@ -127,7 +140,9 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         tool_parser=one.text("tool-call-parser") or "",
         auto_tools=one.flags.get("enable-auto-tool-choice") is True,
         thinking=one.table("default-chat-template-kwargs").get("thinking") is not False,
-        eager=one.flags.get("enforce-eager") is True, engine=engine)
+        eager=one.flags.get("enforce-eager") is True,
+        engine=engine,
+    )
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:
@@ -151,8 +166,10 @@ def _length(one: servers.Server, most: int) -> int:
 
 def _meets(one: servers.Server, nodes: int, dp: int, ranks: int) -> tuple[str, int] | None:
     if nodes > 1:
-        return (one.text("master-addr") or "127.0.0.1",
-                int(one.number("master-port") or DEFAULT_MASTER))
+        return (
+            one.text("master-addr") or "127.0.0.1",
+            int(one.number("master-port") or DEFAULT_MASTER),
+        )
     if dp > ranks:
         return (one.text("data-parallel-address") or "127.0.0.1", one.rpc_port or DEFAULT_RPC)
     return None
@@ -160,15 +177,20 @@ def _meets(one: servers.Server, nodes: int, dp: int, ranks: int) -> tuple[str, i
 
 def _shared(one: servers.Server) -> dict[str, Any]:
     """What all processes of a group must have alike."""
-    flags = {f"--{name}": value for name, value in one.flags.items()
-             if name not in OWN | API_FLAGS | _PLACES}
-    env = {name: value for name, value in one.env.items()
-           if is_shared(name) and name not in servers.OWN_ENV}
+    flags = {
+        f"--{name}": value
+        for name, value in one.flags.items()
+        if name not in OWN | API_FLAGS | _PLACES
+    }
+    env = {
+        name: value
+        for name, value in one.env.items()
+        if is_shared(name) and name not in servers.OWN_ENV
+    }
     return {"model": one.model.rstrip("/").rpartition("/")[2], **flags, **env}
 
 
-def _transfer(one: servers.Server, call: Call, rank: int, ranks: int, tp: int
-              ) -> Transfer | None:
+def _transfer(one: servers.Server, call: Call, rank: int, ranks: int, tp: int) -> Transfer | None:
     """The connector, with the ports at which it listens: Mooncake's at kv_port + rank x tp, one
     for each tensor parallel rank; NIXL's side channel at its base + rank."""
     table = one.table("kv-transfer-config")
@@ -176,15 +198,23 @@ def _transfer(one: servers.Server, call: Call, rank: int, ranks: int, tp: int
     if not connector:
         return None
     extra = table.get("kv_connector_extra_config") or {}
-    declared = {role: (int(sizes.get("dp_size", 1)), int(sizes.get("tp_size", 1)))
-                for role, sizes in extra.items()
-                if role in ("prefill", "decode") and isinstance(sizes, dict)}
+    declared = {
+        role: (int(sizes.get("dp_size", 1)), int(sizes.get("tp_size", 1)))
+        for role, sizes in extra.items()
+        if role in ("prefill", "decode") and isinstance(sizes, dict)
+    }
     host, ports = call.address, range(0)
     if one.kv_port is not None:
         ports = range(one.kv_port, one.kv_port + ranks * tp)
     elif re.search("nixl", connector, re.IGNORECASE):
         host = call.env.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost")
-        first = (one.side_channel_port if one.side_channel_port is not None else 5600 + rank)
+        first = one.side_channel_port if one.side_channel_port is not None else 5600 + rank
         ports = range(first, first + ranks)
-    return Transfer(connector, str(table.get("kv_role") or ""), str(table.get("engine_id") or
-                    f"{call.node}-{rank}"), host, ports, declared)
+    return Transfer(
+        connector,
+        str(table.get("kv_role") or ""),
+        str(table.get("engine_id") or f"{call.node}-{rank}"),
+        host,
+        ports,
+        declared,
+    )

@@ -49,8 +49,11 @@ class Start:
     @property
     def world_size(self) -> int:
         """Devices of one data parallel rank."""
-        return (self.tp * self.whole("pipeline-parallel-size", 1)
-                * self.whole("prefill-context-parallel-size", 1))
+        return (
+            self.tp
+            * self.whole("pipeline-parallel-size", 1)
+            * self.whole("prefill-context-parallel-size", 1)
+        )
 
     @property
     def external(self) -> bool:
@@ -75,8 +78,10 @@ class Start:
     @property
     def spread(self) -> bool:
         """Whether Ray places the ranks, perhaps on other nodes."""
-        return "ray" in (self.server.flags.get("distributed-executor-backend"),
-                         self.server.flags.get("data-parallel-backend"))
+        return "ray" in (
+            self.server.flags.get("distributed-executor-backend"),
+            self.server.flags.get("data-parallel-backend"),
+        )
 
     @property
     def devices(self) -> int:

@@ -58,7 +58,7 @@ class Stream:
             except OSError as error:
                 self.done.set_exception(error)
                 return False
-            self._slow = asyncio.ensure_future(self._finish(sending, blocker, group[at + 1:]))
+            self._slow = asyncio.ensure_future(self._finish(sending, blocker, group[at + 1 :]))
             break
         return True
 
@@ -90,8 +90,9 @@ class Steps:
     async def run(self, stream: Stream, gone: asyncio.Future[None]) -> bool:
         """Send a stream to its end; whether the client was there for it."""
         first = int((time.monotonic() + _ROUNDING) / self._apart) + 1
-        number = min(range(first, first + self._count),
-                     key=lambda at: len(self._places[at % self._count]))
+        number = min(
+            range(first, first + self._count), key=lambda at: len(self._places[at % self._count])
+        )
         self._places[number % self._count].append(stream)
         if self._next is None or number < self._next:
             self._set(number)
@@ -132,14 +133,13 @@ class _Timer:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self.handle = self._libc.timerfd_create(time.CLOCK_MONOTONIC,
-                                                os.O_NONBLOCK | os.O_CLOEXEC)
+        self.handle = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self.handle < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def start(self, at: float) -> None:
         """Have the handle readable at a time of `time.monotonic`, and at no other."""
-        when = struct.pack("llll", 0, 0, *divmod(round(at * 1e9), 10 ** 9))
+        when = struct.pack("llll", 0, 0, *divmod(round(at * 1e9), 10**9))
         if self._libc.timerfd_settime(self.handle, _ABSOLUTE, when, None):
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 

@@ -19,11 +19,16 @@ from typing import Any
 MARK = "REHEARSAL"
 VOCABULARY = 163840  # Kimi's own
 # Each with its space is one token: what is filled up to a length ends there to the token.
-FILL = tuple(re.findall(r" \w+", " and so it is all but an act for the day no gpu was put to use "
-                        "yet any of us may see how the run can go on its way"))
+FILL = tuple(
+    re.findall(
+        r" \w+",
+        " and so it is all but an act for the day no gpu was put to use "
+        "yet any of us may see how the run can go on its way",
+    )
+)
 _PIECE = re.compile(r"<\|[a-z_]{1,40}\|>|</?think>| \S{1,3}|\S{1,4}|\s{1,4}")
 _DEEP, _BOTTOM, _NODES = 4, 16, 500  # levels with all that is optional; levels; values
-_EXACT = 2 ** 53
+_EXACT = 2**53
 
 
 def split(text: str) -> list[str]:
@@ -64,16 +69,24 @@ def nonsense(token: str, place: int, seed: bytes) -> str:
 def called(names: Sequence[str], said: str) -> list[int]:
     """Which functions a text asks for: a word of the name (four letters or more) stands in it."""
     said = said.lower()
-    return [at for at, name in enumerate(names)
-            if any(len(word) >= 4 and word in said for word in re.split(r"[._-]", name.lower()))]
+    return [
+        at
+        for at, name in enumerate(names)
+        if any(len(word) >= 4 and word in said for word in re.split(r"[._-]", name.lower()))
+    ]
 
 
 def markup(ids: Sequence[str], arguments: Sequence[str]) -> list[str]:
     """The tokens of tool calls as the model writes them, before any parser."""
     out = ["<|tool_calls_section_begin|>"]
     for name, text in zip(ids, arguments, strict=True):
-        out += ["<|tool_call_begin|>", *split(name), "<|tool_call_argument_begin|>", *split(text),
-                "<|tool_call_end|>"]
+        out += [
+            "<|tool_call_begin|>",
+            *split(name),
+            "<|tool_call_argument_begin|>",
+            *split(text),
+            "<|tool_call_end|>",
+        ]
     return [*out, "<|tool_calls_section_end|>"]
 
 
@@ -119,16 +132,35 @@ def _plain(schema: Any, root: Any, last: bool) -> dict[str, Any]:
             rest = {key: value for key, value in schema.items() if key != "$ref"}
             schema = _merged([_referred(schema["$ref"], root), rest])
             continue
-        word = next((w for w in ("allOf", "anyOf", "oneOf")
-                     if isinstance(schema.get(w), list) and schema[w]), None)
+        word = next(
+            (
+                w
+                for w in ("allOf", "anyOf", "oneOf")
+                if isinstance(schema.get(w), list) and schema[w]
+            ),
+            None,
+        )
         if word is None:
             return schema
         rest = {key: value for key, value in schema.items() if key != word}
         chosen = schema[word] if word == "allOf" else [schema[word][-1 if last else 0]]
         # References are followed before the merge, or one would hide another.
-        schema = _merged([rest, *(_merged([_referred(part["$ref"], root), {
-            key: value for key, value in part.items() if key != "$ref"}])
-            if isinstance(part, dict) and "$ref" in part else part for part in chosen[:_BOTTOM])])
+        schema = _merged(
+            [
+                rest,
+                *(
+                    _merged(
+                        [
+                            _referred(part["$ref"], root),
+                            {key: value for key, value in part.items() if key != "$ref"},
+                        ]
+                    )
+                    if isinstance(part, dict) and "$ref" in part
+                    else part
+                    for part in chosen[:_BOTTOM]
+                ),
+            ]
+        )
     return {}
 
 
@@ -158,8 +190,11 @@ def _object(schema: Mapping[str, Any], root: Any, depth: int, left: list[int]) -
     known = known if isinstance(known, dict) else {}
     needed = [name for name in needed if isinstance(name, str)] if isinstance(needed, list) else []
     names = [*known, *needed] if depth < _DEEP else needed
-    return {name: _example(known[name], root, depth + 1, left) if name in known else MARK
-            for name in dict.fromkeys(names) if name in needed or left[0] > 0}
+    return {
+        name: _example(known[name], root, depth + 1, left) if name in known else MARK
+        for name in dict.fromkeys(names)
+        if name in needed or left[0] > 0
+    }
 
 
 def _array(schema: Mapping[str, Any], root: Any, depth: int, left: list[int]) -> list[Any]:
@@ -178,21 +213,37 @@ def _count(schema: Mapping[str, Any], key: str, default: int) -> int:
 
 def _number(schema: Mapping[str, Any], whole: bool) -> int | float:
     """A number within the bounds; 1 where it may be, or where none can be found."""
-    bounds = [_bound(schema.get(key)) for key in
-              ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")]
+    bounds = [
+        _bound(schema.get(key))
+        for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
+    ]
     low, above, high, below, step = bounds
     step = step if step and step > 1e-6 else None
     ends = [end for end in bounds[:4] if end is not None]
-    near = [1, 0, *ends, *(end + 1 for end in ends), *(end - 1 for end in ends),
-            *((one + other) / 2 for one in ends for other in ends)]
+    near = [
+        1,
+        0,
+        *ends,
+        *(end + 1 for end in ends),
+        *(end - 1 for end in ends),
+        *((one + other) / 2 for one in ends for other in ends),
+    ]
     if step:
         near += [step, *(round_(end / step) * step for end in near for round_ in (floor, ceil))]
     if whole:
         near = [round_(value) for value in near for round_ in (floor, ceil)]
-    return next((value for value in near
-                 if (low is None or value >= low) and (above is None or value > above)
-                 and (high is None or value <= high) and (below is None or value < below)
-                 and (step is None or value % step == 0)), 1)
+    return next(
+        (
+            value
+            for value in near
+            if (low is None or value >= low)
+            and (above is None or value > above)
+            and (high is None or value <= high)
+            and (below is None or value < below)
+            and (step is None or value % step == 0)
+        ),
+        1,
+    )
 
 
 def _bound(value: Any) -> int | float | None:
