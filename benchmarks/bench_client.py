@@ -21,7 +21,7 @@ from typing import Any
 import kimi_nb
 from kimi_nb.bench import load
 from kimi_nb.bench import run as runner
-from kimi_nb.errors import KimiError
+from kimi_nb.core.errors import KimiError
 
 ROUNDS = 3
 LEAST, MOST = 0.8, 1.25  # the ratio of two medians on a machine that others may use

@@ -24,7 +24,7 @@ from kimi_nb import (
     schema,
     topology,
 )
-from kimi_nb.errors import ParameterError, PlanError, choice
+from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.plan import Container, Engine, InstallStep, Job, Launch, Plan
 from kimi_nb.roles import Request, RolePlan, fill, resolve
 from kimi_nb.settings import Value

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kimi_nb import show
-from kimi_nb.errors import ParameterError, WriteError, choice
+from kimi_nb.core.errors import ParameterError, WriteError, choice
 
 _PLAN = "plan.json"  # lists the bundle's files, and so tells a bundle from other folders
 

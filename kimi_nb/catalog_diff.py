@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb import catalog, params, show
-from kimi_nb.errors import ParameterError, choice
+from kimi_nb.core.errors import ParameterError, choice
 
 PACKAGES = ("vllm", "vllm-ascend")
 COMMANDS = {

@@ -21,7 +21,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from kimi_nb import catalog, catalog_diff, params
-from kimi_nb.errors import ParameterError
+from kimi_nb.core.errors import ParameterError
 
 # Importing vLLM from a slow disk takes minutes.
 SECONDS = 300

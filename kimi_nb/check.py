@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kimi_nb import callers, catalog, commands, docker, params, rules, schema
+from kimi_nb.core.errors import CheckError, ParameterError, choice
 from kimi_nb.deployment import Batch, Deployment, Program
-from kimi_nb.errors import CheckError, ParameterError, choice
 from kimi_nb.findings import SEVERITIES, Bar, Finding, Findings
 from kimi_nb.plan import Plan
 from kimi_nb.rules import capacity

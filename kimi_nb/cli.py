@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from kimi_nb import __version__, cli_deploy, cli_doctor, cli_report, cli_verify
-from kimi_nb.errors import KimiError, ParameterError
+from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.show import visible
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from kimi_nb.errors import ParameterError
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.show import visible
 
 

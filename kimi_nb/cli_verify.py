@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from kimi_nb.errors import ParameterError
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.show import visible
 
 

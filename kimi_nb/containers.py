@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kimi_nb import catalog, schema
-from kimi_nb.errors import PlanError
+from kimi_nb.core.errors import PlanError
 from kimi_nb.plan import Container, Engine, authority
 from kimi_nb.roles import fill
 from kimi_nb.settings import LISTS

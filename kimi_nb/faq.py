@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kimi_nb import show, signatures
-from kimi_nb.errors import ParameterError, choice
+from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.signatures import Signature
 
 _HEADINGS = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kimi_nb.errors import ParameterError
+from kimi_nb.core.errors import ParameterError
 
 
 def words(given: Iterable[str] | str, sign: str = ",") -> list[str]:

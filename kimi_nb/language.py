@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from kimi_nb import catalog, params
-from kimi_nb.errors import PlanError
+from kimi_nb.core.errors import PlanError
 from kimi_nb.settings import Layered, Value
 
 _BOOLEANS = {"1": True, "0": False, "true": True, "false": False}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kimi_nb.core.tail import Tails
 from kimi_nb.diagnosis import Log
 from kimi_nb.plan import Plan
-from kimi_nb.tails import Tails
 
 _LAST = 3  # lines that show how a program ended
 

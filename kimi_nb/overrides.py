@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_nb import fields
-from kimi_nb.errors import ParameterError, choice
+from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.settings import flag_name, flattened
 
 _SHAPE = {

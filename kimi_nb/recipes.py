@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kimi_nb import fields, params, schema
-from kimi_nb.errors import NoRecipeError, choice
+from kimi_nb.core.errors import NoRecipeError, choice
 
 DEFAULT = "default"
 

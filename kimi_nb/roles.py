@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb import catalog, language, params, schema
-from kimi_nb.errors import ParameterError, PlanError, choice
+from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.fields import Role
 from kimi_nb.overrides import Overrides, refuse_derived
 from kimi_nb.settings import EMPTY, Layered, Value, lay

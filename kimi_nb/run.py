@@ -21,20 +21,18 @@ from kimi_nb import (
     bundle,
     catalog,
     containers,
-    evidence,
-    fingerprint,
     given,
     params,
     prerequisites,
     recipes,
     schema,
     scripts,
-    shell,
     show,
     tables,
     weights,
 )
-from kimi_nb.errors import ParameterError, ServiceError
+from kimi_nb.core import evidence, fingerprint, shell
+from kimi_nb.core.errors import ParameterError, ServiceError
 from kimi_nb.plan import Plan
 from kimi_nb.served import Service, attach
 from kimi_nb.stages import Stages

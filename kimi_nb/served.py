@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kimi_nb import service, show
-from kimi_nb.errors import ServiceError
+from kimi_nb.core.errors import ServiceError
 from kimi_nb.plan import Plan
 from kimi_nb.rehearsal.world import MARK
 

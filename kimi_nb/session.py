@@ -7,8 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from kimi_nb import build, fingerprint, params, recipes, secrecy, show
-from kimi_nb.errors import ParameterError, choice
+from kimi_nb import build, params, recipes, show
+from kimi_nb.core import fingerprint
+from kimi_nb.core import known_secrets as secrecy
+from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.run import ACTIONS, Run
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb.errors import ParameterError
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.fields import VARIABLE, safe_text, secret
 from kimi_nb.schema import Settings
 

@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kimi_nb import build, evidence, given, schema, show
-from kimi_nb.errors import BenchError, KimiError, ParameterError, choice
+from kimi_nb import build, given, schema, show
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import BenchError, KimiError, ParameterError, choice
 from kimi_nb.plan import Plan
 from kimi_nb.served import Service
 

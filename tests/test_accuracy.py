@@ -25,7 +25,7 @@ from kimi_nb.accuracy import (
     tools,
 )
 from kimi_nb.accuracy.results import Part, Score, Subject
-from kimi_nb.errors import ParameterError
+from kimi_nb.core.errors import ParameterError
 
 VALUES = published.values()
 

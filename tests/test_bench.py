@@ -16,7 +16,7 @@ import misbehaving
 import pytest
 
 import kimi_nb
-from kimi_nb import build, catalog, evidence
+from kimi_nb import build, catalog
 from kimi_nb.bench import (
     client,
     commands,
@@ -33,7 +33,8 @@ from kimi_nb.bench import (
     tools,
 )
 from kimi_nb.bench.stream import Timed
-from kimi_nb.errors import BenchError, ParameterError, PlanError, ServiceError
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import BenchError, ParameterError, PlanError, ServiceError
 
 SMALL = {"input_len": 16, "output_len": 4}
 # The keys that vllm bench serve 0.32.0 wrote on a CPU, with --save-detailed and percentiles.

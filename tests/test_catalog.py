@@ -13,7 +13,7 @@ import pytest
 
 from kimi_nb import catalog, catalog_diff, catalog_dump, params
 from kimi_nb.catalog_diff import Change, difference
-from kimi_nb.errors import KimiError, ParameterError
+from kimi_nb.core.errors import KimiError, ParameterError
 
 FILES = sorted((params.PACKAGE / "data").glob("catalog-*.json"))
 FLAG = {

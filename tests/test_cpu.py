@@ -10,7 +10,7 @@ import pytest
 
 import kimi_nb
 from kimi_nb import build, params, prerequisites, recipes, runbook, scripts
-from kimi_nb.errors import NoRecipeError, PlanError
+from kimi_nb.core.errors import NoRecipeError, PlanError
 from kimi_nb.rehearsal.loopback import Block
 from kimi_nb.rehearsal.world import World, rebound
 

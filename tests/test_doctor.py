@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kimi_nb import build, cli, doctor, faq, log_lines
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.doctor import files, placed
-from kimi_nb.errors import ParameterError
 from kimi_nb.rehearsal import rehearse
 
 HEALTHY = Path(__file__).parent / "logs" / "healthy"

@@ -233,7 +233,7 @@ def test_a_document_keeps_its_own_words():
 def test_the_matrix_says_what_can_be_planned():
     """Held against the plans themselves, not against the code that writes it."""
     from kimi_nb import build
-    from kimi_nb.errors import NoRecipeError
+    from kimi_nb.core.errors import NoRecipeError
 
     head, _, *rows = [
         [cell.strip(" `") for cell in line.strip("|").split("|")]
@@ -397,7 +397,7 @@ def _output(path):
     "name, file, plant, wanted",
     [
         ("strip", "notebooks/00_start.ipynb", _output, "files were modified by this hook"),
-        ("lint-code", "kimi_nb/shell.py", lambda path: _append(path, "import os\n"), "F401"),
+        ("lint-code", "kimi_nb/core/shell.py", lambda path: _append(path, "import os\n"), "F401"),
         (
             "lint-code",
             "notebooks/00_start.ipynb",
@@ -420,7 +420,7 @@ def _output(path):
         ),
         (
             "lint-types",
-            "kimi_nb/shell.py",
+            "kimi_nb/core/shell.py",
             lambda path: _append(path, "\nPORT: int = 'a'\n"),
             "[assignment]",
         ),

@@ -10,8 +10,9 @@ import pytest
 from test_rehearsal import wait_gone
 
 import kimi_nb
-from kimi_nb import build, evidence, recipes
-from kimi_nb.errors import ParameterError, ServiceError
+from kimi_nb import build, recipes
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import ParameterError, ServiceError
 from kimi_nb.panel import choices, work
 from kimi_nb.panel.choices import Choices
 from kimi_nb.rehearsal import rehearse

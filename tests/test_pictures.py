@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from kimi_nb import build, check, diagnosis, recipes, service
-from kimi_nb.errors import WriteError
+from kimi_nb.core.errors import WriteError
 from kimi_nb.pictures import accuracy, faults, flags, memory, readiness, style, topology
 from kimi_nb.pictures.picture import Picture
 

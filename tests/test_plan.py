@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kimi_nb import build, catalog, params, recipes, schema, scripts, topology
-from kimi_nb.errors import KimiError, NoRecipeError, ParameterError, PlanError
+from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
 from kimi_nb.roles import RolePlan
 from kimi_nb.settings import EMPTY, flattened, lay, nested
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from kimi_nb import build, diagnosis, doctor, scripts
-from kimi_nb.errors import ParameterError, PlanError, ServiceError, WriteError
+from kimi_nb.core.errors import ParameterError, PlanError, ServiceError, WriteError
 from kimi_nb.rehearsal import documented, faults, loopback, rehearse, tools, tools_on_path
 from kimi_nb.rehearsal.world import MARK, World, rebound
 
@@ -393,12 +393,12 @@ def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path):
     caller = begin(tmp_path)
     until(caller, "proxy.sh")
     supervisor = (
-        next(one for one in left(tmp_path) if "kimi_nb.supervisor" in one.cmdline())
-        if any("kimi_nb.supervisor" in one.cmdline() for one in left(tmp_path))
+        next(one for one in left(tmp_path) if "kimi_nb.core.supervisor" in one.cmdline())
+        if any("kimi_nb.core.supervisor" in one.cmdline() for one in left(tmp_path))
         else next(
             one
             for one in psutil.Process(caller.pid).children()
-            if "kimi_nb.supervisor" in one.cmdline()
+            if "kimi_nb.core.supervisor" in one.cmdline()
         )
     )
     supervisor.kill()

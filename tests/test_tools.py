@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import evidence, params, prerequisites, weights
-from kimi_nb.errors import WriteError
+from kimi_nb import params, prerequisites, weights
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import WriteError
 
 EDIT = params.PACKAGE / "data" / "bundle" / "edit_quantization_target.py"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kimi_nb import build, memory, params
-from kimi_nb.errors import KimiError, NoRecipeError, ParameterError, PlanError
+from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
 from kimi_nb.memory import Shape
 from kimi_nb.tune import design, grammar, limits, roofline, scenarios
 

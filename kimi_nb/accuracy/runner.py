@@ -18,7 +18,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from kimi_nb import show
-from kimi_nb.processes import Programs
+from kimi_nb.core.processes import Programs
 
 LOG = "tool.log"
 _LOOK = 0.5  # seconds between two looks at what it has written

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kimi_nb import cpu_engine, params
-from kimi_nb.errors import InstallError, KimiError, ParameterError, choice
+from kimi_nb.core.errors import InstallError, KimiError, ParameterError, choice
 
 _UV = "uv>=0.8"
 _STAMP = ".kimi-nb-tool.json"  # written last

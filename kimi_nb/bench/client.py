@@ -21,7 +21,7 @@ import aiohttp
 
 from kimi_nb.bench import prompts, stream, summary
 from kimi_nb.bench.load import Load
-from kimi_nb.errors import BenchError
+from kimi_nb.core.errors import BenchError
 
 _DAY = 6 * 3600.0  # seconds for a request, as vLLM's client allows
 

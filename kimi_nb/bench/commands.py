@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import arguments, catalog, shell, show
+from kimi_nb import arguments, catalog, show
 from kimi_nb.bench.load import Load, Loads
-from kimi_nb.errors import PlanError
+from kimi_nb.core import shell
+from kimi_nb.core.errors import PlanError
 from kimi_nb.plan import ClientCommand, Plan
 
 METRICS, PERCENTILES = "ttft,tpot,itl,e2el", "50,90,99"

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kimi_nb import arguments, catalog, show
-from kimi_nb.errors import ParameterError, choice
+from kimi_nb.core.errors import ParameterError, choice
 
 DATASETS = {
     "random": "random prompts of a given number of tokens",

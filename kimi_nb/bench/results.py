@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_nb import show
 from kimi_nb.bench import summary as figures
-from kimi_nb.errors import BenchError
+from kimi_nb.core.errors import BenchError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import evidence, service
+from kimi_nb import service
 from kimi_nb.bench import client, commands, devices, faults, identity, metrics, tools
 from kimi_nb.bench.load import Load, Loads
 from kimi_nb.bench.results import BenchResult
-from kimi_nb.errors import BenchError, ParameterError, WriteError
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import BenchError, ParameterError, WriteError
 
 if TYPE_CHECKING:
     from kimi_nb.served import Service

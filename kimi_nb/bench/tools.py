@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 from kimi_nb import __version__, catalog
 from kimi_nb.bench import client, commands
 from kimi_nb.bench.load import Load
-from kimi_nb.errors import BenchError, ParameterError, choice
+from kimi_nb.core.errors import BenchError, ParameterError, choice
+from kimi_nb.core.processes import Programs
 from kimi_nb.plan import Plan
-from kimi_nb.processes import Programs
 
 NAMES = {
     "auto": "vllm where it is on this machine and an engine serves, else kimi_nb",

@@ -21,7 +21,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import bundle, diagnosis, evidence, scripts, secrecy, show
+from kimi_nb import bundle, diagnosis, scripts, show
+from kimi_nb.core import evidence
+from kimi_nb.core import known_secrets as secrecy
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.deploy.journal import Journal, alone, holder
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
@@ -34,7 +37,6 @@ from kimi_nb.deploy.steps import (
     together,
 )
 from kimi_nb.diagnosis import Diagnosis, Event
-from kimi_nb.errors import ParameterError
 from kimi_nb.plan import Plan
 from kimi_nb.readiness import Found, Limits, Watch
 

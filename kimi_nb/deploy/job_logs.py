@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb import secrecy
+from kimi_nb.core import known_secrets as secrecy
+from kimi_nb.core.tail import Tails
 from kimi_nb.diagnosis import Log
-from kimi_nb.tails import Tails
 
 _LAST = 3  # lines that show how a job ended
 SLURM = "scontrol show job"  # the "file" of what SLURM itself says of a job

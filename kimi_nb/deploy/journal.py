@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import build, evidence, params
-from kimi_nb.errors import KimiError, ParameterError, WriteError
+from kimi_nb import build, params
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import KimiError, ParameterError, WriteError
 from kimi_nb.plan import Plan
 
 _FILE = "state.json"

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from kimi_nb import readiness, secrecy
+from kimi_nb import readiness
+from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.deploy.answers import Answer, Line
 from kimi_nb.deploy.journal import alone
 from kimi_nb.log_files import Logs, file_of

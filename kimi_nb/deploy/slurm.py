@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kimi_nb.errors import KimiError
+from kimi_nb.core.errors import KimiError
 
 TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 _WAIT = 90.0  # seconds for one command; SLURM's own clients give up after some 60

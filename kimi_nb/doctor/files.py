@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from kimi_nb.errors import ParameterError
+from kimi_nb.core.errors import ParameterError
 
 if TYPE_CHECKING:
     from kimi_nb.doctor.placed import Placed

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kimi_nb import build, catalog, check, params, recipes, scripts, show
-from kimi_nb.errors import KimiError, ParameterError, choice
+from kimi_nb.core.errors import KimiError, ParameterError, choice
 from kimi_nb.findings import Findings
 from kimi_nb.plan import Plan
 

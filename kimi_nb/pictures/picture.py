@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.errors import WriteError
+from kimi_nb.core.errors import WriteError
 from kimi_nb.show import Table, visible
 
 # Readable on white and on black, for a file that is opened alone and has no page's colour.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kimi_nb.errors import ParameterError
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.servers import Spot
 
 LARGEST = 256 << 10

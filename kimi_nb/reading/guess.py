@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kimi_nb import catalog, docker, params, schema
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.deployment import Batch, Box, Fault
-from kimi_nb.errors import ParameterError
 from kimi_nb.reading.files import Text
 from kimi_nb.servers import Server, Spot
 

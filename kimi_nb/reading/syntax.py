@@ -10,7 +10,7 @@ import functools
 import time
 from typing import Any
 
-from kimi_nb.errors import ParameterError
+from kimi_nb.core.errors import ParameterError
 
 _MOST_SECONDS = 4.0
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import build, documents, shell
+from kimi_nb import build, documents
+from kimi_nb.core import shell
 from kimi_nb.deployment import Deployment
 from kimi_nb.plan import Engine, Plan, Router
 from kimi_nb.rehearsal.loopback import Block

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from kimi_nb import build, show
-from kimi_nb.errors import ParameterError, PlanError, choice
+from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.plan import Engine, Plan
 from kimi_nb.rehearsal.world import Fault, World
 

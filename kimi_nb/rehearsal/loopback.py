@@ -12,7 +12,7 @@ import socket
 import sys
 from dataclasses import dataclass
 
-from kimi_nb.errors import KimiError, PlanError
+from kimi_nb.core.errors import KimiError, PlanError
 
 _BLOCKS = (*range(77, 255), *range(2, 77))  # second bytes, in the order in which they are tried
 _GUARD = 47077  # the port at a block's last address that says it is taken

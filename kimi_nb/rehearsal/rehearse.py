@@ -23,12 +23,14 @@ from typing import Any
 
 import psutil
 
-from kimi_nb import diagnosis, evidence, scripts, secrecy, show
+from kimi_nb import diagnosis, scripts, show
+from kimi_nb.core import evidence
+from kimi_nb.core import known_secrets as secrecy
+from kimi_nb.core.errors import KimiError, ParameterError, WriteError
+from kimi_nb.core.processes import Programs
 from kimi_nb.diagnosis import Diagnosis, Event
-from kimi_nb.errors import KimiError, ParameterError, WriteError
 from kimi_nb.log_files import Logs
 from kimi_nb.plan import Plan
-from kimi_nb.processes import Programs
 from kimi_nb.readiness import Found, Limits, Progress, Watch
 from kimi_nb.rehearsal import faults, loopback
 from kimi_nb.rehearsal.loopback import Block, RehearsalError

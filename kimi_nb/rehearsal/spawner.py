@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from kimi_nb import linux
+from kimi_nb.core import prctl as linux
 from kimi_nb.rehearsal import tools
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.engine import serve

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kimi_nb import bundle
+from kimi_nb.core.processes import Programs
 from kimi_nb.log_files import file_of
 from kimi_nb.plan import Plan
-from kimi_nb.processes import Programs
 from kimi_nb.readiness import ROUTER, Watch
 from kimi_nb.rehearsal import faults, proxies, tools_on_path
 from kimi_nb.rehearsal.loopback import RehearsalError

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kimi_nb import evidence, secrecy
+from kimi_nb.core import evidence
+from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.report.collect import Report, collect
 
 FILE = "report.html"

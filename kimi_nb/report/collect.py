@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import evidence, secrecy
-from kimi_nb.errors import ParameterError
+from kimi_nb.core import evidence
+from kimi_nb.core import known_secrets as secrecy
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.report import plans, verdicts
 from kimi_nb.report.files import Gaps, lines
 from kimi_nb.report.plans import Planned

@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from kimi_nb.errors import WriteError
+from kimi_nb.core.errors import WriteError
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kimi_nb import catalog
-from kimi_nb.errors import ParameterError
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.reading import files, guess, syntax
 from kimi_nb.rewriting import engines, flags, leftovers, result, variables
 from kimi_nb.rewriting.changes import Changes

@@ -14,7 +14,7 @@ from typing import Any
 from kimi_nb import build, check, overrides, show
 from kimi_nb.bench import identity
 from kimi_nb.bench.load import PER_REQUEST, Load, Loads
-from kimi_nb.errors import ParameterError, PlanError
+from kimi_nb.core.errors import ParameterError, PlanError
 from kimi_nb.findings import Finding
 from kimi_nb.plan import Plan
 from kimi_nb.tune import grammar

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from kimi_nb import params
-from kimi_nb.errors import ParameterError
+from kimi_nb.core.errors import ParameterError
 
 # Axes of the load, and the field of `bench.load.Load` that each sets.
 LOADS = {

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kimi_nb import check, overrides, params, recipes, schema, show
-from kimi_nb.errors import NoRecipeError
+from kimi_nb.core.errors import NoRecipeError
 from kimi_nb.memory import GIB
 from kimi_nb.plan import Plan
 from kimi_nb.tune import limits

@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from kimi_nb import build, evidence, overrides, params, recipes
-from kimi_nb.errors import PlanError, WriteError
+from kimi_nb import build, overrides, params, recipes
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import PlanError, WriteError
 from kimi_nb.plan import Plan
 from kimi_nb.roles import Request
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kimi_nb import params
-from kimi_nb.errors import ParameterError, choice
+from kimi_nb.core.errors import ParameterError, choice
 
 if TYPE_CHECKING:
     from kimi_nb.verify.ask import Ask

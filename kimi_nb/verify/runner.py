@@ -13,8 +13,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from kimi_nb import evidence
-from kimi_nb.errors import ParameterError
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.verify import registry, wire
 from kimi_nb.verify.ask import Ask
 from kimi_nb.verify.contract import (

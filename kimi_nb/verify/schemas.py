@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kimi_nb import imports
+from kimi_nb.core import lean_imports as imports
 
 
 def fault(value: Any, schema: Any) -> str:

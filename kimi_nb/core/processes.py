@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from kimi_nb.errors import KimiError
+from kimi_nb.core.errors import KimiError
 
 STOP_WAIT = 8.0  # seconds; the supervisor needs 3 at most
 
@@ -31,7 +31,7 @@ class Programs:
         """``keep`` are file handles that stay open as long as anything runs."""
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kimi_nb.supervisor"],
+                [sys.executable, "-m", "kimi_nb.core.supervisor"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

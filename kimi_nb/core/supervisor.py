@@ -1,6 +1,6 @@
 """The process that starts what a run needs, watches it, and ends it when its caller ends.
 
-    python -m kimi_nb.supervisor      # JSON lines in: start, stop, measure; JSON lines out: events
+    python -m kimi_nb.core.supervisor      # JSON lines in: start, stop, measure; JSON lines out: events
 
 It is a session of its own, so that a Ctrl-C meant for the caller does not reach it, and it
 adopts every orphan below it (PR_SET_CHILD_SUBREAPER): whatever a script leaves behind is found
@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from kimi_nb import linux
+from kimi_nb.core import prctl as linux
 
 GRACE = 1.5  # seconds from SIGTERM to SIGKILL: everything is gone within 5
 MEASURE_EVERY = 0.7  # seconds between looks at the memory while something runs

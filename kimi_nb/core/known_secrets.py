@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import redact
+from kimi_nb.core import redaction as redact
 
 _SAYS_SO = re.compile(
     r"(?i)(?:^|_)(?:token|api_?key|access_?key|secret|password|passwd|"

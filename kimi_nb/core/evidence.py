@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import secrecy
-from kimi_nb.errors import WriteError
+from kimi_nb.core import known_secrets as secrecy
+from kimi_nb.core.errors import WriteError
 
 FILE = "evidence.jsonl"
 

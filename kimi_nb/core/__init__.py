@@ -1,0 +1,1 @@
+"""Provide what every other package needs: errors, quoting, evidence, processes, redaction."""
