@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kimi_nb import show
 from kimi_nb.core.errors import ParameterError, WriteError, choice
+from kimi_nb.show import values as show
 
 _PLAN = "plan.json"  # lists the bundle's files, and so tells a bundle from other folders
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kimi_nb import __version__, cli_deploy, cli_doctor, cli_report, cli_verify
 from kimi_nb.core.errors import KimiError, ParameterError
-from kimi_nb.show import visible
+from kimi_nb.show.values import visible
 
 
 def main(argv: Sequence[str] | None = None) -> int:

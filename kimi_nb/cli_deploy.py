@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.show import visible
+from kimi_nb.show.values import visible
 
 
 def add(commands: Any, target: Any, choices: Any) -> None:

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show import visible
+from kimi_nb.show.values import visible
 
 
 def add(commands: Any) -> None:

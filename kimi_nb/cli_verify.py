@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show import visible
+from kimi_nb.show.values import visible
 
 
 def add(commands: Any) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kimi_nb import show, signatures
+from kimi_nb import signatures
 from kimi_nb.core.errors import ParameterError, choice
+from kimi_nb.show import values as show
 from kimi_nb.signatures import Signature
 
 _HEADINGS = (

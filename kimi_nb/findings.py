@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kimi_nb.memory import GIB, Fit
-from kimi_nb.show import Table, visible
+from kimi_nb.show.values import Table, visible
 
 if TYPE_CHECKING:
-    from kimi_nb.pictures.picture import Picture
+    from kimi_nb.show.picture import Picture
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)

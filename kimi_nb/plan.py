@@ -20,7 +20,7 @@ from kimi_nb.settings import Value
 
 if TYPE_CHECKING:  # what checks a plan is loaded when one is checked
     from kimi_nb.findings import Findings
-    from kimi_nb.pictures.picture import Picture
+    from kimi_nb.show.picture import Picture
 
 
 def authority(address: str, port: int) -> str:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kimi_nb import schema, show
+from kimi_nb import schema
 from kimi_nb.roles import fill
+from kimi_nb.show import values as show
 
 Runner = Callable[[Sequence[str]], tuple[int, str]]
 

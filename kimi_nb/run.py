@@ -27,7 +27,6 @@ from kimi_nb import (
     recipes,
     schema,
     scripts,
-    show,
     tables,
     weights,
 )
@@ -35,13 +34,14 @@ from kimi_nb.core import evidence, fingerprint, shell
 from kimi_nb.core.errors import ParameterError, ServiceError
 from kimi_nb.plan import Plan
 from kimi_nb.served import Service, attach
+from kimi_nb.show import values as show
 from kimi_nb.stages import Stages
 
 if TYPE_CHECKING:
     from kimi_nb.deploy.deploy import Deployed
     from kimi_nb.panel.panel import Panel
-    from kimi_nb.pictures.picture import Picture
     from kimi_nb.rehearsal.rehearse import Live, Rehearsal
+    from kimi_nb.show.picture import Picture
 
 FINDINGS = "findings.json"  # what the rules say of a plan, beside its bundle
 # What each may touch.

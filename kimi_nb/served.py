@@ -6,10 +6,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kimi_nb import service, show
+from kimi_nb import service
 from kimi_nb.core.errors import ServiceError
 from kimi_nb.plan import Plan
 from kimi_nb.rehearsal.world import MARK
+from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     from kimi_nb.deploy.deploy import Up

@@ -13,19 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kimi_nb import build, given, schema, show
+from kimi_nb import build, given, schema
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import BenchError, KimiError, ParameterError, choice
 from kimi_nb.plan import Plan
 from kimi_nb.served import Service
+from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     from kimi_nb.accuracy.results import Score
     from kimi_nb.bench.load import Loads
     from kimi_nb.bench.published import Published
     from kimi_nb.bench.results import BenchResult
-    from kimi_nb.pictures.picture import Picture
     from kimi_nb.run import Run
+    from kimi_nb.show.picture import Picture
     from kimi_nb.tune.advice import Advices
     from kimi_nb.tune.design import Design
     from kimi_nb.tune.limits import Limits

@@ -7,7 +7,7 @@ from typing import Any
 
 from kimi_nb import catalog, params, schema
 from kimi_nb.plan import Engine, Plan
-from kimi_nb.show import Table, spans
+from kimi_nb.show.values import Table, spans
 
 
 def topology(plan: Plan) -> Table:

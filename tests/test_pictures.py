@@ -11,8 +11,9 @@ import pytest
 
 from kimi_nb import build, check, diagnosis, recipes, service
 from kimi_nb.core.errors import WriteError
-from kimi_nb.pictures import accuracy, faults, flags, memory, readiness, style, topology
-from kimi_nb.pictures.picture import Picture
+from kimi_nb.pictures import accuracy, faults, flags, memory, readiness, topology
+from kimi_nb.show import style
+from kimi_nb.show.picture import Picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kimi_nb.accuracy.evaluation import TIMEOUT
-from kimi_nb.show import visible
+from kimi_nb.show.values import visible
 
 # The first that fits. What a server answered stands before what a client made of it.
 _SIGNS = (

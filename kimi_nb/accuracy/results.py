@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import show
 from kimi_nb.accuracy import statistics
+from kimi_nb.show import values as show
 
 RANDOM = "RANDOM WEIGHTS"  # the mark of an engine whose weights nobody has trained
 

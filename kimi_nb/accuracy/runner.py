@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from kimi_nb import show
 from kimi_nb.core.processes import Programs
+from kimi_nb.show import values as show
 
 LOG = "tool.log"
 _LOOK = 0.5  # seconds between two looks at what it has written

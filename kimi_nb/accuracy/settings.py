@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from kimi_nb import show
 from kimi_nb.accuracy import statistics
 from kimi_nb.accuracy.published import NOT_PRINTED, Published
 from kimi_nb.accuracy.results import Part, Score
+from kimi_nb.show import values as show
 
 
 def obstacles(score: Score, part: Part, published: Published) -> list[str]:

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import arguments, catalog, show
+from kimi_nb import arguments, catalog
 from kimi_nb.bench.load import Load, Loads
 from kimi_nb.core import shell
 from kimi_nb.core.errors import PlanError
 from kimi_nb.plan import ClientCommand, Plan
+from kimi_nb.show import values as show
 
 METRICS, PERCENTILES = "ttft,tpot,itl,e2el", "50,90,99"
 # What an offline benchmark must not take from a server: where it stands, and who it works with.

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import build, show
+from kimi_nb import build
 from kimi_nb.bench import identity, published
+from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     from kimi_nb.bench.results import BenchResult

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kimi_nb import arguments, catalog, show
+from kimi_nb import arguments, catalog
 from kimi_nb.core.errors import ParameterError, choice
+from kimi_nb.show import values as show
 
 DATASETS = {
     "random": "random prompts of a given number of tokens",

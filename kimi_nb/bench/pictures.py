@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kimi_nb.bench import results
 from kimi_nb.bench.compare import with_published
-from kimi_nb.pictures import style
-from kimi_nb.pictures.picture import Picture
+from kimi_nb.show import style
+from kimi_nb.show.picture import Picture
 
 if TYPE_CHECKING:
     import pandas as pd

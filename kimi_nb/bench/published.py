@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import params, show
+from kimi_nb import params
+from kimi_nb.show import values as show
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import show
 from kimi_nb.bench import summary as figures
 from kimi_nb.core.errors import BenchError
+from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     import pandas as pd

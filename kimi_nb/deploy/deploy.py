@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import bundle, diagnosis, scripts, show
+from kimi_nb import bundle, diagnosis, scripts
 from kimi_nb.core import evidence
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core.errors import ParameterError
@@ -39,6 +39,7 @@ from kimi_nb.deploy.steps import (
 from kimi_nb.diagnosis import Diagnosis, Event
 from kimi_nb.plan import Plan
 from kimi_nb.readiness import Found, Limits, Watch
+from kimi_nb.show import values as show
 
 Say = Callable[[str], None]
 # Real engines load for tens of minutes, and compile at the first request.

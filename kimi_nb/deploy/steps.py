@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from kimi_nb import show
 from kimi_nb.core.errors import KimiError
 from kimi_nb.diagnosis import Diagnosis
 from kimi_nb.plan import Plan
 from kimi_nb.readiness import Logs
+from kimi_nb.show import values as show
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb import blame, diagnosis, log_lines, matches, show, sights
+from kimi_nb import blame, diagnosis, log_lines, matches, sights
 from kimi_nb.doctor.files import Source
 from kimi_nb.doctor.placed import Placed
 from kimi_nb.matches import Line, Match
+from kimi_nb.show import values as show
 from kimi_nb.sights import Sight
 
 UNKNOWN = "unknown"  # the signature of what none knows

@@ -13,10 +13,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kimi_nb import build, catalog, check, params, recipes, scripts, show
+from kimi_nb import build, catalog, check, params, recipes, scripts
 from kimi_nb.core.errors import KimiError, ParameterError, choice
 from kimi_nb.findings import Findings
 from kimi_nb.plan import Plan
+from kimi_nb.show import values as show
 
 # Layout and notebook: the layout is no parameter, each has a notebook of its own.
 NOTEBOOKS = {"single": "03_single_node", "dp": "04_multi_node_dp", "pd": "05_pd"}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import show
 from kimi_nb.panel import choices
 from kimi_nb.panel.work import Work
+from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     from kimi_nb.run import Run

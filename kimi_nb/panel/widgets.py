@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import ipywidgets
 
-from kimi_nb import show
 from kimi_nb.core.errors import KimiError
 from kimi_nb.panel import choices, work
 from kimi_nb.panel.panel import Panel
 from kimi_nb.pictures import faults, flags, readiness
+from kimi_nb.show import values as show
 
 _LISTS = {
     "model": "Model",

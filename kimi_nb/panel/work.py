@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kimi_nb import show
 from kimi_nb.core.errors import KimiError, ServiceError
 from kimi_nb.plan import Plan
 from kimi_nb.readiness import Progress
 from kimi_nb.served import Service
+from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     from kimi_nb.deploy.deploy import Deployed, Up

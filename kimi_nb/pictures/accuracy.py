@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kimi_nb.pictures import style
-from kimi_nb.pictures.picture import Picture
+from kimi_nb.show import style
+from kimi_nb.show.picture import Picture
 
 
 def picture(

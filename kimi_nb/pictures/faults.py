@@ -9,9 +9,9 @@ import datetime
 from collections.abc import Sequence
 
 from kimi_nb.diagnosis import Event
-from kimi_nb.pictures import style
-from kimi_nb.pictures.picture import Picture
 from kimi_nb.plan import Plan
+from kimi_nb.show import style
+from kimi_nb.show.picture import Picture
 
 _ROWS = 48  # ranks that are drawn
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kimi_nb.pictures import style
-from kimi_nb.pictures.picture import Picture
 from kimi_nb.plan import Plan
+from kimi_nb.show import style
+from kimi_nb.show.picture import Picture
 
 _ROWS = 40  # rows that are drawn
 _LONGEST = 44  # characters of a value

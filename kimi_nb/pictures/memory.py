@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kimi_nb.memory import GIB, sentence, shares_of
-from kimi_nb.pictures import style
-from kimi_nb.pictures.picture import Picture
+from kimi_nb.show import style
+from kimi_nb.show.picture import Picture
 
 if TYPE_CHECKING:
     from kimi_nb.findings import Bar

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from kimi_nb import service
-from kimi_nb.pictures import style
-from kimi_nb.pictures.picture import Picture
 from kimi_nb.plan import Plan
+from kimi_nb.show import style
+from kimi_nb.show.picture import Picture
 
 _ROWS = 72  # with more ranks a row is a node
 _ROLES = {"prefill": style.BLUE, "decode": style.ORANGE, "mixed": style.BLUE}

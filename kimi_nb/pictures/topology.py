@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kimi_nb.pictures import style
-from kimi_nb.pictures.picture import Picture
 from kimi_nb.plan import Engine, Plan
-from kimi_nb.show import spans
+from kimi_nb.show import style
+from kimi_nb.show.picture import Picture
+from kimi_nb.show.values import spans
 
 _NODES = 4  # nodes of a role that are drawn
 _WIDE, _CELL, _ROW = 340, 38, 8  # a node's box, a device, devices in a row (points)

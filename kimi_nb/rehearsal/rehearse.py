@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from kimi_nb import diagnosis, scripts, show
+from kimi_nb import diagnosis, scripts
 from kimi_nb.core import evidence
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError
@@ -36,6 +36,7 @@ from kimi_nb.rehearsal import faults, loopback
 from kimi_nb.rehearsal.loopback import Block, RehearsalError
 from kimi_nb.rehearsal.stage import WORK, Stage
 from kimi_nb.rehearsal.world import MARK, rebound
+from kimi_nb.show import values as show
 
 Make = Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]
 _BASE_MB, _ENGINE_MB = 150, 18  # of all stand-ins together, measured

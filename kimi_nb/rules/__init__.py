@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, SEVERITIES, WARNING, Finding, Findings
 from kimi_nb.servers import Spot
-from kimi_nb.show import Table
+from kimi_nb.show.values import Table
 
 FAMILIES = (
     "topology",

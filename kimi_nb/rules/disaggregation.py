@@ -11,7 +11,7 @@ from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.rules import Problem, rule
 from kimi_nb.servers import LOOPBACK, Server, Spot
-from kimi_nb.show import spans
+from kimi_nb.show.values import spans
 
 
 @rule(

@@ -14,12 +14,13 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb import check, memory, schema, show
+from kimi_nb import check, memory, schema
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.deployment import Deployment
 from kimi_nb.plan import Plan
 from kimi_nb.rules import capacity
 from kimi_nb.servers import Server
+from kimi_nb.show import values as show
 from kimi_nb.tune import roofline
 from kimi_nb.tune.roofline import FORMULAS, Spread, Step
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from kimi_nb.bench import pictures
 from kimi_nb.bench.results import BenchResult
-from kimi_nb.pictures import style
-from kimi_nb.pictures.picture import Picture
+from kimi_nb.show import style
+from kimi_nb.show.picture import Picture
 
 if TYPE_CHECKING:
     import pandas as pd

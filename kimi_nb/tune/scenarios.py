@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kimi_nb import check, overrides, params, recipes, schema, show
+from kimi_nb import check, overrides, params, recipes, schema
 from kimi_nb.core.errors import NoRecipeError
 from kimi_nb.memory import GIB
 from kimi_nb.plan import Plan
+from kimi_nb.show import values as show
 from kimi_nb.tune import limits
 
 # Worked out by the plan: where it runs, and its shape, which has a row of its own.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kimi_nb import show
 from kimi_nb.plan import Plan
+from kimi_nb.show import values as show
 from kimi_nb.tune import limits
 
 if TYPE_CHECKING:

@@ -18,20 +18,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import show
 from kimi_nb.bench import identity, tools
 from kimi_nb.bench import results as bench_results
 from kimi_nb.bench import run as bench
 from kimi_nb.core.errors import BenchError, KimiError, ParameterError, WriteError
 from kimi_nb.rehearsal.world import MARK
+from kimi_nb.show import values as show
 from kimi_nb.tune import advice, pictures, winner
 from kimi_nb.tune.design import Design, Group
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kimi_nb.pictures.picture import Picture
     from kimi_nb.run import Run
+    from kimi_nb.show.picture import Picture
 
 Say = Callable[[str], None]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb import show
+from kimi_nb.show import values as show
 
 PASS, FAIL, SKIP = "pass", "fail", "not applicable"
 ABOVE = ", as said above"  # the end of what came of a check that could not be made any more

@@ -26,9 +26,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from kimi_nb import show
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.show import values as show
 from kimi_nb.verify import schemas, together, wire
 from kimi_nb.verify.contract import Failed, Gone, KeyRefused
 from kimi_nb.verify.target import Target

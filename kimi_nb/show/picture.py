@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.core.errors import WriteError
-from kimi_nb.show import Table, visible
+from kimi_nb.show.values import Table, visible
 
 # Readable on white and on black, for a file that is opened alone and has no page's colour.
 _ALONE = "#767676"

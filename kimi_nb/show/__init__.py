@@ -1,0 +1,1 @@
+"""Display values in notebooks and terminals: tables, texts, and the style of pictures."""
