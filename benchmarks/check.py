@@ -17,7 +17,8 @@ from pathlib import Path
 
 from large_plan import site
 
-from kimi_nb import build, check, recipes, scripts
+from kimi_nb import build, check, scripts
+from kimi_nb.params import recipes
 
 REPEATS = 3
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from kimi_nb import recipes
+from kimi_nb.params import recipes
 
 REPEATS = 7
 

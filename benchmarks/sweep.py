@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import Any
 
 import kimi_nb
-from kimi_nb import params
 from kimi_nb.bench import tools
+from kimi_nb.params import load as params
 from kimi_nb.run import Run
 from kimi_nb.served import Service
 

@@ -9,25 +9,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kimi_nb import (
-    catalog,
-    clients,
-    containers,
-    engines,
-    errata,
-    fields,
-    jobs,
-    overrides,
-    params,
-    recipes,
-    router,
-    schema,
-    topology,
-)
+from kimi_nb import catalog, clients, containers, engines, jobs, router, topology
 from kimi_nb.core.errors import ParameterError, PlanError, choice
+from kimi_nb.params import errata, fields, overrides, recipes, schema
+from kimi_nb.params import load as params
+from kimi_nb.params.settings import Value
 from kimi_nb.plan import Container, Engine, InstallStep, Job, Launch, Plan
 from kimi_nb.roles import Request, RolePlan, fill, resolve
-from kimi_nb.settings import Value
 
 ROUTER_PORT = 1999  # the documents'
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from kimi_nb import params
 from kimi_nb.core.errors import ParameterError, PlanError, choice
+from kimi_nb.params import load as params
 
 # Sizes such as 32k, 1M: what the parser calls a human readable integer.
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}

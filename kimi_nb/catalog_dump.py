@@ -20,8 +20,9 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from kimi_nb import catalog, catalog_diff, params
+from kimi_nb import catalog, catalog_diff
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.params import load as params
 
 # Importing vLLM from a slow disk takes minutes.
 SECONDS = 300

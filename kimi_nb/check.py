@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import callers, catalog, commands, docker, params, rules, schema
+from kimi_nb import callers, catalog, commands, docker, rules
 from kimi_nb.core.errors import CheckError, ParameterError, choice
 from kimi_nb.deployment import Batch, Deployment, Program
 from kimi_nb.findings import SEVERITIES, Bar, Finding, Findings
+from kimi_nb.params import load as params
+from kimi_nb.params import schema
 from kimi_nb.plan import Plan
 from kimi_nb.rules import capacity
 from kimi_nb.servers import Server, Spot, server

@@ -205,7 +205,8 @@ def _choices(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from kimi_nb import recipes, rules, tables
+    from kimi_nb import rules, tables
+    from kimi_nb.params import recipes
 
     if args.rules and args.faults:
         raise ParameterError("list: --rules and --faults are two lists; ask for one.")
@@ -235,7 +236,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from kimi_nb import build, bundle, params, scripts, tables
+    from kimi_nb import build, bundle, scripts, tables
+    from kimi_nb.params import load as params
 
     plan = build.plan(
         args.model,
@@ -407,7 +409,8 @@ def _catalog_dump(args: argparse.Namespace) -> int:
 def _rehearse(args: argparse.Namespace) -> int:
     import time
 
-    from kimi_nb import build, params
+    from kimi_nb import build
+    from kimi_nb.params import load as params
     from kimi_nb.rehearsal import rehearse
     from kimi_nb.session import runs_folder
 

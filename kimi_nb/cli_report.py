@@ -33,7 +33,8 @@ def add(commands: Any) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from kimi_nb import params, report
+    from kimi_nb import report
+    from kimi_nb.params import load as params
     from kimi_nb.report.collect import newest
     from kimi_nb.session import runs_folder
 

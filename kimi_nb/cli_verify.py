@@ -70,8 +70,9 @@ def add(commands: Any) -> None:
 def _verify(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from kimi_nb import params, verify
+    from kimi_nb import verify
     from kimi_nb.cli import end_like_ctrl_c
+    from kimi_nb.params import load as params
     from kimi_nb.verify import registry, runner, target, vendor
 
     begun = time.monotonic()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kimi_nb import catalog, schema
+from kimi_nb import catalog
 from kimi_nb.core.errors import PlanError
+from kimi_nb.params import schema
+from kimi_nb.params.settings import LISTS
 from kimi_nb.plan import Container, Engine, authority
 from kimi_nb.roles import fill
-from kimi_nb.settings import LISTS
 
 
 def image(hardware: schema.Hardware, engine: catalog.Engine) -> str:

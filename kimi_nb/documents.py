@@ -14,9 +14,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kimi_nb import callers, catalog, commands, docker, params, schema
+from kimi_nb import callers, catalog, commands, docker
 from kimi_nb.core.errors import NoRecipeError, ParameterError
 from kimi_nb.deployment import Client, Deployment, Fault, Launcher, Program
+from kimi_nb.params import load as params
+from kimi_nb.params import schema
 from kimi_nb.reading.sources import Found
 from kimi_nb.servers import Spot, server
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kimi_nb.params.settings import Value, nested
 from kimi_nb.plan import Engine
 from kimi_nb.roles import Request, RolePlan, fill
-from kimi_nb.settings import Value, nested
 from kimi_nb.topology import Place
 
 # Written first, in this order; the rest follows in the order of the layers.

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pprint
 from collections.abc import Iterator
 
-from kimi_nb import params, schema
+from kimi_nb.params import load as params
+from kimi_nb.params import schema
 from kimi_nb.plan import Plan
 
 # Files that are the same for every plan, by their name in the bundle and in the package.

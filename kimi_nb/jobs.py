@@ -9,8 +9,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kimi_nb import params, schema
 from kimi_nb.core import shell
+from kimi_nb.params import load as params
+from kimi_nb.params import schema
 from kimi_nb.plan import Engine, Job
 from kimi_nb.roles import Request
 

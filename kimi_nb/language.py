@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kimi_nb import catalog, params
+from kimi_nb import catalog
 from kimi_nb.core.errors import PlanError
-from kimi_nb.settings import Layered, Value
+from kimi_nb.params import load as params
+from kimi_nb.params.settings import Layered, Value
 
 _BOOLEANS = {"1": True, "0": False, "true": True, "false": False}
 

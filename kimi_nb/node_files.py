@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
-from kimi_nb import params
+from kimi_nb.params import load as params
+from kimi_nb.params.schema import Draft, Weights
 from kimi_nb.plan import Container, Engine, Plan
 from kimi_nb.router import UPSTREAM
-from kimi_nb.schema import Draft, Weights
 
 _NEEDED_BYTES = 64 << 20  # bytes for scripts and the first logs
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import params
-from kimi_nb.settings import Value
+from kimi_nb.params import load as params
+from kimi_nb.params.settings import Value
 
 if TYPE_CHECKING:  # what checks a plan is loaded when one is checked
     from kimi_nb.findings import Findings

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kimi_nb import schema
+from kimi_nb.params import schema
 from kimi_nb.roles import fill
 from kimi_nb.show import values as show
 

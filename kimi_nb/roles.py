@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import catalog, language, params, schema
+from kimi_nb import catalog, language
 from kimi_nb.core.errors import ParameterError, PlanError, choice
-from kimi_nb.fields import Role
-from kimi_nb.overrides import Overrides, refuse_derived
-from kimi_nb.settings import EMPTY, Layered, Value, lay
+from kimi_nb.params import load as params
+from kimi_nb.params import schema
+from kimi_nb.params.fields import Role
+from kimi_nb.params.overrides import Overrides, refuse_derived
+from kimi_nb.params.settings import EMPTY, Layered, Value, lay
 
 
 @dataclass(frozen=True)

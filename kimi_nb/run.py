@@ -22,16 +22,15 @@ from kimi_nb import (
     catalog,
     containers,
     given,
-    params,
     prerequisites,
-    recipes,
-    schema,
     scripts,
     tables,
     weights,
 )
 from kimi_nb.core import evidence, fingerprint, shell
 from kimi_nb.core.errors import ParameterError, ServiceError
+from kimi_nb.params import load as params
+from kimi_nb.params import recipes, schema
 from kimi_nb.plan import Plan
 from kimi_nb.served import Service, attach
 from kimi_nb.show import values as show

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import params
+from kimi_nb.params import load as params
 
 PLATFORMS = ("any", "ascend", "nvidia", "amd", "cpu")
 WHERE = ("log", "answer", "faq")  # a line of a log, an answer of the API, no line at all

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kimi_nb import schema
 from kimi_nb.core.errors import PlanError
+from kimi_nb.params import schema
 from kimi_nb.roles import RolePlan
 
 KV_STEP = 100  # ports between the key-value ports of two groups

@@ -48,7 +48,9 @@ def test_the_printed_standard_error_is_that_of_the_share():
 
 def test_models_of_the_published_scores_exist():
     for one in VALUES:
-        assert one.weights in {item.id for item in kimi_nb.params.model(one.model).weights.values()}
+        assert one.weights in {
+            item.id for item in kimi_nb.params.load.model(one.model).weights.values()
+        }
 
 
 @given(

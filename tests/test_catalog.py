@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import catalog, catalog_diff, catalog_dump, params
+from kimi_nb import catalog, catalog_diff, catalog_dump
 from kimi_nb.catalog_diff import Change, difference
 from kimi_nb.core.errors import KimiError, ParameterError
+from kimi_nb.params import load as params
 
 FILES = sorted((params.PACKAGE / "data").glob("catalog-*.json"))
 FLAG = {

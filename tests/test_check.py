@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import build, catalog, check, documents, memory, params, rules, scripts
+from kimi_nb import build, catalog, check, documents, memory, rules, scripts
 from kimi_nb.core.errors import CheckError, NoRecipeError
 from kimi_nb.deployment import Deployment
+from kimi_nb.params import load as params
 from kimi_nb.reading import assemble
 from kimi_nb.reading.files import Text, _kind
 from kimi_nb.servers import Spot, server

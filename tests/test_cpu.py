@@ -9,8 +9,10 @@ import subprocess
 import pytest
 
 import kimi_nb
-from kimi_nb import build, params, prerequisites, recipes, runbook, scripts
+from kimi_nb import build, prerequisites, runbook, scripts
 from kimi_nb.core.errors import NoRecipeError, PlanError
+from kimi_nb.params import load as params
+from kimi_nb.params import recipes
 from kimi_nb.rehearsal.loopback import Block
 from kimi_nb.rehearsal.world import World, rebound
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import cpu_engine, params
+from kimi_nb import cpu_engine
 from kimi_nb.core.errors import InstallError, ParameterError
+from kimi_nb.params import load as params
 
 TORCH = f"torch-{cpu_engine.TORCH}+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 

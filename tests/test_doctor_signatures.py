@@ -8,8 +8,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from kimi_nb import blame, matches, params, scan, signatures
+from kimi_nb import blame, matches, scan, signatures
 from kimi_nb.matches import Line
+from kimi_nb.params import load as params
 
 ROOT = Path(__file__).resolve().parent.parent
 ENTRIES = signatures.entries()

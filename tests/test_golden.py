@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kimi_nb import build, catalog, containers, errata, params
+from kimi_nb import build, catalog, containers
+from kimi_nb.params import errata
+from kimi_nb.params import load as params
 from kimi_nb.plan import Plan
 
 HERE = Path(__file__).parent / "golden"

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kimi_nb import build, catalog, params, recipes, schema, scripts, topology
+from kimi_nb import build, catalog, scripts, topology
 from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
+from kimi_nb.params import load as params
+from kimi_nb.params import recipes, schema
+from kimi_nb.params.settings import EMPTY, flattened, lay, nested
 from kimi_nb.roles import RolePlan
-from kimi_nb.settings import EMPTY, flattened, lay, nested
 
 
 def test_every_recipe(each_plan):

@@ -18,10 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import cli, params, report, runbook
+from kimi_nb import cli, report, runbook
 from kimi_nb.core import evidence
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.params import load as params
 from kimi_nb.report import page
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kimi_nb import build, bundle, scripts
 from kimi_nb.core import shell
 from kimi_nb.core.errors import ParameterError, WriteError
-from kimi_nb.settings import LISTS
+from kimi_nb.params.settings import LISTS
 
 SHELLCHECK = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or "shellcheck"
 

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kimi_nb import build, params, session
+from kimi_nb import build, session
 from kimi_nb.bench import identity, pictures
 from kimi_nb.bench import run as bench
 from kimi_nb.bench.load import Load
 from kimi_nb.bench.results import BenchResult
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError, PlanError, ServiceError
+from kimi_nb.params import load as params
 from kimi_nb.run import Run
 from kimi_nb.served import Service
 from kimi_nb.tune import advice, design, sweep, winner

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kimi_nb import params
 from kimi_nb.accuracy.results import Part, Subject
+from kimi_nb.params import load as params
 
 SHIPPED = "kimi_nb_arithmetic"  # 24 questions of our own, which need no network
 DATA = params.PACKAGE / "data" / "accuracy"

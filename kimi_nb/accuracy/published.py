@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb import params
+from kimi_nb.params import load as params
 from kimi_nb.show import values as show
 
 NOT_PRINTED = "not printed"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import params
+from kimi_nb.params import load as params
 from kimi_nb.show import values as show
 
 

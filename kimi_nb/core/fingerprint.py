@@ -15,7 +15,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from kimi_nb import __version__, params
+from kimi_nb import __version__
+from kimi_nb.params import load as params
 
 _SECONDS = 5.0  # for git
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from kimi_nb.settings import LISTS
+from kimi_nb.params.settings import LISTS
 
 
 def quote(word: object) -> str:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kimi_nb import params
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.doctor import files, placed, reader, report
 from kimi_nb.doctor.report import Finding, Report
+from kimi_nb.params import load as params
 from kimi_nb.plan import Plan
 
 __all__ = ["SAMPLE", "Finding", "Report", "examine"]

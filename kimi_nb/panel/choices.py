@@ -13,9 +13,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kimi_nb import build, catalog, check, params, recipes, scripts
+from kimi_nb import build, catalog, check, scripts
 from kimi_nb.core.errors import KimiError, ParameterError, choice
 from kimi_nb.findings import Findings
+from kimi_nb.params import load as params
+from kimi_nb.params import recipes
 from kimi_nb.plan import Plan
 from kimi_nb.show import values as show
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import callers, catalog, commands, docker, schema
+from kimi_nb import callers, catalog, commands, docker
 from kimi_nb.deployment import Box, Deployment, Launcher, Program
+from kimi_nb.params import schema
 from kimi_nb.reading import bash, compose, files, guess, quirks, suspects
 from kimi_nb.reading.script import Command, Script, Word
 from kimi_nb.reading.sources import Found, Source, sources

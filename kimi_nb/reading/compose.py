@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from kimi_nb import params
+from kimi_nb.params import load as params
 
 _FILL = re.compile(r"\$\$|\$\{(\w{1,200}):?-([^{}]{1,2000})\}")
 _BLOCK = ("|", ">")

@@ -10,9 +10,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kimi_nb import catalog, docker, params, schema
+from kimi_nb import catalog, docker
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.deployment import Batch, Box, Fault
+from kimi_nb.params import load as params
+from kimi_nb.params import schema
 from kimi_nb.reading.files import Text
 from kimi_nb.servers import Server, Spot
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 
-from kimi_nb import commands, params
+from kimi_nb import commands
 from kimi_nb.deployment import Fault, Program
+from kimi_nb.params import load as params
 from kimi_nb.reading import quirks
 from kimi_nb.reading.script import Command, Script, Word
 from kimi_nb.reading.sources import Found, Source

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kimi_nb import params
+from kimi_nb.params import load as params
 from kimi_nb.rehearsal import accelerators
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.world import MARK

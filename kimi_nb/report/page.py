@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import jinja2
 
-from kimi_nb import params
+from kimi_nb.params import load as params
 from kimi_nb.report.collect import Report
 
 

@@ -11,8 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import catalog, params
+from kimi_nb import catalog
 from kimi_nb.language import plain
+from kimi_nb.params import load as params
 from kimi_nb.reading import syntax
 from kimi_nb.rewriting import json_keys, scopes
 from kimi_nb.rewriting.changes import Changes, Edit

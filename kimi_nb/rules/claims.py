@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kimi_nb import catalog, memory, params
+from kimi_nb import catalog, memory
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
+from kimi_nb.params import load as params
 from kimi_nb.rules import Problem, rule
 from kimi_nb.rules.engine import listed
 from kimi_nb.servers import Spot

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from kimi_nb import arguments, catalog, params
+from kimi_nb import arguments, catalog
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, WARNING
+from kimi_nb.params import load as params
 from kimi_nb.rules import Problem, rule
 
 _DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"

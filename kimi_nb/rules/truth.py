@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kimi_nb import catalog, params
+from kimi_nb import catalog
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import NOTE, WARNING
+from kimi_nb.params import load as params
 from kimi_nb.rules import Problem, rule
 from kimi_nb.servers import Spot
 

@@ -6,9 +6,10 @@ import difflib
 import functools
 from collections.abc import Iterator
 
-from kimi_nb import catalog, params
+from kimi_nb import catalog
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
+from kimi_nb.params import load as params
 from kimi_nb.rules import Problem, rule
 
 _SOURCES = "the variables that vLLM and vllm-ascend read (kimi_nb/data/catalog-*.json)"

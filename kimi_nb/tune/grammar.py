@@ -7,7 +7,7 @@
 
 An axis is ``name: value`` or ``name: [value, value]``, with ``;`` or a line's end between axes.
 Values are written as in YAML; those of a flag reach the plan as ``--set`` takes them, so that what
-`kimi_nb.overrides` and the engine's catalog refuse is refused here too.
+`kimi_nb.params.overrides` and the engine's catalog refuse is refused here too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 import yaml
 
-from kimi_nb import params
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.params import load as params
 
 # Axes of the load, and the field of `bench.load.Load` that each sets.
 LOADS = {

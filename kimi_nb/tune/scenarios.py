@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kimi_nb import check, overrides, params, recipes, schema
+from kimi_nb import check
 from kimi_nb.core.errors import NoRecipeError
 from kimi_nb.memory import GIB
+from kimi_nb.params import load as params
+from kimi_nb.params import overrides, recipes, schema
 from kimi_nb.plan import Plan
 from kimi_nb.show import values as show
 from kimi_nb.tune import limits

@@ -15,9 +15,11 @@ from typing import Any
 
 import yaml
 
-from kimi_nb import build, overrides, params, recipes
+from kimi_nb import build
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import PlanError, WriteError
+from kimi_nb.params import load as params
+from kimi_nb.params import overrides, recipes
 from kimi_nb.plan import Plan
 from kimi_nb.roles import Request
 

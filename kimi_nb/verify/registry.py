@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kimi_nb import params
 from kimi_nb.core.errors import ParameterError, choice
+from kimi_nb.params import load as params
 
 if TYPE_CHECKING:
     from kimi_nb.verify.ask import Ask

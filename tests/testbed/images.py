@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from kimi_nb import params
+from kimi_nb.params import load as params
 from kimi_nb.rehearsal.world import World
 
 HERE = Path(__file__).resolve().parent

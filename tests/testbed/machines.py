@@ -22,7 +22,7 @@ from types import TracebackType
 
 import psutil
 
-from kimi_nb import params
+from kimi_nb.params import load as params
 from kimi_nb.service import Endpoint
 from testbed.images import WORLDS
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kimi_nb import catalog, params, schema, servers
+from kimi_nb import catalog, servers
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR
+from kimi_nb.params import load as params
+from kimi_nb.params import schema
 from kimi_nb.rehearsal.engine import configuration, placement
 from kimi_nb.rehearsal.engine.parser import Refusal, parser_refusal, processed, raised
 from kimi_nb.rehearsal.engine.start import Start

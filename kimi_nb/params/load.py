@@ -18,8 +18,8 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from kimi_nb import fields, schema
 from kimi_nb.core.errors import ParameterError, choice
+from kimi_nb.params import fields, schema
 
 PACKAGE = Path(__file__).resolve().parent
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.fields import VARIABLE, safe_text, secret
-from kimi_nb.schema import Settings
+from kimi_nb.params.fields import VARIABLE, safe_text, secret
+from kimi_nb.params.schema import Settings
 
 # Lists of folders or libraries, which a script puts in front of what is there already.
 LISTS = ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH")

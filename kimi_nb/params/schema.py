@@ -1,6 +1,6 @@
 """What a parameter file may hold: one class a table, one field a key.
 
-Nothing here reads a file or knows a path; `kimi_nb.params` does. Every class refuses a key
+Nothing here reads a file or knows a path; `kimi_nb.params.load` does. Every class refuses a key
 that it does not know, so that a typing error stops at once instead of being ignored.
 """
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kimi_nb.fields import (
+from kimi_nb.params.fields import (
     LAYOUTS,
     ROLES,
     Address,

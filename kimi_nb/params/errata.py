@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kimi_nb import params
+from kimi_nb.params import load as params
 
 
 def entries() -> list[dict[str, Any]]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kimi_nb import fields, params, schema
 from kimi_nb.core.errors import NoRecipeError, choice
+from kimi_nb.params import fields, schema
+from kimi_nb.params import load as params
 
 DEFAULT = "default"
 

@@ -17,9 +17,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb import fields
 from kimi_nb.core.errors import ParameterError, choice
-from kimi_nb.settings import flag_name, flattened
+from kimi_nb.params import fields
+from kimi_nb.params.settings import flag_name, flattened
 
 _SHAPE = {
     "groups": "groups",

@@ -1,0 +1,1 @@
+"""Load the parameter files (hardware, model, site): schema, layers with provenance, recipes."""
