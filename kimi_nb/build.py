@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kimi_nb import catalog, clients, containers, engines, jobs, router, topology
+from kimi_nb import clients, containers, engines, jobs, router, topology
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.params import errata, fields, overrides, recipes, schema
 from kimi_nb.params import load as params

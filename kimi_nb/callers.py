@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from kimi_nb import arguments, catalog
+from kimi_nb.catalog import arguments
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.commands import lists, split_url, word_at
 from kimi_nb.deployment import Client
 from kimi_nb.servers import Spot

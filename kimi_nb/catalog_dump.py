@@ -20,7 +20,8 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from kimi_nb import catalog, catalog_diff
+from kimi_nb.catalog import differences as catalog_diff
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import load as params
 

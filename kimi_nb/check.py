@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import callers, catalog, commands, docker, rules
+from kimi_nb import callers, commands, docker, rules
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import CheckError, ParameterError, choice
 from kimi_nb.deployment import Batch, Deployment, Program
 from kimi_nb.findings import SEVERITIES, Bar, Finding, Findings

@@ -370,7 +370,7 @@ def _check_asked(args: argparse.Namespace) -> None:
 def _catalog_diff(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from kimi_nb import catalog_diff
+    from kimi_nb.catalog import differences as catalog_diff
 
     changes = catalog_diff.difference(args.engine, args.old, args.new)
     notes = catalog_diff.notes(args.engine, args.old, args.new)

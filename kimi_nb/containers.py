@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kimi_nb import catalog
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import PlanError
 from kimi_nb.params import schema
 from kimi_nb.params.settings import LISTS

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb import catalog
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.params import schema
 from kimi_nb.plan import Plan
 from kimi_nb.servers import OWN_ENV, Server, Spot

@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kimi_nb import callers, catalog, commands, docker
+from kimi_nb import callers, commands, docker
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import NoRecipeError, ParameterError
 from kimi_nb.deployment import Client, Deployment, Fault, Launcher, Program
 from kimi_nb.params import load as params

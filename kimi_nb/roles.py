@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import catalog, language
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.catalog import language
 from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.params import load as params
 from kimi_nb.params import schema

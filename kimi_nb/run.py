@@ -16,17 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import (
-    build,
-    bundle,
-    catalog,
-    containers,
-    given,
-    prerequisites,
-    scripts,
-    tables,
-    weights,
-)
+from kimi_nb import build, bundle, containers, given, prerequisites, scripts, tables, weights
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core import evidence, fingerprint, shell
 from kimi_nb.core.errors import ParameterError, ServiceError
 from kimi_nb.params import load as params

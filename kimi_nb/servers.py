@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb import arguments, catalog
+from kimi_nb.catalog import arguments
+from kimi_nb.catalog import engine_catalog as catalog
 
 _ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
 _EVERYWHERE = ("", "0.0.0.0", "::", "[::]")

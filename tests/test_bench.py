@@ -16,7 +16,7 @@ import misbehaving
 import pytest
 
 import kimi_nb
-from kimi_nb import build, catalog
+from kimi_nb import build
 from kimi_nb.bench import (
     client,
     commands,
@@ -33,6 +33,7 @@ from kimi_nb.bench import (
     tools,
 )
 from kimi_nb.bench.stream import Timed
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import BenchError, ParameterError, PlanError, ServiceError
 

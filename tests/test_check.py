@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import build, catalog, check, documents, memory, rules, scripts
+from kimi_nb import build, check, documents, memory, rules, scripts
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import CheckError, NoRecipeError
 from kimi_nb.deployment import Deployment
 from kimi_nb.params import load as params

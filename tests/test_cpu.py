@@ -96,7 +96,8 @@ def test_a_site_without_an_engine_leaves_path_alone(tmp_path):
 
 def test_a_container_is_not_asked_for():
     with pytest.raises(PlanError, match="cpu has no container"):
-        from kimi_nb import catalog, containers
+        from kimi_nb import containers
+        from kimi_nb.catalog import engine_catalog as catalog
 
         site = params.site("cpu")
         containers.container(

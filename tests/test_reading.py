@@ -426,7 +426,8 @@ def test_fix_rewrites_what_the_catalog_knows(tmp_path, capsys):
 
 
 def test_fix_moves_keys_and_makes_a_config_where_there_is_none(tmp_path):
-    from kimi_nb import catalog, rewriting
+    from kimi_nb import rewriting
+    from kimi_nb.catalog import engine_catalog as catalog
 
     made = rewriting.text(
         "export VLLM_ASCEND_ENABLE_MLAPO=0\nvllm serve m --port 1\n",

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import catalog, rewriting, rules
-from kimi_nb.language import plain
+from kimi_nb import rewriting, rules
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.catalog.language import plain
 from kimi_nb.reading import assemble
 from kimi_nb.reading.files import Text
 

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import arguments, catalog
 from kimi_nb.bench.load import Load, Loads
+from kimi_nb.catalog import arguments
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core import shell
 from kimi_nb.core.errors import PlanError
 from kimi_nb.plan import ClientCommand, Plan

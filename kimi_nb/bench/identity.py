@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kimi_nb import arguments
 from kimi_nb.bench.load import Load
+from kimi_nb.catalog import arguments
 from kimi_nb.plan import Plan
 
 # Where an engine stands, not how it serves.

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kimi_nb import arguments, catalog
+from kimi_nb.catalog import arguments
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.show import values as show
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kimi_nb import __version__, catalog
+from kimi_nb import __version__
 from kimi_nb.bench import client, commands
 from kimi_nb.bench.load import Load
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import BenchError, ParameterError, choice
 from kimi_nb.core.processes import Programs
 from kimi_nb.plan import Plan

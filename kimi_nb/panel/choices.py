@@ -13,7 +13,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kimi_nb import build, catalog, check, scripts
+from kimi_nb import build, check, scripts
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import KimiError, ParameterError, choice
 from kimi_nb.findings import Findings
 from kimi_nb.params import load as params

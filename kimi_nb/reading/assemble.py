@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import callers, catalog, commands, docker
+from kimi_nb import callers, commands, docker
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.deployment import Box, Deployment, Launcher, Program
 from kimi_nb.params import schema
 from kimi_nb.reading import bash, compose, files, guess, quirks, suspects

@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kimi_nb import catalog, docker
+from kimi_nb import docker
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.deployment import Batch, Box, Fault
 from kimi_nb.params import load as params

@@ -12,7 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb import catalog, commands
+from kimi_nb import commands
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.rewriting import json_keys, scopes
 from kimi_nb.rewriting.changes import Changes, Edit
 from kimi_nb.rewriting.parsed import TALK, Parsed

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kimi_nb import arguments, catalog
+from kimi_nb.catalog import arguments
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.params import load as params
 from kimi_nb.rewriting.changes import Changes, Edit
 from kimi_nb.rewriting.engines import Serve

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from kimi_nb import catalog
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.rewriting import flags, variables
 from kimi_nb.rewriting.changes import Changes
 from kimi_nb.rewriting.parsed import Parsed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kimi_nb import catalog
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.reading import files, guess, syntax
 from kimi_nb.rewriting import engines, flags, leftovers, result, variables

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import catalog
-from kimi_nb.language import plain
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.catalog.language import plain
 from kimi_nb.params import load as params
 from kimi_nb.reading import syntax
 from kimi_nb.rewriting import json_keys, scopes

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kimi_nb import arguments, catalog
+from kimi_nb.catalog import arguments
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, WARNING
 from kimi_nb.rules import Problem, rule

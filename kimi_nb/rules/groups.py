@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from kimi_nb.arguments import Unread
+from kimi_nb.catalog.arguments import Unread
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR
 from kimi_nb.rules import Problem, rule

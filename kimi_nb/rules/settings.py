@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kimi_nb import arguments, catalog
+from kimi_nb.catalog import arguments
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.rules import Problem, rule

@@ -6,7 +6,7 @@ import difflib
 import functools
 from collections.abc import Iterator
 
-from kimi_nb import catalog
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.params import load as params

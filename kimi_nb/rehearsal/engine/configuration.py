@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pydantic
 
-from kimi_nb import catalog
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.rehearsal.engine.parser import INVALID, MEASURED, Refusal, raised, shape
 from kimi_nb.rehearsal.engine.start import Start
 

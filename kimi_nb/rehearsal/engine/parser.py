@@ -19,7 +19,8 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic.dataclasses import dataclass as validating
 
-from kimi_nb import arguments, catalog
+from kimi_nb.catalog import arguments
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.rules.configs import INNER, STRICT, fields
 
 INVALID = "pydantic_core._pydantic_core.ValidationError"

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kimi_nb import catalog, servers
+from kimi_nb import servers
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR
 from kimi_nb.params import load as params

@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-from kimi_nb import catalog
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.engine import answers, devices, refusals
 from kimi_nb.rehearsal.engine.api import Api

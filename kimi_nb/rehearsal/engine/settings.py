@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import catalog, servers
-from kimi_nb.arguments import OWN
+from kimi_nb import servers
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.catalog.arguments import OWN
 from kimi_nb.rehearsal.calls import Call
 from kimi_nb.rehearsal.container_run import DEVICES, PUBLISHED
 from kimi_nb.rules.groups import API_FLAGS, is_shared

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kimi_nb import catalog
+from kimi_nb.catalog import engine_catalog as catalog
 
 # Flags in which the ranks of one group differ from each other.
 OWN = frozenset(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kimi_nb import catalog
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import PlanError
 from kimi_nb.params import load as params
 from kimi_nb.params.settings import Layered, Value

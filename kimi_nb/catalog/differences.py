@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import catalog
+from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.params import load as params
 from kimi_nb.show import values as show

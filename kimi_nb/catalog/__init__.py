@@ -1,0 +1,1 @@
+"""Describe what each engine version knows: flags, variables, JSON keys, and how they changed."""
