@@ -17,8 +17,9 @@ from pathlib import Path
 
 from large_plan import site
 
-from kimi_nb import build, check, scripts
+from kimi_nb import check, scripts
 from kimi_nb.params import recipes
+from kimi_nb.plan import build
 
 REPEATS = 3
 

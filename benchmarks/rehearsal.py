@@ -29,8 +29,8 @@ from pathlib import Path
 
 import psutil
 
-from kimi_nb import build
-from kimi_nb.plan import Plan
+from kimi_nb.plan import build
+from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearsal import loopback
 from kimi_nb.rehearsal.world import rebound
 

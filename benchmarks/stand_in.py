@@ -43,7 +43,7 @@ from pathlib import Path
 import psutil
 from rehearsal import busy, pss, running
 
-from kimi_nb import build
+from kimi_nb.plan import build
 from kimi_nb.rehearsal import loopback, tools_on_path
 from kimi_nb.rehearsal.world import FOLDER, NODE, World, rebound
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kimi_nb import log_lines
 from kimi_nb.matches import Line, Match
-from kimi_nb.plan import Engine
+from kimi_nb.plan.spec import Engine
 
 Engines = Sequence[Engine]
 SERVING = ("under load", "while serving")

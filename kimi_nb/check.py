@@ -18,7 +18,7 @@ from kimi_nb.deployment import Batch, Deployment, Program
 from kimi_nb.findings import SEVERITIES, Bar, Finding, Findings
 from kimi_nb.params import load as params
 from kimi_nb.params import schema
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.rules import capacity
 from kimi_nb.servers import Server, Spot, server
 

@@ -205,8 +205,9 @@ def _choices(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from kimi_nb import rules, tables
+    from kimi_nb import rules
     from kimi_nb.params import recipes
+    from kimi_nb.plan import tables
 
     if args.rules and args.faults:
         raise ParameterError("list: --rules and --faults are two lists; ask for one.")
@@ -236,8 +237,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from kimi_nb import build, bundle, scripts, tables
+    from kimi_nb import bundle, scripts
     from kimi_nb.params import load as params
+    from kimi_nb.plan import build, tables
 
     plan = build.plan(
         args.model,
@@ -282,7 +284,8 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from kimi_nb import build, check, rewriting
+    from kimi_nb import check, rewriting
+    from kimi_nb.plan import build
 
     _check_asked(args)
     if args.fix:
@@ -409,8 +412,8 @@ def _catalog_dump(args: argparse.Namespace) -> int:
 def _rehearse(args: argparse.Namespace) -> int:
     import time
 
-    from kimi_nb import build
     from kimi_nb.params import load as params
+    from kimi_nb.plan import build
     from kimi_nb.rehearsal import rehearse
     from kimi_nb.session import runs_folder
 

@@ -64,11 +64,11 @@ def add(commands: Any, target: Any, choices: Any) -> None:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from kimi_nb import build
     from kimi_nb.cli import end_like_ctrl_c
     from kimi_nb.deploy import deploy
     from kimi_nb.deploy.steps import StepFailed, together
     from kimi_nb.params import load as params
+    from kimi_nb.plan import build
     from kimi_nb.session import runs_folder
 
     begun = time.monotonic()

@@ -16,7 +16,7 @@ from typing import Any
 
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.params import schema
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.servers import OWN_ENV, Server, Spot
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from kimi_nb import blame, log_lines, matches, scan, sights
 from kimi_nb.matches import Line, Match
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.sights import Sight
 
 _LONGEST = 300  # characters of a line that is shown

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb.memory import GIB, Fit
+from kimi_nb.plan.memory import GIB, Fit
 from kimi_nb.show.values import Table, visible
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from kimi_nb.params import load as params
 from kimi_nb.params import schema
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 
 # Files that are the same for every plan, by their name in the bundle and in the package.
 _STATIC = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kimi_nb.core.tail import Tails
 from kimi_nb.diagnosis import Log
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 
 _LAST = 3  # lines that show how a program ended
 

@@ -14,8 +14,8 @@ from pathlib import PurePosixPath
 
 from kimi_nb.params import load as params
 from kimi_nb.params.schema import Draft, Weights
-from kimi_nb.plan import Container, Engine, Plan
-from kimi_nb.router import UPSTREAM
+from kimi_nb.plan.router import UPSTREAM
+from kimi_nb.plan.spec import Container, Engine, Plan
 
 _NEEDED_BYTES = 64 << 20  # bytes for scripts and the first logs
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kimi_nb.params import schema
-from kimi_nb.roles import fill
+from kimi_nb.plan.roles import fill
 from kimi_nb.show import values as show
 
 Runner = Callable[[Sequence[str]], tuple[int, str]]

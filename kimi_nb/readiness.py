@@ -18,7 +18,7 @@ from typing import Protocol
 
 from kimi_nb import diagnosis, service
 from kimi_nb.diagnosis import Diagnosis
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 
 _TRIES = 2  # completions that fail before an engine counts as broken
 _LOOK, _IDLE = 0.7, 0.3  # seconds of a look; cores below which nobody computes

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import build, bundle, containers, given, prerequisites, scripts, tables, weights
+from kimi_nb import bundle, given, prerequisites, scripts, weights
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core import evidence, fingerprint, shell
 from kimi_nb.core.errors import ParameterError, ServiceError
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes, schema
-from kimi_nb.plan import Plan
+from kimi_nb.plan import build, containers, tables
+from kimi_nb.plan.spec import Plan
 from kimi_nb.served import Service, attach
 from kimi_nb.show import values as show
 from kimi_nb.stages import Stages

@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import build, report
+from kimi_nb import report
 from kimi_nb.core import errors, evidence, fingerprint
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core import lean_imports as imports
 from kimi_nb.core.errors import NoRecipeError, ParameterError, WriteError, choice
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes
+from kimi_nb.plan import build
 from kimi_nb.session import runs_folder
 from kimi_nb.show import values as show
 

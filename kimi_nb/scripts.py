@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping
 
-from kimi_nb import clients, inventory, jobs, node_files
+from kimi_nb import inventory, node_files
 from kimi_nb.core import shell
 from kimi_nb.params import load as params
-from kimi_nb.plan import Container, Engine, Launch, Plan
+from kimi_nb.plan import client_commands as clients
+from kimi_nb.plan import jobs
+from kimi_nb.plan.spec import Container, Engine, Launch, Plan
 
 # What launch_online_dp.py hands to the template, by the flag whose value it is.
 POSITIONS = {

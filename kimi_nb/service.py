@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import requests
 import socks
 
-from kimi_nb.plan import Engine, Plan
+from kimi_nb.plan.spec import Engine, Plan
 
 QUESTION = "Say in one sentence what you are."
 TOOLS = (

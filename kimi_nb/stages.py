@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kimi_nb import build, given
+from kimi_nb import given
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import BenchError, KimiError, ParameterError, choice
 from kimi_nb.params import schema
-from kimi_nb.plan import Plan
+from kimi_nb.plan import build
+from kimi_nb.plan.spec import Plan
 from kimi_nb.served import Service
 from kimi_nb.show import values as show
 

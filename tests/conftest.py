@@ -14,8 +14,8 @@ import pytest
 from hypothesis import settings
 from testbed import slurm_site as testbed
 
-from kimi_nb import build
 from kimi_nb.params import recipes
+from kimi_nb.plan import build
 
 # How long an example takes is the machine's affair; speed is measured in benchmarks/.
 # The same examples in every run: what CI tells of a commit is the commit's doing.

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import kimi_nb
-from kimi_nb import build
 from kimi_nb.accuracy import (
     ais_bench,
     evaluation,
@@ -26,6 +25,7 @@ from kimi_nb.accuracy import (
 )
 from kimi_nb.accuracy.results import Part, Score, Subject
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.plan import build
 
 VALUES = published.values()
 

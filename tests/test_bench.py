@@ -16,7 +16,6 @@ import misbehaving
 import pytest
 
 import kimi_nb
-from kimi_nb import build
 from kimi_nb.bench import (
     client,
     commands,
@@ -36,6 +35,7 @@ from kimi_nb.bench.stream import Timed
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import BenchError, ParameterError, PlanError, ServiceError
+from kimi_nb.plan import build
 
 SMALL = {"input_len": 16, "output_len": 4}
 # The keys that vllm bench serve 0.32.0 wrote on a CPU, with --save-detailed and percentiles.

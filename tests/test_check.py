@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import build, check, documents, memory, rules, scripts
+from kimi_nb import check, documents, rules, scripts
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import CheckError, NoRecipeError
 from kimi_nb.deployment import Deployment
 from kimi_nb.params import load as params
+from kimi_nb.plan import build, memory
 from kimi_nb.reading import assemble
 from kimi_nb.reading.files import Text, _kind
 from kimi_nb.servers import Spot, server

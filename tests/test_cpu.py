@@ -9,10 +9,11 @@ import subprocess
 import pytest
 
 import kimi_nb
-from kimi_nb import build, prerequisites, runbook, scripts
+from kimi_nb import prerequisites, runbook, scripts
 from kimi_nb.core.errors import NoRecipeError, PlanError
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes
+from kimi_nb.plan import build
 from kimi_nb.rehearsal.loopback import Block
 from kimi_nb.rehearsal.world import World, rebound
 
@@ -96,8 +97,8 @@ def test_a_site_without_an_engine_leaves_path_alone(tmp_path):
 
 def test_a_container_is_not_asked_for():
     with pytest.raises(PlanError, match="cpu has no container"):
-        from kimi_nb import containers
         from kimi_nb.catalog import engine_catalog as catalog
+        from kimi_nb.plan import containers
 
         site = params.site("cpu")
         containers.container(

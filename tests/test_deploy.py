@@ -19,11 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testbed.hosts import checkpoint
 
-from kimi_nb import build, bundle, node_files, scripts, weights
+from kimi_nb import bundle, node_files, scripts, weights
 from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.deploy import deploy, journal, node_call
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
+from kimi_nb.plan import build
 
 ALL = ("look", *node_call.VERBS, "open", "state", "tails", "stop", "release")
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from testbed import hosts as testbed
 
-from kimi_nb import build
 from kimi_nb.core import evidence
 from kimi_nb.params import load as params
+from kimi_nb.plan import build
 
 KIMI = [str(Path(sys.executable).with_name("kimi-nb"))]
 TWO, NAMES = ["h1", "h2"], ["h1", "h2", "h3", "h4"]

@@ -24,8 +24,9 @@ import pytest
 from testbed import images
 from testbed.machines import Machine, lacks
 
-from kimi_nb import build, bundle, documents, scripts, service
-from kimi_nb.plan import Plan
+from kimi_nb import bundle, documents, scripts, service
+from kimi_nb.plan import build
+from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearsal.world import MARK, World
 
 PLANS = {

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import build, cli, doctor, faq, log_lines
+from kimi_nb import cli, doctor, faq, log_lines
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.doctor import files, placed
+from kimi_nb.plan import build
 from kimi_nb.rehearsal import rehearse
 
 HEALTHY = Path(__file__).parent / "logs" / "healthy"

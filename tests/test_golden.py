@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kimi_nb import build, containers
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.params import errata
 from kimi_nb.params import load as params
-from kimi_nb.plan import Plan
+from kimi_nb.plan import build, containers
+from kimi_nb.plan.spec import Plan
 
 HERE = Path(__file__).parent / "golden"
 COMMANDS = {

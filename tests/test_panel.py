@@ -10,12 +10,12 @@ import pytest
 from test_rehearsal import wait_gone
 
 import kimi_nb
-from kimi_nb import build
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError, ServiceError
 from kimi_nb.panel import choices, work
 from kimi_nb.panel.choices import Choices
 from kimi_nb.params import recipes
+from kimi_nb.plan import build
 from kimi_nb.rehearsal import rehearse
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kimi_nb import build
 from kimi_nb.core.errors import KimiError, ParameterError, PlanError
 from kimi_nb.params import load as params
+from kimi_nb.plan import build
 
 # Each line holds nine times the one before: 9 ** 9 leaves in a few hundred characters.
 LAUGHS = "a0: &a0 {x: 1}\n" + "".join(

@@ -9,10 +9,11 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from kimi_nb import build, check, diagnosis, service
+from kimi_nb import check, diagnosis, service
 from kimi_nb.core.errors import WriteError
 from kimi_nb.params import recipes
 from kimi_nb.pictures import accuracy, faults, flags, memory, readiness, topology
+from kimi_nb.plan import build
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 

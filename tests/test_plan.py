@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kimi_nb import build, scripts, topology
+from kimi_nb import scripts
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes, schema
 from kimi_nb.params.settings import EMPTY, flattened, lay, nested
-from kimi_nb.roles import RolePlan
+from kimi_nb.plan import build
+from kimi_nb.plan import placement as topology
+from kimi_nb.plan.roles import RolePlan
 
 
 def test_every_recipe(each_plan):

@@ -17,8 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kimi_nb import build, diagnosis, doctor, scripts
+from kimi_nb import diagnosis, doctor, scripts
 from kimi_nb.core.errors import ParameterError, PlanError, ServiceError, WriteError
+from kimi_nb.plan import build
 from kimi_nb.rehearsal import documented, faults, loopback, rehearse, tools, tools_on_path
 from kimi_nb.rehearsal.world import MARK, World, rebound
 

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 import requests
 
-from kimi_nb import build
+from kimi_nb.plan import build
 from kimi_nb.rehearsal import rehearse
 from kimi_nb.rehearsal.engine import answers, log, rendezvous, steps
 from kimi_nb.rehearsal.engine.engine import groups as groups_of

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import build, docker, prerequisites, scripts
+from kimi_nb import docker, prerequisites, scripts
 from kimi_nb.params import load as params
+from kimi_nb.plan import build
 from kimi_nb.rehearsal import containers, host_tools, job_tools
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.container_run import DEVICES, PUBLISHED

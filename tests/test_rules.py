@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kimi_nb import build, check, rules
+from kimi_nb import check, rules
 from kimi_nb.params import load as params
+from kimi_nb.plan import build
 from kimi_nb.reading import assemble
 from kimi_nb.reading.files import Text, _kind
 

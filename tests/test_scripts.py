@@ -14,10 +14,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kimi_nb import build, bundle, scripts
+from kimi_nb import bundle, scripts
 from kimi_nb.core import shell
 from kimi_nb.core.errors import ParameterError, WriteError
 from kimi_nb.params.settings import LISTS
+from kimi_nb.plan import build
 
 SHELLCHECK = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or "shellcheck"
 

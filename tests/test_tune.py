@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kimi_nb import build, memory
 from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
-from kimi_nb.memory import Shape
 from kimi_nb.params import load as params
+from kimi_nb.plan import build, memory
+from kimi_nb.plan.memory import Shape
 from kimi_nb.tune import design, grammar, limits, roofline, scenarios
 
 K25 = params.model("k2.5").architecture

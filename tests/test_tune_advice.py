@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kimi_nb import build
 from kimi_nb.bench import published
+from kimi_nb.plan import build
 from kimi_nb.tune import advice, advice_rules, limits
 from kimi_nb.tune.advice import Cell, Facts
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kimi_nb import build, session
+from kimi_nb import session
 from kimi_nb.bench import identity, pictures
 from kimi_nb.bench import run as bench
 from kimi_nb.bench.load import Load
@@ -19,6 +19,7 @@ from kimi_nb.bench.results import BenchResult
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError, PlanError, ServiceError
 from kimi_nb.params import load as params
+from kimi_nb.plan import build
 from kimi_nb.run import Run
 from kimi_nb.served import Service
 from kimi_nb.tune import advice, design, sweep, winner

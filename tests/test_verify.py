@@ -17,10 +17,11 @@ import time
 import pytest
 from testbed.odd_server import OddServer
 
-from kimi_nb import build, cli, service, start
+from kimi_nb import cli, service, start
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import load as params
+from kimi_nb.plan import build
 from kimi_nb.readiness import Watch
 from kimi_nb.rehearsal import rehearse
 from kimi_nb.rehearsal.world import MARK

@@ -11,7 +11,7 @@ from kimi_nb.accuracy import ais_bench, lm_eval, published, stage
 from kimi_nb.accuracy.evaluation import SHIPPED, Evaluation, longest_answer
 from kimi_nb.core import shell
 from kimi_nb.core.errors import WriteError
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:

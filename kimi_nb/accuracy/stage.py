@@ -21,7 +21,7 @@ from kimi_nb.accuracy import ais_bench, faults, lm_eval, runner, tools
 from kimi_nb.accuracy.evaluation import SHIPPED, Evaluation, longest_answer
 from kimi_nb.accuracy.results import RANDOM, Score, Subject
 from kimi_nb.core.errors import AccuracyError, ParameterError, WriteError, choice
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 
 if TYPE_CHECKING:
     from kimi_nb.run import Run

@@ -20,7 +20,7 @@ from kimi_nb.catalog import arguments
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core import shell
 from kimi_nb.core.errors import PlanError
-from kimi_nb.plan import ClientCommand, Plan
+from kimi_nb.plan.spec import ClientCommand, Plan
 from kimi_nb.show import values as show
 
 METRICS, PERCENTILES = "ttft,tpot,itl,e2el", "50,90,99"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import build
 from kimi_nb.bench import identity, published
+from kimi_nb.plan import build
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 
 _SECONDS = 5.0
 _NVIDIA = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")

@@ -13,7 +13,7 @@ from typing import Any
 
 from kimi_nb.bench.load import Load
 from kimi_nb.catalog import arguments
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 
 # Where an engine stands, not how it serves.
 _PLACES = (arguments.OWN - {"kv-transfer-config"}) | {

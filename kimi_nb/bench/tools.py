@@ -24,7 +24,7 @@ from kimi_nb.bench.load import Load
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import BenchError, ParameterError, choice
 from kimi_nb.core.processes import Programs
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 
 NAMES = {
     "auto": "vllm where it is on this machine and an engine serves, else kimi_nb",

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import build, bundle, jobs, service
+from kimi_nb import bundle, service
 from kimi_nb.core.errors import ParameterError, WriteError
 from kimi_nb.deploy import claim, job_book, job_faults, job_logs, slurm
 from kimi_nb.deploy.job_book import Book, JobState
@@ -24,7 +24,8 @@ from kimi_nb.deploy.job_queue import QUEUE, JobQueue
 from kimi_nb.deploy.slurm import Slurm, SlurmError
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnosis import Diagnosis
-from kimi_nb.plan import Job, Plan
+from kimi_nb.plan import build, jobs
+from kimi_nb.plan.spec import Job, Plan
 from kimi_nb.show import values as show
 
 LOGIN = "login node"  # the node of a change that is this machine's

@@ -37,7 +37,7 @@ from kimi_nb.deploy.steps import (
     together,
 )
 from kimi_nb.diagnosis import Diagnosis, Event
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.readiness import Found, Limits, Watch
 from kimi_nb.show import values as show
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import jobs
 from kimi_nb.deploy import slurm
-from kimi_nb.plan import Job, Plan
+from kimi_nb.plan import jobs
+from kimi_nb.plan.spec import Job, Plan
 
 GONE = "GONE"  # SLURM has forgotten it, and its output does not say that its work is done
 _TAIL = 8192  # bytes of a file's end that are looked at

@@ -10,7 +10,7 @@ from kimi_nb.deploy import slurm
 from kimi_nb.deploy.claim import Holder
 from kimi_nb.deploy.job_book import GONE, JobState, option
 from kimi_nb.diagnosis import Diagnosis
-from kimi_nb.plan import Job, Plan
+from kimi_nb.plan.spec import Job, Plan
 
 _ERROR = re.compile(
     r"\bERROR\b|\w(?:Error|Exception)\b|^slurmstepd: error|^srun: error|"

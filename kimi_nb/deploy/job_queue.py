@@ -13,7 +13,7 @@ from kimi_nb.deploy import job_book, job_faults, slurm
 from kimi_nb.deploy.job_book import Book, JobState
 from kimi_nb.deploy.slurm import Slurm, SlurmError
 from kimi_nb.deploy.steps import Change, Outcome, StepFailed
-from kimi_nb.plan import Job
+from kimi_nb.plan.spec import Job
 
 QUEUE = "SLURM"  # the node of a change that is the cluster's
 _OUTAGE = 900.0  # seconds without an answer of slurmctld that a wait sits out

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import build
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError
 from kimi_nb.params import load as params
-from kimi_nb.plan import Plan
+from kimi_nb.plan import build
+from kimi_nb.plan.spec import Plan
 
 _FILE = "state.json"
 

@@ -18,7 +18,7 @@ from kimi_nb.core.errors import ParameterError
 from kimi_nb.doctor import files, placed, reader, report
 from kimi_nb.doctor.report import Finding, Report
 from kimi_nb.params import load as params
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 
 __all__ = ["SAMPLE", "Finding", "Report", "examine"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.plan import Engine, Plan
+from kimi_nb.plan.spec import Engine, Plan
 
 
 @dataclass(frozen=True)

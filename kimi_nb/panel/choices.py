@@ -13,13 +13,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kimi_nb import build, check, scripts
+from kimi_nb import check, scripts
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import KimiError, ParameterError, choice
 from kimi_nb.findings import Findings
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes
-from kimi_nb.plan import Plan
+from kimi_nb.plan import build
+from kimi_nb.plan.spec import Plan
 from kimi_nb.show import values as show
 
 # Layout and notebook: the layout is no parameter, each has a notebook of its own.

@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Sequence
 
 from kimi_nb.diagnosis import Event
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 

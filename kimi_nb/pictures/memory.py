@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb.memory import GIB, sentence, shares_of
+from kimi_nb.plan.memory import GIB, sentence, shares_of
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 

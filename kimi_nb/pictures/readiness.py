@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kimi_nb import service
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kimi_nb.plan import Engine, Plan
+from kimi_nb.plan.spec import Engine, Plan
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 from kimi_nb.show.values import spans

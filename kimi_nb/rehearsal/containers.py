@@ -10,13 +10,13 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
+from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.rehearsal import container_images, container_run, proxies
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.container_images import familiar, tagged
 from kimi_nb.rehearsal.container_names import Container, find, running
 from kimi_nb.rehearsal.container_options import too_few
 from kimi_nb.rehearsal.world import MARK
-from kimi_nb.router import UPSTREAM
 
 VERSION = "28.2.2"  # the docker whose words these are
 _CONTAINER, _IMAGE = ("run", "rm", "stop"), ("pull",)  # behind docker container, docker image

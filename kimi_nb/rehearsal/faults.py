@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from kimi_nb import build
 from kimi_nb.core.errors import ParameterError, PlanError, choice
-from kimi_nb.plan import Engine, Plan
+from kimi_nb.plan import build
+from kimi_nb.plan.spec import Engine, Plan
 from kimi_nb.rehearsal.world import Fault, World
 from kimi_nb.show import values as show
 

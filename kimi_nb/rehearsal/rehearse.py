@@ -30,7 +30,7 @@ from kimi_nb.core.errors import KimiError, ParameterError, WriteError
 from kimi_nb.core.processes import Programs
 from kimi_nb.diagnosis import Diagnosis, Event
 from kimi_nb.log_files import Logs
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.readiness import Found, Limits, Progress, Watch
 from kimi_nb.rehearsal import faults, loopback
 from kimi_nb.rehearsal.loopback import Block, RehearsalError

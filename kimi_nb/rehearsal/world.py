@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import build
-from kimi_nb.plan import Plan
+from kimi_nb.plan import build
+from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearsal.loopback import Block
 
 NODE = "KIMI_NB_REHEARSAL_NODE"  # names the node to the stand-ins that run on it

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kimi_nb import memory
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, WARNING
 from kimi_nb.params import load as params
+from kimi_nb.plan import memory
 from kimi_nb.rules import Problem, rule
 from kimi_nb.servers import Server
 
@@ -74,7 +74,7 @@ def draft_parameters(d: Deployment, server: Server) -> int:
     ERROR,
     "Weights, activations and buffers fit the memory of a device.",
     "Raise tp or dp (with --enable-expert-parallel), or lower --max-num-batched-tokens.",
-    "estimated from the model's architecture (kimi_nb/memory.py)",
+    "estimated from the model's architecture (kimi_nb/plan/memory.py)",
     needs=("model", "weights", "hardware"),
 )
 def fits(d: Deployment) -> Iterator[Problem]:
@@ -103,7 +103,7 @@ def fits(d: Deployment) -> Iterator[Problem]:
     ERROR,
     "The cache holds at least one request of the longest context.",
     "Lower --max-model-len, raise --gpu-memory-utilization or tp.",
-    "vLLM: max_model_len is larger than the KV cache can hold; estimated by kimi_nb/memory.py",
+    "vLLM: max_model_len is larger than the KV cache can hold; estimated by kimi_nb/plan/memory.py",
     needs=("model", "weights", "hardware"),
 )
 def cache_holds_context(d: Deployment) -> Iterator[Problem]:
@@ -154,7 +154,7 @@ def headroom(d: Deployment) -> Iterator[Problem]:
     "HCCL_BUFFSIZE holds a full decode step.",
     "Raise HCCL_BUFFSIZE to the need, or lower max-num-seqs or the draft. The operator names "
     "its need (NEEDED_HCCL_BUFFSIZE) when it refuses.",
-    "tiling of MoeDistributeDispatch (kimi_nb/memory.py); vllm-ascend issues 2674, 5287",
+    "tiling of MoeDistributeDispatch (kimi_nb/plan/memory.py); vllm-ascend issues 2674, 5287",
     needs=("ascend", "model", "hardware"),
 )
 def buffer_holds_step(d: Deployment) -> Iterator[Problem]:

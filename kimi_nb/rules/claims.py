@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kimi_nb import memory
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.deployment import Deployment
 from kimi_nb.findings import ERROR, NOTE, WARNING
 from kimi_nb.params import load as params
+from kimi_nb.plan import memory
 from kimi_nb.rules import Problem, rule
 from kimi_nb.rules.engine import listed
 from kimi_nb.servers import Spot
@@ -140,7 +140,7 @@ def claimed_context(d: Deployment) -> Iterator[Problem]:
     ERROR,
     "A size of weights follows from parameters and precision.",
     "Reckon with the published size.",
-    "arithmetic: parameters x bytes (kimi_nb/memory.py)",
+    "arithmetic: parameters x bytes (kimi_nb/plan/memory.py)",
     needs=("claims", "model"),
 )
 def claimed_weights(d: Deployment) -> Iterator[Problem]:

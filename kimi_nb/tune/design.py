@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kimi_nb import build, check
+from kimi_nb import check
 from kimi_nb.bench import identity
 from kimi_nb.bench.load import PER_REQUEST, Load, Loads
 from kimi_nb.core.errors import ParameterError, PlanError
 from kimi_nb.findings import Finding
 from kimi_nb.params import overrides
-from kimi_nb.plan import Plan
+from kimi_nb.plan import build
+from kimi_nb.plan.spec import Plan
 from kimi_nb.show import values as show
 from kimi_nb.tune import grammar
 from kimi_nb.tune.grammar import Axes

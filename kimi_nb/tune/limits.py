@@ -14,11 +14,12 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb import check, memory
+from kimi_nb import check
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.deployment import Deployment
 from kimi_nb.params import schema
-from kimi_nb.plan import Plan
+from kimi_nb.plan import memory
+from kimi_nb.plan.spec import Plan
 from kimi_nb.rules import capacity
 from kimi_nb.servers import Server
 from kimi_nb.show import values as show

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.memory import Shape, cache_bytes_per_token, parameters, weights_per_rank
+from kimi_nb.plan.memory import Shape, cache_bytes_per_token, parameters, weights_per_rank
 
 # In which arithmetic (routed experts, other linear layers) are computed. Formats that compress
 # weights only are computed in 16 bits.

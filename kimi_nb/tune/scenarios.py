@@ -11,10 +11,10 @@ from typing import Any
 
 from kimi_nb import check
 from kimi_nb.core.errors import NoRecipeError
-from kimi_nb.memory import GIB
 from kimi_nb.params import load as params
 from kimi_nb.params import overrides, recipes, schema
-from kimi_nb.plan import Plan
+from kimi_nb.plan.memory import GIB
+from kimi_nb.plan.spec import Plan
 from kimi_nb.show import values as show
 from kimi_nb.tune import limits
 

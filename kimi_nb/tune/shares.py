@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.show import values as show
 from kimi_nb.tune import limits
 

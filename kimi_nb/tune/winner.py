@@ -15,13 +15,13 @@ from typing import Any
 
 import yaml
 
-from kimi_nb import build
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import PlanError, WriteError
 from kimi_nb.params import load as params
 from kimi_nb.params import overrides, recipes
-from kimi_nb.plan import Plan
-from kimi_nb.roles import Request
+from kimi_nb.plan import build
+from kimi_nb.plan.roles import Request
+from kimi_nb.plan.spec import Plan
 
 SCENARIO = "tuned"
 

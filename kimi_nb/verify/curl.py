@@ -11,7 +11,7 @@ import subprocess
 from dataclasses import dataclass
 
 from kimi_nb import scripts
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.show import values as show
 from kimi_nb.verify import wire
 from kimi_nb.verify.contract import FAIL, PASS, SKIP, Failed

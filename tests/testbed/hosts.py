@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb.plan import Plan
+from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearsal import tools_on_path
 from kimi_nb.rehearsal.world import FOLDER, NODE, Fault, World
 

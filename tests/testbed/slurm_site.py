@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import build
 from kimi_nb.core.processes import Programs
 from kimi_nb.deploy.slurm import Slurm
-from kimi_nb.plan import Plan
+from kimi_nb.plan import build
+from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearsal import loopback, tools_on_path
 from kimi_nb.rehearsal.world import FOLDER, NODE, World
 

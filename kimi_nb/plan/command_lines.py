@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kimi_nb.params.settings import Value, nested
-from kimi_nb.plan import Engine
-from kimi_nb.roles import Request, RolePlan, fill
-from kimi_nb.topology import Place
+from kimi_nb.plan.placement import Place
+from kimi_nb.plan.roles import Request, RolePlan, fill
+from kimi_nb.plan.spec import Engine
 
 # Written first, in this order; the rest follows in the order of the layers.
 _FIRST = ("host", "port", "served-model-name")

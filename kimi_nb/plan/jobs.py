@@ -12,8 +12,8 @@ from typing import Any
 from kimi_nb.core import shell
 from kimi_nb.params import load as params
 from kimi_nb.params import schema
-from kimi_nb.plan import Engine, Job
-from kimi_nb.roles import Request
+from kimi_nb.plan.roles import Request
+from kimi_nb.plan.spec import Engine, Job
 
 PYTHON = "3.11"
 SERVER_FILE = "server_host.txt"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kimi_nb.core.errors import PlanError
 from kimi_nb.params import schema
-from kimi_nb.roles import RolePlan
+from kimi_nb.plan.roles import RolePlan
 
 KV_STEP = 100  # ports between the key-value ports of two groups
 DEFAULT_HTTP = 8000  # vLLM's own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kimi_nb.plan import Engine, Router
+from kimi_nb.plan.spec import Engine, Router
 
 UPSTREAM = "load_balance_proxy_server_example.py"
 

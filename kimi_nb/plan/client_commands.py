@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kimi_nb.plan import ClientCommand
-from kimi_nb.roles import Request, fill
+from kimi_nb.plan.roles import Request, fill
+from kimi_nb.plan.spec import ClientCommand
 
 QUESTION = "The future of AI is"
 

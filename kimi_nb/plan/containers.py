@@ -8,8 +8,8 @@ from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import PlanError
 from kimi_nb.params import schema
 from kimi_nb.params.settings import LISTS
-from kimi_nb.plan import Container, Engine, authority
-from kimi_nb.roles import fill
+from kimi_nb.plan.roles import fill
+from kimi_nb.plan.spec import Container, Engine, authority
 
 
 def image(hardware: schema.Hardware, engine: catalog.Engine) -> str:

@@ -9,14 +9,17 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kimi_nb import clients, containers, engines, jobs, router, topology
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.params import errata, fields, overrides, recipes, schema
 from kimi_nb.params import load as params
 from kimi_nb.params.settings import Value
-from kimi_nb.plan import Container, Engine, InstallStep, Job, Launch, Plan
-from kimi_nb.roles import Request, RolePlan, fill, resolve
+from kimi_nb.plan import client_commands as clients
+from kimi_nb.plan import command_lines as engines
+from kimi_nb.plan import containers, jobs, router
+from kimi_nb.plan import placement as topology
+from kimi_nb.plan.roles import Request, RolePlan, fill, resolve
+from kimi_nb.plan.spec import Container, Engine, InstallStep, Job, Launch, Plan
 
 ROUTER_PORT = 1999  # the documents'
 

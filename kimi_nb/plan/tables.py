@@ -8,7 +8,7 @@ from typing import Any
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.params import load as params
 from kimi_nb.params import schema
-from kimi_nb.plan import Engine, Plan
+from kimi_nb.plan.spec import Engine, Plan
 from kimi_nb.show.values import Table, spans
 
 
