@@ -205,7 +205,7 @@ def _choices(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from kimi_nb import rules
+    from kimi_nb.check.rules import registry as rules
     from kimi_nb.params import recipes
     from kimi_nb.plan import tables
 
@@ -284,7 +284,8 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from kimi_nb import check, rewriting
+    from kimi_nb.check import judge as check
+    from kimi_nb.check import rewriting
     from kimi_nb.plan import build
 
     _check_asked(args)

@@ -12,15 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import check, documents, rules, scripts
+from kimi_nb import scripts
 from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check import documents
+from kimi_nb.check import judge as check
+from kimi_nb.check.reading import assemble
+from kimi_nb.check.reading.files import Text, _kind
+from kimi_nb.check.rules import registry as rules
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.engine_view import Spot, server
 from kimi_nb.core.errors import CheckError, NoRecipeError
-from kimi_nb.deployment import Deployment
 from kimi_nb.params import load as params
 from kimi_nb.plan import build, memory
-from kimi_nb.reading import assemble
-from kimi_nb.reading.files import Text, _kind
-from kimi_nb.servers import Spot, server
 
 # Variables that are lists which a script appends to.
 LISTS = {"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kimi_nb import commands, docker, rules
-from kimi_nb.deployment import Batch
-from kimi_nb.reading import assemble, compose, guess
-from kimi_nb.reading.files import Text
-from kimi_nb.servers import Spot
+from kimi_nb.check.reading import assemble, compose
+from kimi_nb.check.reading import inference as guess
+from kimi_nb.check.reading.files import Text
+from kimi_nb.check.rules import registry as rules
+from kimi_nb.check.view import commands
+from kimi_nb.check.view import container_start as docker
+from kimi_nb.check.view.deployment import Batch
+from kimi_nb.check.view.engine_view import Spot
 
 IMAGE = "vllm/vllm-openai:v0.19.1"
 

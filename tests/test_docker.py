@@ -24,7 +24,8 @@ import pytest
 from testbed import images
 from testbed.machines import Machine, lacks
 
-from kimi_nb import bundle, documents, scripts, service
+from kimi_nb import bundle, scripts, service
+from kimi_nb.check import documents
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearsal.world import MARK, World

@@ -9,7 +9,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from kimi_nb import check, diagnosis, service
+from kimi_nb import diagnosis, service
+from kimi_nb.check import judge as check
 from kimi_nb.core.errors import WriteError
 from kimi_nb.params import recipes
 from kimi_nb.pictures import accuracy, faults, flags, memory, readiness, topology

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import check, rules
+from kimi_nb.check import judge as check
+from kimi_nb.check.reading import assemble, bash, compose, markdown
+from kimi_nb.check.reading.files import Text
+from kimi_nb.check.rules import registry as rules
 from kimi_nb.cli import main
-from kimi_nb.reading import assemble, bash, compose, markdown
-from kimi_nb.reading.files import Text
 
 
 def lint(text: str, name: str = "run.sh", **how):
@@ -173,7 +174,7 @@ def test_a_launcher_starts_its_template_for_each_rank(tmp_path):
         "--data-parallel-rank $4 --data-parallel-address $5 --data-parallel-rpc-port $6 "
         "--tensor-parallel-size $7\n"
     )
-    from kimi_nb import reading
+    from kimi_nb.check import reading
 
     found = reading.read([tmp_path])
     assert [
@@ -426,8 +427,8 @@ def test_fix_rewrites_what_the_catalog_knows(tmp_path, capsys):
 
 
 def test_fix_moves_keys_and_makes_a_config_where_there_is_none(tmp_path):
-    from kimi_nb import rewriting
     from kimi_nb.catalog import engine_catalog as catalog
+    from kimi_nb.check import rewriting
 
     made = rewriting.text(
         "export VLLM_ASCEND_ENABLE_MLAPO=0\nvllm serve m --port 1\n",

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import documents, rules
 from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check import documents
+from kimi_nb.check.rules import registry as rules
 from kimi_nb.plan import build
 from kimi_nb.rehearsal.engine import refusals
 from kimi_nb.rehearsal.engine.refusals import refusal

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import docker, prerequisites, scripts
+from kimi_nb import prerequisites, scripts
+from kimi_nb.check.view import container_start as docker
 from kimi_nb.params import load as params
 from kimi_nb.plan import build
 from kimi_nb.rehearsal import containers, host_tools, job_tools

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import rewriting, rules
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.catalog.language import plain
-from kimi_nb.reading import assemble
-from kimi_nb.reading.files import Text
+from kimi_nb.check import rewriting
+from kimi_nb.check.reading import assemble
+from kimi_nb.check.reading.files import Text
+from kimi_nb.check.rules import registry as rules
 
 ENGINE = catalog.engine("vllm-ascend", "0.22.1rc1")
 MLAPO, FLASH = "VLLM_ASCEND_ENABLE_MLAPO", "VLLM_ASCEND_ENABLE_FLASHCOMM1"

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kimi_nb import check, rules
+from kimi_nb.check import judge as check
+from kimi_nb.check.reading import assemble
+from kimi_nb.check.reading.files import Text, _kind
+from kimi_nb.check.rules import registry as rules
 from kimi_nb.params import load as params
 from kimi_nb.plan import build
-from kimi_nb.reading import assemble
-from kimi_nb.reading.files import Text, _kind
 
 CASES = {
     identity: case

@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kimi_nb import documents
 from kimi_nb.accuracy import ais_bench, lm_eval, published, stage
 from kimi_nb.accuracy.evaluation import SHIPPED, Evaluation, longest_answer
+from kimi_nb.check import documents
 from kimi_nb.core import shell
 from kimi_nb.core.errors import WriteError
 from kimi_nb.plan.spec import Plan

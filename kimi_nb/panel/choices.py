@@ -13,10 +13,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kimi_nb import check, scripts
+from kimi_nb import scripts
 from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check import judge as check
+from kimi_nb.check.findings import Findings
 from kimi_nb.core.errors import KimiError, ParameterError, choice
-from kimi_nb.findings import Findings
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes
 from kimi_nb.plan import build

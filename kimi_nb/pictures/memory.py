@@ -13,7 +13,7 @@ from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 
 if TYPE_CHECKING:
-    from kimi_nb.findings import Bar
+    from kimi_nb.check.findings import Bar
 
 CACHE, UNUSED = "cache", "not used"
 _COLOURS = {

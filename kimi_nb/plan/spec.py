@@ -19,7 +19,7 @@ from kimi_nb.params import load as params
 from kimi_nb.params.settings import Value
 
 if TYPE_CHECKING:  # what checks a plan is loaded when one is checked
-    from kimi_nb.findings import Findings
+    from kimi_nb.check.findings import Findings
     from kimi_nb.show.picture import Picture
 
 
@@ -221,14 +221,14 @@ class Plan:
     def check(self) -> Findings:
         """Every rule asked of this plan. Raises CheckError with the errors; returns the findings
         where there is none."""
-        from kimi_nb import check
+        from kimi_nb.check import judge as check
 
         return check.passed(self.findings)
 
     @functools.cached_property
     def findings(self) -> Findings:
         """Every rule asked of this plan."""
-        from kimi_nb import check
+        from kimi_nb.check import judge as check
 
         return check.plan(self)
 

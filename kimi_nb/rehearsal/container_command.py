@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb import docker as reader
-from kimi_nb.commands import base
-from kimi_nb.deployment import Box
+from kimi_nb.check.view import container_start as reader
+from kimi_nb.check.view.commands import base
+from kimi_nb.check.view.deployment import Box
 from kimi_nb.rehearsal.calls import Call, Refused
 from kimi_nb.rehearsal.container_options import OCI, daemon, last
 

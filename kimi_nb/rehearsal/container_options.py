@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kimi_nb.deployment import Box
+from kimi_nb.check.view.deployment import Box
 from kimi_nb.rehearsal.calls import Refused
 
 

@@ -12,8 +12,9 @@ import secrets
 import subprocess
 from collections.abc import Sequence
 
-from kimi_nb import docker as reader
-from kimi_nb.deployment import Box
+from kimi_nb.check.view import container_start as reader
+from kimi_nb.check.view.deployment import Box
+from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.rehearsal import container_images, container_names
 from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.container_command import folder_of, program
@@ -29,7 +30,6 @@ from kimi_nb.rehearsal.container_options import (
     too_few,
 )
 from kimi_nb.rehearsal.world import MARK, World
-from kimi_nb.servers import Spot
 
 DEVICES = "KIMI_NB_REHEARSAL_DEVICES"  # inside a container: the node's devices that it sees
 PUBLISHED = "KIMI_NB_REHEARSAL_PUBLISHED"  # inside a container: its -p, with commas

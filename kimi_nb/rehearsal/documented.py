@@ -15,16 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import documents
+from kimi_nb.check import documents
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.engine_view import Server
 from kimi_nb.core import shell
-from kimi_nb.deployment import Deployment
 from kimi_nb.params.settings import Value
 from kimi_nb.plan import build
 from kimi_nb.plan.placement import DEFAULT_HTTP
 from kimi_nb.plan.router import router
 from kimi_nb.plan.spec import Engine, Plan, Router
 from kimi_nb.rehearsal.loopback import Block
-from kimi_nb.servers import Server
 
 
 def find(

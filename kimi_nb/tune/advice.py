@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb import check
 from kimi_nb.bench import identity, published
 from kimi_nb.bench.published import Published
 from kimi_nb.bench.results import BenchResult
+from kimi_nb.check import judge as check
+from kimi_nb.check.rules import capacity
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.plan import build, memory
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rules import capacity
 from kimi_nb.show import values as show
 from kimi_nb.tune import shares
 

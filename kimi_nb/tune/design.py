@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kimi_nb import check
 from kimi_nb.bench import identity
 from kimi_nb.bench.load import PER_REQUEST, Load, Loads
+from kimi_nb.check import judge as check
+from kimi_nb.check.findings import Finding
 from kimi_nb.core.errors import ParameterError, PlanError
-from kimi_nb.findings import Finding
 from kimi_nb.params import overrides
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan

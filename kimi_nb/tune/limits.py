@@ -14,14 +14,14 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb import check
+from kimi_nb.check import judge as check
+from kimi_nb.check.rules import capacity
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.engine_view import Server
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.deployment import Deployment
 from kimi_nb.params import schema
 from kimi_nb.plan import memory
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rules import capacity
-from kimi_nb.servers import Server
 from kimi_nb.show import values as show
 from kimi_nb.tune import roofline
 from kimi_nb.tune.roofline import FORMULAS, Spread, Step

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kimi_nb import check
+from kimi_nb.check import judge as check
 from kimi_nb.core.errors import NoRecipeError
 from kimi_nb.params import load as params
 from kimi_nb.params import overrides, recipes, schema

@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass as validating
 
 from kimi_nb.catalog import arguments
 from kimi_nb.catalog import engine_catalog as catalog
-from kimi_nb.rules.configs import INNER, STRICT, fields
+from kimi_nb.check.rules.json_flags import INNER, STRICT, fields
 
 INVALID = "pydantic_core._pydantic_core.ValidationError"
 MEASURED = "0.20.2"  # the row of which the words were recorded

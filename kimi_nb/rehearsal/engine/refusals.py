@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kimi_nb import servers
 from kimi_nb.catalog import engine_catalog as catalog
-from kimi_nb.deployment import Deployment
-from kimi_nb.findings import ERROR
+from kimi_nb.check.findings import ERROR
+from kimi_nb.check.rules import engine_settings as settings
+from kimi_nb.check.view import engine_view as servers
+from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.params import load as params
 from kimi_nb.params import schema
 from kimi_nb.rehearsal.engine import configuration, placement
 from kimi_nb.rehearsal.engine.parser import Refusal, parser_refusal, processed, raised
 from kimi_nb.rehearsal.engine.start import Start
 from kimi_nb.rehearsal.world import World
-from kimi_nb.rules import settings
 
 # Rules of ours that say what the real engine refuses and nothing above says, by id. The other
 # errors of these families are said here in the engine's own words, except engine/quantization and

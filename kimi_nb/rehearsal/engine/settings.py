@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import servers
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.catalog.arguments import OWN
+from kimi_nb.check.rules.topology_groups import API_FLAGS, is_shared
+from kimi_nb.check.view import engine_view as servers
 from kimi_nb.rehearsal.calls import Call
 from kimi_nb.rehearsal.container_run import DEVICES, PUBLISHED
-from kimi_nb.rules.groups import API_FLAGS, is_shared
 
 _EVERYWHERE = (None, "", "0.0.0.0", "::")
 DEFAULT_RPC, DEFAULT_MASTER = 29550, 29501

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kimi_nb import servers
 from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check.view import engine_view as servers
 from kimi_nb.rehearsal.world import World
 
 

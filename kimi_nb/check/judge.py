@@ -1,0 +1,194 @@
+"""From a plan, a document or scripts to findings.
+
+check.plan(plan)                                   # Findings of our own plan
+check.files(["run.sh", "proxy.sh"], engine="vllm-ascend", version="0.18.0")
+check.documents("k2.6", "a3", "pd")                # the commands as they were published
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check.findings import SEVERITIES, Bar, Finding, Findings
+from kimi_nb.check.rules import capacity
+from kimi_nb.check.rules import registry as rules
+from kimi_nb.check.view import clients as callers
+from kimi_nb.check.view import commands
+from kimi_nb.check.view import container_start as docker
+from kimi_nb.check.view.deployment import Batch, Deployment, Program
+from kimi_nb.check.view.engine_view import Server, Spot, server
+from kimi_nb.core.errors import CheckError, ParameterError, choice
+from kimi_nb.params import load as params
+from kimi_nb.params import schema
+from kimi_nb.plan.spec import Plan
+
+PACKAGES = ("vllm", "vllm-ascend")
+
+
+def plan(plan: Plan) -> Findings:
+    """Every rule asked of a plan."""
+    return _checked(of_plan(plan))
+
+
+def _checked(deployment: Deployment) -> Findings:
+    return replace(rules.check(deployment), memory=memory_of(deployment))
+
+
+def passed(found: Findings) -> Findings:
+    """The findings, where none is an error; else CheckError with the errors, one screen."""
+    if found.ok:
+        return found
+    shown = [f"{one.where}: {one.message}. {one.fix} [{one.rule}]" for one in found.errors[:8]]
+    more = [f"... and {len(found.errors) - 8} more"] if len(found.errors) > 8 else []
+    raise CheckError("\n".join([found.verdict, *shown, *more]))
+
+
+def memory_of(deployment: Deployment) -> tuple[Bar, ...]:
+    """What each kind of engine needs of a device; nothing where facts are missing."""
+    out: list[Bar] = []
+    for one, _ in deployment.profiles():
+        fit = capacity.fit_of(deployment, one)
+        if fit is not None and not any(
+            bar.fit.parts == fit.parts and bar.role == one.role for bar in out
+        ):
+            out.append(Bar(one.role, one.spot.name, fit))
+    return tuple(out)
+
+
+def of_plan(plan: Plan) -> Deployment:
+    """A plan as the rules see it: from the command lines that would be executed."""
+    engine = catalog.engine(plan.engine, plan.engine_version)
+    servers: list[Server] = []
+    for one in plan.engines:
+        servers.append(
+            server(
+                engine,
+                one.argv,
+                one.env,
+                Spot(one.name),
+                one.node,
+                group=(one.role, one.group),
+                role=one.role,
+                address=one.address,
+                devices=one.devices,
+                like=servers[-1] if servers else None,
+            )
+        )
+    proxies = (
+        ()
+        if plan.router is None
+        else (commands.proxy(plan.router.argv, Spot("router"), plan.router.node),)
+    )
+    clients = [callers.client(engine, one.argv, Spot(f"client {one.name}")) for one in plan.clients]
+    jobs, programs = _jobs(plan)
+    model, hardware, weights = _facts(plan)
+    return Deployment(
+        title=plan.name,
+        engine=engine,
+        engine_known=True,
+        servers=tuple(servers),
+        proxies=proxies,
+        clients=tuple(one for one in clients if one is not None),
+        boxes=tuple(
+            docker.box(one.argv, one.env, Spot(f"container on {one.node}"), one.node)
+            for one in plan.containers
+        ),
+        launchers=tuple(
+            commands.launcher(one.argv, Spot(f"launcher on {one.node}"), one.node)
+            for one in plan.launches
+        ),
+        batches=jobs,
+        programs=programs,
+        model=model,
+        weights=weights,
+        hardware=hardware,
+        devices_per_node=plan.devices_per_node,
+        complete=True,
+        plan=plan,
+    )
+
+
+def _facts(plan: Plan) -> tuple[schema.Model | None, schema.Hardware | None, schema.Weights | None]:
+    asked = plan.request
+    return (asked.model, asked.hardware, asked.weights) if asked else (None, None, None)
+
+
+def _jobs(plan: Plan) -> tuple[tuple[Batch, ...], tuple[Program, ...]]:
+    batches, programs = [], []
+    for job in plan.jobs:
+        spot = Spot(job.name, f"jobs/{job.file}")
+        batches.append(commands.batch(job.options, [job.argv[0]], spot))
+        programs.append(Program(spot, job.argv, job.env))
+    return tuple(batches), tuple(programs)
+
+
+def files(
+    paths: Sequence[Path | str], *, engine: str = "", version: str = "", hardware: str = ""
+) -> Findings:
+    """Every rule asked of scripts: files are nodes, a folder is one deployment.
+
+    ``engine`` is vllm or vllm-ascend, ``version`` its version; without them an image's tag
+    tells. ``hardware`` is a name or file of ours. Raises ParameterErrors.
+    """
+    from kimi_nb.check import reading
+
+    if engine and engine not in PACKAGES:
+        raise ParameterError(choice("engine", engine, PACKAGES))
+    chip = params.hardware(hardware) if hardware else None
+    found = reading.read(paths, engine or (chip.engine if chip and version else ""), version, chip)
+    return _checked(found)
+
+
+def documents(
+    model: str = "", hardware: str = "", layout: str = "", variant: str = "", version: str = ""
+) -> Findings:
+    """Every rule asked of the documents' commands as they were published.
+
+    At the version that a document's commands name, and, for what the parser and the
+    configuration refuse, at the other versions that it names. Raises NoRecipeError.
+    """
+    from kimi_nb.check import documents as source
+
+    every: list[Findings] = []
+    for deployment, first in source.deployments(model, hardware, layout, variant, version):
+        found = _checked(deployment)
+        if not first:
+            told = {(one.rule, one.where) for one in every[-1].errors}
+            kept = tuple(
+                replace(one, message=f"{one.message} (the document names {deployment.engine.tag})")
+                for one in found.errors
+                if one.rule.startswith(("engine/", "json/")) and (one.rule, one.where) not in told
+            )
+            every[-1] = replace(every[-1], findings=(*every[-1].findings, *kept))
+            continue
+        every.append(found)
+    return join(every)
+
+
+def join(every: Sequence[Findings]) -> Findings:
+    """Several checks as one: the findings in order of severity, each once."""
+    if len(every) == 1:
+        first = every[0]
+        return replace(first, findings=by_severity(first.findings))
+    found = tuple(dict.fromkeys(one for findings in every for one in findings.findings))
+    skipped = {
+        name: why
+        for name, why in every[0].skipped.items()
+        if all(name in findings.skipped for findings in every)
+    }
+    return Findings(
+        f"{len(every)} deployments",
+        ", ".join(dict.fromkeys(findings.engine for findings in every)),
+        by_severity(found),
+        every[0].rules,
+        skipped,
+        memory=tuple(bar for findings in every for bar in findings.memory),
+    )
+
+
+def by_severity(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Errors first, each severity in the order it came."""
+    return tuple(sorted(findings, key=lambda one: SEVERITIES.index(one.severity)))

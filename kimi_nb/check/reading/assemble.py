@@ -1,0 +1,515 @@
+"""From texts to a deployment: who starts what on which node, and with which words.
+
+deployment = assemble.read([Path("prefill.sh"), Path("decode.sh"), Path("proxy.sh")])
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check.reading import bash, compose, files, quirks
+from kimi_nb.check.reading import inference as guess
+from kimi_nb.check.reading import unset_variables as suspects
+from kimi_nb.check.reading.script import Command, Script, Word
+from kimi_nb.check.reading.sources import Found, Source, sources
+from kimi_nb.check.reading.syntax import Unparsed, tree
+from kimi_nb.check.view import clients as callers
+from kimi_nb.check.view import commands
+from kimi_nb.check.view import container_start as docker
+from kimi_nb.check.view.deployment import Box, Deployment, Launcher, Program
+from kimi_nb.check.view.engine_view import Spot, server
+from kimi_nb.params import schema
+
+_MOST_CALLS = 64
+# Programs that take a script as one word and run it elsewhere.
+_CARRIERS = ("ssh", "tmux", "screen", "pdsh", "setsid", "sbatch", "parallel-ssh", "pssh", "clush")
+_SSH_VALUES = set("BbcDEeFIiJLlmOoPpQRSWw")
+_MOST_ENGINES = 1024  # of all files, beyond which nobody reads findings
+_ENDS = ("kill", "pkill", "killall", "wait", "cleanup")
+
+
+def read(
+    paths: Sequence[Path | str],
+    engine: str = "",
+    version: str = "",
+    hardware: schema.Hardware | None = None,
+) -> Deployment:
+    """The deployment of files and folders, as far as it can be read. Raises ParameterErrors."""
+    texts, unread = files.collect(paths)
+    return of_texts(texts, engine, version, hardware, unread)
+
+
+def of_texts(
+    texts: Sequence[files.Text],
+    engine: str = "",
+    version: str = "",
+    hardware: schema.Hardware | None = None,
+    unread: Sequence[tuple[Spot, str]] = (),
+    speaks: guess.Spoken | None = None,
+) -> Deployment:
+    """`read` for texts that are already here; ``speaks`` is the engine where it is known."""
+    told = speaks is not None
+    speaks = speaks or guess.engine(texts, engine, version)
+    found = Found(unread=list(unread), faults=list(speaks.faults))
+    shells, boxes = sources(texts, found)
+    reader = _Assembler(speaks.engine, found, shells)
+    for container, source in boxes:
+        reader.container(container, source)
+    reader.all()
+    if not told and not speaks.known and not speaks.faults:
+        again = guess.from_images(found.boxes, engine)
+        if again is not None:  # the image's name came together from variables
+            return of_texts(texts, engine, version, hardware, unread, again)
+    model, weights = guess.model(found.servers)
+    # A document shows containers of several kinds of node.
+    documents = frozenset(text.name for text in texts if text.kind == "markdown")
+    title = texts[0].name if len(texts) == 1 else f"{len(texts)} files"
+    return Deployment(
+        title=title,
+        engine=speaks.engine,
+        engine_known=speaks.known,
+        servers=tuple(found.servers),
+        proxies=tuple(found.proxies),
+        clients=tuple(found.clients),
+        boxes=tuple(found.boxes),
+        launchers=tuple(found.launchers),
+        batches=tuple(found.batches),
+        programs=tuple(found.programs),
+        faults=tuple(found.faults),
+        model=model,
+        weights=weights,
+        hardware=hardware,
+        devices_per_node=hardware.devices.count
+        if hardware
+        else guess.devices(
+            [box for box in found.boxes if box.spot.file not in documents], found.batches
+        ),
+        unread=tuple(found.unread),
+        documents=documents,
+    )
+
+
+class _Assembler:
+    """Reads every source once, those that others call with what they are called with."""
+
+    def __init__(self, engine: catalog.Engine, found: Found, sources: list[Source]) -> None:
+        self.engine = engine
+        self.found = found
+        self.sources = sources
+        self.by_name = {
+            (source.folder, source.base): source for source in sources if not source.document
+        }
+        self.serving: dict[str, int] = {}
+        self.folders = {source.folder for source in sources}
+
+    def all(self) -> None:
+        """Read everything."""
+        scripts = []
+        for source in list(self.sources):
+            masked = quirks.masked(source.text)
+            try:
+                source.tree = tree(masked)
+            except Unparsed as slow:
+                self.found.unread.append((Spot(source.file, source.file, source.line), str(slow)))
+                continue
+            faults = list(
+                quirks.find(source.text, source.tree, source.file, source.line, source.document)
+            )
+            self.found.faults += faults
+            if any(
+                fault.rule.startswith("shell/continuation-") and not fault.rule.endswith("-end")
+                for fault in faults
+            ):
+                masked = quirks.mended(masked, faults, source.line)
+                source.text, source.tree = masked, tree(masked)
+            script = bash.interpret(
+                masked, source.file, source.line, root=source.tree, included=self._included(source)
+            )
+            scripts.append((source, script))
+            for line, why in script.unread:
+                if why:
+                    self.found.unread.append((Spot(source.file, source.file, line), why))
+            if not source.document:
+                self.found.unread += [
+                    (
+                        Spot(source.file, source.file, line + source.line),
+                        f"the grammar stops at: {said}",
+                    )
+                    for line, said in quirks.unreadable(source.tree.root_node)
+                ][:3]
+            for name, (text, line) in script.written.items():
+                if "vllm" in text:
+                    inner = Source(source.file, source.folder, text, line, source.document)
+                    try:
+                        inner.tree = tree(quirks.masked(text))
+                    except Unparsed as slow:
+                        self.found.unread.append((Spot(source.file, source.file, line), str(slow)))
+                        continue
+                    scripts.append(
+                        (
+                            inner,
+                            bash.interpret(quirks.masked(text), source.file, line, root=inner.tree),
+                        )
+                    )
+                    self.by_name.setdefault((source.folder, os.path.basename(name)), inner)
+        for source, script in scripts:
+            source.includes = bool(script.sources)
+            self._calls(source, script)
+            if any(commands.serve_at(command.argv) is not None for command in script.commands):
+                self.serving[source.folder] = self.serving.get(source.folder, 0) + 1
+        for source, script in scripts:
+            if source.calls:
+                for arguments, env, node in source.calls[:_MOST_CALLS]:
+                    again = bash.interpret(
+                        quirks.masked(source.text),
+                        source.file,
+                        source.line,
+                        arguments,
+                        env,
+                        source.tree,
+                        included=self._included(source),
+                    )
+                    self._commands(source, again, node)
+            else:
+                self._commands(source, script, "")
+            suspects.variables(source, script, self.found)
+            suspects.job(source, script, self.found)
+
+    def _calls(self, source: Source, script: Script) -> None:
+        """Which scripts of these files a script starts, and with what."""
+        for command in script.commands:
+            argv = command.argv
+            at = commands.program_at(argv, commands.LAUNCHER)
+            if at is not None:
+                spot = Spot(f"{source.file}:{command.line}", source.file, command.line)
+                made = commands.launcher(argv, spot, self._node(source))
+                many = (
+                    sum(
+                        1
+                        for one in script.commands
+                        if commands.program_at(one.argv, commands.LAUNCHER) is not None
+                    )
+                    > 1
+                )
+                if many:
+                    made = replace(made, node=f"{source.file}:{command.line}")
+                self.found.launchers.append(made)
+                target = self.by_name.get((source.folder, "run_dp_template.sh"))
+                if target is not None:
+                    target.calls += [(words, command.env, made.node) for words in _ranks(made)]
+                continue
+            for index, word in enumerate(argv[:4]):
+                name = os.path.basename(word)
+                target = self.by_name.get((source.folder, name))
+                if (
+                    target is not None
+                    and target is not source
+                    and name.endswith(".sh")
+                    and (
+                        index == 0
+                        or argv[index - 1]
+                        in ("bash", "sh", "-x", "-e", "exec", "nohup", "source", ".", "srun")
+                    )
+                ):
+                    rest = argv[index + 1 :]
+                    if rest or command.env:
+                        clean = {key: text for key, text in command.env.items() if "${" not in text}
+                        target.calls.append((rest, clean, ""))
+                    break
+
+    def _included(self, source: Source) -> Callable[[str], str | None]:
+        """How a script finds the files that it sources: beside itself, by their own names."""
+
+        def text(name: str) -> str | None:
+            found = self.by_name.get((source.folder, os.path.basename(name)))
+            return quirks.masked(found.text) if found is not None and found is not source else None
+
+        return text
+
+    def _node(self, source: Source) -> str:
+        """The node of a script: its folder, where each folder is a node, else the file."""
+        alone = self.serving.get(source.folder, 0) <= 1
+        if source.folder and len(self.folders) > 1 and alone:
+            return source.folder
+        return source.file if not source.document else f"{source.file}:{source.line}"
+
+    # Commands ---------------------------------------------------------------------------
+
+    def _commands(self, source: Source, script: Script, node: str, depth: int = 0) -> None:
+        count = sum(1 for command in script.commands if commands.serve_at(command.argv) is not None)
+        over = False
+        for command in script.commands:
+            # What starts after a kill or a wait may run without what was started before.
+            over = (
+                over
+                or os.path.basename(command.argv[0]) in _ENDS
+                or (
+                    command.argv[:1] in (("docker",), ("podman",))
+                    and command.argv[1:2] in (("rm",), ("stop",), ("kill",))
+                )
+            )
+            certain = command.certain and not over and not source.document
+            self._one(source, replace(command, certain=certain), node, count <= 1, depth)
+
+    def _one(self, source: Source, command: Command, node: str, alone: bool, depth: int) -> None:
+        argv = command.argv
+        spot = Spot(f"{source.file}:{command.line}", source.file, command.line)
+        home = _remote(argv) or node or self._node(source)
+        node = _remote(argv) or node
+        at = docker.container_at(argv)
+        if at is not None:
+            self._docker(source, command, spot, home, at, alone, depth)
+        elif (inner := _inner(command)) is not None and depth < 4:
+            text, line = inner
+            script = bash.interpret(
+                quirks.masked(text),
+                source.file,
+                line,
+                None,
+                command.env,
+                env_lines=command.env_lines,
+            )
+            sub = [replace(one, certain=one.certain and command.certain) for one in script.commands]
+            for one in sub:
+                self._one(source, one, node, alone, depth + 1)
+            return
+        elif (start := commands.serve_at(argv)) is not None:
+            if len(self.found.servers) >= _MOST_ENGINES or len(argv) > 4000:
+                self.found.unread.append(
+                    (spot, f"more than {_MOST_ENGINES} engines or 4000 words: not read")
+                )
+            elif "--omni" in argv:
+                self.found.unread.append((spot, "vllm-omni has flags of its own"))
+            elif "--help" not in argv and "-h" not in argv[start:]:
+                before = command.words[:start]
+                env, lines = dict(command.env), dict(command.env_lines)
+                for word in before:  # env A=1, docker exec -e A=1
+                    if match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word.text, re.DOTALL):
+                        env[match[1]], lines[match[1]] = match[2], word.line
+                self._server(
+                    source,
+                    command.words,
+                    start,
+                    env,
+                    lines,
+                    spot,
+                    _step_node(before) or home,
+                    command.certain and (alone or command.background),
+                )
+        elif commands.is_proxy(argv):
+            self.found.proxies.append(commands.proxy(argv, spot, ""))
+        elif (client := callers.client(self.engine, argv, spot)) is not None:
+            self.found.clients.append(client)
+        elif commands.program_at(argv, commands.LAUNCHER) is None:
+            self.found.programs.append(Program(spot, argv, {}))
+            return
+        suspects.words(source, command, self.found)
+
+    def _server(
+        self,
+        source: Source,
+        words: Sequence[Word],
+        start: int,
+        env: Mapping[str, str],
+        env_lines: Mapping[str, int],
+        spot: Spot,
+        node: str,
+        certain: bool,
+    ) -> None:
+        argv = tuple(word.text for word in words)
+        lines = tuple(word.line for word in words)
+        made = server(
+            self.engine, argv, env, spot, node, start, lines, certain, env_lines=env_lines
+        )
+        if source.calls and made.single and made.rank is not None:
+            named = Spot(f"{node} rank {made.rank}", spot.file, spot.line)
+            made = replace(made, spot=named)
+        self.found.servers.append(made)
+
+    def _docker(
+        self,
+        source: Source,
+        command: Command,
+        spot: Spot,
+        home: str,
+        at: int,
+        alone: bool,
+        depth: int,
+    ) -> None:
+        box = docker.box(command.argv, command.env, spot, home, at)
+        if not box.host_network:
+            # A network, and so ports, of its own; each turn of a loop starts another.
+            home = f"{spot.name} ({len(self.found.boxes) + 1})"
+            box = replace(box, node=home)
+        self.found.boxes.append(box)
+        if not box.argv:
+            return
+        entry = box.options.get("--entrypoint", ())[-1:]
+        words = (
+            *(Word(text, command.line) for text in entry),
+            *command.words[len(command.words) - len(box.argv) :],
+        )
+        lines = dict.fromkeys(box.env, command.line)
+        inside = replace(command, words=words, env=box.env, env_lines=lines)
+        before = len(self.found.servers)
+        self._inside(source, inside, box, spot, home, alone, depth)
+        self._sees(box, before)
+
+    def _inside(
+        self,
+        source: Source,
+        command: Command,
+        box: Box,
+        spot: Spot,
+        home: str,
+        alone: bool,
+        depth: int,
+    ) -> None:
+        """What runs inside a container."""
+        if _inner(command) is not None or commands.serve_at(command.argv) is not None:
+            self._one(source, replace(command, unset=()), home, alone, depth + 1)
+        elif box.runs_engine:
+            entry = " ".join(box.options.get("--entrypoint", ()))
+            if entry and "vllm" not in entry:
+                return
+            suspects.words(source, replace(command, unset=()), self.found)
+            words = [Word("vllm", command.line), Word("serve", command.line), *command.words]
+            self._server(
+                source, words, 2, box.env, command.env_lines, spot, home, command.certain and alone
+            )
+
+    def container(self, one: compose.Container, source: Source) -> None:
+        """A container of a compose or Kubernetes file."""
+        shift = source.line - 1
+        line = one.line + shift
+        spot = Spot(f"{source.file}:{line}", source.file, line)
+        # Fences of a document are alternatives, each on a node of its own.
+        host = source.file if source.line == 1 else f"{source.file}:{source.line}"
+        node = host if one.host_network else f"{spot.name} ({one.name})"
+        argv = tuple(word for word, _ in (*one.entrypoint, *one.command))
+        options = {
+            name: values
+            for name, values in (
+                ("--privileged", ("true",) if one.privileged else ()),
+                ("--network", ("host",) if one.host_network else ()),
+                ("--env-file", tuple(one.env_files)),
+            )
+            if values
+        }
+        runs = docker.serves(argv) or (
+            not one.entrypoint and docker.serves_by_itself(one.image) and bool(argv)
+        )
+        env_lines = {name: at + shift for name, at in one.env_lines.items()}
+        devices = (*docker.accelerators(one.devices), *docker.gpus(one.gpus))
+        box = Box(
+            spot,
+            node,
+            one.image,
+            one.name,
+            argv,
+            tuple(one.mounts),
+            devices,
+            () if one.host_network else tuple(one.ports),
+            one.env,
+            options,
+            runs,
+            tuple(one.passes),
+        )
+        self.found.boxes.append(box)
+        words = tuple(Word(word, at + shift) for word, at in (*one.entrypoint, *one.command))
+        if words:
+            before = len(self.found.servers)
+            command = Command(words, one.env, env_lines, line, one.certain, True)
+            self._inside(source, command, box, spot, box.node, True, 0)
+            self._sees(box, before)
+
+    def _sees(self, box: Box, before: int) -> None:
+        """Engines inside a container see the devices that it gets, under the node's numbers."""
+        numbers = docker.device_numbers(box.devices)
+        for index, one in enumerate(self.found.servers[before:], start=before):
+            ray = "ray" in (
+                one.text("distributed-executor-backend"),
+                one.text("data-parallel-backend"),
+            )
+            if numbers is None or ray:  # ray may place ranks on other nodes
+                continue
+            inside = one.devices
+            if inside is None and not any(
+                re.fullmatch("(CUDA|ASCEND_RT|HIP|ROCR)_VISIBLE_DEVICES", name) for name in one.env
+            ):
+                inside = tuple(range(len(numbers)))
+            if inside is not None and all(device < len(numbers) for device in inside):
+                self.found.servers[index] = replace(
+                    one, devices=tuple(numbers[device] for device in inside)
+                )
+
+
+def _remote(argv: Sequence[str]) -> str:
+    """The host on which ssh runs the rest of a command; "" for other commands."""
+    if not argv or os.path.basename(argv[0]) != "ssh":
+        return ""
+    rest = list(argv[1:])
+    while rest and rest[0].startswith("-"):
+        del rest[: 2 if rest[0][1:2] in _SSH_VALUES and len(rest[0]) == 2 else 1]
+    return rest[0] if len(rest) > 1 and "$" not in rest[0] else ""
+
+
+def _step_node(words: Sequence[Word]) -> str:
+    """The node on which ``srun -w NODE`` puts a step; "" where it says none."""
+    texts = [word.text for word in words]
+    if not any(os.path.basename(text) == "srun" for text in texts):
+        return ""
+    for index, text in enumerate(texts):
+        if text in ("-w", "--nodelist") and index + 1 < len(texts):
+            return texts[index + 1]
+        if text.startswith("--nodelist="):
+            return text.partition("=")[2]
+    return ""
+
+
+def _inner(command: Command) -> tuple[str, int] | None:
+    """The script in ``bash -c SCRIPT``, or in the last word of ssh; None for other commands."""
+    words = command.words
+    for index, word in enumerate(words[:-1]):
+        name = os.path.basename(word.text)
+        if (
+            name in ("bash", "sh")
+            and re.fullmatch(r"-[a-z]*c", words[index + 1].text)
+            and index + 2 < len(words)
+        ):
+            return words[index + 2].text, words[index + 2].line
+    if words and os.path.basename(words[0].text) in _CARRIERS:
+        for word in reversed(words[1:]):
+            text = word.text.removeprefix("--wrap=")
+            if "vllm" in text and " " in text:
+                return text, word.line
+    return None
+
+
+def _ranks(made: Launcher) -> Iterator[tuple[str, ...]]:
+    """What launch_online_dp.py hands to its template, rank by rank."""
+    if (
+        made.dp is None
+        or made.tp is None
+        or made.local is None
+        or made.first is None
+        or made.http_port is None
+        or made.local > _MOST_CALLS
+    ):
+        return
+    for index in range(made.local):
+        devices = ",".join(map(str, range(index * made.tp, (index + 1) * made.tp)))
+        yield (
+            devices,
+            str(made.http_port + index),
+            str(made.dp),
+            str(made.first + index),
+            made.address,
+            str(made.rpc_port or ""),
+            str(made.tp),
+        )

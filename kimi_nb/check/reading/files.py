@@ -1,0 +1,168 @@
+"""Finding and opening what a person named: files, folders, and what they are.
+
+texts, unread = files.collect([Path("deployment/")])
+texts[0].kind          # "bash", "markdown", "yaml"
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kimi_nb.check.view.engine_view import Spot
+from kimi_nb.core.errors import ParameterError
+
+LARGEST = 256 << 10
+_MOST_FILES = 5000
+_SKIPPED = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", "runs"}
+_SUFFIXES = {
+    ".sh": "bash",
+    ".bash": "bash",
+    ".sbatch": "bash",
+    ".slurm": "bash",
+    ".job": "bash",
+    ".batch": "bash",
+    ".env": "bash",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".yml": "yaml",
+    ".yaml": "yaml",
+}
+_SHELLS = {"bash", "sh", "dash", "ash", "ksh"}
+
+
+@dataclass(frozen=True)
+class Text:
+    """One file: its name for people, its folder's, what it is, what it holds."""
+
+    name: str
+    folder: str
+    kind: str
+    text: str
+
+    @property
+    def base(self) -> str:
+        """The file's own name."""
+        return os.path.basename(self.name)
+
+
+def collect(paths: Sequence[Path | str]) -> tuple[list[Text], list[tuple[Spot, str]]]:
+    """Every file that can be read, and what was not read and why.
+
+    Raises ParameterError for a path that does not exist, and for a file that was named itself
+    and cannot be read.
+    """
+    texts: list[Text] = []
+    unread: list[tuple[Spot, str]] = []
+    seen: set[Path] = set()
+    for given in paths:
+        if not str(given).strip():
+            raise ParameterError("an empty name of a file: is a shell variable not set?")
+        path = Path(given)
+        if not path.exists():
+            raise ParameterError(f"{given}: no such file or folder.")
+        if path.is_dir():
+            _folder(path, texts, unread, seen)
+            continue
+        found = _open(path, str(given), path.parent.name)
+        if isinstance(found, str):
+            raise ParameterError(f"{given}: {found}.")
+        if path.resolve() not in seen:
+            seen.add(path.resolve())
+            texts.append(found)
+    if not texts:
+        named = ", ".join(str(path) for path in paths[:3])
+        why = "; ".join(f"{spot.file}: {reason}" for spot, reason in unread[:3])
+        raise ParameterError(
+            f"{named}: nothing there that can be read: bash, SLURM, docker "
+            f"compose and markdown are.{f' {why}.' if why else ''}"
+        )
+    return texts, unread
+
+
+def _folder(root: Path, texts: list[Text], unread: list[tuple[Spot, str]], seen: set[Path]) -> None:
+    count = 0
+    for base, folders, names in os.walk(root):
+        folders[:] = sorted(
+            name for name in folders if name not in _SKIPPED and not name.startswith(".")
+        )
+        for name in sorted(names):
+            path = Path(base) / name
+            count += 1
+            if count > _MOST_FILES:
+                unread.append(
+                    (
+                        Spot(str(root), str(root)),
+                        f"more than {_MOST_FILES} files: the rest is left out",
+                    )
+                )
+                return
+            if name.startswith(".") or not path.is_file() or path.resolve() in seen:
+                continue
+            seen.add(path.resolve())
+            shown = os.path.relpath(path, root)
+            found = _open(path, shown, os.path.dirname(shown))
+            if isinstance(found, Text):
+                texts.append(found)
+            elif found and _might_serve(path):
+                unread.append((Spot(shown, shown), found))
+
+
+def _might_serve(path: Path) -> bool:
+    """Whether a file that is not read looks as if it mattered."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            raw = file.read(LARGEST + 1) or b""
+        return (len(raw) > LARGEST and path.suffix in _SUFFIXES) or re.search(
+            rb"vllm[\"', ]+serve\b", raw
+        ) is not None
+    except OSError:
+        return True
+
+
+def _open(path: Path, shown: str, folder: str) -> Text | str:
+    """The text of a file, or why it is not read."""
+    try:
+        if not path.is_file():
+            return "not a regular file"
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            raw = file.read(LARGEST + 1) or b""
+        if len(raw) > LARGEST:
+            size = max(path.stat().st_size, len(raw))
+            return f"{size / 2**20:.1f} MB is larger than {LARGEST >> 10} KB; a script is a few KB"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if b"\0" in raw:
+        return "a binary file"
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return "not a text in UTF-8"
+    kind = _kind(path, text)
+    return Text(shown, folder, kind, text) if kind in ("bash", "markdown", "yaml") else kind
+
+
+def _kind(path: Path, text: str) -> str:
+    """What a file is; a sentence where it is nothing that is read."""
+    first = text.split("\n", 1)[0]
+    match = re.match(r"#!\s*(?:\S*/env\s+(?:-\S+\s+)*)?(\S+)", first)
+    if match:
+        shell = os.path.basename(match[1])
+        if shell in _SHELLS:
+            return "bash"
+        return f"a script for {shell[:20]}: bash and sh are read"
+    found = _SUFFIXES.get(path.suffix.lower())
+    if found:
+        return found
+    if path.suffix == "":
+        return (
+            "bash"
+            if re.search(r"^\s*(export \w+=|#SBATCH |docker run|vllm serve)", text, re.MULTILINE)
+            else "no script by name or first line"
+        )
+    return f"a {path.suffix} file: bash, SLURM, docker compose and markdown are read"

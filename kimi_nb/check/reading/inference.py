@@ -1,0 +1,160 @@
+"""What scripts do not say outright: engine and version, model, devices of a node.
+
+guess.engine(["docker run quay.io/ascend/vllm-ascend:v0.18.0 ..."], "", "").engine
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check.reading.files import Text
+from kimi_nb.check.view import container_start as docker
+from kimi_nb.check.view.deployment import Batch, Box, Fault
+from kimi_nb.check.view.engine_view import Server, Spot
+from kimi_nb.core.errors import ParameterError
+from kimi_nb.params import load as params
+from kimi_nb.params import schema
+
+_ASCEND = re.compile(
+    r"vllm-ascend|ASCEND_|davinci\d|HCCL_|--quantization[ =]ascend|npu-smi|"
+    r"VLLM_ASCEND"
+)
+_IMAGE = re.compile(
+    r"(?<![\w./-])[\w./-]{0,200}\b(vllm-ascend|vllm-openai(?:-rocm)?)"
+    r"(?:[:@][\w.${}|-]+)"
+)
+_PIP = re.compile(r"\b(vllm|vllm-ascend)==([0-9][\w.]*)")
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """An engine, whether something names its version, and what is odd about that."""
+
+    engine: catalog.Engine
+    known: bool
+    faults: tuple[Fault, ...] = ()
+
+
+def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
+    """The engine of some scripts: as told, else from an image's tag or a pinned install, else
+    the newest that is listed. Raises ParameterError for a version that was told and is none."""
+    if version:
+        named = package or _package(texts)
+        return Spoken(catalog.engine(named, version), True)
+    found: list[tuple[str, str, Spot]] = []
+    for text in texts:
+        for number, line in enumerate(text.text.split("\n"), start=1):
+            if "vllm" not in line:
+                continue
+            spot = Spot(f"{text.name}:{number}", text.name, number)
+            for match in _IMAGE.finditer(line):
+                tagged = docker.image_engine(match[0])
+                if tagged is not None:
+                    found.append((*tagged, spot))
+            found += [(match[1], match[2], spot) for match in _PIP.finditer(line)]
+    package = package or (found[0][0] if found else _package(texts))
+    versions = {its: spot for name, its, spot in reversed(found) if name == package and its}
+    if not versions:
+        return Spoken(catalog.engine(package, catalog.versions(package)[-1]), False)
+    first = next(its for name, its, _ in found if name == package and its)
+    spoken = named_engine(package, first, versions[first])
+    others = [its for its in versions if its != first]
+    if others:
+        spot = versions[others[0]]
+        fault = Fault(
+            "truth/several-versions",
+            spot,
+            f"{package} {first} and {', '.join(others)} "
+            f"are named; all is checked as {spoken.engine}",
+        )
+        spoken = replace(spoken, faults=(*spoken.faults, fault))
+    return spoken
+
+
+def _package(texts: Sequence[Text]) -> str:
+    return "vllm-ascend" if any(_ASCEND.search(text.text) for text in texts) else "vllm"
+
+
+def from_images(boxes: Sequence[Box], package: str) -> Spoken | None:
+    """The engine that images name, once variables in them are filled."""
+    for box in boxes:
+        tagged = docker.image_engine(box.image)
+        if tagged and tagged[1] and package in ("", tagged[0]):
+            return named_engine(*tagged, box.spot)
+    return None
+
+
+def named_engine(package: str, version: str, spot: Spot) -> Spoken:
+    """The engine of a version that a script names; the nearest listed one where that is none."""
+    try:
+        return Spoken(catalog.engine(package, version), True)
+    except ParameterError:
+        near = nearest(package, version)
+        fault = Fault(
+            "truth/unknown-version",
+            spot,
+            f"{package} {version} is not among the listed versions "
+            f"({catalog.versions(package)[0]} to {catalog.versions(package)[-1]}); "
+            f"checked as {near}",
+        )
+        return Spoken(catalog.engine(package, near), False, (fault,))
+
+
+def nearest(package: str, version: str) -> str:
+    """The listed version next to one that is not: the first that is not older, else the last."""
+    numbers = [int(part) for part in re.findall(r"\d+", version)[:3]]
+    for name in catalog.versions(package):
+        if [int(part) for part in re.findall(r"\d+", name)[:3]] >= numbers:
+            return name
+    return catalog.versions(package)[-1]
+
+
+@functools.cache
+def _models() -> dict[str, tuple[str, str]]:
+    """(model, weights) by what a checkpoint may be called, in lower case."""
+    out: dict[str, tuple[str, str]] = {}
+    for name in params.names("models"):
+        for key, item in params.model(name).weights.items():
+            for word in (item.id, item.id.rpartition("/")[2], item.directory):
+                out.setdefault(word.lower(), (name, key))
+    return out
+
+
+def model(servers: Sequence[Server]) -> tuple[schema.Model | None, schema.Weights | None]:
+    """The model that all servers serve, where it is one of ours."""
+    found = set()
+    for server in servers:
+        word = server.model.rstrip("/").lower()
+        found.add(_models().get(word) or _models().get(word.rpartition("/")[2]))
+    if len(found) != 1 or None in found:
+        return None, None
+    name, weights = next(iter(found)) or ("", "")
+    chosen = params.model(name)
+    return chosen, chosen.weights[weights]
+
+
+def devices(boxes: Sequence[Box], batches: Sequence[Batch]) -> int | None:
+    """Devices of a node: those that a container gets, or that a job asks for."""
+    counts = set()
+    for box in boxes:
+        if box.devices and all("davinci" in name for name in box.devices):
+            # Another container may have those below: the node has at least up to the last.
+            counts.add(max(docker.device_numbers(box.devices) or (len(box.devices) - 1,)) + 1)
+    for batch in batches:
+        text = batch.options.get("gpus-per-node") or ",".join(
+            part
+            for part in batch.options.get("gres", "").split(",")
+            if re.match(r"(gres[:/])?(gpu|npu|dcu|ascend|davinci)", part)
+        )
+        # A kind without a number is one; two kinds (gpu:a100:4,gpu:h100:4) add up.
+        found = [
+            re.fullmatch(r"(?:[\w/]+:){0,3}?(\d{1,6})?(?:[a-z]\w*)?(?:\(.*\))?", part)
+            for part in text.split(",")
+        ]
+        if text and all(found):
+            counts.add(sum(int(part[1] or 1) for part in found if part))
+    return max(counts) if counts else None

@@ -1,0 +1,300 @@
+"""What the shell does to a text before a command sees it, found in the syntax tree.
+
+quirks.find(text, syntax.tree(text), "run.sh", 1)    # [Fault('shell/continuation-lost', ...)]
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kimi_nb.check.reading.syntax import nodes
+from kimi_nb.check.view.deployment import Fault
+from kimi_nb.check.view.engine_view import Spot
+
+_FLAG = re.compile(r"-{1,2}[A-Za-z][\w.-]*(=|\s|$)")
+_JSON_FLAG = re.compile(
+    r"--[\w.-]*config$|--limit-mm-per-prompt$|--hf-overrides$|"
+    r"--[\w-]*kwargs$"
+)
+_MOST_OF_A_LINE = 20
+_MOST_MASKED = 1000
+_DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}\N{HYPHEN}\N{NON-BREAKING HYPHEN}"
+_QUOTES = (
+    "\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
+    "\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}"
+)
+# <node0_ip>, <your model>, <PORT>: what documents write where a value belongs.
+ANGLED = re.compile(r"(?<![<>&\d])<([A-Za-z](?:[\w -]{0,40}\w)?)>(?![(&>])")
+MARK = (
+    "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}",
+    "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}",
+)
+
+
+def masked(text: str) -> str:
+    """A script in which placeholders are words: <ip> is no redirect, |version| no pipe."""
+
+    def word(match: re.Match[str]) -> str:
+        return f"{MARK[0]}{match[1].replace(' ', '_')}{MARK[1]}"
+
+    # Thousands of them are no script, and slow the grammar down.
+    return re.sub(
+        r"\|([a-z][a-z_]*_version)\|",
+        word,
+        ANGLED.sub(word, text, _MOST_MASKED),
+        count=_MOST_MASKED,
+    )
+
+
+def find(
+    text: str, tree: Any, file: str, first_line: int, document: bool = False
+) -> Iterator[Fault]:
+    """The faults of a script; ``document`` is a fence of a document, whose placeholders are
+    meant."""
+
+    def fault(rule: str, line: int, message: str, severity: str = "") -> Fault:
+        return Fault(
+            rule, Spot(f"{file}:{line + first_line}", file, line + first_line), message, severity
+        )
+
+    if "\r\n" in text:
+        yield fault("shell/line-ends", 0, "lines end in CR LF")
+        return
+    lines = text.split("\n")
+    root = tree.root_node
+    seen = nodes(root, "raw_string", "heredoc_body", "string", "comment", "command", "array")
+    hidden = _hidden(seen)
+    yield from _continuations(lines, hidden, fault)
+    for node in seen:
+        if node.type == "command":
+            yield from _command(node, lines, fault)
+        elif node.type == "array":
+            yield from _typography(node.named_children, fault)
+    quoted = _outermost(node for node in seen if node.type not in ("command", "array"))
+    starts = [first for first, _ in quoted]
+    if not document:
+        for number, line in enumerate(lines):
+            for match in itertools.islice(ANGLED.finditer(line), _MOST_OF_A_LINE):
+                if not _inside(starts, quoted, number, len(line[: match.start()].encode())):
+                    yield fault("shell/redirect", number, f"<{match[1]}> is read as a redirect")
+    if root.has_error and not document:
+        yield from _broken(root, text, fault)
+
+
+def _broken(root: Any, text: str, fault: Any) -> Iterator[Fault]:
+    """A quote or bracket that is never closed; other errors may be the grammar's own."""
+    missing = next(
+        (
+            node
+            for node in nodes(root, ")", "}", '"', "'", "fi", "done", "esac", "]]")
+            if node.is_missing
+        ),
+        None,
+    )
+    if missing is not None:
+        yield fault(
+            "shell/syntax",
+            missing.parent.start_point[0],
+            f"what opens here is not closed: {missing.type} is missing",
+            "error" if missing.type in ("'", '"') else "",
+        )
+        return
+    for node in nodes(root, "ERROR"):
+        first = node.text.decode("utf-8", "replace").strip().split("\n")[0]
+        if first[:1] in ("'", '"', "`"):
+            yield fault(
+                "shell/syntax",
+                node.start_point[0],
+                f"a quote that opens here is not closed: {first[:60]}",
+                "error",
+            )
+            return
+
+
+def unreadable(root: Any) -> Iterator[tuple[int, str]]:
+    """(line, text) of what the grammar could not read."""
+    if not root.has_error:
+        return
+    for node in nodes(root, "ERROR"):
+        first = node.text.decode("utf-8", "replace").strip().split("\n")[0]
+        if first not in ("", "\\"):
+            yield node.start_point[0], first[:60]
+
+
+def _hidden(seen: Iterable[Any]) -> set[int]:
+    """Lines inside quotes, comments and heredocs, where a backslash means nothing."""
+    out: set[int] = set()
+    for node in seen:
+        first, last = node.start_point[0], node.end_point[0]
+        if node.type == "comment":
+            continue
+        if node.type == "heredoc_body":
+            out.update(range(first, last + 1))
+        elif node.type not in ("command", "array"):
+            out.update(range(first, last))
+    return out
+
+
+_Point = tuple[int, int]
+
+
+def _outermost(seen: Iterable[Any]) -> list[tuple[_Point, _Point]]:
+    """Where quotes, comments and heredocs begin and end, those inside others left out."""
+    out: list[tuple[_Point, _Point]] = []
+    for node in seen:  # in the order of the text
+        first, last = tuple(node.start_point), tuple(node.end_point)
+        if not out or first >= out[-1][1]:
+            out.append((first, last))
+    return out
+
+
+def _inside(
+    starts: list[_Point], quoted: list[tuple[_Point, _Point]], line: int, column: int
+) -> bool:
+    """Whether a place of the text stands in quotes, a comment or a heredoc."""
+    at = bisect.bisect_right(starts, (line, column)) - 1
+    return at >= 0 and (line, column) < quoted[at][1]
+
+
+def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[Fault]:
+    for number, line in enumerate(lines):
+        following = lines[number + 1] if number + 1 < len(lines) else ""
+        if number in hidden:
+            continue
+        if _after_backslash(line) and following.strip():
+            yield fault(
+                "shell/continuation-comment",
+                number,
+                "a comment stands after the backslash: the command ends here",
+            )
+            continue
+        if _swallowed(line) and _FLAG.match(following.lstrip()):
+            yield fault(
+                "shell/continuation-comment",
+                number,
+                "the comment swallows the backslash: the command ends here",
+            )
+            continue
+        if re.search(r"\S\s*\\[ \t]+$", line) and not line.lstrip().startswith("#"):
+            if following.strip():
+                yield fault(
+                    "shell/continuation-spaced",
+                    number,
+                    "spaces stand after the backslash: the command ends here",
+                )
+            continue
+        if (
+            not line.rstrip().endswith("\\")
+            or line.rstrip().endswith("\\\\")
+            or line.lstrip().startswith("#")
+        ):
+            continue
+        if following.lstrip().startswith("#"):
+            rest = next(
+                (after for after in lines[number + 2 :] if not after.lstrip().startswith("#")), ""
+            )
+            if _FLAG.match(rest.lstrip()):
+                yield fault(
+                    "shell/continuation-comment",
+                    number + 1,
+                    f"a comment inside the command: {rest.strip()[:40]} and what follows "
+                    "are cut off",
+                )
+        elif not following.strip():
+            yield fault("shell/continuation-end", number, "a backslash at the end of a command")
+
+
+def mended(text: str, faults: Iterable[Fault], first_line: int) -> str:
+    """The text as it was meant: continued where it was meant to go on, line for line. What else
+    is wrong with the command is then found in the same reading."""
+    lines = text.split("\n")
+    for fault in faults:
+        number = fault.spot.line - first_line
+        if not 0 <= number < len(lines):
+            continue
+        line = lines[number]
+        if fault.rule == "shell/continuation-spaced":
+            lines[number] = line.rstrip()
+        elif fault.rule == "shell/continuation-lost":
+            lines[number] = f"{line.rstrip()} \\"
+        elif fault.rule == "shell/continuation-comment":
+            before = re.split(r"(?:^|\s)\\?[ \t]*#", line, maxsplit=1)[0]
+            lines[number] = f"{before} \\"
+            for after in range(number + 1, len(lines)):  # comments that stand together
+                if not lines[after].lstrip().startswith("#"):
+                    break
+                lines[after] = "\\"
+    return "\n".join(lines)
+
+
+def _after_backslash(line: str) -> bool:
+    """Whether a comment stands behind the backslash that should continue the line."""
+    return not line.lstrip().startswith("#") and re.search(r"\s\\[ \t]+#", line) is not None
+
+
+def _swallowed(line: str) -> bool:
+    """Whether the backslash at the end of a line stands in its comment."""
+    return (
+        line.rstrip().endswith("\\")
+        and not line.lstrip().startswith("#")
+        and re.search(r"\s#\s", line) is not None
+        and line.count("'") % 2 == 0
+        and line.count('"') % 2 == 0
+    )
+
+
+def _command(node: Any, lines: list[str], fault: Any) -> Iterator[Fault]:
+    named = next((child for child in node.children if child.type == "command_name"), None)
+    if named is None:
+        return
+    name = named.text.decode("utf-8", "replace")
+    line = named.start_point[0]
+    if _FLAG.match(name) and line > 0:
+        before = lines[line - 1].rstrip()
+        if (
+            before
+            and not before.endswith("\\")
+            and not before.lstrip().startswith("#")
+            and not re.search(r"\\[ \t]+#", before)
+        ):
+            yield fault(
+                "shell/continuation-lost",
+                line - 1,
+                f"the line ends without a backslash, and the next begins with {name[:40]}",
+            )
+    yield from _typography(node.children[1:], fault)
+    previous = ""
+    for child in node.children[1:]:
+        word = child.text.decode("utf-8", "replace")
+        flag, equals, value = word.partition("=")
+        if _JSON_FLAG.match(previous) and word.startswith("{") and '"' in word:
+            yield fault(
+                "shell/json-unquoted",
+                child.start_point[0],
+                f"the JSON of {previous} has no quotes around it",
+            )
+        elif equals and _JSON_FLAG.match(flag) and value.startswith("{") and '"' in value:
+            yield fault(
+                "shell/json-unquoted",
+                child.start_point[0],
+                f"the JSON of {flag} has no quotes around it",
+            )
+        previous = word
+
+
+def _typography(words: Iterable[Any], fault: Any) -> Iterator[Fault]:
+    """Dashes and quotes that a word processor made."""
+    for child in words:
+        word = child.text.decode("utf-8", "replace")
+        if word[:1] in _DASHES:
+            yield fault(
+                "shell/dash", child.start_point[0], f"{word[:30]} begins with a typographic dash"
+            )
+        elif word[:1] in _QUOTES:
+            yield fault(
+                "shell/dash", child.start_point[0], f"{word[:30]} begins with a typographic quote"
+            )

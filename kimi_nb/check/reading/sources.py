@@ -1,0 +1,91 @@
+"""The pieces of shell text among some files, and what is found in them.
+
+shells, boxes = sources.sources(texts, sources.Found())
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kimi_nb.check.findings import WARNING
+from kimi_nb.check.reading import compose, files, markdown
+from kimi_nb.check.view.deployment import Batch, Box, Client, Fault, Launcher, Program, Proxy
+from kimi_nb.check.view.engine_view import Server, Spot
+
+
+@dataclass
+class Source:
+    """A piece of shell text: a file, a fence, or a script that another one writes."""
+
+    file: str
+    folder: str
+    text: str
+    line: int
+    document: bool
+    tree: Any = None
+    calls: list[tuple[tuple[str, ...], Mapping[str, str], str]] = field(default_factory=list)
+    includes: bool = False
+    unset: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def base(self) -> str:
+        return os.path.basename(self.file)
+
+
+@dataclass
+class Found:
+    """What was found so far."""
+
+    servers: list[Server] = field(default_factory=list)
+    proxies: list[Proxy] = field(default_factory=list)
+    clients: list[Client] = field(default_factory=list)
+    boxes: list[Box] = field(default_factory=list)
+    launchers: list[Launcher] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    programs: list[Program] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    unread: list[tuple[Spot, str]] = field(default_factory=list)
+
+
+def sources(
+    texts: Sequence[files.Text], found: Found
+) -> tuple[list[Source], list[tuple[compose.Container, Source]]]:
+    """Every script and fence, and every container of a YAML file with where it stands."""
+    shells, boxes = [], []
+
+    def in_yaml(text: str, name: str, folder: str, line: int, document: bool) -> None:
+        try:
+            made, why = compose.containers(text)
+        except compose.NotYAML as wrong:
+            at = Spot(name, name, line + max(wrong.line, 1) - 1)
+            found.unread.append((at, "not YAML"))
+            # A fence may be a part of a file, and a template becomes YAML when it is filled in.
+            found.faults.append(
+                Fault(
+                    "shell/yaml",
+                    at,
+                    f"not YAML: {wrong.said}",
+                    WARNING if document or "{{" in text else "",
+                )
+            )
+            return
+        if why:
+            found.unread.append((Spot(name, name), why))
+        for one in made:
+            boxes.append((one, Source(name, folder, "", line, True)))
+
+    for text in texts:
+        if text.kind == "yaml":
+            in_yaml(text.text, text.name, text.folder, 1, False)
+        elif text.kind == "markdown":
+            for fence in markdown.fences(text.text):
+                if fence.kind == "yaml":
+                    in_yaml(fence.text, text.name, text.folder, fence.line, True)
+                else:
+                    shells.append(Source(text.name, text.folder, fence.text, fence.line, True))
+        else:
+            shells.append(Source(text.name, text.folder, text.text, 1, False))
+    return shells, boxes

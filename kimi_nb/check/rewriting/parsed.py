@@ -1,0 +1,84 @@
+"""A script as the grammar reads it: its tree, commands, arrays, and the words of a place.
+
+script = Parsed.of("export A=1\\nvllm serve m\\n", catalog.engine("vllm-ascend", "0.22.1rc1"))
+[script.said(word) for word in script.words(script.commands[0])]   # ["vllm", "serve", "m"]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check.reading import quirks, syntax
+
+TALK = {"echo", "printf", "grep", "pgrep", "pkill", "killall", "awk", "sed", "log"}
+_NO_WORDS = {
+    "variable_assignment",
+    "comment",
+    "file_redirect",
+    "herestring_redirect",
+    "heredoc_redirect",
+}
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A script, and the engine in whose words it is to be. ``comments`` are places, ``arrays``
+    the arrays of words by the name they are assigned to."""
+
+    source: bytes
+    engine: catalog.Engine
+    root: Any
+    comments: list[tuple[int, int]]
+    commands: list[Any]
+    arrays: dict[str, list[Any]]
+
+    @classmethod
+    def of(cls, text: str, engine: catalog.Engine) -> Parsed:
+        """Parse a text."""
+        root = syntax.tree(_masked(text)).root_node
+        made = cls(
+            text.encode(),
+            engine,
+            root,
+            [(node.start_byte, node.end_byte) for node in syntax.nodes(root, "comment")],
+            syntax.nodes(root, "command"),
+            {},
+        )
+        for node in syntax.nodes(root, "array"):
+            named = node.parent.child_by_field_name("name") if node.parent else None
+            if named is not None:
+                made.arrays.setdefault(made.said(named), []).append(node)
+        return made
+
+    def said(self, node: Any) -> str:
+        """The text of a node as it stands in the file."""
+        return self.source[node.start_byte : node.end_byte].decode()
+
+    def words(self, node: Any) -> list[Any]:
+        """The words of a command or an array."""
+        return [child for child in node.children if child.is_named and child.type not in _NO_WORDS]
+
+    def line(self, at: int) -> str:
+        """The line of a place, in short."""
+        first, last = self.source.rfind(b"\n", 0, at) + 1, self.source.find(b"\n", at)
+        return self.source[first : last if last >= 0 else None].decode().strip()[:60]
+
+    def quiet(self, at: int) -> bool:
+        """Whether a place is in a comment, or in the words of echo and its like."""
+        line = self.source[self.source.rfind(b"\n", 0, at) + 1 : at]
+        if line.lstrip().startswith(b"#") or any(start <= at < end for start, end in self.comments):
+            return True
+        node = self.root.descendant_for_byte_range(at, at + 1)
+        while node is not None and node.type != "command":
+            node = node.parent
+        if node is None or self.said(node).split()[0] not in TALK:
+            return False
+        up = node.parent  # what echo writes to a file may be read by an engine
+        return up is None or up.type != "redirected_statement" or ">&" in self.said(up)
+
+
+def _masked(script: str) -> str:
+    """A script of the same bytes in which <ip> is a word and no redirect."""
+    return quirks.ANGLED.sub(lambda match: f"@{match[1].replace(' ', '_')}@", script)

@@ -1,0 +1,360 @@
+"""Memory of devices and hosts, buffers, disks: what does not fit, with the working."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check.findings import ERROR, WARNING
+from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.engine_view import Server
+from kimi_nb.params import load as params
+from kimi_nb.plan import memory
+
+GIB = memory.GIB
+# Within this share of what is needed the estimate cannot tell.
+_MARGIN = 0.85
+
+
+def fit_of(d: Deployment, server: Server) -> memory.Fit | None:
+    """What an engine needs of one device; None where facts are missing."""
+    shape = memory.Shape.of(server, d.ascend, defaults(d))
+    if (
+        shape is None
+        or d.model is None
+        or d.hardware is None
+        or d.weights is None
+        or any(name not in d.model.architecture for name in memory.NEEDED)
+        or d.weights.precision not in memory.PRECISIONS
+        or min(shape.tp, shape.dp) < 1
+    ):
+        return None
+    return memory.fit(
+        shape,
+        d.model.architecture,
+        d.weights.precision,
+        d.hardware.devices.memory_gb,
+        draft_parameters(d, server),
+    )
+
+
+def defaults(d: Deployment) -> dict[str, float]:
+    """What the engine's version takes for a flag that is not given, on this hardware."""
+    out = {}
+    spec = catalog.flag(d.engine, "gpu-memory-utilization")
+    if spec and isinstance(spec.get("default"), float):
+        out["gpu-memory-utilization"] = spec["default"]
+    for entry in params.data("versions")["defaults"]:
+        if (
+            d.hardware is not None
+            and d.hardware.vendor in entry["vendors"]
+            and d.hardware.devices.memory_gb >= entry["least_memory_gb"]
+        ):
+            out[entry["flag"]] = entry["value"]
+    return out
+
+
+def draft_parameters(d: Deployment, server: Server) -> int:
+    """Parameters of the draft that an engine loads; 0 without one."""
+    named = str(server.table("speculative-config").get("model", ""))
+    for draft in (d.model.drafts if d.model else {}).values():
+        if named and (
+            named == draft.id
+            or named.rstrip("/").rpartition("/")[2].lower()
+            in (draft.directory.lower(), draft.id.rpartition("/")[2].lower())
+        ):
+            return (draft.parameters_million or 0) * 10**6
+    return 0
+
+
+@rule(
+    "capacity/memory",
+    ERROR,
+    "Weights, activations and buffers fit the memory of a device.",
+    "Raise tp or dp (with --enable-expert-parallel), or lower --max-num-batched-tokens.",
+    "estimated from the model's architecture (kimi_nb/plan/memory.py)",
+    needs=("model", "weights", "hardware"),
+)
+def fits(d: Deployment) -> Iterator[Problem]:
+    """The engine runs out of memory while it loads or profiles, after minutes of loading."""
+    for server, _ in d.profiles():
+        found = fit_of(d, server)
+        if found is None or found.headroom > 0:
+            continue
+        fix = ""
+        if found.parts.get("buffers", 0) > 0.25 * found.budget:
+            fix = f"Lower HCCL_BUFFSIZE ({found.shape.buffer_mib} MB, four times)."
+        elif found.shape.utilization < 0.7:
+            fix = f"Raise --gpu-memory-utilization ({found.shape.utilization:g})."
+        parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in found.parts.items())
+        yield Problem(
+            server.of("tensor-parallel-size"),
+            f"{found.used / GIB:.1f} GiB are needed ({parts}), "
+            f"{found.budget / GIB:.1f} GiB are there "
+            f"({found.device / GIB:.0f} x {found.shape.utilization}); estimated",
+            fix,
+        )
+
+
+@rule(
+    "capacity/cache",
+    ERROR,
+    "The cache holds at least one request of the longest context.",
+    "Lower --max-model-len, raise --gpu-memory-utilization or tp.",
+    "vLLM: max_model_len is larger than the KV cache can hold; estimated by kimi_nb/plan/memory.py",
+    needs=("model", "weights", "hardware"),
+)
+def cache_holds_context(d: Deployment) -> Iterator[Problem]:
+    """The engine measures its cache after loading and stops when the longest request does not
+    fit."""
+    assert d.model is not None
+    for server, _ in d.profiles():
+        found = fit_of(d, server)
+        if (
+            found is None
+            or found.headroom <= 0
+            or server.flags.get("max-model-len") in ("auto", -1)
+        ):
+            continue
+        length = found.shape.model_len or d.model.context_length
+        if found.tokens < length:
+            yield Problem(
+                server.of("max-model-len"),
+                f"{found.headroom / GIB:.1f} GiB are left for the cache: {found.tokens} "
+                f"tokens at {found.per_token} B, --max-model-len is {length}; estimated",
+                "",
+                WARNING if found.tokens > _MARGIN * length else "",
+            )
+
+
+@rule(
+    "capacity/headroom",
+    WARNING,
+    "The device keeps some memory beside the engine.",
+    "Lower --gpu-memory-utilization.",
+    "vllm-ascend issue 7123; vLLM issue 39788",
+)
+def headroom(d: Deployment) -> Iterator[Problem]:
+    """Graphs and communication buffers that come after the profile run take what is left; at
+    0.97 and more there is nothing."""
+    for server, _ in d.profiles():
+        share = server.number("gpu-memory-utilization")
+        if share is not None and 0.96 < share <= 1:
+            yield Problem(
+                server.of("gpu-memory-utilization"),
+                f"--gpu-memory-utilization {share:g} leaves nearly nothing",
+            )
+
+
+@rule(
+    "capacity/hccl-buffer",
+    WARNING,
+    "HCCL_BUFFSIZE holds a full decode step.",
+    "Raise HCCL_BUFFSIZE to the need, or lower max-num-seqs or the draft. The operator names "
+    "its need (NEEDED_HCCL_BUFFSIZE) when it refuses.",
+    "tiling of MoeDistributeDispatch (kimi_nb/plan/memory.py); vllm-ascend issues 2674, 5287",
+    needs=("ascend", "model", "hardware"),
+)
+def buffer_holds_step(d: Deployment) -> Iterator[Problem]:
+    """'HCCL_BUFFSIZE is too SMALL' stops the engine while it captures graphs, or at the first
+    full batch."""
+    assert d.model is not None and d.hardware is not None
+    arch, a2 = d.model.architecture, d.hardware.recipes_of == "a2"
+    for server, _ in d.profiles():
+        shape = memory.Shape.of(server, True)
+        text = server.env.get("HCCL_BUFFSIZE", "200")
+        if (
+            shape is None
+            or not shape.expert_parallel
+            or server.role == "prefill"
+            or not text.isdecimal()
+            or shape.tp < 1
+            or shape.expert_ranks < 2
+        ):
+            continue
+        tokens, how = step_tokens(server, shape)
+        local = -(-(arch["experts"] + shape.spare_experts) // shape.expert_ranks)
+        if a2:
+            need, working = memory.buffer_need_a2(
+                tokens, arch["hidden_size"], arch["experts"], arch["experts_per_token"]
+            )
+        else:
+            need, working = memory.buffer_need_a3(
+                tokens,
+                arch["hidden_size"],
+                shape.expert_ranks,
+                local,
+                arch["experts_per_token"],
+                arch["shared_experts"],
+            )
+        if need > int(text):
+            said = (
+                f"HCCL_BUFFSIZE is {text}"
+                if "HCCL_BUFFSIZE" in server.env
+                else "HCCL_BUFFSIZE is not set (200)"
+            )
+            yield Problem(
+                server.env_at("HCCL_BUFFSIZE"),
+                f"{said}, a full step needs {need} MB: {how}; {working}",
+            )
+
+
+def step_tokens(server: Server, shape: memory.Shape) -> tuple[int, str]:
+    """(tokens of a decode step on one rank, how): the largest captured graph, or every sequence
+    with its draft up to 512, shared by the tp ranks (vllm-ascend, mc2_tokens_capacity)."""
+    sizes = server.table("compilation-config").get("cudagraph_capture_sizes")
+    if (
+        isinstance(sizes, list)
+        and sizes
+        and all(isinstance(size, int) for size in sizes)
+        and not server.flags.get("enforce-eager")
+    ):
+        whole, what = max(sizes), f"largest graph {max(sizes)}"
+    else:
+        whole = min(shape.seqs * (server.draft + 1), 512)
+        what = f"{shape.seqs} sequences x ({server.draft} + 1)"
+    return -(-whole // shape.tp), f"{what} / tp {shape.tp}"
+
+
+# Hosts --------------------------------------------------------------------------------------
+
+
+_UNITS = {"k": 2**-20, "m": 2**-10, "g": 1, "t": 2**10, "": 2**-10}
+
+
+def gib(text: str) -> float | None:
+    """A SLURM size in GiB; a bare number is MiB."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kmgtKMGT]?)[bB]?", text)
+    return float(match[1]) * _UNITS[match[2].lower()] if match else None
+
+
+@rule(
+    "capacity/slurm-memory",
+    ERROR,
+    "A job asks for the host memory that its engine takes.",
+    "Raise --mem, or lower --kv-offloading-size.",
+    "arithmetic: offloaded cache and 8 GiB for each rank's process",
+)
+def slurm_memory(d: Deployment) -> Iterator[Problem]:
+    """SLURM kills the job when its memory is used up, with nothing in the engine's log."""
+    for one in d.batches:
+        mem = gib(one.options.get("mem", ""))
+        if mem is None or mem == 0:
+            continue
+        for server in d.servers:
+            # The jobs of a plan that hold devices and run vllm are those of its engine.
+            ours = d.plan is not None and "vllm" in one.programs and "gpus-per-node" in one.options
+            if server.spot.file != one.spot.file and not ours:
+                continue
+            offload = server.number("kv-offloading-size") or 0
+            need = offload + 8 * (server.tp or 1)
+            if mem < need:
+                yield Problem(
+                    one.of("mem"),
+                    f"--mem={one.options['mem']}, the engine takes about "
+                    f"{need:.0f} GiB of host memory: {offload:.0f} for offloaded cache, "
+                    f"8 for each of {server.tp} ranks",
+                )
+
+
+@rule(
+    "capacity/idle-device",
+    WARNING,
+    "A job asks for devices that it uses.",
+    "Take the GPUs out of the job; the client computes nothing on them.",
+    "the programs that the job runs",
+)
+def slurm_devices(d: Deployment) -> Iterator[Problem]:
+    """The job waits in the queue for a device, and keeps it from others, to send HTTP."""
+    for one in d.batches:
+        asked = next(
+            (
+                name
+                for name in ("gpus-per-node", "gpus", "gres", "gpus-per-task")
+                if one.options.get(name) and one.options[name] != "0"
+            ),
+            "",
+        )
+        clients = [client for client in d.clients if client.spot.file == one.spot.file]
+        busy = any(server.spot.file == one.spot.file for server in d.servers) or any(
+            "moe" in name
+            or name
+            in (
+                "srun",
+                "mpirun",
+                "torchrun",
+                "docker",
+                "apptainer",
+                "singularity",
+                "ray",
+                "bash",
+                "python",
+                "python3",
+                "sh",
+            )
+            for name in one.programs
+        )
+        if asked and clients and not busy:
+            yield Problem(
+                one.of(asked),
+                f"--{asked}={one.options[asked]} for a job that only runs {clients[0].kind}",
+            )
+
+
+@rule(
+    "capacity/weights-mount",
+    WARNING,
+    "A container finds the weights outside itself.",
+    "Mount the cache: -v ~/.cache/huggingface:/root/.cache/huggingface (or the weights' folder).",
+    "docker: what is written inside goes away with the container",
+)
+def weights_mounted(d: Deployment) -> Iterator[Problem]:
+    """Each start downloads the checkpoint again, hundreds of GB, into the container's layer."""
+    for one in d.boxes:
+        if not one.runs_engine or any(
+            not mount.startswith(("/dev", "/sys", "/var/run")) for mount in one.mounts
+        ):
+            continue
+        size = f" ({d.weights.size_gb} GB)" if d.weights and d.weights.size_gb else ""
+        yield Problem(
+            one.spot,
+            f"nothing is mounted: the weights{size} are downloaded into the "
+            "container at each start",
+        )
+
+
+_TEMPORARY = ("/dev/shm", "/tmp", "/run", "/var/tmp")
+
+
+@rule(
+    "capacity/disk",
+    WARNING,
+    "The weights lie on a disk that holds them.",
+    "Put them on a large disk that every node sees, and look at it with df -h first.",
+    "the size of the checkpoint",
+)
+def weights_disk(d: Deployment) -> Iterator[Problem]:
+    """/dev/shm and /tmp are small, or are memory that the engine needs; the download ends with
+    'No space left on device' after an hour."""
+    size = f"{d.weights.size_gb} GB of weights" if d.weights and d.weights.size_gb else "weights"
+    for server, _ in d.profiles():
+        if server.flags.get("load-format") == "dummy":
+            continue  # nothing is read
+        folders = [
+            ("model", server.model),
+            ("download-dir", server.text("download-dir") or ""),
+            ("HF_HOME", server.env.get("HF_HOME", "")),
+            ("HF_HUB_CACHE", server.env.get("HF_HUB_CACHE", "")),
+        ]
+        for what, folder in folders:
+            if any(folder == base or folder.startswith(base + "/") for base in _TEMPORARY):
+                spot = (
+                    server.env_at(what)
+                    if what.isupper()
+                    else server.of(what)
+                    if what != "model"
+                    else server.spot
+                )
+                yield Problem(spot, f"{size} in {folder} ({what})")

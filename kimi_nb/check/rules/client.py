@@ -1,0 +1,360 @@
+"""Clients against servers: port, path, name, tokenizer; containers against their engines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kimi_nb.check.findings import ERROR, NOTE, WARNING
+from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.deployment import Client, Deployment
+from kimi_nb.check.view.engine_view import LOOPBACK, Server
+
+
+def _doors(d: Deployment) -> dict[int, str]:
+    """The ports at which requests are answered: of front doors, engines and published ports."""
+    out: dict[int, str] = {}
+    for proxy in d.proxies:
+        if proxy.port is not None:
+            out[proxy.port] = proxy.spot.name
+    for server in d.servers:
+        if server.http_port is not None:
+            out.setdefault(server.http_port, server.spot.name)
+    for box in d.boxes:
+        for text in box.published:
+            parts = text.split(":")
+            if len(parts) >= 2 and parts[-2].isdecimal():
+                out.setdefault(int(parts[-2]), box.spot.name)
+    return out
+
+
+def _hidden(d: Deployment) -> bool:
+    """Whether some port cannot be known, so that no comparison is fair."""
+    return any(server.http_port is None and not server.headless for server in d.servers) or any(
+        proxy.port is None for proxy in d.proxies
+    )
+
+
+def _hosts(d: Deployment) -> set[str | None]:
+    """Every host at which this deployment may answer."""
+    hosts = {None, *LOOPBACK, "0.0.0.0", *(proxy.host for proxy in d.proxies)}
+    for server in d.environments():
+        hosts |= {
+            server.address,
+            server.text("data-parallel-address"),
+            server.env.get("HCCL_IF_IP"),
+        }
+    return hosts | {server.address for server in d.servers}
+
+
+@rule(
+    "client/port",
+    ERROR,
+    "A client asks at a port where something answers.",
+    "Give the client the front door's --port (or --base-url).",
+    "the servers of the same deployment; clients default to port 8000",
+)
+def client_port(d: Deployment) -> Iterator[Problem]:
+    """'Connection refused', after the hour in which the engines loaded."""
+    doors = _doors(d)
+    if not doors or _hidden(d):
+        return
+    # Other programs (another proxy, a tunnel) may listen at what their words name.
+    elsewhere = {
+        int(number)
+        for one in d.programs
+        for word in one.argv
+        for number in re.findall(r"(?<![\d.])[1-9][0-9]{2,4}(?![\d.])", word)
+    }
+    hosts = _hosts(d)
+    for client in d.clients:
+        local = client.host in hosts
+        if (
+            client.port is None
+            or client.port in doors
+            or client.port in elsewhere
+            or not (local or d.complete or client.kind != "curl")
+        ):
+            continue
+        shown = ", ".join(map(str, sorted(doors)[:6]))
+        default = (
+            " (its default)"
+            if client.kind == "vllm bench serve"
+            and not any(
+                word.startswith(("--port", "--base-url", "--base_url")) for word in client.argv
+            )
+            else ""
+        )
+        yield Problem(
+            client.spot,
+            f"{client.kind} asks at port {client.port}{default}; the "
+            f"service answers at {shown}{', ...' if len(doors) > 6 else ''}",
+        )
+
+
+@rule(
+    "client/host",
+    ERROR,
+    "A client asks at an address where something listens.",
+    "Give the client the address of the front door.",
+    "the servers of the same deployment",
+)
+def client_host(d: Deployment) -> Iterator[Problem]:
+    """An engine that is bound to the node's address does not answer at 127.0.0.1."""
+    for client in d.clients:
+        if client.host is None or client.port is None:
+            continue
+        at = {
+            (server.address, server.everywhere)
+            for server in d.servers
+            if server.http_port == client.port
+        }
+        at |= {
+            (proxy.host, not proxy.host or proxy.host == "0.0.0.0")
+            for proxy in d.proxies
+            if proxy.port == client.port
+        }
+        if not at or any(
+            everywhere or host == client.host or "$" in host or "<" in host or not host
+            for host, everywhere in at
+        ):
+            continue
+        if client.host in LOOPBACK and any(host in LOOPBACK for host, _ in at):
+            continue
+        yield Problem(
+            client.spot,
+            f"{client.kind} asks at {client.host}:{client.port}; that port "
+            f"listens at {', '.join(sorted({host for host, _ in at})[:4])}",
+        )
+
+
+def _names(d: Deployment) -> tuple[str, ...]:
+    front = [server for server in d.servers if server.role != "prefill" and not server.headless]
+    return tuple(dict.fromkeys(name for server in front for name in server.names))
+
+
+@rule(
+    "client/model-name",
+    ERROR,
+    "A client asks for a name that is served.",
+    "Ask for the served name (--served-model-name), and give the tokenizer apart.",
+    "OpenAI API: an unknown model is a 404",
+)
+def client_name(d: Deployment) -> Iterator[Problem]:
+    """The server answers 404, 'The model ... does not exist.', to every request."""
+    names, hosts = _names(d), _hosts(d)
+    adapters = {
+        str(item).partition("=")[0]
+        for server in d.servers
+        for item in server.flags.get("lora-modules") or ()
+    }
+    if not names or any("$" in name or not name for name in names):
+        return
+    for client in d.clients:
+        if client.host not in hosts or client.names in adapters:
+            continue
+        if (
+            client.names
+            and client.names not in names
+            and "<" not in client.names
+            and client.path.startswith("/v1/")
+            and client.path != "/v1/models"
+        ):
+            near = next((name for name in names if name.lower() == client.names.lower()), "")
+            yield Problem(
+                client.spot,
+                f"{client.kind} asks for {client.names}; served is {', '.join(names[:4])}",
+                f"Only the case differs: write {near}." if near else "",
+            )
+
+
+@rule(
+    "client/model-case",
+    ERROR,
+    "A client names the weights as they are spelt.",
+    "Spell the repository as the server does; hubs and folders know upper and lower case.",
+    "the model that the server loads",
+)
+def client_case(d: Deployment) -> Iterator[Problem]:
+    """The tokenizer is looked up by this name: with another case it is not found, or downloaded
+    a second time."""
+    models = {server.model.lower(): server.model for server in d.servers if server.model}
+    for client in d.clients:
+        asked = client.tokenizer
+        if asked and asked.lower() in models and models[asked.lower()] != asked:
+            yield Problem(
+                client.spot,
+                f"{client.kind} names {asked}, the server loads {models[asked.lower()]}",
+            )
+
+
+@rule(
+    "client/trust",
+    WARNING,
+    "A client that loads the tokenizer may run its code.",
+    "Add --trust-remote-code to the client.",
+    "recipes issue 116: 'contains custom code'",
+)
+def client_trusts(d: Deployment) -> Iterator[Problem]:
+    """The tokenizer of Kimi is code of the checkpoint: without consent the client stops before
+    its first request."""
+    consenting = any(server.flags.get("trust-remote-code") for server in d.servers)
+    for client in d.clients:
+        if (
+            client.trusts is False
+            and client.kind == "vllm bench serve"
+            and (consenting or (not d.servers and d.model is not None))
+            and "--skip-tokenizer-init" not in client.argv
+        ):
+            yield Problem(
+                client.spot, f"{client.kind} without --trust-remote-code, while the server needs it"
+            )
+
+
+@rule(
+    "client/proxy-path",
+    WARNING,
+    "A client asks the front door for what it has.",
+    "Ask an engine directly for /v1/models, /health and /metrics; the proxy has /healthcheck.",
+    "load_balance_proxy_server_example.py: /v1/completions, /v1/chat/completions, /healthcheck",
+)
+def proxy_path(d: Deployment) -> Iterator[Problem]:
+    """The upstream proxy answers 404 to everything but completions and /healthcheck."""
+    doors = {proxy.port for proxy in d.proxies if proxy.kind == "upstream"}
+    engines = {server.http_port for server in d.servers}
+    for client in d.clients:
+        if client.port in doors - engines and client.path in (
+            "/v1/models",
+            "/health",
+            "/metrics",
+            "/ping",
+            "/version",
+        ):
+            yield Problem(client.spot, f"{client.kind} asks the upstream proxy for {client.path}")
+
+
+@rule(
+    "client/endpoint",
+    ERROR,
+    "A chat client asks at the chat path.",
+    "Use --endpoint /v1/chat/completions with --backend openai-chat.",
+    "vllm bench serve: backend and endpoint belong together",
+)
+def chat_endpoint(d: Deployment) -> Iterator[Problem]:
+    """The client refuses the pair, or every request is a 422."""
+    for client in d.clients:
+        if client.kind != "vllm bench serve":
+            continue
+        backend = _option(client, "--backend")
+        if backend == "openai-chat" and not client.path.endswith("/chat/completions"):
+            yield Problem(client.spot, f"--backend openai-chat asks at {client.path}")
+        elif backend in ("vllm", "openai") and client.path.endswith("/chat/completions"):
+            yield Problem(client.spot, f"--backend {backend} asks at {client.path}")
+
+
+def _option(client: Client, name: str) -> str:
+    for index, word in enumerate(client.argv):
+        if word == name:
+            return client.argv[index + 1] if index + 1 < len(client.argv) else ""
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return ""
+
+
+@rule(
+    "client/lm-eval",
+    WARNING,
+    "An accuracy run says its few-shot and chat settings.",
+    "Add --num_fewshot, --apply_chat_template and --fewshot_as_multiturn, with "
+    "local-chat-completions.",
+    "the reference settings of published scores",
+)
+def lm_eval_settings(d: Deployment) -> Iterator[Problem]:
+    """The score of other settings cannot be compared with the published one."""
+    for client in d.clients:
+        if client.kind != "lm_eval":
+            continue
+        missing = [
+            name
+            for name, short in (("--num_fewshot", "-f"), ("--apply_chat_template", ""))
+            if not any(word.startswith(name) or (short and word == short) for word in client.argv)
+        ]
+        if missing:
+            yield Problem(client.spot, f"lm_eval without {' and '.join(missing)}")
+
+
+# Containers ----------------------------------------------------------------------------------
+
+
+@rule(
+    "client/published-port",
+    ERROR,
+    "A published port leads to the port of the engine.",
+    "Write -p HOST:CONTAINER with the engine's --port on the right.",
+    "docker run -p",
+)
+def published_leads(d: Deployment) -> Iterator[Problem]:
+    """Requests reach the host and end inside the container at a closed port."""
+    by_node: dict[str, list[Server]] = {}
+    for server in d.servers:
+        by_node.setdefault(server.node, []).append(server)
+    for box in d.boxes:
+        inside = by_node.get(box.node, []) if box.runs_engine and not box.host_network else []
+        for text in box.published:
+            port = text.rpartition(":")[2].partition("/")[0]
+            for server in inside:
+                if (
+                    port.isdecimal()
+                    and server.http_port is not None
+                    and int(port) != server.http_port
+                    and len(box.published) == 1
+                ):
+                    yield Problem(
+                        box.spot, f"-p {text}: the engine inside listens at {server.http_port}"
+                    )
+
+
+@rule(
+    "client/hccn-conf",
+    WARNING,
+    "A container of several nodes sees the NPU network.",
+    "Add -v /etc/hccn.conf:/etc/hccn.conf (upstream also runs --privileged=true).",
+    "vllm-ascend issue 2970",
+    needs=("ascend",),
+)
+def hccn_conf(d: Deployment) -> Iterator[Problem]:
+    """Without /etc/hccn.conf the NPUs' addresses are not known inside: Mooncake and HCCL over
+    nodes end with 'status: 103900'."""
+    for box in d.boxes:
+        if box.devices and not any(
+            mount.partition(":")[2].startswith("/etc/hccn.conf")
+            or mount.startswith("/etc/hccn.conf")
+            for mount in box.mounts
+        ):
+            yield Problem(
+                box.spot,
+                "/etc/hccn.conf is not mounted: needed as soon as a second node takes part",
+            )
+
+
+@rule(
+    "client/cache-mount",
+    NOTE,
+    "The mounted cache is where the libraries look.",
+    "Mount it at /root/.cache, or set HF_HOME and MODELSCOPE_CACHE inside.",
+    "hub libraries look below ~/.cache",
+)
+def cache_mount(d: Deployment) -> Iterator[Problem]:
+    """A cache mounted elsewhere is not found: the weights are downloaded again."""
+    for box in d.boxes:
+        for mount in box.mounts:
+            source, _, target = mount.partition(":")
+            target = target.partition(":")[0]
+            if (
+                ".cache" in source
+                and ".cache" not in target
+                and target.endswith("cache")
+                and "HF_HOME" not in box.env
+                and "HF_HUB_CACHE" not in box.env
+            ):
+                yield Problem(box.spot, f"the cache {source} is mounted at {target}")

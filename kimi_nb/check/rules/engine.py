@@ -1,0 +1,311 @@
+"""The command line of an engine: what its parser refuses, by version."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from kimi_nb.catalog import arguments
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check.findings import ERROR, WARNING
+from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.params import load as params
+
+_DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"
+_MOST = 25  # unknown flags of one command; a thousand are no command line
+_PARSER = "the argument parser of the version (kimi_nb/data/catalog-vllm.json)"
+
+
+def listed(name: str) -> tuple[str, str] | None:
+    """(first, last) listed vLLM version with a flag or one of its other names; None for none."""
+    for long, runs in catalog.tables("vllm")["serve"].items():
+        if long == f"--{name}" or any(f"--{name}" in run.get("aliases", ()) for run in runs):
+            return runs[0]["first"], runs[-1]["last"]
+    return None
+
+
+def _instead(name: str) -> str:
+    return params.data("versions")["instead"].get(name, "")
+
+
+@rule(
+    "engine/flag-unknown",
+    ERROR,
+    "Every flag exists in some version of the engine.",
+    "Take the flag out, or spell it as the engine does.",
+    _PARSER,
+)
+def flag_exists(d: Deployment) -> Iterator[Problem]:
+    """The parser refuses an unknown flag after the container has started and before anything
+    loads; a whole multi-node start fails for one word."""
+    known = [name[2:] for name in catalog.tables("vllm")["serve"]]
+    for server, _ in d.profiles():
+        for given in [one for one in server.given if one.fault][:_MOST]:
+            single = given.spelt.startswith("-") and not given.spelt.startswith("--")
+            if (
+                given.fault != arguments.UNKNOWN
+                or "$" in given.spelt
+                or (listed(given.name) and not single)
+            ):
+                continue
+            word = given.name.replace("\N{EN DASH}", "-").replace("\N{EM DASH}", "-").strip("-")
+            near = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
+            if given.name in params.data("versions")["gone"]:
+                yield Problem(
+                    server.at(given.index),
+                    f"{given.spelt} is gone: {params.data('versions')['gone'][given.name]}",
+                    "",
+                    "" if d.engine_known else WARNING,
+                )
+                continue
+            instead = _instead(given.name)
+            fix = f"Use {instead}." if instead else f"Did you mean --{near[0]}?" if near else ""
+            how = (
+                " (it begins with a typographic dash)"
+                if given.spelt[:1] in _DASHES
+                else " (long flags begin with two dashes)"
+                if not given.spelt.startswith("--") and near
+                else ""
+            )
+            # Without a version an old script or a fork may know what no listed version does.
+            yield Problem(
+                server.at(given.index),
+                f"no listed vLLM version has {given.spelt}{how}",
+                fix,
+                "" if d.engine_known or near or instead else WARNING,
+            )
+
+
+@rule(
+    "engine/flag-removed", ERROR, "No flag is older than the engine.", "Take the flag out.", _PARSER
+)
+def flag_not_removed(d: Deployment) -> Iterator[Problem]:
+    """A flag that a newer version dropped is refused like a misspelt one."""
+    for server, _ in d.profiles():
+        for given in server.given:
+            span = _span(given)
+            if span and catalog.older(span[1], d.engine):
+                instead = _instead(given.name)
+                yield Problem(
+                    server.at(given.index),
+                    f"{given.spelt} is gone: vLLM {span[1]} was the last listed version "
+                    f"with it, this is {_speaks(d)}",
+                    f"Use {instead}." if instead else "",
+                    "" if d.engine_known else WARNING,
+                )
+
+
+@rule(
+    "engine/flag-newer",
+    ERROR,
+    "No flag is newer than the engine.",
+    "Take the flag out, or a newer engine.",
+    _PARSER,
+)
+def flag_not_newer(d: Deployment) -> Iterator[Problem]:
+    """A flag of a later version is refused like a misspelt one."""
+    for server, _ in d.profiles():
+        for given in server.given:
+            span = _span(given)
+            if span and not catalog.older(span[1], d.engine):
+                yield Problem(
+                    server.at(given.index),
+                    f"{given.spelt} needs vLLM {span[0]} or newer, this is {_speaks(d)}",
+                    "",
+                    "" if d.engine_known else WARNING,
+                )
+
+
+def _span(given: arguments.Given) -> tuple[str, str] | None:
+    """The versions that know a flag which this one does not."""
+    if given.fault != arguments.UNKNOWN or not given.spelt.startswith("--"):
+        return None
+    return listed(given.name)
+
+
+def _speaks(d: Deployment) -> str:
+    """The engine, and that it is only assumed where nothing names it."""
+    return str(d.engine) if d.engine_known else f"assumed to be {d.engine} (nothing names it)"
+
+
+@rule(
+    "engine/flag-deprecated",
+    WARNING,
+    "No flag is deprecated.",
+    "Use what replaces it; a later version refuses it.",
+    _PARSER,
+)
+def flag_not_deprecated(d: Deployment) -> Iterator[Problem]:
+    """A deprecated flag works today and is refused after the next upgrade."""
+    for server, _ in d.profiles():
+        for given in server.given:
+            spec = catalog.flag(d.engine, given.name)
+            if spec and spec.get("deprecated"):
+                instead = _instead(given.name)
+                yield Problem(
+                    server.at(given.index),
+                    f"{given.spelt} is deprecated in {d.engine}",
+                    f"Use {instead}." if instead else "",
+                )
+
+
+@rule(
+    "engine/flag-ambiguous",
+    ERROR,
+    "A shortened flag means one flag.",
+    "Write the flag in full.",
+    "argparse: unique prefixes only",
+)
+def flag_unique(d: Deployment) -> Iterator[Problem]:
+    """The parser takes a unique beginning of a flag and refuses one of several."""
+    for server, _ in d.profiles():
+        for given in server.given:
+            if given.fault == arguments.AMBIGUOUS:
+                shown = ", ".join(given.candidates[:4])
+                more = ", ..." if len(given.candidates) > 4 else ""
+                yield Problem(server.at(given.index), f"{given.spelt} could be {shown}{more}")
+
+
+@rule(
+    "engine/missing-value",
+    ERROR,
+    "A flag that takes a value has one.",
+    "Write the value after the flag.",
+    _PARSER,
+)
+def value_present(d: Deployment) -> Iterator[Problem]:
+    """'expected one argument', and nothing starts. Often an empty shell variable."""
+    for server, _ in d.profiles():
+        for given in server.given:
+            if given.fault == arguments.MISSING:
+                yield Problem(server.at(given.index), f"{given.spelt} has no value")
+
+
+@rule(
+    "engine/stray-value",
+    ERROR,
+    "A switch has no value, and no word stands alone.",
+    "Take the word out; a switch is turned off with its --no- form.",
+    _PARSER,
+)
+def no_stray(d: Deployment) -> Iterator[Problem]:
+    """'unrecognized arguments: true', and nothing starts."""
+    for server, _ in d.profiles():
+        for given in server.given:
+            if given.fault == arguments.STRAY:
+                yield Problem(
+                    server.at(given.index),
+                    f"{given.spelt} is a switch and takes no value, found '{given.text}'",
+                )
+        before = {given.index: given for given in server.given}
+        for index, word in server.stray:
+            switch = before.get(index - 1)
+            if "$" in word:
+                continue
+            if switch is not None and switch.text is None:
+                yield Problem(
+                    server.at(index),
+                    f"{switch.spelt} is a switch and takes no value, found '{word}'",
+                )
+            else:
+                yield Problem(server.at(index), f"'{word[:60]}' belongs to no flag")
+
+
+@rule(
+    "engine/value",
+    ERROR,
+    "A value is of the kind that its flag takes.",
+    "Write a value of the kind that is named.",
+    _PARSER,
+)
+def value_kind(d: Deployment) -> Iterator[Problem]:
+    """The parser refuses a value of the wrong kind before anything loads."""
+    limits = params.data("versions")["limits"]
+    for server, _ in d.profiles():
+        last = {given.name: given for given in server.given}
+        for given in server.given:
+            value = server.flags.get(given.name)
+            if (
+                isinstance(value, arguments.Unread)
+                and "known here" not in value.why
+                and not value.why.startswith("not JSON")
+                and given.text == value.text
+            ):
+                yield Problem(
+                    server.at(given.index), f"{given.spelt} {value.text[:60]}: {value.why}"
+                )
+            least, most = limits.get(given.name, (None, None))
+            number = server.number(given.name)
+            if (
+                least is not None
+                and number is not None
+                and not least <= number <= most
+                and number != -1
+                and given is last.get(given.name)
+            ):
+                yield Problem(
+                    server.at(given.index),
+                    f"{given.spelt} {given.text}: {least} to {most} is allowed",
+                )
+
+
+@rule(
+    "engine/choice",
+    ERROR,
+    "A value is one of the choices of its flag.",
+    "Choose one of those named.",
+    _PARSER,
+)
+def choice_exists(d: Deployment) -> Iterator[Problem]:
+    """'invalid choice', and nothing starts. Choices change from version to version."""
+    for server, _ in d.profiles():
+        for given in server.given:
+            spec = catalog.flag(d.engine, given.name)
+            if (
+                not spec
+                or not spec.get("choices")
+                or given.text is None
+                or given.path
+                or "$" in given.text
+            ):
+                continue
+            choices = [str(one) for one in spec["choices"] if one is not None]
+            if spec.get("type", "").endswith("<lambda>"):
+                text = given.text.lower().replace("-", "_")
+            else:
+                text = given.text
+            if text not in choices and text.replace("_", "-") not in choices:
+                near = difflib.get_close_matches(text, choices, n=1)
+                yield Problem(
+                    server.at(given.index),
+                    f"{given.spelt} {given.text} is no choice in {d.engine}"
+                    f"{'' if d.engine_known else ' (assumed: nothing names it)'}: "
+                    f"{', '.join(choices[:24])}",
+                    f"Did you mean {near[0]}?" if near else "",
+                    "" if d.engine_known else WARNING,
+                )
+
+
+@rule(
+    "engine/flag-twice",
+    WARNING,
+    "A flag is given once.",
+    "Keep one of them; the last one wins.",
+    "argparse: the last one wins",
+)
+def flag_once(d: Deployment) -> Iterator[Problem]:
+    """Of two values the last one wins, silently; who edits the first changes nothing."""
+    for server, _ in d.profiles():
+        seen: dict[str, arguments.Given] = {}
+        for given in server.given:
+            if given.path or given.fault in (arguments.UNKNOWN, arguments.AMBIGUOUS):
+                continue
+            spec = catalog.flag(d.engine, given.name) or {}
+            if isinstance(spec.get("default"), list):
+                continue  # a list that each use adds to, such as --middleware
+            other = seen.setdefault(given.name, given)
+            if other is not given:
+                first, second = (one.text or ("off" if one.off else "on") for one in (other, given))
+                values = f"{first} and {second}" if first != second else f"{first} both times"
+                yield Problem(server.at(given.index), f"--{given.name} is given twice: {values}")

@@ -1,0 +1,335 @@
+"""Settings of an engine that its configuration check refuses, or that do not fit together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kimi_nb.catalog import arguments
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check.findings import ERROR, NOTE, WARNING
+from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.deployment import Deployment
+
+
+@rule(
+    "engine/batched-tokens",
+    ERROR,
+    "A step holds at least one token for each sequence.",
+    "Raise --max-num-batched-tokens to --max-num-seqs or more.",
+    "vLLM SchedulerConfig: max_num_batched_tokens must be >= max_num_seqs",
+)
+def step_holds_sequences(d: Deployment) -> Iterator[Problem]:
+    """The configuration check refuses it, after the arguments were parsed on every node."""
+    for server, _ in d.profiles():
+        tokens, seqs = server.number("max-num-batched-tokens"), server.number("max-num-seqs")
+        if tokens is not None and seqs is not None and tokens < seqs:
+            yield Problem(
+                server.of("max-num-batched-tokens"),
+                f"--max-num-batched-tokens {tokens} with --max-num-seqs {seqs}",
+            )
+
+
+@rule(
+    "engine/whole-prompt",
+    ERROR,
+    "Without chunked prefill a step holds the longest prompt.",
+    "Raise --max-num-batched-tokens to --max-model-len, or leave chunked prefill on.",
+    "vLLM SchedulerConfig: max_num_batched_tokens is smaller than max_model_len",
+)
+def step_holds_prompt(d: Deployment) -> Iterator[Problem]:
+    """The configuration check refuses a step that is smaller than a prompt it cannot cut."""
+    for server, _ in d.profiles():
+        tokens, length = server.number("max-num-batched-tokens"), server.number("max-model-len")
+        if (
+            server.flags.get("enable-chunked-prefill") is False
+            and tokens is not None
+            and length is not None
+            and tokens < length
+        ):
+            yield Problem(
+                server.of("max-num-batched-tokens"),
+                f"--max-num-batched-tokens {tokens} with --max-model-len {length} and "
+                "chunked prefill off",
+            )
+
+
+@rule(
+    "engine/draft-step",
+    WARNING,
+    "A step holds a full batch with its drafts.",
+    "Raise --max-num-batched-tokens to max-num-seqs x (draft + 1).",
+    "arithmetic: each sequence takes draft + 1 tokens of a decode step",
+)
+def step_holds_drafts(d: Deployment) -> Iterator[Problem]:
+    """A smaller step keeps sequences waiting although they are admitted: decode never reaches
+    max-num-seqs."""
+    for server, _ in d.profiles():
+        tokens, seqs = server.number("max-num-batched-tokens"), server.number("max-num-seqs")
+        if (
+            tokens is not None
+            and seqs is not None
+            and server.draft
+            and server.role != "prefill"
+            and seqs <= tokens < seqs * (server.draft + 1)
+        ):
+            yield Problem(
+                server.of("max-num-batched-tokens"),
+                f"--max-num-batched-tokens {tokens} holds {tokens // (server.draft + 1)} "
+                f"of {seqs} sequences with {server.draft} draft tokens each "
+                f"({seqs} x ({server.draft} + 1) = {seqs * (server.draft + 1)})",
+            )
+
+
+@rule(
+    "engine/capture-sizes",
+    WARNING,
+    "Graph sizes fit the batches that occur.",
+    "List n x (draft + 1) for the batches you expect, up to max-num-seqs x (draft + 1).",
+    "the documents' own rule: n x (draft + 1) up to max-num-seqs",
+)
+def capture_sizes(d: Deployment) -> Iterator[Problem]:
+    """A batch past the largest size runs without a graph, which is what a full server does; a
+    size that no batch has costs memory and start time for nothing."""
+    for server, _ in d.profiles():
+        own = server.flags.get("cudagraph-capture-sizes")
+        sizes = server.table("compilation-config").get("cudagraph_capture_sizes") or own
+        seqs = server.number("max-num-seqs")
+        if (
+            not isinstance(sizes, list)
+            or not sizes
+            or seqs is None
+            or not all(isinstance(size, int) for size in sizes)
+            or server.table("compilation-config").get("cudagraph_mode") == "NONE"
+        ):
+            continue
+        step = server.draft + 1
+        spot = server.of("cudagraph-capture-sizes" if sizes is own else "compilation-config")
+        full = int(seqs) * step
+        tokens = server.number("max-num-batched-tokens")
+        rule_of = f"max-num-seqs {seqs} x ({server.draft} + 1) = {full}"
+        if tokens is not None and seqs <= tokens < full:
+            full = int(tokens)
+            rule_of += f", of which a step holds {full}"
+        if max(sizes) < full:
+            yield Problem(
+                spot,
+                f"capture sizes end at {max(sizes)}, a full batch has {full} "
+                f"tokens ({rule_of}): it runs without a graph",
+            )
+        elif min(sizes) > full:
+            yield Problem(
+                spot,
+                f"the smallest capture size is {min(sizes)}, the largest batch has "
+                f"{full} tokens ({rule_of})",
+            )
+        odd = [size for size in sizes if size % step]
+        if server.draft and odd and len(odd) == len(sizes):
+            yield Problem(spot, f"no capture size is a multiple of draft + 1 = {step}")
+
+
+@rule(
+    "engine/draft-method",
+    ERROR,
+    "The draft method is known for the model at this version.",
+    "Take a newer engine (--engine-version), or no draft.",
+    "vLLM SpeculativeConfig: eagle3 is taken for listed model types",
+    needs=("model", "version"),
+)
+def draft_known(d: Deployment) -> Iterator[Problem]:
+    """vLLM 0.17.0 takes eagle3 for listed model types only, and kimi_k2 is not among them: the
+    configuration check stops the start."""
+    assert d.model is not None
+    for server, _ in d.profiles():
+        method = server.table("speculative-config").get("method")
+        unread = server.flags.get("speculative-config")
+        if isinstance(unread, arguments.Unread):  # broken JSON still says which method is meant
+            named = re.search(r'"method"\s*:\s*"(\w+)"', unread.text)
+            method = named[1] if named else None
+        drafts = [draft for draft in d.model.drafts.values() if draft.method == method]
+        if method is None or not drafts:
+            continue
+        if not any(catalog.satisfies(d.engine, draft.vllm) for draft in drafts):
+            needs = " or ".join(sorted({draft.vllm for draft in drafts}))
+            yield Problem(
+                server.of("speculative-config"),
+                f"{method} for {d.model.title} needs vLLM {needs}; {d.engine} is vLLM "
+                f"{d.engine.vllm}",
+            )
+
+
+@rule(
+    "engine/prefill-draft",
+    WARNING,
+    "Prefill drafts one token.",
+    'Set "num_speculative_tokens": 1 on prefill.',
+    "prefill-decode guide of vllm-ascend",
+    needs=("ascend",),
+)
+def prefill_draft(d: Deployment) -> Iterator[Problem]:
+    """Prefill emits one token; more drafts cost time and memory there and are thrown away."""
+    for server, _ in d.profiles():
+        if server.role == "prefill" and server.draft > 1:
+            yield Problem(
+                server.of("speculative-config"),
+                f"num_speculative_tokens is {server.draft} on prefill",
+            )
+
+
+@rule(
+    "engine/tool-parser",
+    ERROR,
+    "--enable-auto-tool-choice has its parser.",
+    "Add --tool-call-parser (kimi_k2 for Kimi).",
+    "vLLM: --enable-auto-tool-choice requires --tool-call-parser",
+)
+def tool_parser(d: Deployment) -> Iterator[Problem]:
+    """The server refuses to start with the one and without the other; with a parser alone the
+    model is never allowed to call a tool."""
+    for server, _ in d.profiles():
+        parser = server.flags.get("tool-call-parser")
+        automatic = server.flags.get("enable-auto-tool-choice")
+        if automatic and not parser:
+            yield Problem(
+                server.of("enable-auto-tool-choice"),
+                "--enable-auto-tool-choice without --tool-call-parser",
+            )
+        elif parser and not automatic:
+            yield Problem(
+                server.of("tool-call-parser"),
+                "--tool-call-parser without "
+                "--enable-auto-tool-choice: the model cannot choose a tool",
+                "Add --enable-auto-tool-choice.",
+                WARNING,
+            )
+
+
+@rule(
+    "engine/model-parsers",
+    NOTE,
+    "A thinking model that calls tools has its parsers.",
+    "Add --reasoning-parser kimi_k2, --tool-call-parser kimi_k2 and --enable-auto-tool-choice.",
+    "vLLM issues 36207, 30238",
+    needs=("model",),
+)
+def model_parsers(d: Deployment) -> Iterator[Problem]:
+    """Without the reasoning parser </think> arrives inside the content; without the tool parser
+    calls arrive as text."""
+    for server, _ in d.profiles():
+        if server.role == "prefill" or server.headless:
+            continue
+        missing = [
+            f"--{name}"
+            for name in ("reasoning-parser", "tool-call-parser")
+            if not server.flags.get(name)
+        ]
+        if missing:
+            yield Problem(
+                server.spot,
+                f"no {' and no '.join(missing)}: thinking and tool calls arrive as plain text",
+            )
+
+
+@rule(
+    "engine/eplb",
+    ERROR,
+    "Expert balancing runs under expert parallelism.",
+    "Add --enable-expert-parallel, or leave --enable-eplb out.",
+    "vLLM ParallelConfig: EPLB needs enable_expert_parallel and more than one rank",
+)
+def eplb_needs_ep(d: Deployment) -> Iterator[Problem]:
+    """The configuration check refuses balancing where no expert is spread."""
+    for server, _ in d.profiles():
+        if server.flags.get("enable-eplb") and not server.flags.get("enable-expert-parallel"):
+            yield Problem(
+                server.of("enable-eplb"), "--enable-eplb without --enable-expert-parallel"
+            )
+
+
+@rule(
+    "engine/heads",
+    ERROR,
+    "The tensor parallel size divides the attention heads.",
+    "Choose a tensor parallel size that divides the heads.",
+    "vLLM ModelConfig: attention heads must be divisible by tensor parallel size",
+    needs=("model",),
+)
+def heads_divide(d: Deployment) -> Iterator[Problem]:
+    """The configuration check refuses it once the model's config.json was read."""
+    assert d.model is not None
+    heads = d.model.architecture["heads"]
+    for server, _ in d.profiles():
+        if server.tp and heads % server.tp:
+            yield Problem(
+                server.of("tensor-parallel-size"),
+                f"tp {server.tp} does not divide the {heads} heads of {d.model.title}",
+            )
+
+
+@rule(
+    "engine/context-parallel",
+    ERROR,
+    "Decode context parallelism divides tp, and on Ascend goes without Eagle3.",
+    "Choose a divisor of tp; leave the draft out on Ascend.",
+    "vLLM ParallelConfig; vllm-ascend issue 8297",
+)
+def context_parallel(d: Deployment) -> Iterator[Problem]:
+    """A size that does not divide tp is refused; on Ascend Eagle3 with it fails at the first
+    request ('AscendMetadata' object has no attribute 'decode')."""
+    for server, _ in d.profiles():
+        dcp = server.number("decode-context-parallel-size") or 1
+        if dcp > 1 and server.tp and server.tp % dcp:
+            yield Problem(
+                server.of("decode-context-parallel-size"),
+                f"decode context parallel size {dcp} does not divide tp {server.tp}",
+            )
+        if dcp > 1 and d.ascend and server.table("speculative-config").get("method") == "eagle3":
+            yield Problem(
+                server.of("decode-context-parallel-size"),
+                "decode context parallelism with Eagle3 on Ascend",
+            )
+
+
+@rule(
+    "engine/context-length",
+    ERROR,
+    "The context is not longer than the model was trained for.",
+    "Lower --max-model-len.",
+    "vLLM ModelConfig: max_model_len against config.json",
+    needs=("model",),
+)
+def context_length(d: Deployment) -> Iterator[Problem]:
+    """The configuration check refuses a longer one."""
+    assert d.model is not None
+    for server, _ in d.profiles():
+        length = server.number("max-model-len")
+        if length is not None and length > d.model.context_length:
+            yield Problem(
+                server.of("max-model-len"),
+                f"--max-model-len {length} is more than the "
+                f"{d.model.context_length} tokens of {d.model.title}",
+            )
+
+
+@rule(
+    "engine/quantization",
+    ERROR,
+    "Weights for Ascend name their quantisation.",
+    "Add --quantization ascend.",
+    "vllm-ascend: quantised weights of ModelSlim",
+    needs=("ascend", "weights"),
+)
+def quantization_named(d: Deployment) -> Iterator[Problem]:
+    """Without it the plugin loads W4A8 tensors as if they were plain, and stops at the first
+    shape that does not fit."""
+    assert d.weights is not None
+    for server, _ in d.profiles():
+        if (
+            d.weights.settings.flags.get("quantization") == "ascend"
+            and server.flags.get("quantization") != "ascend"
+        ):
+            yield Problem(
+                server.spot,
+                f"{d.weights.id} needs --quantization ascend, found "
+                f"{server.flags.get('quantization') or 'none'}",
+            )

@@ -1,0 +1,321 @@
+"""The JSON flags: is it JSON, are its keys those of the version, at the right depth."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kimi_nb.catalog import arguments
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check.findings import ERROR, WARNING
+from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.engine_view import Server, Spot
+
+# The class whose fields are the keys of a JSON flag; the keys of these are refused when unknown.
+STRICT = {
+    "compilation-config": "CompilationConfig",
+    "kv-transfer-config": "KVTransferConfig",
+    "eplb-config": "EPLBConfig",
+    "speculative-config": "SpeculativeConfig",
+}
+_OTHERS = {
+    "attention-config": "AttentionConfig",
+    "kv-events-config": "KVEventsConfig",
+    "ec-transfer-config": "ECTransferConfig",
+    "reasoning-config": "ReasoningConfig",
+    "profiler-config": "ProfilerConfig",
+    "pooler-config": "PoolerConfig",
+    "kernel-config": "KernelConfig",
+    "weight-transfer-config": "WeightTransferConfig",
+    "structured-outputs-config": "StructuredOutputsConfig",
+}
+# Keys whose own value is another class.
+INNER = {
+    ("CompilationConfig", "pass_config"): "PassConfig",
+    ("CompilationConfig", "dynamic_shapes_config"): "DynamicShapesConfig",
+}
+_ASCEND_INNER = {
+    "ascend_compilation_config": "AscendCompilationConfig",
+    "ascend_fusion_config": "AscendFusionConfig",
+    "ascend_scheduler_config": "AscendSchedulerConfig",
+    "eplb_config": "EplbConfig",
+    "finegrained_tp_config": "FinegrainedTPConfig",
+    "npugraph_ex_config": "NpugraphExConfig",
+    "rejection_sampler_config": "RejectionSamplerConfig",
+    "torchair_graph_config": "TorchairGraphConfig",
+    "weight_prefetch_config": "WeightPrefetchConfig",
+    "xlite_graph_config": "XliteGraphConfig",
+}
+_CATALOG = "the configuration classes of the version (kimi_nb/data/catalog-vllm.json)"
+
+
+def fields(name: str, row: str) -> dict[str, Any]:
+    """The fields of a configuration class at a row of the catalog."""
+    table = catalog.tables("vllm")["configs"].get(name, {})
+    return {key: runs for key, runs in table.items() if catalog.active(runs, row)}
+
+
+def why_not_json(text: str) -> tuple[str, str]:
+    """(what is wrong with a text that is not JSON, what to write instead)."""
+    if re.search(r"<[A-Za-z_][\w .-]*>|\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", text):
+        return "a placeholder stands where a value belongs", "Put the value in, in double quotes."
+    if "'" in text or re.search(r"\b(True|False|None)\b", text):
+        try:
+            ast.literal_eval(re.sub(r"\btrue\b|\bfalse\b|\bnull\b", "None", text))
+            return ("it is a Python literal", "Write double quotes, true, false and null.")
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            pass
+    if re.search(r",\s*[}\]]", text):
+        return "a comma stands before a closing bracket", "Take the last comma out."
+    if re.search(r"\{\s*[A-Za-z_]\w*\s*:", text):
+        return (
+            "its keys have no quotes",
+            "Put the whole in single quotes, so that the shell leaves the double ones.",
+        )
+    if text.count("{") != text.count("}") or text.count("[") != text.count("]"):
+        return "its brackets do not match", "Close every bracket, and quote the whole."
+    return "it is not JSON", "Check quotes, commas and brackets."
+
+
+@rule(
+    "json/syntax",
+    ERROR,
+    "A JSON flag holds JSON.",
+    "Write JSON in single quotes.",
+    "json.loads, which the parser calls",
+)
+def is_json(d: Deployment) -> Iterator[Problem]:
+    """The parser refuses what is not JSON; the message shows a position in a text that the shell
+    has already changed."""
+    for server, _ in d.profiles():
+        for given in server.given:
+            value = server.flags.get(given.name)
+            if (
+                isinstance(value, arguments.Unread)
+                and value.why.startswith("not JSON")
+                and given.text == value.text
+                and "${" not in value.text
+            ):
+                what, fix = why_not_json(value.text)
+                shown = value.text.replace(
+                    "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", "<"
+                ).replace("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", ">")
+                shown = " ".join(shown.split())
+                yield Problem(server.at(given.index), f"{given.spelt}: {what}: {shown[:80]}", fix)
+
+
+def _tables(server: Server) -> Iterator[tuple[str, Mapping[str, Any], Spot]]:
+    for flag, value in server.flags.items():
+        if isinstance(value, dict):
+            yield flag, value, server.of(flag)
+
+
+@rule(
+    "json/key",
+    ERROR,
+    "Every key of a JSON flag exists at this version.",
+    "Spell the key as the version does, or take it out.",
+    _CATALOG,
+)
+def key_exists(d: Deployment) -> Iterator[Problem]:
+    """Compilation, KV transfer, balancing and speculation refuse unknown keys, so that nothing
+    starts; other tables drop them silently."""
+    for server, _ in d.profiles():
+        for flag, table, spot in _tables(server):
+            name = STRICT.get(flag) or _OTHERS.get(flag)
+            if name:
+                severity = ERROR if flag in STRICT and d.engine_known else WARNING
+                yield from _unknown(d, flag, name, table, spot, severity, flag)
+
+
+def _unknown(
+    d: Deployment,
+    flag: str,
+    name: str,
+    table: Mapping[str, Any],
+    spot: Spot,
+    severity: str,
+    path: str,
+) -> Iterator[Problem]:
+    row = d.engine.known
+    known = fields(name, row)
+    if not known:
+        return
+    for key, value in table.items():
+        inner = INNER.get((name, key))
+        if inner and isinstance(value, dict):
+            yield from _unknown(d, flag, inner, value, spot, severity, f"{path}.{key}")
+        if key in known:
+            continue
+        runs = catalog.tables("vllm")["configs"][name].get(key)
+        home = _home(key, row, name)
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+        if runs:
+            said = (
+                f"is known from {runs[0]['first']} to {runs[-1]['last']} only, this is {d.engine}"
+            )
+            fix = f"It belongs in {home} now." if home else ""
+        elif home:
+            said, fix = f"is no key of it: it belongs in {home}", f"Move it to {home}."
+        else:
+            said = "is in no version"
+            fix = f"Did you mean {near[0]}?" if near else ""
+        yield Problem(spot, f"--{path}: the key '{key}' {said}", fix, severity)
+
+
+def _home(key: str, row: str, here: str) -> str:
+    """Where a key lives that stands at the wrong depth or in the wrong flag."""
+    for flag, name in STRICT.items():
+        if name != here and key in fields(name, row) and key not in ("model", "method", "backend"):
+            return f"--{flag}"
+    for (outer, inner_key), name in INNER.items():
+        if name != here and key in fields(name, row):
+            flag = next(flag for flag, cls in STRICT.items() if cls == outer)
+            return f"--{flag} {inner_key}"
+    if here == "KVTransferConfig" and key in (
+        "prefill",
+        "decode",
+        "use_ascend_direct",
+        "dp_size",
+        "tp_size",
+    ):
+        return "--kv-transfer-config kv_connector_extra_config"
+    return ""
+
+
+@rule(
+    "json/additional-key",
+    WARNING,
+    "Every key of --additional-config is read at this version.",
+    "Spell the key as the version does, or take it out.",
+    "vllm-ascend's sources (kimi_nb/data/catalog-vllm-ascend.json)",
+    needs=("ascend", "version"),
+)
+def additional_keys(d: Deployment) -> Iterator[Problem]:
+    """The plugin takes any key and reads the ones it knows: a misspelt one changes nothing, and
+    nobody says so."""
+    tables = catalog.tables("vllm-ascend")
+    version = d.engine.version
+    for server, _ in d.profiles():
+        spot = server.of("additional-config")
+        for key, value in server.table("additional-config").items():
+            runs = tables["additional_config"].get(key)
+            active = catalog.active(runs, version) if runs else None
+            if active and "also_under" in active:
+                yield Problem(
+                    spot,
+                    f"--additional-config: {key} lives under "
+                    f"{active['also_under']} since {active['first']}",
+                    f'Write {{"{active["also_under"]}": {{"{key}": ...}}}}.',
+                )
+            elif runs and not active:
+                yield Problem(
+                    spot,
+                    f"--additional-config: {key} is read from {runs[0]['first']} "
+                    f"to {runs[-1]['last']} only, this is {d.engine}",
+                )
+            elif not runs:
+                yield from _strange_key(key, tables, d, spot)
+            inner = _ASCEND_INNER.get(key)
+            if inner and isinstance(value, dict) and inner in tables["nested"]:
+                for name in value:
+                    if not catalog.active(tables["nested"][inner].get(name, []), version):
+                        near = difflib.get_close_matches(name, tables["nested"][inner], n=1)
+                        yield Problem(
+                            spot,
+                            f"--additional-config: {key}.{name} is not read by {d.engine}",
+                            f"Did you mean {near[0]}?" if near else "",
+                        )
+
+
+def _strange_key(
+    key: str, tables: Mapping[str, Any], d: Deployment, spot: Spot
+) -> Iterator[Problem]:
+    home = next(
+        (
+            f"--additional-config {outer}"
+            for outer, name in _ASCEND_INNER.items()
+            if key in tables["nested"].get(name, {})
+        ),
+        "",
+    ) or _home(key, d.engine.known, "")
+    near = difflib.get_close_matches(key, tables["additional_config"], n=1, cutoff=0.8)
+    fix = f"Move it to {home}." if home else f"Did you mean {near[0]}?" if near else ""
+    yield Problem(
+        spot,
+        f"--additional-config: '{key}' is read by no listed version"
+        + (f"; it belongs in {home}" if home else ""),
+        fix,
+    )
+
+
+@rule(
+    "json/mode",
+    ERROR,
+    "A graph mode is one that the version has.",
+    "Choose one of those named.",
+    _CATALOG,
+)
+def graph_mode(d: Deployment) -> Iterator[Problem]:
+    """The configuration check refuses an unknown mode."""
+    modes = fields("enum:CUDAGraphMode", d.engine.known)
+    for server, _ in d.profiles():
+        mode = server.table("compilation-config").get("cudagraph_mode")
+        if isinstance(mode, str) and modes and mode.upper() not in modes:
+            yield Problem(
+                server.of("compilation-config"),
+                f"cudagraph_mode {mode}: {', '.join(modes)} are known",
+            )
+
+
+@rule(
+    "json/quoted-boolean",
+    WARNING,
+    "A boolean in JSON has no quotes.",
+    "Write true or false without quotes.",
+    'JSON: "false" is a text, and a text is true',
+)
+def booleans_bare(d: Deployment) -> Iterator[Problem]:
+    """ "false" in quotes is a text; where the engine asks for truth, every text is true."""
+    for server, _ in d.profiles():
+        for flag, table, spot in _tables(server):
+            for path, value in _leaves(table):
+                if isinstance(value, str) and value.lower() in ("true", "false"):
+                    yield Problem(spot, f'--{flag}: {path} is the text "{value}"')
+
+
+def _leaves(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        here = f"{path}.{key}" if path else str(key)
+        if isinstance(value, dict):
+            yield from _leaves(value, here)
+        else:
+            yield here, value
+
+
+@rule(
+    "json/kv-role",
+    ERROR,
+    "A KV connector has its role.",
+    'Add "kv_role": "kv_producer", "kv_consumer" or "kv_both".',
+    "vLLM KVTransferConfig: kv_role is mandatory with kv_connector",
+)
+def kv_role(d: Deployment) -> Iterator[Problem]:
+    """The configuration check refuses a connector without a role, and an unknown role."""
+    for server, _ in d.profiles():
+        kv = server.table("kv-transfer-config")
+        role = kv.get("kv_role")
+        if (
+            kv.get("kv_connector")
+            and role not in ("kv_producer", "kv_consumer", "kv_both")
+            and "$" not in str(role)
+        ):
+            yield Problem(
+                server.of("kv-transfer-config"),
+                f"kv_connector {kv['kv_connector']} with kv_role "
+                f"{role if role is not None else 'not given'}",
+            )

@@ -1,0 +1,131 @@
+"""The other commands of a deployment: hub tools, the MoE tuner, docker ps."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Iterator, Sequence
+
+from kimi_nb.check.findings import ERROR, NOTE, WARNING
+from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.deployment import Deployment
+
+TUNER_TYPES = ("auto", "fp8_w8a8", "int8_w8a16", "int4_w4a16")
+
+
+def _option(words: Sequence[str], *names: str) -> str | None:
+    for index, word in enumerate(words):
+        name, equals, text = word.partition("=")
+        if name in names:
+            return text if equals else words[index + 1] if index + 1 < len(words) else ""
+    return None
+
+
+def _calls(words: Sequence[str], name: str) -> bool:
+    return any(os.path.basename(word) == name for word in words[:4])
+
+
+@rule(
+    "programs/hub-tool",
+    WARNING,
+    "Weights are fetched with a tool that exists.",
+    "Write hf download REPOSITORY --local-dir FOLDER.",
+    "huggingface_hub 2.x: huggingface-cli is gone, hf is its name",
+)
+def hub_tool(d: Deployment) -> Iterator[Problem]:
+    """'command not found' in a job of four hours, or a warning and no file."""
+    for one in d.programs:
+        if _calls(one.argv, "huggingface-cli"):
+            yield Problem(one.spot, "huggingface-cli is gone from huggingface_hub 2.x")
+        if _option(one.argv, "--local-dir-use-symlinks") is not None:
+            yield Problem(
+                one.spot,
+                "--local-dir-use-symlinks is gone: a local folder holds files now",
+                "Take it out.",
+            )
+
+
+@rule(
+    "programs/moe-tuner",
+    ERROR,
+    "The MoE tuner is called as it is.",
+    "Run benchmarks/kernels/benchmark_moe.py of the source at the engine's version, with one of "
+    f"{', '.join(TUNER_TYPES)}.",
+    "the tuner's own argument parser; the wheel's list of files",
+)
+def moe_tuner(d: Deployment) -> Iterator[Problem]:
+    """The job ends at its first line: the script is not in the wheel, or the type is no choice;
+    without --enable-expert-parallel it tunes for a shape that the server does not have."""
+    for one in d.programs:
+        if not any(word.endswith("benchmark_moe.py") for word in one.argv[:3]):
+            continue
+        kind = _option(one.argv, "--dtype")
+        if kind is not None and kind not in TUNER_TYPES and "$" not in kind:
+            yield Problem(
+                one.spot,
+                f"--dtype {kind} is no choice of benchmark_moe.py: {', '.join(TUNER_TYPES)}",
+            )
+        script = next(word for word in one.argv if word.endswith("benchmark_moe.py"))
+        if script.startswith("benchmarks/"):
+            yield Problem(
+                one.spot,
+                f"{script} is not in the pip wheel",
+                "Fetch the source of the same version and name the script in it.",
+                WARNING,
+            )
+        parallel = [server for server in d.servers if server.flags.get("enable-expert-parallel")]
+        if parallel and "--enable-expert-parallel" not in one.argv and d.model is not None:
+            ranks = (parallel[0].tp or 1) * (parallel[0].dp or 1)
+            experts = d.model.architecture["experts"]
+            yield Problem(
+                one.spot,
+                f"tunes {experts} experts a device, the server runs with "
+                f"expert parallelism: {experts} / {ranks} = {experts // ranks}",
+                "Add --enable-expert-parallel to the tuner.",
+                WARNING,
+            )
+
+
+@rule(
+    "programs/container-name",
+    WARNING,
+    "The status command looks for the container's name.",
+    "Use one name in both.",
+    "docker ps --filter name=",
+)
+def container_name(d: Deployment) -> Iterator[Problem]:
+    """An empty list looks like a container that died."""
+    names = {box.name for box in d.boxes if box.name}
+    if not names:
+        return
+    for one in d.programs:
+        if not _calls(one.argv, "docker") or "ps" not in one.argv[:3]:
+            continue
+        for word in one.argv:
+            match = re.fullmatch(r"(?:--filter=)?name=([\w.-]+)", word)
+            if match and not any(match[1] in name for name in names):
+                yield Problem(
+                    one.spot,
+                    f"docker ps looks for {match[1]}, the container is called "
+                    f"{', '.join(sorted(names))}",
+                )
+
+
+@rule(
+    "programs/host-setting",
+    NOTE,
+    "A host setting is written, not only read.",
+    "Write sysctl -w NAME=VALUE.",
+    "sysctl: without -w older versions only read",
+)
+def sysctl_writes(d: Deployment) -> Iterator[Problem]:
+    """Some versions of sysctl take NAME=VALUE without -w, others print an error: the setting then
+    is not made."""
+    for one in d.programs:
+        if (
+            _calls(one.argv, "sysctl")
+            and "--write" not in one.argv
+            and not any(re.fullmatch(r"-[a-z]*w[a-z]*", word) for word in one.argv)
+            and any("=" in word for word in one.argv[1:])
+        ):
+            yield Problem(one.spot, f"{' '.join(one.argv)[:80]} lacks -w")

@@ -1,0 +1,187 @@
+"""Named rules over a deployment, our own plan or anybody's scripts.
+
+    rules.check(deployment)               # Findings
+    rules.all_rules()["topology/ranks"]   # Rule: severity, sentence, fix, source
+
+A rule is a small pure function that yields what is wrong; its docstring says what breaks in
+reality. A new one is a function in the module of its family and a case file in tests/rules.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kimi_nb.check.findings import ERROR, SEVERITIES, WARNING, Finding, Findings
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.engine_view import Spot
+from kimi_nb.show.values import Table
+
+FAMILIES = (
+    "topology",
+    "groups",
+    "disaggregation",
+    "engine",
+    "settings",
+    "configs",
+    "variables",
+    "features",
+    "cpu",
+    "capacity",
+    "security",
+    "shell",
+    "client",
+    "programs",
+    "truth",
+    "claims",
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a rule yields. ``fix`` and ``severity`` replace the rule's own where they are given."""
+
+    spot: Spot
+    message: str
+    fix: str = ""
+    severity: str = ""
+
+
+Find = Callable[[Deployment], Iterable[Problem]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule: ``says`` is what must hold, ``needs`` the facts without which it is skipped."""
+
+    id: str
+    severity: str
+    says: str
+    fix: str
+    source: str
+    needs: tuple[str, ...]
+    find: Find
+
+    @property
+    def why(self) -> str:
+        """What breaks in reality."""
+        return " ".join((self.find.__doc__ or "").split())
+
+
+_LONGEST = 400  # of a message, whatever a script holds
+_RULES: dict[str, Rule] = {}
+# Rules of these families that look at one command, not at what holds between several.
+_ALONE = {
+    "topology/devices",
+    "topology/visible-devices",
+    "topology/rank-range",
+    "topology/port-range",
+    "topology/proxy-lists",
+}
+
+
+def rule(
+    identity: str, severity: str, says: str, fix: str, source: str, needs: tuple[str, ...] = ()
+) -> Callable[[Find], Find]:
+    """Make a function a rule."""
+    assert severity in SEVERITIES and identity not in _RULES, identity
+
+    def register(find: Find) -> Find:
+        _RULES[identity] = Rule(identity, severity, says, fix, source, needs, find)
+        return find
+
+    return register
+
+
+@functools.cache
+def all_rules() -> dict[str, Rule]:
+    """Every rule by its id, family after family."""
+    for family in FAMILIES:
+        importlib.import_module(f"{__name__}.{family}")
+    order = {f"{__name__}.{family}": index for index, family in enumerate(FAMILIES)}
+    return dict(sorted(_RULES.items(), key=lambda item: order[item[1].find.__module__]))
+
+
+_FACTS: dict[str, tuple[Callable[[Deployment], bool], str]] = {
+    "model": (lambda d: d.model is not None, "the model is none of those whose facts are known"),
+    "weights": (lambda d: d.weights is not None, "the checkpoint is none that is known"),
+    "hardware": (
+        lambda d: d.hardware is not None,
+        "what the nodes are is not known (--hw says it)",
+    ),
+    "devices": (
+        lambda d: d.devices_per_node is not None,
+        "how many devices a node has is not known (--hw says it)",
+    ),
+    "version": (
+        lambda d: d.engine_known,
+        "the version is not known (--engine and --engine-version say it)",
+    ),
+    "ascend": (lambda d: d.ascend, "the engine is not vllm-ascend"),
+    "plan": (lambda d: d.plan is not None, "only a plan has it"),
+    "scripts": (lambda d: bool(d.programs or d.faults or d.plan is None), "only scripts have it"),
+    "claims": (lambda d: bool(d.claims), "only a document makes claims"),
+}
+
+
+def check(deployment: Deployment) -> Findings:
+    """Ask every rule. Findings that say the same of several engines become one."""
+    out: dict[tuple[str, str, str, str], list[tuple[Spot, str]]] = {}
+    skipped: dict[str, str] = {}
+    known = all_rules()
+    for identity, one in known.items():
+        missing = [
+            why for fact in one.needs for holds, why in [_FACTS[fact]] if not holds(deployment)
+        ]
+        if missing:
+            skipped[identity] = missing[0]
+            continue
+        between = identity.startswith(("topology/", "client/")) and identity not in _ALONE
+        for problem in one.find(deployment):
+            severity = problem.severity or one.severity
+            if between and severity == ERROR and problem.spot.file in deployment.documents:
+                severity = WARNING  # its commands may be alternatives, not one deployment
+            key = (identity, severity, problem.message, problem.spot.file)
+            out.setdefault(key, []).append((problem.spot, problem.fix or one.fix))
+    findings = [_finding(known[key[0]], key[1], key[2], spots) for key, spots in out.items()]
+    order = {kind: index for index, kind in enumerate(SEVERITIES)}
+    findings.sort(key=lambda found: order[found.severity])  # stable: families stay together
+    seen = {
+        name: len(getattr(deployment, name))
+        for name in ("servers", "proxies", "clients", "boxes", "launchers", "batches")
+    }
+    unread = tuple(
+        {"file": spot.file, "line": spot.line, "reason": why} for spot, why in deployment.unread
+    )
+    return Findings(
+        deployment.title, str(deployment.engine), tuple(findings), len(known), skipped, unread, seen
+    )
+
+
+def _finding(rule: Rule, severity: str, message: str, spots: list[tuple[Spot, str]]) -> Finding:
+    spot, fix = spots[0]
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
+    names = list(dict.fromkeys(each.name for each, _ in spots))
+    where = names[0] if len(names) < 2 else f"{names[0]} and {len(names) - 1} more"
+    return Finding(rule.id, severity, where, message, fix, rule.source, spot.file, spot.line)
+
+
+def as_dict(one: Rule) -> dict[str, object]:
+    """A rule as plain values."""
+    return {
+        "rule": one.id,
+        "severity": one.severity,
+        "says": one.says,
+        "why": one.why,
+        "fix": one.fix,
+        "source": one.source,
+        "needs": list(one.needs),
+    }
+
+
+def table(known: Iterable[Rule]) -> Table:
+    """Rules as a table."""
+    rows = tuple((one.id, one.severity, one.says, one.why) for one in known)
+    return Table(f"{len(rows)} rules", ("rule", "severity", "what must hold", "what breaks"), rows)

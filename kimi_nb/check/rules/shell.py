@@ -1,0 +1,140 @@
+"""Bash as it is written: what the shell does with it before the engine sees a word.
+
+The reader finds these in the syntax tree (`kimi_nb.check.reading.quirks`); here they have names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kimi_nb.check.findings import ERROR, NOTE, WARNING
+from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.deployment import Deployment
+
+
+def _told(identity: str, why: str) -> Callable[[Deployment], Iterator[Problem]]:
+    def find(d: Deployment) -> Iterator[Problem]:
+        for fault in d.faults:
+            if fault.rule == identity:
+                yield Problem(fault.spot, fault.message, "", fault.severity)
+
+    find.__doc__ = why
+    return find
+
+
+for _identity, _severity, _says, _fix, _why in (
+    (
+        "shell/continuation-spaced",
+        ERROR,
+        "A backslash that continues a line is its last character.",
+        "Take the spaces after the backslash out.",
+        "The backslash then escapes a space: the command ends there, and the next line is run as a "
+        "command of its own.",
+    ),
+    (
+        "shell/continuation-lost",
+        ERROR,
+        "Every line of a command but the last ends in a backslash.",
+        "Put a backslash at the end of the line before.",
+        "The command starts without the flags below; they are run as a command, '--port: command not "
+        "found', while the engine loads with the defaults.",
+    ),
+    (
+        "shell/continuation-comment",
+        ERROR,
+        "No comment stands inside a continued command.",
+        "Move the comment above the command.",
+        "The shell joins the lines first: the comment swallows the flag behind it, and ends the "
+        "command before the lines below.",
+    ),
+    (
+        "shell/continuation-end",
+        NOTE,
+        "The last line of a command has no backslash.",
+        "Take the last backslash out.",
+        "It joins the next line to the command; harmless only while that is empty.",
+    ),
+    (
+        "shell/unexported",
+        WARNING,
+        "A variable for the engine is exported.",
+        "Write export before it, or put it in front of the command on the same line.",
+        "A plain assignment stays in the shell: the engine never sees it.",
+    ),
+    (
+        "shell/unset",
+        WARNING,
+        "A variable that a command uses is set.",
+        "Set it above, or say in the script that the caller gives it: ${NAME:?}.",
+        "An empty word stands in its place: a flag without value, a container without name.",
+    ),
+    (
+        "shell/json-unquoted",
+        ERROR,
+        "JSON stands in single quotes.",
+        "Put single quotes around the whole of it.",
+        "The shell takes the double quotes away and splits {a,b} into two words: what arrives is no "
+        "JSON.",
+    ),
+    (
+        "shell/placeholder",
+        WARNING,
+        "No placeholder is left in.",
+        "Put your own value in.",
+        "A script that still has <node0_ip> or 141.xx.xx.1 fails at its first connection.",
+    ),
+    (
+        "shell/redirect",
+        ERROR,
+        "A placeholder in angle brackets is quoted.",
+        "Put your own value in, without the brackets.",
+        "The shell reads < as a redirect: 'No such file or directory', and nothing starts.",
+    ),
+    (
+        "shell/dash",
+        ERROR,
+        "A flag begins with plain dashes.",
+        "Type the dashes anew; copying from a page changes them.",
+        "A typographic dash or quote is a letter to the shell and the parser: the flag becomes a "
+        "stray word.",
+    ),
+    (
+        "shell/syntax",
+        WARNING,
+        "A script is one that bash can read.",
+        "Look for a quote or bracket that is not closed, above this line.",
+        "bash stops here, after it ran everything above.",
+    ),
+    (
+        "shell/line-ends",
+        ERROR,
+        "Lines end as Unix lines do.",
+        "Convert the file: sed -i 's/\\r$//' FILE.",
+        "The carriage return becomes part of the last word of each line: a backslash before it "
+        "continues nothing.",
+    ),
+):
+    rule(
+        _identity,
+        _severity,
+        _says,
+        _fix,
+        "GNU bash: quoting, word splitting, line continuation",
+        needs=("scripts",),
+    )(_told(_identity, _why))
+
+rule(
+    "shell/yaml",
+    ERROR,
+    "A compose or Kubernetes file is YAML.",
+    "Look at this line and the one above: indentation by spaces alone, a bracket or quote that is "
+    "not closed.",
+    "YAML 1.1, as docker compose and kubectl read it",
+    needs=("scripts",),
+)(
+    _told(
+        "shell/yaml",
+        "docker compose and kubectl refuse the whole file: nothing of it "
+        "starts, and nothing of it was checked here.",
+    )
+)

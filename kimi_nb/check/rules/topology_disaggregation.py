@@ -1,0 +1,235 @@
+"""Prefill against decode, and the front door before both."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from kimi_nb.check.findings import ERROR, NOTE, WARNING
+from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.engine_view import LOOPBACK, Server, Spot
+from kimi_nb.show.values import spans
+
+
+@rule(
+    "topology/pd-sizes",
+    ERROR,
+    "The sizes in kv_connector_extra_config are those of the real groups.",
+    "Write the dp and tp of the real prefill and decode groups on both sides.",
+    "vllm-ascend: MooncakeConnector reads prefill and decode sizes from there",
+)
+def declared_sizes(d: Deployment) -> Iterator[Problem]:
+    """Decode works out from these numbers from which port to fetch; wrong ones end in 'Failed to
+    connect', or in the cache of another rank."""
+    real: dict[str, set[tuple[int | None, int | None]]] = {}
+    for group in d.groups():
+        real.setdefault(group[0].role, set()).add((group[0].dp, group[0].tp))
+    for server in (group[0] for group in d.groups()):
+        extra = server.table("kv-transfer-config").get("kv_connector_extra_config")
+        if not isinstance(extra, dict):
+            continue
+        for role in ("prefill", "decode"):
+            said = extra.get(role)
+            sizes = real.get(role, set())
+            if not isinstance(said, dict) or len(sizes) != 1 or None in next(iter(sizes)):
+                continue
+            dp, tp = next(iter(sizes))
+            for key, value in (("dp_size", dp), ("tp_size", tp)):
+                if isinstance(said.get(key), int) and said[key] != value:
+                    yield Problem(
+                        server.of("kv-transfer-config"),
+                        f"{role}.{key} is {said[key]}, the real {role} groups have {value}",
+                    )
+
+
+@rule(
+    "topology/pd-tp",
+    ERROR,
+    "The tensor parallel size of prefill is a multiple of decode's.",
+    "Choose tp for prefill at least as large as for decode, and divisible by it.",
+    "vllm-ascend: MooncakeConnector, prefill tp >= decode tp",
+)
+def prefill_not_smaller(d: Deployment) -> Iterator[Problem]:
+    """A decode rank fetches its part from one prefill rank after another; with a smaller prefill
+    size there is none to fetch from."""
+    mooncake = [
+        server
+        for server in d.servers
+        if str(server.table("kv-transfer-config").get("kv_connector", "")).startswith("Mooncake")
+    ]
+    prefill = {server.tp: server for server in mooncake if server.role == "prefill"}
+    decode = {server.tp: server for server in mooncake if server.role == "decode"}
+    if not d.complete and (len(prefill) > 1 or len(decode) > 1):
+        return  # alternatives of a document: which belong together is not known
+    for tp, server in prefill.items():
+        for other in decode:
+            if tp and other and (tp < other or tp % other):
+                yield Problem(
+                    server.of("tensor-parallel-size"), f"prefill has tp {tp}, decode tp {other}"
+                )
+
+
+@rule(
+    "topology/engine-id",
+    ERROR,
+    "Each group that moves cache has an engine_id of its own.",
+    "Number the groups: prefill 0, 1, ..., then decode.",
+    "vLLM KVTransferConfig.engine_id",
+)
+def own_engine_id(d: Deployment) -> Iterator[Problem]:
+    """Two groups of one id are one and the same to the connector: decode fetches the cache of
+    another request."""
+    owner: dict[str, tuple[Any, Server]] = {}
+    for group in d.groups():
+        server = group[0]
+        found = server.table("kv-transfer-config").get("engine_id")
+        if found is None or not server.certain:
+            continue
+        key = server.group if server.group is not None else id(server)
+        other = owner.setdefault(str(found), (key, server))
+        if other[0] != key:
+            yield Problem(
+                server.of("kv-transfer-config"),
+                f"engine_id {found} is also that of {other[1].spot.name}, another group",
+            )
+
+
+@rule(
+    "topology/pd-roles",
+    ERROR,
+    "Where one role is split off, the other exists.",
+    "Start both kv_producer and kv_consumer engines, or leave --kv-transfer-config out.",
+    "vLLM: KV transfer roles",
+)
+def both_roles(d: Deployment) -> Iterator[Problem]:
+    """Decode engines without prefill have nothing to fetch; prefill engines without decode answer
+    one token."""
+    have = {server.role for server in d.servers}
+    for proxy in d.proxies:
+        for role, other in (("prefill", "decode"), ("decode", "prefill")):
+            listed = [worker for worker in proxy.workers if worker[0] == role]
+            if (
+                listed
+                and role not in have
+                and other in have
+                and len(d.at_role(other)) > sum(worker[0] == other for worker in proxy.workers)
+            ):
+                yield Problem(
+                    proxy.spot,
+                    f"lists {len(listed)} {role} engines, and all engines "
+                    f"here are {other} (kv_role)",
+                )
+    if d.complete and len(have & {"prefill", "decode"}) == 1:
+        only = next(iter(have & {"prefill", "decode"}))
+        server = d.at_role(only)[0]
+        yield Problem(
+            server.of("kv-transfer-config"),
+            f"all engines are {only}, none is {'decode' if only == 'prefill' else 'prefill'}",
+        )
+
+
+# The front door -------------------------------------------------------------------------
+
+
+@rule(
+    "topology/proxy-lists",
+    ERROR,
+    "A front door has as many ports as hosts.",
+    "Write one host and one port for each rank, in the same order.",
+    "load_balance_proxy_server_example.py",
+)
+def lists_match(d: Deployment) -> Iterator[Problem]:
+    """The proxy pairs the two lists and stops when they differ in length."""
+    for proxy in d.proxies:
+        for stem in ("prefiller", "decoder"):
+            hosts = proxy.lists.get(f"{stem}-hosts", ())
+            ports = proxy.lists.get(f"{stem}-ports", ())
+            if (
+                hosts
+                and len(hosts) != len(ports)
+                and not any("$" in word for word in (*hosts, *ports))
+            ):
+                yield Problem(
+                    proxy.spot, f"{len(hosts)} --{stem}-hosts and {len(ports)} --{stem}-ports"
+                )
+
+
+@rule(
+    "topology/proxy",
+    ERROR,
+    "The front door lists every engine with an API, and no other.",
+    "List each rank's host and port once.",
+    "the launch commands of the same deployment",
+)
+def proxy_is_ranks(d: Deployment) -> Iterator[Problem]:
+    """A rank that is not listed idles; one that does not exist takes requests and drops them."""
+    given = {server.address for server in d.servers}
+    for proxy in d.proxies:
+        for role in ("prefill", "decode", "mixed"):
+            listed = [(host, port) for kind, host, port in proxy.workers if kind == role]
+            # kv_both engines are what the proxy makes of them.
+            servers = [
+                server
+                for server in d.at_role(role) or d.at_role("mixed")
+                if server.http_port is not None
+            ]
+            if (
+                not listed
+                or not servers
+                or not d.at_role(role)
+                or any(
+                    not _numeric(server.address) or server.everywhere or not server.certain
+                    for server in servers
+                )
+                or any(port is None or not _numeric(host) for host, port in listed)
+            ):
+                yield from _counts(proxy.spot, role, listed, servers, d)
+                continue
+            real = {(server.address, server.http_port) for server in servers}
+            for missing in sorted(real - set(listed), key=str):
+                yield Problem(proxy.spot, f"{role} engine {missing[0]}:{missing[1]} is not listed")
+            elsewhere: dict[str, list[int]] = {}
+            for host, port in dict.fromkeys(pair for pair in listed if pair not in real):
+                if d.complete or host in given:
+                    yield Problem(
+                        proxy.spot, f"lists {role} {host}:{port}, where no engine listens"
+                    )
+                elif port is not None:
+                    elsewhere.setdefault(host, []).append(port)
+            for host, ports in elsewhere.items():
+                yield Problem(
+                    proxy.spot,
+                    f"lists {role} {host}:{spans(sorted(ports))}, where no "
+                    "engine listens in these files: they start none on that host",
+                    "Check the folder of the whole bundle, or name the files of that host too.",
+                    NOTE,
+                )
+            for pair in (pair for pair, count in Counter(listed).items() if count > 1):
+                yield Problem(proxy.spot, f"lists {role} {pair[0]}:{pair[1]} twice", "", WARNING)
+
+
+def _numeric(host: str) -> bool:
+    """Whether a host is an address that another node would write in the same way."""
+    return bool(re.fullmatch(r"[0-9.]+|\[?[0-9a-fA-F:]+\]?", host)) and host not in LOOPBACK
+
+
+def _counts(
+    spot: Spot, role: str, listed: list[Any], servers: list[Server], d: Deployment
+) -> Iterator[Problem]:
+    """Without addresses the ports and the number of ranks can still be compared."""
+    if (
+        not listed
+        or not servers
+        or any(port is None for _, port in listed)
+        or any(server.http_port is None or not server.certain for server in servers)
+        or len(d.proxies) > 1
+    ):
+        return
+    ports = {server.http_port for server in servers}
+    for port in sorted({port for _, port in listed} - ports):
+        yield Problem(spot, f"lists {role} port {port}, at which no engine of these files listens")
+    if len({server.node for server in servers}) > 1 and len(servers) != len(listed):
+        yield Problem(spot, f"lists {len(listed)} {role} engines, these files start {len(servers)}")

@@ -1,0 +1,331 @@
+"""Between the engines of a group: one rendezvous, one setting, one head."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from kimi_nb.catalog.arguments import Unread
+from kimi_nb.check.findings import ERROR
+from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.engine_view import OWN, OWN_ENV, Server
+
+
+@rule(
+    "topology/meeting-point",
+    ERROR,
+    "All nodes of a group name one address, one rendezvous port and one size.",
+    "Give every node the address of the node with rank 0, the same port and the same sizes.",
+    "vLLM: --data-parallel-address and --data-parallel-rpc-port of the head",
+)
+def one_meeting_point(d: Deployment) -> Iterator[Problem]:
+    """A node with another address or port waits for a head that nobody is; the head waits for
+    it. Both time out without naming each other."""
+    for group in d.groups():
+        first = group[0]
+        for server in group[1:]:
+            for flag in (
+                "data-parallel-address",
+                "data-parallel-rpc-port",
+                "data-parallel-size",
+                "tensor-parallel-size",
+                "master-addr",
+                "master-port",
+                "nnodes",
+            ):
+                mine, theirs = server.flags.get(flag), first.flags.get(flag)
+                if mine != theirs and not _hidden(mine, theirs):
+                    yield Problem(
+                        server.of(flag),
+                        f"--{flag} is {_said(mine)}, and "
+                        f"{_said(theirs)} for {first.spot.name} of the same group",
+                    )
+    if d.plan is None:
+        yield from _split_groups(d)
+
+
+def _split_groups(d: Deployment) -> Iterator[Problem]:
+    """Nodes that would be one group, but for where they meet."""
+    groups = [
+        group
+        for group in d.groups()
+        if group[0].group is not None
+        and (group[0].dp or 1) > 1
+        and all(
+            server.certain and server.rank is not None and server.ranks is not None
+            for server in group
+        )
+    ]
+    for i, group in enumerate(groups):
+        for other in groups[i + 1 :]:
+            one, two = group[0], other[0]
+            mine, theirs = _ranks(group), _ranks(other)
+            if (
+                one.node == two.node
+                or one.role != two.role
+                or one.model != two.model
+                or mine & theirs
+            ):
+                continue
+            same = _meets(one) == _meets(two)
+            if one.dp == two.dp and len(mine | theirs) == one.dp and not same:
+                flag = (
+                    "address"
+                    if one.text("data-parallel-address") != two.text("data-parallel-address")
+                    else "rpc-port"
+                )
+                yield Problem(
+                    two.of(f"data-parallel-{flag}"),
+                    f"meets at {_meets(two)}, while {one.spot.name}, which holds the "
+                    f"other ranks of dp {one.dp}, meets at {_meets(one)}",
+                )
+            elif one.dp != two.dp and same:
+                yield Problem(
+                    two.of("data-parallel-size"),
+                    f"--data-parallel-size is {two.dp}, "
+                    f"and {one.dp} for {one.spot.name}, which meets at the same address",
+                )
+    yield from _split_engines(d)
+
+
+def _split_engines(d: Deployment) -> Iterator[Problem]:
+    """Nodes that would be one engine or one group, but do not say where they meet."""
+    heads = [server for server in d.servers if server.certain and server.number("nnodes")]
+    for i, one in enumerate(heads):
+        for two in heads[i + 1 :]:
+            if (
+                one.group != two.group
+                and one.node != two.node
+                and one.model == two.model
+                and one.number("nnodes") == two.number("nnodes")
+                and one.number("node-rank") != two.number("node-rank")
+                and not _hidden(one.group, two.group)
+            ):
+                yield Problem(
+                    two.of("master-addr"),
+                    f"meets at {two.text('master-addr')}, "
+                    f"{one.spot.name} of the same engine at {one.text('master-addr')}",
+                )
+    for server in d.servers:
+        if (
+            server.group is None
+            and server.certain
+            and server.dp
+            and server.dp > 1
+            and "data-parallel-start-rank" in server.flags
+            and server.headless
+            and "data-parallel-address" not in server.flags
+        ):
+            head = next(
+                (
+                    one
+                    for one in d.servers
+                    if one.dp == server.dp and one.text("data-parallel-address")
+                ),
+                None,
+            )
+            where = f"; {head.spot.name} of dp {head.dp} meets at {_meets(head)}" if head else ""
+            yield Problem(
+                server.spot,
+                f"is a follower and says no --data-parallel-address: it waits at its own{where}",
+            )
+
+
+def _hidden(*values: Any) -> bool:
+    """Whether a shell variable hides one of the values."""
+    return any(isinstance(value, Unread) or "$" in str(value) for value in values)
+
+
+def _ranks(group: tuple[Server, ...]) -> set[int]:
+    return {
+        rank
+        for server in group
+        for rank in range(server.rank or 0, (server.rank or 0) + (server.ranks or 0))
+    }
+
+
+def _meets(server: Server) -> str:
+    port = server.rpc_port if server.rpc_port is not None else "no port given"
+    return f"{server.text('data-parallel-address')}:{port}"
+
+
+def _said(value: Any) -> str:
+    return "not given" if value is None else str(value)
+
+
+@rule(
+    "topology/group-settings",
+    ERROR,
+    "The engines of a group are set alike.",
+    "Use one value on every node of the group.",
+    "vLLM: ranks of a data parallel group run the same steps",
+)
+def settings_alike(d: Deployment) -> Iterator[Problem]:
+    """Ranks of a group exchange tokens at every step: different sizes end in a hang, in a wrong
+    buffer size, or in the slower value for all."""
+    for group in d.groups():
+        if group[0].group is None:
+            continue
+        first = group[0]
+        for server in _different(group):
+            for flag in sorted({*server.flags, *first.flags} - OWN):
+                mine, theirs = server.flags.get(flag), first.flags.get(flag)
+                if _hidden(mine, theirs) or (
+                    flag in API_FLAGS and (server.headless or first.headless)
+                ):
+                    continue
+                if mine != theirs and flag not in (
+                    "data-parallel-rpc-port",
+                    "master-addr",
+                    "data-parallel-size",
+                    "tensor-parallel-size",
+                    "master-port",
+                    "nnodes",
+                ):
+                    yield Problem(
+                        server.of(flag),
+                        f"--{flag} is {_said(mine)}, and "
+                        f"{_said(theirs)} for {first.spot.name} of the same group",
+                    )
+            if server.model.rstrip("/").rpartition("/")[2] != first.model.rstrip("/").rpartition(
+                "/"
+            )[2] and not _hidden(server.model, first.model):
+                yield Problem(
+                    server.spot,
+                    f"serves {server.model}, and {first.spot.name} of the same group {first.model}",
+                )
+
+
+# Flags that mean nothing, or something of the node's own, where there is no API.
+API_FLAGS = frozenset(
+    {
+        "served-model-name",
+        "tool-call-parser",
+        "reasoning-parser",
+        "enable-auto-tool-choice",
+        "api-key",
+        "uvicorn-log-level",
+        "disable-log-stats",
+        "enable-log-requests",
+        "disable-log-requests",
+        "chat-template",
+        "download-dir",
+        "allowed-origins",
+        "allowed-local-media-path",
+        "allowed-media-domains",
+        "middleware",
+        "ssl-keyfile",
+        "ssl-certfile",
+        "root-path",
+        "enable-prompt-tokens-details",
+        "default-chat-template-kwargs",
+    }
+)
+
+
+def _different(group: tuple[Server, ...]) -> Iterator[Server]:
+    """Those that differ from the first; ranks of one node share their texts."""
+    first = group[0]
+    for server in group[1:]:
+        if server.flags != first.flags or server.model != first.model:
+            yield server
+
+
+@rule(
+    "topology/group-env",
+    ERROR,
+    "The engines of a group have the same variables.",
+    "Export the same value on every node of the group.",
+    "vLLM and HCCL: collective operations need equal settings on all ranks",
+)
+def env_alike(d: Deployment) -> Iterator[Problem]:
+    """A variable that sizes a buffer or chooses a kernel must be equal on all ranks: otherwise
+    the collective hangs, or one node is slower than the other without a message."""
+    for group in d.groups():
+        if group[0].group is None:
+            continue
+        first = group[0]
+        base = {name: text for name, text in first.env.items() if name not in OWN_ENV}
+        for server in group[1:]:
+            if server.env is first.env or (
+                all(server.env.get(name) == text for name, text in base.items())
+                and len(server.env) == len(first.env)
+            ):
+                continue
+            for name in sorted({*server.env, *first.env} - OWN_ENV):
+                mine, theirs = server.env.get(name), first.env.get(name)
+                if mine != theirs and is_shared(name) and not _hidden(mine, theirs):
+                    yield Problem(
+                        server.env_at(name),
+                        f"{name} is {_said(mine)}, and "
+                        f"{_said(theirs)} for {first.spot.name} of the same group",
+                    )
+
+
+def is_shared(name: str) -> bool:
+    """Whether a variable is the engine's or its libraries', not the shell's."""
+    if name in (
+        "NCCL_IB_HCA",
+        "NCCL_DEBUG",
+        "VLLM_API_KEY",
+        "UCX_NET_DEVICES",
+        "NCCL_IB_GID_INDEX",
+        "ASCEND_HOME_PATH",
+    ) or re.search(r"LOG|CACHE|PATH|PROFILE|_DIR|_ROOT", name):
+        return False  # each node's own
+    return name.startswith(
+        (
+            "VLLM_",
+            "HCCL_",
+            "NCCL_",
+            "ASCEND_",
+            "PYTORCH_",
+            "TASK_QUEUE",
+            "OMP_",
+            "UCX_",
+            "MOONCAKE_",
+        )
+    )
+
+
+@rule(
+    "topology/headless",
+    ERROR,
+    "Exactly the followers of a group are headless.",
+    "Give --headless to every node but the one with rank 0 (unless each balances by itself).",
+    "vLLM: multi-node data parallel with one API server",
+)
+def followers_headless(d: Deployment) -> Iterator[Problem]:
+    """A follower with an API server of its own is refused or answers for nobody; a headless head
+    leaves the service without a door."""
+    for group in d.groups():
+        for server in group:
+            if server.group is None or server.single or server.rank is None:
+                continue
+            if any(
+                server.flags.get(flag)
+                for flag in ("data-parallel-hybrid-lb", "data-parallel-external-lb")
+            ):
+                continue
+            node = int(server.number("node-rank") or 0)
+            follower = server.rank > 0 or node > 0
+            if follower and not server.headless:
+                yield Problem(
+                    server.spot,
+                    "is a follower "
+                    + (f"(first rank {server.rank})" if server.rank else f"(node rank {node})")
+                    + " and lacks --headless",
+                )
+            elif (
+                not follower
+                and server.headless
+                and d.engine_known
+                and server.dp is not None
+                and (server.dp > 1 or node == 0)
+            ):
+                yield Problem(
+                    server.of("headless"),
+                    "holds rank 0 and is --headless: nobody would answer requests",
+                )

@@ -1,0 +1,293 @@
+"""Environment variables: read at this version, and said once."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterator
+
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.check.findings import ERROR, NOTE, WARNING
+from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.params import load as params
+
+_SOURCES = "the variables that vLLM and vllm-ascend read (kimi_nb/data/catalog-*.json)"
+_TRUE = {"1": True, "0": False, "true": True, "false": False, "True": True, "False": False}
+
+
+@functools.cache
+def _known(row: str, tag: str) -> frozenset[str]:
+    """The variables that an engine's version reads."""
+    names = {
+        name for name, runs in catalog.tables("vllm")["env"].items() if catalog.active(runs, row)
+    }
+    if tag:
+        plugin = catalog.tables("vllm-ascend")
+        for table in ("env", "env_read_elsewhere"):
+            names |= {name for name, runs in plugin[table].items() if catalog.active(runs, tag)}
+    return frozenset(names)
+
+
+@functools.cache
+def ever_read() -> dict[str, tuple[str, str]]:
+    """Every variable that any listed version reads: the first and the last of them."""
+    out: dict[str, tuple[str, str]] = {}
+    plugin = catalog.tables("vllm-ascend")
+    for table in (catalog.tables("vllm")["env"], plugin["env"], plugin["env_read_elsewhere"]):
+        for name, runs in table.items():
+            out.setdefault(
+                name, (runs[0]["first"].removeprefix("v"), runs[-1]["last"].removeprefix("v"))
+            )
+    return out
+
+
+def known(d: Deployment) -> frozenset[str]:
+    """The variables that the deployment's engine reads."""
+    return _known(d.engine.known, d.engine.version if d.ascend else "")
+
+
+def _vllm(name: str) -> bool:
+    return name.startswith("VLLM_")
+
+
+@rule(
+    "variables/unknown",
+    WARNING,
+    "Every variable of the engine exists in some version.",
+    "Spell it as the engine does, or take it out.",
+    _SOURCES,
+)
+def variable_exists(d: Deployment) -> Iterator[Problem]:
+    """A variable that nothing reads changes nothing but the reader's belief."""
+    ever = ever_read()
+    others = params.data("versions")["others"]
+    for server in d.environments():
+        for name in server.env:
+            if name in ever:
+                continue
+            if name in params.data("versions")["gone"]:
+                yield Problem(
+                    server.env_at(name),
+                    f"{name} does nothing: {params.data('versions')['gone'][name]}",
+                )
+            elif _vllm(name):
+                near = difflib.get_close_matches(name, [*ever, *others], n=1, cutoff=0.82)
+                yield Problem(
+                    server.env_at(name),
+                    f"no listed version reads {name}",
+                    f"Did you mean {near[0]}?" if near else "",
+                )
+            elif name not in others and name.startswith(
+                ("HCCL_", "NCCL_", "ASCEND_", "PYTORCH_", "TASK_", "GLOO_")
+            ):
+                near = difflib.get_close_matches(name, others, n=1, cutoff=0.88)
+                if near:
+                    yield Problem(
+                        server.env_at(name),
+                        f"{name} is not known, {near[0]} is",
+                        f"Did you mean {near[0]}?",
+                    )
+
+
+@rule(
+    "variables/removed",
+    WARNING,
+    "No variable is older than the engine.",
+    "Take it out.",
+    _SOURCES,
+    needs=("version",),
+)
+def variable_not_removed(d: Deployment) -> Iterator[Problem]:
+    """A variable that a newer version no longer reads is ignored, at most with a warning in the
+    log; what it switched on is off."""
+    here, ever = known(d), ever_read()
+    for server in d.environments():
+        for name in server.env:
+            if name in here or name not in ever or name in params.data("versions")["never_read"]:
+                continue
+            last = ever[name][1]
+            row = (
+                d.engine.version if name in catalog.tables("vllm-ascend")["env"] else d.engine.known
+            )
+            if catalog.earlier(last, row):
+                yield Problem(
+                    server.env_at(name),
+                    f"{name} does nothing: {d.engine} does not read "
+                    f"it, {last} was the last listed version that did",
+                )
+            elif catalog.earlier(row, ever[name][0]) and _vllm(name):
+                yield Problem(
+                    server.env_at(name),
+                    f"{name} does nothing: it is read from {ever[name][0]}, this is {d.engine}",
+                )
+
+
+@rule(
+    "variables/never-read",
+    WARNING,
+    "No variable is one that no version acts on.",
+    "Take it out.",
+    "read in the sources of the versions searched",
+)
+def variable_acts(d: Deployment) -> Iterator[Problem]:
+    """The name is declared and nothing reads it: who raises a time-out with it still waits as
+    long as before."""
+    never = params.data("versions")["never_read"]
+    for server in d.environments():
+        for name in server.env:
+            if name in never:
+                yield Problem(server.env_at(name), f"{name} does nothing: {never[name]}")
+
+
+@rule(
+    "variables/ignored",
+    WARNING,
+    "No variable is ignored at this version.",
+    "Use the key of --additional-config.",
+    "vllm-ascend's sources: only the key is read there",
+    needs=("ascend", "version"),
+)
+def variable_not_ignored(d: Deployment) -> Iterator[Problem]:
+    """The scripts say that a feature is on, the engine never looks: the gain that was measured
+    elsewhere does not come."""
+    ignored = params.data("versions")["ignored"]
+    for server in d.environments():
+        for name in server.env:
+            if name in ignored and _between(d.engine.version, *map(str, ignored[name])):
+                key = catalog.moved(d.engine, name)
+                yield Problem(
+                    server.env_at(name),
+                    f"{name} is ignored from {ignored[name][0]} to "
+                    f"{ignored[name][1]}: only --additional-config {key} is read",
+                    f"Write --additional-config '{{\"{key}\": true}}'.",
+                )
+
+
+def _between(version: str, first: str, last: str) -> bool:
+    return not catalog.earlier(version, first) and not catalog.earlier(last, version)
+
+
+@rule(
+    "variables/moved",
+    WARNING,
+    "A setting stands where the version wants it.",
+    "Write it as a key of --additional-config.",
+    "vllm-ascend's configuration: key and variable",
+    needs=("ascend", "version"),
+)
+def variable_moved(d: Deployment) -> Iterator[Problem]:
+    """The variable still works and goes away with a later version; the key stays."""
+    ignored = params.data("versions")["ignored"]
+    for server in d.environments():
+        for name in server.env:
+            key = catalog.moved(d.engine, name)
+            if key and not (
+                name in ignored and _between(d.engine.version, *map(str, ignored[name]))
+            ):
+                yield Problem(server.env_at(name), f"{name} moved to --additional-config {key}")
+
+
+@rule(
+    "variables/contradiction",
+    ERROR,
+    "A variable and its key say the same.",
+    "Keep the key of --additional-config, take the variable out.",
+    "vllm-ascend: the key wins over the variable",
+    needs=("ascend", "version"),
+)
+def variable_agrees(d: Deployment) -> Iterator[Problem]:
+    """The key wins, silently: the script that is read says one thing, the engine does another."""
+    for server in d.environments():
+        table = server.table("additional-config")
+        for name, text in server.env.items():
+            key = catalog.moved(d.engine, name)
+            if key is None:
+                continue
+            value: object = table
+            for part in key.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            if value is not None and text in _TRUE and bool(value) != _TRUE[text]:
+                yield Problem(
+                    server.env_at(name),
+                    f"{name}={text}, and --additional-config says {key} {str(value).lower()}",
+                )
+
+
+@rule(
+    "variables/going",
+    NOTE,
+    "No variable goes away with a later version.",
+    "Look at it before the next upgrade.",
+    _SOURCES,
+)
+def variable_stays(d: Deployment) -> Iterator[Problem]:
+    """What a script switches on by such a variable is off after an upgrade, without an error."""
+    here, ever, going = known(d), ever_read(), params.data("versions")["going"]
+    newest = {
+        "vllm": catalog.versions("vllm")[-1],
+        "vllm-ascend": catalog.versions("vllm-ascend")[-1],
+    }
+    never = params.data("versions")["never_read"]
+    for server in d.environments():
+        for name in server.env:
+            if name in going:
+                yield Problem(server.env_at(name), f"{name}: {going[name]}")
+            elif name in here and _vllm(name) and name not in never:
+                package = "vllm" if name in catalog.tables("vllm")["env"] else "vllm-ascend"
+                last = ever[name][1]
+                if catalog.earlier(last, newest[package]):
+                    yield Problem(
+                        server.env_at(name),
+                        f"{name}: the listed versions that read it "
+                        f"end with {last}; it is gone by {newest[package]}",
+                    )
+
+
+@rule(
+    "variables/default",
+    NOTE,
+    "A variable changes something.",
+    "It may go.",
+    _SOURCES,
+    needs=("ascend", "version"),
+)
+def variable_not_default(d: Deployment) -> Iterator[Problem]:
+    """It says what is so anyway."""
+    table = catalog.tables("vllm-ascend")["env"]
+    for server in d.environments():
+        for name, text in server.env.items():
+            found = catalog.active(table.get(name, []), d.engine.version)
+            if found and found.get("default") is not None and text == str(found["default"]):
+                yield Problem(server.env_at(name), f"{name}={text} is the default of {d.engine}")
+
+
+_NUMBERS = (
+    "HCCL_BUFFSIZE",
+    "OMP_NUM_THREADS",
+    "HCCL_CONNECT_TIMEOUT",
+    "HCCL_EXEC_TIMEOUT",
+    "HCCL_IF_BASE_PORT",
+    "ASCEND_CONNECT_TIMEOUT",
+    "ASCEND_TRANSFER_TIMEOUT",
+    "VLLM_NIXL_SIDE_CHANNEL_PORT",
+    "VLLM_PORT",
+    "VLLM_ENGINE_READY_TIMEOUT_S",
+    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
+)
+
+
+@rule(
+    "variables/number",
+    ERROR,
+    "A variable that counts holds a whole number.",
+    "Write the number alone: megabytes, seconds or a port, without a unit.",
+    "CANN and vLLM: int() of the text",
+)
+def variable_counts(d: Deployment) -> Iterator[Problem]:
+    """CANN refuses the text or takes its default; vLLM stops with a ValueError."""
+    for server in d.environments():
+        for name in _NUMBERS:
+            text = server.env.get(name)
+            if text and not text.strip().isdecimal() and not any(sign in text for sign in "${<‹"):
+                yield Problem(server.env_at(name), f"{name}={text[:40]} is no whole number")

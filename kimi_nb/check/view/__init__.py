@@ -1,0 +1,1 @@
+"""A deployment as the rules see it, wherever it comes from: engines, containers, clients, jobs."""

@@ -1,0 +1,236 @@
+"""What one command line is: an engine, a front door, a launcher, a job.
+
+    commands.serve_at(["nohup", "vllm", "serve", "m"])     # 3: the words of vllm serve begin there
+
+Pure: words in, the values of `kimi_nb.check.view.deployment` out.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+from kimi_nb.check.view.deployment import Batch, Launcher, Proxy
+from kimi_nb.check.view.engine_view import Spot
+
+_PROXY = re.compile(r"(load_balance_proxy|toy_proxy|disagg_proxy|proxy_server).*\.py")
+
+
+def base(word: str) -> str:
+    """The last part of a path."""
+    return word.rpartition("/")[2]
+
+
+def serve_at(words: Sequence[str]) -> int | None:
+    """Where the arguments of ``vllm serve`` begin among words, whatever stands before it
+    (env, nohup, srun, numactl, ...); None where nothing serves."""
+    for i, word in enumerate(words):
+        name = base(word)
+        following = words[i + 1] if i + 1 < len(words) else ""
+        if name == "vllm" and following == "serve":
+            return i + 2
+        if (
+            word == "-m"
+            and following.startswith("vllm.entrypoints.")
+            and following.endswith("api_server")
+        ):
+            return i + 2
+        if (
+            word == "-m"
+            and following == "vllm.entrypoints.cli.main"
+            and list(words[i + 2 : i + 3]) == ["serve"]
+        ):
+            return i + 3
+    return None
+
+
+def word_at(words: Sequence[str], name: str, second: str = "") -> int | None:
+    """The place behind a program's name (and subcommand); None where it is not called."""
+    for i, word in enumerate(words):
+        if (
+            word.endswith(name)
+            and base(word) == name
+            and (not second or list(words[i + 1 : i + 2]) == [second])
+        ):
+            return i + (2 if second else 1)
+    return None
+
+
+def program_at(words: Sequence[str], pattern: re.Pattern[str] | str) -> int | None:
+    """The place behind a script's name."""
+    for i, word in enumerate(words):
+        if re.fullmatch(pattern, base(word)):
+            return i + 1
+    return None
+
+
+# Front doors -------------------------------------------------------------------------------
+
+
+def is_proxy(words: Sequence[str]) -> bool:
+    """Whether these words start a front door that we know."""
+    return program_at(words, _PROXY) is not None or word_at(words, "vllm-router") is not None
+
+
+def proxy(words: Sequence[str], spot: Spot, node: str = "") -> Proxy:
+    """The upstream proxy, or vllm-router."""
+    at = word_at(words, "vllm-router")
+    given = lists(words[at if at is not None else program_at(words, _PROXY) or 0 :])
+    host, port = given.get("host", ("",))[0], number(given.get("port", ("",))[0])
+    if at is not None:
+        workers = [
+            (role, *_endpoint(url))
+            for role in ("prefill", "decode", "worker-urls")
+            for url in given.get(role, ())
+            if "://" in url
+        ]
+        workers = [
+            ("mixed" if role == "worker-urls" else role, where, its) for role, where, its in workers
+        ]
+        return Proxy(
+            spot,
+            "vllm-router",
+            node,
+            host,
+            port if "port" in given else 30000,
+            tuple(workers),
+            given,
+        )
+    pairs = []
+    for role, stem in (("prefill", "prefiller"), ("decode", "decoder")):
+        hosts, ports = given.get(f"{stem}-hosts", ()), given.get(f"{stem}-ports", ())
+        pairs += [(role, where, number(its)) for where, its in zip(hosts, ports, strict=False)]
+    return Proxy(
+        spot, "upstream", node, host, port if "port" in given else 8000, tuple(pairs), given
+    )
+
+
+def lists(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Options with all their values; one given again adds to it."""
+    out: dict[str, list[str]] = {}
+    current: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            name, equals, text = word[2:].replace("_", "-").partition("=")
+            name = {
+                "prefiller-host": "prefiller-hosts",
+                "prefiller-port": "prefiller-ports",
+                "decoder-host": "decoder-hosts",
+                "decoder-port": "decoder-ports",
+            }.get(name, name)
+            current = out.setdefault(name, [])
+            if equals:
+                current.append(text)
+        else:
+            current.append(word)
+    return {name: tuple(values) for name, values in out.items()}
+
+
+def _endpoint(url: str) -> tuple[str, int | None]:
+    host, port, _ = split_url(url)
+    return host or "", port
+
+
+def split_url(url: str) -> tuple[str | None, int | None, str]:
+    """(host, port, path) of a URL; None where a shell variable or a placeholder hides it."""
+    if "://" not in url:
+        url = f"http://{url}"
+    try:
+        parts = urlsplit(url)
+        host, path = parts.hostname, parts.path
+    except ValueError:
+        return None, None, ""
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if port is None and not re.search(r"[$<{:]", parts.netloc):
+        port = {"http": 80, "https": 443}.get(parts.scheme)
+    if host is None or re.search(
+        r"[$<>{}]", url.split("://", 1)[1].split("/")[0].rpartition(":")[0] or host
+    ):
+        host = None
+    return host, port, path
+
+
+def number(text: object) -> int | None:
+    """A whole number in a word."""
+    word = str(text)
+    return int(word) if word.isdecimal() and len(word) < 10 else None
+
+
+# Launcher and jobs -------------------------------------------------------------------------
+
+LAUNCHER = re.compile(r"launch_(online_)?dp.*\.py")
+
+
+def launcher(words: Sequence[str], spot: Spot, node: str = "") -> Launcher:
+    """A call of launch_online_dp.py; what it leaves out has the script's own default."""
+    given = lists(words[program_at(words, LAUNCHER) or 0 :])
+
+    def whole(name: str, default: int | None = None) -> int | None:
+        return number(given[name][0]) if given.get(name) else default
+
+    dp = whole("dp-size")
+    return Launcher(
+        spot,
+        node,
+        dp,
+        whole("tp-size", 1),
+        whole("dp-size-local", dp),
+        whole("dp-rank-start", 0),
+        given.get("dp-address", ("",))[0],
+        whole("dp-rpc-port", 12345),
+        whole("vllm-start-port", 9000),
+    )
+
+
+_LONG = {
+    "-N": "nodes",
+    "-n": "ntasks",
+    "-c": "cpus-per-task",
+    "-p": "partition",
+    "-A": "account",
+    "-J": "job-name",
+    "-t": "time",
+    "-o": "output",
+    "-e": "error",
+    "-G": "gpus",
+    "-w": "nodelist",
+    "-q": "qos",
+}
+
+
+def sbatch(options: Sequence[str]) -> dict[str, str]:
+    """The options of a job by their long names; a line may hold several."""
+    out: dict[str, str] = {}
+    for option in options:
+        try:
+            words = shlex.split(option)
+        except ValueError:  # a quote that nothing closes
+            words = option.split()
+        name = ""  # of the option that still waits for its value
+        for word in words:
+            if word.startswith("--"):
+                name, equals, value = word[2:].partition("=")
+                out[name] = value
+                name = "" if equals else name
+            elif word.startswith("-") and word[1:2].isalpha():
+                name, value = _LONG.get(word[:2], word[:2]), word[2:].removeprefix("=")
+                out[name] = value
+                name = "" if value else name
+            elif name:
+                out[name], name = word, ""
+    return out
+
+
+def batch(
+    options: Sequence[str],
+    programs: Sequence[str],
+    spot: Spot,
+    lines: Mapping[str, int] | None = None,
+) -> Batch:
+    """A SLURM job from its options and the programs that it runs."""
+    return Batch(spot, sbatch(options), tuple(dict.fromkeys(programs)), lines or {})

@@ -1,0 +1,219 @@
+"""A container as it is started: docker run, podman, nerdctl.
+
+docker.box(["docker", "run", "--gpus", "all", "vllm/vllm-openai:v0.19.1", "m"], {}, spot)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from kimi_nb.check.view.commands import base, serve_at, word_at
+from kimi_nb.check.view.deployment import Box
+from kimi_nb.check.view.engine_view import Spot
+
+# Options of docker itself, and of docker run, that take no value; every other one does.
+_DOCKER_SWITCHES = frozenset(["-D", "--debug", "--tls", "--tlsverify", "--remote", "-r"])
+_SWITCHES = frozenset(
+    [
+        "-d",
+        "--detach",
+        "-i",
+        "--interactive",
+        "-t",
+        "--tty",
+        "--rm",
+        "--rmi",
+        "--privileged",
+        "--init",
+        "--no-healthcheck",
+        "--oom-kill-disable",
+        "--read-only",
+        "-P",
+        "--publish-all",
+        "--sig-proxy",
+        "-q",
+        "--quiet",
+        "--disable-content-trust",
+        "--replace",
+        "--tls-verify",
+        "--env-host",
+        "--http-proxy",
+        "--no-hosts",
+        "--no-hostname",
+        "--use-api-socket",
+        "--help",
+    ]
+)
+_ACCELERATORS = re.compile(r"/dev/(davinci[0-9]+|kfd|dri|nvidia[0-9]+)$")
+
+
+def container_at(words: Sequence[str]) -> int | None:
+    """The place behind ``docker run`` (podman, nerdctl), None for another command."""
+    for name in ("docker", "podman", "nerdctl"):
+        at = word_at(words, name)
+        if at is None:
+            continue
+        while at < len(words) and words[at].startswith("-"):  # docker's own options
+            at += 1 if "=" in words[at] or words[at] in _DOCKER_SWITCHES else 2
+        rest = list(words[at : at + 2])
+        if rest[:1] == ["run"]:
+            return at + 1
+        if rest == ["container", "run"]:
+            return at + 2
+    return None
+
+
+def box(
+    words: Sequence[str], env: Mapping[str, str], spot: Spot, node: str = "", at: int | None = None
+) -> Box:
+    """A ``docker run``: its options, the image, what runs inside."""
+    at = (container_at(words) or 0) if at is None else at
+    options: dict[str, list[str]] = {}
+    while at < len(words) and (words[at].startswith("-") or words[at].endswith("[@]}")):
+        if words[at].endswith("[@]}"):  # an array of options that cannot be known
+            at += 1
+            continue
+        name, equals, text = words[at].partition("=")
+        if not name.startswith("--"):
+            name, equals, text = _glued(words[at], options)
+        at += 1
+        if not equals and name in _SWITCHES:
+            text = "true"
+        elif not equals:
+            text = words[at] if at < len(words) else ""
+            at += 1
+        options.setdefault(name, []).append(text)
+    image = words[at] if at < len(words) else ""
+    if image.strip("${}") in env and image.startswith("$"):
+        image = env[image.strip("${}")]
+    inside = tuple(words[at + 1 :])
+
+    def all_of(*names: str) -> tuple[str, ...]:
+        return tuple(value for name in names for value in options.get(name, ()))
+
+    inner = {
+        name: value
+        for pair in all_of("-e", "--env")
+        for name, equals, value in [pair.partition("=")]
+        if equals
+    }
+    passes = tuple(name for name in all_of("-e", "--env") if "=" not in name)
+    for name in passes:  # the container sees what the caller has
+        if "$" not in env.get(name, "$"):
+            inner.setdefault(name, env[name])
+    entry = all_of("--entrypoint")
+    runs = serves((*entry, *inside)) or (not entry and serves_by_itself(image) and bool(inside))
+    mounts = (*all_of("-v", "--volume"), *filter(None, map(_mount, all_of("--mount"))))
+    devices = (*accelerators(all_of("--device")), *gpus(all_of("--gpus")))
+    return Box(
+        spot,
+        node,
+        image,
+        (all_of("--name") or ("",))[-1],
+        inside,
+        mounts,
+        devices,
+        all_of("-p", "--publish"),
+        inner,
+        {name: tuple(values) for name, values in options.items()},
+        runs,
+        passes,
+    )
+
+
+def _glued(word: str, options: dict[str, list[str]]) -> tuple[str, str, str]:
+    """(option, "=" where its value is here, value) of short options in one word: -p8000:8000,
+    -p=8000:8000, -itd. All but the last are switches, and go to ``options``."""
+    for place in range(1, len(word)):
+        name, rest = f"-{word[place]}", word[place + 1 :]
+        if name not in _SWITCHES:
+            return name, "=" if rest else "", rest.removeprefix("=")
+        if not rest or rest.startswith("="):
+            return name, rest[:1], rest[1:]
+        options.setdefault(name, []).append("true")
+    return word, "", ""
+
+
+def _mount(text: str) -> str:
+    """A ``--mount`` as ``-v`` has it; "" for one in memory."""
+    told = dict(pair.partition("=")[::2] for pair in text.strip("\"'").split(","))
+    if told.get("type") == "tmpfs":
+        return ""
+    parts = [
+        next((told[name] for name in names if told.get(name)), "")
+        for names in (("source", "src"), ("target", "dst", "destination"))
+    ]
+    only = any(told.get(name, "no") in ("", "true", "1") for name in ("readonly", "ro"))
+    return ":".join(filter(None, (*parts, "ro" if only else "")))
+
+
+def accelerators(devices: Sequence[str]) -> tuple[str, ...]:
+    """Those of some ``--device`` that are accelerators, as the host calls them."""
+    return tuple(
+        name
+        for device in devices
+        for name in [device.partition(":")[0]]
+        if _ACCELERATORS.search(name)
+    )
+
+
+def gpus(told: Sequence[str]) -> tuple[str, ...]:
+    """The devices of ``--gpus``: gpu0, gpu1, ...; as it is told where they cannot be counted."""
+    out: list[str] = []
+    for text in told:
+        listed = False
+        for part in text.replace('"', "").replace("'", "").split(","):
+            name, equals, value = part.partition("=")
+            listed = name == "device" if equals else listed
+            if listed:
+                value = value if equals else part
+                out.append(f"gpu{value}" if value.isdecimal() else value)
+            elif name in ("count", "") or not equals:
+                value = value if equals else part
+                # docker takes the first ones.
+                out += (
+                    [f"gpu{number}" for number in range(int(value))]
+                    if value.isdecimal() and len(value) < 4
+                    else [value] * bool(value)
+                )
+    return tuple(out)
+
+
+def device_numbers(devices: Sequence[str]) -> tuple[int, ...] | None:
+    """The numbers of devices on their node; None where some are not told."""
+    found = [
+        re.fullmatch(r"(?:gpu|/dev/davinci|/dev/nvidia)([0-9]{1,3})", name) for name in devices
+    ]
+    if not found or None in found:
+        return None
+    return tuple(sorted({int(match[1]) for match in found if match}))
+
+
+def serves(words: Sequence[str]) -> bool:
+    """Whether words start the engine: themselves, or in the script of a ``bash -c``."""
+    return serve_at(words) is not None or any(
+        base(word) in ("bash", "sh")
+        and re.fullmatch(r"-[a-z]*c", option)
+        and re.search(r"\bvllm\s+serve\b|-m\s+vllm\.entrypoints\.", script)
+        for word, option, script in zip(words, words[1:], words[2:], strict=False)
+    )
+
+
+def serves_by_itself(image: str) -> bool:
+    """Whether an image's entry point is the engine: its arguments are those of vllm serve."""
+    name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+    return name.startswith("vllm-openai") or name == "vllm-tpu"
+
+
+def image_engine(image: str) -> tuple[str, str] | None:
+    """(package, version) that an image's tag tells; the version is "" for a floating tag, None
+    for the image of another program."""
+    name, _, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
+    package = {"vllm-ascend": "vllm-ascend"}.get(name)
+    if package is None and (name.startswith("vllm-openai") or name in ("vllm", "vllm-dev")):
+        package = "vllm"
+    if package is None:
+        return None
+    match = re.match(r"v?([0-9]+\.[0-9]+\.[0-9]+(?:\.?(?:rc|post)[0-9]+)?)", tag)
+    return package, match[1] if match else ""
