@@ -17,7 +17,7 @@ from pathlib import Path
 
 from large_plan import site
 
-from kimi_nb import scripts
+from kimi_nb.bundle import scripts
 from kimi_nb.check import judge as check
 from kimi_nb.params import recipes
 from kimi_nb.plan import build

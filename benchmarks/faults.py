@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from kimi_nb import scripts
+from kimi_nb.bundle import scripts
 from kimi_nb.plan import build
 from kimi_nb.rehearsal import faults, rehearse
 from kimi_nb.rehearsal.world import World

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import yaml
 
-from kimi_nb import bundle, scripts
+from kimi_nb.bundle import scripts
+from kimi_nb.bundle import writer as bundle
 from kimi_nb.plan import build
 
 REPEATS = 5

@@ -237,7 +237,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from kimi_nb import bundle, scripts
+    from kimi_nb.bundle import scripts
+    from kimi_nb.bundle import writer as bundle
     from kimi_nb.params import load as params
     from kimi_nb.plan import build, tables
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import bundle, given, prerequisites, scripts, weights
+from kimi_nb import given, prerequisites, weights
+from kimi_nb.bundle import scripts
+from kimi_nb.bundle import writer as bundle
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core import evidence, fingerprint, shell
 from kimi_nb.core.errors import ParameterError, ServiceError

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import scripts
+from kimi_nb.bundle import scripts
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.check import documents
 from kimi_nb.check import judge as check

@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 import kimi_nb
-from kimi_nb import prerequisites, runbook, scripts
+from kimi_nb import prerequisites, runbook
+from kimi_nb.bundle import scripts
 from kimi_nb.core.errors import NoRecipeError, PlanError
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes

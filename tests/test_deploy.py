@@ -19,7 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testbed.hosts import checkpoint
 
-from kimi_nb import bundle, node_files, scripts, weights
+from kimi_nb import weights
+from kimi_nb.bundle import node_files, scripts
+from kimi_nb.bundle import writer as bundle
 from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.deploy import deploy, journal, node_call
 from kimi_nb.deploy.local import LocalNodes

@@ -24,7 +24,9 @@ import pytest
 from testbed import images
 from testbed.machines import Machine, lacks
 
-from kimi_nb import bundle, scripts, service
+from kimi_nb import service
+from kimi_nb.bundle import scripts
+from kimi_nb.bundle import writer as bundle
 from kimi_nb.check import documents
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kimi_nb import scripts
+from kimi_nb.bundle import scripts
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
 from kimi_nb.params import load as params

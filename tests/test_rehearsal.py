@@ -17,7 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kimi_nb import diagnosis, doctor, scripts
+from kimi_nb import diagnosis, doctor
+from kimi_nb.bundle import scripts
 from kimi_nb.core.errors import ParameterError, PlanError, ServiceError, WriteError
 from kimi_nb.plan import build
 from kimi_nb.rehearsal import documented, faults, loopback, rehearse, tools, tools_on_path

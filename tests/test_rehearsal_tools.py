@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import prerequisites, scripts
+from kimi_nb import prerequisites
+from kimi_nb.bundle import scripts
 from kimi_nb.check.view import container_start as docker
 from kimi_nb.params import load as params
 from kimi_nb.plan import build

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kimi_nb import bundle, scripts
+from kimi_nb.bundle import scripts
+from kimi_nb.bundle import writer as bundle
 from kimi_nb.core import shell
 from kimi_nb.core.errors import ParameterError, WriteError
 from kimi_nb.params.settings import LISTS

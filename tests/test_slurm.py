@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import diagnosis, readiness, scripts
+from kimi_nb import diagnosis, readiness
+from kimi_nb.bundle import scripts
 from kimi_nb.deploy import claim, job_book, job_faults, slurm
 from kimi_nb.deploy.cluster import Cluster
 from kimi_nb.deploy.steps import StepFailed

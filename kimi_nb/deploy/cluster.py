@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import bundle, service
+from kimi_nb import service
+from kimi_nb.bundle import writer as bundle
 from kimi_nb.core.errors import ParameterError, WriteError
 from kimi_nb.deploy import claim, job_book, job_faults, job_logs, slurm
 from kimi_nb.deploy.job_book import Book, JobState

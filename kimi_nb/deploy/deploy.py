@@ -21,7 +21,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import bundle, diagnosis, scripts
+from kimi_nb import diagnosis
+from kimi_nb.bundle import scripts
+from kimi_nb.bundle import writer as bundle
 from kimi_nb.core import evidence
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core.errors import ParameterError
@@ -163,7 +165,7 @@ def target(
 def _connect(plan: Plan, journal: Journal) -> Any:
     if plan.transport == "local":
         return LocalNodes()
-    from kimi_nb import inventory
+    from kimi_nb.bundle import inventory
     from kimi_nb.deploy.ssh import SshNodes
 
     key = plan.request.site.ssh.key_file

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb import bundle, service
+from kimi_nb import service
+from kimi_nb.bundle import writer as bundle
 from kimi_nb.deploy import node_call
 from kimi_nb.deploy.answers import Answer, Line, Nodes
 from kimi_nb.deploy.node_logs import NodeLogs

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kimi_nb import scripts
+from kimi_nb.bundle import scripts
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.check import judge as check
 from kimi_nb.check.findings import Findings

@@ -23,7 +23,8 @@ from typing import Any
 
 import psutil
 
-from kimi_nb import diagnosis, scripts
+from kimi_nb import diagnosis
+from kimi_nb.bundle import scripts
 from kimi_nb.core import evidence
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError

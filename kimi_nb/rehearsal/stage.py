@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kimi_nb import bundle
+from kimi_nb.bundle import writer as bundle
 from kimi_nb.core.processes import Programs
 from kimi_nb.log_files import file_of
 from kimi_nb.plan.router import UPSTREAM

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from kimi_nb import scripts
+from kimi_nb.bundle import scripts
 from kimi_nb.plan.spec import Plan
 from kimi_nb.show import values as show
 from kimi_nb.verify import wire

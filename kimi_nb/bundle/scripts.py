@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping
 
-from kimi_nb import inventory, node_files
+from kimi_nb.bundle import inventory, node_files
 from kimi_nb.core import shell
 from kimi_nb.params import load as params
 from kimi_nb.plan import client_commands as clients

@@ -1,0 +1,1 @@
+"""Turn a plan into files that a person could run by hand."""
