@@ -21,7 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from kimi_nb import scan, signatures
+from kimi_nb.diagnose import prefilter as scan
+from kimi_nb.diagnose import signatures
 
 LIMIT = 0.8
 ROUNDS = 3
@@ -152,7 +153,7 @@ def peak_of(folder: Path, megabytes: int) -> float:
 
 def false_alarms(folder: Path) -> int:
     """What is found in 100 MB of healthy logs."""
-    from kimi_nb import doctor as examiner
+    from kimi_nb.diagnose import doctor as examiner
 
     sample = b"".join(path.read_bytes() for path in sorted(HEALTHY.glob("*.log")))
     path = folder / "healthy.log"

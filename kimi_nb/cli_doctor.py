@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from kimi_nb import doctor
+    from kimi_nb.diagnose import doctor
 
     paths = args.paths
     if not paths:

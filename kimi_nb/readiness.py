@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from kimi_nb import diagnosis, service
-from kimi_nb.diagnosis import Diagnosis
+from kimi_nb import service
+from kimi_nb.diagnose import first_failure as diagnosis
+from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Plan
 
 _TRIES = 2  # completions that fail before an engine counts as broken

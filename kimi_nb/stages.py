@@ -352,7 +352,7 @@ class Stages:
 
 def _first_failure(service: Service) -> str:
     """What the doctor says of the service's logs; "" where they show nothing."""
-    from kimi_nb import doctor
+    from kimi_nb.diagnose import doctor
 
     assert service.live is not None
     try:

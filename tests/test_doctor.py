@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import cli, doctor, faq, log_lines
+from kimi_nb import cli
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.doctor import files, placed
+from kimi_nb.diagnose import doctor, faq, log_lines
+from kimi_nb.diagnose import log_sources as files
+from kimi_nb.diagnose import rank_places as placed
 from kimi_nb.plan import build
 from kimi_nb.rehearsal import rehearse
 

@@ -8,8 +8,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from kimi_nb import blame, matches, scan, signatures
-from kimi_nb.matches import Line
+from kimi_nb.diagnose import attribution as blame
+from kimi_nb.diagnose import matching as matches
+from kimi_nb.diagnose import prefilter as scan
+from kimi_nb.diagnose import signatures
+from kimi_nb.diagnose.matching import Line
 from kimi_nb.params import load as params
 
 ROOT = Path(__file__).resolve().parent.parent

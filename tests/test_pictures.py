@@ -9,9 +9,10 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from kimi_nb import diagnosis, service
+from kimi_nb import service
 from kimi_nb.check import judge as check
 from kimi_nb.core.errors import WriteError
+from kimi_nb.diagnose import first_failure as diagnosis
 from kimi_nb.params import recipes
 from kimi_nb.pictures import accuracy, faults, flags, memory, readiness, topology
 from kimi_nb.plan import build

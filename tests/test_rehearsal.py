@@ -17,9 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kimi_nb import diagnosis, doctor
 from kimi_nb.bundle import scripts
 from kimi_nb.core.errors import ParameterError, PlanError, ServiceError, WriteError
+from kimi_nb.diagnose import doctor
+from kimi_nb.diagnose import first_failure as diagnosis
 from kimi_nb.plan import build
 from kimi_nb.rehearsal import documented, faults, loopback, rehearse, tools, tools_on_path
 from kimi_nb.rehearsal.world import MARK, World, rebound

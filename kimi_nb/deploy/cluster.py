@@ -24,7 +24,7 @@ from kimi_nb.deploy.job_book import Book, JobState
 from kimi_nb.deploy.job_queue import QUEUE, JobQueue
 from kimi_nb.deploy.slurm import Slurm, SlurmError
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
-from kimi_nb.diagnosis import Diagnosis
+from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan import build, jobs
 from kimi_nb.plan.spec import Job, Plan
 from kimi_nb.show import values as show

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import diagnosis
 from kimi_nb.bundle import scripts
 from kimi_nb.bundle import writer as bundle
 from kimi_nb.core import evidence
@@ -38,7 +37,8 @@ from kimi_nb.deploy.steps import (
     Target,
     together,
 )
-from kimi_nb.diagnosis import Diagnosis, Event
+from kimi_nb.diagnose import first_failure as diagnosis
+from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.plan.spec import Plan
 from kimi_nb.readiness import Found, Limits, Watch
 from kimi_nb.show import values as show

@@ -9,7 +9,7 @@ from pathlib import Path
 from kimi_nb.deploy import slurm
 from kimi_nb.deploy.claim import Holder
 from kimi_nb.deploy.job_book import GONE, JobState, option
-from kimi_nb.diagnosis import Diagnosis
+from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Job, Plan
 
 _ERROR = re.compile(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core.tail import Tails
-from kimi_nb.diagnosis import Log
+from kimi_nb.diagnose.first_failure import Log
 
 _LAST = 3  # lines that show how a job ended
 SLURM = "scontrol show job"  # the "file" of what SLURM itself says of a job

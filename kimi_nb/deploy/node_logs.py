@@ -17,7 +17,7 @@ from kimi_nb import readiness
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.deploy.answers import Answer, Line
 from kimi_nb.deploy.journal import alone
-from kimi_nb.log_files import Logs, file_of
+from kimi_nb.diagnose.log_files import Logs, file_of
 from kimi_nb.plan.spec import Plan
 
 LOST = 255  # the exit code of ssh where there is no way to a node

@@ -20,7 +20,7 @@ from kimi_nb.deploy import node_call
 from kimi_nb.deploy.answers import Answer, Line, Nodes
 from kimi_nb.deploy.node_logs import NodeLogs
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
-from kimi_nb.diagnosis import Diagnosis, error_line
+from kimi_nb.diagnose.first_failure import Diagnosis, error_line
 from kimi_nb.plan.spec import Plan
 
 _ANSWER = 5.0  # seconds for a probe of `status`

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
-from kimi_nb.diagnosis import Event
+from kimi_nb.diagnose.first_failure import Event
 from kimi_nb.plan.spec import Plan
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture

@@ -23,14 +23,14 @@ from typing import Any
 
 import psutil
 
-from kimi_nb import diagnosis
 from kimi_nb.bundle import scripts
 from kimi_nb.core import evidence
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError
 from kimi_nb.core.processes import Programs
-from kimi_nb.diagnosis import Diagnosis, Event
-from kimi_nb.log_files import Logs
+from kimi_nb.diagnose import first_failure as diagnosis
+from kimi_nb.diagnose.first_failure import Diagnosis, Event
+from kimi_nb.diagnose.log_files import Logs
 from kimi_nb.plan.spec import Plan
 from kimi_nb.readiness import Found, Limits, Progress, Watch
 from kimi_nb.rehearsal import faults, loopback

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kimi_nb.bundle import writer as bundle
 from kimi_nb.core.processes import Programs
-from kimi_nb.log_files import file_of
+from kimi_nb.diagnose.log_files import file_of
 from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.plan.spec import Plan
 from kimi_nb.readiness import ROUTER, Watch

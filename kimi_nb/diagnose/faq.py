@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kimi_nb import signatures
 from kimi_nb.core.errors import ParameterError, choice
+from kimi_nb.diagnose import signatures
+from kimi_nb.diagnose.signatures import Signature
 from kimi_nb.show import values as show
-from kimi_nb.signatures import Signature
 
 _HEADINGS = (
     "what is seen",

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy
 
-from kimi_nb import log_lines, scan
-from kimi_nb.doctor import files
-from kimi_nb.doctor.files import Source
-from kimi_nb.matches import Line
-from kimi_nb.sights import Sight
+from kimi_nb.diagnose import log_lines
+from kimi_nb.diagnose import log_sources as files
+from kimi_nb.diagnose import prefilter as scan
+from kimi_nb.diagnose.log_sources import Source
+from kimi_nb.diagnose.log_summary import Sight
+from kimi_nb.diagnose.matching import Line
 
 _ENOUGH = 50  # lines looked at in one log, after which one of a kind a block will do
 _HEAD = 400  # bytes of a line in which its time stands, colours too

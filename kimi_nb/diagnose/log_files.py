@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kimi_nb.core.tail import Tails
-from kimi_nb.diagnosis import Log
+from kimi_nb.diagnose.first_failure import Log
 from kimi_nb.plan.spec import Plan
 
 _LAST = 3  # lines that show how a program ended

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from kimi_nb.core.errors import ParameterError
 
 if TYPE_CHECKING:
-    from kimi_nb.doctor.placed import Placed
+    from kimi_nb.diagnose.rank_places import Placed
 
 STDIN = "-"
 _BLOCK = 1 << 20  # bytes that are read at a time

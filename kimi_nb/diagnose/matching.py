@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb import log_lines, signatures
-from kimi_nb.signatures import Signature
+from kimi_nb.diagnose import log_lines, signatures
+from kimi_nb.diagnose.signatures import Signature
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb import blame, diagnosis, log_lines, matches, sights
-from kimi_nb.doctor.files import Source
-from kimi_nb.doctor.placed import Placed
-from kimi_nb.matches import Line, Match
+from kimi_nb.diagnose import attribution as blame
+from kimi_nb.diagnose import first_failure as diagnosis
+from kimi_nb.diagnose import log_lines
+from kimi_nb.diagnose import log_summary as sights
+from kimi_nb.diagnose import matching as matches
+from kimi_nb.diagnose.log_sources import Source
+from kimi_nb.diagnose.log_summary import Sight
+from kimi_nb.diagnose.matching import Line, Match
+from kimi_nb.diagnose.rank_places import Placed
 from kimi_nb.show import values as show
-from kimi_nb.sights import Sight
 
 UNKNOWN = "unknown"  # the signature of what none knows
 _ROWS = 12  # of what followed, in a table

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import signatures
+from kimi_nb.diagnose import signatures
 
 if TYPE_CHECKING:
     import hyperscan

@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kimi_nb import log_lines
-from kimi_nb.matches import Line, Match
+from kimi_nb.diagnose import log_lines
+from kimi_nb.diagnose.matching import Line, Match
 from kimi_nb.plan.spec import Engine
 
 Engines = Sequence[Engine]

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kimi_nb import log_lines, matches, scan
-from kimi_nb.matches import Line, Match
+from kimi_nb.diagnose import log_lines
+from kimi_nb.diagnose import matching as matches
+from kimi_nb.diagnose import prefilter as scan
+from kimi_nb.diagnose.matching import Line, Match
 
 _MOST = 500  # matches of one log
 _SHOWN = 5  # error lines of one rank

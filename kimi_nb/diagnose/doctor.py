@@ -15,8 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.doctor import files, placed, reader, report
-from kimi_nb.doctor.report import Finding, Report
+from kimi_nb.diagnose import doctor_report as report
+from kimi_nb.diagnose import log_reader as reader
+from kimi_nb.diagnose import log_sources as files
+from kimi_nb.diagnose import rank_places as placed
+from kimi_nb.diagnose.doctor_report import Finding, Report
 from kimi_nb.params import load as params
 from kimi_nb.plan.spec import Plan
 

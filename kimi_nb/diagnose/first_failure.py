@@ -12,10 +12,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb import blame, log_lines, matches, scan, sights
-from kimi_nb.matches import Line, Match
+from kimi_nb.diagnose import attribution as blame
+from kimi_nb.diagnose import log_lines
+from kimi_nb.diagnose import log_summary as sights
+from kimi_nb.diagnose import matching as matches
+from kimi_nb.diagnose import prefilter as scan
+from kimi_nb.diagnose.log_summary import Sight
+from kimi_nb.diagnose.matching import Line, Match
 from kimi_nb.plan.spec import Plan
-from kimi_nb.sights import Sight
 
 _LONGEST = 300  # characters of a line that is shown
 

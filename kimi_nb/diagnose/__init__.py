@@ -1,0 +1,1 @@
+"""Find in logs which rank or node failed first, and why."""
