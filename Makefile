@@ -94,7 +94,7 @@ lab: venv
 
 # Beside the notebooks' environment, not into it: the two want other versions of the same packages.
 engine: venv
-	$(BIN)/python -m kimi_nb.cpu_engine "$(ENGINE)"
+	$(BIN)/python -m kimi_nb.service.cpu_engine "$(ENGINE)"
 
 # Each in an environment of its own; what cannot be installed says why, and notebook 07 repeats it.
 tools: venv

@@ -24,7 +24,7 @@ import kimi_nb
 from kimi_nb.bench import tools
 from kimi_nb.params import load as params
 from kimi_nb.run import Run
-from kimi_nb.served import Service
+from kimi_nb.service.handle import Service
 
 ENGINE = params.root() / ".engine" / "bin" / "vllm"
 MOST = 0.05

@@ -393,7 +393,7 @@ def _catalog_diff(args: argparse.Namespace) -> int:
 
 
 def _catalog_dump(args: argparse.Namespace) -> int:
-    from kimi_nb import catalog_dump
+    from kimi_nb.service import installed_engine as catalog_dump
 
     found = catalog_dump.dump(args.python)
     if not args.compare:

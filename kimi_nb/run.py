@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import given, prerequisites, weights
+from kimi_nb import given
 from kimi_nb.bundle import scripts
 from kimi_nb.bundle import writer as bundle
 from kimi_nb.catalog import engine_catalog as catalog
@@ -26,7 +26,8 @@ from kimi_nb.params import load as params
 from kimi_nb.params import recipes, schema
 from kimi_nb.plan import build, containers, tables
 from kimi_nb.plan.spec import Plan
-from kimi_nb.served import Service, attach
+from kimi_nb.service import prerequisites, weights
+from kimi_nb.service.handle import Service, attach
 from kimi_nb.show import values as show
 from kimi_nb.stages import Stages
 

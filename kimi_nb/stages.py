@@ -19,7 +19,7 @@ from kimi_nb.core.errors import BenchError, KimiError, ParameterError, choice
 from kimi_nb.params import schema
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
-from kimi_nb.served import Service
+from kimi_nb.service.handle import Service
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:

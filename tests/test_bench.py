@@ -303,7 +303,7 @@ def test_what_goes_wrong_has_a_name(bench, how, kind):
 
 
 def test_a_key_is_used_and_never_kept(bench, tmp_path, monkeypatch):
-    monkeypatch.setattr("kimi_nb.served.Service.key", misbehaving.KEY)
+    monkeypatch.setattr("kimi_nb.service.handle.Service.key", misbehaving.KEY)
     with misbehaving.server("401") as url:
         found = bench(url, repetitions=1)
     assert not found.failed

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import catalog_dump
 from kimi_nb.catalog import differences as catalog_diff
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.catalog.differences import Change, difference
 from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.params import load as params
+from kimi_nb.service import installed_engine as catalog_dump
 
 FILES = sorted((params.PACKAGE / "data").glob("catalog-*.json"))
 FLAG = {

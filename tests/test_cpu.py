@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import kimi_nb
-from kimi_nb import prerequisites, runbook
+from kimi_nb import runbook
 from kimi_nb.bundle import scripts
 from kimi_nb.core.errors import NoRecipeError, PlanError
 from kimi_nb.params import load as params
@@ -17,6 +17,7 @@ from kimi_nb.params import recipes
 from kimi_nb.plan import build
 from kimi_nb.rehearsal.loopback import Block
 from kimi_nb.rehearsal.world import World, rebound
+from kimi_nb.service import prerequisites
 
 TINY = {"single": "tiny-k2.5", "dp": "tiny-llama", "pd": "tiny-k2.5"}
 REAL = ["k2.5", "k2.6", "k2-thinking"]
@@ -174,7 +175,9 @@ def test_every_call_of_the_notebooks(tmp_path, capsys):
     assert len(run.features()) > 5 and len(run.weights()) and len(run.nodes()) == 2
     assert len(run.all_recipes()) and len(run.hardware_notes()) > 3
     assert all(row[2] for row in run.notebooks().rows)
-    assert run.installs() == ["engine"] and "kimi_nb.cpu_engine" in run.install("engine").text
+    assert (
+        run.installs() == ["engine"] and "kimi_nb.service.cpu_engine" in run.install("engine").text
+    )
     assert run.container().text == "" and run.edits() == [] and len(run.job_files()) == 0
     assert ("vllm", "0.32.0") in run.versions().rows
     for layout in TINY:

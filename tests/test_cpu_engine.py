@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import cpu_engine
 from kimi_nb.core.errors import InstallError, ParameterError
 from kimi_nb.params import load as params
+from kimi_nb.service import cpu_engine
 
 TORCH = f"torch-{cpu_engine.TORCH}+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
@@ -249,6 +249,6 @@ def test_usage(capsys):
 
 def test_make_and_the_module_name_the_same_folder():
     makefile = (params.root() / "Makefile").read_text()
-    assert "kimi_nb.cpu_engine" in makefile and "ENGINE ?= .engine" in makefile
+    assert "kimi_nb.service.cpu_engine" in makefile and "ENGINE ?= .engine" in makefile
     assert params.site("cpu").paths.engine == str(params.root() / ".engine")
     assert json.dumps(cpu_engine.wanted())

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testbed.hosts import checkpoint
 
-from kimi_nb import weights
 from kimi_nb.bundle import node_files, scripts
 from kimi_nb.bundle import writer as bundle
 from kimi_nb.core.errors import KimiError, ParameterError
@@ -27,6 +26,7 @@ from kimi_nb.deploy import deploy, journal, node_call
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
 from kimi_nb.plan import build
+from kimi_nb.service import weights
 
 ALL = ("look", *node_call.VERBS, "open", "state", "tails", "stop", "release")
 

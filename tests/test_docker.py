@@ -24,13 +24,13 @@ import pytest
 from testbed import images
 from testbed.machines import Machine, lacks
 
-from kimi_nb import service
 from kimi_nb.bundle import scripts
 from kimi_nb.bundle import writer as bundle
 from kimi_nb.check import documents
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearsal.world import MARK, World
+from kimi_nb.service import probe as service
 
 PLANS = {
     "a3": ("k2.5", "a3", "single", "docker"),

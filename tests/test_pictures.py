@@ -9,13 +9,13 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from kimi_nb import service
 from kimi_nb.check import judge as check
 from kimi_nb.core.errors import WriteError
 from kimi_nb.diagnose import first_failure as diagnosis
 from kimi_nb.params import recipes
 from kimi_nb.pictures import accuracy, faults, flags, memory, readiness, topology
 from kimi_nb.plan import build
+from kimi_nb.service import probe as service
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 

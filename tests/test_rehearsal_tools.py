@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import prerequisites
 from kimi_nb.bundle import scripts
 from kimi_nb.check.view import container_start as docker
 from kimi_nb.params import load as params
@@ -26,6 +25,7 @@ from kimi_nb.rehearsal.calls import Call, Refused, Replace
 from kimi_nb.rehearsal.container_run import DEVICES, PUBLISHED
 from kimi_nb.rehearsal.loopback import Block
 from kimi_nb.rehearsal.world import MARK, NODE, Fault, World, rebound
+from kimi_nb.service import prerequisites
 
 TOOLS = {"docker": containers.docker, **host_tools.TOOLS, **job_tools.TOOLS}
 HARDWARE = {

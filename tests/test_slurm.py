@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import readiness
 from kimi_nb.bundle import scripts
 from kimi_nb.deploy import claim, job_book, job_faults, slurm
 from kimi_nb.deploy.cluster import Cluster
 from kimi_nb.deploy.steps import StepFailed
 from kimi_nb.diagnose import first_failure as diagnosis
 from kimi_nb.plan import build, jobs
+from kimi_nb.service import readiness
 
 LIMITS = readiness.Limits(ready=60.0, progress=30.0, answer=5.0, door=20.0)
 POLL = 0.2

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import prerequisites, weights
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import WriteError
 from kimi_nb.params import load as params
+from kimi_nb.service import prerequisites, weights
 
 EDIT = params.PACKAGE / "data" / "bundle" / "edit_quantization_target.py"
 

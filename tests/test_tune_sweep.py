@@ -21,7 +21,7 @@ from kimi_nb.core.errors import ParameterError, PlanError, ServiceError
 from kimi_nb.params import load as params
 from kimi_nb.plan import build
 from kimi_nb.run import Run
-from kimi_nb.served import Service
+from kimi_nb.service.handle import Service
 from kimi_nb.tune import advice, design, sweep, winner
 
 

@@ -17,15 +17,16 @@ import time
 import pytest
 from testbed.odd_server import OddServer
 
-from kimi_nb import cli, service, start
+from kimi_nb import cli, start
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import load as params
 from kimi_nb.plan import build
-from kimi_nb.readiness import Watch
 from kimi_nb.rehearsal import rehearse
 from kimi_nb.rehearsal.world import MARK
-from kimi_nb.served import Service
+from kimi_nb.service import probe as service
+from kimi_nb.service.handle import Service
+from kimi_nb.service.readiness import Watch
 from kimi_nb.verify import (
     canary,
     contract,

@@ -16,7 +16,7 @@ from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     from kimi_nb.run import Run
-    from kimi_nb.served import Service
+    from kimi_nb.service.handle import Service
 
 
 def write(run: Run, plan: Plan, service: Service | None = None) -> show.Text:

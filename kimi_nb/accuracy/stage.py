@@ -16,16 +16,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import service as asked
 from kimi_nb.accuracy import ais_bench, faults, lm_eval, runner, tools
 from kimi_nb.accuracy.evaluation import SHIPPED, Evaluation, longest_answer
 from kimi_nb.accuracy.results import RANDOM, Score, Subject
 from kimi_nb.core.errors import AccuracyError, ParameterError, WriteError, choice
 from kimi_nb.plan.spec import Plan
+from kimi_nb.service import probe as asked
 
 if TYPE_CHECKING:
     from kimi_nb.run import Run
-    from kimi_nb.served import Service
+    from kimi_nb.service.handle import Service
 
 TOOLS: dict[str, ModuleType] = {lm_eval.NAME: lm_eval, ais_bench.NAME: ais_bench}
 _SCORE, _REQUEST = "score.json", "request.json"

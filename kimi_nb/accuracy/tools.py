@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kimi_nb import cpu_engine
 from kimi_nb.core.errors import InstallError, KimiError, ParameterError, choice
 from kimi_nb.params import load as params
+from kimi_nb.service import cpu_engine
 
 _UV = "uv>=0.8"
 _STAMP = ".kimi-nb-tool.json"  # written last

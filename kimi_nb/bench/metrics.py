@@ -18,8 +18,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kimi_nb import service
 from kimi_nb.bench import devices
+from kimi_nb.service import probe as service
 
 EVERY = 0.5  # seconds between two looks
 _SECONDS = 5.0  # for an answer

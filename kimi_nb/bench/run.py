@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import service
 from kimi_nb.bench import client, commands, devices, faults, identity, metrics, tools
 from kimi_nb.bench.load import Load, Loads
 from kimi_nb.bench.results import BenchResult
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import BenchError, ParameterError, WriteError
+from kimi_nb.service import probe as service
 
 if TYPE_CHECKING:
-    from kimi_nb.served import Service
+    from kimi_nb.service.handle import Service
 
 _TELL = 10.0  # seconds between two lines about one measurement
 _WIDE = 20  # signs of the bar

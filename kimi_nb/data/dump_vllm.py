@@ -2,7 +2,7 @@
 
     /opt/vllm/bin/python dump_vllm.py > found.json
 
-kimi_nb/catalog_dump.py runs this with the interpreter of a vLLM environment, where kimi_nb is
+kimi_nb/service/installed_engine.py runs this with the interpreter of a vLLM environment, where kimi_nb is
 not installed: the standard library (Python 3.9 on) and vllm only. It needs no accelerator,
 loads no plugin, opens no connection. Exit 3: there is no vllm.
 """

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb import service
 from kimi_nb.bundle import writer as bundle
 from kimi_nb.core.errors import ParameterError, WriteError
 from kimi_nb.deploy import claim, job_book, job_faults, job_logs, slurm
@@ -27,6 +26,7 @@ from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan import build, jobs
 from kimi_nb.plan.spec import Job, Plan
+from kimi_nb.service import probe as service
 from kimi_nb.show import values as show
 
 LOGIN = "login node"  # the node of a change that is this machine's

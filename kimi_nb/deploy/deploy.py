@@ -40,7 +40,7 @@ from kimi_nb.deploy.steps import (
 from kimi_nb.diagnose import first_failure as diagnosis
 from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.plan.spec import Plan
-from kimi_nb.readiness import Found, Limits, Watch
+from kimi_nb.service.readiness import Found, Limits, Watch
 from kimi_nb.show import values as show
 
 Say = Callable[[str], None]

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from kimi_nb import readiness
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.deploy.answers import Answer, Line
 from kimi_nb.deploy.journal import alone
 from kimi_nb.diagnose.log_files import Logs, file_of
 from kimi_nb.plan.spec import Plan
+from kimi_nb.service import readiness
 
 LOST = 255  # the exit code of ssh where there is no way to a node
 _PIECE, _PIECES = 262144, 4096  # bytes of a log in one look (node.sh), looks at most

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb import service
 from kimi_nb.bundle import writer as bundle
 from kimi_nb.deploy import node_call
 from kimi_nb.deploy.answers import Answer, Line, Nodes
@@ -22,6 +21,7 @@ from kimi_nb.deploy.node_logs import NodeLogs
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnose.first_failure import Diagnosis, error_line
 from kimi_nb.plan.spec import Plan
+from kimi_nb.service import probe as service
 
 _ANSWER = 5.0  # seconds for a probe of `status`
 TITLES = {

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import service
 from kimi_nb.core import prctl as linux
 from kimi_nb.core.errors import KimiError
 from kimi_nb.deploy.answers import Answer, Line
+from kimi_nb.service import probe as service
 
 _TUNNEL_WAIT = 15.0  # seconds
 # Seconds for a node's answer; what downloads or reads all of the weights takes as long as it takes.

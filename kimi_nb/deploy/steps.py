@@ -17,7 +17,7 @@ from typing import Protocol
 from kimi_nb.core.errors import KimiError
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Plan
-from kimi_nb.readiness import Logs
+from kimi_nb.service.readiness import Logs
 from kimi_nb.show import values as show
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from kimi_nb.core.errors import KimiError, ServiceError
 from kimi_nb.plan.spec import Plan
-from kimi_nb.readiness import Progress
-from kimi_nb.served import Service
+from kimi_nb.service.handle import Service
+from kimi_nb.service.readiness import Progress
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:

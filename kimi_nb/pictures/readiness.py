@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kimi_nb import service
 from kimi_nb.plan.spec import Plan
+from kimi_nb.service import probe as service
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 

@@ -32,11 +32,11 @@ from kimi_nb.diagnose import first_failure as diagnosis
 from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.diagnose.log_files import Logs
 from kimi_nb.plan.spec import Plan
-from kimi_nb.readiness import Found, Limits, Progress, Watch
 from kimi_nb.rehearsal import faults, loopback
 from kimi_nb.rehearsal.loopback import Block, RehearsalError
 from kimi_nb.rehearsal.stage import WORK, Stage
 from kimi_nb.rehearsal.world import MARK, rebound
+from kimi_nb.service.readiness import Found, Limits, Progress, Watch
 from kimi_nb.show import values as show
 
 Make = Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]

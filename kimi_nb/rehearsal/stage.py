@@ -17,10 +17,10 @@ from kimi_nb.core.processes import Programs
 from kimi_nb.diagnose.log_files import file_of
 from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.plan.spec import Plan
-from kimi_nb.readiness import ROUTER, Watch
 from kimi_nb.rehearsal import faults, proxies, tools_on_path
 from kimi_nb.rehearsal.loopback import RehearsalError
 from kimi_nb.rehearsal.world import FOLDER, MARK, NODE, World
+from kimi_nb.service.readiness import ROUTER, Watch
 
 WORK = "bundle"  # the folder of the scripts, below that of a rehearsal
 _SPAWNER_WAIT = 30.0  # seconds; it takes one

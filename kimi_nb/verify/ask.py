@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kimi_nb.service import Reply
+from kimi_nb.service.probe import Reply
 from kimi_nb.verify import together, wire
 from kimi_nb.verify.contract import Failed, Gone, KeyRefused, NoAPI, Skip
 from kimi_nb.verify.target import Place, Target

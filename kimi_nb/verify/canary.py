@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import zlib
 
-from kimi_nb import service
-from kimi_nb.service import QUESTION
+from kimi_nb.service import probe as service
+from kimi_nb.service.probe import QUESTION
 from kimi_nb.verify.ask import Ask, said
 from kimi_nb.verify.contract import Failed, Skip
 from kimi_nb.verify.registry import check

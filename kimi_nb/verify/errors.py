@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from kimi_nb.service import QUESTION, Reply
+from kimi_nb.service.probe import QUESTION, Reply
 from kimi_nb.verify import wire
 from kimi_nb.verify.ask import Ask, said
 from kimi_nb.verify.contract import Failed, Skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kimi_nb.service import QUESTION
+from kimi_nb.service.probe import QUESTION
 from kimi_nb.verify.ask import Ask, said
 from kimi_nb.verify.contract import Failed, Skip
 from kimi_nb.verify.registry import check

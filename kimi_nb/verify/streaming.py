@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kimi_nb.service import QUESTION
+from kimi_nb.service.probe import QUESTION
 from kimi_nb.verify.ask import Ask, said
 from kimi_nb.verify.contract import Failed
 from kimi_nb.verify.registry import check

@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.served import Service
-from kimi_nb.service import Endpoint
+from kimi_nb.service.handle import Service
+from kimi_nb.service.probe import Endpoint
 
 # Seconds for one answer. Stand-ins take milliseconds, but share the machine with others.
 SECONDS, REHEARSED = 120.0, 12.0

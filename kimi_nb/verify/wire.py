@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb import service
+from kimi_nb.service import probe as service
 from kimi_nb.verify.contract import Failed, Gone, KeyRefused, NoAPI
 from kimi_nb.verify.target import Place, Target
 

@@ -23,7 +23,7 @@ from types import TracebackType
 import psutil
 
 from kimi_nb.params import load as params
-from kimi_nb.service import Endpoint
+from kimi_nb.service.probe import Endpoint
 from testbed.images import WORLDS
 
 HERE = Path(__file__).resolve().parent

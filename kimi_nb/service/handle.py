@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kimi_nb import service
 from kimi_nb.core.errors import ServiceError
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearsal.world import MARK
+from kimi_nb.service import probe as service
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:

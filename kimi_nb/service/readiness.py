@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from kimi_nb import service
 from kimi_nb.diagnose import first_failure as diagnosis
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Plan
+from kimi_nb.service import probe as service
 
 _TRIES = 2  # completions that fail before an engine counts as broken
 _LOOK, _IDLE = 0.7, 0.3  # seconds of a look; cores below which nobody computes

@@ -1,6 +1,6 @@
 """The real vLLM, built for CPUs, in an environment of its own beside the notebooks' one.
 
-    python -m kimi_nb.cpu_engine .engine      # what `make engine` runs
+    python -m kimi_nb.service.cpu_engine .engine      # what `make engine` runs
 
 Made once: a second call changes nothing, one that was interrupted is made again. Torch comes from
 what pip finds with the person's own configuration, else from PyTorch's CPU builds, and it is said
@@ -326,7 +326,7 @@ def _say(text: str) -> None:
 def main(argv: Sequence[str]) -> int:
     """0 done, 2 what a person has to mend."""
     if len(argv) != 1 or argv[0].startswith("-"):
-        print("usage: python -m kimi_nb.cpu_engine FOLDER", file=sys.stderr)
+        print("usage: python -m kimi_nb.service.cpu_engine FOLDER", file=sys.stderr)
         return 2
     try:
         _say(install(Path(argv[0]).expanduser()))

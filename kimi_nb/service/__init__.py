@@ -1,0 +1,1 @@
+"""Inspect the nodes that a service is to run on, and watch the service from outside."""
