@@ -15,8 +15,9 @@ from pathlib import Path
 
 from kimi_nb.bundle import scripts
 from kimi_nb.plan import build
-from kimi_nb.rehearsal import faults, rehearse
-from kimi_nb.rehearsal.world import World
+from kimi_nb.rehearse import faults
+from kimi_nb.rehearse import rehearsal as rehearse
+from kimi_nb.rehearse.simulated_site import World
 
 SECONDS = 15.0  # from the call to the diagnosis, everything stopped
 

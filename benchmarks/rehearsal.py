@@ -31,8 +31,8 @@ import psutil
 
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearsal import loopback
-from kimi_nb.rehearsal.world import rebound
+from kimi_nb.rehearse import loopback
+from kimi_nb.rehearse.simulated_site import rebound
 
 REPEATS = 3
 SECONDS, MEGABYTES = 8.0, 900.0

@@ -44,8 +44,9 @@ import psutil
 from rehearsal import busy, pss, running
 
 from kimi_nb.plan import build
-from kimi_nb.rehearsal import loopback, tools_on_path
-from kimi_nb.rehearsal.world import FOLDER, NODE, World, rebound
+from kimi_nb.rehearse import loopback
+from kimi_nb.rehearse.host_programs import path_folder as tools_on_path
+from kimi_nb.rehearse.simulated_site import FOLDER, NODE, World, rebound
 
 INSTALL = (
     "guidellm is not there: install it in a venv of its own (python -m venv peer; "
@@ -239,7 +240,7 @@ def stand_in(block: loopback.Block, seconds: float) -> Iterator[Server]:
         }
         with (work / "log").open("wb") as log:
             spawner = subprocess.Popen(
-                [sys.executable, "-m", "kimi_nb.rehearsal.spawner", str(root)],
+                [sys.executable, "-m", "kimi_nb.rehearse.spawner", str(root)],
                 stdout=log,
                 stderr=log,
             )

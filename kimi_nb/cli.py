@@ -212,7 +212,7 @@ def _list(args: argparse.Namespace) -> int:
     if args.rules and args.faults:
         raise ParameterError("list: --rules and --faults are two lists; ask for one.")
     if args.faults:
-        from kimi_nb.rehearsal import faults
+        from kimi_nb.rehearse import faults
 
         if args.json:
             print(json.dumps({name: kind.says for name, kind in faults.FAULTS.items()}, indent=2))
@@ -416,14 +416,14 @@ def _rehearse(args: argparse.Namespace) -> int:
 
     from kimi_nb.params import load as params
     from kimi_nb.plan import build
-    from kimi_nb.rehearsal import rehearse
+    from kimi_nb.rehearse import rehearsal as rehearse
     from kimi_nb.session import runs_folder
 
     begun = time.monotonic()
     end_like_ctrl_c()
     make = None
     if args.as_documented:
-        from kimi_nb.rehearsal import documented
+        from kimi_nb.rehearse import documented
 
         _only_documented(args)
         published, own = documented.find(

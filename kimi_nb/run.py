@@ -34,7 +34,7 @@ from kimi_nb.stages import Stages
 if TYPE_CHECKING:
     from kimi_nb.deploy.deploy import Deployed
     from kimi_nb.panel.panel import Panel
-    from kimi_nb.rehearsal.rehearse import Live, Rehearsal
+    from kimi_nb.rehearse.rehearsal import Live, Rehearsal
     from kimi_nb.show.picture import Picture
 
 FINDINGS = "findings.json"  # what the rules say of a plan, beside its bundle
@@ -442,7 +442,9 @@ class Run(Stages):
             return Service(self, plan, None)
         if self.action == "deploy":
             return self._deploy(plan, resume)
-        from kimi_nb.rehearsal import rehearse  # with action plan nothing of it is needed
+        from kimi_nb.rehearse import (
+            rehearsal as rehearse,  # with action plan nothing of it is needed
+        )
 
         for before in self._started:  # a cell that is run again
             before.stop()

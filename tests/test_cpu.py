@@ -15,8 +15,8 @@ from kimi_nb.core.errors import NoRecipeError, PlanError
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes
 from kimi_nb.plan import build
-from kimi_nb.rehearsal.loopback import Block
-from kimi_nb.rehearsal.world import World, rebound
+from kimi_nb.rehearse.loopback import Block
+from kimi_nb.rehearse.simulated_site import World, rebound
 from kimi_nb.service import prerequisites
 
 TINY = {"single": "tiny-k2.5", "dp": "tiny-llama", "pd": "tiny-k2.5"}

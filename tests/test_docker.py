@@ -29,7 +29,7 @@ from kimi_nb.bundle import writer as bundle
 from kimi_nb.check import documents
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearsal.world import MARK, World
+from kimi_nb.rehearse.simulated_site import MARK, World
 from kimi_nb.service import probe as service
 
 PLANS = {

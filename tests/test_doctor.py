@@ -17,7 +17,7 @@ from kimi_nb.diagnose import doctor, faq, log_lines
 from kimi_nb.diagnose import log_sources as files
 from kimi_nb.diagnose import rank_places as placed
 from kimi_nb.plan import build
-from kimi_nb.rehearsal import rehearse
+from kimi_nb.rehearse import rehearsal as rehearse
 
 HEALTHY = Path(__file__).parent / "logs" / "healthy"
 OOM = "RuntimeError: NPU out of memory. Tried to allocate 1.31 GiB (NPU 3; 64.00 GiB in all)"

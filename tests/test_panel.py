@@ -16,7 +16,7 @@ from kimi_nb.panel import choices, work
 from kimi_nb.panel.choices import Choices
 from kimi_nb.params import recipes
 from kimi_nb.plan import build
-from kimi_nb.rehearsal import rehearse
+from kimi_nb.rehearse import rehearsal as rehearse
 
 ROOT = Path(__file__).resolve().parent.parent
 PD = Choices("k2.5", "a3", "pd")

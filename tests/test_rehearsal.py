@@ -22,8 +22,11 @@ from kimi_nb.core.errors import ParameterError, PlanError, ServiceError, WriteEr
 from kimi_nb.diagnose import doctor
 from kimi_nb.diagnose import first_failure as diagnosis
 from kimi_nb.plan import build
-from kimi_nb.rehearsal import documented, faults, loopback, rehearse, tools, tools_on_path
-from kimi_nb.rehearsal.world import MARK, World, rebound
+from kimi_nb.rehearse import documented, faults, loopback
+from kimi_nb.rehearse import rehearsal as rehearse
+from kimi_nb.rehearse.host_programs import path_folder as tools_on_path
+from kimi_nb.rehearse.host_programs import programs_by_name as tools
+from kimi_nb.rehearse.simulated_site import MARK, World, rebound
 
 GONE_WITHIN = 5.0  # seconds
 

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_nb.rehearsal.engine import answers, requests, text
-from kimi_nb.rehearsal.engine.answers import ApiError, Served
+from kimi_nb.rehearse.engine.api import answers
+from kimi_nb.rehearse.engine.api import chat_requests as requests
+from kimi_nb.rehearse.engine.api import stand_in_text as text
+from kimi_nb.rehearse.engine.api.answers import ApiError, Served
 
 RECORDED = json.loads((Path(__file__).parent / "contract" / "api.json").read_text())["exchanges"]
 MAKERS = {"/v1/chat/completions": answers.chat, "/v1/completions": answers.completion}

@@ -19,10 +19,13 @@ import pytest
 import requests
 
 from kimi_nb.plan import build
-from kimi_nb.rehearsal import rehearse
-from kimi_nb.rehearsal.engine import answers, log, rendezvous, steps
-from kimi_nb.rehearsal.engine.engine import groups as groups_of
-from kimi_nb.rehearsal.world import FOLDER, MARK, NODE
+from kimi_nb.rehearse import rehearsal as rehearse
+from kimi_nb.rehearse.engine import engine_log as log
+from kimi_nb.rehearse.engine.api import answers
+from kimi_nb.rehearse.engine.api import decode_steps as steps
+from kimi_nb.rehearse.engine.api.stand_in import groups as groups_of
+from kimi_nb.rehearse.engine.ranks import rendezvous
+from kimi_nb.rehearse.simulated_site import FOLDER, MARK, NODE
 
 CONTRACT = json.loads((Path(__file__).parent / "contract" / "api.json").read_text())
 

@@ -17,9 +17,9 @@ from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.check import documents
 from kimi_nb.check.rules import registry as rules
 from kimi_nb.plan import build
-from kimi_nb.rehearsal.engine import refusals
-from kimi_nb.rehearsal.engine.refusals import refusal
-from kimi_nb.rehearsal.world import World
+from kimi_nb.rehearse.engine.start import refusals
+from kimi_nb.rehearse.engine.start.refusals import refusal
+from kimi_nb.rehearse.simulated_site import World
 
 CASES = json.loads((Path(__file__).parent / "contract" / "refusals.json").read_text())["cases"]
 BASE = [

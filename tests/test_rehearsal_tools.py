@@ -20,11 +20,13 @@ from kimi_nb.bundle import scripts
 from kimi_nb.check.view import container_start as docker
 from kimi_nb.params import load as params
 from kimi_nb.plan import build
-from kimi_nb.rehearsal import containers, host_tools, job_tools
-from kimi_nb.rehearsal.calls import Call, Refused, Replace
-from kimi_nb.rehearsal.container_run import DEVICES, PUBLISHED
-from kimi_nb.rehearsal.loopback import Block
-from kimi_nb.rehearsal.world import MARK, NODE, Fault, World, rebound
+from kimi_nb.rehearse.host_programs import docker as containers
+from kimi_nb.rehearse.host_programs import host_settings as host_tools
+from kimi_nb.rehearse.host_programs import job_programs as job_tools
+from kimi_nb.rehearse.host_programs.docker_run import DEVICES, PUBLISHED
+from kimi_nb.rehearse.loopback import Block
+from kimi_nb.rehearse.simulated_site import MARK, NODE, Fault, World, rebound
+from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 from kimi_nb.service import prerequisites
 
 TOOLS = {"docker": containers.docker, **host_tools.TOOLS, **job_tools.TOOLS}

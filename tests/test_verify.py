@@ -22,8 +22,8 @@ from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import load as params
 from kimi_nb.plan import build
-from kimi_nb.rehearsal import rehearse
-from kimi_nb.rehearsal.world import MARK
+from kimi_nb.rehearse import rehearsal as rehearse
+from kimi_nb.rehearse.simulated_site import MARK
 from kimi_nb.service import probe as service
 from kimi_nb.service.handle import Service
 from kimi_nb.service.readiness import Watch

@@ -23,7 +23,7 @@ from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     from kimi_nb.deploy.deploy import Deployed, Up
-    from kimi_nb.rehearsal.rehearse import Live, Rehearsal
+    from kimi_nb.rehearse.rehearsal import Live, Rehearsal
     from kimi_nb.run import Run
     from kimi_nb.verify import Contract
 
@@ -92,7 +92,7 @@ class Work:
 
     def rehearse(self, plan: Plan, fault: str = "") -> None:
         """Start a rehearsal, after the end of one that runs; returns at once."""
-        from kimi_nb.rehearsal import rehearse
+        from kimi_nb.rehearse import rehearsal as rehearse
 
         self._begin(
             plan,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from kimi_nb.core.errors import ServiceError
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearsal.world import MARK
+from kimi_nb.rehearse.simulated_site import MARK
 from kimi_nb.service import probe as service
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     from kimi_nb.deploy.deploy import Up
-    from kimi_nb.rehearsal.rehearse import Live
+    from kimi_nb.rehearse.rehearsal import Live
     from kimi_nb.run import Run
 
 _WAIT = 5.0  # seconds for a first sign of a service that somebody else has started

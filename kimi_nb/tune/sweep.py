@@ -22,7 +22,7 @@ from kimi_nb.bench import identity, tools
 from kimi_nb.bench import results as bench_results
 from kimi_nb.bench import run as bench
 from kimi_nb.core.errors import BenchError, KimiError, ParameterError, WriteError
-from kimi_nb.rehearsal.world import MARK
+from kimi_nb.rehearse.simulated_site import MARK
 from kimi_nb.show import values as show
 from kimi_nb.tune import advice, pictures, winner
 from kimi_nb.tune.design import Design, Group

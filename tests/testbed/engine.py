@@ -14,10 +14,10 @@ from pathlib import Path
 
 sys.path += ["/opt/kimi_nb", "/opt/packages"]
 
-from kimi_nb.rehearsal.calls import Call, Refused
-from kimi_nb.rehearsal.container_run import DEVICES
-from kimi_nb.rehearsal.engine import serve
-from kimi_nb.rehearsal.world import MARK, NODE, World
+from kimi_nb.rehearse.engine.start import serve
+from kimi_nb.rehearse.host_programs.docker_run import DEVICES
+from kimi_nb.rehearse.simulated_site import MARK, NODE, World
+from kimi_nb.rehearse.stand_in_call import Call, Refused
 
 _ROOT = Path("/var/lib/rehearsal")
 _FIRST = {"davinci": 0, "nvidia": 0, "renderD": 128}  # the number of the first accelerator

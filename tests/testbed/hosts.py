@@ -22,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearsal import tools_on_path
-from kimi_nb.rehearsal.world import FOLDER, NODE, Fault, World
+from kimi_nb.rehearse.host_programs import path_folder as tools_on_path
+from kimi_nb.rehearse.simulated_site import FOLDER, NODE, Fault, World
 
 SSHD = "/usr/sbin/sshd"
 _WAIT = 60.0
@@ -297,7 +297,7 @@ class StandIns:
             (root / "spawner.sock").unlink(missing_ok=True)
             with (root / "spawner.log").open("ab") as log:
                 self._spawners[host.name] = subprocess.Popen(
-                    host.enter(sys.executable, "-m", "kimi_nb.rehearsal.spawner", str(root)),
+                    host.enter(sys.executable, "-m", "kimi_nb.rehearse.spawner", str(root)),
                     stdout=log,
                     stderr=log,
                     stdin=subprocess.DEVNULL,

@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kimi_nb.params import load as params
-from kimi_nb.rehearsal.world import World
+from kimi_nb.rehearse.simulated_site import World
 
 HERE = Path(__file__).resolve().parent
 WORLDS = "/opt/worlds"  # of the image: what its engine pretends, one file for each plan

@@ -21,8 +21,9 @@ from kimi_nb.core.processes import Programs
 from kimi_nb.deploy.slurm import Slurm
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearsal import loopback, tools_on_path
-from kimi_nb.rehearsal.world import FOLDER, NODE, World
+from kimi_nb.rehearse import loopback
+from kimi_nb.rehearse.host_programs import path_folder as tools_on_path
+from kimi_nb.rehearse.simulated_site import FOLDER, NODE, World
 
 HERE = Path(__file__).parent
 NODES = ("n1", "n2")
@@ -188,7 +189,7 @@ def _stand_ins(site: SlurmSite) -> Iterator[None]:
     with Programs(root / "logs" / "supervisor.log") as programs:
         programs.start(
             "spawner",
-            [python, "-m", "kimi_nb.rehearsal.spawner", str(root)],
+            [python, "-m", "kimi_nb.rehearse.spawner", str(root)],
             root,
             dict(os.environ),
             root / "logs" / "spawner.log",

@@ -1,0 +1,1 @@
+"""The HTTP interface of the stand-in engine: routes, requests, answers, and counters."""

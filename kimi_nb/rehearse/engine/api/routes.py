@@ -1,0 +1,179 @@
+"""The HTTP side of a stand-in engine: vLLM's routes as one ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kimi_nb.rehearse.engine.api import answers
+from kimi_nb.rehearse.engine.api import counters as metrics
+from kimi_nb.rehearse.engine.api.decode_steps import Send
+from kimi_nb.rehearse.engine.api.stand_in import Engine
+from kimi_nb.rehearse.simulated_site import MARK
+
+_JSON = (b"content-type", b"application/json")
+_MARK = (b"x-rehearsal", MARK.encode())
+_EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+class Api:
+    """``await api(scope, receive, send)``, as uvicorn calls it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._count = itertools.count(1)
+        self._routes: dict[str, tuple[str, Callable[..., Awaitable[None]]]] = {
+            "/health": ("GET", self._health),
+            "/ping": ("GET POST", self._health),
+            "/version": ("GET", self._version),
+            "/v1/models": ("GET", self._models),
+            "/metrics": ("GET", self._metrics),
+            "/load": ("GET", self._load),
+            "/tokenize": ("POST", self._tokenize),
+            "/v1/chat/completions": ("POST", self._chat),
+            "/v1/completions": ("POST", self._completion),
+        }
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        path = scope["path"]
+        methods, route = self._routes.get(path, ("", None))
+        if route is None:
+            await _json(send, 404, {"detail": "Not Found"})
+        elif scope["method"] not in methods.split():
+            await _json(send, 405, {"detail": "Method Not Allowed"})
+        elif path.startswith("/v1") and not self._allowed(scope):
+            await _json(send, 401, {"error": "Unauthorized"})
+        else:
+            await route(scope, receive, send)
+
+    def _allowed(self, scope: Mapping[str, Any]) -> bool:
+        key = self._engine.settings.api_key
+        if not key:
+            return True
+        given = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+        return given == f"Bearer {key}"
+
+    async def _health(self, scope: Any, receive: Receive, send: Send) -> None:
+        await _reply(send, 503 if self._engine.dead else 200, b"", ())
+
+    async def _version(self, scope: Any, receive: Receive, send: Send) -> None:
+        await _json(send, 200, {"version": self._engine.served.version})
+
+    async def _models(self, scope: Any, receive: Receive, send: Send) -> None:
+        await _json(send, 200, answers.models(self._engine.served, int(time.time())))
+
+    async def _metrics(self, scope: Any, receive: Receive, send: Send) -> None:
+        settings = self._engine.settings
+        connector = settings.transfer.connector if settings.transfer else ""
+        body = metrics.text(self._engine.metrics, settings.names[0], connector)
+        await _reply(
+            send,
+            200,
+            body.encode(),
+            ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),),
+        )
+
+    async def _load(self, scope: Any, receive: Receive, send: Send) -> None:
+        running = sum(one.running + one.waiting for one in self._engine.metrics.values())
+        await _json(send, 200, {"server_load": running})
+
+    async def _tokenize(self, scope: Any, receive: Receive, send: Send) -> None:
+        try:
+            await _json(send, 200, answers.tokenize(self._engine.served, await _body(receive)))
+        except answers.ApiError as error:
+            await _json(send, error.status, error.body)
+
+    async def _chat(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        await self._generate(answers.chat, "chatcmpl", scope, receive, send)
+
+    async def _completion(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        await self._generate(answers.completion, "cmpl", scope, receive, send)
+
+    async def _generate(
+        self,
+        make: Callable[..., answers.Ask],
+        kind: str,
+        scope: Mapping[str, Any],
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        engine = self._engine
+        try:
+            raw = await _body(receive)
+            name = (
+                f"{kind}-{MARK}-{engine.settings.node}-{engine.settings.port}-{next(self._count)}"
+            )
+            ask = make(engine.served, raw, headers, name, int(time.time()))
+            rank = engine.rank_of(ask)
+            flaw = engine.flaw(rank)
+            if flaw:
+                ask = make(replace(engine.served, flaw=flaw), raw, headers, name, ask.created)
+            answer = await engine.admit(ask, rank)
+        except answers.ApiError as error:
+            await _json(send, error.status, error.body)
+            return
+        try:
+            if ask.stream:
+                await self._stream(answer, receive, send)
+            else:
+                await engine.generate(answer)
+                await _json(send, 200, answers.whole(answer.ask, answer.kv))
+                answer.finished()
+        except answers.ApiError as error:
+            await _json(send, error.status, error.body)
+        finally:
+            engine.release(answer)
+
+    async def _stream(self, answer: Any, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(_until_gone(receive))
+        await send({"type": "http.response.start", "status": 200, "headers": [_EVENTS, _MARK]})
+        try:
+            if not await self._engine.stream(answer.ask, send, gone):
+                return
+            answer.finished()
+        finally:
+            gone.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(receive: Receive) -> bytes:
+    parts = []
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def _json(send: Send, status: int, body: Mapping[str, Any]) -> None:
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    await _reply(send, status, text.encode("utf-8", "surrogatepass"), (_JSON,))
+
+
+async def _reply(
+    send: Send, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*headers, _MARK, (b"content-length", b"%d" % len(body))],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,278 @@
+"""One stand-in engine at work: admission, steps, the cache of other engines, what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kimi_nb.rehearse.engine.api import answers
+from kimi_nb.rehearse.engine.api.counters import Metrics
+from kimi_nb.rehearse.engine.api.decode_steps import Send, Steps, Stream
+from kimi_nb.rehearse.engine.engine_log import Log
+from kimi_nb.rehearse.engine.ranks import cache_transfer as transfer
+from kimi_nb.rehearse.engine.ranks.rendezvous import Group
+from kimi_nb.rehearse.engine.start.start_settings import Settings
+from kimi_nb.rehearse.simulated_site import World
+
+DIES_AT = 3  # the request of a rank at which a fault under load strikes
+_FLAWS = ("garbled-output", "reasoning-leaks", "tool-call-leaks")
+_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+
+
+@dataclass
+class Answer:
+    """A request that runs on a rank."""
+
+    ask: answers.Ask
+    rank: int
+    kv: dict[str, Any] | None
+    metrics: Metrics
+
+    def finished(self) -> None:
+        """Count what was generated."""
+        self.metrics.generated += len(self.ask.tokens) * self.ask.n
+        self.metrics.finished["length" if self.ask.finish_reason == "length" else "stop"] += 1
+
+
+class Engine:
+    """The ranks of one process behind its API."""
+
+    def __init__(
+        self, settings: Settings, world: World, group: Group, store: transfer.Store | None, log: Log
+    ) -> None:
+        self.settings, self.log = settings, log
+        self._world, self._group, self._store = world, group, store
+        self._address = world.nodes.get(settings.node, "127.0.0.1")
+        self.ranks = _answered(settings)
+        self.metrics = {rank: Metrics() for rank in self.ranks}
+        self.served = _served(settings, self.ranks)
+        self.dead = False
+        self._next = 0
+        self._seen = dict.fromkeys((*self.ranks, *settings.here), 0)
+        self._free = dict.fromkeys(self.ranks, settings.max_num_seqs)
+        self._queue: dict[int, deque[asyncio.Future[None]]] = {rank: deque() for rank in self.ranks}
+        self._steps = Steps(world.seconds_per_token)
+
+    async def admit(self, ask: answers.Ask, rank: int) -> Answer:
+        """A request on its way on a rank, when that has room; with the cache of its prompt
+        fetched. Raises ApiError."""
+        if rank in self.settings.here or self.settings.spans:
+            await self._strike(rank)
+        metrics = self.metrics[rank]
+        answer = Answer(ask, rank, None, metrics)
+        await self._room(rank)
+        metrics.running += 1
+        try:
+            await self._prompt(answer)
+        except BaseException:
+            self.release(answer)
+            raise
+        return answer
+
+    def release(self, answer: Answer) -> None:
+        """The end of a request, however it ended."""
+        answer.metrics.running -= 1
+        queue = self._queue[answer.rank]
+        while queue:
+            waiter = queue.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._free[answer.rank] += 1
+
+    async def generate(self, answer: Answer) -> None:
+        """Wait as long as the tokens of an answer take."""
+        if self._steps.seconds:
+            await asyncio.sleep(self._steps.seconds * len(answer.ask.tokens))
+
+    async def stream(self, ask: answers.Ask, send: Send, gone: asyncio.Future[None]) -> bool:
+        """Send an answer token by token, one in each step; whether the client was there to its
+        end."""
+        if self._steps.seconds:
+            return await self._steps.run(Stream(groups(ask), send), gone)
+        message: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
+        for frame in answers.frames(ask):
+            await asyncio.sleep(0)
+            if gone.done():
+                return False
+            message["body"] = frame
+            await send(message)
+        return True
+
+    def flaw(self, rank: int) -> str:
+        """What is wrong with the words of a rank; "" for nothing."""
+        return next((name for name in _FLAWS if self._wrong(name, rank)), "")
+
+    async def compute(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a follower does for the first process: it computes a prompt, and sends back what
+        identifies it, or the error that it met."""
+        rank = self.settings.rank if self.settings.spans else int(request["rank"])
+        try:
+            await self._strike(rank)
+        except answers.ApiError as error:
+            return {"error": error.body["error"]["message"]}
+        return {"digest": request["digest"]}
+
+    def rank_of(self, ask: answers.Ask) -> int:
+        """The rank that a request asks for, else the next one."""
+        if ask.rank is not None:
+            return self.ranks[ask.rank]
+        self._next = (self._next + 1) % len(self.ranks)
+        return self.ranks[self._next]
+
+    async def _room(self, rank: int) -> None:
+        if self._free[rank] > 0:
+            self._free[rank] -= 1
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue[rank].append(waiter)
+        self.metrics[rank].waiting += 1
+        try:
+            await waiter
+        finally:
+            self.metrics[rank].waiting -= 1
+
+    async def _prompt(self, answer: Answer) -> None:
+        ask, metrics = answer.ask, answer.metrics
+        for number in self._elsewhere(answer.rank):
+            got = await self._group.ask(number, {"digest": ask.digest})
+            if "error" in got:
+                raise answers.internal(f"{_DEAD} ({got['error']})")
+            answer.ask = answers.regenerate(ask, str(got["digest"]))
+        params = ask.kv or {}
+        if params.get("do_remote_prefill"):
+            await self._fetch(answer, params)
+            return
+        metrics.prompt["local_compute"] += ask.prompt_tokens
+        if (
+            params.get("do_remote_decode")
+            and self._store is not None
+            and not self._wrong("no-kv-params", answer.rank)
+        ):
+            answer.kv = self._store.keep(ask.id, ask.digest, ask.prompt_tokens, answer.rank)
+
+    def _elsewhere(self, rank: int) -> Iterable[int]:
+        """Whose work a request needs beside ours: the process that holds the rank, or all nodes
+        of a tensor parallel engine."""
+        mine = self.settings
+        if mine.spans:
+            return range(1, mine.nodes)
+        return () if rank in mine.here else (rank,)
+
+    async def _fetch(self, answer: Answer, params: dict[str, Any]) -> None:
+        core = self.log.core(answer.rank, self.settings.dp)
+        try:
+            digest, size = await transfer.fetch(params, self.settings, self._address)
+        except transfer.TransferError as error:
+            mooncake = (
+                "ooncake" in self.settings.transfer.connector if self.settings.transfer else False
+            )
+            core.error(
+                "mooncake_connector.py:455" if mooncake else "nixl_connector.py:2100",
+                f"Error in KVCacheTransferThread. {error}" if mooncake else str(error),
+            )
+            answer.metrics.finished["error"] += 1
+            raise answers.internal(f"KV cache transfer failed: {error}") from None
+        answer.metrics.prompt["external_kv_transfer"] += answer.ask.prompt_tokens
+        answer.metrics.moved["bytes"] += size
+        answer.metrics.moved["transfers"] += 1
+        answer.ask = answers.regenerate(answer.ask, digest)
+
+    # What is wrong --------------------------------------------------------------------
+
+    def _wrong(self, fault: str, rank: int) -> bool:
+        return self._world.fault(fault, self._node_of(rank), rank)
+
+    def _node_of(self, rank: int) -> str:
+        return self._group.node_of(rank) or self.settings.node
+
+    async def _strike(self, rank: int) -> None:
+        self._seen[rank] += 1
+        if self.dead:
+            raise answers.internal(_DEAD)
+        if not self._world.faults:
+            return
+        core = self.log.core(rank, self.settings.dp)
+        if self._wrong("engine-hangs", rank):
+            await asyncio.sleep(3600)
+        if self._wrong("first-chat-500", rank):
+            core.error(
+                "core.py:1136",
+                "EngineCore encountered a fatal error.\nRuntimeError: "
+                "The size of tensor a (384) must match the size of tensor b (48) at "
+                "non-singleton dimension 0",
+            )
+            raise answers.internal("")
+        if self._seen[rank] < DIES_AT:
+            return
+        if self._wrong("rank-dies-while-serving", rank):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._wrong("out-of-memory-under-load", rank):
+            core.error(
+                "core.py:1136",
+                "EngineCore encountered a fatal error.\n"
+                + out_of_memory(self._world, self.settings.devices[0]),
+            )
+            self.log.error(
+                "async_llm.py:704",
+                "AsyncLLM output_handler failed.\n"
+                f"vllm.v1.engine.exceptions.EngineDeadError: {_DEAD}",
+            )
+            self.dead = True
+            asyncio.get_running_loop().call_later(0.2, os._exit, 1)
+            raise answers.internal(_DEAD)
+
+
+def out_of_memory(world: World, device: int) -> str:
+    """The allocator's message on this vendor's devices."""
+    total = world.memory_gb
+    if world.vendor == "ascend":
+        return (
+            f"RuntimeError: NPU out of memory. Tried to allocate 1.31 GiB (NPU {device}; "
+            f"{total:.2f} GiB total capacity; {total - 0.9:.2f} GiB already allocated; "
+            "412.50 MiB free)"
+        )
+    return (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.31 GiB. GPU "
+        f"{device} has a total capacity of {total:.2f} GiB of which 412.50 MiB is free."
+    )
+
+
+def groups(ask: answers.Ask) -> Iterator[list[bytes]]:
+    """The frames of each step: one token of each choice. The role comes with the first one; the
+    counts and [DONE] follow the last one at once."""
+    frames = answers.frames(ask)
+    first = ask.n if ask.kind == "chat" else 0
+    last = first + ask.n * (len(ask.tokens) - 1)
+    yield frames[: first + ask.n] if last > first else frames
+    for at in range(first + ask.n, last, ask.n):
+        yield frames[at : at + ask.n]
+    if last > first:
+        yield frames[last:]
+
+
+def _answered(settings: Settings) -> range:
+    """The ranks behind the API of a process: its own one, or those of all its followers too."""
+    if settings.spans:
+        return range(1)
+    return settings.here if settings.alone or settings.headless else range(settings.dp)
+
+
+def _served(settings: Settings, ranks: range) -> answers.Served:
+    return answers.Served(
+        names=settings.names,
+        root=settings.model,
+        max_model_len=settings.max_model_len,
+        reasoning_parser=settings.reasoning_parser,
+        tool_parser=settings.tool_parser,
+        auto_tools=settings.auto_tools,
+        multimodal="thinking" not in settings.model.lower(),
+        version=settings.engine.vllm,
+        dp_size=len(ranks),
+        thinking=settings.thinking,
+    )

@@ -1,0 +1,1 @@
+"""What ``vllm serve`` checks before it serves, and how it starts."""

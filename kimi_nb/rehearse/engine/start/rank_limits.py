@@ -1,0 +1,129 @@
+"""What vLLM refuses of where a start puts its ranks: on which nodes, on which devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kimi_nb.rehearse.engine.start.argument_parser import Refusal, raised
+from kimi_nb.rehearse.engine.start.config_checks import invalid
+from kimi_nb.rehearse.engine.start.start_facts import Start
+
+
+def nodes(start: Start) -> Iterator[Refusal]:
+    """The assertions of create_engine_config."""
+    size, node = start.dp * start.world_size, start.whole("node-rank", 0)
+    if start.nodes > 1:
+        if size % start.nodes:
+            yield raised(
+                "AssertionError", f"world_size={size} must be divisible by nnodes={start.nodes}."
+            )
+        if node >= start.nodes:
+            yield raised(
+                "AssertionError", f"node_rank={node} must be less than nnodes={start.nodes}."
+            )
+    elif start.on("data-parallel-external-lb") and start.given("data-parallel-rank") is None:
+        yield raised(
+            "AssertionError",
+            "data_parallel_rank or node_rank must be specified if "
+            "data_parallel_external_lb is enable.",
+        )
+    if start.external and start.given("data-parallel-size-local") not in (1, None):
+        yield raised(
+            "AssertionError",
+            "data_parallel_size_local must be 1 or None when data_parallel_rank is set",
+        )
+
+
+def parallel(start: Start) -> Iterator[Refusal]:
+    """ParallelConfig."""
+    (rank, local), dp, tp = start.ranks, start.dp, start.tp
+    if (dp > 1 or local == 0) and not 0 <= rank < dp:
+        yield invalid(
+            "ParallelConfig", f"data_parallel_rank ({rank}) must be in the range [0, {dp})"
+        )
+    if (
+        start.world.vendor == "cuda"
+        and start.nodes == 1
+        and not start.spread
+        and start.server.flags.get("distributed-executor-backend") is None
+        and start.world_size * dp > 1
+        and start.devices < start.world_size
+    ):
+        yield invalid(
+            "ParallelConfig",
+            (
+                f"World size ({start.world_size}) is larger than the number of available GPUs "
+                f"({start.devices}) in this node. If this is intentional and you are using:\n"
+                "- ray, set '--distributed-executor-backend ray'.\n"
+                "- multiprocessing, set '--nnodes' appropriately."
+            ),
+        )
+    if local > dp:
+        yield invalid(
+            "ParallelConfig",
+            f"data_parallel_size_local ({local}) must be <= data_parallel_size ({dp})",
+        )
+    if dp <= 1 and start.external:
+        yield invalid(
+            "ParallelConfig",
+            "data_parallel_external_lb can only be set when data_parallel_size > 1",
+        )
+    redundant = start.server.table("eplb-config").get("num_redundant_experts", 0)
+    if not start.on("enable-eplb"):
+        if redundant:
+            yield invalid(
+                "ParallelConfig",
+                f"num_redundant_experts is set to {redundant} but EPLB "
+                "is not enabled. Either enable EPLB or unset num_redundant_experts.",
+            )
+    elif not start.on("enable-expert-parallel"):
+        yield invalid("ParallelConfig", "enable_expert_parallel must be True to use EPLB.")
+    elif tp * dp <= 1:
+        yield invalid(
+            "ParallelConfig",
+            "EPLB requires tensor_parallel_size or data_parallel_size "
+            f"to be greater than 1, but got TP={tp},DP={dp}.",
+        )
+    dcp = start.whole("decode-context-parallel-size", 1)
+    if dcp == 0:
+        yield raised("ZeroDivisionError", "integer modulo by zero")
+    elif tp % dcp:
+        yield invalid("ParallelConfig", f"tp_size={tp} must be divisible bydcp_size={dcp}.")
+
+
+def devices(start: Start) -> Iterator[Refusal]:
+    """The workers, which take their devices before anything loads. The sentences for Ascend and
+    for a device that is not there at all are ours: nothing ran on an NPU."""
+    if start.spread:
+        return
+    if start.world.vendor == "ascend":
+        outside = [name for name in start.visible or () if not start.exists(name)]
+        need = _needed(start)
+        if outside or need > start.devices:
+            yield raised(
+                "RuntimeError",
+                (
+                    "Initialize: NPU function error: aclrtSetDevice, error code is 107001 [Error]: "
+                    "Invalid device ID. Set device failed, invalid device, set device="
+                    f"{outside[0] if outside else start.devices}, valid device range is [0, "
+                    f"{start.world.devices if outside else start.devices})"
+                ),
+            )
+    elif start.devices == 0:
+        yield raised("RuntimeError", "No CUDA GPUs are available")
+    elif start.nodes > 1 or start.ranks[1] == 1:
+        if _needed(start) > start.devices:
+            yield raised(
+                "AssertionError",
+                f"local_world_size ({_needed(start)}) must be less than "
+                f"or equal to the number of visible devices ({start.devices}).",
+            )
+    elif _needed(start) > start.devices:
+        yield raised("AssertionError", f"DP adjusted local rank {start.devices} is out of bounds. ")
+
+
+def _needed(start: Start) -> int:
+    """Devices that this process's ranks take on this node."""
+    if start.nodes > 1:
+        return start.dp * start.world_size // start.nodes
+    return start.ranks[1] * start.world_size

@@ -1,0 +1,342 @@
+"""``vllm`` on PATH of a rehearsal: ``serve`` is a stand-in, the rest is left to the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.rehearse.engine.api import answers
+from kimi_nb.rehearse.engine.api.routes import Api
+from kimi_nb.rehearse.engine.api.stand_in import Engine, out_of_memory
+from kimi_nb.rehearse.engine.engine_log import Log, StartError
+from kimi_nb.rehearse.engine.ranks.cache_transfer import Store
+from kimi_nb.rehearse.engine.ranks.rendezvous import Group
+from kimi_nb.rehearse.engine.start import device_claims as devices
+from kimi_nb.rehearse.engine.start import refusals
+from kimi_nb.rehearse.engine.start.start_settings import Settings, settings
+from kimi_nb.rehearse.simulated_site import MARK, World
+from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
+
+SHARDS = 64  # files of a checkpoint, as the published ones have
+SLOW_START = 120.0  # seconds; longer than any rehearsal waits
+_WARM = (
+    "m",
+    "--tensor-parallel-size",
+    "1",
+    "--speculative-config",
+    '{"method":"eagle3"}',
+    "--kv-transfer-config",
+    '{"kv_connector":"c","kv_role":"kv_both"}',
+    "--compilation-config",
+    '{"cudagraph_mode":"FULL_DECODE_ONLY"}',
+)
+_FAILED = (
+    "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
+)
+
+
+def vllm(call: Call) -> int:
+    """``vllm serve ...``; any other command is the real vLLM's, where there is one."""
+    engine = catalog.engine(call.world.engine, call.world.engine_version)
+    if call.words[:1] == ("serve",):
+        # Not asyncio.run: what still runs at the end ends with the process, without a word.
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(_serve(call, engine))
+    if call.words in (("--version",), ("-v",)):
+        print(f"{engine.vllm}  # {MARK}")
+        return 0
+    real = call.real()
+    if real is None:
+        raise Refused(
+            f"{MARK} vllm {' '.join(call.words[:1])}: only `vllm serve` is rehearsed; "
+            "the rest is left to the real vLLM, which is not installed here."
+        )
+    raise Replace((real, *call.words), call.env)
+
+
+def warm(world: World) -> None:
+    """Do once, before the forks, what each of them would do: tables read, types built, modules
+    loaded that are loaded at first use. The forks share what is there."""
+    importlib.import_module("uvicorn.protocols.http.httptools_impl")
+    importlib.import_module("uvicorn.lifespan.off")
+    engine = catalog.engine(world.engine, world.engine_version)
+    refusals.refusal(engine, _WARM, {}, world)
+    served = answers.Served(("m",), "m", 4096, "kimi_k2", "kimi_k2", True, True, engine.vllm)
+    ask = answers.chat(
+        served,
+        json.dumps({"model": "m", "messages": [{"role": "user", "content": "warm"}]}).encode(),
+        {},
+        "0",
+        0,
+    )
+    answers.whole(ask)
+    list(answers.frames(ask))
+
+
+async def _serve(call: Call, engine: catalog.Engine) -> int:
+    log = Log()
+    refusal = refusals.refusal(engine, call.words[1:], call.env, call.world)
+    print(
+        f"{MARK}: a stand-in for {engine}; no model is loaded, no accelerator is used.", flush=True
+    )
+    if refusal is not None:
+        log.plain(refusal.lines())
+        return refusal.code
+    mine = settings(call, engine)
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    if call.channel is not None:
+        _end_with(call.channel)
+    log.info("utils.py:299", f"version {engine.vllm}, model {mine.model}")
+    if call.folder == call.root:
+        raise Refused(f"{MARK} vllm serve: started in the rehearsal's own folder")
+    group = Group(mine, log)
+    try:
+        listener = None if mine.headless else _bind(mine)
+        served = await _or_ended(_start(call, mine, group, log), ended)
+    except StartError as error:
+        return _failed(error, mine, log)
+    if served is None:
+        return 0
+    if listener is None:
+        return await _follow(group, log, ended)
+    return await _answer(served, listener, group, log, ended)
+
+
+def _bind(mine: Settings) -> socket.socket:
+    """The API's port, taken before anything loads, as vLLM does."""
+    listener = socket.socket(socket.AF_INET6 if ":" in mine.address else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((mine.address, mine.port))
+    except OSError as error:
+        listener.close()
+        raise StartError(
+            "OSError", f"[Errno {error.errno}] {error.strerror} ({mine.address}:{mine.port})"
+        ) from None
+    # Bound only: nobody is answered before the engine is there.
+    return listener
+
+
+async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
+    """Everything between the command line and the first request. Raises StartError."""
+    world, core = call.world, log.core(mine.rank, mine.dp)
+    _files(call, mine)
+    devices.claim(call, mine)
+    core.info(
+        "core.py:109",
+        f"Initializing a V1 LLM engine (v{mine.engine.vllm}) with config: "
+        f"model={mine.model!r}, tensor_parallel_size={mine.tp}, data_parallel_size="
+        f"{mine.dp}, data_parallel_rank={mine.rank}, devices={list(mine.devices)}",
+    )
+    for rank in mine.here:
+        if world.fault("rank-dies-at-start", mine.node, rank):
+            raise StartError(
+                "RuntimeError",
+                "Worker failed with error 'device is lost', please "
+                "check the stack trace above for the root cause",
+                rank,
+            )
+    await group.join()
+    core.info(
+        "parallel_state.py:1234",
+        f"rank {mine.rank} in world size {mine.dp * mine.tp} is "
+        f"assigned as DP rank {mine.rank}, TP rank 0",
+    )
+    await _load(call, mine, log)
+    store = None
+    if mine.transfer is not None and mine.transfer.ports:
+        blocked = any(world.fault("kv-port-blocked", mine.node, rank) for rank in mine.here)
+        store = Store(mine, core, call.address, blocked)
+        await store.listen()
+        core.info(
+            "factory.py:64",
+            f"Creating v1 connector with name: {mine.transfer.connector} "
+            f"and engine_id: {mine.transfer.engine_id}, listening at {mine.transfer.host}:"
+            f"{mine.transfer.ports.start}-{mine.transfer.ports.stop - 1}",
+        )
+    engine = Engine(mine, world, group, store, log)
+    group.work = engine.compute
+    await group.started()
+    return engine
+
+
+def _files(call: Call, mine: Settings) -> None:
+    """Refuse a checkpoint that is not there."""
+    for checkpoint in filter(None, (mine.model, mine.draft)):
+        if not call.world.has(checkpoint, call.node):
+            raise StartError(
+                "OSError",
+                f"{checkpoint} is not a local folder and is not a valid "
+                "model identifier listed on 'https://huggingface.co/models'. "
+                "(Couldn't find a config.json there; nothing is downloaded.)"
+                + (" [draft model]" if checkpoint == mine.draft else ""),
+            )
+
+
+async def _load(call: Call, mine: Settings, log: Log) -> None:
+    """Load the weights: lines, time, and what may go wrong."""
+    world, node = call.world, mine.node
+    seconds = world.seconds_to_load
+    for rank in mine.here:
+        core = log.core(rank, mine.dp)
+        core.info("gpu_model_runner.py:4820", f"Starting to load model {mine.model}...")
+        if world.fault("slow-start", node, rank):
+            seconds = SLOW_START
+        if world.fault("out-of-memory-at-load", node, rank):
+            first = mine.devices[(rank - mine.rank) * mine.tp]
+            name, _, text = out_of_memory(world, first).partition(": ")
+            raise StartError(name, text, rank)
+        if world.fault("disk-full", node, rank):
+            raise StartError(
+                "OSError",
+                "[Errno 28] No space left on device: "
+                f"'/root/.cache/vllm/torch_compile_cache/rank_{rank}_0/backbone'",
+                rank,
+            )
+    for percent in range(0, 101, 25):
+        log.core(mine.rank, mine.dp).info(
+            "weight_utils.py:700",
+            f"Loading safetensors checkpoint shards: {percent}% Completed "
+            f"| {SHARDS * percent // 100}/{SHARDS}",
+        )
+        if seconds and percent < 100:
+            await asyncio.sleep(seconds / 4)
+    for rank in mine.here:
+        core = log.core(rank, mine.dp)
+        core.info(
+            "gpu_model_runner.py:4917",
+            "Model loading took 0.00 GiB memory and "
+            f"{seconds:.2f} seconds ({MARK}: nothing was loaded)",
+        )
+        if not mine.eager:
+            core.info(
+                "gpu_model_runner.py:5800",
+                f"Graph capturing finished in 0 secs, took 0.00 GiB ({MARK})",
+            )
+
+
+async def _or_ended(start: Any, ended: asyncio.Event) -> Engine | None:
+    """The started engine; None when it was told to end before it was there."""
+    task, stop = asyncio.ensure_future(start), asyncio.ensure_future(ended.wait())
+    await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        stop.cancel()
+        return task.result()
+    task.cancel()
+    return None
+
+
+def _failed(error: StartError, mine: Settings, log: Log) -> int:
+    """The end of a start, as vLLM prints it: the core's cause, then the API server's."""
+    line = f"{error.name}: {error.text}"
+    if error.rank is None:
+        log.plain(
+            [
+                "Traceback (most recent call last):",
+                '  File "vllm/entrypoints/cli/main.py", in main',
+                line,
+            ]
+        )
+        return error.code
+    core = log.core(error.rank, mine.dp)
+    core.error(
+        "core.py:1136",
+        "EngineCore failed to start.\nTraceback (most recent call last):\n"
+        f'  File "vllm/v1/engine/core.py", in run_engine_core\n{line}',
+    )
+    who = f"EngineCore_DP{error.rank}" if mine.dp > 1 else "EngineCore"
+    log.plain([f"{_FAILED}{{'{who}': {error.code}}}"])
+    return error.code
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves the signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _answer(
+    engine: Engine, listener: socket.socket, group: Group, log: Log, ended: asyncio.Event
+) -> int:
+    """Serve until the end: told to, or because the group is gone."""
+    mine = engine.settings
+    log.info("api_server.py:602", f"Starting vLLM server on http://{mine.address}:{mine.port}")
+    server = _Server(
+        uvicorn.Config(
+            Api(engine),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            loop="asyncio",
+            http="httptools",
+            ws="none",
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=1,
+            backlog=512,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+        )
+    )
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.005)
+    log.plain(["INFO:     Application startup complete."])
+    code = await _until(ended, group, log, lambda: setattr(engine, "dead", True))
+    server.should_exit = True
+    server.force_exit = code != 0
+    await serving
+    return code
+
+
+async def _follow(group: Group, log: Log, ended: asyncio.Event) -> int:
+    """A headless process: no API, at work for the first one."""
+    log.info("serve.py:110", "Running as a headless follower: no API server here")
+    log.plain(["INFO:     Engine core is ready."])
+    return await _until(ended, group, log, lambda: None)
+
+
+async def _until(ended: asyncio.Event, group: Group, log: Log, die: Any) -> int:
+    stop: asyncio.Future[Any] = asyncio.ensure_future(ended.wait())
+    await asyncio.wait({stop, group.lost}, return_when=asyncio.FIRST_COMPLETED)
+    if stop.done():
+        log.info("launcher.py:110", "Shutting down")
+        group.leave()
+        await asyncio.sleep(0)
+        return 0
+    die()
+    log.error(
+        "core_client.py:600",
+        f"The group has lost {group.lost.result()}: collective "
+        "operations cannot go on.\nvllm.v1.engine.exceptions.EngineDeadError: EngineCore "
+        "encountered an issue. See stack trace (above) for the root cause.",
+    )
+    # Requests under way get their answer before the process ends.
+    await asyncio.sleep(0.2)
+    return 1
+
+
+def _end_with(channel: socket.socket) -> None:
+    """End at once when the stand-in that started us is gone, as a killed server is."""
+    channel.setblocking(False)
+
+    def gone() -> None:
+        if not channel.recv(1):
+            os._exit(137)
+
+    asyncio.get_running_loop().add_reader(channel.fileno(), gone)

@@ -1,0 +1,93 @@
+"""What a container runs: its inner command and folder, with the paths of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kimi_nb.check.view import container_start as reader
+from kimi_nb.check.view.commands import base
+from kimi_nb.check.view.deployment import Box
+from kimi_nb.rehearse.host_programs.docker_options import OCI, daemon, last
+from kimi_nb.rehearse.stand_in_call import Call, Refused
+
+
+def program(call: Call, box: Box, env: Mapping[str, str]) -> tuple[str, ...]:
+    """The inner command with host paths, once what a container would not find is refused."""
+    argv = list(_command(box))
+    if "/" in argv[0]:
+        found = _place(call, box, argv[0])
+        if found is None:
+            raise _not_run(argv[0], f"stat {argv[0]}: no such file or directory", 127)
+        if os.path.exists(found) and not os.access(found, os.X_OK):
+            raise _not_run(argv[0], "permission denied", 126)
+        argv[0] = found
+    elif shutil.which(argv[0], path=env["PATH"]) is None:
+        raise _not_run(argv[0], "executable file not found in $PATH", 127)
+    at = _script_at(argv)
+    if at is not None:
+        found = _place(call, box, argv[at])
+        if found is None:
+            raise Refused(f"{base(argv[0])}: {argv[at]}: No such file or directory", 127)
+        argv[at] = found
+    return tuple(argv)
+
+
+def _not_run(name: str, why: str, code: int) -> Refused:
+    return daemon(f'{OCI}exec: "{name}": {why}', code)
+
+
+def _command(box: Box) -> tuple[str, ...]:
+    if "--entrypoint" in box.options:
+        entry = tuple(filter(None, [last(box, "--entrypoint")]))
+    else:
+        entry = ("vllm", "serve") if reader.serves_by_itself(box.image) else ()
+    return (*entry, *box.argv) or ("bash",)
+
+
+def _script_at(argv: Sequence[str]) -> int | None:
+    """Where the script of a shell stands among its words; None for -c, and for no shell."""
+    if base(argv[0]) not in ("bash", "sh"):
+        return None
+    for at, word in enumerate(argv[1:], start=1):
+        if re.fullmatch(r"-[a-zA-Z]*[cs][a-zA-Z]*", word):
+            return None
+        if not word.startswith(("-", "+")):
+            return at
+    return None
+
+
+def _place(call: Call, box: Box, path: str) -> str | None:
+    """The host's path of a file inside the container. None where only the host has it; a path
+    that may be the image's own stays as it is."""
+    folder = last(box, "-w", "--workdir")
+    inside = os.path.normpath(os.path.join(folder or "/", path))
+    found = _mounted(box, inside) if folder or path.startswith("/") else None
+    if found is not None:
+        return found
+    on_host = Path(os.path.normpath(call.folder / path))
+    if on_host.is_relative_to(call.root) and (path.startswith("/") or on_host.exists()):
+        return None
+    return path
+
+
+def _mounted(box: Box, inside: str) -> str | None:
+    """The host's path of what is mounted at a path of the container."""
+    best = ("", "")
+    for mount in box.mounts:
+        source, _, rest = mount.partition(":")
+        target = rest.partition(":")[0].rstrip("/") or "/"
+        under = inside == target or inside.startswith(target.rstrip("/") + "/")
+        if source.startswith("/") and rest and under and len(target) > len(best[1]):
+            best = (source, target)
+    return best[0].rstrip("/") + inside[len(best[1].rstrip("/")) :] if best[0] else None
+
+
+def folder_of(box: Box) -> str | None:
+    """The folder of ``--workdir`` on the host, where it is there."""
+    told = last(box, "-w", "--workdir")
+    found = (_mounted(box, os.path.normpath(told)) or told) if told else ""
+    return found if found and os.path.isdir(found) else None

@@ -1,0 +1,341 @@
+"""The programs of a cluster's jobs: modules, environments, packages, sources, downloads.
+
+They make the folders that the next job looks for, small and inside the rehearsal's folder; they
+fetch nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from kimi_nb.rehearse.simulated_site import MARK
+from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
+
+_ENGINES = {"vllm": "vllm", "vllm-ascend": "vllm_ascend"}  # what a job imports after an install
+_LIBRARY = ("lib", "rehearsal")  # of an environment: stands for its site-packages
+_TUNER = f'''"""{MARK}: stands for the kernel tuner of vLLM; it measures nothing."""
+import pathlib
+import sys
+
+words = sys.argv[1:]
+folder = words[words.index("--save-dir") + 1] if "--save-dir" in words else ""
+print("{MARK}: would tune the kernels:", *words)
+if folder:
+    pathlib.Path(folder, "{MARK}.json").write_text("{{}}\\n")
+'''
+
+
+def _parts(words: Sequence[str], valued: Collection[str]) -> tuple[list[str], dict[str, str]]:
+    """(operands, options) of a command line; ``valued`` are the options that take a value."""
+    operands: list[str] = []
+    options: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, text = word.partition("=")
+        if not word.startswith("-") or word == "-":
+            operands.append(word)
+        elif name in valued and not equals:
+            options[name] = rest.pop(0) if rest else ""
+        else:
+            options[name] = text
+    return operands, options
+
+
+def _first(options: dict[str, str], *names: str) -> str:
+    return next((options[name] for name in names if options.get(name)), "")
+
+
+def _inside(call: Call, folder: str) -> Path | None:
+    """A folder as a path, where it is the rehearsal's to write."""
+    path = (call.folder / folder).resolve()
+    return path if path.is_relative_to(call.root.resolve()) else None
+
+
+def _not_rehearsed(call: Call) -> Refused:
+    return Refused(f"{MARK}: {shlex.join([call.tool, *call.words])} is not part of a rehearsal", 1)
+
+
+def module(call: Call) -> int:
+    """``module``: purge, load and the rest change nothing."""
+    call.say(f"{shlex.join(call.words)} changes nothing")
+    return 0
+
+
+# Environments -------------------------------------------------------------------------------
+
+
+def conda(call: Call) -> int:
+    """``conda create --prefix DIR``: an environment whose Python is this machine's."""
+    if call.words[:1] == ("--version",):
+        print(f"conda 25.1.1 ({MARK})")
+        return 0
+    if call.words[:1] != ("create",):
+        raise _not_rehearsed(call)
+    valued = ("--prefix", "-p", "--name", "-n", "--channel", "-c", "--file", "--solver")
+    packages, options = _parts(call.words[1:], valued)
+    told = _first(options, "--prefix", "-p")
+    name = _first(options, "--name", "-n")
+    if not told and not name:
+        raise Refused(
+            "usage: conda create [-h] (-n ENVIRONMENT | -p PATH) ...\nconda create: "
+            "error: one of the arguments -n/--name -p/--prefix is required",
+            2,
+        )
+    folder = _inside(call, told) if told else None
+    if folder is None:
+        where = told or f"~/.conda/envs/{name}"
+        raise Refused(
+            "\nEnvironmentNotWritableError: The current user does not have write "
+            f"permissions to the target environment.\n  environment location: {where}\n"
+            f"  uid: {os.getuid()}\n  gid: {os.getgid()}\n",
+            1,
+        )
+    _environment(call, folder)
+    print(
+        f"{MARK}: would install {' '.join(packages) or 'nothing'}\n\n## Package Plan ##\n\n"
+        f"  environment location: {folder}\n\nPreparing transaction: done\n"
+        "Verifying transaction: done\nExecuting transaction: done"
+    )
+    return 0
+
+
+def _environment(call: Call, folder: Path) -> None:
+    """An environment: this machine's Python, which also sees what pip pretended to install."""
+    library = shlex.quote(str(folder.joinpath(*_LIBRARY)))
+    _script(
+        folder / "bin" / "python",
+        f'export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
+        f'exec {shlex.quote(sys.executable)} "$@"',
+    )
+    _script(folder / "bin" / "pip", f'exec {shlex.quote(str(call.root / "bin" / "pip"))} "$@"')
+
+
+def _script(path: Path, body: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f"#!/bin/sh\n# {MARK}: stands for the {path.name} of this environment.\n{body}\n"
+    )
+    path.chmod(0o755)
+
+
+def pip(call: Call) -> int:
+    """``pip install``: nothing is fetched; the engine can be imported in the environment."""
+    if call.words[:1] not in (("install",), ("uninstall",), ("download",)):
+        # Not by name: the pip of a pretended environment is this stand-in again.
+        raise Replace((sys.executable, "-m", "pip", *call.words), call.env)
+    return _install(call, call.words[0], call.words[1:], call.env.get("VIRTUAL_ENV", ""))
+
+
+def _install(call: Call, verb: str, words: Sequence[str], environment: str) -> int:
+    packages, options = _parts(
+        words,
+        (
+            "-e",
+            "--editable",
+            "-r",
+            "--requirement",
+            "-c",
+            "--constraint",
+            "-i",
+            "--index-url",
+            "--extra-index-url",
+            "-f",
+            "--find-links",
+            "-t",
+            "--target",
+            "--prefix",
+            "--python",
+            "-p",
+            "--torch-backend",
+        ),
+    )
+    sources = [
+        options[name] for name in ("-e", "--editable", "-r", "--requirement") if name in options
+    ]
+    if not packages and not sources:
+        raise Refused(
+            f'ERROR: You must give at least one requirement to {verb} (see "pip help install")', 1
+        )
+    folder = _inside(call, environment) if environment else None
+    if verb == "install" and folder is not None and folder.is_dir():
+        for package in packages:
+            _engine(call, folder, package)
+    print(f"{MARK}: would {verb} {' '.join([*packages, *sources])}")
+    return 0
+
+
+def _engine(call: Call, environment: Path, package: str) -> None:
+    """A module of the engine's name that only knows its version."""
+    name, _, version = package.partition("==")
+    if name not in _ENGINES:
+        return
+    folder = environment.joinpath(*_LIBRARY, _ENGINES[name])
+    folder.mkdir(parents=True, exist_ok=True)
+    version = version or call.world.engine_version
+    (folder / "__init__.py").write_text(
+        f'"""{MARK}: stands for {name}."""\n__version__ = {version!r}\n'
+    )
+
+
+def uv(call: Call) -> int:
+    """``uv venv`` and ``uv pip install``, as conda and pip are."""
+    if call.words[:1] == ("venv",):
+        operands, _ = _parts(call.words[1:], ("--python", "-p"))
+        told = operands[0] if operands else ".venv"
+        folder = _inside(call, told)
+        if folder is None:
+            raise Refused(
+                "error: Failed to create virtualenv\n  Caused by: failed to create "
+                f"directory `{told}`: Permission denied (os error 13)",
+                2,
+            )
+        _environment(call, folder)
+        print(f"{MARK}: Creating virtual environment at: {folder}")
+        return 0
+    if call.words[:2] == ("pip", "install"):
+        _, options = _parts(call.words[2:], ("--python", "-p"))
+        return _install(
+            call,
+            "install",
+            call.words[2:],
+            _first(options, "--python", "-p") or call.env.get("VIRTUAL_ENV", ".venv"),
+        )
+    raise _not_rehearsed(call)
+
+
+# Sources and weights ------------------------------------------------------------------------
+
+
+def git(call: Call) -> int:
+    """``git clone``: a folder with the one program that a job runs; else only what reads."""
+    command = call.words[0] if call.words else ""
+    if command in ("--version", "rev-parse", "status", "log", "describe", "diff", "show"):
+        real = call.real()
+        if real is None:
+            raise Refused("bash: line 1: git: command not found", 127)
+        raise Replace((real, *call.words), call.env)
+    if command != "clone":
+        raise _not_rehearsed(call)
+    operands, options = _parts(
+        call.words[1:],
+        (
+            "--depth",
+            "--branch",
+            "-b",
+            "--origin",
+            "-o",
+            "--filter",
+            "-c",
+            "--config",
+            "-j",
+            "--jobs",
+        ),
+    )
+    if not operands:
+        raise Refused("fatal: You must specify a repository to clone.", 129)
+    url = operands[0]
+    told = (
+        operands[1]
+        if len(operands) > 1
+        else url.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    )
+    folder = _inside(call, told)
+    if folder is None:
+        raise Refused(f"fatal: could not create work tree dir '{told}': Permission denied", 128)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refused(
+            f"fatal: destination path '{told}' already exists and is not an empty directory.", 128
+        )
+    tuner = folder / "benchmarks" / "kernels" / "benchmark_moe.py"
+    tuner.parent.mkdir(parents=True)
+    tuner.write_text(_TUNER)
+    call.say(f"would clone {url} {_first(options, '--branch', '-b')}".rstrip())
+    print(f"Cloning into '{told}'...", file=sys.stderr)
+    return 0
+
+
+def hf(call: Call) -> int:
+    """``hf download ID --local-dir DIR``: the two files by which a checkpoint is known."""
+    if call.words[:1] == ("version",):
+        print(f"huggingface_hub version: 1.0.0 ({MARK})")
+        return 0
+    if call.words[:1] != ("download",):
+        raise _not_rehearsed(call)
+    operands, options = _parts(
+        call.words[1:],
+        (
+            "--local-dir",
+            "--cache-dir",
+            "--revision",
+            "--repo-type",
+            "--include",
+            "--exclude",
+            "--token",
+            "--max-workers",
+        ),
+    )
+    if not operands:
+        raise Refused(
+            "Usage: hf download [OPTIONS] REPO_ID [FILENAMES]...\n"
+            "Error: Missing argument 'REPO_ID'.",
+            2,
+        )
+    name, told = operands[0], _first(options, "--local-dir")
+    _check_checkpoint(call, name, told)
+    if call.world.fault("disk-full", call.node):
+        raise Refused("OSError: [Errno 28] No space left on device", 1)
+    call.say(f"would download {name}")
+    if told:
+        folder = _inside(call, told)
+        if folder is None:
+            raise Refused(f"PermissionError: [Errno 13] Permission denied: '{told}'", 1)
+        _checkpoint(call, folder, name)
+    print(
+        told
+        or f"{call.env.get('HF_HOME', '~/.cache/huggingface')}/hub/"
+        f"models--{name.replace('/', '--')}/snapshots/{MARK}"
+    )
+    return 0
+
+
+def _check_checkpoint(call: Call, name: str, folder: str) -> None:
+    """Refuse a checkpoint that the world has not, by its id or by the folder that it goes to."""
+    here = os.path.normpath(call.folder / folder) if folder else ""
+    if not {name, folder, here} & set(call.world.weights):
+        raise Refused(
+            "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error.\n\nRepository Not "
+            f"Found for url: https://huggingface.co/api/models/{name}/revision/main.\nPlease make "
+            "sure you specified the correct `repo_id` and `repo_type`.\nIf you are trying to "
+            "access a private or gated repo, make sure you are authenticated.",
+            1,
+        )
+
+
+def _checkpoint(call: Call, folder: Path, name: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    says = f"{MARK}: stands for {name}"
+    config = {
+        "_comment": says,
+        "max_position_embeddings": call.world.context_length,
+        "num_attention_heads": call.world.heads,
+        "num_hidden_layers": call.world.layers,
+    }
+    index = {"metadata": {"_comment": says, "total_size": 0}, "weight_map": {}}
+    for file, table in (("config.json", config), ("model.safetensors.index.json", index)):
+        (folder / file).write_text(json.dumps(table, indent=1) + "\n")
+
+
+TOOLS: dict[str, Callable[[Call], int]] = {
+    "module": module,
+    "conda": conda,
+    "pip": pip,
+    "uv": uv,
+    "git": git,
+    "hf": hf,
+}

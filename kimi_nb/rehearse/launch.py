@@ -1,0 +1,194 @@
+"""The scripts of a plan, started on this machine: nodes, stand-ins, front door.
+
+A `Stage` is what a rehearsal runs on; what is looked at and proved is `readiness`'s.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kimi_nb.bundle import writer as bundle
+from kimi_nb.core.processes import Programs
+from kimi_nb.diagnose.log_files import file_of
+from kimi_nb.plan.router import UPSTREAM
+from kimi_nb.plan.spec import Plan
+from kimi_nb.rehearse import faults
+from kimi_nb.rehearse.host_programs import front_door as proxies
+from kimi_nb.rehearse.host_programs import path_folder as tools_on_path
+from kimi_nb.rehearse.loopback import RehearsalError
+from kimi_nb.rehearse.simulated_site import FOLDER, MARK, NODE, World
+from kimi_nb.service.readiness import ROUTER, Watch
+
+WORK = "bundle"  # the folder of the scripts, below that of a rehearsal
+_SPAWNER_WAIT = 30.0  # seconds; it takes one
+_STEP_WAIT = 60.0  # seconds for a script that is to end
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Stage:
+    """One rehearsal's world and programs below a folder of its own."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        files: dict[str, str],
+        root: Path,
+        fault: str,
+        programs: Programs,
+        say: Callable[[str], None],
+    ) -> None:
+        self.plan, self.root, self._programs, self._say = plan, root, programs, say
+        self.work = root / WORK
+        world = World.of(plan)
+        self._occupied: tuple[str, str, int] | None = None
+        if fault:
+            world, files, target = faults.apply(fault, self.plan, world, files)
+            if target.name == "port-taken":
+                engine = target.engine
+                self._occupied = (engine.node, engine.address, engine.http_port or 0)
+        self.world = world
+        bundle.write(files, self.work)
+        tools_on_path.write(root)
+        world.write(root / "world.json")
+        self.key = f"{MARK}-key" if self.plan.secrets else ""
+
+    def open(self) -> None:
+        """Wait for the stand-ins."""
+        if self._occupied:
+            node, address, port = self._occupied
+            self._start(
+                "occupant",
+                node,
+                [
+                    sys.executable,
+                    "-m",
+                    "http.server",
+                    str(port),
+                    "--bind",
+                    address,
+                    "--directory",
+                    str(self.root / "logs"),
+                ],
+                self.root,
+            )
+        node = next(iter(self.world.nodes))
+        for name in tools_on_path.NAMES:
+            # A script must never reach the real programs of this machine.
+            found = shutil.which(name, path=self._environment(node)["PATH"])
+            if found != str(self.root / "bin" / name):
+                raise RehearsalError(
+                    f"{name} on the rehearsal's PATH would be {found}, not the "
+                    f"stand-in in {self.root / 'bin'}: choose another --run-dir."
+                )
+        end = time.monotonic() + _SPAWNER_WAIT
+        while not (self.root / "spawner.sock").exists():
+            if "spawner" in self._programs.ended() or time.monotonic() > end:
+                text = (self.root / "logs" / "spawner.log").read_text(errors="replace")
+                raise RehearsalError(
+                    "The stand-ins of the rehearsal did not start:\n"
+                    + "\n".join(text.splitlines()[-8:])
+                )
+            time.sleep(0.01)
+
+    def prepare(self, watch: Watch) -> None:
+        """Reach every node, tune it, and run the jobs that come before the one that serves."""
+        self._on_every_node(
+            watch, "reach", lambda node: ["ssh", self.world.nodes[node], "hostname"]
+        )
+        if self.plan.host_tuning:
+            self._on_every_node(watch, "host_tuning", _always("bash", "host_tuning.sh"))
+        for file in self._jobs_before():
+            self._on_every_node(watch, file, _always("bash", f"../jobs/{file}"))
+
+    def _on_every_node(self, watch: Watch, step: str, argv: Callable[[str], list[str]]) -> None:
+        """Run a script on every node; what failed is told when all have reported."""
+        for node in self.world.nodes:
+            self._start(f"{node} {step}", node, argv(node), self.work / node)
+        codes = {
+            node: self._programs.wait(f"{node} {step}", _STEP_WAIT) for node in self.world.nodes
+        }
+        failed = [node for node, code in codes.items() if code != 0]
+        if failed:
+            if "spawner" in self._programs.ended():
+                raise RehearsalError(
+                    "The stand-ins were stopped from outside; their messages: "
+                    f"{self.root / 'logs' / 'spawner.log'}"
+                )
+            watch.find("at start", failed)
+            watch.failed(f"{failed[0]} {step}", codes[failed[0]])
+
+    def _jobs_before(self) -> list[str]:
+        """The jobs that have to be done before the one that serves."""
+        jobs = {job.name: job for job in self.plan.jobs}
+        chain: list[str] = []
+        name = jobs[self._serving].after if jobs else ""
+        while name:
+            if name != "tune-moe":  # hours of measuring kernels, which no stand-in has
+                chain.insert(0, jobs[name].file)
+            name = jobs[name].after
+        return chain
+
+    @property
+    def _serving(self) -> str:
+        """The job that serves the plan's own scenario."""
+        return "baseline" if self.plan.scenario == "default" else "optimised"
+
+    def start_engines(self) -> None:
+        """Start what each node's README says."""
+        containers = {box.node: box for box in self.plan.containers}
+        for node in self.world.nodes:
+            folder = self.work / node
+            inner = "launch.sh" if (folder / "launch.sh").exists() else "serve.sh"
+            if self.plan.jobs:
+                file = next(job.file for job in self.plan.jobs if job.name == self._serving)
+                argv = ["bash", f"../jobs/{file}"]
+            elif node in containers and containers[node].runs_engine:
+                argv = ["bash", "docker_run.sh"]
+            elif node in containers:
+                argv = ["bash", "docker_run.sh", "bash", str(folder / inner)]
+            else:
+                argv = ["bash", inner]
+            self._say(f"{node}: {shlex.join([Path(word).name for word in argv])}")
+            self._start(f"{node} engines", node, argv, folder)
+
+    def open_door(self) -> None:
+        """Start the front door, where the plan has one."""
+        router = self.plan.router
+        if router is None:
+            return
+        self._say(f"{router.node}: bash proxy.sh")
+        if router.kind == "upstream":
+            shutil.copy(proxies.UPSTREAM, self.work / router.node / UPSTREAM)
+        self._start(ROUTER, router.node, ["bash", "proxy.sh"], self.work / router.node)
+
+    def _start(self, name: str, node: str, argv: Sequence[str], folder: Path) -> None:
+        log = file_of(self.root, name)
+        log.parent.mkdir(exist_ok=True)
+        self._programs.start(name, argv, folder, self._environment(node), log)
+
+    def _environment(self, node: str) -> dict[str, str]:
+        """What a login on the node would give: stand-ins first on PATH, a home and a temporary
+        folder of its own, secrets by a value that is none."""
+        home = self.root / "nodes" / node / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        return {
+            **dict.fromkeys(self.plan.secrets.values(), self.key),
+            "PATH": f"{self.root / 'bin'}:{_PATH}",
+            "HOME": str(home),
+            "TMPDIR": str(home),
+            "USER": "root",
+            "LANG": "C.UTF-8",
+            "HOSTNAME": node,
+            NODE: node,
+            FOLDER: str(self.root),
+        }
+
+
+def _always(*words: str) -> Callable[[str], list[str]]:
+    """The same words on every node."""
+    return lambda node: list(words)

@@ -1,0 +1,313 @@
+"""A rehearsal from end to end: bundle, start, ready, first answer, load, stop, evidence.
+
+    with start(plan, Path("runs/k2.5-a3/k2.5-a3-pd")) as live:
+        live.result.ok, live.result.diagnosis, live.plan.url
+    result = live.stop()
+
+The scripts are those of the bundle, on loopback addresses and in a folder of the run. They run
+under a supervisor, so that nothing is left when this process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from kimi_nb.bundle import scripts
+from kimi_nb.core import evidence
+from kimi_nb.core import known_secrets as secrecy
+from kimi_nb.core.errors import KimiError, ParameterError, WriteError
+from kimi_nb.core.processes import Programs
+from kimi_nb.diagnose import first_failure as diagnosis
+from kimi_nb.diagnose.first_failure import Diagnosis, Event
+from kimi_nb.diagnose.log_files import Logs
+from kimi_nb.plan.spec import Plan
+from kimi_nb.rehearse import faults, loopback
+from kimi_nb.rehearse.launch import WORK, Stage
+from kimi_nb.rehearse.loopback import Block, RehearsalError
+from kimi_nb.rehearse.simulated_site import MARK, rebound
+from kimi_nb.service.readiness import Found, Limits, Progress, Watch
+from kimi_nb.show import values as show
+
+Make = Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]
+_BASE_MB, _ENGINE_MB = 150, 18  # of all stand-ins together, measured
+_MOST = 12  # further causes that are shown
+# Stand-ins take seconds where engines take many minutes.
+LIMITS = Limits(ready=60.0, progress=3.5, answer=3.0, door=20.0)
+
+
+@dataclass(frozen=True, repr=False)
+class Rehearsal(show.Shown):
+    """What came of it. Seconds and MB are of stand-ins on this machine and say nothing about
+    hardware; ``ready`` counts engines that gave a completion; ``peak_memory_mb`` is the largest
+    sum of PSS of all processes of the rehearsal; ``also`` is what else the logs show, where more
+    than one thing is wrong; ``times`` are seconds to each rank's first completion, ``events``
+    every sign of a failure, the first cause first."""
+
+    ok: bool
+    plan: str
+    engines: int
+    ready: int
+    ready_s: float | None
+    first_answer_s: float | None
+    peak_memory_mb: float
+    answer: str
+    diagnosis: Diagnosis | None
+    folder: Path
+    fault: str = ""
+    also: tuple[Diagnosis, ...] = ()
+    notes: tuple[str, ...] = ()
+    moved_tokens: int = 0
+    times: Mapping[str, float] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+    mark: str = MARK
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self) | {"folder": str(self.folder)}
+
+    def table(self) -> show.Table:
+        """The facts, one a line."""
+        found = self.diagnosis
+        rows: list[tuple[str, Any]] = [
+            ("engines ready", f"{self.ready} of {self.engines}"),
+            ("ready after", show.seconds(self.ready_s)),
+            ("first answer after", show.seconds(self.first_answer_s)),
+            ("memory of the stand-ins", f"{self.peak_memory_mb:.0f} MB"),
+            ("answer", self.answer or "none"),
+        ]
+        if self.fault:
+            rows.append(("fault that was made", self.fault))
+        if found is not None:
+            rows += [
+                ("node", found.node),
+                ("rank", "none" if found.rank is None else found.rank),
+                ("cause", found.cause),
+                ("seen", found.evidence),
+                ("next", found.help),
+            ]
+        rows += [("also" if not at else "", one.short) for at, one in enumerate(self.also[:_MOST])]
+        if len(self.also) > _MOST:
+            rows.append(("", f"and {len(self.also) - _MOST} more, in rehearsal.json"))
+        rows += [("note", note) for note in self.notes]
+        rows += [("result", "ok" if self.ok else "failed"), ("logs", str(self.folder))]
+        return show.Table(
+            f"{MARK} of {self.plan}: stand-ins on this machine, no measure of any hardware",
+            ("what", "is"),
+            tuple(rows),
+        )
+
+
+class Live:
+    """A rehearsed service: up when ``result.ok``, until `stop`. Its end is also that of the
+    process that holds it."""
+
+    def __init__(self, plan: Plan, programs: Programs, result: Rehearsal, key: str) -> None:
+        self.plan, self.result, self.key = plan, result, key
+        self._programs: Programs | None = programs
+
+    @property
+    def up(self) -> bool:
+        """Whether it still runs."""
+        return self._programs is not None
+
+    @property
+    def url(self) -> str:
+        """Its front door, on this machine."""
+        return self.plan.url
+
+    def stop(self) -> Rehearsal:
+        """Stop everything and keep the result in the rehearsal's folder; a second call changes
+        nothing."""
+        if self._programs is not None:
+            with contextlib.suppress(KimiError):  # stopped from outside
+                self.result = replace(
+                    self.result, peak_memory_mb=round(self._programs.peak_mb(), 1)
+                )
+            self._programs.close()
+            self._programs = None
+            _tidy(self.result.folder)
+            evidence.write_json(self.result.folder / "rehearsal.json", self.result.as_dict())
+        return self.result
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def rehearse(plan: Plan, folder: Path, **more: Any) -> Rehearsal:
+    """`start` and stop."""
+    with start(plan, folder, **more) as live:
+        pass
+    return live.result
+
+
+def start(
+    plan: Plan,
+    folder: Path,
+    *,
+    fault: str = "",
+    make: Make | None = None,
+    begun: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Live:
+    """Rehearse a plan in a new folder below ``folder``, up to a service under a short load.
+
+    The scripts are those of the plan's bundle, on loopback addresses; ``make`` makes others from
+    the plan, their folder and the addresses (`documented`).
+
+    ``begun`` is the time from which seconds count (time.monotonic), ``say`` is told of progress,
+    ``progress`` in numbers; what that raises ends the rehearsal, and is raised here.
+    Raises RehearsalError, ParameterError or PlanError before anything starts; what goes wrong
+    later is the result's diagnosis, and the service is stopped then.
+    """
+    begun = time.monotonic() if begun is None else begun
+    _check_room(plan)
+    secrecy.name(plan.secrets.values())
+    folder = Path(os.path.abspath(folder))  # without .., which a container would not resolve
+    if ":" in str(folder):
+        raise ParameterError(
+            f"run_dir {str(folder)!r}: a rehearsal puts a folder of it on PATH, "
+            "where ':' separates two; choose another one."
+        )
+    block = loopback.claim()
+    try:
+        root = _fresh(folder)
+    except OSError as error:
+        raise WriteError(f"{folder}: cannot be written ({error.strerror}).") from None
+    # The supervisor keeps the addresses claimed until everything has ended, whoever ends first.
+    programs = Programs(root / "logs" / "supervisor.log", [block.guard.fileno()])
+    block.guard.close()
+    try:
+        # First, because loading takes it as long as everything before its first use.
+        programs.start(
+            "spawner",
+            [sys.executable, "-m", "kimi_nb.rehearse.spawner", str(root)],
+            root,
+            dict(os.environ),
+            root / "logs" / "spawner.log",
+        )
+        local, files = (make or _bundle)(faults.suited(fault, plan), root / WORK, block)
+        stage = Stage(local, files, root, fault, programs, say)
+        result = _run(stage, programs, begun, fault, say, progress)
+    except BaseException as error:
+        programs.close()
+        _tidy(root)
+        if not (root / "world.json").exists():
+            shutil.rmtree(root)  # nothing has been
+        if isinstance(error, OSError):
+            raise WriteError(f"{root}: cannot be written ({error.strerror}).") from None
+        raise
+    live = Live(stage.plan, programs, result, stage.key)
+    if not result.ok:
+        live.stop()
+    return live
+
+
+def _tidy(root: Path) -> None:
+    for name in ("spawner.sock", "spawner.new"):
+        (root / name).unlink(missing_ok=True)
+    secrecy.folder(root)  # what programs of others wrote
+
+
+def _check_room(plan: Plan) -> None:
+    """Refuse what this machine cannot hold, before it grinds to a halt."""
+    needed = _BASE_MB + _ENGINE_MB * len(plan.engines)
+    there = psutil.virtual_memory().available / 1e6
+    if needed > there:
+        raise RehearsalError(
+            f"{plan.name} has {len(plan.engines)} engines; their stand-ins would take some "
+            f"{needed / 1000:.1f} GB, and {there / 1000:.1f} GB are free here. Rehearse a smaller "
+            "shape of it (--set decode.nodes=..., decode.dp=...)."
+        )
+
+
+def _bundle(plan: Plan, work: Path, block: Block) -> tuple[Plan, dict[str, str]]:
+    local = rebound(plan, work, block)
+    return local, scripts.files(local)
+
+
+def _run(
+    stage: Stage,
+    programs: Programs,
+    begun: float,
+    fault: str,
+    say: Callable[[str], None],
+    progress: Callable[[Progress], None] | None,
+) -> Rehearsal:
+    logs = Logs(stage.plan, stage.root)
+    watch = Watch(stage.plan, logs, programs.ended, LIMITS, stage.key, say, programs.busy, progress)
+    ready_s = first_s = found = None
+    try:
+        stage.open()
+        stage.prepare(watch)
+        stage.start_engines()
+        watch.wait_ready()
+        ready_s = round(time.monotonic() - begun, 2)
+        stage.open_door()
+        watch.first_answer()
+        first_s = round(time.monotonic() - begun, 2)
+        say(f"first answer after {first_s:.1f} s")
+        watch.check_transfer()
+        watch.look_at_answers()
+        watch.load()
+    except Found as end:
+        found = end.found
+    reply = watch.answer
+    return Rehearsal(
+        ok=found is None,
+        plan=stage.plan.name,
+        engines=len(stage.plan.engines),
+        ready=watch.ready,
+        ready_s=ready_s,
+        first_answer_s=first_s,
+        peak_memory_mb=round(programs.peak_mb(), 1),
+        answer=(reply.content or reply.thoughts) if reply else "",
+        diagnosis=found,
+        folder=stage.root,
+        fault=fault,
+        notes=tuple(watch.notes),
+        moved_tokens=watch.moved_tokens,
+        times=dict(watch.times),
+        events=() if found is None else diagnosis.timeline(logs.all(), stage.plan, watch.when),
+        also=()
+        if found is None
+        else tuple(
+            one
+            for one in diagnosis.causes(logs.all(), stage.plan, watch.when)
+            if (one.kind, one.node) != (found.kind, found.node)
+            or (one.rank is not None and one.rank != found.rank)
+        ),
+    )
+
+
+def _fresh(folder: Path) -> Path:
+    """The next numbered folder; nothing of an earlier rehearsal is lost."""
+    base = folder / "rehearsals"
+    base.mkdir(parents=True, exist_ok=True)
+    number = max((int(path.name) for path in base.iterdir() if path.name.isdecimal()), default=0)
+    while True:
+        number += 1
+        try:
+            (base / f"{number:03}" / "logs").mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return base / f"{number:03}"
