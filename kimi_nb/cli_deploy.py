@@ -65,7 +65,7 @@ def add(commands: Any, target: Any, choices: Any) -> None:
 
 def _up(args: argparse.Namespace) -> int:
     from kimi_nb.cli import end_like_ctrl_c
-    from kimi_nb.deploy import deploy
+    from kimi_nb.deploy import lifecycle as deploy
     from kimi_nb.deploy.steps import StepFailed, together
     from kimi_nb.params import load as params
     from kimi_nb.plan import build
@@ -159,7 +159,7 @@ def _journal(args: argparse.Namespace) -> Any:
 
 def _status(args: argparse.Namespace) -> int:
     from kimi_nb.cli import end_like_ctrl_c
-    from kimi_nb.deploy import deploy
+    from kimi_nb.deploy import lifecycle as deploy
 
     end_like_ctrl_c()
     states, tables = deploy.status(_journal(args))
@@ -172,7 +172,7 @@ def _status(args: argparse.Namespace) -> int:
 
 def _logs(args: argparse.Namespace) -> int:
     from kimi_nb.cli import end_like_ctrl_c
-    from kimi_nb.deploy import deploy
+    from kimi_nb.deploy import lifecycle as deploy
 
     end_like_ctrl_c()
     journal = _journal(args)
@@ -195,7 +195,7 @@ def _copies(folder: Path) -> int:
 
 def _down(args: argparse.Namespace) -> int:
     from kimi_nb.cli import end_like_ctrl_c
-    from kimi_nb.deploy import deploy
+    from kimi_nb.deploy import lifecycle as deploy
     from kimi_nb.deploy.steps import StepFailed, together
 
     end_like_ctrl_c()

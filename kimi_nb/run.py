@@ -32,7 +32,7 @@ from kimi_nb.show import values as show
 from kimi_nb.stages import Stages
 
 if TYPE_CHECKING:
-    from kimi_nb.deploy.deploy import Deployed
+    from kimi_nb.deploy.lifecycle import Deployed
     from kimi_nb.panel.panel import Panel
     from kimi_nb.rehearse.rehearsal import Live, Rehearsal
     from kimi_nb.show.picture import Picture
@@ -399,7 +399,7 @@ class Run(Stages):
         StepFailed with what is wrong on the site."""
         if self.action != "deploy":
             return show.Table(f"Action {self.action}", ("what",), ((ACTIONS[self.action],),))
-        from kimi_nb.deploy import deploy
+        from kimi_nb.deploy import lifecycle as deploy
         from kimi_nb.deploy.steps import together
 
         changes, diff = deploy.preview(plan, self.folder / plan.name)
@@ -457,7 +457,7 @@ class Run(Stages):
         return Service(self, plan, live)
 
     def _deploy(self, plan: Plan, resume: bool) -> Service:
-        from kimi_nb.deploy import deploy
+        from kimi_nb.deploy import lifecycle as deploy
 
         made = deploy.up(
             plan, self.folder / plan.name, confirm=self.confirm, resume=resume, say=print

@@ -22,7 +22,8 @@ from testbed.hosts import checkpoint
 from kimi_nb.bundle import node_files, scripts
 from kimi_nb.bundle import writer as bundle
 from kimi_nb.core.errors import KimiError, ParameterError
-from kimi_nb.deploy import deploy, journal, node_call
+from kimi_nb.deploy import journal, node_call
+from kimi_nb.deploy import lifecycle as deploy
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
 from kimi_nb.plan import build

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from kimi_nb.bundle import scripts
-from kimi_nb.deploy import claim, job_book, job_faults, slurm
-from kimi_nb.deploy.cluster import Cluster
+from kimi_nb.deploy import claim
+from kimi_nb.deploy.slurm import job_book, job_faults
+from kimi_nb.deploy.slurm import slurm_commands as slurm
+from kimi_nb.deploy.slurm.cluster import Cluster
 from kimi_nb.deploy.steps import StepFailed
 from kimi_nb.diagnose import first_failure as diagnosis
 from kimi_nb.plan import build, jobs

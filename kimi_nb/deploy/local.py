@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kimi_nb.deploy import node_call
-from kimi_nb.deploy.answers import Answer
+from kimi_nb.deploy.node_answers import Answer
 
 _SECONDS = 600.0  # for one verb; the longest is a check of every byte of the weights
 

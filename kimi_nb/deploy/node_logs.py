@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from kimi_nb.core import known_secrets as secrecy
-from kimi_nb.deploy.answers import Answer, Line
 from kimi_nb.deploy.journal import alone
+from kimi_nb.deploy.node_answers import Answer, Line
 from kimi_nb.diagnose.log_files import Logs, file_of
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service import readiness

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kimi_nb.bundle import writer as bundle
 from kimi_nb.deploy import node_call
-from kimi_nb.deploy.answers import Answer, Line, Nodes
+from kimi_nb.deploy.node_answers import Answer, Line, Nodes
 from kimi_nb.deploy.node_logs import NodeLogs
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnose.first_failure import Diagnosis, error_line

@@ -22,7 +22,7 @@ from kimi_nb.service.readiness import Progress
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
-    from kimi_nb.deploy.deploy import Deployed, Up
+    from kimi_nb.deploy.lifecycle import Deployed, Up
     from kimi_nb.rehearse.rehearsal import Live, Rehearsal
     from kimi_nb.run import Run
     from kimi_nb.verify import Contract
@@ -105,7 +105,7 @@ class Work:
     def deploy(self, plan: Plan, confirm: str) -> None:
         """Run the plan's scripts on its site; returns at once. Raises ParameterError without the
         site's name as ``confirm``."""
-        from kimi_nb.deploy import deploy
+        from kimi_nb.deploy import lifecycle as deploy
 
         deploy.check_confirmed(plan, confirm)
         self._begin(
@@ -183,7 +183,7 @@ class Work:
                 "it has started."
             )
         if self.deployed and self.plan is not None and self._live is not None:
-            from kimi_nb.deploy import deploy
+            from kimi_nb.deploy import lifecycle as deploy
 
             deploy.check_confirmed(self.plan, confirm)
         self._join()

@@ -13,7 +13,7 @@ from kimi_nb.service import probe as service
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
-    from kimi_nb.deploy.deploy import Up
+    from kimi_nb.deploy.lifecycle import Up
     from kimi_nb.rehearse.rehearsal import Live
     from kimi_nb.run import Run
 

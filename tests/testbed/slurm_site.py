@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kimi_nb.core.processes import Programs
-from kimi_nb.deploy.slurm import Slurm
+from kimi_nb.deploy.slurm.slurm_commands import Slurm
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import loopback

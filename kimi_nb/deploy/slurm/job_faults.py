@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb.deploy import slurm
 from kimi_nb.deploy.claim import Holder
-from kimi_nb.deploy.job_book import GONE, JobState, option
+from kimi_nb.deploy.slurm import slurm_commands as slurm
+from kimi_nb.deploy.slurm.job_book import GONE, JobState, option
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Job, Plan
 

@@ -18,10 +18,12 @@ from pathlib import Path
 
 from kimi_nb.bundle import writer as bundle
 from kimi_nb.core.errors import ParameterError, WriteError
-from kimi_nb.deploy import claim, job_book, job_faults, job_logs, slurm
-from kimi_nb.deploy.job_book import Book, JobState
-from kimi_nb.deploy.job_queue import QUEUE, JobQueue
-from kimi_nb.deploy.slurm import Slurm, SlurmError
+from kimi_nb.deploy import claim
+from kimi_nb.deploy.slurm import job_book, job_faults, job_logs
+from kimi_nb.deploy.slurm import slurm_commands as slurm
+from kimi_nb.deploy.slurm.job_book import Book, JobState
+from kimi_nb.deploy.slurm.job_queue import QUEUE, JobQueue
+from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan import build, jobs

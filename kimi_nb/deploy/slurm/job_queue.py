@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb.deploy import job_book, job_faults, slurm
-from kimi_nb.deploy.job_book import Book, JobState
-from kimi_nb.deploy.slurm import Slurm, SlurmError
+from kimi_nb.deploy.slurm import job_book, job_faults
+from kimi_nb.deploy.slurm import slurm_commands as slurm
+from kimi_nb.deploy.slurm.job_book import Book, JobState
+from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError
 from kimi_nb.deploy.steps import Change, Outcome, StepFailed
 from kimi_nb.plan.spec import Job
 

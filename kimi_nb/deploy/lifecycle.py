@@ -138,7 +138,7 @@ def target(
 ) -> Iterator[Target]:
     """The site with this plan on it, reached at first use and let go of at the end."""
     if plan.transport == "slurm":
-        from kimi_nb.deploy.cluster import Cluster
+        from kimi_nb.deploy.slurm.cluster import Cluster
 
         made: Target = Cluster(plan, scripts.files(plan), journal.folder, journal.run, say)
     else:
@@ -166,7 +166,7 @@ def _connect(plan: Plan, journal: Journal) -> Any:
     if plan.transport == "local":
         return LocalNodes()
     from kimi_nb.bundle import inventory
-    from kimi_nb.deploy.ssh import SshNodes
+    from kimi_nb.deploy.ssh.transport import SshNodes
 
     key = plan.request.site.ssh.key_file
     if key is not None and not Path(key).expanduser().is_file():

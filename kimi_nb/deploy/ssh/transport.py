@@ -19,7 +19,7 @@ from typing import Any
 
 from kimi_nb.core import prctl as linux
 from kimi_nb.core.errors import KimiError
-from kimi_nb.deploy.answers import Answer, Line
+from kimi_nb.deploy.node_answers import Answer, Line
 from kimi_nb.service import probe as service
 
 _TUNNEL_WAIT = 15.0  # seconds
@@ -47,7 +47,7 @@ class SshNodes:
         with log.open("ab") as errors:
             # Apart from the terminal's Ctrl-C: an order that was sent is carried out whole.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kimi_nb.deploy.ssh_process"],
+                [sys.executable, "-m", "kimi_nb.deploy.ssh.ssh_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

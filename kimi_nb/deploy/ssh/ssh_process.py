@@ -1,7 +1,7 @@
 """pyinfra in a process of its own: it replaces Python's sockets and threads by gevent's, which
 no notebook must have done to it.
 
-    python -m kimi_nb.deploy.ssh_process      # JSON lines in: hosts, look, change; out: answers
+    python -m kimi_nb.deploy.ssh.ssh_process      # JSON lines in: hosts, look, change; out: answers
 
 `ssh.SshNodes` is the caller's side. The connections stay open until the input ends. Reads are
 pyinfra's facts, writes its operations, both of the bundle's node_steps.py.

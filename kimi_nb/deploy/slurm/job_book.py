@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.deploy import slurm
+from kimi_nb.deploy.slurm import slurm_commands as slurm
 from kimi_nb.plan import jobs
 from kimi_nb.plan.spec import Job, Plan
 
