@@ -98,7 +98,7 @@ engine: venv
 
 # Each in an environment of its own; what cannot be installed says why, and notebook 07 repeats it.
 tools: venv
-	$(BIN)/python -m kimi_nb.accuracy.tools .tools
+	$(BIN)/python -m kimi_nb.prove.accuracy.evaluators .tools
 
 bench: venv
 	$(BIN)/python benchmarks/startup.py

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import kimi_nb
-from kimi_nb.bench import load
-from kimi_nb.bench import run as runner
 from kimi_nb.core.errors import KimiError
+from kimi_nb.prove.bench import measurements as runner
+from kimi_nb.prove.bench import workload as load
 
 ROUNDS = 3
 LEAST, MOST = 0.8, 1.25  # the ratio of two medians on a machine that others may use

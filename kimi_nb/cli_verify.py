@@ -70,10 +70,11 @@ def add(commands: Any) -> None:
 def _verify(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from kimi_nb import verify
     from kimi_nb.cli import end_like_ctrl_c
     from kimi_nb.params import load as params
-    from kimi_nb.verify import registry, runner, target, vendor
+    from kimi_nb.prove import verify
+    from kimi_nb.prove.verify import registry, runner, target
+    from kimi_nb.prove.verify import vendor_verifier as vendor
 
     begun = time.monotonic()
     end_like_ctrl_c()
@@ -139,7 +140,7 @@ def _key(name: str) -> str:
 
 def _only_model(asked: Any) -> str:
     """The only model that is served; "" where the service gives no list, which the checks tell."""
-    from kimi_nb.verify import wire
+    from kimi_nb.prove.verify import http_exchange as wire
 
     names = wire.models(asked)
     if len(names) > 1:

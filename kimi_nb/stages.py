@@ -23,18 +23,18 @@ from kimi_nb.service.handle import Service
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
-    from kimi_nb.accuracy.results import Score
-    from kimi_nb.bench.load import Loads
-    from kimi_nb.bench.published import Published
-    from kimi_nb.bench.results import BenchResult
+    from kimi_nb.prove.accuracy.scores import Score
+    from kimi_nb.prove.bench.published_tables import Published
+    from kimi_nb.prove.bench.results import BenchResult
+    from kimi_nb.prove.bench.workload import Loads
+    from kimi_nb.prove.tune.advice import Advices
+    from kimi_nb.prove.tune.design import Design
+    from kimi_nb.prove.tune.limits import Limits
+    from kimi_nb.prove.tune.sweep import Sweep
+    from kimi_nb.prove.verify import Contract
+    from kimi_nb.prove.verify.curl import Curl
     from kimi_nb.run import Run
     from kimi_nb.show.picture import Picture
-    from kimi_nb.tune.advice import Advices
-    from kimi_nb.tune.design import Design
-    from kimi_nb.tune.limits import Limits
-    from kimi_nb.tune.sweep import Sweep
-    from kimi_nb.verify import Contract
-    from kimi_nb.verify.curl import Curl
 
 
 PUBLISHED = "published.json"  # beside a score: what it is against the published ones
@@ -68,7 +68,7 @@ class Stages:
 
     def curl(self, service: Service) -> Curl:
         """The documents' request, sent by bash and curl to the service."""
-        from kimi_nb.verify import curl
+        from kimi_nb.prove.verify import curl
 
         found = curl.run(service.plan, service.url if service.up else "", service.key)
         self.record("curl", plan=service.plan.name, status=found.status, got=found.got)
@@ -76,7 +76,7 @@ class Stages:
 
     def checks(self, only: Iterable[str] = (), max_context: int | None = None) -> list[str]:
         """The names of the checks that `verify` will make. Raises ParameterError."""
-        from kimi_nb.verify import runner
+        from kimi_nb.prove.verify import runner
 
         return list(
             runner.chosen(
@@ -93,11 +93,11 @@ class Stages:
         max_context: int | None = None,
         random_weights: bool = False,
     ) -> Contract:
-        """Check whether a service keeps its contract: see `kimi_nb.verify`. Results are kept as
+        """Check whether a service keeps its contract: see `kimi_nb.prove.verify`. Results are kept as
         they come in verify.jsonl of the plan's folder; ``resume`` asks again only what is not
         there, or failed. Never raises for what the service does."""
-        from kimi_nb import verify
-        from kimi_nb.verify import runner, target
+        from kimi_nb.prove import verify
+        from kimi_nb.prove.verify import runner, target
 
         found = verify.verify(
             target.of(service, random_weights=random_weights),
@@ -126,14 +126,14 @@ class Stages:
 
     def published(self) -> show.Table:
         """The scores that the documents print of this model."""
-        from kimi_nb.accuracy import published
+        from kimi_nb.prove.accuracy import published_scores as published
 
         return published.table(published.of(self._named.name))
 
     def accuracy_commands(self, plan: Plan, service: Service | None = None) -> show.Text:
         """What a person runs to measure what the documents publish: their own line, ours, and
         AISBench's with its configurations, which are written to the run's folder."""
-        from kimi_nb.accuracy import commands
+        from kimi_nb.prove.accuracy import evaluation_commands as commands
 
         return commands.write(self._run, plan, service)
 
@@ -141,7 +141,7 @@ class Stages:
         self, tool: str, *, task: str = "kimi_nb_arithmetic", limit: int = 0
     ) -> list[str]:
         """The tools of a parameter, each able to ask the task. Raises ParameterError."""
-        from kimi_nb.accuracy import stage
+        from kimi_nb.prove.accuracy import measure as stage
 
         named = given.words(tool)
         if not named:
@@ -162,13 +162,14 @@ class Stages:
         """Ask the questions of a task (the first ``limit``; 0: all) and count right answers.
         ``resume`` keeps the answers of the last call that was cut off. Raises AccuracyError with
         what is wrong; nothing is asked where the tool is not installed, and the score says so."""
-        from kimi_nb.accuracy import stage
+        from kimi_nb.prove.accuracy import measure as stage
 
         return stage.measure(self._run, service, tool, task, limit, resume, say=print)
 
     def compare(self, score: Score) -> show.Table:
         """A score against what was published of the model: a verdict, or why there is none."""
-        from kimi_nb.accuracy import published, settings
+        from kimi_nb.prove.accuracy import published_scores as published
+        from kimi_nb.prove.accuracy import score_settings as settings
 
         table = settings.compare(score, published.of(self._named.name))
         if score.folder:
@@ -187,8 +188,9 @@ class Stages:
     def scores(self, plan: Plan, *scores: Score | None) -> Picture:
         """The scores with their intervals as a picture, kept beside those of the plan; None is
         a tool that was not asked."""
-        from kimi_nb.accuracy import published, settings
         from kimi_nb.pictures import accuracy
+        from kimi_nb.prove.accuracy import published_scores as published
+        from kimi_nb.prove.accuracy import score_settings as settings
 
         found = accuracy.picture(
             settings.drawn(
@@ -214,7 +216,8 @@ class Stages:
         ``dataset`` on the hub (lmarena-ai/VisionArena-Chat has pictures). ``prompts`` 0 takes
         four for each request in flight. In place of numbers the name of a document's benchmark
         (bench, bench-sweep, visionarena) takes that one's load whole. Raises ParameterError."""
-        from kimi_nb.bench import commands, load
+        from kimi_nb.prove.bench import bench_commands as commands
+        from kimi_nb.prove.bench import workload as load
 
         if isinstance(concurrency, str) and concurrency[:1].isalpha():
             client = commands.documents(plan).get(concurrency)
@@ -236,8 +239,9 @@ class Stages:
         """What a person runs where the engine is: the documents' benchmarks corrected, the loads,
         the offline benchmarks, AISBench's performance mode. Raises ParameterError for what `bench`
         could not do with these."""
-        from kimi_nb.bench import commands, tools
-        from kimi_nb.bench import run as runner
+        from kimi_nb.prove.bench import bench_commands as commands
+        from kimi_nb.prove.bench import load_programs as tools
+        from kimi_nb.prove.bench import measurements as runner
 
         runner.check_repetitions(repetitions)
         tools.check_name(tool)
@@ -254,7 +258,7 @@ class Stages:
     ) -> BenchResult:
         """Measure a service, each load ``repetitions`` times; files of an earlier call with the
         same identity are kept with ``resume``. Raises BenchError with what is wrong."""
-        from kimi_nb.bench import run as runner
+        from kimi_nb.prove.bench import measurements as runner
 
         folder = self.folder / service.plan.name / "bench"
         try:
@@ -280,13 +284,13 @@ class Stages:
 
     def smallest(self) -> str:
         """The layout with the fewest devices. Raises NoRecipeError where none is described."""
-        from kimi_nb.tune import scenarios
+        from kimi_nb.prove.tune import scenarios
 
         return scenarios.smallest(self._named, self._hardware)
 
     def scenarios(self, layout: str = "") -> show.Table:
         """The recommended configurations of the documents, and the notebook that takes each."""
-        from kimi_nb.tune import scenarios
+        from kimi_nb.prove.tune import scenarios
 
         return scenarios.listing(self._named, self._hardware, layout)
 
@@ -295,7 +299,7 @@ class Stages:
     ) -> show.Table:
         """Scenarios of a layout side by side (all without ``names``): what differs, memory,
         cache, limits. Raises NoRecipeError."""
-        from kimi_nb.tune import scenarios
+        from kimi_nb.prove.tune import scenarios
 
         there = scenarios.names(self._named, self._hardware, layout, variant)
         wanted = scenarios.wanted(given.words(names), there)
@@ -313,7 +317,7 @@ class Stages:
     ) -> Limits:
         """What the plan cannot exceed under such a load, estimated (concurrency 0: full
         batches)."""
-        from kimi_nb.tune import limits
+        from kimi_nb.prove.tune import limits
 
         return limits.of_plan(
             plan, input_len=input_len, output_len=output_len, concurrency=concurrency
@@ -321,7 +325,7 @@ class Stages:
 
     def advice(self, plan: Plan, results: BenchResult | Published) -> Advices:
         """What the measurements of a plan say to try next, and their share of the limits."""
-        from kimi_nb.tune import advice
+        from kimi_nb.prove.tune import advice
 
         found = advice.of(plan, results)
         self.record("advice", plan=plan.name, **found.as_dict())
@@ -329,7 +333,7 @@ class Stages:
 
     def documented(self) -> tuple[Plan, Published]:
         """A document's own concurrency sweep, and the plan that it was measured with."""
-        from kimi_nb.tune import advice
+        from kimi_nb.prove.tune import advice
 
         return advice.documented()
 
@@ -338,14 +342,14 @@ class Stages:
     ) -> Design:
         """The settings and loads of a sweep around a plan, each checked; nothing is started.
         Raises ParameterError for an axis that is none."""
-        from kimi_nb.tune import design
+        from kimi_nb.prove.tune import design
 
         return design.of(plan, sweep, input_len=input_len, output_len=output_len)
 
     def sweep(self, design: Design, **more: Any) -> Sweep:
         """Measure a design by the run's action; `tune.sweep.run` has the further arguments:
         repetitions, slo_ttft_ms, slo_tpot_ms, url, tool, resume."""
-        from kimi_nb.tune import sweep
+        from kimi_nb.prove.tune import sweep
 
         return sweep.run(self._run, design, **more)
 

@@ -11,21 +11,16 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import kimi_nb
-from kimi_nb.accuracy import (
-    ais_bench,
-    evaluation,
-    faults,
-    lm_eval,
-    published,
-    runner,
-    settings,
-    stage,
-    statistics,
-    tools,
-)
-from kimi_nb.accuracy.results import Part, Score, Subject
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.plan import build
+from kimi_nb.prove.accuracy import ais_bench, evaluation, lm_eval, statistics
+from kimi_nb.prove.accuracy import evaluation_faults as faults
+from kimi_nb.prove.accuracy import evaluators as tools
+from kimi_nb.prove.accuracy import measure as stage
+from kimi_nb.prove.accuracy import published_scores as published
+from kimi_nb.prove.accuracy import score_settings as settings
+from kimi_nb.prove.accuracy import tool_process as runner
+from kimi_nb.prove.accuracy.scores import Part, Score, Subject
 
 VALUES = published.values()
 

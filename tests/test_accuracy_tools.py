@@ -18,9 +18,9 @@ import pytest
 from chat_stub import Chat, late, right, serving
 
 import kimi_nb
-from kimi_nb.accuracy import tools
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import AccuracyError
+from kimi_nb.prove.accuracy import evaluators as tools
 
 SECRET = "stub-key-1"
 

@@ -16,26 +16,20 @@ import misbehaving
 import pytest
 
 import kimi_nb
-from kimi_nb.bench import (
-    client,
-    commands,
-    compare,
-    devices,
-    faults,
-    identity,
-    load,
-    metrics,
-    pictures,
-    published,
-    results,
-    summary,
-    tools,
-)
-from kimi_nb.bench.stream import Timed
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import BenchError, ParameterError, PlanError, ServiceError
 from kimi_nb.plan import build
+from kimi_nb.prove.bench import bench_commands as commands
+from kimi_nb.prove.bench import bench_pictures as pictures
+from kimi_nb.prove.bench import compare, identity, metrics, results, summary
+from kimi_nb.prove.bench import device_use as devices
+from kimi_nb.prove.bench import load_client as client
+from kimi_nb.prove.bench import load_programs as tools
+from kimi_nb.prove.bench import published_tables as published
+from kimi_nb.prove.bench import request_faults as faults
+from kimi_nb.prove.bench import workload as load
+from kimi_nb.prove.bench.timed_stream import Timed
 
 SMALL = {"input_len": 16, "output_len": 4}
 # The keys that vllm bench serve 0.32.0 wrote on a CPU, with --save-detailed and percentiles.
@@ -408,7 +402,7 @@ def test_results_survive_a_kill(tmp_path):
 
 def test_ctrl_c_ends_at_once(tmp_path):
     code = (
-        "import sys\nfrom kimi_nb.bench import client, load\n"
+        "import sys\nfrom kimi_nb.prove.bench import client, load\n"
         "print('go', flush=True)\n"
         "client.run(load.Load(1, prompts=3, input_len=8, output_len=8), sys.argv[1], 'm')\n"
     )

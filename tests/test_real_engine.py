@@ -16,12 +16,12 @@ import nbformat
 import pytest
 
 import kimi_nb
-from kimi_nb.accuracy import tools
-from kimi_nb.accuracy.results import Score
-from kimi_nb.bench import results
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.plan import build
+from kimi_nb.prove.accuracy import evaluators as tools
+from kimi_nb.prove.accuracy.scores import Score
+from kimi_nb.prove.bench import results
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ROOT / ".engine"

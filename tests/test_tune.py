@@ -12,7 +12,8 @@ from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanEr
 from kimi_nb.params import load as params
 from kimi_nb.plan import build, memory
 from kimi_nb.plan.memory import Shape
-from kimi_nb.tune import design, grammar, limits, roofline, scenarios
+from kimi_nb.prove.tune import design, limits, roofline, scenarios
+from kimi_nb.prove.tune import sweep_grammar as grammar
 
 K25 = params.model("k2.5").architecture
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kimi_nb.bench import published
 from kimi_nb.plan import build
-from kimi_nb.tune import advice, advice_rules, limits
-from kimi_nb.tune.advice import Cell, Facts
+from kimi_nb.prove.bench import published_tables as published
+from kimi_nb.prove.tune import advice, advice_rules, limits
+from kimi_nb.prove.tune.advice import Cell, Facts
 
 CASES = yaml.safe_load((Path(__file__).parent / "tune" / "advice.yaml").read_text())
 SIDES = [

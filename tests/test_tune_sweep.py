@@ -12,17 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kimi_nb import session
-from kimi_nb.bench import identity, pictures
-from kimi_nb.bench import run as bench
-from kimi_nb.bench.load import Load
-from kimi_nb.bench.results import BenchResult
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError, PlanError, ServiceError
 from kimi_nb.params import load as params
 from kimi_nb.plan import build
+from kimi_nb.prove.bench import bench_pictures as pictures
+from kimi_nb.prove.bench import identity
+from kimi_nb.prove.bench import measurements as bench
+from kimi_nb.prove.bench.results import BenchResult
+from kimi_nb.prove.bench.workload import Load
+from kimi_nb.prove.tune import advice, design, sweep, winner
 from kimi_nb.run import Run
 from kimi_nb.service.handle import Service
-from kimi_nb.tune import advice, design, sweep, winner
 
 
 def plan_of(*pairs: str, layout: str = "single", **more: str):

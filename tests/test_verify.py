@@ -22,24 +22,15 @@ from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import load as params
 from kimi_nb.plan import build
+from kimi_nb.prove.verify import canary, contract, curl, registry, runner, schemas, target, verify
+from kimi_nb.prove.verify import http_exchange as wire
+from kimi_nb.prove.verify import offered_tools as tools
+from kimi_nb.prove.verify import vendor_verifier as vendor
 from kimi_nb.rehearse import rehearsal as rehearse
 from kimi_nb.rehearse.simulated_site import MARK
 from kimi_nb.service import probe as service
 from kimi_nb.service.handle import Service
 from kimi_nb.service.readiness import Watch
-from kimi_nb.verify import (
-    canary,
-    contract,
-    curl,
-    registry,
-    runner,
-    schemas,
-    target,
-    tools,
-    vendor,
-    verify,
-    wire,
-)
 
 PARSERS = ("reasoning-parser", "tool-parser")
 TROUBLES = set(params.data("signatures"))

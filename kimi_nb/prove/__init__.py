@@ -1,0 +1,1 @@
+"""What a running service is worth: `verify`, `accuracy`, `bench` and `tune`."""

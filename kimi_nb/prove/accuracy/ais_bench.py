@@ -1,0 +1,225 @@
+"""AISBench (ais_bench): the configuration that it is given, its command line, its results.
+
+    ais_bench.argv("ais_bench", evaluation)
+
+Pure but for reading what the tool has written. The configuration names the service, and the
+datasets by AISBench's own configurations; the questions that ship with the project are read and
+scored as its gsm8k is.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from kimi_nb.prove.accuracy.evaluation import (
+    CONCURRENCY,
+    DATA,
+    RETRIES,
+    Evaluation,
+    Outcome,
+    shipped_files,
+)
+from kimi_nb.prove.accuracy.scores import Part
+
+NAME = "ais-bench"
+PROGRAM = "ais_bench"
+CONFIG = "service.py"
+ABBREVIATION = "vllm-api-general-chat"
+# Where AISBench 3.1 keeps the datasets of the documents: module below its configs, and its list.
+DATASETS = {
+    "gsm8k": ("gsm8k.gsm8k_gen_0_shot_cot_chat_prompt", "gsm8k_datasets"),
+    "aime2025": ("aime2025.aime2025_gen_0_shot_chat_prompt", "aime2025_datasets"),
+    "aime2026": ("aime2026.aime2026_gen_0_shot_chat_prompt", "aime2026_datasets"),
+    "gpqa": ("gpqa.gpqa_gen_0_shot_cot_chat_prompt", "gpqa_datasets"),
+    "textvqa": ("textvqa.textvqa_gen_base64", "textvqa_datasets"),
+    "mmmu": ("mmmu.mmmu_gen", "mmmu_datasets"),
+}
+_TEMPERATURE = 0.0
+
+_OURS = """\
+from ais_bench.benchmark.datasets import (
+    GSM8KDataset, Gsm8kEvaluator, gsm8k_dataset_postprocess, gsm8k_postprocess)
+from ais_bench.benchmark.openicl.icl_inferencer import GenInferencer
+from ais_bench.benchmark.openicl.icl_prompt_template import PromptTemplate
+from ais_bench.benchmark.openicl.icl_retriever import ZeroRetriever
+
+datasets = [dict(
+    abbr={task!r}, type=GSM8KDataset, path={folder!r},
+    reader_cfg=dict(input_columns=["question"], output_column="answer"),
+    infer_cfg=dict(
+        prompt_template=dict(type=PromptTemplate, template=dict(round=[dict(
+            role="HUMAN", prompt="Answer the following question. The last line of the response "
+            "should follow this format: answer:$ANSWER, where ANSWER is a number. Let's think "
+            "step by step.\\n\\nQuestion: {{question}}")])),
+        retriever=dict(type=ZeroRetriever), inferencer=dict(type=GenInferencer)),
+    eval_cfg=dict(
+        evaluator=dict(type=Gsm8kEvaluator), pred_postprocessor=dict(type=gsm8k_postprocess),
+        dataset_postprocessor=dict(type=gsm8k_dataset_postprocess)))]
+"""
+_THEIRS = """\
+from mmengine.config import read_base
+
+with read_base():
+    from ais_bench.benchmark.configs.datasets.{module} import {name} as datasets
+"""
+_SERVICE = """\
+{imported}
+from ais_bench.benchmark.summarizers import DefaultSummarizer
+from ais_bench.benchmark.utils.postprocess.model_postprocessors import (
+    extract_non_reasoning_content)
+
+{datasets}
+models = [dict(
+    attr="service", type={model}, abbr={abbreviation!r}, path="", model={served!r},
+    stream=False, request_rate=0, retry={retries}, url={url!r},
+    max_out_len={max_tokens}, batch_size={concurrency}, trust_remote_code=False,
+    generation_kwargs=dict(temperature={temperature}),
+    pred_postprocessor=dict(type=extract_non_reasoning_content))]
+summarizer = dict(attr="accuracy", type=DefaultSummarizer)
+"""
+
+
+def files(evaluation: Evaluation, folder: str = ".", keyed: bool = False) -> dict[str, str]:
+    """What has to stand in the folder where it runs; ``keyed`` where the service wants a key."""
+    if evaluation.shipped:
+        datasets = _OURS.format(task=evaluation.task, folder=folder)
+    else:
+        module, name = DATASETS[evaluation.task]
+        datasets = _THEIRS.format(module=module, name=name)
+    model = "KeyedChat" if keyed else "VLLMCustomAPIChat"
+    source = "keyed_chat" if keyed else "ais_bench.benchmark.models"
+    service = _SERVICE.format(
+        imported=f"from {source} import {model}",
+        model=model,
+        datasets=datasets,
+        abbreviation=ABBREVIATION,
+        served=evaluation.subject.served,
+        retries=RETRIES - 1,
+        url=evaluation.subject.url,
+        max_tokens=evaluation.max_tokens,
+        concurrency=CONCURRENCY,
+        temperature=_TEMPERATURE,
+    )
+    return {
+        CONFIG: service,
+        **({"keyed_chat.py": (DATA / "keyed_chat.py").read_text("utf-8")} if keyed else {}),
+        **(shipped_files() if evaluation.shipped else {}),
+    }
+
+
+def argv(program: str, evaluation: Evaluation, resume: bool = False) -> list[str]:
+    """The command; it runs in the folder of `files`, and its results go there."""
+    return [
+        program,
+        CONFIG,
+        "--mode",
+        "all",
+        "--work-dir",
+        "out",
+        "--dump-eval-details",
+        *([] if evaluation.shipped else ["--merge-ds"]),
+        *(["--num-prompts", str(evaluation.limit)] if evaluation.limit else []),
+        *(["--reuse"] if resume else []),
+    ]
+
+
+def environment(evaluation: Evaluation, key: str, folder: Path) -> dict[str, str]:
+    """Variables of the child: the key, the folder of its class, and no terminal to paint on."""
+    return {
+        "OPENAI_API_KEY": key or "EMPTY",
+        "PYTHONPATH": str(folder),
+        "TERM": "dumb",
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+    }
+
+
+def settings(evaluation: Evaluation) -> dict[str, Any]:
+    """What decides a score, in the words of the published ones."""
+    return {
+        "mode": "gen",
+        "api": ABBREVIATION,
+        "shots": 0,
+        "temperature": _TEMPERATURE,
+        "top_p": "the service's own",
+        "max_tokens": evaluation.max_tokens,
+        **({"limit": evaluation.limit} if evaluation.limit else {}),
+    }
+
+
+def progress(folder: Path, log: str) -> tuple[int, int] | None:
+    """(answers there, answers wanted), 0 wanted where it is not known; None before the first."""
+    done = len(_predictions(folder))
+    wanted = 0
+    for path in folder.glob("out/*/logs/infer/*/*.out"):
+        found = path.read_text(encoding="utf-8", errors="replace").rpartition("Total data num: ")
+        wanted = int(found[2].partition(",")[0]) if found[1] else wanted
+    return (done, wanted) if done or wanted else None
+
+
+def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
+    """What it left in its folder; without results the answers that are there."""
+    rows = _predictions(folder)
+    good = [row for row in rows.values() if row.get("success")]
+    failed = collections.Counter(
+        str(row.get("error_info", "no reason")) for row in rows.values() if not row.get("success")
+    )
+    empty = sum(1 for row in good if not str(row.get("prediction", "")).strip())
+    results = sorted(folder.glob(f"out/*/results/{ABBREVIATION}/*.json"))
+    found = progress(folder, log) or (0, 0)
+    samples = max(found[1], len(rows))
+    kept = tuple(
+        part
+        for path in results
+        if (part := score(json.loads(path.read_text(encoding="utf-8")), samples))
+    )
+    return Outcome(kept[-1:], samples, len(good), 0, empty, dict(failed))
+
+
+def score(result: dict[str, Any], samples: int) -> Part | None:
+    """The score in a results file; None where it holds an error in place of one."""
+    value = result.get("accuracy")
+    if not isinstance(value, int | float):
+        return None
+    details = result.get("details")
+    rows = list(details.values() if isinstance(details, dict) else details or [])
+    marks = [
+        row["correct"][0] if isinstance(row["correct"], list) else row["correct"]
+        for row in rows
+        if isinstance(row, dict) and row.get("correct") not in (None, [])
+    ]
+    correct = sum(map(bool, marks)) if len(marks) == samples else round(value / 100 * samples)
+    whole = bool(samples) and abs(100 * correct / samples - value) < 0.01
+    return Part("accuracy", "", value / 100, samples, correct if whole else None)
+
+
+def prepare(folder: Path) -> None:
+    """Ready a folder for another run: results go, answers stay; with --reuse AISBench asks again
+    what has failed."""
+    for path in folder.glob("out/*/results"):
+        shutil.rmtree(path)
+
+
+def _predictions(folder: Path) -> dict[tuple[str, Any], dict[str, Any]]:
+    """The newest row of every question, of finished runs and of one that was cut off."""
+    rows: dict[tuple[str, Any], dict[str, Any]] = {}
+    paths = [
+        *folder.glob("out/*/predictions/*/tmp/*.jsonl"),
+        *(
+            path
+            for path in folder.glob("out/*/predictions/*/*.jsonl")
+            if not path.stem.endswith("_failed")
+        ),
+    ]
+    for path in sorted(paths, key=lambda one: one.stat().st_mtime):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:  # cut off by a kill
+                continue
+            rows[row.get("data_abbr", ""), row.get("id")] = row
+    return rows

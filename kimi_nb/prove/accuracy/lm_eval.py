@@ -1,0 +1,191 @@
+"""lm-eval (EleutherAI/lm-evaluation-harness): its command line, its files, its results.
+
+    lm_eval.argv("lm_eval", evaluation)   # the documents' line with the settings they name
+
+Pure but for reading what the tool has written. It asks /v1/chat/completions, with the chat
+template on the server's side and few-shot examples as turns, as the documents' reference says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import re
+import shutil
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kimi_nb.prove.accuracy.evaluation import (
+    CONCURRENCY,
+    DATA,
+    RETRIES,
+    SHIPPED,
+    TIMEOUT,
+    Evaluation,
+    Outcome,
+    shipped_files,
+)
+from kimi_nb.prove.accuracy.scores import Part
+
+NAME = "lm-eval"
+PROGRAM = "lm_eval"
+_SHOTS = {SHIPPED: 2}
+_REFERENCE_SHOTS = 5
+_CACHE = "answers"
+_BAR = re.compile(r"Requesting API:[^\r\n]*?(\d+)/(\d+) \[")
+_CACHED = re.compile(r"Cached requests: (\d+), Requests remaining: (\d+)")
+
+
+def files(evaluation: Evaluation, folder: str = ".", keyed: bool = False) -> dict[str, str]:
+    """What has to stand in the folder where it runs."""
+    if not evaluation.shipped:
+        return {}
+    name = f"{SHIPPED}.yaml"
+    return {name: (DATA / name).read_text(encoding="utf-8"), **shipped_files()}
+
+
+def argv(program: str, evaluation: Evaluation, resume: bool = False) -> list[str]:
+    """The command; it runs in the folder of `files`, and its cache and results go there. It takes
+    up the cache that is there: ``resume`` changes nothing."""
+    subject = evaluation.subject
+    model = (
+        f"model={subject.served},base_url={subject.url}/v1/chat/completions,"
+        f"num_concurrent={CONCURRENCY},max_retries={RETRIES},timeout={TIMEOUT}"
+    )
+    return [
+        program,
+        "run",
+        "--model",
+        "local-chat-completions",
+        "--model_args",
+        model,
+        "--tasks",
+        evaluation.task,
+        *(["--include_path", "."] if evaluation.shipped else []),
+        "--num_fewshot",
+        str(_shots(evaluation)),
+        "--apply_chat_template",
+        "--fewshot_as_multiturn",
+        "true",
+        "--gen_kwargs",
+        f"temperature=0.0,top_p=1.0,max_gen_toks={evaluation.max_tokens}",
+        "--batch_size",
+        "1",
+        *(["--limit", str(evaluation.limit)] if evaluation.limit else []),
+        "--use_cache",
+        _CACHE,
+        "--output_path",
+        "out",
+        "--log_samples",
+    ]
+
+
+def environment(evaluation: Evaluation, key: str, folder: Path) -> dict[str, str]:
+    """Variables of the child: the key under the name that lm-eval reads; no hub is asked where
+    the questions are ours."""
+    offline = (
+        {
+            "HF_HUB_OFFLINE": "1",
+            "HF_DATASETS_OFFLINE": "1",
+            "HF_EVALUATE_OFFLINE": "1",
+            "HF_HOME": str(folder / "hf"),
+        }
+        if evaluation.shipped
+        else {}
+    )
+    return {"OPENAI_API_KEY": key or "EMPTY", **offline}
+
+
+def settings(evaluation: Evaluation) -> dict[str, Any]:
+    """What decides a score, in the words of the published ones."""
+    return {
+        "shots": _shots(evaluation),
+        "chat template": True,
+        "few-shot as multi-turn": True,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "max_tokens": evaluation.max_tokens,
+        "batch size": 1,
+        **({"limit": evaluation.limit} if evaluation.limit else {}),
+    }
+
+
+def progress(folder: Path, log: str) -> tuple[int, int] | None:
+    """(answers there, answers wanted); None before the first question."""
+    bars, cached = _BAR.findall(log), _CACHED.findall(log)
+    before = int(cached[-1][0]) if cached else 0
+    if bars:
+        return before + int(bars[-1][0]), before + int(bars[-1][1])
+    return (before, before + int(cached[-1][1])) if cached else None
+
+
+def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
+    """What it left in its folder; without results the answers that are there."""
+    found = progress(folder, log) or (0, 0)
+    malformed = log.count("Could not parse generations")
+    results = sorted(folder.glob("out/*/results_*.json"))
+    if not results:
+        return Outcome(samples=found[1], answered=_kept(folder), malformed=malformed)
+    data = json.loads(results[-1].read_text(encoding="utf-8"))
+    samples = int(data["n-samples"][evaluation.task]["effective"])
+    empty = _empty(sorted(folder.glob(f"out/*/samples_{evaluation.task}_*.jsonl"))[-1])
+    return Outcome(
+        parts(data["results"][evaluation.task], samples),
+        samples,
+        samples - malformed,
+        malformed,
+        max(0, empty - malformed),
+    )
+
+
+def parts(result: Mapping[str, Any], samples: int) -> tuple[Part, ...]:
+    """The scores in a task's entry of the results, whose keys are metric,filter."""
+    out = []
+    for key, value in result.items():
+        metric, comma, name = key.partition(",")
+        if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+            continue
+        correct = round(value * samples)
+        whole = abs(correct / samples - value) < 1e-9 if samples else False
+        out.append(
+            Part(
+                metric,
+                "" if name == "none" else name,
+                float(value),
+                samples,
+                correct if whole else None,
+            )
+        )
+    return tuple(out)
+
+
+def prepare(folder: Path) -> None:
+    """Ready a folder for another run: results go, answers stay, empty ones are asked again."""
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(_cache(folder)) as base:
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            base.execute("DELETE FROM unnamed WHERE value = ?", (pickle.dumps("", protocol),))
+        base.commit()
+
+
+def _shots(evaluation: Evaluation) -> int:
+    return _SHOTS.get(evaluation.task, _REFERENCE_SHOTS)
+
+
+def _cache(folder: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{folder / f'{_CACHE}_rank0.db'}?mode=rw", uri=True)
+
+
+def _kept(folder: Path) -> int:
+    """Answers in the cache."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(_cache(folder)) as base:
+        return int(base.execute("SELECT count(*) FROM unnamed").fetchone()[0])
+    return 0
+
+
+def _empty(path: Path) -> int:
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return len({row["doc_id"] for row in rows if not "".join(map(str, row["resps"][0])).strip()})

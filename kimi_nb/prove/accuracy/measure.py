@@ -1,0 +1,257 @@
+"""What a notebook calls: an evaluation of a service, from its folder to its score.
+
+    stage.measure(run, service, "lm-eval", "kimi_nb_arithmetic", 0, False, say=print)
+
+Each call has a folder of its own, ``<plan>/accuracy/NNN``: ``request.json`` what is asked, what
+the tool needs and writes, ``tool.log``, and ``score.json`` at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from kimi_nb.core.errors import AccuracyError, ParameterError, WriteError, choice
+from kimi_nb.plan.spec import Plan
+from kimi_nb.prove.accuracy import ais_bench, lm_eval
+from kimi_nb.prove.accuracy import evaluation_faults as faults
+from kimi_nb.prove.accuracy import evaluators as tools
+from kimi_nb.prove.accuracy import tool_process as runner
+from kimi_nb.prove.accuracy.evaluation import SHIPPED, Evaluation, longest_answer
+from kimi_nb.prove.accuracy.scores import RANDOM, Score, Subject
+from kimi_nb.service import probe as asked
+
+if TYPE_CHECKING:
+    from kimi_nb.run import Run
+    from kimi_nb.service.handle import Service
+
+TOOLS: dict[str, ModuleType] = {lm_eval.NAME: lm_eval, ais_bench.NAME: ais_bench}
+_SCORE, _REQUEST = "score.json", "request.json"
+_LISTEN = 5.0  # seconds for a first sign of the service
+
+
+def measure(
+    run: Run,
+    service: Service,
+    tool: str,
+    task: str,
+    limit: int,
+    resume: bool,
+    *,
+    say: Callable[[str], None],
+) -> Score:
+    """The score of a service; see `Run.accuracy`."""
+    module = checked(tool, task, limit)
+    about = subject(service.plan, service.url, service.mark)
+    evaluation = Evaluation(task, about, limit, longest_answer(context(service.plan), about.mark))
+    score = Score(tool, tools.named(tool).version, task, about, module.settings(evaluation))
+    why = "action plan starts nothing that could be asked" if not service.up else tools.reason(tool)
+    if why:
+        return _recorded(run, service.plan, replace(score, skipped=why))
+    folder, before = _folder(run.folder / service.plan.name / "accuracy", evaluation, tool, resume)
+    if before:
+        say(f"complete before, nothing is asked again: {folder}")
+        return _recorded(run, service.plan, before)
+    score = replace(score, folder=str(folder))
+    if asked.listens(service.url, _LISTEN):
+        score = _run(run, service, module, evaluation, score, say)
+    else:
+        score = replace(score, fault=faults.named("Cannot connect to host"))
+    score.save(folder / _SCORE)
+    _recorded(run, service.plan, score)
+    if score.fault:
+        raise AccuracyError(
+            f"{task} by {tool}: {score.fault}\n  answered: {score.answered} of "
+            f"{score.samples or 'an unknown number'}; they are kept, resume asks only the rest\n"
+            f"  service: {service.url}\n  log: {folder / runner.LOG}"
+        )
+    return score
+
+
+def subject(plan: Plan, url: str, mark: str) -> Subject:
+    """What is asked, as the plan says it."""
+    dummy = any(
+        str(flags["load-format"].value) == "dummy"
+        for flags in plan.flags.values()
+        if "load-format" in flags
+    )
+    return Subject(
+        plan.model,
+        plan.request.weights.id if plan.request else plan.weights,
+        plan.engine,
+        plan.engine_version,
+        plan.hardware,
+        plan.served_name,
+        url,
+        mark if mark == "REHEARSAL" else RANDOM if dummy else "",
+    )
+
+
+def checked(tool: str, task: str, limit: int) -> ModuleType:
+    """The tool's module. Raises ParameterError for what it cannot be asked."""
+    tools.named(tool)
+    if not isinstance(task, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", task):
+        raise ParameterError(
+            f"task {task!r}: the name of a task is wanted, such as {SHIPPED} or gsm8k."
+        )
+    if tool == ais_bench.NAME and task not in (SHIPPED, *ais_bench.DATASETS):
+        raise ParameterError(choice("AISBench task", task, (SHIPPED, *ais_bench.DATASETS)))
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        raise ParameterError(f"limit {limit!r}: a whole number of samples is wanted, 0 for all.")
+    return TOOLS[tool]
+
+
+def _run(
+    run: Run,
+    service: Service,
+    module: ModuleType,
+    evaluation: Evaluation,
+    score: Score,
+    say: Callable[[str], None],
+) -> Score:
+    """Run the tool in the score's folder, and read what it left."""
+    folder, again = Path(score.folder), (Path(score.folder) / "out").exists()
+    program = tools.find(score.tool)
+    for name, text in module.files(evaluation, str(folder), bool(service.key)).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    module.prepare(folder)
+    try:
+        ran = runner.run(
+            module.argv(str(program), evaluation, again),
+            folder,
+            module.environment(evaluation, service.key, folder),
+            progress=module.progress,
+            say=say,
+        )
+    except KeyboardInterrupt:
+        kept = module.read(folder, runner.tail(folder / runner.LOG), evaluation)
+        run.record(
+            "accuracy",
+            mark=score.mark,
+            plan=service.plan.name,
+            tool=score.tool,
+            task=score.task,
+            interrupted=True,
+            answered=kept.answered,
+            samples=kept.samples,
+            where=folder,
+        )
+        say(
+            f"interrupted: {kept.answered} of {kept.samples or '?'} answers are kept; resume asks "
+            "only the rest"
+        )
+        raise
+    finally:
+        runner.scrub(folder, service.key)
+    left = module.read(folder, ran.log, evaluation)
+    fault = faults.of_answers(left.malformed, dict(left.failed), left.samples)
+    if not fault and (ran.code or not left.parts):
+        fault = faults.named(ran.log)
+    if service.key:
+        fault = fault.replace(service.key, "***")
+    return replace(
+        score,
+        parts=left.parts,
+        samples=left.samples,
+        answered=left.answered,
+        empty=left.empty,
+        seconds=round(ran.seconds, 1),
+        fault=fault,
+        notes=_notes(left.empty, left.samples),
+    )
+
+
+def _notes(empty: int, samples: int) -> tuple[str, ...]:
+    return (
+        (
+            f"{empty} of {samples} answers have no content and count as wrong: thinking took all "
+            "tokens (a larger max_tokens helps), or the service gave empty answers",
+        )
+        if empty
+        else ()
+    )
+
+
+def context(plan: Plan) -> int:
+    """Tokens of the longest request; the shortest where roles differ."""
+    lengths = [
+        int(flags["max-model-len"].value)
+        for flags in plan.flags.values()
+        if str(getattr(flags.get("max-model-len"), "value", "")).isdigit()
+    ]
+    return min(lengths, default=32768)
+
+
+def _folder(
+    base: Path, evaluation: Evaluation, tool: str, resume: bool
+) -> tuple[Path, Score | None]:
+    """A folder of its own, or with ``resume`` the last of the same request, with its score where
+    it is complete. Raises WriteError."""
+    identity = _identity(evaluation, tool)
+    there = sorted(path for path in base.glob("[0-9][0-9][0-9]") if path.is_dir())
+    if resume:
+        for path in reversed(there):
+            if _request(path) != identity:
+                continue
+            known = Score.load(path / _SCORE)
+            if known and known.ok and known.settings.get("limit", 0) == evaluation.limit:
+                return path, known
+            (path / _SCORE).unlink(missing_ok=True)
+            return path, None
+    number = int(there[-1].name) + 1 if there else 1
+    path = base / f"{number:03d}"
+    try:
+        path.mkdir(parents=True)
+        (path / _REQUEST).write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise WriteError(
+            f"{path}: cannot be written: {error.strerror}. Choose another run_dir or "
+            "mend its permissions."
+        ) from None
+    return path, None
+
+
+def _identity(evaluation: Evaluation, tool: str) -> dict[str, Any]:
+    """What must be the same for answers to be kept; not where the service stands, nor how many
+    are asked."""
+    about = vars(evaluation.subject)
+    return {
+        "tool": tool,
+        "version": tools.named(tool).version,
+        "task": evaluation.task,
+        "max_tokens": evaluation.max_tokens,
+        **{name: value for name, value in about.items() if name != "url"},
+    }
+
+
+def _request(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads((path / _REQUEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _recorded(run: Run, plan: Plan, score: Score) -> Score:
+    """Leave its line of evidence."""
+    run.record(
+        "accuracy",
+        mark=score.mark or "measured",
+        plan=plan.name,
+        tool=score.tool,
+        task=score.task,
+        scores={f"{part.metric},{part.filter}": part.value for part in score.parts},
+        samples=score.samples,
+        answered=score.answered,
+        empty=score.empty,
+        seconds=score.seconds,
+        fault=score.fault,
+        skipped=score.skipped,
+        settings=dict(score.settings),
+        where=score.folder,
+    )
+    return score

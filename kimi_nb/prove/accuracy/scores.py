@@ -1,0 +1,146 @@
+"""A measured score: how many answers were right, of what, and under which settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from kimi_nb.prove.accuracy import statistics
+from kimi_nb.show import values as show
+
+RANDOM = "RANDOM WEIGHTS"  # the mark of an engine whose weights nobody has trained
+
+
+@dataclass(frozen=True)
+class Part:
+    """One way to read the same answers: a metric behind a filter. ``correct`` is None where the
+    score is no share of right answers."""
+
+    metric: str
+    filter: str
+    value: float
+    samples: int
+    correct: int | None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was asked: as the plan says it, and where."""
+
+    model: str
+    weights: str
+    engine: str
+    engine_version: str
+    hardware: str
+    served: str
+    url: str
+    mark: str
+
+
+@dataclass(frozen=True, repr=False)
+class Score(show.Shown):
+    """What an evaluation came to. ``fault`` is why there is no score, "" where there is one;
+    ``skipped`` why nothing was asked; ``empty`` counts answers without content, which the tools
+    count as wrong; ``answered`` how many answers are on the disk."""
+
+    tool: str
+    tool_version: str
+    task: str
+    subject: Subject
+    settings: Mapping[str, Any]
+    parts: tuple[Part, ...] = ()
+    samples: int = 0
+    answered: int = 0
+    empty: int = 0
+    seconds: float = 0.0
+    fault: str = ""
+    skipped: str = ""
+    folder: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a score."""
+        return bool(self.parts) and not self.fault
+
+    @property
+    def mark(self) -> str:
+        """REHEARSAL, RANDOM WEIGHTS, or "" where the figure says something of a model."""
+        return self.subject.mark
+
+    @property
+    def value(self) -> float | None:
+        """The share of right answers by the first way to read them; None without a score."""
+        return self.parts[0].value if self.parts else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as they are kept."""
+        return asdict(self)
+
+    def save(self, path: Path) -> None:
+        """Keep it, whole or not at all."""
+        partial = path.with_suffix(".partial")
+        partial.write_text(
+            json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Score | None:
+        """The one that was kept; None where there is none, or it cannot be read."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            known = {one.name for one in fields(cls)}
+            return cls(
+                **{
+                    **{key: value for key, value in data.items() if key in known},
+                    "subject": Subject(**data["subject"]),
+                    "parts": tuple(Part(**part) for part in data["parts"]),
+                    "notes": tuple(data["notes"]),
+                }
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def table(self) -> show.Table:
+        """The score with its interval, or why there is none."""
+        rows: list[tuple[str, Any]] = []
+        if self.skipped:
+            rows.append(("skipped", self.skipped))
+        if self.fault:
+            rows += [
+                ("fault", self.fault),
+                ("answered before", f"{self.answered} of {self.samples or 'an unknown number'}"),
+            ]
+        for part in self.parts:
+            name = part.metric + (f", {part.filter}" if part.filter else "")
+            rows.append((name, share(part)))
+        if self.parts:
+            rows += [("answers without content", self.empty), ("took", show.seconds(self.seconds))]
+        rows += [
+            ("settings", ", ".join(f"{key} {value}" for key, value in self.settings.items())),
+            ("mark", self.mark or "none: measured"),
+            *(("note", note) for note in self.notes),
+        ]
+        if self.folder:
+            rows.append(("folder", self.folder))
+        return show.Table(
+            f"{self.mark + ': ' if self.mark else ''}{self.task} by {self.tool} "
+            f"{self.tool_version}".rstrip(),
+            ("what", "is"),
+            tuple(rows),
+        )
+
+
+def share(part: Part) -> str:
+    """20 of 24, 83.3 % (62.6 % to 95.3 % at 95 %)"""
+    if part.correct is None:
+        return f"{part.value:.4f} over {part.samples}"
+    low, high = statistics.interval(part.correct, part.samples)
+    return (
+        f"{part.correct} of {part.samples}, {100 * part.value:.1f} % ({100 * low:.1f} % to "
+        f"{100 * high:.1f} % at {statistics.CONFIDENCE:.0%})"
+    )

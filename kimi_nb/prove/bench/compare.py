@@ -1,0 +1,113 @@
+"""Whether a measurement may stand beside a published one, and if not, what differs.
+
+compare.differences(about, conditions, row)       # () or ("hardware: h200, published a3",)
+compare.with_published(result)                    # a table, or the reasons
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kimi_nb.plan import build
+from kimi_nb.prove.bench import identity
+from kimi_nb.prove.bench import published_tables as published
+from kimi_nb.show import values as show
+
+if TYPE_CHECKING:
+    from kimi_nb.prove.bench.results import BenchResult
+
+# What of a row says which load it was; the rest of it are figures.
+_LOAD = ("concurrency", "input_len", "output_len", "prompts", "rate")
+_FIGURES = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(show.Shown):
+    """``pairs`` are (measured row, published row, source) that may be compared, ``reasons``
+    (published table, what differs) of those that may not."""
+
+    mark: str
+    pairs: tuple[tuple[Mapping[str, Any], Mapping[str, Any], str], ...]
+    reasons: tuple[tuple[str, str], ...]
+
+    def table(self) -> show.Table:
+        """Measured beside published; where nothing may be compared, the reasons."""
+        if not self.pairs:
+            return show.Table(
+                "Not comparable with what is published",
+                ("published", "because"),
+                self.reasons
+                or (("nothing", "no document has figures of this model on this hardware"),),
+            )
+        rows = [
+            (
+                mine["concurrency"],
+                name,
+                f"{mine[name]:.2f}",
+                theirs[name],
+                f"{mine[name] / theirs[name]:.2f}",
+                source,
+            )
+            for mine, theirs, source in self.pairs
+            for name in _FIGURES
+        ]
+        return show.Table(
+            "Measured beside published",
+            ("concurrency", "figure", "measured", "published", "ratio", "source"),
+            tuple(rows),
+        )
+
+
+def differences(
+    about: Mapping[str, Any], conditions: Mapping[str, Any], row: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """What differs between a measurement and a published row, each named; () where nothing
+    does. A condition that the document does not tell is not compared."""
+    out = [f"it is a {about['mark']}"] if about.get("mark") else []
+    if about.get("attached"):
+        out.append("the service was there already: its flags are not known")
+    wanted = {**conditions, **{name: row[name] for name in _LOAD if name in row}}
+    for name, there in wanted.items():
+        here = about.get(name)
+        if there is not None and str(here) != str(there):
+            out.append(f"{name}: {_said(here)}, published {_said(there)}")
+    return tuple(out)
+
+
+def with_published(result: BenchResult) -> Comparison:
+    """Every cell against every published row. The flags have to be those of the plan without any
+    change, which is the document's command."""
+    cells = result.summary().to_dict("records") if result.files else []
+    pairs: list[Any] = []
+    reasons: dict[str, str] = {}
+    for table in published.tables():
+        # The nearest cell says best what would have to change.
+        found: list[tuple[str, ...]] = []
+        own = build.plan(*(table.conditions[name] for name in ("model", "hardware", "layout")))
+        conditions = {**table.conditions, "flags": identity.flags_hash(own)}
+        for row in table.rows:
+            for cell in cells:
+                differ = differences(_plain(cell), conditions, row)
+                found.append(differ)
+                if not differ:
+                    pairs.append((cell, row, table.source))
+        if found and all(found):
+            nearest = sorted(found, key=len)[0]
+            reasons[f"{table.title} ({table.source})"] = "; ".join(nearest)
+    return Comparison(result.mark, tuple(pairs), tuple(reasons.items()))
+
+
+def _plain(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers as the identity has them: pandas makes floats of integers beside others."""
+    return {
+        name: int(value)
+        if isinstance(value, float) and value.is_integer() and name != "rate"
+        else value
+        for name, value in cell.items()
+    }
+
+
+def _said(value: Any) -> str:
+    return "not said" if value in (None, "") else str(value)

@@ -1,0 +1,109 @@
+"""What a result is a result of: two with the same identity may be compared, others say why not.
+
+about = identity.of(plan, load, 1, tool="vllm", tool_version="0.32.0")     # plain values
+identity.key(about)                          # twelve hex digits, for a file's name
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kimi_nb.catalog import arguments
+from kimi_nb.plan.spec import Plan
+from kimi_nb.prove.bench.workload import Load
+
+# Where an engine stands, not how it serves.
+_PLACES = (arguments.OWN - {"kv-transfer-config"}) | {
+    "data-parallel-rpc-port",
+    "kv-transfer-config.kv_port",
+    "kv-transfer-config.engine_id",
+}
+
+
+def of(
+    plan: Plan,
+    load: Load,
+    repetition: int,
+    *,
+    tool: str,
+    tool_version: str,
+    mark: str = "",
+    attached: str = "",
+) -> dict[str, Any]:
+    """The identity of a measurement. ``tool`` is vllm or kimi_nb, ``mark`` REHEARSAL or "",
+    ``attached`` the URL of a service that was there already, whose flags nobody knows."""
+    return {
+        **of_plan(plan),
+        "mark": mark,
+        "attached": attached,
+        "tool": tool,
+        "tool_version": tool_version,
+        **load.as_dict(),
+        "repetition": repetition,
+    }
+
+
+def of_plan(plan: Plan) -> dict[str, Any]:
+    """The part of an identity that the plan alone gives. ``prefix_cache`` is null where no flag
+    says, and the engine's own default holds."""
+    caching = {
+        role: flags["enable-prefix-caching"].value
+        for role, flags in plan.flags.items()
+        if "enable-prefix-caching" in flags
+    }
+    values = set(caching.values())
+    return {
+        "model": plan.model,
+        "served_name": plan.served_name,
+        "weights": plan.weights,
+        "hardware": plan.hardware,
+        "nodes": len(plan.nodes),
+        "devices": devices(plan),
+        "layout": plan.layout,
+        "variant": plan.variant,
+        "scenario": plan.scenario,
+        "engine": plan.engine,
+        "engine_version": plan.engine_version,
+        "vllm_version": plan.vllm_version,
+        "flags": flags_hash(plan),
+        "prefix_cache": values.pop() if len(values) == 1 else caching or None,
+    }
+
+
+def devices(plan: Plan) -> int:
+    """Accelerators in use."""
+    return len({(engine.node, device) for engine in plan.engines for device in engine.devices})
+
+
+def flags_hash(plan: Plan) -> str:
+    """Twelve hex digits of every serve flag and variable but addresses and ports, of the shape
+    and of the router: a change of any of them is another measurement."""
+    settings = {
+        kind: {
+            role: {
+                name: value.value for name, value in sorted(values.items()) if name not in _PLACES
+            }
+            for role, values in sorted(table.items())
+        }
+        for kind, table in (("flags", plan.flags), ("env", plan.env))
+    }
+    shape = sorted(
+        {(one.role, one.group, one.ranks, one.dp_size, one.tp_size) for one in plan.engines}
+    )
+    return key(
+        {
+            **settings,
+            "shape": shape,
+            "engines": len(plan.engines),
+            "router": plan.router.kind if plan.router else "",
+        }
+    )
+
+
+def key(identity: Mapping[str, Any]) -> str:
+    """Twelve hex digits that stand for an identity."""
+    text = json.dumps(identity, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

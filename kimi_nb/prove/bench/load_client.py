@@ -1,0 +1,199 @@
+"""A load on a service from this process, where no vLLM is at hand: same requests, same keys.
+
+    result = client.run(load, url, model, key="", tick=print)
+
+Requests arrive as ``vllm bench serve`` lets them (all at once, or in a Poisson process stretched
+to the asked duration), wait for one of ``concurrency`` places, and are streamed. What goes wrong
+is counted by kind and never raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aiohttp
+
+from kimi_nb.core.errors import BenchError
+from kimi_nb.prove.bench import random_prompts as prompts
+from kimi_nb.prove.bench import summary
+from kimi_nb.prove.bench import timed_stream as stream
+from kimi_nb.prove.bench.workload import Load
+
+_DAY = 6 * 3600.0  # seconds for a request, as vLLM's client allows
+
+
+def run(
+    load: Load,
+    url: str,
+    model: str,
+    *,
+    key: str = "",
+    seconds: float = _DAY,
+    tick: Callable[[int, int], None] = lambda done, failed: None,
+) -> dict[str, Any]:
+    """Send the load and return the result in the keys of vLLM's JSON. ``tick`` is told, after
+    each request, how many are done and how many of them failed; ``seconds`` bounds one request.
+    Raises BenchError for a load that this client does not make."""
+    if load.dataset != "random":
+        raise BenchError(
+            f"The data set {load.path} needs vllm bench (tool vllm); kimi_nb's own "
+            "client makes random prompts only."
+        )
+    # A kernel has a loop of its own running: the load gets a thread, and is ended with the cell.
+    return _in_thread(_run(load, url, model, key, seconds, tick))
+
+
+def probe(url: str, model: str, key: str = "", seconds: float = 120.0) -> str:
+    """The error of one small streamed request; "" where it is answered."""
+
+    async def once() -> str:
+        async with _session(1, seconds) as session:
+            one = await stream.ask(
+                session,
+                f"{url}/v1/chat/completions",
+                _body(model, "Say a word.", 2),
+                _headers(key),
+                3,
+            )
+            return one.error
+
+    return _in_thread(once())
+
+
+def _in_thread(work: Any) -> Any:
+    import concurrent.futures
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        future = pool.submit(_until_done, loop, task)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C: nothing goes on in the background
+            if not future.done():
+                loop.call_soon_threadsafe(task.cancel)
+            raise
+
+
+def _until_done(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> Any:
+    try:
+        return loop.run_until_complete(task)
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def _run(
+    load: Load, url: str, model: str, key: str, seconds: float, tick: Callable[[int, int], None]
+) -> dict[str, Any]:
+    headers = _headers(key)
+    async with _session(load.concurrency, seconds) as session:
+        texts, how = await prompts.make(session, url, model, load, headers)
+        await _warm_up(load, session, url, model, headers, texts[0])
+        places = asyncio.Semaphore(load.concurrency or load.prompts)
+        done = failed = 0
+
+        async def one(text: str) -> stream.Timed:
+            nonlocal done, failed
+            async with places:
+                timed = await stream.ask(
+                    session,
+                    f"{url}/v1/chat/completions",
+                    _body(model, text, load.output_len),
+                    headers,
+                    load.input_len,
+                )
+            done, failed = done + 1, failed + bool(timed.error)
+            tick(done, failed)
+            return timed
+
+        begun = time.perf_counter()
+        tasks = []
+        for text, at in zip(texts, arrivals(load), strict=True):
+            late = begun + at - time.perf_counter()
+            if late > 0:
+                await asyncio.sleep(late)
+            tasks.append(asyncio.create_task(one(text)))
+        timed = await asyncio.gather(*tasks)
+        duration = time.perf_counter() - begun
+    return {**_head(load, model, how), **summary.of(timed, duration)}
+
+
+async def _warm_up(
+    load: Load,
+    session: aiohttp.ClientSession,
+    url: str,
+    model: str,
+    headers: dict[str, str],
+    text: str,
+) -> None:
+    """Requests that are not counted: the first one after a pause is slower than the others."""
+    places = asyncio.Semaphore(load.concurrency or load.prompts)
+
+    async def one() -> None:
+        async with places:
+            await stream.ask(
+                session,
+                f"{url}/v1/chat/completions",
+                _body(model, text, load.output_len),
+                headers,
+                load.input_len,
+            )
+
+    await asyncio.gather(*(one() for _ in range(load.warmup)))
+
+
+def arrivals(load: Load) -> Sequence[float]:
+    """When each request comes, in seconds from the start: at once without a rate, else a Poisson
+    process of the seed, stretched to end when the last one is due."""
+    if math.isinf(load.rate):
+        return [0.0] * load.prompts
+    dice, at, out = random.Random(load.seed), 0.0, []
+    for _ in range(load.prompts):
+        at += dice.expovariate(load.rate)
+        out.append(at)
+    return [one * (load.prompts / load.rate) / at for one in out]
+
+
+def _session(places: int, seconds: float) -> aiohttp.ClientSession:
+    # A proxy of the environment is not on the way to a node (trust_env is off by default).
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=places, limit_per_host=places, keepalive_timeout=60),
+        timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, 30.0)),
+    )
+
+
+def _headers(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def _body(model: str, text: str, tokens: int) -> dict[str, Any]:
+    return {
+        "model": model,
+        "max_completion_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": text}]}],
+        "stream_options": {"include_usage": True},
+    }
+
+
+def _head(load: Load, model: str, how: str) -> dict[str, Any]:
+    return {
+        "date": datetime.datetime.now().strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": "openai-chat",
+        "backend": "openai-chat",
+        "label": None,
+        "model_id": model,
+        "tokenizer_id": how,
+        "num_prompts": load.prompts,
+        "request_rate": load.as_dict()["rate"],
+        "burstiness": 1.0,
+        "max_concurrency": load.concurrency or None,
+    }

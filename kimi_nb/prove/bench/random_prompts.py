@@ -1,0 +1,117 @@
+"""Random prompts of a given number of tokens, by the server's own tokenizer where it tells.
+
+texts, how = await prompts.make(session, url, model, load)
+# how: "counted by the server's /tokenize", or "estimated: 1.3 tokens a word"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+import aiohttp
+
+from kimi_nb.prove.bench.workload import Load
+
+# Plain words, which most tokenizers take whole or in two; none is a special token.
+_WORDS = (
+    "time",
+    "year",
+    "people",
+    "way",
+    "day",
+    "man",
+    "thing",
+    "woman",
+    "life",
+    "child",
+    "world",
+    "school",
+    "state",
+    "family",
+    "student",
+    "group",
+    "country",
+    "problem",
+    "hand",
+    "part",
+    "place",
+    "case",
+    "week",
+    "company",
+    "system",
+    "program",
+    "question",
+    "work",
+    "government",
+    "number",
+    "night",
+    "point",
+    "home",
+    "water",
+    "room",
+    "mother",
+    "area",
+    "money",
+    "story",
+    "fact",
+    "month",
+    "lot",
+    "right",
+    "study",
+    "book",
+    "eye",
+    "job",
+    "word",
+    "business",
+    "issue",
+    "side",
+    "kind",
+    "head",
+    "house",
+    "service",
+    "friend",
+)
+_PER_WORD = 1.3  # tokens, where nobody counts them
+_ROUNDS = 4  # of correction by the tokenizer
+_SECONDS = 10.0
+_SAMPLE = 16  # prompts whose tokens are counted; the others take their words' measure
+
+
+async def make(
+    session: aiohttp.ClientSession, url: str, model: str, load: Load, headers: Mapping[str, str]
+) -> tuple[list[str], str]:
+    """A prompt for each request of a load, from its seed, and how their length was made. Each
+    begins differently, so that no prefix cache knows it."""
+    dice = random.Random(load.seed)
+    words = [[dice.choice(_WORDS) for _ in range(load.input_len)] for _ in range(load.prompts)]
+
+    async def count(text: str) -> int | None:
+        try:
+            async with session.post(
+                f"{url}/tokenize",
+                headers=headers,
+                json={"model": model, "prompt": text, "add_special_tokens": False},
+                timeout=aiohttp.ClientTimeout(total=_SECONDS),
+            ) as answer:
+                found = await answer.json() if answer.status == 200 else {}
+                return found.get("count") if isinstance(found, dict) else None
+        except (TimeoutError, aiohttp.ClientError, ValueError):
+            return None
+
+    per_word, how = _PER_WORD, f"estimated: {_PER_WORD} tokens a word, /tokenize does not answer"
+    for _ in range(_ROUNDS):
+        number = max(1, round(load.input_len / per_word))
+        sample = [" ".join(one[:number]) for one in words[:_SAMPLE]]
+        counted = [one for one in await asyncio.gather(*map(count, sample)) if one]
+        if not counted:
+            break
+        mean = sum(counted) / len(counted)
+        how = f"counted by the server's /tokenize: {mean:.0f} tokens each before its template"
+        if abs(mean - load.input_len) <= 1 or number == 1 == round(load.input_len / per_word):
+            break
+        per_word = mean / number
+    number = max(1, round(load.input_len / per_word))
+    # Where a word is less than a token there are not words enough: they begin again.
+    return [" ".join((one * (1 + number // len(one)))[:number]) for one in words], how

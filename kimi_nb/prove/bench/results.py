@@ -1,0 +1,332 @@
+"""Results as tables: files of measurements -> a tidy frame, medians and spread over repetitions.
+
+result.frame                     # pandas: one row a measurement, identity and figures
+result.summary()                 # one row a cell: median, least and largest of each figure
+result.goodput(ttft_ms=500)      # the same with requests a second within the bounds
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kimi_nb.core.errors import BenchError
+from kimi_nb.prove.bench import summary as figures
+from kimi_nb.show import values as show
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kimi_nb.prove.bench.bench_pictures import Pictures
+    from kimi_nb.prove.bench.compare import Comparison
+
+FIGURES = (
+    "duration",
+    "completed",
+    "failed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "request_throughput",
+    "output_throughput",
+    "total_token_throughput",
+    *(
+        f"{kind}_{name}_ms"
+        for name in ("ttft", "tpot", "itl", "e2el")
+        for kind in ("mean", "median", "std", "p50", "p90", "p99")
+    ),
+)
+_OF_ONE = ("repetition", "seed", "time", "file")  # what differs between repetitions
+
+
+@dataclass(frozen=True, repr=False)
+class BenchResult(show.Shown):
+    """What `Run.bench` returns: the files of a sweep, and what can be seen in them."""
+
+    folder: Path
+    files: tuple[Path, ...]
+
+    @functools.cached_property
+    def measurements(self) -> tuple[Mapping[str, Any], ...]:
+        """The JSON of every file, in the order of measuring."""
+        return tuple(read(self.files))
+
+    @property
+    def mark(self) -> str:
+        """REHEARSAL where any of it is one."""
+        return next(
+            (
+                one["kimi_nb"]["identity"]["mark"]
+                for one in self.measurements
+                if one["kimi_nb"]["identity"]["mark"]
+            ),
+            "",
+        )
+
+    @functools.cached_property
+    def frame(self) -> pd.DataFrame:
+        """One row a measurement; throughputs in 1/s, times in ms."""
+        return frame(self.measurements)
+
+    @property
+    def failed(self) -> int:
+        """Requests that failed, over all measurements."""
+        return sum(one["failed"] for one in self.measurements)
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """Failed requests by kind."""
+        out: dict[str, int] = {}
+        for one in self.measurements:
+            for kind, many in one["kimi_nb"]["errors"].items():
+                out[kind] = out.get(kind, 0) + many
+        return out
+
+    def summary(self) -> pd.DataFrame:
+        """One row a cell of the sweep: `over_repetitions` of the frame."""
+        return over_repetitions(self.frame)
+
+    def goodput(self, ttft_ms: float = 0, tpot_ms: float = 0) -> show.Table:
+        """Requests a second whose TTFT and TPOT kept the bounds (0: none), per cell: medians."""
+        rows = with_goodput(self.measurements, self.frame, ttft_ms, tpot_ms)
+        asked = (
+            ", ".join(
+                [
+                    *([f"TTFT {ttft_ms:g} ms"] if ttft_ms else []),
+                    *([f"TPOT {tpot_ms:g} ms"] if tpot_ms else []),
+                ]
+            )
+            or "no bound"
+        )
+        cells = over_repetitions(rows) if len(rows) else rows
+        return show.Table(
+            f"{self._prefix}Goodput at {asked}",
+            ("concurrency", "requests/s within", "of requests/s", "share"),
+            tuple(
+                (
+                    _many(one),
+                    f"{one['goodput']:.2f}",
+                    f"{one['request_throughput']:.2f}",
+                    f"{one['goodput'] / one['request_throughput']:.0%}",
+                )
+                for one in cells.to_dict("records")
+            ),
+        )
+
+    def table(self) -> show.Table:
+        """Medians over the repetitions, and the spread of the throughput."""
+        if not self.files:
+            return show.Table("0 measurements", ("concurrency",), ())
+        one = self.measurements[0]["kimi_nb"]["identity"]
+        title = (
+            f"{self._prefix}{one['model']} on {one['hardware']}, {one['layout']}, by "
+            f"{one['tool']} {one['tool_version']}: medians of {_repetitions(self.frame)}"
+        )
+        return show.Table(
+            title,
+            (
+                "concurrency",
+                "requests",
+                "failed",
+                "tokens/s",
+                "spread",
+                "TTFT p50 ms",
+                "TTFT p99 ms",
+                "TPOT p50 ms",
+                "TPOT p99 ms",
+                "requests/s",
+            ),
+            tuple(
+                (
+                    _many(row),
+                    int(row["prompts"]),
+                    int(row["failed"]),
+                    f"{row['output_throughput']:.1f}",
+                    f"{row['output_throughput_spread']:.0%}",
+                    f"{row['median_ttft_ms']:.1f}",
+                    f"{row['p99_ttft_ms']:.1f}",
+                    f"{row['median_tpot_ms']:.2f}",
+                    f"{row['p99_tpot_ms']:.2f}",
+                    f"{row['request_throughput']:.2f}",
+                )
+                for row in self.summary().to_dict("records")
+            ),
+        )
+
+    def metrics(self) -> show.Table:
+        """What the engines and devices said of themselves during the runs."""
+        names = (
+            "running_max",
+            "waiting_max",
+            "kv_cache_max",
+            "preemptions",
+            "prefix_hit_rate",
+            "spec_acceptance",
+            "utilisation_mean",
+        )
+        rows = [
+            (
+                one["kimi_nb"]["identity"]["concurrency"],
+                one["kimi_nb"]["identity"]["repetition"],
+                *(_short(one["kimi_nb"]["metrics"].get(name)) for name in names),
+                "; ".join(
+                    filter(
+                        None,
+                        (
+                            one["kimi_nb"]["metrics"].get(why)
+                            for why in ("why_not", "utilisation_why_not")
+                        ),
+                    )
+                ),
+            )
+            for one in self.measurements
+        ]
+        return show.Table(
+            f"{self._prefix}Engines under load",
+            (
+                "concurrency",
+                "repetition",
+                "running",
+                "waiting",
+                "cache used",
+                "preemptions",
+                "prefix hits",
+                "drafts accepted",
+                "device %",
+                "not seen, because",
+            ),
+            tuple(rows),
+        )
+
+    def pictures(self, ttft_ms: float = 0, tpot_ms: float = 0) -> Pictures:
+        """The figures, drawn into the folder, with their data as CSV."""
+        from kimi_nb.prove.bench import bench_pictures as pictures
+
+        return pictures.draw(self, ttft_ms, tpot_ms)
+
+    def published(self) -> Comparison:
+        """The published tables of this model and hardware beside these results where they may be
+        compared, and the reasons where not."""
+        from kimi_nb.prove.bench import compare
+
+        return compare.with_published(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The summary as plain values."""
+        if not self.files:
+            return {"mark": "", "folder": str(self.folder), "cells": [], "errors": {}}
+        rows = json.loads(self.summary().to_json(orient="records"))
+        return {"mark": self.mark, "folder": str(self.folder), "cells": rows, "errors": self.errors}
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.mark}: " if self.mark else ""
+
+
+def load(folder: Path) -> BenchResult:
+    """All measurements of a folder, oldest first."""
+    paths = sorted(folder.glob("c*-r*-*.json"), key=lambda path: path.stat().st_mtime)
+    return BenchResult(folder, tuple(paths))
+
+
+def read(files: Iterable[Path]) -> list[Mapping[str, Any]]:
+    """The measurements of files. Raises BenchError for one that is none."""
+    out: list[Mapping[str, Any]] = []
+    for path in files:
+        try:
+            one = json.loads(path.read_text(encoding="utf-8"))
+            one["kimi_nb"]["identity"]["repetition"], one["kimi_nb"]["errors"], one["completed"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BenchError(
+                f"{path} is no measurement of ours ({type(error).__name__}: {error}); "
+                "remove it, and measure it again."
+            ) from None
+        out.append({**one, "file": path.name})
+    return out
+
+
+def frame(measurements: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Tidy: identity, figures and metrics as columns, a row for each measurement."""
+    import pandas as pd
+
+    rows = []
+    for one in measurements:
+        own = one["kimi_nb"]
+        about = {
+            name: json.dumps(value) if isinstance(value, dict) else value
+            for name, value in own["identity"].items()
+        }
+        seen = {
+            f"seen_{name}": value
+            for name, value in own["metrics"].items()
+            if isinstance(value, int | float)
+        }
+        rows.append(
+            {
+                **about,
+                "time": own["time"],
+                "file": one.get("file", ""),
+                **{name: one.get(name, math.nan) for name in FIGURES},
+                **seen,
+            }
+        )
+    out = pd.DataFrame(rows)
+    if len(out):
+        out["per_device"] = out["output_throughput"] / out["devices"]
+        out["per_user"] = 1000 / out["median_tpot_ms"].where(out["median_tpot_ms"] > 0)
+    return out
+
+
+def over_repetitions(rows: pd.DataFrame) -> pd.DataFrame:
+    """The median of each figure over the repetitions of a cell; ``_min``, ``_max`` and, as a share
+    of the median, ``_spread`` of the most important ones; ``failed`` is the sum."""
+    keys = [
+        name
+        for name in rows.columns
+        if name not in _OF_ONE
+        and name not in FIGURES
+        and not name.startswith("seen_")
+        and name not in ("per_device", "per_user", "goodput")
+    ]
+    figures_ = [
+        name
+        for name in rows.columns
+        if name in FIGURES
+        or name.startswith("seen_")
+        or name in ("per_device", "per_user", "goodput")
+    ]
+    groups = rows.fillna(dict.fromkeys(keys, "")).groupby(keys, sort=False, dropna=False)
+    out = groups[figures_].median()
+    for name in ("output_throughput", "median_ttft_ms", "median_tpot_ms"):
+        out[f"{name}_min"], out[f"{name}_max"] = groups[name].min(), groups[name].max()
+        out[f"{name}_spread"] = (out[f"{name}_max"] - out[f"{name}_min"]) / out[name]
+    out["failed"], out["repetitions"] = groups["failed"].sum(), groups.size()
+    return out.reset_index()
+
+
+def with_goodput(
+    measurements: Sequence[Mapping[str, Any]], rows: pd.DataFrame, ttft_ms: float, tpot_ms: float
+) -> pd.DataFrame:
+    """The frame with a column of requests a second within the bounds (0: none)."""
+    return rows.assign(
+        goodput=[
+            figures.goodput(one, ttft_ms or math.inf, tpot_ms or math.inf) for one in measurements
+        ]
+    )
+
+
+def _repetitions(rows: pd.DataFrame) -> str:
+    most = int(rows["repetition"].max())
+    return f"{most} repetitions" if most > 1 else "1 repetition, which has no spread"
+
+
+def _many(row: Mapping[str, Any]) -> str:
+    return str(int(row["concurrency"])) if row["concurrency"] else f"{row['rate']}/s"
+
+
+def _short(value: Any) -> Any:
+    return f"{value:.3g}" if isinstance(value, float) else value

@@ -1,0 +1,149 @@
+"""One streamed chat completion, timed as ``vllm bench serve`` times it.
+
+    timed = await stream.ask(session, url, body, headers, clock)
+    timed.ttft, timed.itl, timed.error            # seconds; "" or "kind: detail"
+
+The first chunk with a choice is the first token, every further one ends an interval; the counts
+of tokens are those of the usage chunk. What is no stream, and one without an end, is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from kimi_nb.prove.bench import request_faults as faults
+
+_SHOWN = 200  # characters of an answer that is an error
+
+
+@dataclass
+class Timed:
+    """What came of a request; times in seconds, ``start`` on the clock of time.perf_counter."""
+
+    prompt_len: int
+    start: float = 0.0
+    ttft: float = 0.0
+    itl: list[float] = field(default_factory=list)
+    latency: float = 0.0
+    output_len: int = 0
+    text: str = ""
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+
+class _Faulty(Exception):
+    """``kind: detail``."""
+
+
+async def ask(
+    session: aiohttp.ClientSession,
+    url: str,
+    body: Mapping[str, Any],
+    headers: Mapping[str, str],
+    prompt_len: int,
+) -> Timed:
+    """Send a request and read its stream to the end; never raises for what the service does."""
+    out = Timed(prompt_len, time.perf_counter())
+    try:
+        async with session.post(url, json=body, headers=headers) as answer:
+            if answer.status != 200:
+                text = (await answer.text(errors="replace"))[:_SHOWN]
+                raise _Faulty(f"{faults.of_status(answer.status)}: {answer.status} {text}")
+            await _read(answer, out)
+    except _Faulty as error:
+        out.error = str(error)
+    except aiohttp.ClientConnectorError as error:
+        out.error = f"unreachable: {error}"
+    except (
+        aiohttp.ServerDisconnectedError,
+        aiohttp.ClientPayloadError,
+        aiohttp.ClientOSError,
+    ) as error:
+        out.error = f"cut-off: {type(error).__name__}: {error}"
+    except TimeoutError:
+        out.error = f"timeout: no end after {time.perf_counter() - out.start:.0f} s"
+    except (aiohttp.ClientError, ValueError) as error:
+        out.error = f"malformed: {type(error).__name__}: {error}"[:_SHOWN]
+    return out
+
+
+async def _read(answer: aiohttp.ClientResponse, out: Timed) -> None:
+    buffer, seen, finished, last = b"", 0, False, out.start
+    async for chunk in answer.content.iter_any():
+        buffer += chunk
+        *messages, buffer = buffer.replace(b"\r\n", b"\n").split(b"\n\n")
+        for message in messages:
+            now = time.perf_counter()
+            data = _data(message)
+            if data is None:
+                continue
+            if data == "[DONE]":
+                finished = True
+                continue
+            if _take(data, out):
+                if seen:
+                    out.itl.append(now - last)
+                else:
+                    out.ttft = now - out.start
+                seen, last = seen + 1, now
+    out.latency = last - out.start
+    if buffer.strip() and not finished and _data(buffer) != "[DONE]":
+        # A last message without its blank line is as good as none; a page of HTML is another one.
+        kind = "cut-off" if buffer.lstrip().startswith(b"data:") else "malformed"
+        raise _Faulty(f"{kind}: {buffer[:_SHOWN].decode(errors='replace')}")
+    if not seen:
+        raise _Faulty("empty: 200, and no token")
+    if not (finished or _data(buffer) == "[DONE]"):
+        raise _Faulty(f"cut-off: the stream ended after {seen} chunks, without [DONE]")
+    out.output_len = out.output_len or seen
+
+
+def _data(message: bytes) -> str | None:
+    """What a message carries; None for a comment (a ping) or nothing."""
+    lines = [
+        line
+        for line in message.decode("utf-8", "replace").split("\n")
+        if line.strip() and not line.startswith((":", "event:", "id:", "retry:"))
+    ]
+    if not lines:
+        return None
+    if not all(line.startswith("data:") for line in lines):
+        raise _Faulty(f"malformed: {lines[0][:_SHOWN]}")
+    return "\n".join(line.removeprefix("data:").strip() for line in lines)
+
+
+def _take(data: str, out: Timed) -> bool:
+    """Whether a chunk holds a choice, which counts as a token's; usage is noted."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        raise _Faulty(f"malformed: {data[:_SHOWN]}") from None
+    if not isinstance(value, dict):
+        raise _Faulty(f"malformed: {data[:_SHOWN]}")
+    if value.get("error"):
+        raise _Faulty(f"error-in-stream: {json.dumps(value['error'])[:_SHOWN]}")
+    choices, usage = value.get("choices"), value.get("usage")
+    if isinstance(usage, dict):
+        out.output_len = _count(usage.get("completion_tokens"), out.output_len)
+        out.prompt_len = _count(usage.get("prompt_tokens"), out.prompt_len)
+    if not choices:
+        return False
+    first = choices[0] if isinstance(choices, list) else None
+    delta = first.get("delta") if isinstance(first, dict) else None
+    if not isinstance(delta, dict):
+        raise _Faulty(f"malformed: {data[:_SHOWN]}")
+    out.text += str(delta.get("content") or "")
+    return True
+
+
+def _count(value: Any, otherwise: int) -> int:
+    return value if type(value) is int and value >= 0 else otherwise

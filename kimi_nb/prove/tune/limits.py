@@ -1,0 +1,355 @@
+"""What a plan cannot exceed: memory, arithmetic and links of its devices, and how near one is.
+
+    found = limits.of_plan(plan, input_len=1024, output_len=1024, concurrency=8)
+    found.tpot_ms(), found.ttft_ms(), found.tokens_per_s("decode")
+    found.share(90.3)             # "6 % of the bandwidth limit (estimated)"
+
+Every figure is estimated: architecture numbers (roofline.py) over peaks of data sheets
+(params/hardware). A measurement lies below; how far below says what there is to gain.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kimi_nb.check import judge as check
+from kimi_nb.check.rules import capacity
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.engine_view import Server
+from kimi_nb.core.errors import ParameterError
+from kimi_nb.params import schema
+from kimi_nb.plan import memory
+from kimi_nb.plan.spec import Plan
+from kimi_nb.prove.tune import roofline
+from kimi_nb.prove.tune.roofline import FORMULAS, Spread, Step
+from kimi_nb.show import values as show
+
+_UNITS = {"bandwidth": "GB", "arithmetic": "10^12 operations", "links": "GB", "transfer": "GB"}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The least time of one step for one resource of a device. ``amount`` and ``peak`` in the
+    resource's unit (GB or 10^12 operations, and that a second), ``step_ms`` in milliseconds (of a
+    transfer: of a prompt), ``tokens_per_s`` of the whole plan; None where ``missing`` says which
+    figure nobody has published."""
+
+    role: str
+    phase: str
+    resource: str
+    amount: float
+    peak: float | None
+    step_ms: float | None
+    tokens_per_s: float | None
+    formula: str
+    source: str
+    missing: str = ""
+    figures: str = "estimated"
+
+
+@dataclass(frozen=True, repr=False)
+class Limits(show.Both):
+    """The limits of a plan under a load. ``seqs`` are the sequences of a decode rank at once,
+    ``accepted`` the tokens that a decode step gives each (1 without drafts); ``notes`` what
+    could not be worked out."""
+
+    plan: str
+    limits: tuple[Limit, ...]
+    seqs: int
+    accepted: float
+    chunks: int
+    notes: tuple[str, ...] = ()
+
+    def of(self, phase: str) -> tuple[Limit, ...]:
+        """The limits whose peak is known, tightest first: of decode, prefill (full steps), prompt
+        (one alone) or transfer (of its cache)."""
+        return tuple(
+            sorted(
+                (one for one in self.limits if one.phase == phase and one.step_ms),
+                key=lambda one: -(one.step_ms or 0),
+            )
+        )
+
+    def tokens_per_s(self, phase: str = "decode") -> float | None:
+        """Tokens a second that the whole plan cannot exceed; None where nothing is known."""
+        found = self.of(phase)
+        return found[0].tokens_per_s if found else None
+
+    def tpot_ms(self) -> float | None:
+        """Milliseconds for each output token of a request, at the least."""
+        found = self.of("decode")
+        return found[0].step_ms / self.accepted if found and found[0].step_ms else None
+
+    def ttft_ms(self) -> float | None:
+        """Milliseconds to the first token of a prompt that nothing else delays, at the least."""
+        found = self.of("prompt")
+        if not found or not found[0].step_ms:
+            return None
+        moved = self.of("transfer")
+        return found[0].step_ms * self.chunks + (moved[0].step_ms or 0 if moved else 0)
+
+    def share(self, output_tokens_per_s: float) -> str:
+        """A measured output throughput as a share of the tightest decode limit."""
+        found = self.of("decode")
+        if not found or not found[0].tokens_per_s:
+            return "no limit is known"
+        part = output_tokens_per_s / found[0].tokens_per_s
+        return f"{_percent(part)} of the {found[0].resource} limit (estimated)"
+
+    def table(self) -> show.Table:
+        """A row for each resource, the tightest of a phase marked."""
+        tight = {
+            phase: found[0]
+            for phase in ("prefill", "prompt", "transfer", "decode")
+            if (found := self.of(phase))
+        }
+        rows = [
+            (
+                one.role,
+                one.phase,
+                one.resource + (" *" if tight.get(one.phase) is one else ""),
+                f"{one.amount:.3g} {_UNITS[one.resource]}",
+                f"{one.peak:g}/s" if one.peak else f"not published: {one.missing}",
+                f"{one.step_ms:.3g} ms" if one.step_ms is not None else "-",
+                f"{one.tokens_per_s:,.0f}" if one.tokens_per_s else "-",
+            )
+            for one in self.limits
+        ]
+        rows += [("", "", "note", note, "", "", "") for note in self.notes]
+        return show.Table(
+            f"Limits of {self.plan}, estimated: {self.seqs} sequences a decode rank, "
+            f"{self.accepted:g} tokens a step; * is the tightest",
+            (
+                "role",
+                "phase",
+                "resource",
+                "a step on one device",
+                "peak",
+                "least time",
+                "tokens/s at most",
+            ),
+            tuple(rows),
+        )
+
+    def below(self) -> show.Table:
+        """How each resource was worked out, and from where its formula and its peak are."""
+        return show.Table(
+            "Formulas",
+            ("resource", "a step takes", "source"),
+            tuple(dict.fromkeys((one.resource, one.formula, one.source) for one in self.limits)),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def of_plan(
+    plan: Plan,
+    *,
+    input_len: int = 1024,
+    output_len: int = 1024,
+    concurrency: int = 0,
+    accepted: float | None = None,
+) -> Limits:
+    """The limits of a plan for requests of these sizes, so many at once (0: a full batch).
+
+    ``accepted`` is the measured number of tokens that a step with drafts gives (its mean
+    acceptance length); without it every draft is taken to be accepted, which nothing exceeds.
+    Raises ParameterError for sizes that are none.
+    """
+    for name, value, least in (
+        ("input_len", input_len, 1),
+        ("output_len", output_len, 1),
+        ("concurrency", concurrency, 0),
+    ):
+        if type(value) is not int or value < least:
+            raise ParameterError(
+                f"{name}: a whole number of {least} or more is wanted, found {value!r}."
+            )
+    deployment = check.of_plan(plan)
+    found: list[Limit] = []
+    notes: list[str] = []
+    seqs, given, chunks = 0, 1.0, 1
+    for role in plan.flags:
+        server = next(one for one, _ in deployment.profiles() if one.role == role)
+        shape = memory.Shape.of(server, deployment.ascend, capacity.defaults(deployment))
+        why = _unknown(deployment, shape)
+        if why or shape is None:
+            notes.append(f"{role}: {why}")
+            continue
+        one = _Role(plan, deployment, server, shape, role)
+        if role != "decode":
+            chunks = math.ceil(input_len / shape.batched_tokens)
+            found += one.prefill(input_len) + one.prompt(input_len)
+        if role == "prefill":
+            found.append(one.transfer(input_len))
+        if role != "prefill":
+            seqs = one.seqs(concurrency, input_len + output_len)
+            given = min(accepted, 1.0 + one.drafts) if accepted else 1.0 + one.drafts
+            found += one.decode(seqs, concurrency, input_len + output_len / 2, given)
+    return Limits(plan.name, tuple(found), seqs, given, chunks, tuple(notes))
+
+
+def _unknown(d: Deployment, shape: memory.Shape | None) -> str:
+    if shape is None or d.model is None or d.weights is None or d.hardware is None:
+        return "its sizes are not known"
+    return roofline.named(d.weights.precision, d.model.architecture)
+
+
+class _Role:
+    """The limits of one role."""
+
+    def __init__(
+        self, plan: Plan, d: Deployment, server: Server, shape: memory.Shape, role: str
+    ) -> None:
+        assert d.model is not None and d.weights is not None and d.hardware is not None
+        self.role, self.shape = role, shape
+        self.arch, self.precision = d.model.architecture, d.weights.precision
+        self.hardware: schema.Hardware = d.hardware
+        mine = [engine for engine in plan.engines if engine.role == role]
+        self.groups = len({engine.group for engine in mine})
+        nodes = len({engine.node for engine in mine if engine.group == mine[0].group})
+        self.spread = Spread(plan.devices_per_node, nodes)
+        table = server.table("speculative-config")
+        drafts = table.get("num_speculative_tokens", 0)
+        self.drafts = drafts if isinstance(drafts, int) else 0
+        self.draft_parameters = capacity.draft_parameters(d, server)
+        fit = capacity.fit_of(d, server)
+        self.cache_tokens = fit.tokens if fit else 0
+
+    def seqs(self, concurrency: int, length: int) -> int:
+        """Sequences of a rank at once: what is asked, what a batch takes, what the cache holds."""
+        asked = (
+            math.ceil(concurrency / (self.shape.dp * self.groups))
+            if concurrency
+            else self.shape.seqs
+        )
+        return max(1, min(asked, self.shape.seqs, self.cache_tokens // length or 1))
+
+    def decode(self, seqs: int, concurrency: int, context: float, accepted: float) -> list[Limit]:
+        full = seqs * self.shape.dp * self.groups
+        whole = min(concurrency or full, full)
+        step = roofline.decode(
+            self.shape,
+            self.arch,
+            self.precision,
+            seqs=seqs,
+            context=context,
+            tokens_each=1 + self.drafts,
+            spread=self.spread,
+            group_seqs=math.ceil(whole / self.groups),
+            draft_parameters=self.draft_parameters,
+        )
+        return self._limits("decode", step, whole * accepted)
+
+    def prefill(self, prompt: int) -> list[Limit]:
+        """Of steps that are full on every rank."""
+        tokens = self.shape.batched_tokens
+        return self._limits(
+            "prefill",
+            self._prefill(tokens, prompt, self.shape.dp),
+            tokens * self.shape.dp * self.groups,
+        )
+
+    def prompt(self, prompt: int) -> list[Limit]:
+        """Of a prompt that is alone."""
+        tokens = min(self.shape.batched_tokens, prompt)
+        return self._limits("prompt", self._prefill(tokens, prompt, 1), tokens)
+
+    def _prefill(self, tokens: int, prompt: int, ranks: int) -> Step:
+        return roofline.prefill(
+            self.shape,
+            self.arch,
+            self.precision,
+            tokens=tokens,
+            prompt=prompt,
+            ranks=ranks,
+            spread=self.spread,
+            draft_parameters=self.draft_parameters,
+        )
+
+    def transfer(self, prompt: int) -> Limit:
+        size = roofline.transfer_bytes(self.arch, prompt, self.shape.cache_bytes)
+        return self._limit("transfer", "transfer", size / 1e9, "network_gb_s", prompt)
+
+    def _limits(self, phase: str, step: Step, whole: float) -> list[Limit]:
+        """``whole`` are the tokens that the plan has of a step."""
+        out = [
+            self._limit(phase, "bandwidth", step.memory / 1e9, "memory_gb_s", whole),
+            self._arithmetic(phase, step, whole),
+        ]
+        for amount, name in ((step.node_link, "node_link_gb_s"), (step.network, "network_gb_s")):
+            if amount:
+                out.append(self._limit(phase, "links", amount / 1e9, name, whole))
+        return out
+
+    def _limit(self, phase: str, resource: str, amount: float, peak: str, whole: float) -> Limit:
+        known = getattr(self.hardware.peaks, peak)
+        formula, source = FORMULAS[resource]
+        if known is None:
+            return Limit(
+                self.role,
+                phase,
+                resource,
+                amount,
+                None,
+                None,
+                None,
+                formula,
+                source,
+                f"{peak} of {self.hardware.name}",
+            )
+        seconds = amount / known.value
+        return Limit(
+            self.role,
+            phase,
+            resource,
+            amount,
+            known.value,
+            seconds * 1e3,
+            whole / seconds,
+            formula,
+            f"{source}; peak: {known.source}",
+        )
+
+    def _arithmetic(self, phase: str, step: Step, whole: float) -> Limit:
+        """The kinds of arithmetic take turns on the same units, so their times add up."""
+        formula, source = FORMULAS["arithmetic"]
+        amount, seconds, sources = 0.0, 0.0, []
+        for kind, count in step.operations.items():
+            peak = f"{kind}_tops" if kind == "int8" else f"{kind}_tflops"
+            known = getattr(self.hardware.peaks, peak)
+            if known is None:
+                return Limit(
+                    self.role,
+                    phase,
+                    "arithmetic",
+                    sum(step.operations.values()) / 1e12,
+                    None,
+                    None,
+                    None,
+                    formula,
+                    source,
+                    f"{peak} of {self.hardware.name}",
+                )
+            amount += count / 1e12
+            seconds += count / 1e12 / known.value
+            sources.append(known.source)
+        return Limit(
+            self.role,
+            phase,
+            "arithmetic",
+            amount,
+            amount / seconds,
+            seconds * 1e3,
+            whole / seconds,
+            formula,
+            f"{source}; peak: {'; '.join(dict.fromkeys(sources))}",
+        )
+
+
+def _percent(part: float) -> str:
+    return f"{part:.0%}".replace("%", " %") if part >= 0.01 else "less than 1 %"

@@ -1,0 +1,46 @@
+"""Measurements under the line of what is possible: each load's share of its own limit.
+
+shares.of(plan, cells, kind="measured", drafts=3)      # a table, a row for each load
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kimi_nb.plan.spec import Plan
+from kimi_nb.prove.tune import limits
+from kimi_nb.show import values as show
+
+if TYPE_CHECKING:
+    from kimi_nb.prove.tune.advice import Cell
+
+
+def of(plan: Plan, cells: Iterable[Cell], *, kind: str, drafts: int) -> show.Table:
+    """Every load beside what its batch could give at the most, estimated; ``drafts`` are those of
+    a decode step. A rehearsal's figures are not compared: no device made them."""
+    headings = ("concurrency", "tokens/s", "at most", "TPOT ms", "at least", "share")
+    if kind not in ("measured", "published"):
+        return show.Table(f"{kind}: stand-ins have no share of a device's limits", headings, ())
+    rows = []
+    for cell in cells:
+        given = None if cell.acceptance is None else 1 + drafts * cell.acceptance
+        found = limits.of_plan(
+            plan,
+            input_len=cell.input_len,
+            output_len=cell.output_len,
+            concurrency=cell.concurrency,
+            accepted=given,
+        )
+        most, least = found.tokens_per_s(), found.tpot_ms()
+        rows.append(
+            (
+                cell.concurrency,
+                f"{cell.throughput:.1f}",
+                f"{most:,.0f}" if most else "not known",
+                f"{cell.tpot_ms:.2f}",
+                f"{least:.2f}" if least else "not known",
+                found.share(cell.throughput),
+            )
+        )
+    return show.Table(f"{plan.name}, {kind}, under its limits (estimated)", headings, tuple(rows))

@@ -1,0 +1,192 @@
+"""The hand of a check: asks the front door and the engines, and remembers what was sent.
+
+    def chat(ask: Ask) -> str:
+        return ask.everywhere(lambda place: str(ask.chat(place, QUESTION)))
+
+An engine that gives no words is found by the first checks and left out by the others, and so is
+the front door when it leads to engines that are not alike: each fault is told once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kimi_nb.prove.verify import fan_out as together
+from kimi_nb.prove.verify import http_exchange as wire
+from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused, NoAPI, Skip
+from kimi_nb.prove.verify.http_exchange import Answer
+from kimi_nb.prove.verify.target import Place, Target
+from kimi_nb.service.probe import Reply
+
+_ENDS = (Gone, KeyRefused, NoAPI)  # after which nothing further is asked
+_SHOWN = 3  # places whose faults are told
+_LONGEST = 300  # characters of a request that are shown
+
+
+def said(question: str, **more: Any) -> dict[str, Any]:
+    """A chat of one question at temperature 0, with what else the body is to hold."""
+    return {
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "seed": 1,
+        "max_tokens": 64,
+        **more,
+    }
+
+
+class Ask:
+    """See the module. ``lost`` are places that give no words, ``unlike`` why the front door is
+    not asked: what comes through it depends on the engine it chose; ``absent`` why there is no
+    API to ask."""
+
+    def __init__(self, target: Target, say: Callable[[str], None], max_context: int) -> None:
+        self.target, self.say, self.max_context = target, say, max_context
+        self.lost: dict[str, str] = {}
+        self.unlike = ""
+        self.absent = ""
+        self.name = ""
+        self._sent: list[str] = []
+        self._lock = threading.Lock()
+
+    def begin(self, name: str) -> None:
+        """A new check."""
+        self.name, self._sent = name, []
+
+    @property
+    def sent(self) -> str:
+        """What the check has sent: its first request, and how many."""
+        if not self._sent:
+            return "nothing"
+        more = len(self._sent) - 1
+        return self._sent[0] + (f" and {more} more request{'s' * (more > 1)}" if more else "")
+
+    # Requests ---------------------------------------------------------------------------
+
+    def chat(self, place: Place, body: dict[str, Any], **more: Any) -> Answer:
+        """One chat completion. Raises Failed."""
+        self._note("POST", wire.CHAT, {**body, "stream": True} if more.get("stream") else body)
+        return wire.chat(place, self.target, body, **more)
+
+    def send(self, place: Place, method: str, path: str, **more: Any) -> Reply:
+        """Any request, and a reply of any status. Raises Failed where there is none."""
+        self._note(method, path, more.get("body"))
+        return wire.send(place, self.target, method, path, **more)
+
+    def budget(self, tokens: int) -> int:
+        """Tokens for an answer: no more than a quarter of what the engine holds, and few where
+        they mean nothing."""
+        tokens = tokens if self.target.sense else min(tokens, 256)
+        return min(tokens, (self.target.max_model_len or 10**9) // 4)
+
+    @property
+    def quiet(self) -> dict[str, Any]:
+        """What turns thinking off, where it can be."""
+        return {} if self.target.always_thinks else {"chat_template_kwargs": {"thinking": False}}
+
+    def _note(self, method: str, path: str, body: Any) -> None:
+        text = (
+            body
+            if isinstance(body, str)
+            else ""
+            if body is None
+            else json.dumps(
+                {key: value for key, value in body.items() if key not in ("temperature", "seed")},
+                ensure_ascii=False,
+            )
+        )
+        with self._lock:
+            self._sent.append(wire.short(f"{method} {path} {text}".strip(), _LONGEST))
+
+    # Places -----------------------------------------------------------------------------
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where an answer can be judged: the front door, then the engines. Raises Skip where
+        there is none."""
+        door = () if self.unlike or self.target.door.name in self.lost else (self.target.door,)
+        found = (*door, *(one for one in self.target.engines if one.name not in self.lost))
+        if not found:
+            raise Skip(f"nothing is left to ask: {next(iter(self.lost.values()), self.unlike)}")
+        return found
+
+    @property
+    def few(self) -> tuple[Place, ...]:
+        """The front door, and the first engine of each role: for what is alike in all."""
+        firsts: dict[str, Place] = {}
+        for place in self.places:
+            firsts.setdefault(place.role or place.name, place)
+        return tuple(firsts.values())
+
+    @property
+    def door(self) -> Place:
+        """The front door alone. Raises Skip where what comes through it cannot be judged."""
+        if self.target.door.name in self.lost or self.unlike:
+            raise Skip(self.lost.get(self.target.door.name) or self.unlike)
+        return self.target.door
+
+    def everywhere(
+        self,
+        look: Callable[[Place], str],
+        places: Sequence[Place] | None = None,
+        *,
+        drop: bool = False,
+        again: bool = False,
+    ) -> str:
+        """What ``look`` returns of each place, as one sentence.
+
+        ``again`` looks once more, with nothing else on the way, before it calls a place faulty;
+        with ``drop`` a faulty place is not asked by later checks. Raises Failed with the places
+        and what each gave; Skip where that is what every place did.
+        """
+        places = self.places if places is None else places
+        found = together.each(look, places)
+        retried = False
+        if again:
+            for at, place in enumerate(places):
+                if isinstance(found[at], Failed) and not isinstance(found[at], _ENDS):
+                    found[at], retried = together.each(look, [place])[0], True
+        for one in found:
+            if isinstance(one, _ENDS) or (
+                isinstance(one, Exception) and not isinstance(one, Failed | Skip)
+            ):
+                raise one
+        bad = [
+            (place, one)
+            for place, one in zip(places, found, strict=True)
+            if isinstance(one, Failed)
+        ]
+        bad.sort(key=lambda pair: pair[0].is_door)  # which leads to the engines that failed
+        good = [one for one in found if isinstance(one, str)]
+        engines = {place.name for place in places if not place.is_door}
+        if engines & {place.name for place, _ in bad}:
+            self._unlike(engines, {place.name for place, _ in bad})
+        if drop and bad:
+            self.lost |= {place.name: f"{place.name} failed in {self.name}" for place, _ in bad}
+            if all(one.name in self.lost for one in self.target.engines):
+                self.lost.setdefault(self.target.door.name, f"every engine failed in {self.name}")
+        if bad:
+            raise Failed(_told(bad, len(places)), bad[0][1].cause)
+        if not good:
+            raise next(one for one in found if isinstance(one, Skip))
+        return (
+            good[0]
+            + (f"; {len(good)} of {len(places)} places alike" if len(places) > 1 else "")
+            + ("; at the second try, alone" if retried else "")
+        )
+
+    def _unlike(self, engines: set[str], bad: set[str]) -> None:
+        """Note where engines differ: what comes through the front door is chance then."""
+        if engines - bad and not self.unlike:
+            self.unlike = (
+                f"the front door leads to engines that are not alike: "
+                f"{min(engines & bad)} failed in {self.name}"
+            )
+
+
+def _told(bad: Sequence[tuple[Place, Failed]], of: int) -> str:
+    lines = [f"{place.name}: {one.got}" if of > 1 else one.got for place, one in bad[:_SHOWN]]
+    rest = len(bad) - _SHOWN
+    return "; ".join([*lines, *([f"and {rest} more"] if rest > 0 else [])])

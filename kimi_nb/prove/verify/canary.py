@@ -1,0 +1,118 @@
+"""Is the text garbled? Short everywhere, then over a ladder of context lengths.
+
+Broken kernels, transfers and parsers give text that looks like nothing a model says: one sign
+over and over, replacement characters, a phrase without end, next to no variety.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+from kimi_nb.prove.verify.asking import Ask, said
+from kimi_nb.prove.verify.contract import Failed, Skip
+from kimi_nb.prove.verify.http_exchange import Answer, short
+from kimi_nb.prove.verify.registry import check
+from kimi_nb.prove.verify.target import Place
+from kimi_nb.service import probe as service
+from kimi_nb.service.probe import QUESTION
+
+_RUN = re.compile(r"([^\w\s])\1{11,}|!{8,}")
+_SQUEEZED, _FROM = 8.0, 400  # how often smaller zlib makes it, from so many characters on
+_PERIOD = re.compile(r"(.{2,80}?)\1{7,}$", re.DOTALL)
+_RANDOM = "random weights say nothing that could be judged"
+_FIRST, _STEP = 1024, 2  # tokens of the shortest prompt; how much longer the next one is
+_LINES = 40
+
+
+def fault(text: str) -> str:
+    """How a text is garbled; "" where it is not.
+
+    >>> fault("The weather in Beijing is fine."), fault("!" * 40)
+    ('', "'!' over and over")
+    """
+    plain = "".join(text.split())
+    if plain.count("\N{REPLACEMENT CHARACTER}") >= 3:
+        return "replacement characters"
+    run = _RUN.search(plain)
+    if run:
+        return f"{run[0][0]!r} over and over"
+    if service.garbled(text):
+        return "one or two characters only"
+    period = _PERIOD.search(text[-1000:])
+    if period:
+        return f"{short(period[1], 40)!r} again and again at the end"
+    raw = text.encode()
+    if len(text) >= _FROM and len(raw) > _SQUEEZED * len(zlib.compress(raw, 9)):
+        return "next to no variety"
+    return ""
+
+
+def _judged(answer: Answer) -> str:
+    if not answer.answered:
+        raise Failed(f"200 without words: {answer}", "empty-200")
+    wrong = fault(answer.text)
+    if wrong:
+        raise Failed(f"{wrong}: {short(answer.text, 80)!r}")
+    return str(answer)
+
+
+@check("canary/words")
+def words(ask: Ask) -> str:
+    """A short answer of every place is text."""
+    if not ask.target.sense:
+        raise Skip(_RANDOM)
+
+    def look(place: Place) -> str:
+        return _judged(ask.chat(place, said(QUESTION, max_tokens=ask.budget(128))))
+
+    return ask.everywhere(look, drop=True)
+
+
+@check("canary/contexts")
+def contexts(ask: Ask) -> str:
+    """The same behind prompts of growing length: some faults begin at 15,000 tokens."""
+    if not ask.target.sense:
+        raise Skip(_RANDOM)
+    place, answer_tokens = ask.places[0], ask.budget(128)
+    most = min(ask.max_context, (ask.target.max_model_len or ask.max_context) - answer_tokens - 64)
+    lengths: list[int] = []
+    wanted, per_line = min(_FIRST, most), 0.0
+    if most < 128:
+        raise Skip(f"the longest context to try is {most} tokens")
+    while True:
+        # What a line takes is known after the first prompt; until then fewer are safe.
+        lines = max(1, int(wanted / per_line) if per_line else min(_LINES, wanted // 40))
+        answer = ask.chat(
+            place,
+            _ledger(lines, len(lengths), answer_tokens),
+            seconds=(ask.target.seconds * (1 + wanted / 8192)),
+        )
+        told = answer.usage.get("prompt_tokens") or 0
+        per_line = max(told / lines, 1.0)
+        lengths.append(told)
+        ask.say(f"    {ask.name}: {told} tokens of context")
+        try:
+            _judged(answer)
+        except Failed as error:
+            raise Failed(f"at {told} tokens of context: {error.got}", error.cause) from None
+        if told >= most * 0.9:
+            return f"text at {', '.join(map(str, lengths))} tokens of context, {place.name}"
+        if len(lengths) > 1:
+            wanted *= _STEP
+        wanted = min(wanted, int(most * 0.97))
+        if len(lengths) > 40:
+            raise Failed(f"prompt_tokens do not grow with the prompt: {lengths}")
+
+
+def _ledger(lines: int, number: int, tokens: int) -> dict[str, object]:
+    """A prompt of so many lines, none like another; its first line is no other prompt's."""
+    goods = ("crates of tea", "rolls of wire", "sacks of rice", "boxes of glass", "tins of paint")
+    ports = ("Harbin", "Lagos", "Oslo", "Lima", "Perth", "Quebec", "Turin")
+    text = "\n".join(
+        f"{at}: the depot at {ports[at * 5 % 7]} holds {at * 37 % 991} {goods[at * 3 % 5]}."
+        for at in range(lines)
+    )
+    return said(
+        f"Ledger {number}\n{text}\nSay in one sentence what this ledger lists.", max_tokens=tokens
+    )

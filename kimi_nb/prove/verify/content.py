@@ -1,0 +1,107 @@
+"""What goes in beside text, and what form comes out: a picture, JSON of a schema."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+
+from kimi_nb.prove.verify import schemas
+from kimi_nb.prove.verify.asking import Ask, said
+from kimi_nb.prove.verify.contract import Failed, Skip
+from kimi_nb.prove.verify.http_exchange import short
+from kimi_nb.prove.verify.reasoning import after_thoughts
+from kimi_nb.prove.verify.registry import check
+from kimi_nb.prove.verify.target import Place
+
+_BLIND = ("is not a multimodal model", "At most 0 ")  # image(s), or Kimi's vision_chunk(s)
+_SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["city", "warm"],
+    "properties": {
+        "city": {"type": "string", "enum": ["Beijing", "Tokyo"]},
+        "warm": {"type": "boolean"},
+    },
+}
+
+
+def picture(side: int = 56, rgb: bytes = b"\xd0\x20\x20") -> str:
+    """A data URL: a square of one colour, ``side`` pixels wide, as PNG."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    rows = (b"\0" + rgb * side) * side
+    png = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+@check("content/image")
+def image(ask: Ask) -> str:
+    """A picture as data URL is taken: words come back, and the prompt has grown by its tokens."""
+    if ask.target.vision is False:
+        raise Skip("text only: the model has no eyes, or was started with --language-model-only")
+    question = "Which colour is this? Answer in one word."
+    parts = [
+        {"type": "text", "text": question},
+        {"type": "image_url", "image_url": {"url": picture()}},
+    ]
+
+    def look(place: Place) -> str:
+        plain = ask.chat(place, said(question, **ask.quiet))
+        body = said(question, max_tokens=ask.budget(512), **ask.quiet)
+        try:
+            seen = ask.chat(place, {**body, "messages": [{"role": "user", "content": parts}]})
+        except Failed as error:
+            if ask.target.vision is None and any(text in error.got for text in _BLIND):
+                raise Skip(f"text only: {error.got}") from None
+            raise
+        if not seen.answered:
+            raise Failed(f"200 without words: {seen}", "empty-200")
+        grown = (seen.usage.get("prompt_tokens") or 0) - (plain.usage.get("prompt_tokens") or 0)
+        if grown < 1:
+            raise Failed(f"the picture added no tokens to the prompt: {seen}")
+        return f"{grown} tokens of picture; {seen}"
+
+    return ask.everywhere(look)
+
+
+@check("content/json-schema")
+def json_schema(ask: Ask) -> str:
+    """response_format json_schema gives JSON of that schema."""
+    body = said(
+        "Is Beijing warm in July? Answer as JSON.",
+        max_tokens=ask.budget(1024),
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": _SCHEMA},
+        },
+        **ask.quiet,
+    )
+
+    def look(place: Place) -> str:
+        answer = ask.chat(place, body)
+        text = after_thoughts(answer.content)
+        if not ask.target.sense and answer.finish_reason == "length":
+            raise Skip(f"random weights did not end the JSON: {answer}")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            raise Failed(
+                f"no JSON: {short(text)!r}, finish_reason {answer.finish_reason}"
+            ) from None
+        wrong = schemas.fault(value, _SCHEMA)
+        if wrong:
+            raise Failed(f"JSON of another form ({wrong}): {short(text)}")
+        return short(text)
+
+    return ask.everywhere(look)

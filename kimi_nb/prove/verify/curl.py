@@ -1,0 +1,99 @@
+"""The documents' own request, as a person would send it: the bundle's client/chat.sh, by bash.
+
+print(curl.run(plan, "http://127.77.0.1:8088", key))
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from kimi_nb.bundle import scripts
+from kimi_nb.plan.spec import Plan
+from kimi_nb.prove.verify import http_exchange as wire
+from kimi_nb.prove.verify.contract import FAIL, PASS, SKIP, Failed
+from kimi_nb.show import values as show
+
+SCRIPT = "client/chat.sh"
+_TOOLS = ("bash", "curl")
+
+
+@dataclass(frozen=True, repr=False)
+class Curl(show.Shown):
+    """The script that ran, whether it passed, and what came back or why it did not run."""
+
+    script: str
+    status: str
+    got: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed."""
+        return self.status != FAIL
+
+    def table(self) -> show.Table:
+        """The script and what came of it."""
+        return show.Table(
+            SCRIPT,
+            ("what", "is"),
+            (
+                ("status", self.status),
+                ("got", show.visible(self.got, lines=False)),
+                *(
+                    ("script" if not at else "", line)
+                    for at, line in enumerate(self.script.rstrip().splitlines())
+                ),
+            ),
+        )
+
+
+def script(plan: Plan, url: str) -> str:
+    """client/chat.sh of a plan with another address in it, and no other change."""
+    text = scripts.files(plan)[SCRIPT]
+    return text.replace(f"{plan.url}/v1/", f"{url}/v1/") if url else text
+
+
+def run(plan: Plan, url: str, key: str = "", seconds: float = 300.0) -> Curl:
+    """Show and run the script against a service; "" for none, which only shows it."""
+    text = script(plan, url)
+    missing = [name for name in _TOOLS if shutil.which(name) is None]
+    if not url or missing:
+        return Curl(
+            text,
+            SKIP,
+            f"there is no {' and no '.join(missing)} on this machine"
+            if missing
+            else "nothing is served with action plan",
+        )
+    env = {**os.environ, "NO_PROXY": "*", "no_proxy": "*"}
+    if plan.secrets:
+        env[plan.secrets["VLLM_API_KEY"]] = key
+    try:
+        done = subprocess.run(
+            ["bash", "-s"],
+            input=text,
+            env=env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Curl(text, FAIL, f"no answer in {seconds:g} s")
+    if done.returncode:
+        said = " ".join([*done.stderr.split("\n")[-2:], done.stdout]).strip()
+        return Curl(text, FAIL, _clean(f"exit code {done.returncode}: {wire.short(said)}", key))
+    try:
+        answer = wire.parsed(done.stdout)
+    except Failed as error:
+        return Curl(text, FAIL, _clean(error.got, key))
+    if not answer.answered:
+        return Curl(text, FAIL, f"200 without words: {answer}")
+    return Curl(text, PASS, _clean(str(answer), key))
+
+
+def _clean(text: str, key: str) -> str:
+    return text.replace(key, "(the key)") if key else text

@@ -1,0 +1,337 @@
+"""One request of a check and its answer, streamed or not, in one form.
+
+    answer = wire.chat(place, target, {"messages": [...]}, stream=True)
+    answer.content, answer.thoughts, answer.calls, answer.finish_reason, answer.usage
+
+What is no answer raises Failed with a cause of data/checks.yaml: empty-200, cut-stream, ...
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused, NoAPI
+from kimi_nb.prove.verify.target import Place, Target
+from kimi_nb.service import probe as service
+
+CHAT, COMPLETIONS, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
+THOUGHTS = ("reasoning", "reasoning_content")  # vLLM's word since 0.12, and the one before
+_LISTENS = 3.0  # seconds in which somebody who is there takes a connection
+_LONGEST = 160  # characters of an answer that are shown
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call: ``arguments`` is the text as it came."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One completion. Two are equal when all of this is."""
+
+    content: str
+    thoughts: str
+    calls: tuple[ToolCall, ...]
+    finish_reason: str
+    usage: Mapping[str, Any]
+    named: tuple[str, ...] = ()
+    id: str = field(default="", compare=False)
+    body: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """Everything that it says."""
+        return self.thoughts + self.content
+
+    @property
+    def answered(self) -> bool:
+        """Whether it says or calls anything."""
+        return bool(self.text or self.calls)
+
+    def __str__(self) -> str:
+        parts = [f"thoughts {short(self.thoughts)!r}"] if self.thoughts else []
+        parts += [f"content {short(self.content)!r}"] if self.content else []
+        parts += [f"calls {one.id} {one.name}({short(one.arguments)})" for one in self.calls]
+        return ", ".join([*(parts or ["no words"]), f"finish_reason {self.finish_reason}"])
+
+
+def short(text: str, most: int = _LONGEST) -> str:
+    """As much of a text as a table holds."""
+    return text if len(text) <= most else f"{text[:most]} ... ({len(text)} characters)"
+
+
+def send(
+    place: Place,
+    target: Target,
+    method: str,
+    path: str,
+    *,
+    body: Any = None,
+    key: str | None = None,
+    seconds: float | None = None,
+    stream: bool = False,
+) -> service.Reply:
+    """A reply of any status that says something; 429 is asked again, after the target's pauses.
+    ``body`` is sent as JSON, a text as it is. Raises Failed (no-answer, unreachable), Gone, and
+    NoAPI (no-tls)."""
+    seconds, more = seconds or target.seconds, {}
+    if body is not None:
+        more["data"] = body if isinstance(body, str) else json.dumps(body)
+    headers = {"Content-Type": "application/json"} if body is not None else {}
+    key = target.key if key is None else key
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    if place.rank is not None:
+        headers["X-data-parallel-rank"] = str(place.rank)
+    for pause in (*target.pauses, None):
+        if stream:
+            reply = service.stream(place.url + path, seconds, headers=headers, **more)
+        else:
+            reply = service.send(method, place.url + path, seconds, headers=headers, **more)
+        if reply.status != 429 or pause is None:
+            break
+        time.sleep(pause)
+    if reply.status == 0:
+        late = reply.error.startswith("no answer")
+        if place.is_door and reply.error == service.NO_TLS:
+            plain = place.url.replace("https://", "http://", 1)
+            raise NoAPI(f"{place.url}: {reply.error}; use {plain}", "no-tls")
+        if place.is_door and not late and not service.listens(place.url, _LISTENS):
+            raise Gone(f"gone: {place.url} takes no connections ({reply.error})")
+        raise Failed(reply.error, "no-answer" if late else "unreachable")
+    return reply
+
+
+def asked(reply: service.Reply) -> service.Reply:
+    """The reply, where it is a 200 with a body; else Failed, by its cause."""
+    said = short(" ".join(reply.text.split()))
+    if reply.status in (401, 403):
+        raise KeyRefused(f"{reply.status}: {said}")
+    if reply.status == 429:
+        raise Failed(f"429 after several tries: {said}", "too-many-requests")
+    if reply.status >= 500:
+        raise Failed(f"{reply.status}: {said or 'no text'}", "server-error")
+    if reply.status != 200:
+        raise Failed(f"{reply.status}: {said}", "refused")
+    if reply.error:
+        # It ended in the middle, or never did.
+        late = reply.error.startswith("no ")
+        raise Failed(
+            f"{reply.error}, after {said!r}" if said else reply.error,
+            "no-answer" if late else "cut-stream",
+        )
+    if not reply.text.strip():
+        raise Failed("empty 200: a status and no body", "empty-200")
+    return reply
+
+
+def models(target: Target) -> list[str]:
+    """The names that the front door lists; [] where it gives no list."""
+    try:
+        return [one["id"] for one in listing(send(target.door, target, "GET", MODELS))]
+    except Failed:
+        return []
+
+
+def no_api(target: Target, listed: service.Reply) -> str:
+    """Why no OpenAI API is at the front door, by its reply to GET /v1/models and one chat; "" where
+    one may be there. The upstream proxy of vllm-ascend has chats and no list."""
+    if not (first := _foreign(listed)):
+        return ""
+    try:
+        reply = send(
+            target.door,
+            target,
+            "POST",
+            CHAT,
+            body={
+                "model": target.model,
+                "messages": [{"role": "user", "content": service.QUESTION}],
+                "max_tokens": 1,
+            },
+        )
+    except Failed:  # which the checks will tell
+        return ""
+    second = _foreign(reply)
+    return f"no OpenAI API is there: {first} at {MODELS}, {second} at {CHAT}" if second else ""
+
+
+def _foreign(reply: service.Reply) -> str:
+    """Status and form of a reply that no OpenAI API gives; "" for one that it may give. A 404 for
+    a model has an error in JSON; an HTML page of a gateway (502) is about what stands behind it."""
+    page = reply.text.lstrip()[:9].lower().startswith(("<!doctype", "<html"))
+    absent = reply.status in (404, 405, 501) and "error" not in (
+        *reply.body,
+        reply.body.get("object"),
+    )
+    if not absent and not (page and reply.status in (200, 400, 404, 405, 501)):
+        return ""
+    return f"{reply.status}{' with HTML' if page else ''}"
+
+
+def listing(reply: service.Reply) -> list[dict[str, Any]]:
+    """The models that a service offers; [] for what is no such list."""
+    data = reply.body.get("data") if reply.status == 200 else None
+    return (
+        [one for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]
+        if isinstance(data, list)
+        else []
+    )
+
+
+def chat(
+    place: Place,
+    target: Target,
+    body: Mapping[str, Any],
+    *,
+    stream: bool = False,
+    path: str = CHAT,
+    seconds: float | None = None,
+) -> Answer:
+    """One completion of a chat. Raises Failed."""
+    whole = {"model": target.model, **body}
+    if stream:
+        whole |= {"stream": True, "stream_options": {"include_usage": True}}
+    reply = asked(send(place, target, "POST", path, body=whole, stream=stream, seconds=seconds))
+    return streamed(reply.text) if stream else parsed(reply.text)
+
+
+def parsed(text: str) -> Answer:
+    """The answer in a JSON body. Raises Failed (malformed)."""
+    body = mapping(text)
+    choice = _choice(body, text)
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise Failed(f"choices[0] has no message: {short(text)}", "malformed")
+    return Answer(
+        _text(message.get("content")),
+        _thoughts(message),
+        tuple(_call(one, text) for one in message.get("tool_calls") or ()),
+        _text(choice.get("finish_reason")),
+        _usage(body),
+        tuple(name for name in THOUGHTS if message.get(name)),
+        _text(body.get("id")),
+        body,
+    )
+
+
+def streamed(text: str) -> Answer:
+    """The answer that server-sent events add up to. Raises Failed (empty-stream, cut-stream,
+    malformed, server-error)."""
+    # Not splitlines: a text may hold U+2028, which ends no line of the stream.
+    lines = [line[5:].strip() for line in re.split("\r?\n|\r", text) if line.startswith("data:")]
+    if not any(lines):
+        raise Failed(f"no event in the stream: {short(text)!r}", "empty-stream")
+    usage: dict[str, Any] = {}
+    made, reason, name = _Parts(), "", ""
+    for line in lines:
+        if line == "[DONE]":
+            break
+        event = mapping(line)
+        if "error" in event:
+            raise Failed(f"an error in the stream: {short(line)}", "server-error")
+        usage, name = _usage(event) or usage, _text(event.get("id")) or name
+        if not event.get("choices"):
+            continue  # the one with the usage
+        choice = _choice(event, line)
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            raise Failed(f"an event without delta: {short(line)}", "malformed")
+        made.add(delta, line)
+        reason = _text(choice.get("finish_reason")) or reason
+    else:
+        raise Failed(f"the stream ends without [DONE], after {short(lines[-1])}", "cut-stream")
+    if not reason:
+        raise Failed(f"no finish_reason in {len(lines)} events", "cut-stream")
+    return Answer(
+        "".join(made.content),
+        "".join(made.thoughts),
+        made.whole(),
+        reason,
+        usage,
+        tuple(made.named),
+        name,
+    )
+
+
+class _Parts:
+    """A message that comes piece by piece."""
+
+    def __init__(self) -> None:
+        self.content: list[str] = []
+        self.thoughts: list[str] = []
+        self.named: dict[str, None] = {}
+        self.calls: dict[int, list[str]] = {}
+
+    def add(self, delta: Mapping[str, Any], line: str) -> None:
+        self.content.append(_text(delta.get("content")))
+        self.thoughts.append(_thoughts(delta))
+        self.named |= dict.fromkeys(name for name in THOUGHTS if delta.get(name))
+        for one in delta.get("tool_calls") or ():
+            if not isinstance(one, dict) or not isinstance(one.get("index"), int):
+                raise Failed(f"a piece of a tool call without index: {short(line)}", "malformed")
+            function = one.get("function")
+            if not isinstance(function, dict):
+                function = {}
+            call = self.calls.setdefault(one["index"], ["", "", ""])
+            for at, piece in enumerate(
+                (one.get("id"), function.get("name"), function.get("arguments"))
+            ):
+                call[at] += _text(piece)
+
+    def whole(self) -> tuple[ToolCall, ...]:
+        return tuple(ToolCall(*self.calls[at]) for at in sorted(self.calls))
+
+
+def mapping(text: str) -> dict[str, Any]:
+    """The JSON object of a text. Raises Failed (malformed)."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise Failed(f"no JSON object: {short(text)!r}", "malformed")
+    return value
+
+
+def _choice(body: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+    choices = body.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise Failed(f"no choices: {short(text)}", "malformed")
+    return choices[0]
+
+
+def _call(one: Any, text: str) -> ToolCall:
+    function = one.get("function") if isinstance(one, dict) else None
+    if not isinstance(function, dict):
+        raise Failed(f"a tool call without function: {short(text)}", "malformed")
+    arguments = function.get("arguments")
+    return ToolCall(
+        _text(one.get("id")),
+        _text(function.get("name")),
+        arguments if isinstance(arguments, str) else json.dumps(arguments),
+    )
+
+
+def _thoughts(message: Mapping[str, Any]) -> str:
+    return next((_text(message[name]) for name in THOUGHTS if message.get(name)), "")
+
+
+def _usage(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The counts that both forms have."""
+    given = body.get("usage")
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return {name: given.get(name) for name in names} if isinstance(given, dict) else {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

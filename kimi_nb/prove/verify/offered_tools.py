@@ -1,0 +1,84 @@
+"""The functions that checks offer, and what holds of any call of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from kimi_nb.prove.verify import schemas
+from kimi_nb.prove.verify.contract import Failed
+from kimi_nb.prove.verify.http_exchange import Answer, ToolCall, short
+
+CITIES = ("Beijing", "Tokyo", "Paris")
+MARKERS = re.compile(r"<\|tool_calls?_\w+\|>|functions\.\w+:\d+")
+SPECIAL = re.compile(r"<\|[a-z_]+\|>|\[EOS\]|\[BOS\]")
+
+
+def function(name: str, says: str, properties: dict[str, Any]) -> dict[str, Any]:
+    """A tool whose arguments are all required."""
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": says,
+            "parameters": {
+                "type": "object",
+                "properties": properties,
+                "required": list(properties),
+                "additionalProperties": False,
+            },
+        },
+    }
+
+
+# Every value is one of a few: a grammar then ends the arguments of any model.
+WEATHER = function(
+    "get_weather",
+    "The weather of a city.",
+    {
+        "city": {"type": "string", "enum": list(CITIES)},
+        "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+    },
+)
+TIME = function(
+    "get_time", "The local time of a city.", {"city": {"type": "string", "enum": list(CITIES)}}
+)
+ONE = "What is the weather in Beijing, in celsius? Use get_weather."
+TWO = (
+    "What is the weather in Beijing, in celsius, and the local time in Tokyo? Use get_weather "
+    "and get_time, both in one turn."
+)
+
+
+def no_markers(answer: Answer) -> None:
+    """Raise Failed where a call stands in the text."""
+    found = MARKERS.search(answer.text)
+    if found:
+        start = max(0, found.start() - 20)
+        raise Failed(
+            f"a tool call as text: {answer.text[start : found.end() + 40]!r}",
+            "" if answer.calls else "no-tool-parser",
+        )
+
+
+def arguments(call: ToolCall, tools: list[dict[str, Any]]) -> Any:
+    """What a call's arguments are; Failed where they do not fit the function's schema."""
+    schema = next(
+        (one["function"]["parameters"] for one in tools if one["function"]["name"] == call.name),
+        None,
+    )
+    if schema is None:
+        raise Failed(f"a call of {call.name!r}, which was not offered")
+    try:
+        value = json.loads(call.arguments)
+    except ValueError as error:
+        raise Failed(
+            f"arguments of {call.name} are no JSON ({error}): {short(call.arguments)!r}"
+        ) from None
+    wrong = schemas.fault(value, schema)
+    if wrong:
+        raise Failed(
+            f"arguments of {call.name} do not fit its schema ({wrong}): {short(call.arguments)}"
+        )
+    return value

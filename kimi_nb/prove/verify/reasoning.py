@@ -1,0 +1,64 @@
+"""Thoughts stand in a field of their own, and can be turned off."""
+
+from __future__ import annotations
+
+import re
+
+from kimi_nb.prove.verify.asking import Ask, said
+from kimi_nb.prove.verify.contract import Failed, Skip
+from kimi_nb.prove.verify.http_exchange import THOUGHTS, Answer, short
+from kimi_nb.prove.verify.registry import check
+from kimi_nb.prove.verify.target import Place
+from kimi_nb.service.probe import QUESTION
+
+_TAGS = re.compile(r"</?think>|◁/?think▷")
+
+
+def after_thoughts(content: str) -> str:
+    """The content from where thoughts end that leaked into it: that fault is told once."""
+    return _TAGS.split(content)[-1]
+
+
+@check("reasoning/apart")
+def apart(ask: Ask) -> str:
+    """`reasoning` (or `reasoning_content`) has the thoughts, and content no tag of them."""
+
+    def look(place: Place) -> str:
+        if place.reasoning is False:
+            raise Skip("the engine was started without --reasoning-parser")
+        more = {} if ask.target.always_thinks else {"chat_template_kwargs": {"thinking": True}}
+        answer = ask.chat(place, said(QUESTION, max_tokens=ask.budget(512), **more))
+        _no_tags(answer)
+        both = {answer.body["choices"][0]["message"].get(name) for name in THOUGHTS} - {None, ""}
+        if len(both) > 1:
+            raise Failed(f"{' and '.join(THOUGHTS)} differ: {both}")
+        if not answer.thoughts and place.reasoning is None:
+            raise Skip(f"nothing was thought, and no tag says that it should: {answer}")
+        if not answer.thoughts:
+            raise Failed(f"no thoughts: {answer}")
+        return f"in {' and '.join(answer.named)}: {short(answer.thoughts, 60)!r}"
+
+    return ask.everywhere(look)
+
+
+@check("reasoning/off")
+def off(ask: Ask) -> str:
+    """chat_template_kwargs {"thinking": false} gives an answer without thoughts."""
+    if ask.target.always_thinks:
+        raise Skip(f"{ask.target.model} always thinks")
+
+    def look(place: Place) -> str:
+        answer = ask.chat(place, said(QUESTION, **ask.quiet))
+        _no_tags(answer)
+        if answer.thoughts or not answer.content:
+            raise Failed(f"thinking was not turned off: {answer}")
+        return f"content only: {short(answer.content, 60)!r}"
+
+    return ask.everywhere(look)
+
+
+def _no_tags(answer: Answer) -> None:
+    found = _TAGS.search(answer.content)
+    if found:
+        start = max(0, found.start() - 30)
+        raise Failed(f"thoughts in the content: {answer.content[start : found.end() + 30]!r}")

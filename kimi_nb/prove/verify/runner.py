@@ -1,0 +1,206 @@
+"""Check after check: progress, results kept as they come, an end that can be resumed.
+
+found = verify(target, folder=run.folder / plan.name, resume=True, say=print)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import ParameterError
+from kimi_nb.prove.verify import http_exchange as wire
+from kimi_nb.prove.verify import registry
+from kimi_nb.prove.verify.asking import Ask
+from kimi_nb.prove.verify.contract import (
+    ABOVE,
+    FAIL,
+    PASS,
+    SKIP,
+    Contract,
+    Failed,
+    Gone,
+    KeyRefused,
+    NoAPI,
+    Result,
+    Skip,
+)
+from kimi_nb.prove.verify.registry import Check
+from kimi_nb.prove.verify.target import Target
+
+FILE = "verify.jsonl"
+MAX_CONTEXT = 32768  # tokens of the canary's longest prompt, where the engine holds as many
+LEAST = 128  # of them
+_NO_SERVICE = "nothing is served with action plan"
+
+
+def chosen(only: Iterable[str], max_context: int) -> dict[str, Check]:
+    """The checks that will be made. Raises ParameterError for one that is not known, and for a
+    context that is no number of tokens."""
+    if type(max_context) is not int or max_context < LEAST:
+        raise ParameterError(
+            f"max_context {max_context!r}: a whole number of tokens is wanted, {LEAST} or more."
+        )
+    return registry.chosen(only)
+
+
+def verify(
+    target: Target,
+    *,
+    folder: Path | None = None,
+    resume: bool = False,
+    only: Iterable[str] = (),
+    max_context: int = MAX_CONTEXT,
+    say: Callable[[str], None] = lambda text: None,
+) -> Contract:
+    """Make the checks (those of some names or families: ``only``) and say what came of each.
+
+    Results are appended to verify.jsonl in ``folder`` as they come. With ``resume`` what passed
+    or did not apply there, for the same service, is not asked again; what failed is. Never raises
+    for what the service does. Raises ParameterError for a check that is not known.
+    """
+    checks = chosen(only, max_context)
+    if not target.url:
+        return Contract(
+            "",
+            target.model,
+            tuple(Result(name, SKIP, "nothing", _NO_SERVICE, "") for name in checks),
+        )
+    target, absent = _known(target)
+    ask = Ask(target, say, max_context)
+    ask.absent = absent
+    kept = _kept(folder, ask.target) if folder and resume else {}
+    results: dict[str, Result] = {}
+    end: Failed | None = None
+    with tqdm(
+        total=len(checks), unit="check", file=sys.stderr, disable=not sys.stderr.isatty()
+    ) as bar:
+        for number, (name, one) in enumerate(checks.items(), 1):
+            bar.set_description(name)
+            final = True
+            if name in kept:
+                result = kept[name]
+            else:
+                result, end, final = _made(one, ask, results, end)
+            results[name] = result
+            if folder and name not in kept:
+                evidence.record(
+                    folder, "verify", file=FILE, **result.as_dict(), final=final, **_of(ask.target)
+                )
+            bar.update()
+            known = " (known)" if name in kept else ""
+            if not result.got.endswith(ABOVE):
+                say(
+                    f"{number} of {len(checks)}  {name}: {result.status}{known}"
+                    + (f": {result.got}" if result.status == FAIL else "")
+                )
+    return Contract(target.url, ask.target.model, tuple(results.values()), ask.target.mark)
+
+
+def _made(
+    one: Check, ask: Ask, results: dict[str, Result], end: Failed | None
+) -> tuple[Result, Failed | None, bool]:
+    """(the result of a check, what ends all further ones, whether it holds for a resumed run)."""
+    if isinstance(end, Gone):
+        return (
+            Result(one.name, FAIL, "nothing", f"gone{ABOVE}", registry.cause_help(end.cause)),
+            end,
+            False,
+        )
+    if end is not None:
+        why = "no OpenAI API is there" if isinstance(end, NoAPI) else "the key is refused"
+        return Result(one.name, SKIP, "nothing", f"{why}{ABOVE}", ""), end, False
+    if ask.absent:
+        end = NoAPI(ask.absent)
+        return (
+            Result(
+                one.name,
+                FAIL,
+                f"GET {wire.MODELS}, POST {wire.CHAT}",
+                _clean(end.got, ask.target),
+                registry.cause_help(end.cause),
+            ),
+            end,
+            False,
+        )
+    failed = [name for name in one.needs if name in results and results[name].status == FAIL]
+    if failed:
+        return (
+            Result(one.name, SKIP, "nothing", f"it needs {failed[0]}, which failed", ""),
+            None,
+            False,
+        )
+    ask.begin(one.name)
+    asked_all = not (ask.lost or ask.unlike)
+    try:
+        status, got, help_ = PASS, one.run(ask), ""
+    except Skip as why:
+        status, got, help_ = SKIP, why.why, ""
+    except Failed as error:
+        status, got = FAIL, error.got
+        help_ = registry.cause_help(error.cause) or one.help
+        end = error if isinstance(error, Gone | KeyRefused | NoAPI) else None
+    # What was asked of some engines only is asked again when all are there.
+    return (
+        Result(one.name, status, _clean(ask.sent, ask.target), _clean(got, ask.target), help_),
+        end,
+        status != FAIL and asked_all,
+    )
+
+
+def _known(target: Target) -> tuple[Target, str]:
+    """The target with what the service says of itself, where it does; why there is no API."""
+    listed: list[Any] = []
+    mark = absent = ""
+    # A front door need not have the list: the upstream proxy of vllm-ascend has none.
+    for place in (target.door, *target.engines[:1]):
+        try:
+            reply = wire.send(place, target, "GET", wire.MODELS)
+        except Failed:  # which the checks will tell
+            continue
+        if place.is_door:
+            absent = wire.no_api(target, reply)
+        listed, mark = listed or wire.listing(reply), mark or reply.mark
+    mine: dict[str, Any] = next((one for one in listed if one.get("id") == target.model), {})
+    length = mine.get("max_model_len")
+    return replace(
+        target,
+        mark=target.mark or mark,
+        max_model_len=length if isinstance(length, int) else target.max_model_len,
+        identity=f"{target.identity} {mine.get('root', '')} {length or ''}".strip(),
+    ), absent
+
+
+def _of(target: Target) -> dict[str, str]:
+    return {
+        "url": target.url,
+        "model": target.model,
+        "identity": target.identity,
+        "mark": target.mark,
+    }
+
+
+def _kept(folder: Path, target: Target) -> dict[str, Result]:
+    """What an earlier call has found of this very service, and need not be asked again."""
+    out: dict[str, Result] = {}
+    for line in evidence.read(folder, FILE):
+        if any(line.get(key) != value for key, value in _of(target).items()):
+            continue
+        if line.get("final"):
+            out[line["name"]] = Result(
+                *(line[key] for key in ("name", "status", "sent", "got", "help"))
+            )
+        else:
+            out.pop(str(line.get("name")), None)
+    return out
+
+
+def _clean(text: str, target: Target) -> str:
+    """A text without the key, whoever has put it there."""
+    return text.replace(target.key, "(the key)") if target.key else text

@@ -1,0 +1,207 @@
+"""Tool calls: they come, whole and streamed, with Kimi's ids and arguments that fit.
+
+Each property is judged in one check, so that each fault is told once. An engine that says it was
+started without its tool parser is no fault of the service: such checks do not apply there. A call
+that arrives as text is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from kimi_nb.prove.verify.asking import Ask, said
+from kimi_nb.prove.verify.contract import Failed, Skip
+from kimi_nb.prove.verify.http_exchange import Answer, short
+from kimi_nb.prove.verify.offered_tools import (
+    ONE,
+    SPECIAL,
+    TIME,
+    TWO,
+    WEATHER,
+    arguments,
+    no_markers,
+)
+from kimi_nb.prove.verify.registry import check
+from kimi_nb.prove.verify.streaming import compare
+from kimi_nb.prove.verify.target import Place
+
+_AUTO = ("tool-calls/auto",)
+_UNSET = ("requires --enable-auto-tool-choice", "requires --tool-call-parser")
+
+
+def _call(ask: Ask, place: Place, question: str, *, stream: bool = False, **more: Any) -> Answer:
+    """An answer with tools on offer. Raises Skip where the engine has no tool parser."""
+    if place.tools is False:
+        raise Skip("the engine was started without --tool-call-parser")
+    body = said(question, **{"max_tokens": ask.budget(1024), "tools": [WEATHER, TIME], **more})
+    try:
+        return ask.chat(place, body, stream=stream)
+    except Failed as error:
+        if error.cause == "refused" and any(text in error.got for text in _UNSET):
+            raise Skip(f"the engine has no tool parser: {error.got}") from None
+        raise
+
+
+def _by_itself(ask: Ask) -> None:
+    if not ask.target.sense:
+        raise Skip("random weights call no tool by themselves")
+
+
+def _of_each(ask: Ask, question: str, judge: Callable[[Answer], str], **more: Any) -> str:
+    """What ``judge`` says of the calls that each place makes."""
+    _by_itself(ask)
+
+    def look(place: Place) -> str:
+        answer = _call(ask, place, question, **more)
+        if not answer.calls:
+            raise Failed(f"no call: {answer}")
+        return judge(answer)
+
+    return ask.everywhere(look, again=True)
+
+
+@check("tool-calls/auto")
+def auto(ask: Ask) -> str:
+    """The model calls the function by itself, and no marker is left in the text."""
+    _by_itself(ask)
+
+    def look(place: Place) -> str:
+        answer = _call(ask, place, ONE, tool_choice="auto")
+        no_markers(answer)
+        if [one.name for one in answer.calls] != ["get_weather"]:
+            raise Failed(f"not one call of get_weather: {answer}")
+        if answer.finish_reason != "tool_calls":
+            raise Failed(f"finish_reason {answer.finish_reason!r} beside a call")
+        return str(answer)
+
+    return ask.everywhere(look, again=True)
+
+
+@check("tool-calls/ids", needs=_AUTO)
+def ids(ask: Ask) -> str:
+    """functions.NAME:IDX, which the model expects of earlier calls in later turns."""
+
+    def judge(answer: Answer) -> str:
+        for at, one in enumerate(answer.calls):
+            if one.id != f"functions.{one.name}:{at}":
+                raise Failed(f"id {one.id!r}, not 'functions.{one.name}:{at}'")
+        return ", ".join(one.id for one in answer.calls)
+
+    return _of_each(ask, ONE, judge, **ask.quiet)
+
+
+@check("tool-calls/arguments", needs=_AUTO)
+def fitting(ask: Ask) -> str:
+    """The arguments are JSON of the function's schema."""
+
+    def judge(answer: Answer) -> str:
+        return ", ".join(f"{arguments(one, [WEATHER, TIME])}" for one in answer.calls)
+
+    return _of_each(ask, ONE, judge, **ask.quiet)
+
+
+@check("tool-calls/streaming", needs=_AUTO)
+def streaming(ask: Ask) -> str:
+    """Streamed calls are those of the whole answer, and nothing of them is in the text."""
+    _by_itself(ask)
+
+    def look(place: Place) -> str:
+        told = _call(ask, place, ONE, stream=True, **ask.quiet)
+        no_markers(told)
+        compare(_call(ask, place, ONE, **ask.quiet), told)
+        return str(told)
+
+    return ask.everywhere(look, again=True)
+
+
+@check("tool-calls/several", needs=_AUTO)
+def several(ask: Ask) -> str:
+    """Two calls in one turn, whole and streamed, numbered on."""
+    _by_itself(ask)
+
+    def look(place: Place) -> str:
+        for stream in (False, True):
+            answer = _call(ask, place, TWO, stream=stream, **ask.quiet)
+            no_markers(answer)
+            if sorted(one.name for one in answer.calls) != ["get_time", "get_weather"]:
+                raise Failed(
+                    f"not one call of each function, {'streamed' if stream else 'whole'}: {answer}"
+                )
+            if len({one.id for one in answer.calls}) != 2:
+                raise Failed(f"two calls with one id: {answer}")
+        return str(answer)
+
+    return ask.everywhere(look, again=True)
+
+
+@check("tool-calls/none")
+def none(ask: Ask) -> str:
+    """tool_choice none: words, and no call."""
+
+    def look(place: Place) -> str:
+        answer = _call(ask, place, ONE, tool_choice="none", **ask.quiet)
+        if answer.calls:
+            raise Failed(f"a call although tool_choice is none: {answer}")
+        return str(answer)
+
+    return ask.everywhere(look)
+
+
+@check("tool-calls/required", needs=_AUTO)
+def required(ask: Ask) -> str:
+    """tool_choice required: a call, whatever is asked."""
+    return _forced(ask, "required", ("get_weather", "get_time"))
+
+
+@check("tool-calls/named", needs=_AUTO)
+def named(ask: Ask) -> str:
+    """tool_choice with a function's name: a call of that one."""
+    return _forced(ask, {"type": "function", "function": {"name": "get_time"}}, ("get_time",))
+
+
+def _forced(ask: Ask, choice: Any, allowed: tuple[str, ...]) -> str:
+    """A call that the engine's grammar makes, of any model."""
+
+    def look(place: Place) -> str:
+        answer = _call(ask, place, "Good morning.", tool_choice=choice, **ask.quiet)
+        if not ask.target.sense and answer.finish_reason == "length":
+            raise Skip(f"random weights did not end the call: {answer}")
+        if not answer.calls or any(one.name not in allowed for one in answer.calls):
+            raise Failed(f"no call of {' or '.join(allowed)}: {answer}")
+        # vLLM 0.32 forces the call, not its schema: random weights then give any JSON.
+        for one in answer.calls if ask.target.sense else ():
+            arguments(one, [WEATHER, TIME])
+        return str(answer)
+
+    return ask.everywhere(look)
+
+
+@check("tool-calls/next-turn", needs=_AUTO)
+def next_turn(ask: Ask) -> str:
+    """The result of a call is taken up, and no special token is in the words."""
+    _by_itself(ask)
+    call = {
+        "id": "functions.get_weather:0",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city": "Beijing", "unit": "celsius"}'},
+    }
+    messages = [
+        *said(ONE)["messages"],
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": '{"celsius": 23}'},
+    ]
+
+    def look(place: Place) -> str:
+        answer = _call(ask, place, ONE, messages=messages, **ask.quiet)
+        found = re.search(SPECIAL, answer.content)
+        if found:
+            raise Failed(
+                f"a special token in the words: {short(answer.content[found.start() :])!r}"
+            )
+        if not answer.answered:
+            raise Failed(f"no words: {answer}")
+        return str(answer)
+
+    return ask.everywhere(look)

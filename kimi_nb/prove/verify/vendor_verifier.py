@@ -1,0 +1,326 @@
+"""The measures of Moonshot's K2 Vendor Verifier, on any file of requests in its format.
+
+    score = vendor.score(target, Path("samples.jsonl"), folder, say=print)
+    score.tool_call_f1, score.schema_accuracy
+
+Source: https://github.com/MoonshotAI/K2-Vendor-Verifier (README "Evaluation Metrics" and
+tool_calls_eval.py). A line of the file is a request body (samples.jsonl), or a result of the
+verifier ({"request": ..., "finish_reason": ...}), which then is the answer to compare with:
+
+    tool_call_precision  TP / (TP + FP)    TP: both ended with finish_reason tool_calls
+    tool_call_recall     TP / (TP + FN)    FP, FN: only ours did, only the other one did
+    tool_call_f1         2 x precision x recall / (precision + recall)
+    schema_accuracy      answers whose calls all fit their schema / answers with tool_calls
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import ParameterError
+from kimi_nb.prove.verify import fan_out as together
+from kimi_nb.prove.verify import http_exchange as wire
+from kimi_nb.prove.verify import schemas
+from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused
+from kimi_nb.prove.verify.target import Target
+from kimi_nb.show import values as show
+
+FILE = "vendor.jsonl"
+_AT_ONCE = 5  # as the verifier does
+_SUCCESS, _FAILED = "success", "failed"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A request of the file: ``line`` counts from 1, ``reference`` is the finish_reason of the
+    answer to compare with, "" for none."""
+
+    line: int
+    request: Mapping[str, Any]
+    reference: str
+
+    @property
+    def key(self) -> str:
+        """What tells one request from another, whichever model is asked."""
+        plain = {name: value for name, value in self.request.items() if name != "model"}
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, repr=False)
+class Score(show.Shown):
+    """The verifier's counts, by its names. None where there was nothing to divide by: no answer
+    with tool calls, no reference."""
+
+    success_count: int
+    failure_count: int
+    finish_stop: int
+    finish_tool_calls: int
+    finish_others: int
+    schema_validation_error_count: int
+    successful_tool_call_count: int
+    schema_accuracy: float | None
+    tool_call_precision: float | None
+    tool_call_recall: float | None
+    tool_call_f1: float | None
+    mark: str = ""
+    failures: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    def table(self) -> show.Table:
+        """A measure a row, with the published figure it may be compared with."""
+        published = {
+            "tool_call_f1": "73 % or more for K2-Thinking, 80 % for K2-0905 "
+            "(published: K2-Vendor-Verifier, 2025-11-15, its own 4,000 requests)",
+            "schema_accuracy": "100 % at Moonshot's own API (published: the same)",
+        }
+        rows = []
+        for name, value in self.as_dict().items():
+            if name not in ("mark", "failures"):
+                rows.append(
+                    (
+                        name,
+                        f"{value:.2%}"
+                        if isinstance(value, float)
+                        else "nothing to compute it of"
+                        if value is None
+                        else value,
+                        published.get(name, ""),
+                    )
+                )
+        rows += [("failed request", text, "") for text in self.failures[:5]]
+        return show.Table(
+            f"{self.mark + ': ' if self.mark else ''}K2 Vendor Verifier, measured",
+            ("measure", "is", "to compare with"),
+            tuple(rows),
+        )
+
+
+def read(path: Path) -> list[Sample]:
+    """The requests of a file. Raises ParameterError with the line that is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ParameterError(f"{path}: cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ParameterError(
+            f"{path}: is no text; a request as JSON is wanted on each line."
+        ) from None
+    samples = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise ParameterError(
+                f"{path}:{number}: no JSON ({error}); a request is wanted on each line."
+            ) from None
+        request, reference = entry, ""
+        if isinstance(entry, dict) and isinstance(entry.get("request"), dict):
+            request, reference = entry["request"], str(entry.get("finish_reason") or "")
+        if not isinstance(request, dict) or not isinstance(request.get("messages"), list):
+            raise ParameterError(
+                f"{path}:{number}: a request with messages is wanted, or a result "
+                "of the K2 Vendor Verifier with request and finish_reason."
+            )
+        samples.append(Sample(number, _prepared(request), reference))
+    if not samples:
+        raise ParameterError(f"{path}: has no request.")
+    return samples
+
+
+def score(
+    target: Target,
+    path: Path,
+    folder: Path | None = None,
+    *,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Score:
+    """Send every request of a file and compute the measures of the answers.
+
+    Results are appended to vendor.jsonl in ``folder`` in the verifier's form as they come; with
+    ``resume`` those that succeeded there for the same service are not asked again. Raises
+    ParameterError for the file; a request that fails is counted.
+    """
+    samples = read(path)
+    known = {
+        line.get("hash"): line
+        for line in (evidence.read(folder, FILE) if folder and resume else ())
+        if line.get("url") == target.url and line.get("status") == _SUCCESS
+    }
+    results = {
+        sample.line: known[_hash(sample, target)]
+        for sample in samples
+        if _hash(sample, target) in known
+    }
+    left = [sample for sample in samples if sample.line not in results]
+    with tqdm(
+        total=len(samples),
+        initial=len(results),
+        unit="request",
+        file=sys.stderr,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        for start in range(0, len(left), _AT_ONCE):
+            part = left[start : start + _AT_ONCE]
+            made = together.each(lambda sample: _asked(sample, target), part, _AT_ONCE)
+            for sample, result in zip(part, made, strict=True):
+                if isinstance(result, Exception):
+                    raise result
+                results[sample.line] = result
+                if folder:
+                    evidence.record(folder, "vendor", file=FILE, url=target.url, **result)
+            bar.update(len(part))
+            say(f"{len(results)} of {len(samples)} requests")
+            gone = next((one["response"]["error"] for one in made if one.get("end")), "")
+            if gone:
+                say(f"the other requests are not sent: {gone}")
+                break
+    return measure(samples, results, target.mark)
+
+
+def measure(
+    samples: Sequence[Sample], results: Mapping[int, Mapping[str, Any]], mark: str = ""
+) -> Score:
+    """The measures of results by the line of their request. A request without an answer counts as
+    a failure, and neither for nor against f1."""
+    pairs = [(sample, results.get(sample.line, {})) for sample in samples]
+    good = [(sample, one) for sample, one in pairs if one.get("status") == _SUCCESS]
+    ends = [one["finish_reason"] for _, one in good]
+    called = ends.count("tool_calls")
+    fitting = sum(
+        bool(one["tool_calls_valid"]) for _, one in good if one["finish_reason"] == "tool_calls"
+    )
+    precision, recall, f1 = f1_of(
+        (one["finish_reason"] == "tool_calls", sample.reference == "tool_calls")
+        for sample, one in good
+        if sample.reference
+    )
+    return Score(
+        success_count=len(good),
+        failure_count=len(pairs) - len(good),
+        finish_stop=ends.count("stop"),
+        finish_tool_calls=called,
+        finish_others=sum(one not in ("stop", "tool_calls", "", None) for one in ends),
+        schema_validation_error_count=called - fitting,
+        successful_tool_call_count=fitting,
+        schema_accuracy=fitting / called if called else None,
+        tool_call_precision=precision,
+        tool_call_recall=recall,
+        tool_call_f1=f1,
+        mark=mark,
+        failures=tuple(
+            f"line {sample.line}: {one['response']['error']}"
+            if one
+            else f"line {sample.line}: not sent"
+            for sample, one in pairs
+            if one.get("status") != _SUCCESS
+        ),
+    )
+
+
+def f1_of(pairs: Iterable[tuple[bool, bool]]) -> tuple[float | None, float | None, float | None]:
+    """(precision, recall, f1) of (ours called, the reference called); None for 0 / 0.
+
+    >>> f1_of([(True, True), (True, False), (False, True), (True, True)])
+    (0.6666666666666666, 0.6666666666666666, 0.6666666666666666)
+    """
+    seen = list(pairs)
+    both = sum(ours and theirs for ours, theirs in seen)
+    ours, theirs = (sum(column) for column in zip(*seen, strict=True)) if seen else (0, 0)
+    precision, recall = both / ours if ours else None, both / theirs if theirs else None
+    # TP of 0 beside anything else is the worst score, and no absence of one.
+    f1 = 2 * both / (ours + theirs) if ours + theirs else None
+    return precision, recall, f1
+
+
+def _prepared(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The verifier's files call a system message _input."""
+    return {
+        **request,
+        "messages": [
+            {**one, "role": "system"}
+            if isinstance(one, dict) and one.get("role") == "_input"
+            else one
+            for one in request["messages"]
+        ],
+    }
+
+
+def _hash(sample: Sample, target: Target) -> str:
+    return hashlib.sha256(f"{target.model} {sample.key}".encode()).hexdigest()[:32]
+
+
+def _asked(sample: Sample, target: Target) -> dict[str, Any]:
+    """One result, in the form of the verifier's results.jsonl. The model is the one we ask."""
+    begun = time.monotonic()
+    body = {**sample.request, "model": target.model}
+    stream = body.pop("stream", False) is True
+    body.pop("stream_options", None)
+    result: dict[str, Any] = {
+        "data_index": sample.line,
+        "request": body,
+        "hash": _hash(sample, target),
+    }
+    try:
+        answer = wire.chat(target.door, target, body, stream=stream)
+    except Failed as error:
+        # Without a service, or a key, the next requests would end like this one.
+        more = {"end": True} if isinstance(error, Gone | KeyRefused) else {}
+        result |= {
+            "response": {"error": error.got},
+            "status": _FAILED,
+            "finish_reason": None,
+            "tool_calls_valid": None,
+            **more,
+        }
+    else:
+        called = answer.finish_reason == "tool_calls"
+        result |= {
+            "response": {
+                "content": answer.content,
+                "reasoning": answer.thoughts,
+                "usage": answer.usage,
+                "tool_calls": [asdict(one) for one in answer.calls],
+            },
+            "status": _SUCCESS,
+            "finish_reason": answer.finish_reason,
+            "tool_calls_valid": all(fits(one, body.get("tools")) for one in answer.calls)
+            if called
+            else None,
+        }
+    return result | {
+        "last_run_at": evidence.now(),
+        "duration_ms": round((time.monotonic() - begun) * 1000),
+    }
+
+
+def fits(call: wire.ToolCall, tools: Any) -> bool:
+    """Whether a call's arguments fit its function's schema; a function without one does not."""
+    functions = [one.get("function") for one in tools or () if isinstance(one, dict)]
+    schema = next(
+        (
+            one.get("parameters")
+            for one in functions
+            if isinstance(one, dict) and one.get("name") == call.name
+        ),
+        None,
+    )
+    try:
+        return bool(schema) and not schemas.fault(json.loads(call.arguments), schema)
+    except ValueError:
+        return False
