@@ -16,9 +16,10 @@ from typing import Any
 from kimi_nb.core import evidence
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.report import plans, verdicts
-from kimi_nb.report.files import Gaps, lines
-from kimi_nb.report.plans import Planned
+from kimi_nb.report import plan_section as plans
+from kimi_nb.report import verdicts
+from kimi_nb.report.plan_section import Planned
+from kimi_nb.report.run_files import Gaps, lines
 from kimi_nb.report.verdicts import Notebook, Verdict
 
 _ABOUT = ("package", "commit", "python", "host", "platform", "catalogs")

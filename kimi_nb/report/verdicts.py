@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.report.files import is_file, number
-from kimi_nb.report.plans import Planned
-from kimi_nb.report.services import Attempt
-from kimi_nb.report.stages import REHEARSAL
+from kimi_nb.report.plan_section import Planned
+from kimi_nb.report.run_files import is_file, number
+from kimi_nb.report.service_section import Attempt
+from kimi_nb.report.stage_section import REHEARSAL
 
 OK, FAILED, UNFINISHED, NOTHING = "ok", "failed", "unfinished", "nothing"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.prove.accuracy import statistics as intervals
-from kimi_nb.report.files import Gaps, items, lines, mapping, number, rows, table
+from kimi_nb.report.run_files import Gaps, items, lines, mapping, number, rows, table
 from kimi_nb.stages import PUBLISHED
 
 REHEARSAL = "REHEARSAL"

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.report import services, stages
-from kimi_nb.report.files import Gaps, is_file, items, mapping, number, rows, table, text
+from kimi_nb.report import service_section as services
+from kimi_nb.report import stage_section as stages
+from kimi_nb.report.run_files import Gaps, is_file, items, mapping, number, rows, table, text
 
 _SCRIPTS = (".sh", ".sbatch")
 _MOST_SCRIPTS = 60  # that stand in the page; the others are linked

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.report.files import Gaps, items, lines, mapping, number, rows, table
-from kimi_nb.report.stages import REHEARSAL, measured
+from kimi_nb.report.run_files import Gaps, items, lines, mapping, number, rows, table
+from kimi_nb.report.stage_section import REHEARSAL, measured
 
 
 @dataclass(frozen=True)
