@@ -22,7 +22,7 @@ from nbconvert import HTMLExporter
 from kimi_nb import runbook
 runbook._quiet()
 folder = Path(sys.argv[1])
-cell = nbformat.v4.new_code_cell("import kimi_nb, kimi_nb.session, tabulate")
+cell = nbformat.v4.new_code_cell("import kimi_nb, kimi_nb.notebook.start, tabulate")
 book = nbformat.v4.new_notebook(cells=[cell])
 book.metadata.kernelspec = {"name": "python3", "display_name": "", "language": "python"}
 nbformat.write(book, folder / "in.ipynb")

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from typing import Any
 
 import kimi_nb
+from kimi_nb.notebook.run import Run
 from kimi_nb.params import load as params
 from kimi_nb.prove.bench import load_programs as tools
-from kimi_nb.run import Run
 from kimi_nb.service.handle import Service
 
 ENGINE = params.root() / ".engine" / "bin" / "vllm"

@@ -414,10 +414,10 @@ def _catalog_dump(args: argparse.Namespace) -> int:
 def _rehearse(args: argparse.Namespace) -> int:
     import time
 
+    from kimi_nb.notebook.start import runs_folder
     from kimi_nb.params import load as params
     from kimi_nb.plan import build
     from kimi_nb.rehearse import rehearsal as rehearse
-    from kimi_nb.session import runs_folder
 
     begun = time.monotonic()
     end_like_ctrl_c()
@@ -493,7 +493,7 @@ def end_like_ctrl_c() -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from kimi_nb import runbook
+    from kimi_nb.notebook import runbook
 
     end_like_ctrl_c()
     outcome = runbook.run(

@@ -67,9 +67,9 @@ def _up(args: argparse.Namespace) -> int:
     from kimi_nb.cli import end_like_ctrl_c
     from kimi_nb.deploy import lifecycle as deploy
     from kimi_nb.deploy.steps import StepFailed, together
+    from kimi_nb.notebook.start import runs_folder
     from kimi_nb.params import load as params
     from kimi_nb.plan import build
-    from kimi_nb.session import runs_folder
 
     begun = time.monotonic()
     end_like_ctrl_c()
@@ -152,7 +152,7 @@ def _failed(error: Any, as_json: bool) -> int:
 
 def _journal(args: argparse.Namespace) -> Any:
     from kimi_nb.deploy import journal
-    from kimi_nb.session import runs_folder
+    from kimi_nb.notebook.start import runs_folder
 
     return journal.find(args.run, runs_folder())
 

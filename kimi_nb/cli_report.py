@@ -34,9 +34,9 @@ def add(commands: Any) -> None:
 
 def _report(args: argparse.Namespace) -> int:
     from kimi_nb import report
+    from kimi_nb.notebook.start import runs_folder
     from kimi_nb.params import load as params
     from kimi_nb.report.collect import newest
-    from kimi_nb.session import runs_folder
 
     folder = (params.user_path(args.run, "RUN") if args.run else newest(runs_folder())).absolute()
     out: Path | None = params.user_path(args.out, "--out").absolute() if args.out else None

@@ -9,9 +9,9 @@ import subprocess
 import pytest
 
 import kimi_nb
-from kimi_nb import runbook
 from kimi_nb.bundle import scripts
 from kimi_nb.core.errors import NoRecipeError, PlanError
+from kimi_nb.notebook import runbook
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes
 from kimi_nb.plan import build

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from test_report import check_page
 
-from kimi_nb import report, runbook
+from kimi_nb import report
 from kimi_nb.bundle import scripts
+from kimi_nb.notebook import runbook
 from kimi_nb.plan import build
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,9 +13,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from kimi_nb import notebook_lint, runbook
+from kimi_nb import notebook_lint
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import KimiError, NoRecipeError, WriteError
+from kimi_nb.notebook import runbook
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes
 

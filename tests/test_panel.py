@@ -12,8 +12,8 @@ from test_rehearsal import wait_gone
 import kimi_nb
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError, ServiceError
-from kimi_nb.panel import choices, work
-from kimi_nb.panel.choices import Choices
+from kimi_nb.notebook.panel import choices, work
+from kimi_nb.notebook.panel.choices import Choices
 from kimi_nb.params import recipes
 from kimi_nb.plan import build
 from kimi_nb.rehearse import rehearsal as rehearse
@@ -126,7 +126,7 @@ def test_the_plain_twin_has_the_facts(run):
 
 def test_widgets_follow_the_choices(run):
     """The thin layer, without a browser: what a person would set and press."""
-    from kimi_nb.panel import widgets
+    from kimi_nb.notebook.panel import widgets
 
     panel = run.panel("pd")
     made = widgets.Widgets(panel)
@@ -185,7 +185,7 @@ def mine(tmp_path):
 
 
 def test_deploy_and_its_stop_want_the_sites_name(run, mine):
-    from kimi_nb.panel import widgets
+    from kimi_nb.notebook.panel import widgets
 
     panel = run.panel("single").choose(hw="cpu", site=mine)
     made = widgets.Widgets(panel)

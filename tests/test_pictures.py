@@ -12,8 +12,13 @@ import pytest
 from kimi_nb.check import judge as check
 from kimi_nb.core.errors import WriteError
 from kimi_nb.diagnose import first_failure as diagnosis
+from kimi_nb.notebook.pictures import device_memory as memory
+from kimi_nb.notebook.pictures import failure_order as faults
+from kimi_nb.notebook.pictures import flag_changes as flags
+from kimi_nb.notebook.pictures import readiness_times as readiness
+from kimi_nb.notebook.pictures import score_intervals as accuracy
+from kimi_nb.notebook.pictures import topology_picture as topology
 from kimi_nb.params import recipes
-from kimi_nb.pictures import accuracy, faults, flags, memory, readiness, topology
 from kimi_nb.plan import build
 from kimi_nb.service import probe as service
 from kimi_nb.show import style

@@ -18,10 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kimi_nb import cli, report, runbook
+from kimi_nb import cli, report
 from kimi_nb.core import evidence
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.notebook import runbook
 from kimi_nb.params import load as params
 from kimi_nb.report import page
 
@@ -588,7 +589,7 @@ def test_no_run(tmp_path, capsys, monkeypatch):
         report.collect(tmp_path)
     assert cli.main(["report", str(tmp_path / "none")]) == 2
     assert "kimi-nb run makes one" in capsys.readouterr().err
-    monkeypatch.setattr("kimi_nb.session.runs_folder", lambda: tmp_path / "runs")
+    monkeypatch.setattr("kimi_nb.notebook.start.runs_folder", lambda: tmp_path / "runs")
     assert cli.main(["report"]) == 2
     assert "holds no run yet" in capsys.readouterr().err
 
@@ -597,6 +598,6 @@ def test_the_newest_run_is_taken(tmp_path, capsys, monkeypatch):
     for at, name in enumerate(("b", "a", "c")):
         lines(tmp_path / name / "evidence.jsonl", {"stage": "run", "model": name})
         os.utime(tmp_path / name / "evidence.jsonl", (1000 + (at == 1), 1000 + (at == 1)))
-    monkeypatch.setattr("kimi_nb.session.runs_folder", lambda: tmp_path)
+    monkeypatch.setattr("kimi_nb.notebook.start.runs_folder", lambda: tmp_path)
     assert cli.main(["report"]) == 0
     assert str(tmp_path / "a" / "report.html") in capsys.readouterr().out

@@ -225,7 +225,8 @@ def test_evidence_that_cannot_be_written(tmp_path):
 def test_start_can_be_called_again(tmp_path):
     """A cell that is run twice: loading a module must not put itself in the function's place."""
     import kimi_nb
-    from kimi_nb import runbook, session
+    from kimi_nb.notebook import runbook
+    from kimi_nb.notebook import start as session
 
     assert session and runbook
     for _ in range(2):

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kimi_nb import session
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError, PlanError, ServiceError
+from kimi_nb.notebook import start as session
+from kimi_nb.notebook.run import Run
 from kimi_nb.params import load as params
 from kimi_nb.plan import build
 from kimi_nb.prove.bench import bench_pictures as pictures
@@ -22,7 +23,6 @@ from kimi_nb.prove.bench import measurements as bench
 from kimi_nb.prove.bench.results import BenchResult
 from kimi_nb.prove.bench.workload import Load
 from kimi_nb.prove.tune import advice, design, sweep, winner
-from kimi_nb.run import Run
 from kimi_nb.service.handle import Service
 
 

@@ -91,7 +91,7 @@ class Bars:
 
     def picture(self) -> Picture:
         """The bars as a picture."""
-        from kimi_nb.pictures import memory
+        from kimi_nb.notebook.pictures import device_memory as memory
 
         return memory.picture(self.bars)
 

@@ -234,7 +234,7 @@ class Plan:
 
     def picture(self) -> Picture:
         """Where every engine stands, as a picture."""
-        from kimi_nb.pictures import topology
+        from kimi_nb.notebook.pictures import topology_picture as topology
 
         return topology.picture(self)
 

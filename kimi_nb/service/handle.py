@@ -14,8 +14,8 @@ from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     from kimi_nb.deploy.lifecycle import Up
+    from kimi_nb.notebook.run import Run
     from kimi_nb.rehearse.rehearsal import Live
-    from kimi_nb.run import Run
 
 _WAIT = 5.0  # seconds for a first sign of a service that somebody else has started
 

@@ -17,7 +17,7 @@ from kimi_nb.prove.accuracy.evaluation import SHIPPED, Evaluation, longest_answe
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
-    from kimi_nb.run import Run
+    from kimi_nb.notebook.run import Run
     from kimi_nb.service.handle import Service
 
 

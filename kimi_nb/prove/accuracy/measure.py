@@ -27,7 +27,7 @@ from kimi_nb.prove.accuracy.scores import RANDOM, Score, Subject
 from kimi_nb.service import probe as asked
 
 if TYPE_CHECKING:
-    from kimi_nb.run import Run
+    from kimi_nb.notebook.run import Run
     from kimi_nb.service.handle import Service
 
 TOOLS: dict[str, ModuleType] = {lm_eval.NAME: lm_eval, ais_bench.NAME: ais_bench}

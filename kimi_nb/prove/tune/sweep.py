@@ -32,7 +32,7 @@ from kimi_nb.show import values as show
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kimi_nb.run import Run
+    from kimi_nb.notebook.run import Run
     from kimi_nb.show.picture import Picture
 
 Say = Callable[[str], None]

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kimi_nb import given
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import BenchError, KimiError, ParameterError, choice
+from kimi_nb.notebook import inputs as given
 from kimi_nb.params import schema
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
@@ -23,6 +23,7 @@ from kimi_nb.service.handle import Service
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
+    from kimi_nb.notebook.run import Run
     from kimi_nb.prove.accuracy.scores import Score
     from kimi_nb.prove.bench.published_tables import Published
     from kimi_nb.prove.bench.results import BenchResult
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from kimi_nb.prove.tune.sweep import Sweep
     from kimi_nb.prove.verify import Contract
     from kimi_nb.prove.verify.curl import Curl
-    from kimi_nb.run import Run
     from kimi_nb.show.picture import Picture
 
 
@@ -188,7 +188,7 @@ class Stages:
     def scores(self, plan: Plan, *scores: Score | None) -> Picture:
         """The scores with their intervals as a picture, kept beside those of the plan; None is
         a tool that was not asked."""
-        from kimi_nb.pictures import accuracy
+        from kimi_nb.notebook.pictures import score_intervals as accuracy
         from kimi_nb.prove.accuracy import published_scores as published
         from kimi_nb.prove.accuracy import score_settings as settings
 

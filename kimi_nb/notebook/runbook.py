@@ -28,10 +28,10 @@ from kimi_nb.core import errors, evidence, fingerprint
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core import lean_imports as imports
 from kimi_nb.core.errors import NoRecipeError, ParameterError, WriteError, choice
+from kimi_nb.notebook.start import runs_folder
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes
 from kimi_nb.plan import build
-from kimi_nb.session import runs_folder
 from kimi_nb.show import values as show
 
 KIMI_ERRORS = {

@@ -10,10 +10,10 @@ from pathlib import Path
 from kimi_nb.core import fingerprint
 from kimi_nb.core import known_secrets as secrecy
 from kimi_nb.core.errors import ParameterError, choice
+from kimi_nb.notebook.run import ACTIONS, Run
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes
 from kimi_nb.plan import build
-from kimi_nb.run import ACTIONS, Run
 from kimi_nb.show import values as show
 
 

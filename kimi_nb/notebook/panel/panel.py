@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb.panel import choices
-from kimi_nb.panel.work import Work
+from kimi_nb.notebook.panel import choices
+from kimi_nb.notebook.panel.work import Work
 from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
-    from kimi_nb.run import Run
+    from kimi_nb.notebook.run import Run
 
 
 class Panel(show.Shown):
@@ -45,6 +45,6 @@ class Panel(show.Shown):
         plain = {"text/plain": str(self), "text/html": self._repr_html_()}
         if not show.interactive():
             return plain
-        from kimi_nb.panel import widgets
+        from kimi_nb.notebook.panel import widgets
 
         return plain | widgets.made(self)._repr_mimebundle_() | plain

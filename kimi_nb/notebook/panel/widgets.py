@@ -8,9 +8,11 @@ from collections.abc import Callable
 import ipywidgets
 
 from kimi_nb.core.errors import KimiError
-from kimi_nb.panel import choices, work
-from kimi_nb.panel.panel import Panel
-from kimi_nb.pictures import faults, flags, readiness
+from kimi_nb.notebook.panel import choices, work
+from kimi_nb.notebook.panel.panel import Panel
+from kimi_nb.notebook.pictures import failure_order as faults
+from kimi_nb.notebook.pictures import flag_changes as flags
+from kimi_nb.notebook.pictures import readiness_times as readiness
 from kimi_nb.show import values as show
 
 _LISTS = {

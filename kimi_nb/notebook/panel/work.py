@@ -23,9 +23,9 @@ from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     from kimi_nb.deploy.lifecycle import Deployed, Up
+    from kimi_nb.notebook.run import Run
     from kimi_nb.prove.verify import Contract
     from kimi_nb.rehearse.rehearsal import Live, Rehearsal
-    from kimi_nb.run import Run
 
 IDLE, STARTING, UP, FAILED, STOPPED = "idle", "starting", "up", "failed", "stopped"
 _EVERY = 0.25  # seconds between two changes that are told

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb import given
 from kimi_nb.bundle import scripts
 from kimi_nb.bundle import writer as bundle
 from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core import evidence, fingerprint, shell
 from kimi_nb.core.errors import ParameterError, ServiceError
+from kimi_nb.notebook import inputs as given
+from kimi_nb.notebook.proving import Stages
 from kimi_nb.params import load as params
 from kimi_nb.params import recipes, schema
 from kimi_nb.plan import build, containers, tables
@@ -29,11 +30,10 @@ from kimi_nb.plan.spec import Plan
 from kimi_nb.service import prerequisites, weights
 from kimi_nb.service.handle import Service, attach
 from kimi_nb.show import values as show
-from kimi_nb.stages import Stages
 
 if TYPE_CHECKING:
     from kimi_nb.deploy.lifecycle import Deployed
-    from kimi_nb.panel.panel import Panel
+    from kimi_nb.notebook.panel.panel import Panel
     from kimi_nb.rehearse.rehearsal import Live, Rehearsal
     from kimi_nb.show.picture import Picture
 
@@ -163,7 +163,8 @@ class Run(Stages):
 
     def _draw_start(self, plan: Plan, result: Rehearsal | Deployed) -> None:
         """When every rank was ready; and who failed first, where one has failed."""
-        from kimi_nb.pictures import faults, readiness
+        from kimi_nb.notebook.pictures import failure_order as faults
+        from kimi_nb.notebook.pictures import readiness_times as readiness
 
         mark = "" if result.mark == "measured" else result.mark
         self._draw(plan, readiness.picture(plan, result.times, mark=mark))
@@ -184,8 +185,8 @@ class Run(Stages):
         """Choose, look and rehearse, beside the notebook: widgets in front of a person, a table
         elsewhere. What the cells below do, the parameters cell decides. Without a layout: the
         first that there is."""
-        from kimi_nb.panel.choices import Choices
-        from kimi_nb.panel.panel import Panel
+        from kimi_nb.notebook.panel.choices import Choices
+        from kimi_nb.notebook.panel.panel import Panel
 
         layouts = [recipe.layout for recipe in self._recipes]
         for before in self._panels:  # a cell that is run again

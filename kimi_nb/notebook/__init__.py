@@ -1,0 +1,1 @@
+"""Give notebooks a small set of calls over everything below."""
