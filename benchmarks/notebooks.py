@@ -56,7 +56,7 @@ def main() -> None:
                 [
                     sys.executable,
                     "-m",
-                    "kimi_nb.cli",
+                    "kimi_nb.cli.main",
                     "run",
                     "--model",
                     "k2.5",

@@ -125,7 +125,7 @@ def rehearse(model: str, hardware: str, layout: str) -> tuple[float, float, floa
             [
                 sys.executable,
                 "-m",
-                "kimi_nb.cli",
+                "kimi_nb.cli.main",
                 "rehearse",
                 "--model",
                 model,

@@ -35,7 +35,7 @@ def wall(args: list[str]) -> float:
     for _ in range(3):
         began = time.perf_counter()
         subprocess.run(
-            [sys.executable, "-m", "kimi_nb.cli", *args], check=True, stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "kimi_nb.cli.main", *args], check=True, stdout=subprocess.DEVNULL
         )
         seconds.append(time.perf_counter() - began)
     return statistics.median(seconds)

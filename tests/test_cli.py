@@ -14,7 +14,7 @@ import pytest
 
 def kimi(*args: str, cwd=None, **env: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "kimi_nb.cli", *args],
+        [sys.executable, "-m", "kimi_nb.cli.main", *args],
         capture_output=True,
         text=True,
         cwd=cwd,
@@ -129,7 +129,7 @@ def test_a_run_that_is_ended_says_so(tmp_path, number):
         [
             sys.executable,
             "-m",
-            "kimi_nb.cli",
+            "kimi_nb.cli.main",
             "run",
             "--model",
             "k2.5",
@@ -156,7 +156,7 @@ def test_a_run_that_is_ended_says_so(tmp_path, number):
 
 def test_a_reader_that_has_seen_enough():
     done = subprocess.run(
-        f"{sys.executable} -m kimi_nb.cli list | head -1",
+        f"{sys.executable} -m kimi_nb.cli.main list | head -1",
         shell=True,
         capture_output=True,
         text=True,
@@ -171,7 +171,7 @@ def test_the_start_is_light(tmp_path):
         [
             sys.executable,
             "-c",
-            "import sys, kimi_nb, kimi_nb.cli as c; "
+            "import sys, kimi_nb, kimi_nb.cli.main as c; "
             "c.main(['plan','--model','k2.5','--hw','a3','--layout','pd','--out',sys.argv[1]]); "
             "heavy = {'pandas', 'matplotlib', 'papermill', 'nbconvert', 'IPython', 'requests'}; "
             "assert not heavy & set(sys.modules), heavy & set(sys.modules)",

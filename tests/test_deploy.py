@@ -376,7 +376,7 @@ def test_answers_of_a_status_are_json(tmp_path):
     made.keep(plan)
     made.set("down")
     done = subprocess.run(
-        [sys.executable, "-m", "kimi_nb.cli", "status", str(tmp_path), "--json"],
+        [sys.executable, "-m", "kimi_nb.cli.main", "status", str(tmp_path), "--json"],
         capture_output=True,
         text=True,
         check=False,

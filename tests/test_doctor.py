@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb import cli
+from kimi_nb.cli import main as cli
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.diagnose import doctor, faq, log_lines
 from kimi_nb.diagnose import log_sources as files
@@ -70,7 +70,7 @@ def test_compressed_files_folders_and_stdin(tmp_path):
         found.first.time,
     ) == ("out-of-memory", "n1", 3, 2, "11-21 10:00:01")
     done = subprocess.run(
-        [sys.executable, "-m", "kimi_nb.cli", "doctor", "--json"],
+        [sys.executable, "-m", "kimi_nb.cli.main", "doctor", "--json"],
         text=True,
         input=text,
         capture_output=True,
@@ -122,7 +122,7 @@ def test_a_log_that_begins_with_zeros_is_read(tmp_path):
 
 def test_an_empty_stdin_is_nothing_to_judge():
     done = subprocess.run(
-        [sys.executable, "-m", "kimi_nb.cli", "doctor"],
+        [sys.executable, "-m", "kimi_nb.cli.main", "doctor"],
         text=True,
         input="",
         capture_output=True,

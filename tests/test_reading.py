@@ -14,7 +14,7 @@ from kimi_nb.check import judge as check
 from kimi_nb.check.reading import assemble, bash, compose, markdown
 from kimi_nb.check.reading.files import Text
 from kimi_nb.check.rules import registry as rules
-from kimi_nb.cli import main
+from kimi_nb.cli.main import main
 
 
 def lint(text: str, name: str = "run.sh", **how):

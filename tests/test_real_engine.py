@@ -76,7 +76,7 @@ def _deploy(
         assert done.returncode == 0, done.stdout + done.stderr
     finally:  # also when papermill was killed half-way
         subprocess.run(
-            [sys.executable, "-m", "kimi_nb.cli", "down", str(run)],
+            [sys.executable, "-m", "kimi_nb.cli.main", "down", str(run)],
             cwd=ROOT,
             check=False,
             capture_output=True,

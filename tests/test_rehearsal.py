@@ -348,7 +348,7 @@ def begin(tmp_path: Path, *more: str) -> subprocess.Popen:
         [
             sys.executable,
             "-m",
-            "kimi_nb.cli",
+            "kimi_nb.cli.main",
             "rehearse",
             "--model",
             "k2.6",
@@ -594,7 +594,7 @@ def test_nohup_is_respected(tmp_path):
         [
             sys.executable,
             "-m",
-            "kimi_nb.cli",
+            "kimi_nb.cli.main",
             "rehearse",
             "--model",
             "k2.5",

@@ -209,7 +209,7 @@ def test_up_status_logs_and_down_as_commands(slurm_site, start, tmp_path):
     run = start()
     site = tmp_path / "site.yaml"
     site.write_text(run.plan.request.site.model_dump_json())
-    kimi = [sys.executable, "-m", "kimi_nb.cli"]
+    kimi = [sys.executable, "-m", "kimi_nb.cli.main"]
 
     def call(*words):
         done = subprocess.run(

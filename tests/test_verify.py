@@ -17,7 +17,8 @@ import time
 import pytest
 from testbed.odd_server import OddServer
 
-from kimi_nb import cli, start
+from kimi_nb import start
+from kimi_nb.cli import main as cli
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import load as params
@@ -464,7 +465,7 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path):
             [
                 sys.executable,
                 "-m",
-                "kimi_nb.cli",
+                "kimi_nb.cli.main",
                 "verify",
                 server.url,
                 "--model",

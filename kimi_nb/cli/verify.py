@@ -70,7 +70,7 @@ def add(commands: Any) -> None:
 def _verify(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from kimi_nb.cli import end_like_ctrl_c
+    from kimi_nb.cli.main import end_like_ctrl_c
     from kimi_nb.params import load as params
     from kimi_nb.prove import verify
     from kimi_nb.prove.verify import registry, runner, target

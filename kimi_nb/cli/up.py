@@ -64,7 +64,7 @@ def add(commands: Any, target: Any, choices: Any) -> None:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from kimi_nb.cli import end_like_ctrl_c
+    from kimi_nb.cli.main import end_like_ctrl_c
     from kimi_nb.deploy import lifecycle as deploy
     from kimi_nb.deploy.steps import StepFailed, together
     from kimi_nb.notebook.start import runs_folder
@@ -158,7 +158,7 @@ def _journal(args: argparse.Namespace) -> Any:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from kimi_nb.cli import end_like_ctrl_c
+    from kimi_nb.cli.main import end_like_ctrl_c
     from kimi_nb.deploy import lifecycle as deploy
 
     end_like_ctrl_c()
@@ -171,7 +171,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _logs(args: argparse.Namespace) -> int:
-    from kimi_nb.cli import end_like_ctrl_c
+    from kimi_nb.cli.main import end_like_ctrl_c
     from kimi_nb.deploy import lifecycle as deploy
 
     end_like_ctrl_c()
@@ -194,7 +194,7 @@ def _copies(folder: Path) -> int:
 
 
 def _down(args: argparse.Namespace) -> int:
-    from kimi_nb.cli import end_like_ctrl_c
+    from kimi_nb.cli.main import end_like_ctrl_c
     from kimi_nb.deploy import lifecycle as deploy
     from kimi_nb.deploy.steps import StepFailed, together
 

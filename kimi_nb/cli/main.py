@@ -8,7 +8,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kimi_nb import __version__, cli_deploy, cli_doctor, cli_report, cli_verify
+from kimi_nb import __version__
+from kimi_nb.cli import doctor as cli_doctor
+from kimi_nb.cli import report as cli_report
+from kimi_nb.cli import up as cli_deploy
+from kimi_nb.cli import verify as cli_verify
 from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.show.values import visible
 

@@ -1,0 +1,1 @@
+"""The command line ``kimi-nb``, one module per command. The highest room."""
