@@ -2,60 +2,73 @@
 
     python benchmarks/check.py
 
-The plan has 256, 512 and 1,024 A3 nodes (9,216 engines); the peer is planning it, in the same
-run. The scripts are 1,000 that differ: serve scripts, templates with launch lines and containers
-of every recipe; the peer is shellcheck on the same files. Medians of three.
+The plan has 512 and 1,024 A3 nodes (9,216 engines); the peer is planning it. Linear is 2.00 times
+as long for twice the nodes, quadratic 4.00. The scripts are 1,000 that differ: serve scripts,
+templates with launch lines and containers of every recipe; the peer is shellcheck on the same
+files. Seconds are of the CPU: the wall seconds of an idle machine.
 """
 
 from __future__ import annotations
 
-import statistics
-import subprocess
+import sys
 import tempfile
-import time
 from pathlib import Path
 
-from large_plan import site
+import judging
+from large_plan import large, site
 
 from kimi_nb.bundle import scripts
-from kimi_nb.check import judge as check
+from kimi_nb.check import judge as checks
 from kimi_nb.params import recipes
 from kimi_nb.plan import build
 
-REPEATS = 3
+NODES = (512, 1024)
+LARGE, LINEAR, SCRIPTS = 2.0, 2.5, 20.0  # s; times for twice the nodes; s
+COUNT = 1000
+REPEATS = 5
 
 
-def timed(call) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
+def main(judge: judging.Judge) -> None:
+    plans(judge)
+    files(judge)
 
 
-def plans() -> None:
+def plans(judge: judging.Judge) -> None:
+    """Plans of many nodes."""
     with tempfile.TemporaryDirectory() as name:
-        seconds = {}
-        for nodes in (256, 512, 1024):
-            path = site(Path(name), nodes)
-            pairs = [
-                f"prefill.groups={nodes // 2}",
-                f"decode.nodes={nodes // 2}",
-                f"decode.dp={nodes * 8}",
-            ]
-            planned, checked = [], []
-            for _ in range(REPEATS):
-                began = time.perf_counter()
-                plan = build.plan("k2.5", "a3", "pd", site=str(path), pairs=pairs)
-                planned.append(time.perf_counter() - began)
-                checked.append(timed(lambda plan=plan: check.plan(plan)))
-            seconds[nodes] = statistics.median(checked)
-            print(
-                f"{nodes:5} nodes, {len(plan.engines)} engines: check {seconds[nodes]:.2f} s, "
-                f"{seconds[nodes] / statistics.median(planned):.1f} times the planning"
-            )
-        print(
-            f"512 to 1,024 nodes: {seconds[1024] / seconds[512]:.2f} times as long (linear: "
-            "2.00); 1,024 at most 2 s"
+        paths = {nodes: site(Path(name), nodes) for nodes in NODES}
+        plans = {nodes: large(path, nodes) for nodes, path in paths.items()}
+        half, whole, planned = judging.repeated(
+            REPEATS,
+            *(lambda plan=plan: judging.cpu(lambda: checks.plan(plan)) for plan in plans.values()),
+            lambda: judging.cpu(lambda: large(paths[NODES[1]], NODES[1])),
         )
+    judge.figure(
+        f"check of a plan, {NODES[1]:,} nodes, {len(plans[NODES[1]].engines):,} engines",
+        whole,
+        "s CPU",
+        most=LARGE,
+        peer=("planning it", planned),
+    )
+    judge.ratio(
+        "check of twice the nodes", whole, "s CPU", most=LINEAR, peer=(f"{NODES[0]} nodes", half)
+    )
+
+
+def files(judge: judging.Judge) -> None:
+    """Scripts of other people."""
+    with tempfile.TemporaryDirectory() as name:
+        paths = write(Path(name), COUNT)
+        (ours,) = judging.repeated(REPEATS, lambda: judging.cpu(lambda: checks.files([name])))
+        linter, peer = judging.executable("shellcheck"), None
+        if linter:  # once, as it takes minutes; it looks for everything, and there are no errors
+            argv = [linter, "--severity=error", *map(str, paths)]
+            peer = ("shellcheck", [judging.cpu_of(argv)])
+        judge.figure(
+            f"check of {COUNT:,} scripts as one deployment", ours, "s CPU", most=SCRIPTS, peer=peer
+        )
+        each = judging.cpu(lambda: [checks.files([path]) for path in paths])
+        judge.figure(f"check of {COUNT:,} scripts one by one", [each], "s CPU")
 
 
 def write(folder: Path, count: int) -> list[Path]:
@@ -81,23 +94,5 @@ def write(folder: Path, count: int) -> list[Path]:
     return out
 
 
-def linter() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        paths = write(Path(name), 1000)
-        ours = statistics.median(timed(lambda: check.files([name])) for _ in range(REPEATS))
-        peer = timed(
-            lambda: subprocess.run(
-                ["shellcheck", *map(str, paths)], capture_output=True, check=False
-            )
-        )
-        print(
-            f"1,000 scripts as one deployment: {ours:.1f} s (at most 20), shellcheck {peer:.1f} "
-            f"s: {ours / peer:.2f} times as long"
-        )
-        each = timed(lambda: [check.files([path]) for path in paths])
-        print(f"1,000 scripts one by one: {each:.1f} s")
-
-
 if __name__ == "__main__":
-    plans()
-    linter()
+    sys.exit(judging.judged(main))

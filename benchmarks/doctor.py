@@ -2,10 +2,10 @@
 
     python benchmarks/doctor.py [--megabytes 1024] [--files 64]
 
-Asked for: at most 0.8 of the time of `grep -E -f` with the same patterns on the same files in the
-same minute; memory that does not grow with the logs; no alarm in 100 MB of healthy logs. grep is
-asked for a count (-c), so that it prints nothing, in the C locale and in a UTF-8 one: the faster of
-the two is compared.
+Bounds: 0.8 of the time of `grep -E -f` with the same patterns on the same files in the same minute;
+memory that does not grow with the logs; no alarm in 100 MB of healthy logs. grep is asked for a
+count (-c), so that it prints nothing, in the C locale and in a UTF-8 one: the faster of the two is
+compared.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from kimi_nb.diagnose import prefilter as scan
-from kimi_nb.diagnose import signatures
+import judging
 
-LIMIT = 0.8
+from kimi_nb.diagnose import doctor as examiner
+from kimi_nb.diagnose import prefilter, signatures
+
+LIMIT, GROWTH = 0.8, 40.0  # of grep's time; MB more than for next to nothing
 ROUNDS = 3
 HEALTHY = Path(__file__).parent.parent / "tests" / "logs" / "healthy"
-FAILED = Path(__file__).parent.parent / "kimi_nb/data/sample_logs/a3-3/rank_31.log"
+FAILED = Path(__file__).parent.parent / "kimi_nb/data/diagnose/sample_logs/a3-3/rank_31.log"
 
 
 def corpus(folder: Path, megabytes: int, files: int) -> None:
@@ -63,7 +65,7 @@ def patterns() -> str:
     """The same patterns in grep's words (POSIX has no lazy repeats, no (?:, no \\d)."""
     known = [entry.pattern.pattern for entry in signatures.of_logs() if entry.pattern]
     lines = []
-    for one in [*known, *scan.ERRORS]:
+    for one in [*known, *prefilter.ERRORS]:
         text = re.sub(r"\(\?(?:P<\w+>|:)", "(", one).replace("*?", "*").replace("+?", "+")
         text = re.sub(r"\[([^\]]*)\\d", r"[\g<1>0-9", text).replace(r"\d", "[0-9]")
         text = re.sub(r"\[(\^?[^\]]*)\\s", r"[\g<1>[:space:]", text)
@@ -71,24 +73,7 @@ def patterns() -> str:
     return "\n".join(lines) + "\n"
 
 
-def measured(argv: list[str], **environment: str) -> float:
-    """Seconds of a command."""
-    begun = time.perf_counter()
-    with subprocess.Popen(
-        argv,
-        env={**os.environ, **environment},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        _, err = process.communicate()
-        if process.returncode > 1:
-            sys.exit(f"{argv[0]}: {err}")
-    return time.perf_counter() - begun
-
-
-def main() -> int:
-    """Measure, print, and say whether the limits were kept."""
+def main(judge: judging.Judge) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--files", type=int, default=64)
@@ -100,39 +85,47 @@ def main() -> int:
         (folder / "patterns").write_text(patterns())
         (folder / "logs").mkdir()
         corpus(folder / "logs", args.megabytes, args.files)
-        ratio, peak = compared(folder)
+        plain, unicode, ours = judging.repeated(
+            ROUNDS,
+            lambda: grep(folder, "C"),
+            lambda: grep(folder, "C.UTF-8"),
+            lambda: doctor(folder / "logs"),
+        )
+        peer = min(
+            (("grep in C", plain), ("grep in C.UTF-8", unicode)),
+            key=lambda one: statistics.median(one[1]),
+        )
+        seconds, peaks = zip(*ours, strict=True)
+        judge.ratio(f"doctor, {args.megabytes} MB of logs", seconds, "s", most=LIMIT, peer=peer)
         shutil.rmtree(folder / "logs")
         (folder / "logs").mkdir()
         small = peak_of(folder, 1)
-        alarms = false_alarms(folder)
-    print(
-        f"ratio {ratio:.2f} (limit {LIMIT}), memory {peak:.0f} MB for {args.megabytes} MB of "
-        f"logs, {small:.0f} MB for 1 MB, false alarms {alarms}"
+        judge.figure(
+            f"memory for {args.megabytes} MB of logs",
+            [max(peaks)],
+            "MB",
+            most=small + GROWTH,
+            peer=("for 1 MB", [small]),
+        )
+        judge.figure("alarms in 100 MB of healthy logs", [false_alarms(folder)], "alarms", most=0)
+
+
+def grep(folder: Path, locale: str) -> float:
+    """Seconds of grep."""
+    argv = ["grep", "-r", "-E", "-c", "-f", str(folder / "patterns"), str(folder / "logs")]
+    begun = time.perf_counter()
+    done = subprocess.run(
+        argv, env={**os.environ, "LC_ALL": locale}, text=True, capture_output=True, check=False
     )
-    return 0 if ratio <= LIMIT and peak < small + 40 and not alarms else 1
-
-
-def compared(folder: Path) -> tuple[float, float]:
-    """(our time over grep's, our peak memory in MB)."""
-    grep = ["grep", "-r", "-E", "-c", "-f", str(folder / "patterns"), str(folder / "logs")]
-    times: dict[str, list[float]] = {"grep, C": [], "grep, C.UTF-8": [], "doctor": []}
-    peak = 0.0
-    for _ in range(ROUNDS):
-        times["grep, C"].append(measured(grep, LC_ALL="C"))
-        times["grep, C.UTF-8"].append(measured(grep, LC_ALL="C.UTF-8"))
-        seconds, memory = doctor(folder / "logs")
-        times["doctor"].append(seconds)
-        peak = max(peak, memory)
-    for name, seconds in times.items():
-        print(f"{name:15s} {' '.join(f'{one:6.2f}' for one in seconds)} s", flush=True)
-    middle = {name: statistics.median(seconds) for name, seconds in times.items()}
-    return middle["doctor"] / min(middle["grep, C"], middle["grep, C.UTF-8"]), peak
+    if done.returncode > 1:
+        sys.exit(f"grep: {done.stderr}")
+    return time.perf_counter() - begun
 
 
 def doctor(logs: Path) -> tuple[float, float]:
     """(seconds, peak memory in MB) of the command, start and all."""
     code = (
-        "import resource, sys; from kimi_nb import cli; cli.main(sys.argv[1:]); "
+        "import resource, sys; from kimi_nb.cli import main; main.main(sys.argv[1:]); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
     )
     begun = time.perf_counter()
@@ -153,8 +146,6 @@ def peak_of(folder: Path, megabytes: int) -> float:
 
 def false_alarms(folder: Path) -> int:
     """What is found in 100 MB of healthy logs."""
-    from kimi_nb.diagnose import doctor as examiner
-
     sample = b"".join(path.read_bytes() for path in sorted(HEALTHY.glob("*.log")))
     path = folder / "healthy.log"
     path.write_bytes(sample * (100_000_000 // len(sample) + 1))
@@ -163,4 +154,4 @@ def false_alarms(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(judging.judged(main))

@@ -3,21 +3,15 @@
     python benchmarks/rehearsal.py
 
 From the start of ``kimi-nb rehearse`` to the first answer through its front door, and the largest
-sum of PSS of all that it runs: medians of three. The floor, in the same run, is as many bare HTTP
-servers as the plan has engines, with the real vllm-router in front of them where the plan has a
-front door: from the start of the first one to the same answer. "others" is how much of the
-machine went to programs that are not the benchmark's: figures taken beside other work say little.
-
-Exit code 1 when a bound is missed.
+sum of PSS of all that it runs. The floor is as many bare HTTP servers as the plan has engines, with
+the real vllm-router in front of them where the plan has a front door: from the start of the first
+one to the same answer. Seconds taken beside other programs say little.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import resource
-import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,6 +21,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import judging
 import psutil
 
 from kimi_nb.plan import build
@@ -63,29 +58,6 @@ server = ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Bare)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 sys.stdin.read()
 """
-
-
-@contextlib.contextmanager
-def others() -> Iterator[list[float]]:
-    """The share of the machine's CPU that went to programs other than our own and what they have
-    started and waited for; there at the end of the ``with``."""
-    found: list[float] = []
-    began, worked, own = time.monotonic(), busy(), _own()
-    yield found
-    spent = (busy() - worked) - (_own() - own)
-    found.append(max(0.0, spent / (time.monotonic() - began) / psutil.cpu_count()))
-
-
-def busy() -> float:
-    """CPU seconds of all processes there are, and of those that they have waited for. The
-    machine's own count samples at clock ticks, and misses what runs between two."""
-    times = (one.info["cpu_times"] for one in psutil.process_iter(["cpu_times"]))
-    return sum(sum(one[:4]) for one in times if one is not None)
-
-
-def _own() -> float:
-    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in both)
 
 
 def pss(pids: list[int]) -> float:
@@ -125,7 +97,7 @@ def rehearse(model: str, hardware: str, layout: str) -> tuple[float, float, floa
             [
                 sys.executable,
                 "-m",
-                "kimi_nb.cli.main",
+                "kimi_nb",
                 "rehearse",
                 "--model",
                 model,
@@ -219,42 +191,22 @@ def bare(model: str, hardware: str, layout: str, block: loopback.Block) -> Plan:
     return rebound(plan, Path("/nowhere"), block)
 
 
-def main() -> int:
-    """Print the figures; 1 when a bound is missed."""
+def main(judge: judging.Judge) -> None:
     block = loopback.claim()
-    missed = []
-    print(
-        f"{'plan':12} {'engines':>7}  {'first answer':>20}  {'end':>6}  {'memory':>7}  "
-        f"{'others':>6}  {'floor':>16}  ratio"
-    )
-    for recipe in PLANS:
-        plan = bare(*recipe, block)
-        ours, floors, noise = [], [], []
-        for _ in range(REPEATS):
-            with others() as share:
-                ours.append(rehearse(*recipe))
-            noise += share
-            floors.append(floor(plan))
-        first, end, memory = (statistics.median(row) for row in zip(*ours, strict=True))
-        lowest, least = (statistics.median(row) for row in zip(*floors, strict=True))
-        spread = f"({min(one[0] for one in ours):.1f} to {max(one[0] for one in ours):.1f})"
-        name = "-".join(recipe)
-        print(
-            f"{name:12} {len(plan.engines):7}  {first:5.1f} s {spread:>12}  {end:4.1f} s  "
-            f"{memory:4.0f} MB  {statistics.median(noise):6.0%}  {lowest:4.1f} s, {least:4.0f} "
-            f"MB  {first / lowest:.1f}, {memory / least:.1f}",
-            flush=True,
-        )
-        if first > SECONDS or memory > MEGABYTES:
-            missed.append(name)
-    block.guard.close()
-    print(
-        f"bounds: first answer {SECONDS:.0f} s, memory {MEGABYTES:.0f} MB: "
-        + (f"missed by {', '.join(missed)}" if missed else "kept")
-    )
-    return 1 if missed else 0
+    with block.guard:
+        for recipe in PLANS:
+            plan = bare(*recipe, block)
+            ours, floors = judging.repeated(
+                REPEATS, lambda recipe=recipe: rehearse(*recipe), lambda plan=plan: floor(plan)
+            )
+            first, end, memory = zip(*ours, strict=True)
+            lowest, least = zip(*floors, strict=True)
+            peer = f"{len(plan.engines)} bare servers"
+            name = "-".join(recipe)
+            judge.figure(f"{name}, first answer", first, "s", most=SECONDS, peer=(peer, lowest))
+            judge.figure(f"{name}, end", end, "s")
+            judge.figure(f"{name}, memory", memory, "MB", most=MEGABYTES, peer=(peer, least))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(main())
+    sys.exit(judging.judged(main))

@@ -2,7 +2,7 @@
 
     python benchmarks/ssh.py            # needs root, ip and sshd (tests/testbed/hosts.py)
 
-Bounds: 15 s, and 1.5 times pyinfra's own. What `up` does between them (take the nodes, look at
+Bounds: 15 s, and 1.5 times pyinfra's own in the same run. What `up` does between them (take the nodes, look at
 each: a Python reads the headers of the weights there) is shown, and so is the whole. The hosts are
 network namespaces of this machine: what they do themselves is paid by the same cores, which is
 not so on a cluster.
@@ -11,12 +11,13 @@ not so on a cluster.
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import judging
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -30,14 +31,15 @@ SECONDS, RATIO = 15.0, 1.5
 STARTED = """
 import json, sys, time
 from pathlib import Path
-from kimi_nb import build, bundle, inventory, scripts
-from kimi_nb.deploy import deploy
+from kimi_nb.bundle import inventory, scripts, writer
+from kimi_nb.plan import build
+from kimi_nb.deploy import lifecycle
 from kimi_nb.deploy.journal import Journal
 
 plan = build.plan("tiny-llama", "cpu", "dp", site=sys.argv[1], pairs=sys.argv[3].split())
 journal = Journal.open(Path(sys.argv[2]), plan)
-bundle.write(scripts.files(plan), journal.folder / "bundle")
-with deploy.target(plan, journal) as site:
+writer.write(scripts.files(plan), journal.folder / "bundle")
+with lifecycle.target(plan, journal) as site:
     for step in site.steps:
         begun = time.monotonic()
         out = step.run()
@@ -46,11 +48,10 @@ with deploy.target(plan, journal) as site:
 """
 
 
-def main() -> int:
-    """Measure and judge; 1 where a bound is not kept."""
+def main(judge: judging.Judge) -> None:
     if testbed.missing():
-        print(f"skipped: {testbed.missing()}")
-        return 0
+        judge.not_measured(f"{HOSTS} hosts", testbed.missing())
+        return
     ours: list[dict[str, float]] = []
     theirs = []
     with tempfile.TemporaryDirectory() as name:
@@ -105,15 +106,13 @@ def main() -> int:
                 time.sleep(5)  # until what was started has ended
                 for host in hosts.hosts:  # empty nodes again
                     host.shell("rm -rf /srv/kimi")
-    median = {name: statistics.median(one[name] for one in ours) for name in ours[0]}
-    mine, floor = median["asked"], statistics.median(theirs)
-    print(
-        f"{HOSTS} hosts, reach, push, start: {mine:.1f} s (bound {SECONDS:g}); pyinfra's echo ok "
-        f"{floor:.1f} s; ratio {mine / floor:.2f} (bound {RATIO}). Between them, take and look: "
-        f"{median['look']:.1f} s; the whole process: {median['whole']:.1f} s, ratio "
-        f"{median['whole'] / floor:.2f} (no bound)"
-    )
-    return int(mine > SECONDS or mine / floor > RATIO)
+    peer = ("pyinfra's echo ok", theirs)
+    mine = [one["asked"] for one in ours]
+    what = f"{HOSTS} hosts, reach, push, start"
+    judge.figure(what, mine, "s", most=SECONDS)
+    judge.ratio(what, mine, "s", most=RATIO, peer=peer)
+    judge.figure("take and look", [one["look"] for one in ours], "s")
+    judge.figure("the whole process", [one["whole"] for one in ours], "s", peer=peer)
 
 
 def _run(hosts: testbed.Hosts, argv: list[str]) -> tuple[float, str]:
@@ -133,4 +132,4 @@ def _run(hosts: testbed.Hosts, argv: list[str]) -> tuple[float, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(judging.judged(main))

@@ -13,7 +13,7 @@ The bound of the spacing is that of 200 streams under way; figures from the firs
 shown too. Its floor is a program that sends the same chunks and does nothing else, a twentieth of
 the streams in each twentieth of the time. "others" is how much of the machine went to other
 programs. A round beside other work, or in which the floor itself is late, is shown and does not
-count, unless there are too few others. Exit code 1 when a bound is missed.
+count, unless there are too few others.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ import os
 import re
 import select
 import shutil
-import signal
 import socket
-import statistics
 import struct
 import subprocess
 import sys
@@ -40,13 +38,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import judging
 import psutil
-from rehearsal import busy, pss, running
+from rehearsal import pss, running
 
 from kimi_nb.plan import build
 from kimi_nb.rehearse import loopback
-from kimi_nb.rehearse.host_programs import path_folder as tools_on_path
-from kimi_nb.rehearse.simulated_site import FOLDER, NODE, World, rebound
+from kimi_nb.rehearse.host_programs import path_folder
+from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite, rebound
 
 INSTALL = (
     "guidellm is not there: install it in a venv of its own (python -m venv peer; "
@@ -227,9 +226,9 @@ def stand_in(block: loopback.Block, seconds: float) -> Iterator[Server]:
         work = root / "work"
         work.mkdir()
         plan = rebound(build.plan("k2.5", "a3", "single"), work, block)
-        world = replace(World.of(plan), seconds_per_token=seconds)
-        tools_on_path.write(root)
-        world.write(root / "world.json")
+        site = replace(SimulatedSite.of(plan), seconds_per_token=seconds)
+        path_folder.write(root)
+        site.write(root / "world.json")
         engine = plan.engines[0]
         env = {
             "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
@@ -374,10 +373,10 @@ def rounds(
     for number in range(1 + ROUNDS * TRIES):
         row = {}
         for name, server in servers.items():
-            began, worked, spent = time.monotonic(), busy(), server.cpu()
+            began, worked, spent = time.monotonic(), judging.busy(), server.cpu()
             one = client.submit(load, server.address, *shape, stamps).result()
             spent = server.cpu() - spent
-            rest = (busy() - worked - spent - one.cpu) / (time.monotonic() - began)
+            rest = (judging.busy() - worked - spent - one.cpu) / (time.monotonic() - began)
             row[name] = one = replace(one, others=max(0.0, rest) / psutil.cpu_count())
             if number:
                 print(
@@ -428,17 +427,8 @@ def memory(server: Server, client) -> float:
     return peak
 
 
-def main() -> int:
-    """Print the figures; 1 when a bound is missed."""
+def main(judge: judging.Judge) -> None:
     peer = os.environ.get("GUIDELLM") or shutil.which("guidellm")
-    if not peer:
-        print(INSTALL)
-    missed = []
-
-    def judge(text: str, kept: bool) -> None:
-        print(text if kept else f"{text}: MISSED", flush=True)
-        missed.extend([] if kept else [text])
-
     block = loopback.claim()
     beside = (block.address(200), 8000)
     context = multiprocessing.get_context("spawn")
@@ -449,19 +439,17 @@ def main() -> int:
                 servers["guidellm"] = stack.enter_context(guidellm(peer, beside, 0, SPEED[1]))
             print(f"{SPEED[0]} streams of {SPEED[1]} tokens, no time between them")
             speed = {
-                name: statistics.median(one.speed for one in many)
+                name: [one.speed for one in many]
                 for name, many in rounds(servers, SPEED, False, client).items()
             }
-            size = {name: memory(server, client) for name, server in servers.items()}
-        for name in servers:
-            print(f"{name}: {speed[name]:.0f} chunks/s, {size[name]:.0f} MB")
+            size = {name: [memory(server, client)] for name, server in servers.items()}
         if peer:
-            ratio, part = (row["stand-in"] / row["guidellm"] for row in (speed, size))
-            judge(
-                f"chunks per second: {ratio:.2f} times guidellm's; at least {FASTER:g}",
-                ratio >= FASTER,
-            )
-            judge(f"memory: {part:.2f} of guidellm's; at most {SMALLER:g}", part <= SMALLER)
+            theirs = ("guidellm", speed["guidellm"])
+            judge.ratio("speed", speed["stand-in"], "chunks/s", least=FASTER, peer=theirs)
+            theirs = ("guidellm", size["guidellm"])
+            judge.ratio("memory", size["stand-in"], "MB", most=SMALLER, peer=theirs)
+        else:
+            judge.not_measured("speed and memory beside guidellm", INSTALL)
         with contextlib.ExitStack() as stack:
             servers = {
                 "floor": stack.enter_context(floor((beside[0], 8001), context)),
@@ -473,18 +461,15 @@ def main() -> int:
                 f"{SPACING[0]} streams of {SPACING[1]} tokens, {STEP * 1e3:g} ms between them: "
                 "what the intervals differ from that\nwhile all streams are under way"
             )
-            spaced = {
-                name: statistics.median(_at(one.steady, 0.99) for one in many)
+            late = {
+                name: [_at(one.steady, 0.99) for one in many]
                 for name, many in rounds(servers, SPACING, True, client).items()
             }
-        print(", ".join(f"{name}: p99 {late:.2f} ms" for name, late in spaced.items()))
-        judge(
-            f"spacing: p99 {spaced['stand-in']:.2f} ms; at most {LATE_MS:g}",
-            spaced["stand-in"] <= LATE_MS,
-        )
-    return 1 if missed else 0
+        least = ("bare sockets", late["floor"])
+        judge.figure("spacing, p99", late["stand-in"], "ms", most=LATE_MS, peer=least)
+        if peer:
+            judge.figure("guidellm's spacing, p99", late["guidellm"], "ms", peer=least)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(main())
+    sys.exit(judging.judged(main))

@@ -1,72 +1,48 @@
-"""CPU of ``import kimi_nb`` and wall time of ``kimi-nb plan`` for every documented recipe.
+"""CPU of ``import kimi_nb``, and of ``kimi-nb plan`` for every documented recipe.
 
     python benchmarks/startup.py
 
-The floor is an interpreter that imports nothing. Medians of several, each in its own process.
+The floor is an interpreter that imports nothing. Each in a process of its own. Every recipe is
+planned once, and the slowest of them again and again: the slowest of many single figures is the one
+with the most noise in it.
 """
 
 from __future__ import annotations
 
-import resource
-import statistics
-import subprocess
 import sys
-import time
+
+import judging
 
 from kimi_nb.params import recipes
 
+IMPORT, PLAN = 0.05, 0.35  # s CPU
 REPEATS = 7
 
 
-def cpu(code: str) -> float:
-    """Median CPU seconds of a fresh interpreter that runs ``code``."""
-    seconds = []
-    for _ in range(REPEATS):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", code], check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return statistics.median(seconds)
-
-
-def wall(args: list[str]) -> float:
-    """Median wall seconds of one command."""
-    seconds = []
-    for _ in range(3):
-        began = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", "kimi_nb.cli.main", *args], check=True, stdout=subprocess.DEVNULL
-        )
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
-
-
-def main() -> None:
-    floor, ours = cpu("pass"), cpu("import kimi_nb")
-    print(f"import kimi_nb: {ours:.3f} s CPU (interpreter alone {floor:.3f} s); at most 0.25")
-    times = {}
-    for row in recipes.listing():
-        args = [
-            "plan",
-            "--model",
-            row["model"],
-            "--hw",
-            row["hardware"],
-            "--layout",
-            row["layout"],
-            "--variant",
-            row["variant"],
-            "--scenario",
-            row["scenario"],
-            "--json",
-        ]
-        times[" ".join(args[2:11:2])] = wall(args)
-    slowest = max(times, key=times.__getitem__)
-    print(
-        f"kimi-nb plan, {len(times)} recipes: median {statistics.median(times.values()):.3f} s, "
-        f"slowest {times[slowest]:.3f} s wall ({slowest}); at most 0.8"
+def main(judge: judging.Judge) -> None:
+    floor, ours = judging.repeated(
+        REPEATS,
+        lambda: judging.cpu_of([sys.executable, "-c", "pass"]),
+        lambda: judging.cpu_of([sys.executable, "-c", "import kimi_nb"]),
     )
+    peer = ("an interpreter alone", floor)
+    judge.figure("import kimi_nb", ours, "s CPU", most=IMPORT, peer=peer)
+    rows = recipes.listing()
+    once = [plan(row) for row in rows]
+    slowest = rows[once.index(max(once))]
+    judge.figure(f"kimi-nb plan, each of {len(rows)} recipes", once, "s CPU")
+    (again,) = judging.repeated(REPEATS, lambda: plan(slowest))
+    name = "-".join(slowest[key] for key in ("model", "hardware", "layout", "variant", "scenario"))
+    judge.figure(f"kimi-nb plan, the slowest ({name})", again, "s CPU", most=PLAN, peer=peer)
+
+
+def plan(row: dict[str, str]) -> float:
+    """CPU seconds of planning a recipe."""
+    words = ["-m", "kimi_nb", "plan", "--json", "--model", row["model"]]
+    words += ["--hw", row["hardware"], "--layout", row["layout"]]
+    words += ["--variant", row["variant"], "--scenario", row["scenario"]]
+    return judging.cpu_of([sys.executable, *words])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(judging.judged(main))

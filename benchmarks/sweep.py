@@ -20,13 +20,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import judging
+
 import kimi_nb
+from kimi_nb.core import paths
 from kimi_nb.notebook.run import Run
-from kimi_nb.params import load as params
-from kimi_nb.prove.bench import load_programs as tools
+from kimi_nb.prove.bench import load_programs
 from kimi_nb.service.handle import Service
 
-ENGINE = params.root() / ".engine" / "bin" / "vllm"
+ENGINE = paths.root() / ".engine" / "bin" / "vllm"
+NO_ENGINE = f"{ENGINE} is not there; make engine installs it"
 MOST = 0.05
 SWEEP = "max-num-seqs: [4, 8]; concurrency: [1, 4]"
 
@@ -55,7 +58,7 @@ def sweep(real: bool, spent: list[float]) -> tuple[float, float]:
     )
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         run = kimi_nb.start(model="k2.5", run_dir=folder, **words)
-        plan = run.plan("single")
+        plan = run.plan(run.choose("single"))
         begun = time.perf_counter()
         design = run.design(plan, SWEEP, input_len=64, output_len=32)
         found = run.sweep(design, repetitions=3)
@@ -67,21 +70,22 @@ def sweep(real: bool, spent: list[float]) -> tuple[float, float]:
     return whole, sum(spent)
 
 
-def main() -> int:
-    """Print the figures; 1 when the bound is missed."""
+def main(judge: judging.Judge) -> None:
     real = ENGINE.exists()
     spent: list[float] = []
-    for owner, name in ((Run, "serve"), (Service, "stop"), (tools.Tool, "run")):
+    for owner, name in ((Run, "serve"), (Service, "stop"), (load_programs.Tool, "run")):
         timed(owner, name, spent)
     whole, engine = sweep(real, spent)
-    share = 1 - engine / whole
-    print(
-        f"{'real engine on the CPU' if real else 'stand-ins'}: whole {whole:.1f} s, service and "
-        f"load {engine:.1f} s, bookkeeping {whole - engine:.1f} s: {share:.1%}"
-        + (f", at most {MOST:.0%}" if real else "; the bound is for a real engine")
+    judge.ratio(
+        f"bookkeeping of a sweep on {'the real engine' if real else 'stand-ins'}",
+        [whole - engine],
+        "s",
+        most=MOST if real else None,
+        peer=("the whole sweep", [whole]),
     )
-    return 1 if real and share > MOST else 0
+    if not real:
+        judge.not_measured("bookkeeping of a sweep on the real engine", NO_ENGINE)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(judging.judged(main))
