@@ -13,11 +13,19 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
-_PUBLIC = {"start": "session", "Run": "run", "KimiError": "errors", "Plan": "plan"}
+_PUBLIC = {
+    "start": "notebook.start",
+    "Run": "notebook.run",
+    "KimiError": "core.errors",
+    "Plan": "plan.spec",
+}
 __all__ = ["KimiError", "Plan", "Run", "__version__", "start"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        return getattr(import_module(f"kimi_nb.{_PUBLIC[name]}"), name)
+        from kimi_nb.core import extras
+
+        with extras.imports(f"kimi_nb.{name}", "notebook"):
+            return getattr(import_module(f"kimi_nb.{_PUBLIC[name]}"), name)
     raise AttributeError(f"module 'kimi_nb' has no attribute '{name}'")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import kimi_nb
 
-QUESTIONS = Path(kimi_nb.__file__).parent / "data" / "accuracy" / "test.jsonl"
+QUESTIONS = Path(kimi_nb.__file__).parent / "data" / "prove" / "accuracy" / "test.jsonl"
 ANSWERS = {
     row["question"]: row["answer"]
     for row in map(json.loads, QUESTIONS.read_text(encoding="utf-8").splitlines())

@@ -1,6 +1,7 @@
-"""The nodes of a plan for pyinfra and for ssh: a person reaches them as we do.
+"""Describe the nodes of a plan for pyinfra and ssh, so that users reach them as kimi-nb does.
 
-files = inventory.files(plan)      # deploy/inventory.py, deploy/ssh_config, ...
+The files of the bundle are ``deploy/inventory.py``, ``deploy/ssh_config`` and the pyinfra
+operations that use them.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 import pprint
 from collections.abc import Iterator
 
-from kimi_nb.params import load as params
+from kimi_nb.core import paths
 from kimi_nb.params import schema
 from kimi_nb.plan.spec import Plan
 
-# Files that are the same for every plan, by their name in the bundle and in the package.
+# Files that are the same for every plan: name in the bundle, path in the package.
 _STATIC = {
     "node_steps.py": "data/bundle/node_steps.py",
     "up.py": "data/bundle/up.py",
@@ -22,27 +23,30 @@ _STATIC = {
 
 
 def files(plan: Plan) -> dict[str, str]:
-    """What a plan with nodes over SSH has for them, by path in the bundle; {} for others."""
+    """Return the files for nodes that are reached over SSH, by path in the bundle.
+
+    The result is empty for plans with another transport.
+    """
     if plan.transport != "ssh":
         return {}
     out = {
-        f"deploy/{name}": (params.PACKAGE / path).read_text(encoding="utf-8")
+        f"deploy/{name}": (paths.PACKAGE / path).read_text(encoding="utf-8")
         for name, path in _STATIC.items()
     }
     return {"deploy/inventory.py": _inventory(plan), "deploy/ssh_config": _ssh_config(plan), **out}
 
 
 def hosts(plan: Plan) -> list[tuple[str, dict[str, object]]]:
-    """(name, data for pyinfra) of every node in use."""
+    """Return (name, data for pyinfra) of every node in use."""
     ssh: schema.Ssh = plan.request.site.ssh
     data: dict[str, object] = {
         "ssh_user": ssh.user,
         "ssh_port": ssh.port,
-        # What is set here goes before the file.
+        # Set here because it takes precedence over ssh_config.
         "ssh_strict_host_key_checking": _checking(ssh),
     }
     if ssh.key_file:
-        data["ssh_key"] = ssh.key_file  # read once for all nodes; ssh_config names it for ssh
+        data["ssh_key"] = ssh.key_file  # read once for all nodes; ssh takes it from ssh_config
     if plan.secrets:
         data["secrets"] = sorted({*plan.secrets, *plan.secrets.values()})
     return [
@@ -67,7 +71,7 @@ def _inventory(plan: Plan) -> str:
 
 def _ssh_config(plan: Plan) -> str:
     ssh: schema.Ssh = plan.request.site.ssh
-    # The jump host may be one of the nodes: it is not reached by way of itself.
+    # The jump host may be one of the nodes, and must not be reached through itself.
     addresses = " ".join(
         dict.fromkeys(engine.address for engine in plan.engines if engine.address != ssh.jump_host)
     )

@@ -1,8 +1,6 @@
-"""What a node's own script has to know: node.env, read by node.sh.
+"""Write node.env, which tells the script node.sh everything that is specific to a node.
 
-    node_files.environment(plan, engines, container, checkpoints(plan))   # NODE=a3-0 ...
-
-Values only, quoted; the verbs are the same on every node (data/bundle/node.sh).
+node.env holds values only, quoted; the verbs are the same on every node (data/bundle/node.sh).
 """
 
 from __future__ import annotations
@@ -12,21 +10,21 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
-from kimi_nb.params import load as params
+from kimi_nb.core import paths
 from kimi_nb.params.schema import Draft, Weights
 from kimi_nb.plan.router import UPSTREAM
-from kimi_nb.plan.spec import Container, Engine, Plan
+from kimi_nb.plan.spec import Container, EngineSpec, Plan
 
-_NEEDED_BYTES = 64 << 20  # bytes for scripts and the first logs
+_NEEDED_BYTES = 64 << 20  # bytes of free space for scripts and the first logs
 
 
 def folder(plan: Plan, node: str) -> str:
-    """Where a node's scripts are, on the node: below the folder that its container sees too."""
+    """Return the folder of a node's scripts, on the node; its container mounts it as well."""
     return f"{plan.request.site.paths.work}/{plan.name}/{node}"
 
 
 def start(plan: Plan, node: str, container: Container | None) -> list[str]:
-    """What starts the engines of a node, in its folder."""
+    """Return the command, run in a node's folder, that starts its engines."""
     inner = "launch.sh" if plan.launches else "serve.sh"
     if container is None:
         return ["bash", inner]
@@ -37,17 +35,20 @@ def start(plan: Plan, node: str, container: Container | None) -> list[str]:
 
 @functools.cache
 def static() -> dict[str, str]:
-    """The files that are the same on every node, by name."""
+    """Return the files that are the same on every node, by name."""
     return {
-        "node.sh": (params.PACKAGE / "data" / "bundle" / "node.sh").read_text("utf-8"),
-        "check_weights.py": (params.PACKAGE / "weights.py").read_text("utf-8"),
+        "node.sh": (paths.DATA / "bundle" / "node.sh").read_text("utf-8"),
+        "check_weights.py": (paths.PACKAGE / "service" / "weights.py").read_text("utf-8"),
     }
 
 
 def environment(
-    plan: Plan, engines: Sequence[Engine], container: Container | None, checkpoints: Sequence[str]
+    plan: Plan,
+    engines: Sequence[EngineSpec],
+    container: Container | None,
+    checkpoints: Sequence[str],
 ) -> str:
-    """The text of node.env for the node of these engines."""
+    """Return the text of node.env for the node that runs these engines."""
     node, site, router = engines[0].node, plan.request.site, plan.router
     door = router is not None and router.node == node
     in_place = folder(plan, node)
@@ -101,34 +102,32 @@ def _text(value: object) -> str:
 
 
 def _name_of(container: Container | None) -> str:
-    """The container's name, as its command line gives it."""
+    """Return the container's name, as its command line gives it."""
     words: Sequence[str] = container.argv if container else ()
     return words[words.index("--name") + 1] if "--name" in words else ""
 
 
-def _jemalloc(engines: Sequence[Engine], container: Container | None) -> str:
-    """The library that is loaded first, where it is the host's and not the image's."""
+def _jemalloc(engines: Sequence[EngineSpec], container: Container | None) -> str:
+    """Return the library to preload, if it is the host's and not the image's."""
     return "" if container else next(iter(engines[0].env.get("LD_PRELOAD", "").split(":")), "")
 
 
-def _ports(engines: Iterable[Engine]) -> list[tuple[int, str]]:
-    """The ports at which a node's engines will listen, each with what for."""
+def _ports(engines: Iterable[EngineSpec]) -> list[tuple[int, str]]:
+    """Return the ports on which a node's engines will listen, each with its purpose."""
     out = []
     for engine in engines:
-        ranks = engine.ranks * engine.tp_size
         if engine.http_port is not None:
             out.append((engine.http_port, f"HTTP of {engine.name}"))
         if engine.rpc_port is not None and engine.rank == 0:
             out.append((engine.rpc_port, f"the rpc port of {engine.name}"))
-        if engine.kv_port is not None:
-            out += [(engine.kv_port + at, f"the KV cache of {engine.name}") for at in range(ranks)]
+        out += [(port, f"the KV cache of {engine.name}") for port in engine.kv_ports]
         if engine.side_channel_port is not None:
             out.append((engine.side_channel_port, f"the NIXL side channel of {engine.name}"))
     return out
 
 
 def _host_files(plan: Plan, container: Container | None) -> list[str]:
-    """What the container mounts of the host, apart from the site's own folders."""
+    """Return the paths of the host that the container mounts, except for the site's own folders."""
     if container is None:
         return []
     paths = plan.request.site.paths
@@ -141,8 +140,10 @@ def _host_files(plan: Plan, container: Container | None) -> list[str]:
 
 
 def checkpoints(plan: Plan) -> list[str]:
-    """What `weights` in node.sh looks for: the weights that are served, and the drafts that
-    their engines name."""
+    """Return what `weights` in node.sh looks for.
+
+    These are the weights that are served, and the draft models that the engines' commands name.
+    """
     request = plan.request
     named = " ".join(
         " ".join(engine.argv)
@@ -156,8 +157,11 @@ def checkpoints(plan: Plan) -> list[str]:
 
 
 def _where(plan: Plan, item: Weights | Draft) -> str:
-    """Name, folders (patterns) and what is asked, with | between and tabs within, which no path
-    holds: see `weights` in node.sh."""
+    """Return the name, the possible folders and the required files of a checkpoint, as one text.
+
+    The three parts are separated by | and their items by tabs, neither of which a path contains.
+    The folders are glob patterns; see `weights` in node.sh.
+    """
     site, located = plan.request.site, plan.request.located(item)
     asked = list(item.files) if isinstance(item, Weights) else []
     dummy = any(
@@ -171,8 +175,8 @@ def _where(plan: Plan, item: Weights | Draft) -> str:
     else:
         cache, id_ = site.paths.cache, item.id
         hub = f"hub/models--{id_.replace('/', '--')}/snapshots/*"
-        # A container sees the cache as /root/.cache or as /root/.cache/huggingface; ModelScope
-        # writes a dot in a name as three underscores.
+        # A container mounts the cache as /root/.cache or as /root/.cache/huggingface; ModelScope
+        # replaces a dot in a name by three underscores.
         places = [
             f"{cache}/{hub}",
             f"{cache}/huggingface/{hub}",

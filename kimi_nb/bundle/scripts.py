@@ -1,8 +1,7 @@
-"""The plan as files that a person could run by hand.
+"""Turn a plan into scripts that a person could run by hand.
 
-    files = scripts.files(plan)      # {'a3-0/serve.sh': '#!/bin/bash...', ...}
-
-Pure: text in, text out; `bundle.write` puts it on a disk.
+``scripts.files(plan)`` returns ``{'a3-0/serve.sh': '#!/bin/bash...', ...}``. Everything is pure:
+plan in, text out. `bundle.writer` writes the files to disk.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ import functools
 from collections.abc import Collection, Mapping
 
 from kimi_nb.bundle import inventory, node_files
-from kimi_nb.core import shell
-from kimi_nb.params import load as params
-from kimi_nb.plan import client_commands as clients
-from kimi_nb.plan import jobs
-from kimi_nb.plan.spec import Container, Engine, Launch, Plan
+from kimi_nb.core import paths, shell
+from kimi_nb.plan import client_commands, jobs
+from kimi_nb.plan.spec import Container, EngineSpec, Launch, Plan
 
-# What launch_online_dp.py hands to the template, by the flag whose value it is.
+# The positions of launch_online_dp.py's arguments to the template, by the flag they fill in.
 POSITIONS = {
     "--port": 2,
     "--data-parallel-size": 3,
@@ -26,22 +23,22 @@ POSITIONS = {
     "--data-parallel-rpc-port": 6,
     "--tensor-parallel-size": 7,
 }
-# The script of an edit of the weights, by the name that a model file gives it.
+# The scripts that edit weights, by the name used in model files.
 EDITS = {"quantization-target": "edit_quantization_target.py"}
 
 
 @functools.cache
 def static(name: str) -> str:
-    """A script that is the same for every plan (kimi_nb/data/bundle)."""
-    return (params.PACKAGE / "data" / "bundle" / name).read_text(encoding="utf-8")
+    """Return a script that is the same for every plan (kimi_nb/data/bundle)."""
+    return (paths.DATA / "bundle" / name).read_text(encoding="utf-8")
 
 
 def files(plan: Plan) -> dict[str, str]:
-    """Every file of the bundle by its relative path, in a fixed order."""
+    """Return every file of the bundle by its relative path, in a fixed order."""
     out: dict[str, str] = {}
     containers = {container.node: container for container in plan.containers}
     launches = {launch.node: launch for launch in plan.launches}
-    by_node: dict[str, list[Engine]] = {}
+    by_node: dict[str, list[EngineSpec]] = {}
     for engine in plan.engines:
         by_node.setdefault(engine.node, []).append(engine)
     checkpoints = node_files.checkpoints(plan)
@@ -63,9 +60,9 @@ def files(plan: Plan) -> dict[str, str]:
 
 
 def _node_files(
-    plan: Plan, engines: list[Engine], container: Container | None, launch: Launch | None
+    plan: Plan, engines: list[EngineSpec], container: Container | None, launch: Launch | None
 ) -> dict[str, str]:
-    """What one node needs, by name."""
+    """Return the files of one node, by name."""
     first = engines[0]
     out: dict[str, str] = {}
     if plan.host_tuning:
@@ -91,7 +88,7 @@ def _host_tuning(tuning: tuple[tuple[str, str], ...]) -> str:
     lines = []
     for name, value in tuning:
         if name == "governor":
-            # The glob stays outside quotes: one file for each core.
+            # The glob must not be quoted: it stands for one file per core.
             files = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
             lines += [
                 f"if compgen -G '{files}' > /dev/null; then",
@@ -116,14 +113,17 @@ def _exports(env: Mapping[str, str], secrets: Mapping[str, str]) -> list[str]:
     for name, value in env.items():
         line = shell.export(name, value)
         if name == "LD_PRELOAD":
-            # A preload that is missing makes every command complain; it is only a speed-up.
+            # A missing preload makes every command print an error, and it is only an optimisation.
             line = f"if [ -e {shell.quote(value)} ]; then {line}; fi"
         lines.append(line)
     return lines + _secrets(secrets)
 
 
 def _secrets(secrets: Mapping[str, str]) -> list[str]:
-    """Secrets come from the caller's environment, by name; no value is ever written."""
+    """Return lines that export secrets from the caller's environment.
+
+    Secrets are referred to by name; no value is ever written.
+    """
     return [
         f'export {name}="${{{source}:?set {source} before you start}}"'
         for name, source in secrets.items()
@@ -131,12 +131,12 @@ def _secrets(secrets: Mapping[str, str]) -> list[str]:
 
 
 def _engine_path(plan: Plan) -> list[str]:
-    """The engine's own virtual environment first on PATH, where the site has one."""
+    """Return the line that puts the engine's virtual environment first on PATH, if it has one."""
     folder = plan.engine_folder
     return [shell.export("PATH", f"{folder}/bin")] if folder else []
 
 
-def _serve(plan: Plan, engine: Engine) -> str:
+def _serve(plan: Plan, engine: EngineSpec) -> str:
     argv = ["exec", *engine.argv]
     return shell.script(
         [
@@ -148,8 +148,8 @@ def _serve(plan: Plan, engine: Engine) -> str:
     )
 
 
-def _template(plan: Plan, engine: Engine) -> str:
-    """The script of one rank; launch_online_dp.py fills in $1 to $7."""
+def _template(plan: Plan, engine: EngineSpec) -> str:
+    """Return the script of one rank, for which launch_online_dp.py supplies $1 to $7."""
     words: list[object] = ["exec", *engine.argv]
     for i, word in enumerate(words[:-1]):
         if word in POSITIONS:
@@ -168,11 +168,11 @@ def _template(plan: Plan, engine: Engine) -> str:
     )
 
 
-def _visible(engine: Engine) -> str:
+def _visible(engine: EngineSpec) -> str:
     return next(name for name in reversed(list(engine.env)) if name.endswith("VISIBLE_DEVICES"))
 
 
-def _launch(plan: Plan, engines: list[Engine], launch: Launch) -> str:
+def _launch(plan: Plan, engines: list[EngineSpec], launch: Launch) -> str:
     ranks = f"{engines[0].rank} to {engines[-1].rank}" if len(engines) > 1 else f"{engines[0].rank}"
     return shell.script(
         [f"Start the {engines[0].role} ranks {ranks} of {launch.node}."],
@@ -224,7 +224,7 @@ def _proxy(plan: Plan) -> str:
         if router.kind == "upstream"
         else "pip install vllm-router"
     )
-    # Both proxies send the engines what is called OPENAI_API_KEY.
+    # Both proxies send the engines the value of OPENAI_API_KEY.
     keys = _secrets(
         dict.fromkeys(
             ["OPENAI_API_KEY"] if plan.secrets else [], plan.secrets.get("VLLM_API_KEY", "")
@@ -253,7 +253,7 @@ def _install(plan: Plan, name: str) -> str:
 
 
 def _clients(plan: Plan) -> dict[str, str]:
-    chat: list[object] = list(clients.curl(plan.url, plan.served_name))
+    chat: list[object] = list(client_commands.curl(plan.url, plan.served_name))
     if plan.secrets:
         source = plan.secrets["VLLM_API_KEY"]
         chat[3:3] = ["-H", shell.Raw(f'"Authorization: Bearer ${source}"')]
@@ -295,7 +295,7 @@ _ROLES = {"mixed": "prefill and decode together", "prefill": "prefill", "decode"
 
 
 def steps(plan: Plan) -> list[tuple[str, str, str]]:
-    """(where, what to run, what it does), in the order in which a person goes."""
+    """Return (where, what to run, what it does), in the order in which a person proceeds."""
     if plan.jobs:
         rows = [
             ("login node", f"sbatch jobs/{job.file}", f"after {job.after}" if job.after else "")
@@ -313,13 +313,13 @@ def steps(plan: Plan) -> list[tuple[str, str, str]]:
 
 
 def _says(name: str, text: str, present: Collection[str]) -> str:
-    """What a step does; a container in which nothing else is started is the engine itself."""
+    """Return what a step does; a container that starts nothing else runs the engine itself."""
     if name == "docker_run.sh" and not {"serve.sh", "launch.sh"} & set(present):
         return "starts the engine in its image"
     return text
 
 
-def _node_readme(plan: Plan, first: Engine, names: list[str]) -> str:
+def _node_readme(plan: Plan, first: EngineSpec, names: list[str]) -> str:
     steps = [(name, _STEPS[name]) for name in _STEPS if name in names]
     lines = [
         f"# {first.node} ({first.address})",

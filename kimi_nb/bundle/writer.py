@@ -1,4 +1,4 @@
-"""A bundle on a disk: written whole to a new folder, then renamed; never half of it."""
+"""Write a bundle to disk atomically: into a new folder, which is then renamed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kimi_nb import show
 from kimi_nb.core.errors import ParameterError, WriteError, choice
-from kimi_nb.show import values as show
 
-_PLAN = "plan.json"  # lists the bundle's files, and so tells a bundle from other folders
+_PLAN = "plan.json"  # lists the bundle's files; its presence marks a folder as a bundle
 
 
 def write(files: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Put ``files`` (relative path to text) into ``folder`` and return what changed against
-    the bundle that was there: path to "new", "changed" or "gone".
+    """Write ``files`` (relative path to text) into ``folder`` and return what changed.
 
-    Files that a bundle did not write (logs, notes) stay. Raises WriteError for a place that
-    cannot be written, or a folder that holds something else.
+    The result maps each path that differs from the previous bundle to "new", "changed" or "gone".
+    Files that no bundle wrote (logs, notes) are kept. Raises WriteError for a folder that cannot be
+    written or that holds something else.
     """
     folder = Path(os.path.realpath(folder.expanduser()))
     if folder == Path.cwd() or folder in Path.cwd().parents:
@@ -43,7 +43,7 @@ def write(files: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One writer at a time in a folder; the lock goes with the process."""
+    """Hold a lock on a folder against other writers; it ends with the process at the latest."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -95,7 +95,7 @@ def _fill(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _keep(old: Path, fresh: Path, before: Mapping[str, str]) -> None:
-    """Carry over what others put into the old folder: logs of ranks, notes."""
+    """Copy what others put into the old folder, such as logs of ranks and notes."""
     for path in sorted(old.rglob("*")):
         name = str(path.relative_to(old))
         target = fresh / name
@@ -106,7 +106,7 @@ def _keep(old: Path, fresh: Path, before: Mapping[str, str]) -> None:
 
 
 def _swap(fresh: Path, folder: Path) -> None:
-    """``fresh`` takes the place of ``folder``; the old one goes only when the new one stands."""
+    """Replace ``folder`` by ``fresh``; the old one is removed only once the new one is in place."""
     if not folder.exists():
         os.rename(fresh, folder)
         return
@@ -119,13 +119,13 @@ def _swap(fresh: Path, folder: Path) -> None:
             os.rename(aside / "was", folder)
             raise
     finally:
-        # Only when the new folder stands may the old one go.
+        # Remove the old folder only if the new one is in place.
         if folder.exists():
             shutil.rmtree(aside, ignore_errors=True)
 
 
 def read(folder: Path) -> dict[str, str] | None:
-    """The files of a bundle by relative path; None where there is no bundle."""
+    """Return the files of a bundle by relative path; None if there is no bundle."""
     try:
         names = json.loads((folder / _PLAN).read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, TypeError, KeyError):
@@ -140,7 +140,11 @@ def read(folder: Path) -> dict[str, str] | None:
 
 
 def diff(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """What a reader of both would want to know: path to "new", "changed" or "gone"."""
+    """Return the differences between two bundles: path to "new", "changed" or "gone".
+
+    >>> diff({"a": "1", "b": "1"}, {"a": "2", "c": "1"})
+    {'a': 'changed', 'c': 'new', 'b': 'gone'}
+    """
     out = {
         name: "new" if name not in before else "changed"
         for name, text in after.items()
@@ -150,7 +154,7 @@ def diff(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
 
 
 def unified(before: Mapping[str, str], after: Mapping[str, str], most: int = 200) -> str:
-    """The changed lines as ``diff -u`` would show them, ``most`` lines of them."""
+    """Return the changes as ``diff -u`` shows them, at most ``most`` lines."""
     lines: list[str] = []
     for name in diff(before, after):
         if name != _PLAN:
@@ -168,15 +172,15 @@ def unified(before: Mapping[str, str], after: Mapping[str, str], most: int = 200
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle on the disk and what changed against the one before."""
+    """A bundle on disk and what changed since the previous one."""
 
     folder: Path
     files: dict[str, str]
     changes: dict[str, str]
 
     def faults(self) -> list[str]:
-        """What ``bash -n`` finds wrong with the scripts; nothing is run. OK is []."""
-        # Nodes share many scripts; each text is read once.
+        """Return what ``bash -n`` finds wrong with the scripts; nothing is run."""
+        # Nodes share many scripts; each text is checked once.
         names = {
             text: name for name, text in self.files.items() if name.endswith((".sh", ".sbatch"))
         }
@@ -190,7 +194,7 @@ class Bundle:
         return out
 
     def part(self, *folders: str) -> show.Text:
-        """The scripts of folders of the bundle: a node, ``jobs``, ``install``, ``client``."""
+        """Return the scripts in some folders: a node, ``jobs``, ``install``, ``client``."""
         parts = {name.partition("/")[0] for name in self.files if "/" in name}
         for folder in folders:
             if folder not in parts:

@@ -1,1 +1,46 @@
-"""Describe what each engine version knows: flags, variables, JSON keys, and how they changed."""
+"""Describe what each engine version knows: flags, variables, JSON keys, and how they changed.
+
+Everything here is pure; the tables are in ``data/catalog/``. Other packages call
+`catalog.engine("vllm-ascend", "0.18.0")`, `arguments.parse`, and the modules `language` and
+`differences`.
+"""
+
+from kimi_nb.catalog.engine_catalog import (
+    Engine,
+    active,
+    additional_key,
+    check_flag,
+    earlier,
+    engine,
+    ever_read,
+    flag,
+    history,
+    listed,
+    moved,
+    older,
+    satisfies,
+    tables,
+    takes_number,
+    variable,
+    versions,
+)
+
+__all__ = [
+    "Engine",
+    "active",
+    "additional_key",
+    "check_flag",
+    "earlier",
+    "engine",
+    "ever_read",
+    "flag",
+    "history",
+    "listed",
+    "moved",
+    "older",
+    "satisfies",
+    "tables",
+    "takes_number",
+    "variable",
+    "versions",
+]

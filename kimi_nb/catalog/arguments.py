@@ -1,13 +1,15 @@
-"""A command line of vLLM as its own parser reads it, without vLLM.
+"""Parse a vLLM command line as its own parser does, without vLLM.
 
-    parsed = arguments.parse(catalog.engine("vllm", "0.19.1"), ["--max_model_len", "32k"])
-    parsed.flags["max-model-len"]           # 32000
-    parsed.given[0].fault                   # "": the parser takes it
+>>> parsed = parse(catalog.engine("vllm", "0.19.1"), ["--max_model_len", "32k"])
+>>> parsed.flags["max-model-len"]
+32000
+>>> parsed.given[0].fault  # "": the parser accepts it
+''
 
-The parser's rules: ``_`` is ``-``; a unique beginning of a flag is the flag; ``--no-`` forms and
-short names; ``--flag=value``; a dot leads into a JSON flag (``--compilation-config.mode 3``); the
-last of two wins. Nothing is refused here: what the parser would refuse is marked, and the rules
-say it.
+The parser's rules: ``_`` equals ``-``; a unique prefix of a flag stands for the flag; there are
+``--no-`` forms and short names; ``--flag=value``; a dot leads into a JSON flag
+(``--compilation-config.mode 3``); the last of two occurrences wins. Nothing is rejected here:
+whatever the real parser would reject is marked, and the rules of `kimi_nb.check` report it.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 
-# Flags in which the ranks of one group differ from each other.
+# Flags whose values differ between the ranks of a group.
 OWN = frozenset(
     {
         "host",
@@ -53,7 +55,7 @@ _POWERS = {
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A value that cannot be read as what its flag takes: ``text`` as it stands, ``why``."""
+    """A value that is not valid for its flag: ``text`` as written, and ``why``."""
 
     text: str
     why: str = ""
@@ -61,9 +63,18 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One option of a command line. ``name`` is its long name without dashes (as written, where
-    the parser knows none), ``path`` the key below it, ``off`` a ``--no-`` form, ``index`` its
-    place among the words, ``candidates`` what an ambiguous one could mean."""
+    """One option of a command line.
+
+    Attributes:
+        name: Its long name without dashes; as written if the parser does not know it.
+        path: The key below the flag, of a dotted option.
+        spelt: The option as written.
+        text: Its value as written, or None.
+        off: Whether it is a ``--no-`` form.
+        index: Its position among the words.
+        fault: Why the parser would reject it, or "".
+        candidates: What an ambiguous prefix could mean.
+    """
 
     name: str
     path: str
@@ -77,8 +88,16 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """``flags`` hold the values by long name, JSON as objects; ``positional`` and ``stray`` are
-    (index, word)."""
+    """A parsed command line.
+
+    Attributes:
+        words: The words that were parsed.
+        given: Every option, in order.
+        flags: The values by long name; JSON values as objects.
+        positional: (index, word) of the positional arguments.
+        stray: (index, word) of the words that belong to nothing.
+        shared: The options that all ranks of a group have in common.
+    """
 
     words: Sequence[str]
     given: tuple[Given, ...]
@@ -97,7 +116,7 @@ class _Option:
 
 @functools.lru_cache(maxsize=64)
 def options(row: str, command: str) -> dict[str, _Option]:
-    """Every spelling that the parser of a catalog row knows."""
+    """Return every spelling that the parser of a catalog version knows."""
     out: dict[str, _Option] = {}
     for long, runs in catalog.tables("vllm")[command].items():
         spec = catalog.active(runs, row)
@@ -111,12 +130,12 @@ def options(row: str, command: str) -> dict[str, _Option]:
 
 @functools.lru_cache(maxsize=4096)
 def _find(row: str, command: str, word: str) -> tuple[_Option | None, str, tuple[str, ...]]:
-    """(option, path below it, candidates) of one spelling without a value."""
+    """Return (option, path below it, candidates) of one spelling without its value."""
     known = options(row, command)
     if word in known:
         return known[word], "", ()
     if not word.startswith("--"):
-        # A short name may lead into its table as well: -cc.mode, -O.mode.
+        # A short name may also be dotted: -cc.mode, -O.mode.
         short, _, path = word.partition(".")
         short = {"-O": "-cc"}.get(short, short)
         return (known[short], path, ()) if path and short in known else (None, "", ())
@@ -125,7 +144,7 @@ def _find(row: str, command: str, word: str) -> tuple[_Option | None, str, tuple
     if dashed in known:
         return known[dashed], path, ()
     near = sorted(name for name in known if name.startswith(dashed) and len(dashed) > 2)
-    # A --no- form and its own flag are one thing to a reader, yet two to the parser.
+    # A flag and its --no- form count as two candidates, as they do for the real parser.
     if len(near) == 1:
         return known[near[0]], path, ()
     return None, path, tuple(near)
@@ -138,8 +157,10 @@ def parse(
     positionals: int = 1,
     like: Parsed | None = None,
 ) -> Parsed:
-    """The words after ``vllm serve`` (or after another command) of a version. ``like`` is the
-    result for words that probably differ in a few values."""
+    """Parse the words after ``vllm serve``, or after another command, of an engine version.
+
+    ``like`` is the result for words that probably differ in a few values only; it saves time.
+    """
     if like is not None and (found := _again(engine, words, command, like)) is not None:
         return found
     given: list[Given] = []
@@ -226,8 +247,10 @@ def parse(
 def _again(
     engine: catalog.Engine, words: Sequence[str], command: str, like: Parsed
 ) -> Parsed | None:
-    """The result for words that differ from others only in values of the ranks' own flags; None
-    where more is different."""
+    """Return the result for words that differ from others only in values of per-rank flags.
+
+    The result is None if they differ in more than that.
+    """
     if len(words) != len(like.words):
         return None
     changed = [at for at, word in enumerate(words) if word != like.words[at]]
@@ -265,7 +288,10 @@ def _dotted(
     given: list[Given],
     flags: dict[str, Any],
 ) -> int:
-    """A key of a JSON flag given on its own; its words are the next value."""
+    """Take a key of a JSON flag that is given on its own; its value is the next word.
+
+    Appends to ``given``, updates ``flags`` and returns the index of the next word.
+    """
     start = at
     if not equals:
         at += 1
@@ -309,7 +335,10 @@ def _leaf(text: str) -> Any:
 
 @functools.lru_cache(maxsize=8192)
 def _is_option(word: str) -> bool:
-    """Whether the parser takes a word for an option: a dash, and not a number or a lone one."""
+    """Return whether the parser takes a word as an option.
+
+    That is a dash followed by something other than a number.
+    """
     return (
         len(word) > 1
         and word[0] == "-"
@@ -319,7 +348,7 @@ def _is_option(word: str) -> bool:
 
 
 def typed(spec: Mapping[str, Any], text: str) -> Any:
-    """A word as the value that its flag takes; Unread where it is none."""
+    """Return a word as the value that its flag takes; Unread if it is not valid."""
     return _typed(spec.get("type", "str"), text)
 
 
@@ -361,7 +390,7 @@ def _size(text: str, auto: bool) -> Any:
     if match is None:
         return Unread(text, "a whole number or a size such as 32k is wanted")
     value = float(match[1]) * _POWERS[match[2]]
-    # 1.5K is refused by the parser: a binary unit wants a whole number before it.
+    # The parser refuses 1.5K: a binary unit takes only whole numbers.
     if match[2].isupper() and "." in match[1]:
         return Unread(text, "a binary unit (K, M, G) takes no decimals; use k, m or g")
     return int(value)

@@ -1,8 +1,10 @@
-"""What changed between two versions of an engine: flags, variables, keys of JSON values.
+"""Compare two versions of an engine: flags, variables, keys of JSON values.
 
-changes = catalog_diff.difference("vllm", "0.17.0", "0.18.0")
-catalog_diff.table(changes)                            # a row for each change
-catalog_diff.notes("vllm-ascend", "v0.18.0", "v0.22.1rc1")   # the vLLM beneath changed
+>>> changes = difference("vllm", "0.17.0", "0.18.0")
+>>> sorted(one.where for one in changes if one.label == "--swap-space")
+['bench latency', 'bench throughput', 'serve']
+>>> notes("vllm-ascend", "v0.18.0", "v0.22.1rc1")  # doctest: +ELLIPSIS
+['The vLLM beneath changed too, from 0.18.0 to 0.22.1: ...']
 """
 
 from __future__ import annotations
@@ -13,10 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog, show
+from kimi_nb.core import data_files
 from kimi_nb.core.errors import ParameterError, choice
-from kimi_nb.params import load as params
-from kimi_nb.show import values as show
 
 PACKAGES = ("vllm", "vllm-ascend")
 COMMANDS = {
@@ -25,7 +26,7 @@ COMMANDS = {
     "bench_latency": "bench latency",
     "bench_throughput": "bench throughput",
 }
-# How a converter of the parser is called for people.
+# The parser's converter functions, in words for the user.
 _TYPES = {
     "loads": "json",
     "<lambda>": "text that the parser reads itself",
@@ -34,7 +35,7 @@ _TYPES = {
     "human_readable_int_or_auto": "int (or 32k, or auto)",
 }
 _OPTIONAL = re.compile(r"optional_type\.<locals>\._optional_type\((.+)\)")
-# vLLM makes up the default of --request-id-prefix anew at every start.
+# The default of --request-id-prefix is random at every start of vLLM.
 _RANDOM = re.compile(r"-[0-9a-f]{8}-$")
 
 Place = tuple[str, str, str]
@@ -43,8 +44,15 @@ Entries = dict[Place, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Change:
-    """One difference. ``kind``: flag, variable or key; ``where``: a command, a config class,
-    additional_config or env; ``what``: added, removed or changed."""
+    """One difference.
+
+    Attributes:
+        kind: flag, variable or key.
+        where: A command, a config class, additional_config or env.
+        name: The name of the flag, variable or key.
+        what: added, removed or changed.
+        details: What changed, in words.
+    """
 
     kind: str
     where: str
@@ -54,7 +62,7 @@ class Change:
 
     @property
     def label(self) -> str:
-        """The name as people write it."""
+        """The name as users write it."""
         return f"--{self.name}" if self.kind == "flag" else self.name
 
     def __str__(self) -> str:
@@ -62,11 +70,10 @@ class Change:
 
 
 def difference(package: str, old: object, new: object) -> list[Change]:
-    """``difference("vllm", "0.17.0", "0.18.0")``: what it takes to go from old to new, by place
-    and name.
+    """Return what changes from ``old`` to ``new``, sorted by place and name.
 
-    A vLLM version between two listed ones counts as the earlier. Raises ParameterError for a
-    package or a version that nobody knows.
+    A vLLM version between two listed ones counts as the earlier one. Raises ParameterError for an
+    unknown package or version.
     """
     was, now = at(_engine(package, old)), at(_engine(package, new))
     changes = []
@@ -79,7 +86,7 @@ def difference(package: str, old: object, new: object) -> list[Change]:
 
 
 def table(changes: Sequence[Change]) -> show.Table:
-    """A row for each change, under how many there are of each."""
+    """Return a table with a row for each change, titled with the number of each kind."""
     counts = {
         what: sum(one.what == what for one in changes) for what in ("added", "removed", "changed")
     }
@@ -92,7 +99,7 @@ def table(changes: Sequence[Change]) -> show.Table:
 
 
 def notes(package: str, old: object, new: object) -> list[str]:
-    """What a difference does not show: the vLLM beneath, and versions that are not listed."""
+    """Return what a difference does not show: a changed vLLM underneath, and unlisted versions."""
     engines = [_engine(package, version) for version in (old, new)]
     out = []
     if package == "vllm-ascend" and engines[0].vllm != engines[1].vllm:
@@ -107,7 +114,7 @@ def notes(package: str, old: object, new: object) -> list[str]:
 
 
 def at(engine: catalog.Engine) -> Entries:
-    """Everything that the catalog of an engine's package knows at its version."""
+    """Return everything that the catalog of an engine's package knows at its version."""
     package = engine.package
     return entries(
         catalog.tables(package),
@@ -117,7 +124,10 @@ def at(engine: catalog.Engine) -> Entries:
 
 
 def entries(table: Mapping[str, Any], listed: Sequence[str], version: str) -> Entries:
-    """``{("flag", "serve", "swap-space"): {"takes_value": True, ...}}`` of one version."""
+    """Return the entries of one version by (kind, place, name).
+
+    An example of an entry is ``{("flag", "serve", "swap-space"): {"takes_value": True, ...}}``.
+    """
     order = {name: number for number, name in enumerate(listed)}
     found = {}
     for kind, where, named in _sections(table):
@@ -139,7 +149,7 @@ def _sections(table: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str,
     for name, fields in {**table.get("configs", {}), **table.get("nested", {})}.items():
         yield "key", name.removeprefix("enum:"), fields
     yield "key", "additional_config", table.get("additional_config", {})
-    # A variable in both is declared, and read elsewhere as well.
+    # A variable in both tables is declared and also read elsewhere; the declaration wins.
     yield "variable", "env", table.get("env_read_elsewhere", {})
     yield "variable", "env", table.get("env", {})
 
@@ -154,7 +164,7 @@ def _engine(package: str, version: object) -> catalog.Engine:
     return catalog.engine(package, version)
 
 
-# What is said about a change -----------------------------------------------------------------
+# Details of a change -------------------------------------------------------------------------
 
 
 def _added(place: Place, was: Entries, now: Entries) -> str:
@@ -186,7 +196,7 @@ def _removed(place: Place, was: Entries, now: Entries) -> str:
         return ""
     if other := _alias_of(now, where, name):
         return f"now a name of --{other}"
-    instead = params.data("versions")["instead"].get(name)
+    instead = data_files.facts("catalog/versions")["instead"].get(name)
     return f"use {instead}" if instead else ""
 
 
@@ -196,7 +206,7 @@ def _changed(place: Place, was: Entries, now: Entries) -> str:
     parts = []
     if kind == "flag" and _type(old) != _type(new):
         parts.append(f"type {_type(old)} -> {_type(new)}")
-    # A flag without a default has null; of anything else the default is not known then.
+    # A flag without a default has None; of other kinds the default is then unknown.
     told = kind == "flag" or ("default" in old and "default" in new)
     if told and old.get("default") != new.get("default"):
         parts.append(f"default {_value(old.get('default'))} -> {_value(new.get('default'))}")
@@ -250,7 +260,7 @@ def _type(found: Mapping[str, Any]) -> str:
     optional = _OPTIONAL.fullmatch(name)
     name = (optional[1] if optional else name).rpartition("<locals>.")[2]
     name = _TYPES.get(name, name)
-    # null is JSON as well: the parser of a JSON value is the same with and without it.
+    # null is valid JSON, so an optional JSON value is parsed no differently.
     return f"{name} or None" if optional and name != "json" else name
 
 

@@ -1,11 +1,14 @@
-"""What an engine of a given version knows: its flags, choices, variables and their moves.
+"""Look up what an engine version knows: its flags, their choices, and its variables.
 
-    engine = catalog.engine("vllm-ascend", "v0.22.1rc1")   # vLLM 0.22.1 underneath
-    catalog.flag(engine, "max-model-len")                  # {'type': ..., 'takes_value': True, ...}
-    catalog.moved(engine, "VLLM_ASCEND_ENABLE_MLAPO")      # 'enable_mlapo'
+>>> engine("vllm-ascend", "v0.22.1rc1").vllm  # the vLLM version underneath
+'0.22.1'
+>>> flag(engine("vllm", "0.19.1"), "max-model-len")["takes_value"]
+True
+>>> moved(engine("vllm-ascend", "v0.22.1rc1"), "VLLM_ASCEND_ENABLE_MLAPO")
+'enable_mlapo'
 
-The tables were read from the real parsers of 23 vLLM versions and from the source of 16
-vllm-ascend tags. A version between two listed ones belongs to the earlier.
+The tables were read from the real parsers of 23 vLLM versions and from the source of 16 vllm-ascend
+tags. A version between two listed ones is described by the earlier one.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from typing import Any
 
 from packaging.version import Version
 
+from kimi_nb.core import data_files, paths
 from kimi_nb.core.errors import ParameterError, PlanError, choice
-from kimi_nb.params import load as params
 
-# Sizes such as 32k, 1M: what the parser calls a human readable integer.
+# Sizes such as 32k or 1M, which the parser calls human readable integers.
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 _JSON = ("json", "loads", "optional_type.<locals>._optional_type(loads)", "union_dict_and_str")
 _INTEGERS = ("int", "human_readable_int", "human_readable_int_or_auto")
@@ -29,8 +32,14 @@ _INTEGERS = ("int", "human_readable_int", "human_readable_int_or_auto")
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine package at a version. ``tag`` as released (v0.22.1rc1), ``vllm`` the vLLM under
-    it (0.22.1), ``known`` the row of the catalog that speaks for it."""
+    """An engine package at a version.
+
+    Attributes:
+        package: ``vllm`` or ``vllm-ascend``.
+        version: The version as released, without the v of its tag (0.22.1rc1).
+        vllm: The version of the vLLM underneath (0.22.1).
+        known: The version of vLLM in the catalog that describes it.
+    """
 
     package: str
     version: str
@@ -39,7 +48,7 @@ class Engine:
 
     @property
     def tag(self) -> str:
-        """The version with the v of its git tag and image."""
+        """The version with the leading v of its git tag and image."""
         return f"v{self.version}"
 
     def __str__(self) -> str:
@@ -48,14 +57,14 @@ class Engine:
 
 @functools.cache
 def tables(package: str) -> dict[str, Any]:
-    """The raw catalog of ``vllm`` or ``vllm-ascend``."""
-    path = params.PACKAGE / "data" / f"catalog-{package}.json"
+    """Return the raw catalog of ``vllm`` or ``vllm-ascend``."""
+    path = paths.DATA / "catalog" / f"{package}.json"
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 @functools.cache
 def versions(package: str) -> tuple[str, ...]:
-    """The listed versions of a package, oldest first, without the v."""
+    """Return the listed versions of a package, oldest first, without the leading v."""
     table = tables(package)
     return tuple(name.removeprefix("v") for name in table.get("tags") or table["versions"])
 
@@ -66,26 +75,26 @@ def _order(version: str) -> Version:
 
 
 def engine(package: str, version: object) -> Engine:
-    """The engine of that package and version.
+    """Return the engine of this package and version.
 
-    Raises ParameterError for a version that nobody released: vllm-ascend tags are taken by
-    name only, a vLLM version may lie between two listed ones.
+    Raises ParameterError for a version that was never released. Of vllm-ascend only listed tags are
+    accepted; a vLLM version may lie between two listed ones.
     """
     text = str(version).strip().removeprefix("v")[:40]
     listed = versions(package)
     if package == "vllm-ascend":
         if text not in listed:
             raise ParameterError(choice(f"{package} version", text, listed))
-        row = params.data("versions")["vllm-ascend"].get(text, {})
+        row = data_files.facts("catalog/versions")["vllm-ascend"].get(text, {})
         base = str(row.get("vllm", _order(text).base_version))
         return Engine(package, text, base, _row(base))
-    # As released and as tagged: not every text that a version parser understands.
+    # Only the forms in which versions are released, not all that a version parser understands.
     if not re.fullmatch(
         r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}(rc[0-9]{1,3}|\.post[0-9]{1,3})?", text, re.ASCII
     ):
         raise ParameterError(choice(f"{package} version", text, listed))
     order = _order(text)
-    # A patch release of the last line is still described by it; a new line is not.
+    # The last listed version also describes its later patch releases, but no later minor release.
     if not _order(listed[0]) <= order or order.release[:2] > _order(listed[-1]).release[:2]:
         raise ParameterError(choice(f"{package} version", text, listed))
     return Engine(package, text, text, _row(text))
@@ -100,14 +109,14 @@ def _row(vllm: str) -> str:
 
 
 def satisfies(engine: Engine, needed: str) -> bool:
-    """Whether the vLLM of an engine lies in a range such as ``>=0.18.0``."""
-    from packaging.specifiers import SpecifierSet
+    """Return whether the vLLM of an engine lies in a range such as ``>=0.18.0``."""
+    from packaging.specifiers import SpecifierSet  # start-up: only for a range of versions
 
     return not needed or SpecifierSet(needed).contains(engine.vllm, prereleases=True)
 
 
 def active(runs: list[dict[str, Any]], version: str) -> dict[str, Any] | None:
-    """The entry of a run-length list that holds at a version of the catalog."""
+    """Return the entry of a run-length list that applies to a version of the catalog, or None."""
     order = _order(version)
     for run in runs:
         if _order(run["first"]) <= order <= _order(run["last"]):
@@ -116,12 +125,12 @@ def active(runs: list[dict[str, Any]], version: str) -> dict[str, Any] | None:
 
 
 def flag(engine: Engine, name: str, command: str = "serve") -> dict[str, Any] | None:
-    """What the parser knows of ``name`` (no dashes) at this version; None if it knows nothing."""
+    """Return what the parser knows of a flag (no dashes) at this version, or None."""
     return active(tables("vllm")[command].get(f"--{name}", []), engine.known)
 
 
 def variable(engine: Engine, name: str) -> dict[str, Any] | None:
-    """Whether vLLM, or the plugin, reads an environment variable at this version."""
+    """Return the entry of a variable that vLLM or the plugin reads at this version, or None."""
     found = active(tables("vllm")["env"].get(name, []), engine.known)
     if found is None and engine.package == "vllm-ascend":
         found = active(tables("vllm-ascend")["env"].get(name, []), engine.version)
@@ -129,14 +138,17 @@ def variable(engine: Engine, name: str) -> dict[str, Any] | None:
 
 
 def history(name: str, kind: str) -> list[dict[str, Any]]:
-    """All runs of versions that knew a flag (``kind`` serve) or a variable (``kind`` env)."""
+    """Return all version ranges that knew a flag (``kind`` serve) or a variable (``kind`` env)."""
     key = name if kind == "env" else f"--{name}"
     runs = tables("vllm")[kind].get(key, [])
     return runs or (tables("vllm-ascend")["env"].get(name, []) if kind == "env" else [])
 
 
 def moved(engine: Engine, variable: str) -> str | None:
-    """The ``--additional-config`` key, dotted, that replaces a variable at this version."""
+    """Return the dotted ``--additional-config`` key that replaces a variable at this version.
+
+    The result is None if no key replaces it.
+    """
     if engine.package != "vllm-ascend":
         return None
     for key, runs in tables("vllm-ascend")["additional_config"].items():
@@ -147,14 +159,19 @@ def moved(engine: Engine, variable: str) -> str | None:
 
 
 def takes_number(variable: str) -> bool:
-    """Whether a variable of the plugin is a number and no switch: its default is one."""
+    """Return whether a variable of the plugin is a number rather than a switch.
+
+    Its default tells the two apart.
+    """
     runs = tables("vllm-ascend")["env"].get(variable, [])
     return any(type(run.get("default")) is int for run in runs)
 
 
 def additional_key(engine: Engine, key: str) -> str:
-    """Where an ``--additional-config`` key lives at this version: at the top, or under a
-    table that took it in (``scheduler_config`` since v0.25)."""
+    """Return where an ``--additional-config`` key lives at this version.
+
+    That is at the top level, or under a table that absorbed it (``scheduler_config`` since v0.25).
+    """
     if engine.package == "vllm-ascend":
         run = active(tables("vllm-ascend")["additional_config"].get(key, []), engine.version)
         if run and "also_under" in run:
@@ -163,10 +180,10 @@ def additional_key(engine: Engine, key: str) -> str:
 
 
 def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
-    """Refuse what the parser of this version would refuse of one flag.
+    """Refuse what the parser of this version would refuse for one flag.
 
-    ``name`` may be dotted (a key of a JSON flag); then only the flag itself is looked up.
-    Raises ParameterError or PlanError naming flag, value, version and what is allowed.
+    ``name`` may be dotted (a key of a JSON flag); then only the flag itself is looked up. Raises
+    ParameterError or PlanError naming the flag, the value, the version and what is allowed.
     """
     top, _, rest = name.partition(".")
     found = flag(engine, top)
@@ -195,13 +212,13 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
         raise ParameterError(
             f"{where}: " + choice(f"--{top} value", value, map(str, found["choices"]))
         )
-    least, most = params.data("versions")["limits"].get(top, (None, None))
+    least, most = data_files.facts("catalog/versions")["limits"].get(top, (None, None))
     if least is not None and not least <= _number(value) <= most:
         raise ParameterError(f"{where}: --{top} is {least} to {most}, found {value!r}.")
 
 
 def _number(value: Any) -> float:
-    """A size such as 32k as a number; ``auto`` counts as 1."""
+    """Return a size such as 32k as a number; ``auto`` counts as 1."""
     if isinstance(value, str):
         return float(value[:-1]) * _SIZES[value[-1]] if value[-1] in _SIZES else 1
     return value
@@ -220,7 +237,7 @@ def _is_integer(value: Any, kind: str) -> bool:
 def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError:
     runs = history(name, "serve")
     if not runs:
-        instead = params.data("versions")["instead"].get(name)
+        instead = data_files.facts("catalog/versions")["instead"].get(name)
         hint = f"Use {instead}." if instead else ""
         known = [flag.removeprefix("--") for flag in tables("vllm")["serve"]]
         nearest = choice("flag", name, known)
@@ -228,7 +245,7 @@ def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError
             f"{where}: no vLLM version has --{name}. {hint}"
             if hint
             else f"{where}: {nearest.split(' Allowed: ')[0]} "
-            f"kimi_nb/data/catalog-vllm.json lists all {len(known)}."
+            f"kimi_nb/data/catalog/vllm.json lists all {len(known)}."
         )
     first, last = runs[0]["first"], runs[-1]["last"]
     if _order(first) > _order(engine.known):
@@ -236,7 +253,7 @@ def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError
             f"{where}: --{name} needs vLLM {first} or newer; this plan is for "
             f"{engine}. Choose a newer one with --engine-version."
         )
-    instead = params.data("versions")["instead"].get(name, "")
+    instead = data_files.facts("catalog/versions")["instead"].get(name, "")
     return PlanError(
         f"{where}: --{name} is gone: vLLM {last} was the last listed version with it, "
         f"this plan is for {engine}.{f' Use {instead}.' if instead else ''}"
@@ -244,10 +261,38 @@ def _absent(engine: Engine, name: str, where: str) -> ParameterError | PlanError
 
 
 def older(version: str, engine: Engine) -> bool:
-    """Whether a version of the catalog lies before the engine's."""
+    """Return whether a version of the catalog is older than the engine's."""
     return _order(version) < _order(engine.known)
 
 
 def earlier(one: str, other: str) -> bool:
-    """Whether a version of a package lies before another of the same package."""
+    """Return whether a version of a package is older than another one of the same package.
+
+    >>> earlier("v0.9.2", "v0.18.0")
+    True
+    """
     return _order(one.removeprefix("v")) < _order(other.removeprefix("v"))
+
+
+@functools.cache
+def ever_read() -> dict[str, tuple[str, str]]:
+    """Return every variable that any listed version reads, with the first and the last of them."""
+    out: dict[str, tuple[str, str]] = {}
+    plugin = tables("vllm-ascend")
+    for table in (tables("vllm")["env"], plugin["env"], plugin["env_read_elsewhere"]):
+        for name, runs in table.items():
+            out.setdefault(
+                name, (runs[0]["first"].removeprefix("v"), runs[-1]["last"].removeprefix("v"))
+            )
+    return out
+
+
+def listed(name: str) -> tuple[str, str] | None:
+    """Return the first and the last listed vLLM version that has a flag, None if no version has it.
+
+    Other names of a flag (aliases) count as the flag.
+    """
+    for long, runs in tables("vllm")["serve"].items():
+        if long == f"--{name}" or any(f"--{name}" in run.get("aliases", ()) for run in runs):
+            return runs[0]["first"], runs[-1]["last"]
+    return None

@@ -1,29 +1,28 @@
-"""The settings of a plan in the words of one engine version.
+"""Translate the settings of a plan for one engine version.
 
-    settings, notes = language.speak(settings, engine)
-
-Recipes are written once. A variable that moved to ``--additional-config`` at this version is
-written there; what the version no longer reads is left out; what it does not know yet is an
-error. Every change is told in ``notes``.
+Recipes are written once, for all versions. Call ``settings, notes = language.speak(settings,
+engine)``: a variable that moved to ``--additional-config`` at this version becomes such a key, a
+variable or flag that this version no longer has is dropped, and a flag that it does not have yet is
+an error. ``notes`` reports every change.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
+from kimi_nb.core import data_files
 from kimi_nb.core.errors import PlanError
-from kimi_nb.params import load as params
 from kimi_nb.params.settings import Layered, Value
 
 _BOOLEANS = {"1": True, "0": False, "true": True, "false": False}
 
 
 def speak(settings: Layered, engine: catalog.Engine) -> tuple[Layered, tuple[str, ...]]:
-    """``settings`` for ``engine`` and what had to change.
+    """Return ``settings`` for ``engine``, and notes on what had to change.
 
-    Raises PlanError for a flag that needs a newer version, ParameterError for one that the
-    person set and no version has.
+    Raises PlanError for a flag that needs a newer version, and ParameterError for a flag that the
+    user set and that no version has.
     """
     notes: list[str] = []
     env, moved = _speak_env(settings.env, engine, notes)
@@ -36,7 +35,7 @@ def _speak_env(
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     kept: dict[str, Value] = {}
     moved: dict[str, Value] = {}
-    never = params.data("versions")["never_read"]
+    never = data_files.facts("catalog/versions")["never_read"]
     for name, value in env.items():
         key = catalog.moved(engine, name)
         if key is not None:
@@ -56,8 +55,10 @@ def _speak_env(
 
 
 def _gone(engine: catalog.Engine, name: str) -> str:
-    """Why a variable of vLLM or the plugin does nothing at this version; "" for the variables
-    of others (HCCL, NCCL, the allocator), of which the catalog knows nothing."""
+    """Return why a variable has no effect at this version, or "".
+
+    Variables of other software (HCCL, NCCL, the allocator) are not in the catalog and give "".
+    """
     runs = catalog.history(name, "env")
     if not runs:
         return ""
@@ -66,8 +67,13 @@ def _gone(engine: catalog.Engine, name: str) -> str:
 
 
 def plain(text: str, number: bool = False) -> Any:
-    """The JSON value of a variable's text: 1 is true where a key took a switch's place, and 1
-    where it took a ``number``'s."""
+    """Return the JSON value of a variable's text.
+
+    1 becomes true where the key replaces a switch, and stays 1 where it replaces a ``number``.
+
+    >>> plain("1"), plain("1", number=True), plain("text")
+    (True, 1, 'text')
+    """
     if text in _BOOLEANS and not (number and text.isdigit()):
         return _BOOLEANS[text]
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text

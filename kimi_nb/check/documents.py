@@ -1,9 +1,13 @@
-"""The documents' commands as they were published, as deployments to check.
+"""The commands of the documents as they were published, as deployments to check.
 
-    for deployment, at in documents.deployments("k2.6", "a3", "pd"): ...
+>>> from kimi_nb.check import documents
+>>> for deployment, first in documents.deployments("k2.6", "a3", "pd"):
+...     print(deployment.title, len(deployment.servers), first)
+Kimi-K2.6 a3 pd as documented (docker) 24 True
 
-The 51 commands are data (data/commands.json), what the documents say in words and tables is too
-(`claims` in data/documents.yaml). The shell's ``$1`` to ``$7`` come from the launch lines.
+The 51 commands are in ``data/check/commands.json``; what the documents state in prose and tables is
+in ``data/check/documents.yaml`` (``claims``). The positional parameters ``$1`` to ``$7`` of a
+template are filled in from the launch commands.
 """
 
 from __future__ import annotations
@@ -14,16 +18,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.check.reading.sources import Found
-from kimi_nb.check.view import clients as callers
-from kimi_nb.check.view import commands
-from kimi_nb.check.view import container_start as docker
+from kimi_nb.check.view import clients, commands, container_start, engine_view
 from kimi_nb.check.view.deployment import Client, Deployment, Fault, Launcher, Program
-from kimi_nb.check.view.engine_view import Spot, server
+from kimi_nb.check.view.engine_view import Spot
+from kimi_nb.core import data_files, paths
 from kimi_nb.core.errors import NoRecipeError, ParameterError
-from kimi_nb.params import load as params
-from kimi_nb.params import schema
+from kimi_nb.params import load, schema
 
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 _PLACEHOLDER = re.compile(r"<[a-z_0-9]+>|\|[a-z_]+\||\d+\.xx\.xx\.\d+|\bx{3,}\b")
@@ -31,24 +33,30 @@ _PLACEHOLDER = re.compile(r"<[a-z_0-9]+>|\|[a-z_]+\||\d+\.xx\.xx\.\d+|\bx{3,}\b"
 
 @functools.cache
 def published() -> dict[str, Mapping[str, Any]]:
-    """Every published command by its name."""
-    path = params.PACKAGE / "data" / "commands.json"
+    """Return every published command by its name."""
+    path = paths.DATA / "check" / "commands.json"
     return {entry["name"]: entry for entry in json.loads(path.read_text(encoding="utf-8"))}
 
 
 def document_of(name: str) -> str:
-    """The document of a command."""
+    """Return the key of the document that publishes a command."""
     golden = published()[name]["document"]
-    return next(key for key, item in params.data("documents").items() if item["golden"] == golden)
+    return next(
+        key for key, item in data_files.facts("check/documents").items() if item["golden"] == golden
+    )
 
 
 def chosen(
     model: str, hardware: str, layout: str, variant: str
 ) -> list[tuple[schema.Model, schema.Recipe]]:
-    """The documented recipes of these names; an empty name is any."""
+    """Return the documented recipes that match; an empty name matches everything.
+
+    Raises NoRecipeError if none matches, and ParameterError for a model or hardware that does not
+    exist.
+    """
     out = []
-    for name in params.names("models"):
-        served = params.model(name)
+    for name in load.names("models"):
+        served = load.model(name)
         for recipe in served.recipes:
             if recipe.source.commands and all(
                 want in ("", have)
@@ -62,8 +70,8 @@ def chosen(
                 out.append((served, recipe))
     if not out:
         for given, kind in ((model, "models"), (hardware, "hardware")):
-            if given and given not in params.names(kind):
-                getattr(params, {"models": "model"}.get(kind, kind))(given)
+            if given and given not in load.names(kind):
+                getattr(load, {"models": "model"}.get(kind, kind))(given)
         raise NoRecipeError(
             f"No document has commands for model {model or 'any'}, hardware "
             f"{hardware or 'any'}, layout {layout or 'any'}"
@@ -76,12 +84,16 @@ def chosen(
 def deployments(
     model: str = "", hardware: str = "", layout: str = "", variant: str = "", version: str = ""
 ) -> Iterator[tuple[Deployment, bool]]:
-    """Each documented deployment, and whether it is checked at the version of its commands; the
-    others are at a further version that the document names. ``version`` replaces them all."""
+    """Yield each documented deployment, and whether it is at the version of its commands.
+
+    The same deployment follows at each further version that the document names, with False.
+    ``version`` replaces them all. Raises ParameterError if ``version`` exists for none of the
+    engines, and what `chosen` raises.
+    """
     refused: list[ParameterError] = []
     any_made = False
     for served, recipe in chosen(model, hardware, layout, variant):
-        chip = params.hardware(recipe.hardware)
+        chip = load.hardware(recipe.hardware)
         names = [
             *recipe.source.commands,
             *(name for key in recipe.clients for name in served.clients[key].source.commands),
@@ -110,7 +122,7 @@ def deployments(
 def _claims(names: Sequence[str], layout: str) -> list[dict[str, Any]]:
     out = []
     for document in dict.fromkeys(document_of(name) for name in names):
-        for claim in params.data("documents")[document].get("claims", ()):
+        for claim in data_files.facts("check/documents")[document].get("claims", ()):
             if claim.get("layout", layout) == layout:
                 out.append({**claim, "document": document})
     return out
@@ -128,7 +140,7 @@ def _deployment(
     for name in names:
         _Reader(found, engine, name).read(recipe)
     for document in dict.fromkeys(map(document_of, names)):
-        for argv in params.data("documents")[document].get("programs", ()):
+        for argv in data_files.facts("check/documents")[document].get("programs", ()):
             found.programs.append(Program(Spot(document), tuple(argv), {}))
     weights = served.weights[recipe.weights]
     return Deployment(
@@ -152,17 +164,17 @@ def _deployment(
 
 
 class _Reader:
-    """One published command, into what it is."""
+    """The reader of one published command, which adds what the command starts to ``found``."""
 
     def __init__(self, found: Found, engine: catalog.Engine, name: str) -> None:
         self.found, self.engine, self.name = found, engine, name
         self.entry = published()[name]
-        self.document = params.data("documents")[document_of(name)]
+        self.document = data_files.facts("check/documents")[document_of(name)]
         self.env = dict(map(tuple, self.entry["env"]))
         self.spot = Spot(name)
 
     def fill(self, text: str, more: Mapping[str, str] | None = None) -> str:
-        """A text with the variables that the document sets."""
+        """Substitute the variables that the command and its document set."""
         known = {**self.document.get("sets", {}), **self.env, **(more or {})}
         for _ in range(2):
             text = _VARIABLE.sub(
@@ -176,7 +188,7 @@ class _Reader:
         return text
 
     def read(self, recipe: schema.Recipe) -> None:
-        """Sort the command to its kind."""
+        """Recognise the command, and add it to the collection of its kind."""
         argv = tuple(self.printed(self.entry["argv"]))
         node = self.name.rpartition("/")[2]
         for line in self.entry.get("host_tuning", ()):
@@ -188,7 +200,7 @@ class _Reader:
         filled = tuple(self.fill(word) for word in argv)
         env = {name: self.fill(text) for name, text in self.env.items()}
         self.placeholders((*filled, *env.values()))
-        if docker.container_at(filled) is not None:
+        if container_start.container_at(filled) is not None:
             self.unset(argv)
             self.box(filled, env, node)
         elif commands.program_at(filled, commands.LAUNCHER) is not None:
@@ -201,7 +213,7 @@ class _Reader:
         elif (start := commands.serve_at(filled)) is not None:
             if not any("$1" in text for text in self.env.values()):
                 self.serve(filled, env, self.spot, node, start)
-        elif (client := callers.client(self.engine, filled, self.spot)) is not None:
+        elif (client := clients.client(self.engine, filled, self.spot)) is not None:
             if "sbatch" in self.entry:
                 client = Client(**{**_fields(client), "spot": Spot(self.name, self.name)})
             self.found.clients.append(client)
@@ -209,7 +221,7 @@ class _Reader:
             self.found.programs.append(Program(self.spot, filled, env))
 
     def printed(self, argv: Sequence[str]) -> list[str]:
-        """The words with the values that the document really prints."""
+        """Return the words with the values exactly as the document prints them."""
         out = list(argv)
         for flag, text in self.document.get("printed", {}).get(self.name, {}).items():
             out[out.index(flag) + 1] = text
@@ -218,13 +230,18 @@ class _Reader:
     def serve(
         self, argv: tuple[str, ...], env: Mapping[str, str], spot: Spot, node: str, start: int
     ) -> None:
-        """An engine. Jobs of one document are alternatives on one node."""
+        """Add an engine.
+
+        SLURM jobs of one document are alternatives on the same node, so they may not run together.
+        """
         alone = "sbatch" not in self.entry
         where = Spot(spot.name, "" if alone else self.name)
-        self.found.servers.append(server(self.engine, argv, env, where, node, start, certain=alone))
+        self.found.servers.append(
+            engine_view.of(self.engine, argv, env, where, node, start, certain=alone)
+        )
 
     def ranks(self, target: str, node: str, one: Launcher) -> None:
-        """The ranks that a launch line starts from its template."""
+        """Add the ranks that a launch command starts from its template."""
         other = _Reader(self.found, self.engine, target)
         words = tuple(other.printed(other.entry["argv"]))
         if one.local is None or one.tp is None or one.first is None or one.http_port is None:
@@ -243,20 +260,24 @@ class _Reader:
             argv = tuple(other.fill(word, given) for word in words)
             env = {name: other.fill(text, given) for name, text in other.env.items()}
             self.found.servers.append(
-                server(self.engine, argv, env, Spot(f"{target} rank {one.first + index}"), node)
+                engine_view.of(
+                    self.engine, argv, env, Spot(f"{target} rank {one.first + index}"), node
+                )
             )
 
     def box(self, argv: tuple[str, ...], env: Mapping[str, str], node: str) -> None:
-        """A container, and the engine inside where the image is one."""
-        made = docker.box(argv, env, self.spot, node)
+        """Add a container, and the engine inside if it runs one."""
+        made = container_start.box(argv, env, self.spot, node)
         self.found.boxes.append(made)
         if made.runs_engine:
             self.found.servers.append(
-                server(self.engine, ("vllm", "serve", *made.argv), made.env, self.spot, node)
+                engine_view.of(
+                    self.engine, ("vllm", "serve", *made.argv), made.env, self.spot, node
+                )
             )
 
     def unset(self, argv: Sequence[str]) -> None:
-        """Variables that neither the command nor its document sets."""
+        """Report variables that neither the command nor its document sets."""
         for word in argv:
             for match in _VARIABLE.finditer(word):
                 if match[1] not in self.env and match[1] not in self.document.get("sets", {}):
@@ -265,7 +286,7 @@ class _Reader:
                     )
 
     def placeholders(self, words: Sequence[str]) -> None:
-        """Placeholders that are left in."""
+        """Report placeholders that are left in the words."""
         seen = sorted(
             {match[0] for word in words for match in [_PLACEHOLDER.search(word)] if match}
         )

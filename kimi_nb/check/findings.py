@@ -1,21 +1,22 @@
-"""What the rules say of a deployment: values that show themselves.
+"""The findings of a check, as values that display themselves.
 
-found = plan.check()        # raises CheckError on an error, after showing the table
-found.errors                # the findings that stop a start
-found.as_dict()             # what --json prints
+>>> from kimi_nb.check import judge
+>>> from kimi_nb.plan import build
+>>> found = judge.plan(build.plan("k2.5", "a3", "pd"))
+>>> found.errors  # judge.passed(found) raises CheckError if there is one
+()
+>>> found.as_dict()["title"]  # what --json prints
+'k2.5-a3-pd'
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kimi_nb.plan.memory import GIB, Fit
-from kimi_nb.show.values import Table, visible
-
-if TYPE_CHECKING:
-    from kimi_nb.show.picture import Picture
+from kimi_nb.show import Table, visible
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -23,7 +24,10 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a rule says: where it holds, what was found, what to do about it."""
+    """One thing that a rule reports: where it applies, what was found, and what to do about it.
+
+    ``line`` counts from 1. It is 0, and ``file`` empty, if the place is not known.
+    """
 
     rule: str
     severity: str
@@ -42,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Bar:
-    """What one kind of engine needs of a device, as a bar."""
+    """The memory that one kind of engine needs of a device, estimated."""
 
     role: str
     engine: str
@@ -52,7 +56,10 @@ class Bar:
         return f"{self.engine} ({self.role}), one device, estimated:\n{self.fit}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The bar as plain values: GiB, and tokens."""
+        """Return the bar as plain values.
+
+        Sizes are in GiB, those of the cache in bytes per token and in tokens.
+        """
         fit = self.fit
         return {
             "engine": self.engine,
@@ -74,35 +81,13 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Bars:
-    """The bars of a plan: one stacked bar for each kind of engine."""
-
-    bars: tuple[Bar, ...]
-
-    @property
-    def text(self) -> str:
-        """The bars as text."""
-        return "\n\n".join(map(str, self.bars)) or "not known for this model"
-
-    def __str__(self) -> str:
-        return self.text
-
-    __repr__ = __str__
-
-    def picture(self) -> Picture:
-        """The bars as a picture."""
-        from kimi_nb.notebook.pictures import device_memory as memory
-
-        return memory.picture(self.bars)
-
-    def _repr_html_(self) -> str:
-        return self.picture()._repr_html_()
-
-
-@dataclass(frozen=True)
 class Findings:
-    """All findings of a deployment, errors first. ``skipped`` are the rules that could not be
-    asked and why, ``unread`` what of the files was not read and why."""
+    """All findings of a deployment, errors first.
+
+    ``rules`` is the number of rules, ``skipped`` maps those that could not be applied to the
+    reason. ``unread`` lists the parts of the files that were not read, and why. ``seen`` counts the
+    engines, proxies, clients, containers, launchers and jobs that were found.
+    """
 
     title: str
     engine: str
@@ -114,22 +99,22 @@ class Findings:
     memory: tuple[Bar, ...] = ()
 
     def of(self, severity: str) -> tuple[Finding, ...]:
-        """The findings of a severity."""
+        """Return the findings of one severity."""
         return tuple(found for found in self.findings if found.severity == severity)
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that stop a start."""
+        """The findings that prevent a start."""
         return self.of(ERROR)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stops a start."""
+        """Whether nothing prevents a start."""
         return not self.errors
 
     @property
     def verdict(self) -> str:
-        """One sentence: how many of each, asked of how many rules."""
+        """One sentence: how many findings of each severity, and how many rules were applied."""
         counts = [
             f"{len(self.of(kind))} {kind}{'s' * (len(self.of(kind)) != 1)}" for kind in SEVERITIES
         ]
@@ -150,15 +135,11 @@ class Findings:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many errors, warnings and notes."""
+        """The number of errors, warnings and notes."""
         return {f"{kind}s": len(self.of(kind)) for kind in SEVERITIES}
 
-    def bars(self) -> Bars:
-        """What one device of each kind of engine holds."""
-        return Bars(self.memory)
-
     def table(self) -> Table:
-        """The findings as a table, errors first."""
+        """Return the findings as a table, errors first."""
         rows = tuple(
             (found.severity, found.where, found.message, found.fix, found.rule)
             for found in self.findings
@@ -180,7 +161,7 @@ class Findings:
         return self.table()._repr_html_()
 
     def as_dict(self) -> dict[str, Any]:
-        """The findings as plain values."""
+        """Return the findings as plain values."""
         return {
             "title": self.title,
             "ok": self.ok,
@@ -196,5 +177,5 @@ class Findings:
 
 
 def place(spot: Mapping[str, Any]) -> str:
-    """file:line of an entry of ``unread``."""
+    """Return ``file:line`` for an entry of ``unread``, or the file alone if no line is known."""
     return f"{spot['file']}:{spot['line']}" if spot.get("line") else str(spot["file"])

@@ -1,8 +1,14 @@
-"""From a plan, a document or scripts to findings.
+"""Check a plan, scripts or published documents, and return the findings.
 
-check.plan(plan)                                   # Findings of our own plan
-check.files(["run.sh", "proxy.sh"], engine="vllm-ascend", version="0.18.0")
-check.documents("k2.6", "a3", "pd")                # the commands as they were published
+>>> from kimi_nb.check import judge
+>>> from kimi_nb.plan import build
+>>> judge.plan(build.plan("k2.5", "a3", "pd")).ok
+True
+
+Scripts and published documents are checked the same way::
+
+    judge.files(["run.sh", "proxy.sh"], engine="vllm-ascend", version="0.18.0")
+    judge.documents("k2.6", "a3", "pd")
 """
 
 from __future__ import annotations
@@ -11,34 +17,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.check.findings import SEVERITIES, Bar, Finding, Findings
-from kimi_nb.check.rules import capacity
-from kimi_nb.check.rules import registry as rules
-from kimi_nb.check.view import clients as callers
-from kimi_nb.check.view import commands
-from kimi_nb.check.view import container_start as docker
+from kimi_nb.check.rules import capacity, registry
+from kimi_nb.check.view import clients, commands, container_start, engine_view
 from kimi_nb.check.view.deployment import Batch, Deployment, Program
-from kimi_nb.check.view.engine_view import Server, Spot, server
+from kimi_nb.check.view.engine_view import EngineView, Spot
 from kimi_nb.core.errors import CheckError, ParameterError, choice
-from kimi_nb.params import load as params
-from kimi_nb.params import schema
+from kimi_nb.params import load, schema
 from kimi_nb.plan.spec import Plan
 
 PACKAGES = ("vllm", "vllm-ascend")
 
 
 def plan(plan: Plan) -> Findings:
-    """Every rule asked of a plan."""
+    """Check a plan against every rule."""
     return _checked(of_plan(plan))
 
 
 def _checked(deployment: Deployment) -> Findings:
-    return replace(rules.check(deployment), memory=memory_of(deployment))
+    return replace(registry.check(deployment), memory=memory_of(deployment))
 
 
 def passed(found: Findings) -> Findings:
-    """The findings, where none is an error; else CheckError with the errors, one screen."""
+    """Return the findings if none of them is an error.
+
+    Raises CheckError otherwise. Its message holds the verdict and the first eight errors, so that
+    it fits on one screen.
+    """
     if found.ok:
         return found
     shown = [f"{one.where}: {one.message}. {one.fix} [{one.rule}]" for one in found.errors[:8]]
@@ -47,7 +53,11 @@ def passed(found: Findings) -> Findings:
 
 
 def memory_of(deployment: Deployment) -> tuple[Bar, ...]:
-    """What each kind of engine needs of a device; nothing where facts are missing."""
+    """Estimate the device memory of each kind of engine.
+
+    Engines are left out if facts for the estimate are missing, or if an engine of the same role
+    needs the same.
+    """
     out: list[Bar] = []
     for one, _ in deployment.profiles():
         fit = capacity.fit_of(deployment, one)
@@ -59,12 +69,15 @@ def memory_of(deployment: Deployment) -> tuple[Bar, ...]:
 
 
 def of_plan(plan: Plan) -> Deployment:
-    """A plan as the rules see it: from the command lines that would be executed."""
+    """Convert a plan to the deployment that the rules check.
+
+    It is read from the command lines that would be executed.
+    """
     engine = catalog.engine(plan.engine, plan.engine_version)
-    servers: list[Server] = []
+    servers: list[EngineView] = []
     for one in plan.engines:
         servers.append(
-            server(
+            engine_view.of(
                 engine,
                 one.argv,
                 one.env,
@@ -82,7 +95,9 @@ def of_plan(plan: Plan) -> Deployment:
         if plan.router is None
         else (commands.proxy(plan.router.argv, Spot("router"), plan.router.node),)
     )
-    clients = [callers.client(engine, one.argv, Spot(f"client {one.name}")) for one in plan.clients]
+    callings = [
+        clients.client(engine, one.argv, Spot(f"client {one.name}")) for one in plan.clients
+    ]
     jobs, programs = _jobs(plan)
     model, hardware, weights = _facts(plan)
     return Deployment(
@@ -91,9 +106,9 @@ def of_plan(plan: Plan) -> Deployment:
         engine_known=True,
         servers=tuple(servers),
         proxies=proxies,
-        clients=tuple(one for one in clients if one is not None),
+        clients=tuple(one for one in callings if one is not None),
         boxes=tuple(
-            docker.box(one.argv, one.env, Spot(f"container on {one.node}"), one.node)
+            container_start.box(one.argv, one.env, Spot(f"container on {one.node}"), one.node)
             for one in plan.containers
         ),
         launchers=tuple(
@@ -128,16 +143,20 @@ def _jobs(plan: Plan) -> tuple[tuple[Batch, ...], tuple[Program, ...]]:
 def files(
     paths: Sequence[Path | str], *, engine: str = "", version: str = "", hardware: str = ""
 ) -> Findings:
-    """Every rule asked of scripts: files are nodes, a folder is one deployment.
+    """Check scripts against every rule.
 
-    ``engine`` is vllm or vllm-ascend, ``version`` its version; without them an image's tag
-    tells. ``hardware`` is a name or file of ours. Raises ParameterErrors.
+    Each file counts as a node, and a folder is read as one deployment.
+
+    ``engine`` is ``vllm`` or ``vllm-ascend``, and ``version`` its version; if they are left out, an
+    image's tag or a pinned install tells. ``hardware`` is the name or the file of a hardware
+    description. Raises ParameterError for a value that does not exist and a path that cannot be
+    read.
     """
-    from kimi_nb.check import reading
+    from kimi_nb.check import reading  # start-up: a plan needs no grammar of bash
 
     if engine and engine not in PACKAGES:
         raise ParameterError(choice("engine", engine, PACKAGES))
-    chip = params.hardware(hardware) if hardware else None
+    chip = load.hardware(hardware) if hardware else None
     found = reading.read(paths, engine or (chip.engine if chip and version else ""), version, chip)
     return _checked(found)
 
@@ -145,12 +164,14 @@ def files(
 def documents(
     model: str = "", hardware: str = "", layout: str = "", variant: str = "", version: str = ""
 ) -> Findings:
-    """Every rule asked of the documents' commands as they were published.
+    """Check the commands of the documents as they were published.
 
-    At the version that a document's commands name, and, for what the parser and the
-    configuration refuse, at the other versions that it names. Raises NoRecipeError.
+    An empty name matches everything. Each deployment is checked at the version that its commands
+    name. At the other versions that the document names, only further errors of the command line and
+    the configuration (rules ``engine/`` and ``json/``) are added. ``version`` replaces them all.
+    Raises NoRecipeError if no document matches.
     """
-    from kimi_nb.check import documents as source
+    from kimi_nb.check import documents as source  # start-up: only for documents
 
     every: list[Findings] = []
     for deployment, first in source.deployments(model, hardware, layout, variant, version):
@@ -169,7 +190,10 @@ def documents(
 
 
 def join(every: Sequence[Findings]) -> Findings:
-    """Several checks as one: the findings in order of severity, each once."""
+    """Merge several checks into one, with each finding once, in the order of severity.
+
+    A rule counts as skipped if every check skipped it.
+    """
     if len(every) == 1:
         first = every[0]
         return replace(first, findings=by_severity(first.findings))
@@ -190,5 +214,5 @@ def join(every: Sequence[Findings]) -> Findings:
 
 
 def by_severity(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Errors first, each severity in the order it came."""
+    """Sort findings by severity, errors first, and keep the order within each severity."""
     return tuple(sorted(findings, key=lambda one: SEVERITIES.index(one.severity)))

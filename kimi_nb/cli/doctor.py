@@ -1,35 +1,35 @@
-"""``kimi-nb doctor``: why it failed, from the logs."""
+"""``kimi-nb doctor``: find the first cause of a failure in the logs."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from typing import Any
 
+from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show.values import visible
+from kimi_nb.show import visible
 
 
-def add(commands: Any) -> None:
-    """Add the command to the others."""
-    doctor = commands.add_parser(
-        "doctor", allow_abbrev=False, help="why it failed: the first cause in the logs of all ranks"
+def add(commands: options.Commands) -> None:
+    """Declare the command and its arguments."""
+    parser = commands.add_parser(
+        "doctor", help="why it failed: the first cause in the logs of all ranks"
     )
-    doctor.add_argument(
+    parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="logs, folders of logs, .gz too; - is stdin"
     )
-    doctor.add_argument(
+    parser.add_argument(
         "--plan",
         default="",
         metavar="PATH",
         help="a bundle, its plan.json or a run's folder: names node and devices",
     )
-    doctor.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    doctor.set_defaults(call=_doctor)
+    options.json_output(parser)
 
 
-def _doctor(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Examine the logs and print the diagnosis; return 1 if something failed."""
     from kimi_nb.diagnose import doctor
 
     paths = args.paths

@@ -1,87 +1,82 @@
-"""``kimi-nb verify URL``: the contract of any OpenAI-compatible Kimi endpoint."""
+"""``kimi-nb verify``: check the contract of any OpenAI-compatible Kimi endpoint."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import sys
 import time
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from kimi_nb.cli import options, output, signals
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show.values import visible
+from kimi_nb.show import visible
+
+if TYPE_CHECKING:
+    from kimi_nb.prove.verify.target import Target
 
 
-def add(commands: Any) -> None:
-    """Add the command to a parser's."""
-    verify = commands.add_parser(
-        "verify",
-        help="check what a service answers: text, streams, tools, errors, load",
-        allow_abbrev=False,
+def add(commands: options.Commands) -> None:
+    """Declare the command and its arguments."""
+    parser = commands.add_parser(
+        "verify", help="check what a service answers: text, streams, tools, errors, load"
     )
-    verify.add_argument("url", metavar="URL", help="http://HOST:PORT, with or without /v1")
-    verify.add_argument(
+    parser.add_argument("url", metavar="URL", help="http://HOST:PORT, with or without /v1")
+    parser.add_argument(
         "--model",
         default="",
         metavar="NAME",
         help="the name it serves (default: the only one of /v1/models)",
     )
-    verify.add_argument(
+    parser.add_argument(
         "--api-key-env",
         default="",
         metavar="NAME",
         help="the environment variable that holds the key",
     )
-    verify.add_argument(
+    parser.add_argument(
         "--only",
         default="",
         metavar="NAME,..",
         help="these checks or families only (tool-calls, api/chat, ...)",
     )
-    verify.add_argument(
+    parser.add_argument(
         "--max-context",
         type=int,
         metavar="N",
         help="tokens of the canary's longest prompt (default: 32768, or what the engine holds)",
     )
-    verify.add_argument(
+    parser.add_argument(
         "--requests",
         default="",
         metavar="FILE",
         help="also the K2 Vendor Verifier's measures of these requests (JSONL)",
     )
-    verify.add_argument(
+    parser.add_argument(
         "--random-weights", action="store_true", help="judge nothing that needs a model's sense"
     )
-    verify.add_argument(
+    parser.add_argument(
         "--resume", action="store_true", help="with --run-dir: leave out what passed there before"
     )
-    verify.add_argument(
+    parser.add_argument(
         "--run-dir",
         default="",
         metavar="DIR",
         help="keep results there as they come (default: none are kept)",
     )
-    verify.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    verify.set_defaults(call=_verify)
+    options.json_output(parser)
 
 
-def _verify(args: argparse.Namespace) -> int:
-    from dataclasses import replace
-
-    from kimi_nb.cli.main import end_like_ctrl_c
-    from kimi_nb.params import load as params
+def run(args: argparse.Namespace) -> int:
+    """Run the checks and print the results; return 1 if one failed."""
+    from kimi_nb.params import load
     from kimi_nb.prove import verify
-    from kimi_nb.prove.verify import registry, runner, target
-    from kimi_nb.prove.verify import vendor_verifier as vendor
+    from kimi_nb.prove.verify import registry, runner, target, vendor_verifier
 
     begun = time.monotonic()
-    end_like_ctrl_c()
-
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - begun:5.1f} s  {visible(text)}", file=sys.stderr, flush=True)
-
+    signals.end_like_ctrl_c()
+    say = output.progress(begun)
     only = args.only.split(",")
     registry.chosen(only)
     if args.max_context is not None and args.max_context < runner.LEAST:
@@ -90,14 +85,14 @@ def _verify(args: argparse.Namespace) -> int:
         )
     if args.resume and not args.run_dir:
         raise ParameterError("verify: --resume needs the --run-dir in which results were kept.")
-    requests = params.user_path(args.requests, "--requests") if args.requests else None
+    requests = load.user_path(args.requests, "--requests") if args.requests else None
     if requests:
-        vendor.read(requests)  # a mistake in it is said before anything is asked
+        vendor_verifier.read(requests)  # a mistake in it is said before anything is asked
     asked = target.at(args.url, args.model, _key(args.api_key_env))
     asked = target.at(
         args.url, args.model or _only_model(asked), asked.key, sense=not args.random_weights
     )
-    folder = params.user_path(args.run_dir, "--run-dir") if args.run_dir else None
+    folder = load.user_path(args.run_dir, "--run-dir") if args.run_dir else None
     found = verify.verify(
         asked,
         only=only,
@@ -107,7 +102,9 @@ def _verify(args: argparse.Namespace) -> int:
         max_context=args.max_context or runner.MAX_CONTEXT,
     )
     score = (
-        vendor.score(replace(asked, mark=found.mark), requests, folder, resume=args.resume, say=say)
+        vendor_verifier.score(
+            replace(asked, mark=found.mark), requests, folder, resume=args.resume, say=say
+        )
         if requests
         else None
     )
@@ -125,7 +122,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _key(name: str) -> str:
-    """The value of the variable that holds the key."""
+    """Return the API key from the named environment variable."""
     if not name:
         return ""
     if not name.isidentifier():
@@ -138,11 +135,11 @@ def _key(name: str) -> str:
     return value
 
 
-def _only_model(asked: Any) -> str:
-    """The only model that is served; "" where the service gives no list, which the checks tell."""
-    from kimi_nb.prove.verify import http_exchange as wire
+def _only_model(asked: Target) -> str:
+    """Return the only served model, or "" if the service lists none, which the checks report."""
+    from kimi_nb.prove.verify import http_exchange
 
-    names = wire.models(asked)
+    names = http_exchange.models(asked)
     if len(names) > 1:
         raise ParameterError(f"--model: {asked.url} serves {', '.join(names)}; name one of them.")
     return names[0] if names else ""

@@ -1,17 +1,20 @@
-"""Every error a person can cause, in one file.
+"""Define every error that a user can cause.
+
+The hierarchy::
 
     KimiError
     ├── ParameterError     a parameter, file, key or value that is not allowed
-    ├── PlanError          parameters that are fine alone and do not fit together
+    ├── PlanError          parameters that are valid alone but do not fit together
     │   ├── NoRecipeError  nothing is known for this model, hardware and layout
-    │   └── CheckError     a rule found what would stop the deployment
-    ├── BenchError         a benchmark that measured nothing, or that could not go on
-    ├── AccuracyError      an evaluation that has no score: what is wrong, and what is kept
-    ├── InstallError       the engine's own environment could not be made
-    └── WriteError         a place that cannot be written
+    │   └── CheckError     a rule found something that would stop the deployment
+    ├── ServiceError       a deployment that was started but does not work
+    ├── BenchError         a benchmark that measured nothing or could not continue
+    ├── AccuracyError      an evaluation without a score
+    ├── InstallError       the engine's own environment could not be created
+    └── WriteError         a path that cannot be written
 
-A ``KimiError`` is a message for a person: one screen, no traceback. The command
-line prints it and exits with 2; a notebook shows it in red without the stack.
+The text of a ``KimiError`` is a message for a person: at most one screen, no traceback. The command
+line prints it and exits with code 2; a notebook shows it in red without the stack.
 """
 
 from __future__ import annotations
@@ -21,19 +24,19 @@ from collections.abc import Iterable
 
 
 class KimiError(Exception):
-    """The base of all errors that are a person's to mend."""
+    """Base class of all errors that the user can fix."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows instead of a stack (its own hook, by this name)."""
+        """Return what IPython (whose hook this is) shows instead of a stack trace."""
         return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
 
 
 class ParameterError(KimiError):
-    """A parameter, file, key or value that is not allowed."""
+    """A parameter, file, key or value is not allowed."""
 
 
 class PlanError(KimiError):
-    """Parameters that are fine alone and do not fit together."""
+    """Parameters that are valid alone do not fit together."""
 
 
 class NoRecipeError(PlanError):
@@ -41,31 +44,31 @@ class NoRecipeError(PlanError):
 
 
 class CheckError(PlanError):
-    """A rule found what would stop the deployment."""
+    """A rule found something that would stop the deployment."""
 
 
 class ServiceError(KimiError):
-    """A deployment that was started and is not as it has to be: the diagnosis."""
+    """A deployment was started but does not work; the message is the diagnosis."""
 
 
 class BenchError(KimiError):
-    """A benchmark that measured nothing, or that could not go on; what was measured is kept."""
+    """A benchmark measured nothing or could not continue; what it had measured is kept."""
 
 
 class AccuracyError(KimiError):
-    """An evaluation that came to no score; answers that are there are kept."""
+    """An evaluation produced no score; the answers it had collected are kept."""
 
 
 class InstallError(KimiError):
-    """The engine's own environment could not be made; says what to do next."""
+    """The engine's own environment could not be created; the message says what to do next."""
 
 
 class WriteError(KimiError):
-    """A place that cannot be written."""
+    """A path cannot be written."""
 
 
 def choice(kind: str, found: object, allowed: Iterable[str], hint: str = "") -> str:
-    """The sentence for a name that is not one of the allowed ones.
+    """Return the error sentence for a name that is not one of the allowed ones.
 
     >>> choice("hardware", "a33", ["a2", "a3"])
     "hardware 'a33' is not known; did you mean 'a3'? Allowed: a2, a3."

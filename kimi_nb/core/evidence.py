@@ -1,5 +1,7 @@
-"""What was done and seen, line by line: append-only JSON, on the disk before the next step, and
-without secrets."""
+"""Record what was done and observed as append-only JSON lines.
+
+Each line is on disk before the next step begins and contains no secrets.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +11,26 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.core import known_secrets as secrecy
+from kimi_nb.core import known_secrets
 from kimi_nb.core.errors import WriteError
 
 FILE = "evidence.jsonl"
 
 
 def now() -> str:
-    """UTC to the second, as it stands in evidence and in the names of runs."""
+    """Return the UTC time to the second, as used in evidence and in the names of runs."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[str, Any]:
-    """Append one line to the folder's evidence (or another ``file`` of lines in it) and force it
-    to the disk.
+    """Append one line to the evidence of a folder, flush it to disk and return it as a dict.
 
-    One write of a whole line in append mode: several notebooks may share a file. Raises
-    WriteError where the folder cannot be written.
+    ``file`` is the name of the file of JSON lines in the folder. The line is written with a single
+    call in append mode, because several notebooks may share the file. Raises WriteError if the
+    folder cannot be written.
     """
     plain = json.loads(json.dumps(facts, ensure_ascii=False, default=str))
-    entry = {"time": now(), "stage": stage, **secrecy.value(plain)}
+    entry = {"time": now(), "stage": stage, **known_secrets.value(plain)}
     line = json.dumps(entry, ensure_ascii=False) + "\n"
     path = folder / file
     try:
@@ -48,13 +50,13 @@ def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[
 
 
 def write_json(path: Path, facts: Any) -> None:
-    """Put plain values without secrets into a file, whole or not at all. Raises WriteError."""
-    plain = secrecy.value(json.loads(json.dumps(facts, default=str)))
+    """Write plain values to a JSON file atomically, with secrets redacted. Raises WriteError."""
+    plain = known_secrets.value(json.loads(json.dumps(facts, default=str)))
     write_text(path, json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put a text into a file, whole or not at all. Raises WriteError."""
+    """Write text to a file atomically. Raises WriteError."""
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +70,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read(folder: Path, file: str = FILE) -> list[dict[str, Any]]:
-    """All entries of a folder, oldest first; a line cut off by a crash is left out."""
+    """Return all entries of a folder, oldest first.
+
+    A line that a crash cut off is skipped.
+    """
     entries = []
     try:
         text = (folder / file).read_text(encoding="utf-8", errors="replace")

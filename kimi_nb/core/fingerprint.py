@@ -1,7 +1,7 @@
-"""What made a result: versions, commit, host, tables of the engines; hashes of plan and bundle.
+"""Identify what produced a result: versions, commit, host, and hashes of catalogs and files.
 
-fingerprint.of_program()       # {"package": "0.1.0", "commit": "be72d58...", "host": ...}
-fingerprint.of_texts({"a.sh": "..."})      # twelve hex digits
+>>> of_texts({"a.sh": "echo"})  # twelve hexadecimal digits
+'b45ae67b2078'
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kimi_nb import __version__
-from kimi_nb.params import load as params
+from kimi_nb.core import paths
 
 _SECONDS = 5.0  # for git
 
 
 @functools.cache
 def of_program() -> dict[str, str]:
-    """This program on this machine. ``commit`` is "" where this is no checkout, and ends with
-    "+" where files that git knows were changed; ``catalogs`` is a hash of the engines' tables."""
+    """Return what identifies this program on this machine.
+
+    ``commit`` is "" outside of a git checkout and ends with "+" if tracked files were changed;
+    ``catalogs`` is a hash of the engines' flag tables.
+    """
     tables = [
-        (path.name, path.read_bytes())
-        for path in sorted((params.PACKAGE / "data").glob("catalog-*.json"))
+        (path.name, path.read_bytes()) for path in sorted((paths.DATA / "catalog").glob("*.json"))
     ]
     return {
         "package": __version__,
-        "commit": _commit(params.PACKAGE.parent),
+        "commit": _commit(paths.PACKAGE.parent),
         "python": sys.version.split()[0],
         "host": socket.gethostname(),
         "platform": platform.platform(terse=True),
@@ -40,7 +42,7 @@ def of_program() -> dict[str, str]:
 
 
 def of_texts(texts: Mapping[str, str]) -> str:
-    """Twelve hex digits that stand for files and what they hold."""
+    """Return twelve hexadecimal digits that identify files by their names and contents."""
     return _digest({name: text.encode() for name, text in texts.items()})
 
 
@@ -56,7 +58,7 @@ def _commit(checkout: Path) -> str:
     if not (checkout / ".git").exists():
         return ""
     try:
-        # Never waits for another git, and writes nothing.
+        # Without optional locks git neither waits for another git nor writes to the checkout.
         commit, changed = (
             subprocess.run(
                 ["git", "--no-optional-locks", "-C", str(checkout), *words],
@@ -68,5 +70,5 @@ def _commit(checkout: Path) -> str:
             for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
         )
     except (OSError, subprocess.SubprocessError):
-        return ""  # no git, or a checkout of somebody else
+        return ""  # no git, or a checkout that another user owns
     return commit + ("+" if changed else "")

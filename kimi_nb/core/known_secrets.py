@@ -1,11 +1,11 @@
-"""What this process must not write down: the values behind the names of secrets.
+"""Redact the secrets that this process knows: the values of its secret environment variables.
 
-    secrecy.name(plan.secrets.values())     # names of environment variables
-    secrecy.text("... the value ...")       # "... [redacted] ..."
-    secrecy.folder(Path("runs/..."))        # the files of a folder, in place
+A variable is secret if its name says so (``..._TOKEN``, ``..._API_KEY``) or if a site file names
+it. Everything that the package writes into the folder of a run goes through this module::
 
-Secrets are known by the names of their variables: those that a site names, and those whose names
-say it. Whatever this package writes into the folder of a run goes through here.
+    known_secrets.name(plan.secrets.values())  # names of environment variables
+    known_secrets.text("... the value ...")  # "... [redacted] ..."
+    known_secrets.folder(Path("runs/..."))  # redacts the files of a folder in place
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.core import redaction as redact
+from kimi_nb.core import redaction
 
 _SAYS_SO = re.compile(
     r"(?i)(?:^|_)(?:token|api_?key|access_?key|secret|password|passwd|"
     r"credentials?)$|secret_access_key$"
 )
-_LARGEST = 64 << 20  # bytes of a file that is looked through
+_LARGEST = 64 << 20  # bytes; larger files are not searched
 _names: set[str] = set()
 
 
 def name(names: Iterable[str]) -> None:
-    """Keep in mind that these variables of the environment hold secrets."""
+    """Register environment variables as secret, by name."""
     _names.update(filter(None, names))
 
 
 def values() -> tuple[str, ...]:
-    """The values that are known now."""
+    """Return the values of all variables that are known to be secret."""
     return tuple(
         sorted(
             {
@@ -46,25 +46,28 @@ def values() -> tuple[str, ...]:
 
 
 def text(given: str) -> str:
-    """A text that may be written down."""
-    return redact.text(given, values())
+    """Return a text with secrets redacted."""
+    return redaction.text(given, values())
 
 
 def value(given: Any) -> Any:
-    """Plain values that may be written down."""
-    return redact.value(given, values())
+    """Return plain values with secrets redacted."""
+    return redaction.value(given, values())
 
 
 def data(given: bytes) -> bytes:
-    """Bytes that may be written down."""
-    return redact.data(given, values())
+    """Return bytes with secrets redacted."""
+    return redaction.data(given, values())
 
 
 def file(path: Path, begin: int = 0) -> bool:
-    """Redact a file in place, from a byte on; whether there was something. Its length stays, so
-    that also a log can be redacted that somebody goes on writing."""
+    """Redact a file in place, from byte ``begin`` on, and return whether anything was redacted.
+
+    The length of the file stays the same, so that a log can be redacted while another process
+    appends to it. (Only gzip files, which are rewritten, may change their length.)
+    """
     try:
-        # Never through a link, and never a socket or a pipe.
+        # Never follow a link or open a socket or a pipe.
         about = path.lstat()
         if not stat.S_ISREG(about.st_mode) or about.st_size - begin > _LARGEST:
             return False
@@ -77,7 +80,7 @@ def file(path: Path, begin: int = 0) -> bool:
         with path.open("r+b") as writer:
             writer.seek(begin)
             writer.write(after)
-            if len(after) != len(before):  # gzip
+            if len(after) != len(before):  # only gzip changes the length
                 writer.truncate()
     except OSError:
         return False
@@ -85,8 +88,10 @@ def file(path: Path, begin: int = 0) -> bool:
 
 
 def folder(root: Path, *, skip: Iterable[str] = ()) -> int:
-    """Redact every file below a folder in place, but not below sub-folders of the names to
-    ``skip``; how many held something."""
+    """Redact every file below a folder in place and return how many files contained secrets.
+
+    Subfolders whose name is in ``skip`` are left alone.
+    """
     left_out, found = set(skip), 0
     for place, folders, files in os.walk(root):
         folders[:] = [one for one in folders if one not in left_out]

@@ -1,4 +1,4 @@
-"""Import a package without what it would also import and nobody needs here."""
+"""Import packages without their slow optional dependencies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _GRAMMAR = "rfc3987_syntax"
 
 
 def quickly(*names: str) -> tuple[ModuleType, ...]:
-    """The modules of these names.
+    """Return the modules of these names, imported without rfc3987_syntax.
 
-    Where JupyterLab is installed, jsonschema also imports rfc3987_syntax, which takes a second
-    or more to build a grammar for the format "iri"; no schema here has that format. jsonschema
-    takes its absence as a matter of course.
+    Where JupyterLab is installed, jsonschema also imports rfc3987_syntax, which takes a second or
+    more to build a grammar for the format "iri". No schema here uses that format, and jsonschema
+    works without the package.
     """
     if _GRAMMAR in sys.modules:
         return tuple(map(importlib.import_module, names))

@@ -1,4 +1,4 @@
-"""The few calls of Linux that Python's library does not have, for processes that mind others."""
+"""Wrap the Linux calls for supervising processes that Python's standard library lacks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def prctl() -> Callable[[int, int], int]:
-    """``prctl(option, value)``, looked up before any fork; elsewhere a function that does
-    nothing."""
+    """Return the function ``prctl(option, value)``, which does nothing on other systems.
+
+    Look it up before forking: a forked child should not load a library.
+    """
     try:
         function = ctypes.CDLL(None).prctl
     except (OSError, AttributeError):
         return lambda option, value: 0
-    # unsigned long, said explicitly: aarch64 leaves the upper half of a plain int undefined
+    # An explicit unsigned long: aarch64 leaves the upper half of a plain int undefined.
     return lambda option, value: function(option, ctypes.c_ulong(value))
 
 
 def wakeup() -> int:
-    """A handle that can be read from whenever a signal has come."""
+    """Return a file descriptor that becomes readable whenever a signal arrives."""
     reader, writer = os.pipe()
     for end in (reader, writer):
         os.set_blocking(end, False)
@@ -32,7 +34,7 @@ def wakeup() -> int:
 
 
 def reaped() -> Iterator[tuple[int, int]]:
-    """(process id, exit code) of every child that has ended since; negative for a signal."""
+    """Yield (process id, exit code) of every child that has ended; negative codes are signals."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

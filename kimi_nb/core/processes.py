@@ -1,8 +1,10 @@
-"""Programs that end when we end: the caller's side of `supervisor`.
+"""Run programs that end when this process ends: the caller's side of `supervisor`.
 
-with processes.Programs(folder / "supervisor.log") as programs:
-    programs.start("a3-0 serve", ["bash", "serve.sh"], folder, env, folder / "serve.log")
-    programs.ended()           # {"a3-0 serve": 1} once it has
+Example, in which "a3-0 serve" is a name of the caller's choice::
+
+    with processes.Programs(folder / "supervisor.log") as programs:
+        programs.start("a3-0 serve", ["bash", "serve.sh"], folder, env, folder / "serve.log")
+        programs.ended()  # {"a3-0 serve": 1} once it has exited with 1
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ from typing import Any
 
 from kimi_nb.core.errors import KimiError
 
-STOP_WAIT = 8.0  # seconds; the supervisor needs 3 at most
+STOP_WAIT = 8.0  # seconds; the supervisor needs at most 3
 
 
 class Programs:
-    """A supervisor and what it runs. Leaving the ``with`` stops all of it."""
+    """A supervisor process and the programs that it runs; leaving the ``with`` stops them all."""
 
     def __init__(self, log: Path, keep: Sequence[int] = ()) -> None:
-        """``keep`` are file handles that stay open as long as anything runs."""
+        """Start the supervisor, which writes its own errors to ``log``.
+
+        ``keep`` are file descriptors that stay open as long as anything runs.
+        """
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kimi_nb.core.supervisor"],
@@ -48,43 +53,45 @@ class Programs:
     def start(
         self, name: str, argv: Sequence[str], folder: Path, env: Mapping[str, str], log: Path
     ) -> None:
-        """Start a program; what it prints goes to ``log``."""
+        """Start a program and send its output to ``log``."""
         self._ended.pop(name, None)
         self._order(
             do="start", name=name, argv=list(argv), cwd=str(folder), env=dict(env), log=str(log)
         )
 
     def ended(self) -> dict[str, int]:
-        """Exit codes of the programs that have ended, by name; negative for a signal. Raises
-        KimiError where the supervisor has ended, and with it everything else."""
+        """Return the exit codes of the programs that have ended, by name; negative for a signal.
+
+        Raises KimiError if the supervisor has ended, because it takes every program with it.
+        """
         if not self._alive:
             raise self._gone("")
         with self._changed:
             return dict(self._ended)
 
     def wait(self, name: str, seconds: float) -> int | None:
-        """The exit code of a program; None when it still runs after ``seconds``."""
+        """Wait for a program and return its exit code; None if it still runs after ``seconds``."""
         with self._changed:
             self._changed.wait_for(lambda: name in self._ended or not self._alive, seconds)
             return self._ended.get(name)
 
     def stop(self, name: str | None = None) -> None:
-        """Stop one program, or all of them, with everything below."""
+        """Stop one program, or all of them, including all of their descendants."""
         self._ask("stopped", do="stop", name=name)
 
     def peak_mb(self) -> float:
-        """The largest sum of PSS seen, in MB."""
+        """Return the highest total memory use seen so far, in MB of PSS."""
         return float(self._ask("measured", do="measure", memory=True).get("peak_mb", 0.0))
 
     def busy(self, seconds: float) -> float:
-        """The cores that the programs keep busy, seen over so many seconds."""
+        """Return how many cores the programs keep busy, measured over ``seconds``."""
         before = float(self._ask("measured", do="measure", memory=False).get("cpu_s", 0.0))
         time.sleep(seconds)
         after = float(self._ask("measured", do="measure", memory=False).get("cpu_s", 0.0))
         return max(0.0, after - before) / seconds
 
     def close(self) -> None:
-        """Stop everything and wait until it is gone."""
+        """Stop all programs and wait until they are gone."""
         if self._process.stdin and not self._process.stdin.closed:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

@@ -1,11 +1,14 @@
-"""Secrets out of texts: by their values where those are known, by their shapes where not.
+"""Remove secrets from texts: known values wherever they occur, unknown ones by their form.
 
-    redact.text("Authorization: Bearer abc123def456", ())    # Authorization: Bearer [redacted]
-    redact.value({"api_key": "hunter2", "n": 1}, ())         # {"api_key": "[redacted]", "n": 1}
-    redact.data(b"...", values)                              # a file's bytes, as many as before
+The functions are pure. Names of variables, hashes, ids, token counts and shell references
+(``$KEY``) are kept, so that the result remains useful as evidence.
 
-Pure. Names of variables, hashes, ids, counts of tokens and shell references (``$KEY``) stay: what
-is written here is evidence, and has to remain some.
+>>> text("Authorization: Bearer abc123def456")
+'Authorization: Bearer [redacted]'
+>>> value({"api_key": "hunter2", "n": 1})
+{'api_key': '[redacted]', 'n': 1}
+>>> data(b"token is 0123456789abc", ["0123456789abc"])  # as long as before
+b'token is [redacted]***'
 """
 
 from __future__ import annotations
@@ -22,20 +25,20 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 MARK = "[redacted]"
-SHORTEST = 6  # characters of a value that is looked for: shorter ones stand in every text
-_LARGEST_FORM = 4096  # of a value longer than this only the beginning is looked for
+SHORTEST = 6  # characters; shorter values would match in ordinary text
+_LARGEST_FORM = 4096  # characters; of a longer value only the beginning is searched for
 
-# What may stand between a name and its value in a coloured traceback.
+# What a coloured traceback may put between a name and its value.
 _GAP = r"(?:\x1b\[[\d;]*m|[ \t])*"
 _QUOTE = r"(?:\\*[\"']|&quot;|&#39;)?"
-# PWD=/home/me is a folder.
+# "pwd" followed by a path (PWD=/home/me) is a folder, not a password.
 _NAME = (
     r"(?:pass(?:word|wd|phrase)|pwd(?![\s\"']*[=:][\s\"']*[/~.])|secret|credentials?|"
     r"(?:api|access|secret|auth|private|account|encryption)[_-]?key|"
     r"(?:api|access|auth|refresh|session|secret|bearer|id|hf|hub|hugging_?face|github|gitlab|"
     r"modelscope|user)[_-]?token)"
 )
-# A word of which one stands in every such name: looking for them is quicker than the pattern.
+# Every such name contains one of these words; searching for them is faster than the pattern.
 _STEMS = (
     "passw",
     "passphrase",
@@ -73,14 +76,14 @@ _STEMS = (
     ),
 )
 _VALUE = r"[^\s\"'<>&,;\\\x1b\[\](){}$*][^\s\"'<>&,;\\\x1b]{3,}"
-# Words for nothing, and the name of a variable: MY_KEY.
+# Placeholders for "no value", and names of variables (MY_KEY).
 _NOTHING = (
     r"(?!(?:None|null|true|false|True|False|empty|EMPTY|str|string)\b|"
     r"(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?![\w+/=.-]))"
 )
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 
-# (words of which one must be in the text, in lower case; the pattern; what takes its place)
+# (lower-case words, one of which must be in the text; the pattern; its replacement)
 _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = tuple(
     (words, re.compile(pattern, re.ASCII), into)
     for words, pattern, into in (
@@ -121,7 +124,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = tuple(
             rf"{_QUOTE}{_GAP}){_NOTHING}{_VALUE}",
             rf"\1{MARK}",
         ),
-        # Prose speaks of --api-key, too: behind a blank a value has a digit, or is long.
+        # Prose mentions --api-key too: after a space only a word with a digit or a long one counts.
         (
             _STEMS,
             rf"(--(?:[a-z0-9]+-){{0,3}}{_NAME}(?:\\?[\"'],)? {_QUOTE})"
@@ -134,7 +137,7 @@ _KEY = re.compile(rf"(?i)(?:^|[A-Za-z0-9]+[_-])*{_NAME}")
 
 
 def text(given: str, values: Iterable[str] = ()) -> str:
-    """A text without secrets; without any it is the same text."""
+    """Return a text with secrets redacted; a text without secrets is returned unchanged."""
     known = _known(tuple(sorted(set(values))))
     if known is not None:
         given = known.sub(MARK, given)
@@ -151,8 +154,11 @@ def _in(given: str) -> Iterable[tuple[re.Pattern[str], str]]:
 
 
 def value(given: Any, values: Iterable[str] = ()) -> Any:
-    """Plain values without secrets, keys too; what stands under a key that names a secret
-    (``password``, ``api_key``, not ``api_key_env``) goes whole."""
+    """Return plain values with secrets redacted, in keys as well.
+
+    A value under a key that names a secret (``password``, ``api_key``, but not ``api_key_env``) is
+    replaced as a whole.
+    """
     values = tuple(values)
     if isinstance(given, str):
         return text(given, values)
@@ -173,8 +179,11 @@ def value(given: Any, values: Iterable[str] = ()) -> Any:
 
 
 def data(given: bytes, values: Iterable[str] = ()) -> bytes:
-    """The bytes of a file without secrets, as many as there were: whoever goes on writing or
-    reading at a place of the file still finds it. gzip is opened and closed again."""
+    """Return the bytes of a file with secrets redacted, without changing their number.
+
+    Whoever reads or writes the file at an offset can therefore continue. Data compressed with gzip
+    is decompressed, redacted and compressed again, which may change its length.
+    """
     if given[:2] == b"\x1f\x8b":
         try:
             inner = gzip.decompress(given)
@@ -182,7 +191,7 @@ def data(given: bytes, values: Iterable[str] = ()) -> bytes:
             return given
         clean = data(inner, values)
         return given if clean == inner else gzip.compress(clean, mtime=0)
-    # One character a byte; every pattern is ASCII, and values are looked for as their bytes.
+    # One character per byte: every pattern is ASCII, and values are searched for as bytes.
     out = given.decode("latin-1")
     known = _known(
         tuple(
@@ -200,7 +209,7 @@ def data(given: bytes, values: Iterable[str] = ()) -> bytes:
 
 
 def _filled(into: str) -> Callable[[re.Match[str]], str]:
-    """What takes the place of a match, as long as it is."""
+    """Return a replacement function whose result is as long as the match."""
 
     def fill(match: re.Match[str]) -> str:
         before, _, after = match.expand(into).rpartition(MARK)
@@ -216,8 +225,10 @@ def _refers(given: str) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _known(values: tuple[str, ...]) -> re.Pattern[str] | None:
-    """A pattern of values in every form in which they are written down: as they are, escaped for
-    JSON, Python, HTML, URLs, and inside of base64."""
+    """Return a pattern that matches the values in every form in which they may be written.
+
+    The forms are the value itself, its escapes for JSON, Python, HTML and URLs, and base64.
+    """
     forms: set[str] = set()
     for one in values:
         if len(one) < SHORTEST:
@@ -240,13 +251,16 @@ def _known(values: tuple[str, ...]) -> re.Pattern[str] | None:
     forms = {form for form in forms if len(form) >= SHORTEST}
     if not forms:
         return None
-    # The longest first: an escaped form may begin with a plain one.
+    # Longest first, because an escaped form may begin with a plain one.
     return re.compile("|".join(map(re.escape, sorted(forms, key=lambda form: (-len(form), form)))))
 
 
 def _in_base64(one: str) -> Iterable[str]:
-    """The letters that stand for a value inside of encoded data, at each of three offsets; its
-    first and last ones depend on the neighbours."""
+    """Yield the base64 characters that represent a value inside encoded data.
+
+    There is one result for each of the three possible byte offsets. The characters at both ends are
+    left out, because they depend on the neighbouring bytes.
+    """
     raw = one.encode("utf-8", "surrogateescape")
     for offset in range(3):
         first = (offset * 8 + 5) // 6 if offset else 0

@@ -1,21 +1,25 @@
-"""Shell text from lists of words. Every word is quoted; nothing is ever pasted in."""
+"""Build shell text from lists of words, every one of which is quoted."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
 
-from kimi_nb.params.settings import LISTS
+# Lists of folders or libraries: a script prepends its value to the current one.
+LISTS = ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
 
 def quote(word: object) -> str:
-    """One word, quoted where the shell would read anything into it."""
+    """Return a word, quoted if the shell would interpret anything in it."""
     return shlex.quote(str(word))
 
 
 class Raw(str):
-    """A word that is shell on purpose (``"$1"``). Only scripts.py and jobs.py make one, of texts
-    of their own, never of a value; a type, so that no value can pretend to be one."""
+    """A word that is meant to be interpreted by the shell (``"$1"``) and is not quoted.
+
+    Only `bundle.scripts` and `plan.jobs` create one, from constant text and never from a value. It
+    is a type of its own so that no value can be mistaken for one.
+    """
 
 
 def _word(word: object) -> str:
@@ -23,10 +27,10 @@ def _word(word: object) -> str:
 
 
 def command(argv: Sequence[object], indent: str = "    ") -> list[str]:
-    """A command as lines of a script: one option a line, continued with a backslash.
+    r"""Return a command as lines of a script: one option per line, continued with a backslash.
 
     >>> command(["vllm", "serve", "m", "--port", 8088, "--headless"])
-    ['vllm serve m \\\\', '    --port 8088 \\\\', '    --headless']
+    ['vllm serve m \\', '    --port 8088 \\', '    --headless']
     """
     groups: list[list[str]] = [[]]
     for word in argv:
@@ -42,18 +46,27 @@ def command(argv: Sequence[object], indent: str = "    ") -> list[str]:
 
 
 def export(name: str, value: object) -> str:
-    """``export NAME=value``; a list of folders or libraries goes in front of what is there."""
+    """Return ``export NAME=value``.
+
+    For variables that hold a list of folders or libraries the value is prepended to the current
+    one.
+
+    >>> export("HCCL_BUFFSIZE", 1024)
+    'export HCCL_BUFFSIZE=1024'
+    >>> export("PATH", "/opt/vllm/bin")
+    'export PATH=/opt/vllm/bin${PATH:+:$PATH}'
+    """
     if name in LISTS:
         return f"export {name}={quote(value)}${{{name}:+:${name}}}"
     return f"export {name}={quote(value)}"
 
 
 def remark(text: str) -> str:
-    """A comment of one line: a line break in it would end it."""
+    """Return a shell comment on one line; line breaks in the text would end the comment."""
     return f"# {' '.join(text.split())}".rstrip()
 
 
 def script(comment: Iterable[str], lines: Iterable[str], strict: str = "set -euo pipefail") -> str:
-    """A bash script: first line, what it is for, then ``lines``."""
+    """Return a bash script: the shebang line, a comment, the shell options, then ``lines``."""
     head = ["#!/bin/bash", *map(remark, comment), strict, ""]
     return "\n".join([*head, *lines]).rstrip() + "\n"

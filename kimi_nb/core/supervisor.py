@@ -1,11 +1,12 @@
-"""The process that starts what a run needs, watches it, and ends it when its caller ends.
+"""Start the programs of a run, watch them, and end them when the caller ends.
 
-    python -m kimi_nb.core.supervisor      # JSON lines in: start, stop, measure; JSON lines out: events
+It is run as ``python -m kimi_nb.core.supervisor`` and speaks JSON lines: orders (start, stop,
+measure) on its input, events on its output. `processes` is the caller's side.
 
-It is a session of its own, so that a Ctrl-C meant for the caller does not reach it, and it
-adopts every orphan below it (PR_SET_CHILD_SUBREAPER): whatever a script leaves behind is found
-by walking down from here, never by name. The caller's end, a SIGKILL included, is the end of its
-input. `processes` is the caller's side.
+The supervisor is a session of its own, so that a Ctrl-C meant for the caller does not reach it. It
+adopts every orphan below it (PR_SET_CHILD_SUBREAPER), so that whatever a script leaves behind is
+found among its descendants, never by name. When the caller ends, even by SIGKILL, the supervisor's
+input ends, and that tells it to stop everything.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from typing import Any
 
 import psutil
 
-from kimi_nb.core import prctl as linux
+from kimi_nb.core import prctl
 
-GRACE = 1.5  # seconds from SIGTERM to SIGKILL: everything is gone within 5
-MEASURE_EVERY = 0.7  # seconds between looks at the memory while something runs
+GRACE = 1.5  # seconds from SIGTERM to SIGKILL; everything must be gone within 5
+MEASURE_EVERY = 0.7  # seconds between two memory measurements while something runs
 
 
 def main() -> int:
-    """Serve the caller until its end; 0."""
+    """Serve the caller until it ends; return 0."""
     return _Supervisor().serve()
 
 
@@ -38,12 +39,12 @@ class _Supervisor:
     def __init__(self) -> None:
         self.children: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
         self.peak = 0.0
-        self.prctl = linux.prctl()
+        self.prctl = prctl.prctl()
         self.ended_by: int | None = None
 
     def serve(self) -> int:
-        self.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-        reader = linux.wakeup()
+        self.prctl(prctl.PR_SET_CHILD_SUBREAPER, 1)
+        reader = prctl.wakeup()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._end)
         waiting = selectors.DefaultSelector()
@@ -103,8 +104,8 @@ class _Supervisor:
         me = os.getpid()
 
         def die_with_me() -> None:
-            # For a supervisor that is killed and can stop nobody; kept through every exec.
-            self.prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM)
+            # In case the supervisor is killed and can stop nothing; the setting survives exec.
+            self.prctl(prctl.PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != me:
                 os._exit(1)
 
@@ -126,8 +127,8 @@ class _Supervisor:
         self.children[process.pid] = (order["name"], process)
 
     def _collect(self) -> None:
-        """Reap what has ended, orphans too; tell of the ones that were asked for."""
-        for pid, code in linux.reaped():
+        """Reap every child that has ended, and report those that the caller started."""
+        for pid, code in prctl.reaped():
             if pid in self.children:
                 name, process = self.children.pop(pid)
                 process.returncode = code
@@ -137,7 +138,7 @@ class _Supervisor:
         self._stop([])
 
     def _stop(self, roots: Iterable[int]) -> None:
-        """End everything below us, or below the processes ``roots``: SIGTERM, then SIGKILL."""
+        """End all descendants, or those below the processes ``roots``: SIGTERM, then SIGKILL."""
         roots = list(roots)
         known: set[psutil.Process] = set()
         for number, wait in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
@@ -148,7 +149,7 @@ class _Supervisor:
                     _signal(process, number)
                 known |= found
                 self._collect()
-                # What was below a root stays known after the root is gone.
+                # Descendants of a root must be remembered: they are orphans once the root is gone.
                 alive = {one for one in known | found if _lives(one)}
                 if not alive:
                     break
@@ -165,13 +166,13 @@ class _Supervisor:
         self.peak = max(self.peak, total / 1e6)
 
     def _tell(self, **event: Any) -> None:
-        # The caller may be gone; the end of our input says so as well.
+        # The caller may be gone, which the end of our input reports as well.
         with contextlib.suppress(OSError):
             os.write(1, (json.dumps(event) + "\n").encode())
 
 
 def _below(pid: int, roots: Iterable[int] = ()) -> set[psutil.Process]:
-    """Every living process below ``pid``; with ``roots``: those and what is below them."""
+    """Return every living descendant of ``pid``, or with ``roots`` those and their descendants."""
     try:
         if roots:
             tops = [psutil.Process(root) for root in roots if psutil.pid_exists(root)]
@@ -196,7 +197,7 @@ def _signal(process: psutil.Process, number: int) -> None:
 
 
 def _cpu(process: psutil.Process) -> float:
-    """Seconds of CPU that a process and what it has waited for have used."""
+    """Return the CPU seconds used by a process and the children it has waited for."""
     try:
         return float(sum(process.cpu_times()[:4]))
     except psutil.Error:
@@ -204,7 +205,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def _pss(process: psutil.Process) -> int:
-    """Bytes of memory of a process, shared pages counted in proportion."""
+    """Return the memory of a process in bytes, with shared pages counted in proportion (PSS)."""
     try:
         return process.memory_full_info().pss
     except (psutil.Error, OSError):

@@ -1,8 +1,10 @@
-"""Log files as they grow.
+"""Read log files while they grow.
 
-tails = Tails()
-tails.read([Path("a.out")])      # {Path("a.out"): ["what is new"]}
-tails.lines[Path("a.out")]       # all of it
+Example::
+
+    tails = Tails()
+    tails.read([Path("a.out")])  # {Path("a.out"): ["the new lines"]}
+    tails.lines[Path("a.out")]  # all lines so far
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_WAITING = "Waiting for "  # said again and again: no progress
+_WAITING = "Waiting for "  # repeated while a program waits, so not a sign of progress
 
 
 class Tails:
-    """Files, read where the last look ended. ``progress`` counts the lines that say something
-    new."""
+    """Files, each read from where the previous read ended.
+
+    ``progress`` counts the lines that say something new.
+    """
 
     def __init__(self) -> None:
         self.lines: dict[Path, list[str]] = {}
@@ -26,8 +30,10 @@ class Tails:
         self._waits: dict[Path, str] = {}
 
     def read(self, paths: Iterable[Path]) -> dict[Path, list[str]]:
-        """Take in and return what is new, for each file that has any. Only whole lines: the rest
-        is read when it is there."""
+        """Return the new lines of each file that has any, and add them to ``lines``.
+
+        Only whole lines are read; an incomplete one is left for a later call.
+        """
         out = {}
         for path in paths:
             try:
@@ -42,7 +48,7 @@ class Tails:
             self.lines.setdefault(path, []).extend(lines)
             for line in lines:
                 waits = line.partition(_WAITING)[2]
-                # Who waits for the same as before has not moved.
+                # A program that still waits for the same thing has made no progress.
                 self.progress += not waits or waits != self._waits.get(path)
                 self._waits[path] = waits
             if lines:

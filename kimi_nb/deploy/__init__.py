@@ -1,1 +1,5 @@
-"""Run a plan's bundle on the site: nodes over SSH, this machine, or SLURM."""
+"""Deploy a bundle on the user's site: nodes over SSH, the local machine, or a SLURM cluster.
+
+Nothing here depends on rehearsals. Other packages call `lifecycle.up`, `lifecycle.preview`,
+`lifecycle.status` and `lifecycle.down`. Each way to reach a site implements `steps.Target`.
+"""

@@ -1,10 +1,12 @@
-"""Who has a site: one run at a time, said in a file that everybody can read.
+"""Claim a site for one run at a time, with a file that everybody can read.
 
-    claim.take(folder / "claim", "run-1", "k2.5-h200-single")      # True: taken now
-    claim.release(folder / "claim", "run-1")
+Example::
 
-The file is made whole and at once (a link to a finished one), which also holds on NFS. It is not
-bound to a process: a run goes on when the program that started it has ended.
+    claim.take(folder / "claim", "run-1", "k2.5-h200-single")  # None: the claim is ours now
+    claim.release(folder / "claim", "run-1")  # True: it was ours
+
+The file is created atomically, as a hard link to a complete one, which also works on NFS. It is not
+tied to a process, because a run continues after the program that started it has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Holder:
-    """The run that has the site, who started it, since when, with which plan."""
+    """The run that holds the site, who started it and when, and its plan."""
 
     run_id: str
     who: str
@@ -33,7 +35,7 @@ class Holder:
 
 
 def holder(path: Path) -> Holder | None:
-    """Who holds it; None where nobody does."""
+    """Return who holds the claim, or None."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -42,8 +44,11 @@ def holder(path: Path) -> Holder | None:
 
 
 def take(path: Path, run_id: str, plan: str) -> Holder | None:
-    """Take it; None when it is ours now, `holder` when it is somebody's (perhaps ours: then it
-    was taken before). Raises OSError where the folder cannot be written."""
+    """Take the claim; return None if it is ours now, else its holder.
+
+    The holder may be the same run, if it took the claim earlier. Raises OSError if the folder
+    cannot be written.
+    """
     text = (
         "\n".join(
             [
@@ -65,7 +70,7 @@ def take(path: Path, run_id: str, plan: str) -> Holder | None:
             with contextlib.suppress(FileExistsError):
                 os.link(fresh, path)
                 return None
-            # Over NFS an answer may be lost: the link was made if there are two.
+            # NFS may lose the answer: with a second link the call has succeeded.
             if fresh.stat().st_nlink == 2:
                 return None
             found = holder(path)
@@ -76,7 +81,7 @@ def take(path: Path, run_id: str, plan: str) -> Holder | None:
 
 
 def release(path: Path, run_id: str) -> bool:
-    """Let it go where it is this run's; whether it was."""
+    """Release the claim if this run holds it, and return whether it did."""
     found = holder(path)
     if found is None or found.run_id != run_id:
         return False
@@ -87,5 +92,5 @@ def release(path: Path, run_id: str) -> bool:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in some containers
+    except (KeyError, OSError):  # a user id without a name, as in some containers
         return str(os.getuid())

@@ -1,10 +1,13 @@
-"""What is known of one deployment on this machine's disk: enough to go on, look, and end it.
+"""Record on the local disk what is needed to resume, inspect and end a deployment.
 
-    journal = Journal.open(folder, plan)     # the one that is up, or half-way; else a new one
-    journal.done("push"); journal.failed("weights", "a3-2")
+Example::
 
-runs/RUN/PLAN/deployments/001/: state.json, the bundle that was deployed, the parameter files as
-they were, and copies of the nodes' logs.
+    journal = Journal.open(folder, plan)  # the deployment that has not ended, or a new one
+    journal.done("push")
+    journal.set("failed", stopped_at="weights")
+
+The folder of a deployment is runs/RUN/PLAN/deployments/001/. It holds state.json, the deployed
+bundle, the parameter files as they were, and copies of the nodes' logs.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Any
 
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError
-from kimi_nb.params import load as params
+from kimi_nb.params import load
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 
@@ -30,7 +33,7 @@ _FILE = "state.json"
 
 
 def holder() -> str:
-    """Who does this: user@host."""
+    """Return who runs this process, as user@host."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
@@ -43,8 +46,10 @@ def _unwritable(folder: Path, error: OSError) -> WriteError:
 
 @contextlib.contextmanager
 def alone(folder: Path, wait: bool = True) -> Iterator[None]:
-    """One process at a time in a folder; the lock goes with the process. Raises KimiError at once
-    where another one has it and ``wait`` is off."""
+    """Hold a lock on a folder against other processes; it ends with the process at the latest.
+
+    Raises KimiError if another process holds it and ``wait`` is false.
+    """
     path = folder / ".lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,8 +74,18 @@ def alone(folder: Path, wait: bool = True) -> Iterator[None]:
 
 @dataclass
 class Journal:
-    """See the module. ``run`` is the word by which the nodes know this deployment; ``steps`` those
-    that are done, ``begun_steps`` those that may have changed something on the site."""
+    """The state of one deployment.
+
+    Attributes:
+        run: The identifier by which the nodes know this deployment.
+        by: Who started it.
+        begun: When it was started.
+        state: new, starting, up, failed or down.
+        steps: The steps that are done.
+        begun_steps: The steps that may have changed something on the site.
+        stopped_at: The step that failed, or "".
+        more: Further values, such as the request from which the plan was made.
+    """
 
     folder: Path
     run: str
@@ -86,7 +101,7 @@ class Journal:
 
     @classmethod
     def open(cls, folder: Path, plan: Plan) -> Journal:
-        """The deployment of this plan that is not ended yet, or a new one."""
+        """Return the deployment of this plan that has not ended, or a new one."""
         last = newest(folder)
         if last is not None and last.state != "down":
             return last
@@ -103,7 +118,7 @@ class Journal:
 
     @classmethod
     def read(cls, folder: Path) -> Journal:
-        """The deployment in a folder. Raises ParameterError where there is none."""
+        """Return the deployment in a folder. Raises ParameterError if there is none."""
         try:
             values = json.loads((folder / _FILE).read_text(encoding="utf-8"))
             return cls(folder=folder, **values)
@@ -118,7 +133,7 @@ class Journal:
             ) from None
 
     def write(self) -> None:
-        """Keep it, whole or not at all."""
+        """Write the journal to disk atomically."""
         values = {name: value for name, value in vars(self).items() if name != "folder"}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -129,15 +144,17 @@ class Journal:
             raise _unwritable(self.folder, error) from None
 
     def keep(self, plan: Plan) -> None:
-        """The parameters as they are now: a later `down` must not depend on files that somebody
-        has changed since."""
+        """Save the parameters as they are now.
+
+        A later `lifecycle.down` must not depend on files that may have been changed since.
+        """
         request = plan.request
         for name, table in (
             ("hardware", request.hardware),
             ("model", request.model),
             ("site", request.site),
         ):
-            text = table.model_dump_json(indent=1, exclude_unset=True)  # JSON is YAML
+            text = table.model_dump_json(indent=1, exclude_unset=True)  # JSON is valid YAML
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 (self.folder / f"{name}.yaml").write_text(text + "\n", encoding="utf-8")
@@ -155,7 +172,7 @@ class Journal:
         self.write()
 
     def kept_plan(self) -> Plan:
-        """The plan that was deployed, from the parameters that were kept."""
+        """Return the plan that was deployed, made from the saved parameters."""
         asked = self.more.get("asked")
         if asked is None:
             raise ParameterError(
@@ -170,19 +187,19 @@ class Journal:
         )
 
     def begin(self, step: str) -> None:
-        """A step is about to change something."""
+        """Record that a step is about to change something."""
         if step not in self.begun_steps:
             self.begun_steps.append(step)
             self.write()
 
     def done(self, step: str) -> None:
-        """A step is done, and stays so."""
+        """Record that a step is done."""
         if step not in self.steps:
             self.steps.append(step)
         self.write()
 
     def set(self, state: str, stopped_at: str = "") -> None:
-        """What it is now."""
+        """Set the state, and the step at which the deployment stopped."""
         self.state, self.stopped_at = state, stopped_at
         if state == "down":
             self.steps.clear()
@@ -191,7 +208,7 @@ class Journal:
 
 
 def newest(folder: Path) -> Journal | None:
-    """The last deployment below a plan's folder of a run."""
+    """Return the latest deployment below the folder of a plan in a run, or None."""
     found = sorted(
         (folder / "deployments").glob(f"[0-9]*/{_FILE}"), key=lambda path: int(path.parent.name)
     )
@@ -199,10 +216,13 @@ def newest(folder: Path) -> Journal | None:
 
 
 def find(run_dir: str, runs: Path) -> Journal:
-    """The deployment of a run's folder; without one the only one that is not down, else the last
-    of all. Raises ParameterError with the list where that is not one."""
+    """Return the deployment that the user means, in a run's folder or in all of ``runs``.
+
+    It is the only one that is not down or, if all are down, the latest. Raises ParameterError if
+    there is no deployment, or with the list of candidates if there are several.
+    """
     if run_dir:
-        base = params.user_path(run_dir, "RUN").absolute()
+        base = load.user_path(run_dir, "RUN").absolute()
         if not base.is_dir():
             raise ParameterError(
                 f"{run_dir}: no such folder. Name the folder of a run, such as "
@@ -220,7 +240,7 @@ def find(run_dir: str, runs: Path) -> Journal:
             f"{run_dir or runs}: no deployment was started from here. kimi-nb up "
             "starts one; name the folder of a run."
         )
-    if len(found) > 1:  # a damaged one is not to hide the others
+    if len(found) > 1:  # a damaged journal must not hide the others
         found = [path for path in found if _is_whole(path)] or found[:1]
     journals = sorted(map(Journal.read, found), key=lambda one: one.begun)
     there = [one for one in journals if one.state != "down"]

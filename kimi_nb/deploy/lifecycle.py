@@ -1,11 +1,14 @@
-"""A deployment from end to end: look, confirm, act, wait for completions, verify; later stop.
+"""Deploy a plan from end to end, show its status, and stop it.
 
-    with up(plan, Path("runs/k2.5-a3/k2.5-a3-pd"), confirm="my-site") as made:
-        made.ok, made.url
-    down(journal.find("", runs))
+Example::
 
-The service stays up when this process ends, however it ends. What was done is on the disk, so that
-a second call goes on where the first one was killed.
+    made = lifecycle.up(plan, Path("runs/demo/k2.5-a3-pd"), confirm="my-site")
+    made.result.ok, made.url
+    lifecycle.down(journal.find("", Path("runs")))  # later, also in another process
+
+`up` checks the site, changes it, waits until every engine gives completions, and verifies the
+service. The service stays up when this process ends, however it ends. What was done is on disk, so
+that a second call continues where the first one was killed.
 """
 
 from __future__ import annotations
@@ -21,10 +24,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.bundle import scripts
-from kimi_nb.bundle import writer as bundle
-from kimi_nb.core import evidence
-from kimi_nb.core import known_secrets as secrecy
+from kimi_nb import show
+from kimi_nb.bundle import scripts, writer
+from kimi_nb.core import evidence, known_secrets
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.deploy.journal import Journal, alone, holder
 from kimi_nb.deploy.local import LocalNodes
@@ -37,27 +39,36 @@ from kimi_nb.deploy.steps import (
     Target,
     together,
 )
-from kimi_nb.diagnose import first_failure as diagnosis
+from kimi_nb.diagnose import first_failure
 from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.plan.spec import Plan
+from kimi_nb.service import confirmation
 from kimi_nb.service.readiness import Found, Limits, Watch
-from kimi_nb.show import values as show
 
 Say = Callable[[str], None]
-# Real engines load for tens of minutes, and compile at the first request.
+# Real engines take tens of minutes to load, and compile at the first request.
 LIMITS = Limits(ready=5400.0, progress=900.0, answer=120.0, door=180.0)
-_MOST = 40  # lines of changes that are shown
+_MOST = 40  # changes and failures that are shown
 MARK = "measured"
 
 
 @dataclass(frozen=True, repr=False)
 class Deployed(show.Shown):
-    """What came of it. ``changes`` is what was changed (nothing: all was there already);
-    seconds are of this call, from its start; ``memory_mb`` of the service's processes, 0 where
-    they are in containers; ``moved_tokens`` is whose KV cache came from prefill to decode,
-    ``moved_bytes`` how much of it, where the engine counts them; ``ok`` is a service that has
-    answered; ``times`` are seconds to each rank's first completion, ``events`` every sign of a
-    failure, the first cause first."""
+    """The result of a deployment.
+
+    Attributes:
+        ok: Whether the service has answered.
+        ready: How many engines are ready.
+        changes: What was changed; empty if everything was in place already.
+        ready_s: Seconds from the start of this call until every engine was ready.
+        first_answer_s: Seconds from the start of this call until the first answer.
+        memory_mb: The memory of the service's processes in MB; 0 if they run in containers.
+        moved_tokens: The prompt tokens whose KV cache moved from prefill to decode.
+        moved_bytes: The size of that cache in bytes, if the engine reports it.
+        failed: What is wrong, the first failure first.
+        times: Seconds until the first completion, by rank.
+        events: Every sign of a failure, the first cause first.
+    """
 
     ok: bool
     plan: str
@@ -84,15 +95,15 @@ class Deployed(show.Shown):
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """The first thing that is wrong."""
+        """The first failure."""
         return self.failed[0] if self.failed else None
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the result as plain values."""
         return asdict(self) | {"folder": str(self.folder)}
 
     def table(self) -> show.Table:
-        """The facts, one a line."""
+        """Return the facts as a table, one per row."""
         rows: list[tuple[str, Any]] = [
             ("engines ready", f"{self.ready} of {self.engines}"),
             ("front door", self.url),
@@ -136,14 +147,14 @@ class Deployed(show.Shown):
 def target(
     plan: Plan, journal: Journal, *, checksums: bool = False, say: Say = lambda text: None
 ) -> Iterator[Target]:
-    """The site with this plan on it, reached at first use and let go of at the end."""
+    """Provide the site for this plan; it is reached at first use and released at the end."""
     if plan.transport == "slurm":
-        from kimi_nb.deploy.slurm.cluster import Cluster
+        from kimi_nb.deploy.slurm.cluster import Cluster  # start-up: only under SLURM
 
         made: Target = Cluster(plan, scripts.files(plan), journal.folder, journal.run, say)
     else:
         if any(not (journal.folder / "bundle" / node / "node.env").exists() for node in plan.nodes):
-            bundle.write(scripts.files(plan), journal.folder / "bundle")  # somebody removed it
+            writer.write(scripts.files(plan), journal.folder / "bundle")  # it was removed meanwhile
         made = OnNodes(
             plan,
             journal.folder / "bundle",
@@ -154,18 +165,18 @@ def target(
             _secrets(plan),
             checksums,
         )
-    secrecy.name(plan.secrets.values())
+    known_secrets.name(plan.secrets.values())
     try:
         yield made
     finally:
         made.close()
-        secrecy.file(journal.folder / "ssh.log")
+        known_secrets.file(journal.folder / "ssh.log")
 
 
 def _connect(plan: Plan, journal: Journal) -> Any:
     if plan.transport == "local":
         return LocalNodes()
-    from kimi_nb.bundle import inventory
+    from kimi_nb.bundle import inventory  # start-up: only over SSH
     from kimi_nb.deploy.ssh.transport import SshNodes
 
     key = plan.request.site.ssh.key_file
@@ -184,54 +195,58 @@ def _connect(plan: Plan, journal: Journal) -> Any:
 
 
 def _secrets(plan: Plan) -> dict[str, str]:
-    """The values of the plan's secrets, where this machine knows them; else the nodes have to."""
+    """Return the values of the plan's secrets that this machine knows.
+
+    The nodes have to know the others.
+    """
     return {
         name: os.environ[name] for name in sorted(set(plan.secrets.values())) if name in os.environ
     }
 
 
 def key_of(plan: Plan) -> str:
-    """The API key, for probes."""
+    """Return the API key for probes, or ""."""
     return os.environ.get(plan.secrets.get("VLLM_API_KEY", ""), "")
 
 
 class Up:
-    """What `up` returns: the result, the plan at the addresses where it serves, and the way to
-    end it."""
+    """A deployed service: its result, the plan with the addresses it really uses, and its end."""
 
     def __init__(self, journal: Journal, result: Deployed, plan: Plan) -> None:
         self.journal, self.result, self.plan = journal, result, plan
 
     @property
     def key(self) -> str:
-        """Its API key; "" without one."""
+        """Its API key, or ""."""
         return key_of(self.plan)
 
     @property
     def up(self) -> bool:
-        """Whether the service is there."""
+        """Whether the service is running."""
         return self.journal.state == "up"
 
     @property
     def url(self) -> str:
-        """Its front door."""
+        """The URL of its front door."""
         return self.result.url
 
     def stop(self) -> Deployed:
-        """Stop it on the site; a second call changes nothing."""
+        """Stop the service on the site; a second call changes nothing."""
         if self.journal.state != "down":
             down(self.journal)
         return self.result
 
 
 def preview(plan: Plan, folder: Path, *, checksums: bool = False) -> tuple[list[Change], str]:
-    """What `up` would change on the site, and the scripts that differ as ``diff -u``; nothing is
-    changed. Raises StepFailed with what is wrong there already."""
+    """Return what `up` would change on the site, and the changes of the scripts as ``diff -u``.
+
+    Nothing is changed. Raises StepFailed if something is already wrong on the site.
+    """
     kept = Journal.open(folder, plan)
     with tempfile.TemporaryDirectory() as name:
-        # Beside what is deployed already, in the name of its run.
+        # In a folder of its own, but under the run that may be deployed already.
         journal = dataclasses.replace(kept, folder=Path(name))
-        bundle.write(scripts.files(plan), journal.folder / "bundle")
+        writer.write(scripts.files(plan), journal.folder / "bundle")
         with target(plan, journal, checksums=checksums) as site:
             return list(site.preview()), site.diff()
 
@@ -246,12 +261,12 @@ def up(
     say: Say = lambda text: None,
     limits: Limits = LIMITS,
 ) -> Up:
-    """Deploy a plan, up to a service that has answered; its files go below ``folder``, that of
-    the plan in the run.
+    """Deploy a plan and wait until its service has answered.
 
-    ``resume`` leaves out what an earlier call has done. What goes wrong on the site is the
-    result's ``failed``; the service is left as it is then. Raises ParameterError without the
-    site's name as ``confirm``, KimiError where another process is at work on it.
+    The files of the deployment go below ``folder``, that of the plan in the run. ``resume`` skips
+    what an earlier call has done. Failures on the site are returned in the result's ``failed``; the
+    service is then left as it is. Raises ParameterError unless ``confirm`` is the name of the site,
+    and KimiError if another process is working on this deployment.
     """
     check_confirmed(plan, confirm)
     _check_secrets(plan)
@@ -264,7 +279,7 @@ def up(
             )
         files = scripts.files(plan)
         _check_same(journal, files)
-        bundle.write(files, journal.folder / "bundle")
+        writer.write(files, journal.folder / "bundle")
         if "claim" not in journal.begun_steps:
             journal.keep(plan)
         if not resume:
@@ -276,9 +291,11 @@ def up(
 
 
 def _check_same(journal: Journal, files: dict[str, str]) -> None:
-    """Refuse other scripts under a service that may run: what is there has to be stopped by what
-    started it."""
-    changes = bundle.diff(bundle.read(journal.folder / "bundle") or {}, files)
+    """Refuse to replace the scripts of a service that may be running.
+
+    A service has to be stopped with the scripts that started it.
+    """
+    changes = writer.diff(writer.read(journal.folder / "bundle") or {}, files)
     if "claim" in journal.begun_steps and changes:
         raise ParameterError(
             f"{journal.plan} on {journal.site} is {journal.state} with other scripts "
@@ -288,17 +305,12 @@ def _check_same(journal: Journal, files: dict[str, str]) -> None:
 
 
 def check_confirmed(plan: Plan, confirm: str) -> None:
-    """Refuse what would change a site that was not named."""
-    if confirm != plan.site:
-        raise ParameterError(
-            f"confirm {confirm!r}: this changes {len(plan.nodes)} "
-            f"node{'s' * (len(plan.nodes) > 1)} of site {plan.site}; confirm it by its name: "
-            f"confirm={plan.site!r}, or kimi-nb up --confirm {shlex.quote(plan.site)}."
-        )
+    """Refuse to change a site that was not named."""
+    confirmation.check(plan.site, confirm, len(plan.nodes))
 
 
 def _check_secrets(plan: Plan) -> None:
-    """A service with a key has to be asked with it."""
+    """Refuse to deploy a service whose API key this machine does not know."""
     missing = [name for name in sorted(set(plan.secrets.values())) if name not in os.environ]
     if missing:
         raise ParameterError(
@@ -338,7 +350,7 @@ class _Deployment:
                 self._journal.done(step.name)
             self._prove()
         except StepFailed as error:
-            # What was taken for the look was given back.
+            # The claims taken for the check were released again.
             self._untouched = not self._changes and not (
                 set(self._journal.begun_steps) - {"reach", "claim"}
             )
@@ -373,7 +385,7 @@ class _Deployment:
         self._record(outcome, [], round(time.monotonic() - begun, 2))
 
     def _prove(self) -> None:
-        """Until every engine gave a completion, the front door too, and under a short load."""
+        """Wait for completions from every engine and the front door, and test a short load."""
         plan = self._site.serving()
         watch = self._watch = Watch(
             plan, self._site.logs, self._site.ended, self._limits, key_of(plan), self._say
@@ -410,7 +422,7 @@ class _Deployment:
     def _record(
         self, outcome: Outcome, failed: list[dict[str, Any]], seconds: float | None = None
     ) -> None:
-        """One line of evidence: who, when, what, exit codes."""
+        """Write one line of evidence: who, when, what, and exit codes."""
         evidence.record(
             self._journal.folder,
             "deploy",
@@ -452,15 +464,18 @@ class _Deployment:
             notes=tuple(watch.notes) if watch else (),
             facts=self._facts,
             times=dict(watch.times) if watch else {},
-            events=diagnosis.timeline(self._site.logs.all(), plan, watch.when)
+            events=first_failure.timeline(self._site.logs.all(), plan, watch.when)
             if failed and watch
             else (),
         )
 
 
 def down(journal: Journal, *, say: Say = lambda text: None) -> Outcome:
-    """Stop a deployment on its site and clean up, whatever state it is in. Raises StepFailed with
-    the nodes where that was not possible; what could be done is done."""
+    """Stop a deployment on its site and clean up, whatever its state.
+
+    Raises StepFailed with the nodes on which that was not possible, after doing all that was
+    possible.
+    """
     with alone(journal.folder.parent.parent, wait=False):
         journal = Journal.read(journal.folder)
         plan = journal.kept_plan()
@@ -501,8 +516,11 @@ def _down(journal: Journal, plan: Plan, say: Say) -> Outcome:
 
 
 def status(journal: Journal) -> tuple[list[EngineState], list[show.Table]]:
-    """Every engine as it is now: node, rank, port, state, last error; and what a scheduler knows
-    of it, where there is one."""
+    """Return the state of every engine, and tables that show it.
+
+    The tables show node, rank, port, state and last error, and the scheduler's queue if there is
+    one.
+    """
     plan = journal.kept_plan()
     queue = None
     with target(plan, journal) as site:

@@ -1,4 +1,4 @@
-"""The transport of a laptop: the nodes are folders and addresses of this machine."""
+"""Run the nodes of a plan on this machine, as folders and addresses of its own."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from pathlib import Path
 from kimi_nb.deploy import node_call
 from kimi_nb.deploy.node_answers import Answer
 
-_SECONDS = 600.0  # for one verb; the longest is a check of every byte of the weights
+_SECONDS = 600.0  # for one verb; the slowest one reads every byte of the weights
 
 
 class LocalNodes:
-    """The same scripts, started here."""
+    """Nodes whose scripts are run on this machine."""
 
     def __init__(self) -> None:
         self.unreachable: dict[str, str] = {}
 
     def look(self, texts: Mapping[str, str]) -> dict[str, Answer]:
-        """Ask nodes by name; nothing is changed."""
-        # One after another: nodes that share a machine share its claim and its settings.
+        """Run read-only verbs; ``texts`` are the scripts by name of the node."""
+        # Not in parallel: nodes on the same machine share its claim and its settings.
         return {node: _run(text) for node, text in texts.items()}
 
     def change(self, texts: Mapping[str, str], verb: str) -> dict[str, Answer]:
-        """Carry out a verb on nodes by name."""
+        """Run a verb that changes nodes; ``texts`` are the scripts by name of the node."""
         return self.look(texts)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there is no connection to close."""
 
 
 def _run(text: str) -> Answer:
     try:
-        # What stands beside this Python (vllm-router) is found, also where the environment was not
-        # activated. A session of its own: what is started does not end with this terminal.
+        # Programs beside this Python (vllm-router) are found even if the environment is not
+        # activated. A session of its own: what is started survives the end of the terminal.
         path = f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
         done = subprocess.run(
             node_call.READER,

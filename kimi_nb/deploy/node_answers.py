@@ -1,4 +1,4 @@
-"""What nodes answer, whatever carried the question there."""
+"""Define what nodes answer, independently of how they are reached."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ __all__ = ["Answer", "Line", "Nodes"]
 
 @dataclass(frozen=True)
 class Answer:
-    """The lines of one node, or why there are none."""
+    """The lines that a node answered, or the error that explains why there are none."""
 
     lines: tuple[Line, ...]
     error: str = ""
 
     def of(self, *kinds: str) -> list[Line]:
-        """The lines of these kinds."""
+        """Return the lines of these kinds."""
         return [line for line in self.lines if line.kind in kinds]
 
 
 class Nodes(Protocol):
-    """Where a node's script can be run. ``unreachable``: why, by the name of each node that is."""
+    """A way to run scripts on nodes; ``unreachable`` maps node names to reasons."""
 
     unreachable: dict[str, str]
 
     def look(self, texts: Mapping[str, str]) -> dict[str, Answer]:
-        """Ask nodes by name; nothing is changed there."""
+        """Run read-only verbs; ``texts`` are the scripts by name of the node."""
 
     def change(self, texts: Mapping[str, str], verb: str) -> dict[str, Answer]:
-        """Carry out a verb on nodes by name."""
+        """Run a verb that changes nodes; ``texts`` are the scripts by name of the node."""
 
     def close(self) -> None:
-        """Let go of the nodes; what runs there goes on."""
+        """Close the connections; what runs on the nodes continues."""

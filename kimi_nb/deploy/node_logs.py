@@ -1,8 +1,10 @@
-"""The logs of a deployment's nodes, copied here as they grow.
+"""Copy the logs of a deployment's nodes to this machine while they grow.
 
-logs = NodeLogs(target)
-logs.read()
-logs.codes             # {"a3-0 engines": 1}: exit codes of what has ended
+Example::
+
+    logs = NodeLogs(target)
+    logs.read()
+    logs.codes  # {"a3-0 engines": 1}: exit codes of what has ended
 """
 
 from __future__ import annotations
@@ -13,21 +15,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from kimi_nb.core import known_secrets as secrecy
+from kimi_nb.core import known_secrets
 from kimi_nb.deploy.journal import alone
 from kimi_nb.deploy.node_answers import Answer, Line
 from kimi_nb.diagnose.log_files import Logs, file_of
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service import readiness
 
-LOST = 255  # the exit code of ssh where there is no way to a node
-_PIECE, _PIECES = 262144, 4096  # bytes of a log in one look (node.sh), looks at most
-_BACK = 4096  # bytes before a piece that are looked through again
-_LOST = 5  # looks without an answer after which a node counts as lost
+LOST = 255  # the exit code of ssh for an unreachable node
+_PIECE, _PIECES = 262144, 4096  # bytes of a log per poll (as in node.sh), maximum number of polls
+_BACK = 4096  # bytes before a piece that are searched for secrets again
+_LOST = 5  # polls without an answer after which a node counts as lost
 
 
 class Target(Protocol):
-    """What is asked: `on_nodes.OnNodes`. ``every`` is in seconds, between two looks."""
+    """The deployment to poll, as `on_nodes.OnNodes` implements it.
+
+    ``every`` is the time between two polls, in seconds.
+    """
 
     plan: Plan
     root: Path
@@ -35,15 +40,18 @@ class Target(Protocol):
 
     @property
     def log_folder(self) -> Path:
-        """Where the nodes' logs are copied to."""
+        """The folder to which the nodes' logs are copied."""
 
     def poll(self, verbs: Sequence[str]) -> Mapping[str, Answer]:
-        """What runs on each node, and what is new in its logs."""
+        """Return what runs on each node, and what is new in its logs."""
 
 
 class NodeLogs(Logs):
-    """The logs of nodes, copied here as they grow, and what runs there. A copy is as long as what
-    was read of its log, so that whoever reads on knows where."""
+    """Copies of the nodes' logs, and the state of the programs that run there.
+
+    A copy is as long as the part of the log that was read, so that any process knows where to
+    continue.
+    """
 
     def __init__(self, target: Target) -> None:
         super().__init__(target.plan, target.root)
@@ -55,11 +63,11 @@ class NodeLogs(Logs):
         self.memory: dict[str, int] = {}
 
     def lost(self) -> set[str]:
-        """Nodes that have given no answer for some time."""
+        """Return the nodes that have not answered for some time."""
         return {node for node, count in self._misses.items() if count >= _LOST}
 
     def seen(self, node: str) -> str:
-        """How far each log of a node was read: "name bytes" a line."""
+        """Return how far each log of a node was read, as lines of "name bytes"."""
         router = self._target.plan.router
         copies = [*(self._target.log_folder / node).glob("*.log")]
         if router is not None and router.node == node:
@@ -67,13 +75,16 @@ class NodeLogs(Logs):
         return "\n".join(f"{path.name} {path.stat().st_size}" for path in copies)
 
     def begin(self, nodes: Iterable[str]) -> None:
-        """Nodes have started anew: the copies of their earlier logs are kept apart."""
+        """Set the copies of earlier logs aside, because these nodes have been started anew."""
         for node in nodes:
             for path in (self._target.log_folder / node).glob("*.log"):
                 _set_aside(path)
 
     def read(self, now: bool = False) -> None:
-        """Take in what is new; at most once in a while."""
+        """Read what is new, unless the previous poll was less than ``every`` seconds ago.
+
+        With ``now`` it polls in any case, and reads every log to its end.
+        """
         if not now and time.monotonic() < self._next:
             return
         with alone(self._target.log_folder):
@@ -86,7 +97,7 @@ class NodeLogs(Logs):
         self._next = time.monotonic() + self._target.every
 
     def _read(self, verbs: Sequence[str]) -> bool:
-        """One look at every node; whether a log has more than one look brings."""
+        """Poll every node once; return whether a log has more than one poll returns."""
         more = False
         for node, answer in self._target.poll(verbs).items():
             self._misses[node] = self._misses.get(node, 0) + 1 if answer.error else 0
@@ -97,7 +108,7 @@ class NodeLogs(Logs):
         return more
 
     def _take(self, node: str, line: Line) -> bool:
-        """Take in a line of an answer; whether the log it brings goes on."""
+        """Process a line of an answer; return whether the log it brings continues."""
         if line.thing == "log":
             name, begin, data = line.text.split(" ")
             path = self._copy(node, name)
@@ -107,8 +118,8 @@ class NodeLogs(Logs):
             piece = base64.b64decode(data)
             with path.open("ab") as file:
                 file.write(piece)
-            # A look may have ended in the middle of a secret. As many bytes as before stay.
-            secrecy.file(path, max(0, path.stat().st_size - len(piece) - _BACK))
+            # The previous piece may have ended within a secret. The file keeps its length.
+            known_secrets.file(path, max(0, path.stat().st_size - len(piece) - _BACK))
             return len(piece) == _PIECE
         if line.thing == "memory":
             self.memory[node] = int(line.text)

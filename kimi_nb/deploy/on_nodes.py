@@ -1,9 +1,12 @@
-"""A plan on nodes, over SSH or on this machine: the steps, and what is to be seen of it.
+"""Deploy a plan on nodes, over SSH or on this machine.
+
+Example::
 
     target = OnNodes(plan, bundle_folder, root, run_id, holder, connect)
-    for step in target.steps: step.run()
+    for step in target.steps:
+        step.run()
 
-Every node is looked at before any node is changed: what is wrong anywhere is known then.
+Every node is checked before any node is changed, so that all problems are known beforehand.
 """
 
 from __future__ import annotations
@@ -14,16 +17,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb.bundle import writer as bundle
+from kimi_nb.bundle import writer
 from kimi_nb.deploy import node_call
 from kimi_nb.deploy.node_answers import Answer, Line, Nodes
 from kimi_nb.deploy.node_logs import NodeLogs
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnose.first_failure import Diagnosis, error_line
 from kimi_nb.plan.spec import Plan
-from kimi_nb.service import probe as service
+from kimi_nb.service import probe
 
-_ANSWER = 5.0  # seconds for a probe of `status`
+_ANSWER = 5.0  # seconds for a probe in `status`
 TITLES = {
     "claim": "take the nodes for this run",
     "prepare": "settings of the host",
@@ -32,7 +35,7 @@ TITLES = {
     "push": "the scripts",
     "start": "the scripts, and start the engines",
 }
-# What helps, by the step and the thing that is wrong; {node}, {thing} and {text} are filled.
+# What to do, by the step or the thing that failed; {node}, {thing} and {text} are filled in.
 _HELP = {
     "claim": "Another run has the node. Wait for its end, or end it where it was started: kimi-nb "
     "down. If that machine is gone, look at the node and remove the file 'claim' in the "
@@ -58,9 +61,16 @@ _HELP = {
 
 
 class OnNodes:
-    """See the module. ``files`` is the folder of the plan's bundle, ``root`` the deployment's own:
-    logs are copied there. ``connect`` reaches the nodes; ``secrets`` are values by name, which
-    travel to the nodes and are written nowhere."""
+    """A plan on nodes.
+
+    Attributes:
+        plan: The plan.
+        root: The folder of the deployment, to which logs are copied.
+        every: The time between two polls of the logs, in seconds.
+
+    The arguments: ``files`` is the folder of the plan's bundle, ``connect`` reaches the nodes, and
+    ``secrets`` are values by name, which are sent to the nodes and written nowhere.
+    """
 
     def __init__(
         self,
@@ -98,23 +108,23 @@ class OnNodes:
 
     @property
     def log_folder(self) -> Path:
-        """Where the nodes' logs are copied to."""
+        """The folder to which the nodes' logs are copied."""
         return self.root / "logs"
 
     @property
     def after(self) -> Sequence[Step]:
-        """Nothing follows."""
+        """No further steps."""
         return ()
 
     def queue(self) -> None:
-        """There is no scheduler."""
+        """Return None: there is no scheduler."""
 
     def serving(self) -> Plan:
-        """The plan itself: its addresses are the site's."""
+        """Return the plan itself, because its addresses are those of the site."""
         return self.plan
 
     def text(self, node: str, verbs: Sequence[str], dry: bool = False, seen: str = "") -> str:
-        """What the node's bash is to read."""
+        """Return the script that bash is to run on the node."""
         return node_call.text(
             self._files / node,
             verbs,
@@ -152,7 +162,7 @@ class OnNodes:
         return Outcome(facts={"reached": list(self.plan.nodes)})
 
     def preview(self) -> list[Change]:
-        """What the steps would change. Raises StepFailed with what is wrong on any node."""
+        """Return what the steps would change. Raises StepFailed if anything is wrong on a node."""
         self.reach()
         self._look(["look", node_call.DRY, *node_call.VERBS], self.nodes.look)
         return [
@@ -164,7 +174,7 @@ class OnNodes:
         ]
 
     def diff(self) -> str:
-        """What the nodes have of the scripts and the new ones, as ``diff -u``."""
+        """Return the changes of the scripts on the nodes as ``diff -u``."""
         before: dict[str, str] = {}
         after: dict[str, str] = {}
         for node, by_verb in self._found.items():
@@ -176,11 +186,13 @@ class OnNodes:
                 if path.is_file():
                     before[f"{node}/{name}"] = base64.b64decode(data).decode("utf-8", "replace")
                     after[f"{node}/{name}"] = path.read_text(encoding="utf-8")
-        return bundle.unified(before, after)
+        return writer.unified(before, after)
 
     def _claim(self) -> Outcome:
-        """Take every node, and look at it in the same call. Where anything is wrong anywhere the
-        nodes that were taken are given back: nothing is changed then."""
+        """Claim every node and check it in the same call.
+
+        If anything is wrong on any node, the claims are released and nothing else is changed.
+        """
         claim, *others = node_call.VERBS
         try:
             self._look(
@@ -225,7 +237,7 @@ class OnNodes:
             raise StepFailed(wrong[0][0], [one for _, one in wrong])
 
     def _step(self, *verbs: str) -> Outcome:
-        """Carry out verbs where the look has found something to change."""
+        """Run verbs on the nodes where the check found something to change."""
         name = verbs[-1]
         texts = {
             node: self.text(node, verbs)
@@ -270,8 +282,10 @@ class OnNodes:
         return out
 
     def _whole_groups(self, starting: Iterable[str]) -> dict[str, str]:
-        """Ranks of one group meet once, at their start: nodes that still run while others of
-        their group start anew are stopped, and start with them."""
+        """Stop the other nodes of the starting groups; return the scripts to start them again.
+
+        The ranks of a group meet only once, when they start, so they have to start together.
+        """
         groups = {
             (engine.role, engine.group) for engine in self.plan.engines if engine.node in starting
         }
@@ -284,7 +298,7 @@ class OnNodes:
         return {node: self.text(node, ["push", "start"]) for node in running}
 
     def open_door(self) -> Outcome:
-        """Start the front door; every engine is ready."""
+        """Start the front door; every engine must be ready."""
         router = self.plan.router
         if router is None:
             return Outcome()
@@ -292,10 +306,10 @@ class OnNodes:
         self._found |= {node: {} for node in self.plan.nodes if node != router.node}
         return self._step("open")
 
-    # Seen -----------------------------------------------------------------------------
+    # State ----------------------------------------------------------------------------
 
     def poll(self, verbs: Sequence[str] = ("state", "tails")) -> dict[str, Answer]:
-        """What runs on each node, and what is new in its logs."""
+        """Return what runs on each node, and what is new in its logs."""
         return self.nodes.look(
             {
                 node: self.text(node, verbs, seen=self.logs.seen(node))
@@ -305,15 +319,15 @@ class OnNodes:
         )
 
     def ended(self) -> dict[str, int]:
-        """Exit codes of what has ended: "NODE engines", or the router's name."""
+        """Return exit codes of what has ended, by "NODE engines" or the router's name."""
         return dict(self.logs.codes)
 
     def memory_mb(self) -> float:
-        """The processes of the service, in MB; 0 where they are in containers."""
+        """Return the memory of the service's processes in MB; 0 if they run in containers."""
         return round(sum(self.logs.memory.values()) / 1024, 1)
 
     def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:
-        """(node and program or rank, line) of every log, and on until ``stop``."""
+        """Yield (node and program or rank, line) of every log, until ``stop`` returns true."""
         shown: dict[str, int] = {}
         for node, why in self.nodes.unreachable.items():
             yield node, f"cannot be reached: {_why(why)}"
@@ -334,9 +348,9 @@ class OnNodes:
             time.sleep(self.every)
 
     def status(self) -> list[EngineState]:
-        """Every engine: by its process, and by a completion of its own where it may give one."""
+        """Return the state of every engine, from its process and, if possible, a completion."""
         self.logs.read(now=True)
-        ways = {one.engine: one for one in service.endpoints(self.plan)}
+        ways = {one.engine: one for one in probe.endpoints(self.plan)}
         key = self._secrets.get(self.plan.secrets.get("VLLM_API_KEY", ""), "")
         out = []
         for engine in self.plan.engines:
@@ -344,8 +358,8 @@ class OnNodes:
             error = ""
             if engine.node in self.nodes.unreachable:
                 state = "unreachable"
-            elif state == "starting" and one is not None and service.listens(one.url, _ANSWER):
-                reply = service.chat(one, self.plan.served_name, 6 * _ANSWER, key=key, max_tokens=4)
+            elif state == "starting" and one is not None and probe.listens(one.url, _ANSWER):
+                reply = probe.chat(one, self.plan.served_name, 6 * _ANSWER, key=key, max_tokens=4)
                 state = "ready" if reply.answered else state
                 error = "" if reply.answered else self._why_not(reply)
             out.append(
@@ -360,15 +374,15 @@ class OnNodes:
             )
         return out
 
-    def _why_not(self, reply: service.Reply) -> str:
-        """What an engine gave instead of a completion; "" where it is too early to tell."""
+    def _why_not(self, reply: probe.Reply) -> str:
+        """Return what an engine answered instead of a completion; "" if it may be too early."""
         if reply.status in (401, 403):
             names = ", ".join(sorted(set(self.plan.secrets.values()))) or "VLLM_API_KEY"
             return f"asks for a key: {reply.status}; export {names}=... here"
         return f"HTTP {reply.status}: {reply.text[:120]}" if reply.status >= 400 else ""
 
     def _last_error(self, node: str, rank: int) -> str:
-        """The last line of a rank that tells of an error; of its node where it has no log."""
+        """Return the last error line of a rank, or of its node if the rank has no log."""
         mine = [log for log in self.logs.all() if log.node == node]
         lines = [line for log in mine if log.rank == rank for line in log.lines] or [
             line for log in mine if log.rank is None for line in log.lines
@@ -378,10 +392,12 @@ class OnNodes:
     # The end --------------------------------------------------------------------------
 
     def down(self) -> Outcome:
-        """Stop everything on the nodes that can be reached, and give them back. Raises
-        StepFailed with the others, after that."""
+        """Stop everything on the nodes that can be reached, and release them.
+
+        Raises StepFailed with the other nodes afterwards.
+        """
         there = [node for node in self.plan.nodes if node not in self.nodes.unreachable]
-        self.logs.read(now=True)  # nothing of the logs is lost
+        self.logs.read(now=True)  # the last lines of the logs are not lost
         changes: list[Change] = []
         warnings: list[Change] = []
         failed: list[Diagnosis] = []
@@ -417,11 +433,11 @@ class OnNodes:
         return out
 
     def close(self) -> None:
-        """Let go of the nodes; what runs there goes on."""
+        """Close the connections; what runs on the nodes continues."""
         if "nodes" in self.__dict__:
             self.nodes.close()
 
-    # Words ----------------------------------------------------------------------------
+    # Diagnoses ------------------------------------------------------------------------
 
     def _address(self, node: str) -> str:
         return self.plan.of(node)[0].address
@@ -451,7 +467,7 @@ class OnNodes:
 
 
 def _by_verb(answer: Answer) -> dict[str, list[Line]]:
-    """The lines of an answer by the verb that said them."""
+    """Return the lines of an answer by the verb that wrote them."""
     out: dict[str, list[Line]] = {}
     verb = ""
     for line in answer.lines:
@@ -463,12 +479,12 @@ def _by_verb(answer: Answer) -> dict[str, list[Line]]:
 
 
 def _why(error: str) -> str:
-    """The last bracket of pyinfra's error is the reason."""
+    """Return the reason in an error of pyinfra, which is in its last parentheses."""
     return error.rpartition("(")[2].rstrip(")") or error
 
 
 def _reach_help(error: str, others: bool) -> str:
-    """What to do about a node; ``others`` whether any other one has answered."""
+    """Return what to do about an unreachable node; ``others`` is whether any other one answered."""
     for words, help_ in (
         (
             "does not match",

@@ -1,10 +1,12 @@
-"""The steps of a deployment, whatever carries them out.
+"""Define the steps of a deployment, independently of how the site is reached.
+
+Example::
 
     for step in target.steps:
-        outcome = step.run()          # creates what is missing, reuses what is there
+        outcome = step.run()  # creates what is missing, reuses what is there
 
-A `Target` is a site with a plan on it: nodes (`nodes.Nodes`) or a SLURM cluster
-(`cluster.Cluster`). Each step can be run again: a second run changes nothing and says so.
+A `Target` is a site with a plan on it: nodes (`on_nodes.OnNodes`) or a SLURM cluster
+(`slurm.cluster.Cluster`). Every step can be repeated: a second run changes nothing and says so.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from kimi_nb import show
 from kimi_nb.core.errors import KimiError
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service.readiness import Logs
-from kimi_nb.show import values as show
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,11 @@ class Change:
 
 
 def together(changes: Iterable[Change]) -> list[str]:
-    """A line for each change: the same one on several nodes shares a line."""
+    """Return one line for each distinct change; nodes with the same change share a line.
+
+    >>> together([Change("a3-0", "weights: copied"), Change("a3-1", "weights: copied")])
+    ['a3-0, a3-1: weights: copied']
+    """
     nodes: dict[str, list[str]] = {}
     for one in changes:
         nodes.setdefault(one.what, []).append(one.node)
@@ -42,8 +48,14 @@ def together(changes: Iterable[Change]) -> list[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a step: what it changed (nothing: all was there), what a person should know,
-    exit codes by node, and facts worth keeping (job numbers, host names)."""
+    """The outcome of a step.
+
+    Attributes:
+        changes: What it changed; empty if everything was in place already.
+        warnings: What the user should know.
+        codes: Exit codes by node.
+        facts: Facts worth recording, such as job numbers and host names.
+    """
 
     changes: tuple[Change, ...] = ()
     warnings: tuple[Change, ...] = ()
@@ -52,7 +64,7 @@ class Outcome:
 
 
 class StepFailed(KimiError):
-    """A step that could not be done, on one node or more; the others were done."""
+    """A step failed on one node or more; on the others it was done."""
 
     def __init__(
         self, step: str, failed: Sequence[Diagnosis], outcome: Outcome | None = None
@@ -63,8 +75,10 @@ class StepFailed(KimiError):
 
 @dataclass(frozen=True)
 class Step:
-    """``name`` stands in the evidence, ``title`` says what it does. ``always``: it is run again
-    also by a deployment that goes on where the last one failed."""
+    """One step; ``name`` appears in the evidence, ``title`` says what it does.
+
+    A step with ``always`` is repeated even when a failed deployment is resumed.
+    """
 
     name: str
     title: str
@@ -74,8 +88,11 @@ class Step:
 
 @dataclass(frozen=True)
 class EngineState:
-    """What is known of one engine: ``state`` is "ready" (it gave a completion), "starting",
-    "ended" or "not started"; ``error`` the last line of its log that tells of one."""
+    """The state of one engine.
+
+    ``state`` is "ready" (it gave a completion), "starting", "ended" or "not started", or what the
+    target reports; ``error`` is the last line of its log that reports an error.
+    """
 
     engine: str
     node: str
@@ -92,50 +109,49 @@ class Target(Protocol):
 
     @property
     def logs(self) -> Logs:
-        """What its engines have said so far."""
+        """The logs of its engines so far."""
 
     @property
     def steps(self) -> Sequence[Step]:
-        """From reaching the site to started engines, in order."""
+        """The steps from reaching the site to started engines, in order."""
 
     @property
     def after(self) -> Sequence[Step]:
-        """What follows once the service has answered."""
+        """The steps that follow once the service has answered."""
 
     def preview(self) -> Sequence[Change]:
-        """What the steps would change; changes nothing."""
+        """Return what the steps would change; nothing is changed."""
 
     def diff(self) -> str:
-        """The scripts that are there and the new ones as ``diff -u`` shows them, after
-        `preview`."""
+        """Return the changes of the scripts on the site as ``diff -u``; call it after `preview`."""
 
     def ended(self) -> Mapping[str, int]:
-        """Exit codes of what has ended, as `readiness.Watch` takes them: "NODE engines"."""
+        """Return exit codes of what has ended, as `readiness.Watch` takes them: "NODE engines"."""
 
     def serving(self) -> Plan:
-        """The plan with the addresses at which it really serves."""
+        """Return the plan with the addresses at which it really serves."""
 
     def open_door(self) -> Outcome:
-        """Start the front door, where the plan has one; every engine is ready."""
+        """Start the front door, if the plan has one; every engine must be ready."""
 
     def status(self) -> Sequence[EngineState]:
-        """Every engine of the plan, as it is now."""
+        """Return the current state of every engine of the plan."""
 
     def queue(self) -> show.Table | None:
-        """What a scheduler knows of it, where there is one."""
+        """Return what the scheduler knows of the deployment, or None without one."""
 
     def down(self) -> Outcome:
-        """Stop and clean up whatever is there, also after half a start."""
+        """Stop and clean up whatever is there, also after an incomplete start."""
 
     def memory_mb(self) -> float:
-        """Of the service's processes; 0 where that cannot be seen."""
+        """Return the memory of the service's processes in MB; 0 if it cannot be measured."""
 
     def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:
-        """(who says it, line) of every log from its begin, and on until ``stop``."""
+        """Yield (source, line) of every log from its beginning, until ``stop`` returns true."""
 
     def close(self) -> None:
-        """Let go of the site; what runs there goes on."""
+        """Close the connection to the site; what runs there continues."""
 
     @property
     def log_folder(self) -> Path:
-        """Where `logs` keeps what it has read."""
+        """The folder in which `logs` keeps what it has read."""

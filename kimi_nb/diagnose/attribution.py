@@ -1,8 +1,8 @@
-"""Whose fault it is: the node and the rank behind a line that a signature knows.
+"""Attribute a log line that matches a signature to the node and rank at fault.
 
-    blame.of(match, engines, when="at start")     # Blame(node="a3-3", rank=31, ...)
+Without engines (if the plan is not known) the line is attributed to whoever wrote it. Example::
 
-Without engines (nothing is known of the plan) it is who says the line.
+    attribution.of(match, engines, when="at start")  # Blame(node="a3-3", rank=31, ...)
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from kimi_nb.diagnose import log_lines
 from kimi_nb.diagnose.matching import Line, Match
-from kimi_nb.plan.spec import Engine
+from kimi_nb.plan.spec import EngineSpec
 
-Engines = Sequence[Engine]
+Engines = Sequence[EngineSpec]
 SERVING = ("under load", "while serving")
 _OF_NODE = (
     "wrong-image-tag",
@@ -31,8 +31,14 @@ _OF_NODE = (
 
 @dataclass(frozen=True)
 class Blame:
-    """The guilty node and rank (None: the node as a whole), the kind of fault, the cause in a
-    sentence."""
+    """The node and rank at fault.
+
+    Attributes:
+        kind: The kind of failure.
+        node: The node at fault.
+        rank: The rank at fault, or None for the node as a whole.
+        cause: The cause, as a sentence.
+    """
 
     kind: str
     node: str
@@ -41,8 +47,10 @@ class Blame:
 
 
 def of(match: Match, engines: Engines, when: str) -> Blame:
-    """Who is to blame for a line. ``when`` says what went on: "at start", "at load",
-    "under load", "while serving"."""
+    """Return who is at fault for a line.
+
+    ``when`` is the phase of the deployment: "at start", "at load", "under load" or "while serving".
+    """
     signature, found, line = match.signature, dict(match.found), match.line
     node, rank = line.node, _rank_of(match)
     kind = signature.kind
@@ -73,7 +81,7 @@ def of(match: Match, engines: Engines, when: str) -> Blame:
 
 
 class _Words(dict[str, object]):
-    """What a sentence names and a pattern has not found is left out."""
+    """Fill in a sentence; names that the pattern did not capture are left out."""
 
     def __missing__(self, name: str) -> str:
         return ""
@@ -90,12 +98,15 @@ def _rank_of(match: Match) -> int | None:
 
 
 def only(engines: Engines, node: str, kind: str) -> int | None:
-    """The first rank of a node that runs one engine; None where the node itself is to blame."""
+    """Return the first rank of a node that runs a single engine.
+
+    The result is None if there are several engines or the node itself is at fault.
+    """
     mine = [engine for engine in engines if engine.node == node]
     return mine[0].rank if len(mine) == 1 and kind not in _OF_NODE else None
 
 
-def _engine(engines: Engines, node: str, rank: int | None) -> Engine | None:
+def _engine(engines: Engines, node: str, rank: int | None) -> EngineSpec | None:
     mine = [engine for engine in engines if engine.node == node]
     for engine in mine:
         if rank is not None and engine.rank <= rank < engine.rank + engine.ranks:
@@ -103,32 +114,34 @@ def _engine(engines: Engines, node: str, rank: int | None) -> Engine | None:
     return mine[0] if mine else None
 
 
-def _of_group(engines: Engines, line: Line, rank: int) -> Engine | None:
-    """The engine that holds a rank of the group of a log's engine."""
+def _of_group(engines: Engines, line: Line, rank: int) -> EngineSpec | None:
+    """Return the engine that holds ``rank``, in the group of the engine that wrote the line."""
     mine = _engine(engines, line.node, line.rank)
     if mine is None:
         return None
     group = [engine for engine in engines if (engine.role, engine.group) == (mine.role, mine.group)]
     if len(group) > 1 and len({engine.rank for engine in group}) == 1:
-        return group[rank] if rank < len(group) else None  # nodes of one tensor parallel engine
+        return group[rank] if rank < len(group) else None  # the nodes of one tensor parallel engine
     return next(
         (engine for engine in group if engine.rank <= rank < engine.rank + engine.ranks), None
     )
 
 
-def _whole_rank(engine: Engine, rank: int) -> int:
-    """The data parallel rank of an engine for a number in its group: a node of a tensor parallel
-    engine over nodes is no rank of its own."""
+def _whole_rank(engine: EngineSpec, rank: int) -> int:
+    """Return the data parallel rank of an engine for a number within its group.
+
+    A node of a tensor parallel engine that spans nodes is not a rank of its own.
+    """
     return engine.rank if engine.ranks == 1 and engine.tp_size > len(engine.devices) else rank
 
 
-def _absent(engines: Engines, line: Line, rank: int) -> tuple[Engine | None, int]:
+def _absent(engines: Engines, line: Line, rank: int) -> tuple[EngineSpec | None, int]:
     engine = _of_group(engines, line, rank)
     return engine, rank if engine is None else _whole_rank(engine, rank)
 
 
-def _at_kv_port(engines: Engines, host: str, port: int) -> Engine | None:
-    """The engine whose KV cache connector listens at an address and port."""
+def _at_kv_port(engines: Engines, host: str, port: int) -> EngineSpec | None:
+    """Return the engine whose KV cache connector listens on an address and port."""
     for engine in engines:
         first = engine.kv_port if engine.kv_port is not None else engine.side_channel_port
         wide = engine.ranks * (engine.tp_size if engine.kv_port is not None else 1)
@@ -137,15 +150,17 @@ def _at_kv_port(engines: Engines, host: str, port: int) -> Engine | None:
     return None
 
 
-def _offset(engine: Engine, port: int) -> int:
+def _offset(engine: EngineSpec, port: int) -> int:
     first = engine.kv_port if engine.kv_port is not None else engine.side_channel_port
     step = engine.tp_size if engine.kv_port is not None else 1
     return (port - (first or 0)) // step
 
 
 def _intruder(engines: Engines, match: Match, rank: int | None) -> int | None:
-    """Of two ranks at one device the one that the plan gave another: the second to come finds
-    it full, whichever that is."""
+    """Return which of two ranks on one device is there against the plan.
+
+    The second to start finds the device full, whichever of the two that is.
+    """
     device = int(match.found["device"])
     mine = _engine(engines, match.line.node, rank)
     holder = re.search(r"held by rank (\d+)", match.line.text)

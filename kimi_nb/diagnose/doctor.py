@@ -1,10 +1,10 @@
-"""The doctor: logs of all ranks and nodes in, the first failure out.
+"""Read the logs of all ranks and nodes, and report the first failure.
 
-    report = doctor.examine(["runs/x/logs"], plan="runs/x/k2.5-a3-pd")
-    report.first, report.cascade, report.unknown      # report shows itself
+>>> examine(SAMPLE).first.kind
+'out-of-memory-under-load'
 
-Files of any size are read once, block by block, and nothing of them is kept but the few lines that
-tell of a failure.
+The report displays itself. Files of any size are read once, in blocks, and only the few lines that
+indicate a failure are kept.
 """
 
 from __future__ import annotations
@@ -14,38 +14,36 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from kimi_nb.core import paths
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.diagnose import doctor_report as report
-from kimi_nb.diagnose import log_reader as reader
-from kimi_nb.diagnose import log_sources as files
-from kimi_nb.diagnose import rank_places as placed
+from kimi_nb.diagnose import doctor_report, log_reader, log_sources, rank_places
 from kimi_nb.diagnose.doctor_report import Finding, Report
-from kimi_nb.params import load as params
 from kimi_nb.plan.spec import Plan
 
 __all__ = ["SAMPLE", "Finding", "Report", "examine"]
 
-# Logs of a rehearsal in which a rank runs out of memory.
-SAMPLE = params.PACKAGE / "data" / "sample_logs"
-_AT_ONCE = min(4, os.cpu_count() or 1)  # logs
-_TOLD = 8  # names in a sentence
+# The logs of a rehearsal in which a rank runs out of memory.
+SAMPLE = paths.DATA / "diagnose" / "sample_logs"
+_AT_ONCE = min(4, os.cpu_count() or 1)  # logs that are read at the same time
+_TOLD = 8  # names that are listed in a sentence
 
 
 def examine(
-    paths: str | Path | Sequence[str | Path], plan: Plan | placed.Placed | str | Path | None = None
+    paths: str | Path | Sequence[str | Path],
+    plan: Plan | rank_places.Placed | str | Path | None = None,
 ) -> Report:
-    """Read logs: files, folders of them, "-" for stdin, compressed ones too.
+    """Diagnose logs: files, folders of files, "-" for stdin; they may be compressed.
 
-    With a ``plan`` (or the bundle, plan.json or run folder that holds one) the report names node
-    and devices of a rank. What is empty or binary is told in the notes. Raises ParameterError for
-    what is not there or cannot be read, and where nothing is left to judge.
+    With a ``plan`` (or the bundle, plan.json or run folder that holds one) the report names the
+    node and the devices of a rank. Empty and binary files are listed in the notes. Raises
+    ParameterError for a path that does not exist or cannot be read, and if no log is left to judge.
     """
-    where = placed.of(plan)
+    where = rank_places.of(plan)
     given = [paths] if isinstance(paths, str | Path) else list(paths)
-    logs = files.sources(given, where)
-    # The search does not hold the interpreter: a second log is read meanwhile.
+    logs = log_sources.sources(given, where)
+    # Hyperscan releases the GIL, so that several logs can be searched in parallel.
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        read = list(pool.map(reader.read, logs))
+        read = list(pool.map(log_reader.read, logs))
     judged = [one for one in read if not one.no_log]
     notes = [f"{one.source.name} {one.no_log}" for one in read if one.no_log]
     if not judged:
@@ -61,7 +59,7 @@ def examine(
             "so the plan tells nothing of them. Is it theirs? A node's name stands in the "
             "path of its logs."
         )
-    return report.of(
+    return doctor_report.of(
         [(one.source, one.sight) for one in judged],
         where,
         sum(one.size for one in judged),

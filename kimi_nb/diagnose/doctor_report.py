@@ -1,4 +1,4 @@
-"""What the doctor found: the first failure, what followed, what nobody knows."""
+"""Report what the doctor found: the first failure, its consequences, and unknown errors."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb.diagnose import attribution as blame
-from kimi_nb.diagnose import first_failure as diagnosis
-from kimi_nb.diagnose import log_lines
-from kimi_nb.diagnose import log_summary as sights
-from kimi_nb.diagnose import matching as matches
+from kimi_nb import show
+from kimi_nb.diagnose import attribution, first_failure, log_lines, log_summary, matching
 from kimi_nb.diagnose.log_sources import Source
 from kimi_nb.diagnose.log_summary import Sight
 from kimi_nb.diagnose.matching import Line, Match
 from kimi_nb.diagnose.rank_places import Placed
-from kimi_nb.show import values as show
 
-UNKNOWN = "unknown"  # the signature of what none knows
-_ROWS = 12  # of what followed, in a table
+UNKNOWN = "unknown"  # the signature of an error that matches none
+_ROWS = 12  # rows of one kind in a table
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One failure: ``line`` is a line's number in ``file``, ``time`` as "MM-DD HH:MM:SS",
-    ``devices`` those of the rank on its node where a plan tells them."""
+    """One failure.
+
+    Attributes:
+        devices: The devices of the rank on its node, if a plan is known.
+        line: The number of the line in ``file``.
+        time: The time as "MM-DD HH:MM:SS".
+    """
 
     signature: str
     kind: str
@@ -55,7 +56,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Unknown:
-    """The first error lines of a rank that show no known cause."""
+    """The first error lines of a rank for which no cause is known."""
 
     node: str
     rank: int | None
@@ -68,9 +69,15 @@ class Unknown:
 
 @dataclass(frozen=True, repr=False)
 class Report(show.Shown):
-    """``first`` is the first failure (None: none), ``also`` the other causes of their own,
-    ``cascade`` what followed from them, ``unknown`` the errors that no signature knows, ``notes``
-    what was not judged and why."""
+    """The result of an examination.
+
+    Attributes:
+        first: The first failure, or None.
+        also: Other failures with causes of their own.
+        cascade: Failures that followed from others.
+        unknown: Errors that match no signature.
+        notes: What was not judged, and why.
+    """
 
     first: Finding | None
     also: tuple[Finding, ...]
@@ -86,11 +93,11 @@ class Report(show.Shown):
         return self.first is None
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the report as plain values."""
         return asdict(self)
 
     def table(self) -> show.Table:
-        """First cause, what to do, what followed."""
+        """Return a table: the first cause, what to do, and what followed."""
         title = f"{self.files} log{'s' * (self.files != 1)}, {self.bytes / 1e6:.1f} MB"
         if self.first is None:
             return show.Table(
@@ -128,10 +135,10 @@ def _grouped(name: str, texts: Sequence[str]) -> list[tuple[str, str]]:
 def of(
     seen: Sequence[tuple[Source, Sight]], placed: Placed, size: int, notes: tuple[str, ...] = ()
 ) -> Report:
-    """From what each log tells."""
+    """Return the report on what each log tells."""
     serves = _Serves([sight for _, sight in seen])
-    found = matches.ordered(one for _, sight in seen for one in sight.matches)
-    unknown = sights.first_unknown([sight for _, sight in seen], found[0] if found else None)
+    found = matching.ordered(one for _, sight in seen for one in sight.matches)
+    unknown = log_summary.first_unknown([sight for _, sight in seen], found[0] if found else None)
     known = [_known(one, placed, serves.when(one)) for one in found]
     first: Finding | None
     if unknown is not None:
@@ -154,14 +161,16 @@ def of(
 
 
 class _Serves:
-    """When each log's engine began to answer: what fails later fails while it serves."""
+    """The time at which each log's engine began to answer; later failures are "while serving"."""
 
     def __init__(self, seen: Sequence[Sight]) -> None:
         self._lines = {one.serves.file: one.serves for one in seen if one.serves}
 
     def when(self, match: Match) -> str:
-        """Before or after the engine began to answer. Where a launcher tells of a rank it counts
-        whether that one ever did."""
+        """Return whether a failure came before or after the engine began to answer.
+
+        If a launcher reports the end of a rank, it counts whether that rank ever answered.
+        """
         line = match.line
         mine = self._lines.get(line.file)
         if mine is not None:
@@ -172,13 +181,13 @@ class _Serves:
                 for one in self._lines.values()
             )
         else:
-            times = matches.times([one.time for one in self._lines.values()] + [line.time])
+            times = matching.times([one.time for one in self._lines.values()] + [line.time])
             later = len(times) > 1 and bool(line.time) and times[-1] >= max(times[:-1])
         return "while serving" if later else "at start"
 
 
 def _once(found: Sequence[Finding], taken: set[tuple[str, int | None, str]]) -> tuple[Finding, ...]:
-    """Each rank's own once, the first."""
+    """Return the first of each signature per rank, without those in ``taken``."""
     out = []
     for one in found:
         key = (one.node, one.rank, one.signature)
@@ -189,7 +198,11 @@ def _once(found: Sequence[Finding], taken: set[tuple[str, int | None, str]]) -> 
 
 
 def _known(match: Match, placed: Placed, when: str) -> Finding:
-    guilty, signature, line = blame.of(match, placed.engines, when), match.signature, match.line
+    guilty, signature, line = (
+        attribution.of(match, placed.engines, when),
+        match.signature,
+        match.line,
+    )
     own = guilty.node == line.node
     worker = log_lines.parts_of(line.text).get("TP") if own else None
     return Finding(
@@ -202,7 +215,7 @@ def _known(match: Match, placed: Placed, when: str) -> Finding:
         line.file,
         line.number,
         line.time,
-        diagnosis.short(line.text),
+        first_failure.short(line.text),
         signature.help,
         signature.refs,
         signature.see,
@@ -213,7 +226,7 @@ def _who(line: Line, placed: Placed) -> tuple[int | None, tuple[int, ...]]:
     said = log_lines.parts_of(line.text)
     rank = said.get("DP", line.rank)
     if rank is None:
-        rank = blame.only(placed.engines, line.node, "")
+        rank = attribution.only(placed.engines, line.node, "")
     return rank, placed.devices(line.node, rank, said.get("TP"))
 
 
@@ -227,7 +240,7 @@ def _unknown(line: Line, placed: Placed) -> Finding:
         line.file,
         line.number,
         line.time,
-        diagnosis.short(line.text),
+        first_failure.short(line.text),
         f"Read {line.file} from line {line.number}.",
         (),
         "10_faq#The doctor",
@@ -236,7 +249,7 @@ def _unknown(line: Line, placed: Placed) -> Finding:
 
 def _all_unknown(seen: Sequence[Sight], placed: Placed) -> tuple[Unknown, ...]:
     events = [mine for one in seen for mine in one.unknown().values()]
-    when = matches.times([mine[0].time for mine in events])
+    when = matching.times([mine[0].time for mine in events])
     order = sorted(range(len(events)), key=lambda at: (when[at], events[at][0].rank or 0))
     return tuple(
         Unknown(
@@ -245,7 +258,7 @@ def _all_unknown(seen: Sequence[Sight], placed: Placed) -> tuple[Unknown, ...]:
             mine[0].file,
             mine[0].number,
             mine[0].time,
-            tuple(diagnosis.short(line.text) for line in mine),
+            tuple(first_failure.short(line.text) for line in mine),
         )
         for mine in (events[at] for at in order)
     )

@@ -1,17 +1,17 @@
-"""The signatures as an FAQ: by topic, and searched.
+"""Present the signatures as an FAQ, by topic or by search.
 
-faq.topic("kv")                  # a table: symptom, cause, way out, where to go
-faq.search("shm full")           # the entries that hold all of these words
+>>> "no-space-shm" in search("shm full").ids
+True
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 
+from kimi_nb import show
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.diagnose import signatures
 from kimi_nb.diagnose.signatures import Signature
-from kimi_nb.show import values as show
 
 _HEADINGS = (
     "what is seen",
@@ -25,24 +25,56 @@ _HEADINGS = (
 )
 
 
-def topic(name: str) -> show.Table:
-    """The entries of a topic; ParameterError for one that is not known."""
+@dataclass(frozen=True, repr=False)
+class Entries(show.Shown):
+    """Some entries of the FAQ under a title."""
+
+    title: str
+    entries: tuple[Signature, ...]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the entries."""
+        return tuple(one.id for one in self.entries)
+
+    def table(self) -> show.Table:
+        """Return a table with a row for each entry."""
+        rows = tuple(
+            (
+                one.asks,
+                _sentence(one.cause),
+                one.help,
+                one.platform if one.platform != "any" else "",
+                one.versions,
+                ", ".join(one.refs),
+                one.see.replace("#", ", "),
+                one.id,
+            )
+            for one in self.entries
+        )
+        return show.Table(self.title, _HEADINGS, rows)
+
+
+def topic(name: str) -> Entries:
+    """Return the entries of a topic. Raises ParameterError for an unknown one."""
     if name not in signatures.TOPICS:
         raise ParameterError(choice("topic", name, signatures.TOPICS))
-    return _table(
-        signatures.TOPICS[name], [one for one in signatures.entries() if one.topic == name]
-    )
+    found = tuple(one for one in signatures.entries() if one.topic == name)
+    return Entries(signatures.TOPICS[name], found)
 
 
-def search(words: str) -> show.Table:
-    """The entries that hold all the words somewhere, or whose pattern knows the text."""
+def search(words: str) -> Entries:
+    """Return the entries that contain all of the words, or whose pattern matches the text."""
     wanted = words.casefold().split()
-    found = [
+    found = tuple(
         one
         for one in signatures.entries()
         if wanted and (one.find(words) is not None or all(word in _text(one) for word in wanted))
-    ]
-    return _table(f"{len(found)} entries for {words!r}", found)
+    )
+    return Entries(f"{len(found)} entries for {words!r}", found)
 
 
 def _text(entry: Signature) -> str:
@@ -60,28 +92,8 @@ def _text(entry: Signature) -> str:
     ).casefold()
 
 
-def _table(title: str, found: Iterable[Signature]) -> show.Table:
-    return show.Table(
-        title,
-        _HEADINGS,
-        tuple(
-            (
-                one.asks,
-                _sentence(one.cause),
-                one.help,
-                one.platform if one.platform != "any" else "",
-                one.versions,
-                ", ".join(one.refs),
-                one.see.replace("#", ", "),
-                one.id,
-            )
-            for one in found
-        ),
-    )
-
-
 def _sentence(cause: str) -> str:
-    """A cause without what only a log can fill in."""
+    """Return a cause without the placeholders that only a log can fill in."""
     for name in ("key", "given", "when", "host", "port", "device", "missing"):
         cause = cause.replace("{" + name + "}", "...")
     return cause

@@ -1,9 +1,11 @@
-"""Who failed first, and why: from the logs of all ranks, before what followed from it.
+"""Find out from the logs of all ranks which one failed first, and why.
 
-    diagnosis.of_logs(logs, plan, when="at start")     # Diagnosis(node="a3-3", rank=31, ...)
+Example::
 
-What to look for is data (data/signatures.yaml). A line that follows from another rank's failure
-is a cascade, and never the cause while another one is known.
+    first_failure.of_logs(logs, plan, when="at start")  # Diagnosis(node="a3-3", rank=31, ...)
+
+The patterns are data (data/diagnose/signatures.yaml). A line that follows from the failure of
+another rank is a cascade, and is never reported as the cause if another cause is known.
 """
 
 from __future__ import annotations
@@ -12,21 +14,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb.diagnose import attribution as blame
-from kimi_nb.diagnose import log_lines
-from kimi_nb.diagnose import log_summary as sights
-from kimi_nb.diagnose import matching as matches
-from kimi_nb.diagnose import prefilter as scan
+from kimi_nb.diagnose import attribution, log_lines, log_summary, matching, prefilter
 from kimi_nb.diagnose.log_summary import Sight
 from kimi_nb.diagnose.matching import Line, Match
 from kimi_nb.plan.spec import Plan
 
-_LONGEST = 300  # characters of a line that is shown
+_LONGEST = 300  # characters of a line that are shown
 
 
 @dataclass(frozen=True)
 class Log:
-    """The lines of one file: of a node's script (rank None) or of one rank on it."""
+    """The lines of one file, written by a node's script (rank None) or by one of its ranks."""
 
     node: str
     rank: int | None
@@ -36,8 +34,16 @@ class Log:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The guilty node and rank (None: the node, or the front door, as a whole), the cause in a
-    sentence, the line that shows it, the way out. ``kind`` names the cause."""
+    """The first failure of a deployment.
+
+    Attributes:
+        kind: The name of the cause.
+        node: The node at fault.
+        rank: The rank at fault, or None for the node, or the front door, as a whole.
+        cause: The cause, as a sentence.
+        evidence: The file and the line that show it.
+        help: What to do about it.
+    """
 
     kind: str
     node: str
@@ -47,12 +53,12 @@ class Diagnosis:
     help: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the diagnosis as plain values."""
         return asdict(self)
 
     @property
     def short(self) -> str:
-        """Who and why, on one line."""
+        """Where and why, on one line."""
         where = self.node + ("" if self.rank is None else f", rank {self.rank}")
         return f"{where}: {self.cause}"
 
@@ -62,8 +68,12 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Event:
-    """One sign of failure on one rank. ``time`` is the log's own, "MM-DD HH:MM:SS", "" where it
-    tells none; ``cascade`` is whether it follows from another rank's failure."""
+    """One sign of failure on one rank.
+
+    Attributes:
+        time: The log's own time, "MM-DD HH:MM:SS", or "" if it has none.
+        cascade: Whether it follows from the failure of another rank.
+    """
 
     time: str
     node: str
@@ -75,21 +85,25 @@ class Event:
 
 
 def of_logs(logs: Sequence[Log], plan: Plan, when: str) -> Diagnosis | None:
-    """The first cause in the logs of a deployment; None where they show none. ``when`` says
-    what went on: "at start", "at load", "under load", "while serving"."""
+    """Return the first cause in the logs of a deployment, or None if they show none.
+
+    ``when`` is the phase of the deployment: "at start", "at load", "under load" or "while serving".
+    """
     seen = _look(logs)
-    found = matches.ordered(one for each in seen for one in each.matches)
-    unknown = sights.first_unknown(seen, found[0] if found else None)
+    found = matching.ordered(one for each in seen for one in each.matches)
+    unknown = log_summary.first_unknown(seen, found[0] if found else None)
     if unknown is not None:
         return _unknown(unknown, plan, when)
     return _known(found[0], plan, when) if found else None
 
 
 def causes(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Diagnosis, ...]:
-    """The cause of every rank that shows one of its own, first first; what follows from others
-    is left out."""
+    """Return the cause of every rank that shows one of its own, the first failure first.
+
+    Consequences of other ranks' failures are left out.
+    """
     out: dict[tuple[str, int | None], Diagnosis] = {}
-    for match in matches.ordered(one for each in _look(logs) for one in each.matches):
+    for match in matching.ordered(one for each in _look(logs) for one in each.matches):
         if not (
             match.signature.cascade or match.signature.waits or match.signature.id == "rank-died"
         ):
@@ -99,10 +113,12 @@ def causes(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Diagnosis, ...]:
 
 
 def timeline(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Event, ...]:
-    """What each rank shows of a failure: the first cause first, then causes and what followed in
-    the order of their times."""
+    """Return the signs of failure of every rank.
+
+    The first cause comes first, then causes and consequences in the order of their times.
+    """
     out: dict[tuple[str, int | None, str], Event] = {}
-    for match in matches.ordered(one for each in _look(logs) for one in each.matches):
+    for match in matching.ordered(one for each in _look(logs) for one in each.matches):
         one = _known(match, plan, when)
         out.setdefault(
             (one.node, one.rank, match.signature.id),
@@ -117,13 +133,13 @@ def timeline(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Event, ...]:
             ),
         )
     events = list(out.values())
-    order = matches.times([event.time for event in events[1:]])
+    order = matching.times([event.time for event in events[1:]])
     later = sorted(zip(order, range(len(order)), events[1:], strict=True))
     return (*events[:1], *(event for _, _, event in later))
 
 
 def error_line(line: str) -> bool:
-    """Whether a line of a log tells of an error."""
+    """Return whether a line of a log reports an error."""
     return log_lines.tells_error(line)
 
 
@@ -133,7 +149,7 @@ def _look(logs: Sequence[Log]) -> list[Sight]:
 
 def _sight(log: Log) -> Sight:
     sight = Sight()
-    for at, among in scan.numbers(log.lines):
+    for at, among in prefilter.numbers(log.lines):
         sight.take(
             Line(
                 log.node,
@@ -150,12 +166,12 @@ def _sight(log: Log) -> Sight:
 
 
 def _time(lines: Sequence[str], at: int) -> str:
-    """The time of a line, or of the nearest before it that has one."""
+    """Return the time of a line, or of the nearest line before it that has one."""
     return next(filter(None, (log_lines.stamp(lines[one]) for one in range(at, -1, -1))), "")
 
 
 def _known(match: Match, plan: Plan, when: str) -> Diagnosis:
-    found = blame.of(match, plan.engines, when)
+    found = attribution.of(match, plan.engines, when)
     return Diagnosis(
         found.kind,
         found.node,
@@ -172,7 +188,7 @@ def _unknown(line: Line, plan: Plan, when: str) -> Diagnosis:
     return Diagnosis(
         "unknown",
         line.node,
-        rank if rank is not None else blame.only(plan.engines, line.node, ""),
+        rank if rank is not None else attribution.only(plan.engines, line.node, ""),
         f"failed {when}, in words that no signature knows",
         f"{line.file}: {short(line.text)}",
         f"Read {line.file} from there.",
@@ -180,6 +196,6 @@ def _unknown(line: Line, plan: Plan, when: str) -> Diagnosis:
 
 
 def short(line: str) -> str:
-    """A line as long as is shown."""
+    """Return a line, shortened to the length that is shown."""
     text = line.strip()
     return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."

@@ -1,4 +1,4 @@
-"""The logs of a deployment as they grow, on this machine's disk."""
+"""Read the logs of a deployment from the local disk while they grow."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from kimi_nb.core.tail import Tails
 from kimi_nb.diagnose.first_failure import Log
 from kimi_nb.plan.spec import Plan
 
-_LAST = 3  # lines that show how a program ended
+_LAST = 3  # last lines of a program that show how it ended
 
 
 class Logs:
-    """Every log file below a folder, read where the last look ended: logs/PROGRAM.log,
-    logs/NODE/PROGRAM.log, and rank_N.log of a node there or in its bundle."""
+    """The log files below a folder, each read from where the previous read ended.
+
+    They are logs/PROGRAM.log, logs/NODE/PROGRAM.log, and rank_N.log of a node, there or in the
+    node's folder of the bundle.
+    """
 
     def __init__(self, plan: Plan, root: Path) -> None:
         self._root = root
@@ -23,7 +26,7 @@ class Logs:
 
     @property
     def progress(self) -> int:
-        """How many lines said something new."""
+        """The number of lines that said something new."""
         return self._tails.progress
 
     @property
@@ -31,7 +34,7 @@ class Logs:
         return self._tails.lines
 
     def read(self) -> None:
-        """Take in what is new."""
+        """Read what is new."""
         self._tails.read(
             [
                 *self._root.glob("logs/*.log"),
@@ -41,7 +44,7 @@ class Logs:
         )
 
     def all(self) -> list[Log]:
-        """What was read, by node and rank, in a fixed order."""
+        """Return everything read so far, by node and rank, in a fixed order."""
         out = []
         for path in sorted(self._lines):
             node, rank = self._where(path)
@@ -53,13 +56,13 @@ class Logs:
         node = path.parent.name
         if path == file_of(self._root, "router"):
             return self._door, None
-        if node == "logs":  # a bundle's: NODE/logs/rank_N.log
+        if node == "logs":  # in a bundle: NODE/logs/rank_N.log
             node = path.parent.parent.name
         rank = path.stem.removeprefix("rank_")
         return (node if node in self._nodes else None), int(rank) if rank.isdecimal() else None
 
     def last(self, node: str, rank: int) -> tuple[str, str]:
-        """(file, last line) of a rank, or of its node where it has no log of its own."""
+        """Return (file, last line) of a rank, or of its node if the rank has no log of its own."""
         logs = [
             log
             for log in self.all()
@@ -67,18 +70,22 @@ class Logs:
             and log.lines
             and (log.rank == rank or log.file.endswith("/engines.log"))
         ]
-        # The launcher's own words, where there are both, are about other ranks too.
+        # A rank's own log first: the launcher's is about other ranks too.
         logs.sort(key=lambda log: log.rank is None)
         return (logs[0].file, logs[0].lines[-1]) if logs else ("", "no log")
 
     def last_of(self, name: str) -> tuple[str, str]:
-        """(file, last lines) of a program by its name."""
+        """Return (file, last lines) of a program, by its name."""
         path = file_of(self._root, name)
         lines = [line for line in self._lines.get(path, ()) if line.strip()]
         return (str(path.relative_to(self._root)), " | ".join(lines[-_LAST:]) or "nothing was said")
 
 
 def file_of(root: Path, name: str) -> Path:
-    """Where a program's output goes: "a3-0 engines" into the folder of its node."""
+    """Return the path of a program's output.
+
+    >>> str(file_of(Path("run"), "a3-0 engines")), str(file_of(Path("run"), "router"))
+    ('run/logs/a3-0/engines.log', 'run/logs/router.log')
+    """
     node, _, step = name.partition(" ")
     return root / "logs" / node / f"{step}.log" if step else root / "logs" / f"{node}.log"

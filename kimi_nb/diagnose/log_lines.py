@@ -1,9 +1,13 @@
-"""One line of a log: when, who, how bad.
+r"""Parse one line of a log: when it was written, by whom, and whether it reports an error.
 
-log_lines.plain("\\x1b[36m(EngineCore_DP3 pid=7)\\x1b[0m ERROR 11-22 05:49:28 ...")
-log_lines.stamp("[2026-11-22 05:49:28,123] ...")     # "11-22 05:49:28.123"
-log_lines.rank_of("(Worker_DP3_TP2 pid=9) ERROR ...")      # 3
-log_lines.tells_error("INFO ... error_limit=3")            # False
+>>> plain("\x1b[36m(EngineCore_DP3 pid=7)\x1b[0m ERROR 11-22 05:49:28 ...")
+'(EngineCore_DP3 pid=7) ERROR 11-22 05:49:28 ...'
+>>> stamp("[2026-11-22 05:49:28,123] ...")
+'11-22 05:49:28.123'
+>>> rank_of("(Worker_DP3_TP2 pid=9) ERROR ...")
+3
+>>> tells_error("INFO ... error_limit=3")
+False
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ import re
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MONTHS = {name: f"{at:02}" for at, name in enumerate(calendar.month_abbr) if name}
 _CLOCK = r"(?P<time{0}>\d\d:\d\d:\d\d)(?:[.,:](?P<part{0}>\d[\d.]*))?"
-# Years are left out: vLLM's own lines have none. The formats: ISO and Python's logging, Ascend's
-# plog (2026-11-22-05:49:28.123.456), vLLM, glog (E1122 05:49:28.123456), syslog.
+# Years are left out, because vLLM's lines have none. The formats: ISO and Python's logging,
+# Ascend's plog (2026-11-22-05:49:28.123.456), vLLM, glog (E1122 05:49:28.123456), syslog.
 _STAMP = re.compile(
     "|".join(
         (
@@ -26,10 +30,10 @@ _STAMP = re.compile(
         )
     )
 )
-_REACH = 200  # characters in which the time stands
+_REACH = 200  # characters at the start of a line that contain its time
 _WHO = re.compile(r"\((?:EngineCore|Worker|ApiServer|APIServer)(?P<parts>(?:_[A-Z]*\d+)*) pid=")
 _PART = re.compile(r"_([A-Z]*)(\d+)")
-# The level of a line that is none of an error, after who says it.
+# A level below error, after the name of the process.
 _CALM = re.compile(
     r"(?:\([^()]* pid=\d+\) *|REHEARSAL:? *)*(?:DEBUG|INFO|WARNING)\b|"
     r"[^a-z]{0,60}\[(?:DEBUG|INFO|WARNING)\]|\[?[DIW]\d{3,4} \d\d:"
@@ -46,20 +50,22 @@ EXCEPTION = re.compile(r"\b\w+(?:Error|Exception): ")
 
 
 def plain(line: str) -> str:
-    """A line without the colours of a terminal, and without its end."""
+    """Return a line without terminal colours and without its line break."""
     line = line.rstrip("\r\n")
     return COLOURS.sub("", line) if "\x1b" in line else line
 
 
 def stamp(line: str) -> str:
-    """When: "MM-DD HH:MM:SS", with its fraction where there is one; "" where the line says
-    nothing of it. Two of them compare as texts."""
+    """Return the time of a line as "MM-DD HH:MM:SS", with the fraction if there is one.
+
+    The result is "" if the line has no time. Times can be compared as texts.
+    """
     match = _STAMP.search(line, 0, _REACH)
     if match is None:
         return ""
     found = {name[:-1]: value for name, value in match.groupdict().items() if value}
     date = found["date"].replace("/", "-")
-    if date.isdecimal():  # torch writes the month without a zero in front
+    if date.isdecimal():  # torch writes the month without a leading zero
         date = f"{date[:-2]:0>2}-{date[-2:]}"
     elif date[:3] in _MONTHS:
         date = f"{_MONTHS[date[:3]]}-{date[4:].replace(' ', '0')}"
@@ -68,25 +74,31 @@ def stamp(line: str) -> str:
 
 
 def parts_of(line: str) -> dict[str, int]:
-    """The numbers of the process that says a line: {"DP": 3, "TP": 2}."""
+    """Return the numbers of the process that wrote a line.
+
+    >>> parts_of("(Worker_DP3_TP2 pid=9) ERROR ...")
+    {'DP': 3, 'TP': 2}
+    """
     out: dict[str, int] = {}
     for who in _WHO.finditer(line, 0, _REACH):
-        # EngineCore_0 is what older versions call EngineCore_DP0.
+        # Older versions call EngineCore_DP0 EngineCore_0.
         out |= {name or "DP": int(number) for name, number in _PART.findall(who["parts"])}
     return out
 
 
 def rank_of(line: str) -> int | None:
-    """The data parallel rank that says a line; None where it does not say."""
+    """Return the data parallel rank that wrote a line, or None if the line does not name it."""
     return parts_of(line).get("DP")
 
 
 def told_calmly(line: str) -> bool:
-    """Whether a line is of level info or debug: whatever its words, nothing has failed."""
+    """Return whether a line has level info or debug, so that it reports no failure."""
     return bool(_SAID.match(line))
 
 
 def tells_error(line: str) -> bool:
-    """Whether a line tells of an error. What has the level of a warning, or none so high, does
-    not, whatever it names."""
+    """Return whether a line reports an error.
+
+    A line of level warning or below does not, whatever words it contains.
+    """
     return bool(_ERROR.search(line)) and not _CALM.match(line)

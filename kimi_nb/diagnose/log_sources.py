@@ -1,8 +1,11 @@
-"""What the doctor reads: files, folders, compressed ones, stdin; and whose each of them is.
+"""Find the logs to examine (files, folders, compressed files, stdin), and who wrote each.
 
-files.sources(["runs/x/logs", "h1.log.gz", "-"], placed)   # [Source(node="a3-0", rank=3, ...)]
-for block in files.blocks(source):                        # bytes of whole lines
-    ...
+Example::
+
+    logs = log_sources.sources(["runs/x/logs", "h1.log.gz", "-"], placed)
+    logs[0]  # Source(node="a3-0", rank=3, ...)
+    for block in log_sources.blocks(logs[0]):
+        ...  # bytes of whole lines
 """
 
 from __future__ import annotations
@@ -23,23 +26,23 @@ if TYPE_CHECKING:
     from kimi_nb.diagnose.rank_places import Placed
 
 STDIN = "-"
-_BLOCK = 1 << 20  # bytes that are read at a time
-_LONGEST = 1 << 23  # bytes of a line; what is longer is taken in pieces
+_BLOCK = 1 << 20  # bytes read at a time
+_LONGEST = 1 << 23  # bytes of a line; longer ones are split
 _NAMES = re.compile(
     r"\.(?:log|out|err|txt)(?:[.-][\w-]+)*$|^(?:syslog|messages|plog)", re.IGNORECASE
 )
-# What this project writes of its own programs beside a service's logs.
+# Logs of the project's own programs, which are beside those of a service.
 _OURS = ("kernels.log", "spawner.log")
 _RANK = re.compile(r"(?:^|[_.-])(?:dp_?)?rank[_-]?(\d+)(?=$|[_.-])", re.IGNORECASE)
 _GENERAL = {"logs", "log", "bundle", "rehearsals", "deployments", "jobs", "debug", "run", "plog"}
 _GZIP = b"\x1f\x8b"
-_SAMPLE = 1 << 16  # bytes by which text is told from something else
-_NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f\ufffd]")  # colours begin with \x1b
+_SAMPLE = 1 << 16  # bytes that decide whether a file is text
+_NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f\ufffd]")  # \x1b begins a colour
 
 
 @dataclass(frozen=True)
 class Source:
-    """One log. ``name`` is its path as it is shown; ``path`` is None for stdin."""
+    """One log; ``name`` is its path as displayed, ``path`` is None for stdin."""
 
     name: str
     path: Path | None
@@ -48,14 +51,17 @@ class Source:
 
     @property
     def size(self) -> int:
-        """Its bytes on disk; 0 for stdin."""
+        """Its size on disk in bytes; 0 for stdin."""
         return self.path.stat().st_size if self.path else 0
 
 
 def sources(paths: Sequence[str | Path], placed: Placed) -> list[Source]:
-    """The logs below some paths, in a fixed order; a folder's are known by their names (.log,
-    .out, .err, .txt, plog, also compressed), what is named itself is read whatever its name.
-    Raises ParameterError for what is not there."""
+    """Return the logs below some paths, in a fixed order.
+
+    In a folder, logs are recognised by their names (.log, .out, .err, .txt, plog, also compressed);
+    a file that is given directly is read whatever its name. Raises ParameterError for a path that
+    does not exist.
+    """
     found: dict[Path, Source] = {}
     out = []
     for given in paths:
@@ -91,8 +97,11 @@ def _is_log(path: Path) -> bool:
 
 
 def _whose(log: Path, root: Path, placed: Placed) -> tuple[str, int | None]:
-    """(node, rank) of a log by its path: rank_31.log, h1.log, logs/NODE/engines.log,
-    NODE/logs/rank_3.log. A plan's own names of nodes come first."""
+    """Return (node, rank) of a log, inferred from its path.
+
+    Examples are rank_31.log, h1.log, logs/NODE/engines.log and NODE/logs/rank_3.log. Names of the
+    plan's nodes take precedence.
+    """
     stem = log.name.removesuffix(".gz").split(".log")[0]
     match = _RANK.search(stem)
     rank = int(match[1]) if match else None
@@ -109,13 +118,15 @@ def _whose(log: Path, root: Path, placed: Placed) -> tuple[str, int | None]:
     below = log.relative_to(root).parts[:-1] if log != root else log.absolute().parts[-2:-1]
     folders = [part for part in below if part.casefold() not in _GENERAL and not part.isdecimal()]
     if log == root and match is None:
-        folders = []  # a file that is named alone speaks for itself
+        folders = []  # a single file is named by itself, not by its folder
     return (folders[-1] if folders else stem), rank
 
 
 def blocks(source: Source) -> Iterator[bytes]:
-    """The bytes of a log, in pieces of whole lines; none is kept. Raises ParameterError where it
-    cannot be read."""
+    """Yield the bytes of a log in pieces of whole lines.
+
+    Raises ParameterError if it cannot be read.
+    """
     try:
         with _opened(source) as file:
             while data := file.read(_BLOCK):
@@ -125,10 +136,10 @@ def blocks(source: Source) -> Iterator[bytes]:
 
 
 def no_log(first: bytes) -> str:
-    """Why a log that begins with this block is none: it is empty, or no text; "" for text."""
+    """Return why a file that begins with this block is not a log: empty or binary; "" for text."""
     if not first:
         return "is empty: nothing to judge"
-    # A log that was cut while it was written to, or lost power, begins with zeros.
+    # A log truncated while it was written to, or by a power failure, begins with zeros.
     text = first.replace(b"\0", b"")[:_SAMPLE].decode("utf-8", "replace")
     return "is no log: binary" if len(_NO_TEXT.findall(text)) * 3 > len(text) else ""
 

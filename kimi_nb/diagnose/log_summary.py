@@ -1,10 +1,12 @@
-"""What one log tells, kept small whatever its length.
+"""Summarise one log in bounded space, whatever its length.
 
-sight = Sight()
-sight.take(line)         # each line that may tell of something, in their order
-sight.end(1234)          # how many lines there were
-sight.matches            # what signatures know, each thing once
-sight.errors             # rank: the first lines of errors that none knows
+Example::
+
+    sight = Sight()
+    sight.take(line)  # for each line that may indicate something, in order
+    sight.end(1234)  # the number of lines in the log
+    sight.matches  # what signatures match, without repetitions
+    sight.errors  # the first error lines that match none, by rank
 """
 
 from __future__ import annotations
@@ -12,33 +14,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kimi_nb.diagnose import log_lines
-from kimi_nb.diagnose import matching as matches
-from kimi_nb.diagnose import prefilter as scan
+from kimi_nb.diagnose import log_lines, matching, prefilter
 from kimi_nb.diagnose.matching import Line, Match
 
-_MOST = 500  # matches of one log
-_SHOWN = 5  # error lines of one rank
+_MOST = 500  # matches that are kept of one log
+_SHOWN = 5  # error lines that are kept of one rank
 
 
 class Sight:
-    """See the module. ``serves`` is the line at which the API began to answer."""
+    """The summary of a log; ``serves`` is the line at which the API began to answer."""
 
     def __init__(self) -> None:
         self.matches: list[Match] = []
         self.errors: dict[int | None, list[Line]] = {}
         self.serves: Line | None = None
         self._known: set[Any] = set()
-        self._followed: set[int | None] = set()  # ranks in which something followed from others
+        self._followed: set[int | None] = set()  # ranks that failed because of others
         self._waits: Match | None = None
-        self._quiet = 0  # the last of the lines after it that tell no progress
+        self._quiet = 0  # the last line after it that shows no progress
         self._stops = False
 
-    def take(self, line: Line, among: scan.Known | None = None) -> None:
-        """Take in a line; ``among`` as `matches.of`."""
-        match = matches.of(line, among)
+    def take(self, line: Line, among: prefilter.Known | None = None) -> None:
+        """Process a line; ``among`` as in `matching.of`."""
+        match = matching.of(line, among)
         error = match is not None or log_lines.tells_error(line.text)
-        self._stops |= bool(scan.STOPS.search(line.text))
+        self._stops |= bool(prefilter.STOPS.search(line.text))
         if match is not None and match.signature.waits:
             self._waits, self._quiet = match, line.number
         elif line.number == self._quiet + 1 and (error or self._stops):
@@ -47,19 +47,22 @@ class Sight:
             self._match(match)
         elif error:
             self._unknown(line)
-        elif self.serves is None and scan.SERVES in line.text:
+        elif self.serves is None and prefilter.SERVES in line.text:
             self.serves = line
 
     def end(self, lines: int) -> None:
-        """The log ends. Who waited counts where only errors, or a stop, came after: who went on
-        since did not wait in vain."""
+        """Finish the log, which has this many lines.
+
+        A program that was last seen waiting counts as a failure only if nothing but errors, or a
+        shutdown, followed: if it went on, it did not wait in vain.
+        """
         if self._waits is not None and self._quiet == lines:
             self.matches.append(self._waits)
 
     def _match(self, match: Match) -> None:
         if match.signature.cascade:
             self._followed.add(self._rank(match.line))
-        # An engine that was told to stop takes leave with the words of one whose core has died.
+        # An engine that is told to stop logs the same words as one whose core has died.
         stopped = self._stops and match.signature.cascade
         if (
             not (stopped or match.signature.waits or match.key in self._known)
@@ -79,8 +82,10 @@ class Sight:
         return line.rank if said is None else said
 
     def unknown(self) -> dict[int | None, list[Line]]:
-        """rank: its first error lines, of ranks with no known cause. Where something followed
-        from others, only what tells of an exception of its own."""
+        """Return the first error lines of each rank for which no cause is known.
+
+        Of a rank that failed because of others, only exceptions of its own are kept.
+        """
         caused = {self._rank(one.line) for one in self.matches if not one.signature.cascade}
         return {
             rank: mine
@@ -90,13 +95,16 @@ class Sight:
 
 
 def raises(line: Line) -> bool:
-    """Whether a line names an exception: it says more than the head of its traceback."""
+    """Return whether a line names an exception, and so tells more than a traceback's first line."""
     return bool(log_lines.EXCEPTION.search(line.text))
 
 
 def first_unknown(seen: Iterable[Sight], first: Match | None) -> Line | None:
-    """The error line to show where nothing is known, or where all that is known (``first`` of
-    it) follows from others and does not come before that error; None otherwise."""
+    """Return the error line to report if no known cause explains the failure, else None.
+
+    ``first`` is the first known match. An unknown error is reported if there is no match, or if
+    every match follows from other failures and none precedes the error.
+    """
     events = [mine for one in seen for mine in one.unknown().values()]
     if first is not None:
         if not first.signature.cascade:
@@ -104,7 +112,7 @@ def first_unknown(seen: Iterable[Sight], first: Match | None) -> Line | None:
         events = [mine for mine in events if any(map(raises, mine))]
     if not events:
         return None
-    when = matches.times([mine[0].time for mine in events] + ([first.line.time] if first else []))
+    when = matching.times([mine[0].time for mine in events] + ([first.line.time] if first else []))
     at = min(
         range(len(events)),
         key=lambda at: (when[at], events[at][0].rank is None, events[at][0].rank or 0),
@@ -113,5 +121,5 @@ def first_unknown(seen: Iterable[Sight], first: Match | None) -> Line | None:
 
 
 def telling(lines: Sequence[Line]) -> Line:
-    """The line of an event that says most: the exception, else the first."""
+    """Return the most informative line of an event: the exception, else the first."""
     return next(filter(raises, lines), lines[0])

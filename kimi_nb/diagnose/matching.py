@@ -1,7 +1,9 @@
-"""Lines that a signature knows: causes before what followed from them, the first first.
+"""Match log lines against signatures, and order the matches: the first cause first.
 
-found = [one for one in map(matches.of, lines) if one]
-matches.ordered(found)[0]      # the first cause
+Example::
+
+    found = [one for one in map(matching.of, lines) if one]
+    matching.ordered(found)[0]  # the first cause
 """
 
 from __future__ import annotations
@@ -16,8 +18,14 @@ from kimi_nb.diagnose.signatures import Signature
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a log: of a node, and of one rank on it (None: of all). ``number`` counts from 1;
-    ``time`` is its own or that of the nearest line before it, "" where there is none."""
+    """A line of a log.
+
+    Attributes:
+        node: The node that wrote it.
+        rank: The rank that wrote it, or None if the log is not that of one rank.
+        number: Its number in the file, from 1.
+        time: Its time or that of the nearest line before it that has one, or "".
+    """
 
     node: str
     rank: int | None
@@ -29,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Match:
-    """A line, the signature that knows it, and what its pattern's groups found."""
+    """A line, the signature that matches it, and what the groups of the pattern captured."""
 
     line: Line
     signature: Signature
@@ -37,7 +45,7 @@ class Match:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for the same thing, said again."""
+        """A key that is equal for repetitions of the same message."""
         return (
             self.signature.id,
             self.line.rank,
@@ -48,8 +56,10 @@ class Match:
 
 
 def of(line: Line, among: Collection[int] | None = None) -> Match | None:
-    """The first signature (``among`` those of these indices) that knows a line; None where none
-    does."""
+    """Return the first signature that matches a line, or None.
+
+    ``among`` are the indices of the signatures to try; by default all are tried.
+    """
     all_ = signatures.of_logs()
     here = range(len(all_)) if among is None else sorted(at for at in among if at < len(all_))
     calm = bool(here) and log_lines.told_calmly(line.text)
@@ -63,10 +73,12 @@ def of(line: Line, among: Collection[int] | None = None) -> Match | None:
 
 
 def ordered(found: Iterable[Match]) -> list[Match]:
-    """Causes before cascades, then by time, then where two have the same second: the more telling
-    one, and the lower rank."""
+    """Return matches with causes before cascades, then by time.
+
+    Of matches in the same second the more informative one comes first, then the lower rank.
+    """
     found = list(found)
-    # A launcher tells of every rank that ended, also of those that lost another one.
+    # A launcher reports every rank that ended, even those that only lost contact with another.
     lost = {(one.line.node, one.line.rank) for one in found if one.signature.cascade}
     when = times([one.line.time for one in found])
 
@@ -88,8 +100,13 @@ def ordered(found: Iterable[Match]) -> list[Match]:
 
 
 def times(stamps: list[str]) -> list[str]:
-    """Times that compare: the same precision for all, January after the December beside it, and
-    what has none behind all others."""
+    """Return times in a form that can be compared.
+
+    All get the same precision, January follows an adjacent December, and missing times sort last.
+
+    >>> times(["12-31 23:59:59.5", "01-01 00:00:01", ""])
+    ['12-31 23:59:59', '13-01 00:00:01', '99']
+    """
     there = [stamp for stamp in stamps if stamp]
     exact = all("." in stamp for stamp in there)
     months = {stamp[:2] for stamp in there}

@@ -1,11 +1,11 @@
-"""The few lines of a log that are worth a look, found at the speed of memory.
+"""Select the few lines of a log that are worth examining, at the speed of memory.
 
-    for at, line, known in scan.lines(text):      # bytes of whole lines
+Hyperscan (on aarch64 Vectorscan) searches for all patterns of data/diagnose/signatures.yaml at
+once, and for the words that announce errors. `matching` then examines each selected line, so one
+line too many does no harm, but a missed line does. Example::
+
+    for offset, line, known in prefilter.lines(block):  # bytes of whole lines
         ...
-
-All patterns of data/signatures.yaml are searched at once by Hyperscan (on aarch64 Vectorscan), and
-with them the words by which errors are told. What it finds is looked at again, line by line, by
-`matches`: here a line too many does no harm, one too few does.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from kimi_nb.diagnose import signatures
 if TYPE_CHECKING:
     import hyperscan
 
-Known = Collection[int]  # indices
+Known = Collection[int]  # indices of signatures
 _GROUP = re.compile(r"\(\?P<\w+>")
 _BEGIN = re.compile(r"(?<![\[\\])\^")
 ERRORS = ("ERROR", "Traceback", "(?:Error|Exception):", r"^\w*(?:Error|Exception)\b")
 SERVES = "Application startup complete"
 STOPS = re.compile(r"\[shutdown\]|Shutting down FastAPI HTTP server")
-# Colours that stand between the start of a line and its first word.
+# Colours between the start of a line and its first word.
 _START = r"^(?:\x1b\[[0-9;?]*[A-Za-z])*"
 
 
 def lines(block: bytes, brief: bool = False) -> Iterator[tuple[int, bytes, Known]]:
-    """(offset, line, which of `signatures.of_logs` may know it) of each line of a block that may
-    tell of something, in their order. ``brief`` gives for each pattern the first line only, for
-    logs that say the same for ever."""
+    """Yield each line of a block that may indicate something, in order.
+
+    The results are (offset, line, indices into `signatures.of_logs` that may match). With ``brief``
+    only the first line for each pattern is returned, for logs that repeat themselves endlessly.
+    """
     ends = _found(block, brief)
     at = 0
     while at < len(ends):
-        last = ends[at][0] - 1  # of the match; it may be the line's end
+        last = ends[at][0] - 1  # the last byte of the match, which may be the line break
         begin = block.rfind(b"\n", 0, last) + 1
         after = block.find(b"\n", last) + 1 or len(block)
         known = set()
@@ -50,7 +52,7 @@ def lines(block: bytes, brief: bool = False) -> Iterator[tuple[int, bytes, Known
 
 
 def _found(block: bytes, brief: bool = False) -> list[tuple[int, int]]:
-    """(end, pattern) of all matches, in their order."""
+    """Return (end, pattern) of all matches, in order."""
     ends: list[tuple[int, int]] = []
     _database(brief).scan(block, match_event_handler=_note, context=ends, scratch=_scratch(brief))
     return sorted(ends)
@@ -60,8 +62,8 @@ _mine = threading.local()
 
 
 def _scratch(brief: bool) -> hyperscan.Scratch:
-    """What a search needs to work in: one for each thread."""
-    import hyperscan
+    """Return Hyperscan's working memory, of which each thread needs its own."""
+    import hyperscan  # start-up: only when logs are read
 
     name = f"brief_{brief}"
     if not hasattr(_mine, name):
@@ -74,7 +76,7 @@ def _note(number: int, begin: int, end: int, flags: int, ends: Any) -> None:
 
 
 def numbers(texts: Sequence[str]) -> Iterator[tuple[int, Known]]:
-    """(index, which signatures may know it) of those of some lines that may tell of something."""
+    """Yield (index, signatures that may match) of the lines that may indicate something."""
     block = "\n".join(text.replace("\n", " ") for text in texts).encode(errors="replace")
     number, before = 0, 0
     for begin, _, known in lines(block):
@@ -85,7 +87,7 @@ def numbers(texts: Sequence[str]) -> Iterator[tuple[int, Known]]:
 
 @functools.cache
 def _database(brief: bool) -> hyperscan.Database:
-    import hyperscan
+    import hyperscan  # start-up: only when logs are read
 
     known = [
         _GROUP.sub("(?:", entry.pattern.pattern) for entry in signatures.of_logs() if entry.pattern

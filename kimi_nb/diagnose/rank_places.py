@@ -1,7 +1,9 @@
-"""Where each rank stands, by a plan: also one that is only a file any more.
+"""Tell on which node and devices each rank of a plan runs, also from a saved plan.
 
-placed = placed.of("bundle/")        # a bundle, its plan.json, a run's folder, a Plan, None
-placed.devices("a3-0", rank=3, worker=1)     # (13,)
+Example::
+
+    placed = rank_places.of("bundle/")  # or plan.json, a run's folder, a Plan, None
+    placed.devices("a3-0", rank=3, worker=1)  # (13,)
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.plan.spec import Engine, Plan
+from kimi_nb.plan.spec import EngineSpec, Plan
 
 
 @dataclass(frozen=True)
 class Placed:
-    """The engines of a plan, () without one; ``door`` is the node of its router."""
+    """The engines of a plan, () without a plan; ``door`` is the node of its router."""
 
-    engines: tuple[Engine, ...] = ()
+    engines: tuple[EngineSpec, ...] = ()
     door: str = ""
 
     @property
@@ -27,8 +29,8 @@ class Placed:
         """The nodes, in the plan's order."""
         return tuple(dict.fromkeys(engine.node for engine in self.engines))
 
-    def engine(self, node: str, rank: int | None) -> Engine | None:
-        """The engine that runs a rank on a node; None where that is not known."""
+    def engine(self, node: str, rank: int | None) -> EngineSpec | None:
+        """Return the engine that runs a rank on a node, or None if that is not known."""
         return next(
             (
                 one
@@ -39,8 +41,10 @@ class Placed:
         )
 
     def devices(self, node: str, rank: int | None, worker: int | None) -> tuple[int, ...]:
-        """The devices of a rank on its node; of one tensor parallel worker only its own. ()
-        where that is not known."""
+        """Return the devices of a rank on its node, or the one device of a tensor parallel worker.
+
+        The result is () if they are not known.
+        """
         engine = self.engine(node, rank)
         if engine is None or rank is None:
             return ()
@@ -50,7 +54,10 @@ class Placed:
 
 
 def of(given: Plan | Placed | str | Path | None) -> Placed:
-    """From a plan, or where it was written. Raises ParameterError for what holds none."""
+    """Return the places of a plan, or of what holds one.
+
+    Raises ParameterError for a path without a plan.
+    """
     if given is None or given == "":
         return Placed()
     if isinstance(given, Placed):
@@ -60,9 +67,9 @@ def of(given: Plan | Placed | str | Path | None) -> Placed:
     path = _file(Path(given).expanduser(), str(given))
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
-        known = [part.name for part in fields(Engine)]
+        known = [part.name for part in fields(EngineSpec)]
         engines = tuple(
-            Engine(**{name: _tupled(row[name]) for name in known}) for row in table["engines"]
+            EngineSpec(**{name: _tupled(row[name]) for name in known}) for row in table["engines"]
         )
         router = table.get("router") or {}
         return Placed(engines, router.get("node", ""))
@@ -78,7 +85,7 @@ def _tupled(value: Any) -> Any:
 
 
 def _file(path: Path, given: str) -> Path:
-    """plan.json in a bundle or in a run's folder, where it is the only one."""
+    """Return the plan.json in a bundle, or in a run's folder if that holds only one."""
     if not path.is_dir():
         return path
     for pattern in ("plan.json", "bundle/plan.json", "*/bundle/plan.json"):

@@ -1,8 +1,8 @@
-"""What is known to go wrong: data/signatures.yaml as values.
+"""Load the known failures from data/diagnose/signatures.yaml.
 
-signatures.entries()                   # all, also those of answers and of the FAQ
-signatures.of_logs()                   # those that are looked for in logs, in their order
-signatures.of_logs()[0].find(line)     # the named groups of its pattern, None: not this one
+>>> entry = next(one for one in of_logs() if one.id == "image-not-found")
+>>> entry.find("manifest for vllm:v9 not found")  # the named groups of its pattern
+{'key': 'vllm:v9'}
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.params import load as params
+from kimi_nb.core import data_files
+from kimi_nb.params.vendor import VENDORS
 
-PLATFORMS = ("any", "ascend", "nvidia", "amd", "cpu")
-WHERE = ("log", "answer", "faq")  # a line of a log, an answer of the API, no line at all
+PLATFORMS = ("any", *VENDORS)
+WHERE = ("log", "answer", "faq")  # a line of a log, an answer of the API, a question only
 TOPICS = {
     "api": "Parsers and API",
     "memory": "Memory",
@@ -29,7 +30,7 @@ _GROUP = re.compile(r"\(\?P<(\w+)>")
 
 @dataclass(frozen=True)
 class Signature:
-    """One entry. ``pattern`` is all of its patterns as one; ``see`` is "notebook#heading"."""
+    """One entry; ``pattern`` is all of its patterns in one, ``see`` is "notebook#heading"."""
 
     id: str
     topic: str
@@ -49,7 +50,7 @@ class Signature:
     examples: tuple[str, ...]
 
     def find(self, text: str) -> dict[str, str] | None:
-        """The named groups that a text has filled; None where no pattern is in it."""
+        """Return the named groups that a text has filled, or None if no pattern matches."""
         match = self.pattern.search(text) if self.pattern else None
         if match is None:
             return None
@@ -61,11 +62,11 @@ class Signature:
 
     @property
     def asks(self) -> str:
-        """The symptom as somebody would put it."""
+        """The symptom as a user would put it."""
         return self.question or self.examples[0]
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the entry as plain values."""
         return {
             name: getattr(self, name)
             for name in (
@@ -88,13 +89,15 @@ class Signature:
 
 @functools.cache
 def entries() -> tuple[Signature, ...]:
-    """All of them, in the order of the file."""
-    return tuple(_entry(name, item) for name, item in params.data("signatures").items())
+    """Return all entries, those of API answers and the FAQ included, in the order of the file."""
+    return tuple(
+        _entry(name, item) for name, item in data_files.facts("diagnose/signatures").items()
+    )
 
 
 @functools.cache
 def of_logs() -> tuple[Signature, ...]:
-    """Those of logs: of two that match a line the first counts."""
+    """Return the entries for log lines; if two match a line, the first one counts."""
     return tuple(entry for entry in entries() if entry.where == "log")
 
 
@@ -125,7 +128,7 @@ def _listed(value: str | list[str] | None) -> list[str]:
 
 
 def _joined(patterns: list[str]) -> re.Pattern[str]:
-    """Several patterns as one: a group of the same name gets a number in each."""
+    """Return several patterns as one; groups of the same name are numbered."""
     return re.compile(
         "|".join(_GROUP.sub(rf"(?P<\1__{at}>", one) for at, one in enumerate(patterns))
     )

@@ -1,6 +1,7 @@
-"""Values as notebooks and papermill hand them over.
+"""Convert values as notebooks and papermill pass them.
 
-words("tool-parser, jemalloc")     # ["tool-parser", "jemalloc"]
+>>> words("tool-parser, jemalloc")
+['tool-parser', 'jemalloc']
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ from kimi_nb.core.errors import ParameterError
 
 
 def words(given: Iterable[str] | str, sign: str = ",") -> list[str]:
-    """A list, or a text with commas (papermill passes texts; ``;`` between key=value pairs,
-    whose values may hold commas)."""
+    """Return a list of words; a text is split at ``sign``, as papermill passes texts only.
+
+    For key=value pairs the sign is ``;``, as their values may contain commas.
+
+    >>> words("decode.dp=16; env.A=1,2", ";")
+    ['decode.dp=16', 'env.A=1,2']
+    """
     if isinstance(given, str):
         return [word.strip() for word in given.split(sign) if word.strip()]
     if not isinstance(given, list | tuple) or not all(isinstance(word, str) for word in given):
@@ -24,7 +30,7 @@ def words(given: Iterable[str] | str, sign: str = ",") -> list[str]:
 
 
 def text(given: object) -> str:
-    """A version as it was written: papermill's -p makes a number of 0.20."""
+    """Return a version that is a text; refuse a number, into which papermill's -p turns 0.20."""
     if not isinstance(given, str):
         raise ParameterError(
             f"engine_version: a text is wanted, found {given!r}. With papermill "

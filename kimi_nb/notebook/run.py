@@ -1,12 +1,22 @@
-"""One walk through a notebook: what it is about, what it made, what it saw.
+"""Define the methods that the cells of a notebook call, in the order of a deployment.
 
-    run = kimi_nb.start(hw="a3", model="k2.5", site="", action="plan", confirm="", run_dir="")
-    plan = run.plan("pd")
-    bundle = run.write(plan)
+Example::
+
+    run = kimi_nb.start(hw="a3", model="k2.5", action="rehearse")
+    choice = run.choose("pd", scenario="throughput")
+    plan = run.plan(choice)
+    run.check(plan)
+    run.write(plan)
+    service = run.serve(plan)
+    run.verify(service)
+    service.stop()
     run.close()
 
-What a method returns shows itself, in a notebook as a table, elsewhere as text. What plans,
-looks, writes or ends also leaves a line of evidence in the run's folder.
+Results display themselves: in a notebook as a table or a picture, elsewhere as text. Methods that
+plan, check, write, start or measure also add a line of evidence to the run's folder.
+
+Modules that are slow to import are imported inside the methods that need them, so that the first
+cell of a notebook takes less than a second.
 """
 
 from __future__ import annotations
@@ -16,39 +26,50 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb.bundle import scripts
-from kimi_nb.bundle import writer as bundle
-from kimi_nb.catalog import engine_catalog as catalog
-from kimi_nb.core import evidence, fingerprint, shell
-from kimi_nb.core.errors import ParameterError, ServiceError
-from kimi_nb.notebook import inputs as given
-from kimi_nb.notebook.proving import Stages
-from kimi_nb.params import load as params
-from kimi_nb.params import recipes, schema
-from kimi_nb.plan import build, containers, tables
+from kimi_nb import show
+from kimi_nb.bundle import scripts, writer
+from kimi_nb.check import judge
+from kimi_nb.check.findings import Findings
+from kimi_nb.core import errors, evidence, fingerprint
+from kimi_nb.core.errors import BenchError, ParameterError, ServiceError
+from kimi_nb.notebook import inputs, listing, serving
+from kimi_nb.notebook.choice import Choice
+from kimi_nb.notebook.installing import Installs, installs
+from kimi_nb.notebook.pictures import device_memory, topology_picture
+from kimi_nb.notebook.subject import Subject
+from kimi_nb.params import load
+from kimi_nb.plan import tables
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service import prerequisites, weights
-from kimi_nb.service.handle import Service, attach
-from kimi_nb.show import values as show
+from kimi_nb.service.handle import Running, Service, attach
+from kimi_nb.show.picture import Picture
 
 if TYPE_CHECKING:
-    from kimi_nb.deploy.lifecycle import Deployed
+    from kimi_nb.diagnose.doctor_report import Report
     from kimi_nb.notebook.panel.panel import Panel
-    from kimi_nb.rehearse.rehearsal import Live, Rehearsal
-    from kimi_nb.show.picture import Picture
+    from kimi_nb.prove.accuracy.measure import Evaluations
+    from kimi_nb.prove.accuracy.score_settings import Verdicts
+    from kimi_nb.prove.accuracy.scores import Score
+    from kimi_nb.prove.bench.bench_pictures import Pictures
+    from kimi_nb.prove.bench.compare import Comparison
+    from kimi_nb.prove.bench.results import BenchResult
+    from kimi_nb.prove.bench.workload import Loads
+    from kimi_nb.prove.tune.advice import Advices
+    from kimi_nb.prove.tune.design import Design
+    from kimi_nb.prove.tune.limits import Limits
+    from kimi_nb.prove.tune.scenarios import SideBySide
+    from kimi_nb.prove.tune.sweep import Sweep
+    from kimi_nb.prove.verify.contract import Contract
+    from kimi_nb.prove.verify.curl import Curl
+    from kimi_nb.prove.verify.runner import Checks
 
-FINDINGS = "findings.json"  # what the rules say of a plan, beside its bundle
-# What each may touch.
-ACTIONS = {
-    "plan": "files are written to the run's folder, nothing else is touched",
-    "rehearse": "the scripts run on this machine, on stand-ins; no node is touched",
-    "deploy": "the scripts run on the site, once it is confirmed by its name",
-}
+FINDINGS = "findings.json"  # the rules' findings, beside the plan's bundle
+_EXPLAINED = ("settings", "language", "connector", "steps")
 
 
 @dataclass(frozen=True)
-class Run(Stages):
-    """What `start` returns; see the module."""
+class Run:
+    """The session of a notebook, returned by `kimi_nb.start`; the module shows its use."""
 
     model: str
     hw: str
@@ -56,62 +77,22 @@ class Run(Stages):
     action: str
     confirm: str
     folder: Path
-    _started: list[Live] = field(default_factory=list, repr=False)
+    subject: Subject = field(repr=False)
+    _running: list[Running] = field(default_factory=list, repr=False)
     _panels: list[Panel] = field(default_factory=list, repr=False)
 
-    def record(self, stage: str, **facts: Any) -> None:
-        """Add a line to the run's evidence."""
-        evidence.record(self.folder, stage, **facts)
+    # Choose and look ------------------------------------------------------------------
 
-    def recipes(self) -> show.Table:
-        """The deployments of this model and hardware."""
-        keys = {
-            (
-                recipes.served(self._named, self._hardware, recipe.layout).name,
-                recipe.hardware,
-                recipe.layout,
-            )
-            for recipe in self._recipes
-        }
-        return tables.recipes(
-            [
-                row
-                for row in recipes.listing()
-                if (row["model"], row["hardware"], row["layout"]) in keys
-            ]
-        )
+    def list(self, topic: str, choice: Choice | None = None) -> show.Table:
+        """List a topic: matrix, recipes, features, weights, nodes, notebooks and others.
 
-    def all_recipes(self) -> show.Table:
-        """Which model, hardware and layout exist."""
-        return tables.matrix(recipes.listing(), recipes.missing(), recipes.container_only())
+        Raises ParameterError with all topics for an unknown one.
+        """
+        return listing.table(topic, self.subject, choice or self.choose())
 
-    def features(self) -> show.Table:
-        """The choices that can be switched on this hardware and for this model."""
-        return tables.features(self._model, self._hardware)
-
-    def weights(self) -> show.Table:
-        """The checkpoints of this model and how large they are."""
-        return tables.weights(self._model)
-
-    def nodes(self) -> show.Table:
-        """The nodes of the site."""
-        return tables.site(self._site())
-
-    def notebooks(self) -> show.Table:
-        """The notebooks, and which of them apply."""
-        return tables.notebooks([recipe.layout for recipe in self._recipes])
-
-    def hardware_notes(self) -> show.Table:
-        """What is particular about this hardware and this model."""
-        return show.Table(
-            "Notes",
-            ("note",),
-            tuple((note,) for note in (*self._hardware.notes, *self._model.notes)),
-        )
-
-    def plan(
+    def choose(
         self,
-        layout: str | None = None,
+        layout: str = "",
         *,
         scenario: str = "",
         variant: str = "",
@@ -119,23 +100,71 @@ class Run(Stages):
         without: Iterable[str] = (),
         overrides: Iterable[str] = (),
         engine_version: str = "",
-    ) -> Plan:
-        """Plan a layout and show where its engines stand. Raises KimiErrors."""
-        plan = build.plan(
+    ) -> Choice:
+        """Choose what to serve; `panel`, `plan` and others take the choice.
+
+        ``layout`` is single, dp or pd; "largest" has the most nodes, "smallest" the fewest devices,
+        "" is the first one described. Raises NoRecipeError.
+        """
+        return Choice(
             self.model,
             self.hw,
-            layout,
-            scenario=scenario,
-            variant=variant,
-            site=self.site,
-            chosen=given.words(features),
-            dropped=given.words(without),
-            pairs=given.words(overrides, ";"),
-            engine_version=given.text(engine_version),
+            self.subject.layout(layout),
+            scenario,
+            variant,
+            self.site,
+            inputs.text(engine_version),
+            ",".join(inputs.words(features)),
+            ",".join(inputs.words(without)),
+            ";".join(inputs.words(overrides, ";")),
         )
-        evidence.write_json(self.folder / plan.name / FINDINGS, plan.findings.as_dict())
-        if plan.findings.memory:
-            plan.findings.bars().picture().save(self.folder / plan.name / "pictures")
+
+    def panel(self, choice: Choice | None = None) -> Panel:
+        """Return the panel, to explore and rehearse choices: as widgets, or as a table."""
+        from kimi_nb.notebook.panel.panel import Panel
+
+        for before in self._panels:  # a cell that is run again
+            before.stop()
+        self._panels.append(Panel(self, choice or self.choose()))
+        return self._panels[-1]
+
+    def prerequisites(self, choice: Choice | None = None) -> prerequisites.Looks:
+        """Check this machine as a node of the site; without a choice, for the largest layout.
+
+        Each check passes, fails, or is skipped with the reason and the command.
+        """
+        subject, layout = self.subject, choice.layout if choice else ""
+        recipe = subject.recipe(layout)
+        site, here = subject.site(recipe), prerequisites.is_node(subject.site(recipe))
+        looks = prerequisites.looks(
+            subject.hardware, site, subject.weights(recipe), recipe.layout if recipe else "dp"
+        )
+        found = prerequisites.Looks(tuple(prerequisites.look(item, site, here) for item in looks))
+        self.record("prerequisites", **found.counts, failed=found.failed)
+        return found
+
+    def install(self, choice: Choice | None = None) -> Installs:
+        """Return the commands of every way to install the engine, and those of its container."""
+        found = installs(self.subject, choice.engine_version if choice else "")
+        self.record("install", methods=found.names)
+        return found
+
+    def check_weights(self, folder: str) -> tuple[str, ...]:
+        """Return the faults of a checkpoint in a folder of this machine; () if it has none."""
+        needed = {name for item in self.subject.model.weights.values() for name in item.files}
+        found = weights.faults(load.user_path(folder, "weights_folder"), sorted(needed))
+        self.record("weights", folder=folder, faults=found)
+        return tuple(found)
+
+    # Plan, check, write -----------------------------------------------------------------
+
+    def plan(self, choice: Choice | None = None) -> Plan:
+        """Plan a choice and show the placement of its engines. Raises KimiErrors."""
+        plan = (choice or self.choose()).plan()
+        found = judge.plan(plan)
+        evidence.write_json(self.folder / plan.name / FINDINGS, found.as_dict())
+        if found.memory:
+            self.memory(found).save(self.folder / plan.name / "pictures")
         self.record(
             "plan",
             plan=plan.name,
@@ -147,91 +176,47 @@ class Run(Stages):
             scenario=plan.scenario,
             errata=[entry["id"] for entry in plan.errata],
         )
-        self._draw(plan, plan.picture())
+        serving.draw(self, plan, topology_picture.picture(plan))
         show.show(tables.topology(plan))
         return plan
 
-    def largest(self) -> str:
-        """The layout with the most nodes. Raises NoRecipeError where none is described."""
-        recipe = self._largest(None) or recipes.find(self._named, self._hardware, None)
-        return recipe.layout
+    def explain(self, plan: Plan, topic: str = "settings") -> show.Table:
+        """Explain a plan: its settings, the engine's language, the connector, or the steps."""
+        if topic not in _EXPLAINED:
+            raise ParameterError(errors.choice("topic", topic, _EXPLAINED))
+        if topic == "settings":
+            return tables.settings(plan)
+        if topic == "connector":
+            return tables.connector(plan)
+        if topic == "steps":
+            steps = tuple(scripts.steps(plan))
+            return show.Table("By hand, in this order", ("where", "run", "what it does"), steps)
+        title = f"In the words of {plan.engine} {plan.engine_version}"
+        return show.Table(title, ("note",), tuple((note,) for note in plan.notes))
 
-    def _draw(self, plan: Plan, picture: Picture) -> None:
-        """Show a picture (in a terminal: its words) and keep it with its numbers."""
-        picture.save(self.folder / plan.name / "pictures")
-        show.show(picture if show.in_notebook() else picture.alt)
+    def check(self, plan: Plan) -> Findings:
+        """Check a plan by every rule. Raises CheckError with the errors, where there are any."""
+        found = judge.passed(judge.plan(plan))
+        self.record("check", **found.counts)
+        return found
 
-    def _draw_start(self, plan: Plan, result: Rehearsal | Deployed) -> None:
-        """When every rank was ready; and who failed first, where one has failed."""
-        from kimi_nb.notebook.pictures import failure_order as faults
-        from kimi_nb.notebook.pictures import readiness_times as readiness
+    def memory(self, findings: Findings) -> Picture:
+        """Draw the estimated memory of one device for each kind of engine."""
+        return device_memory.picture(findings.memory)
 
-        mark = "" if result.mark == "measured" else result.mark
-        self._draw(plan, readiness.picture(plan, result.times, mark=mark))
-        if result.events:
-            self._draw(plan, faults.picture(plan, result.events, mark=mark))
+    def diff(self, plan: Plan) -> show.Text:
+        """Return the difference between the last bundle of this name and the plan's."""
+        title, before = "Against the last bundle of this name", self._last(plan.name)
+        if before is None:
+            return show.Text(title, "there is none: all is new")
+        return show.Text(title, writer.unified(before, scripts.files(plan)) or "no change")
 
-    def panel(
-        self,
-        layout: str = "",
-        *,
-        scenario: str = "",
-        variant: str = "",
-        features: Iterable[str] = (),
-        without: Iterable[str] = (),
-        overrides: Iterable[str] = (),
-        engine_version: str = "",
-    ) -> Panel:
-        """Choose, look and rehearse, beside the notebook: widgets in front of a person, a table
-        elsewhere. What the cells below do, the parameters cell decides. Without a layout: the
-        first that there is."""
-        from kimi_nb.notebook.panel.choices import Choices
-        from kimi_nb.notebook.panel.panel import Panel
-
-        layouts = [recipe.layout for recipe in self._recipes]
-        for before in self._panels:  # a cell that is run again
-            before.stop()
-        made = Panel(
-            self,
-            Choices(
-                self.model,
-                self.hw,
-                layout or next(iter(layouts), ""),
-                scenario,
-                variant,
-                self.site,
-                given.text(engine_version),
-                ",".join(given.words(features)),
-                ",".join(given.words(without)),
-                ";".join(given.words(overrides, ";")),
-            ),
-        )
-        self._panels.append(made)
-        return made
-
-    def explain(self, plan: Plan, role: str | None = None) -> show.Table:
-        """Every flag and variable with value, layer, source and meaning."""
-        return tables.settings(plan, role)
-
-    def notes(self, plan: Plan) -> show.Table:
-        """What the engine's version changed in the wording."""
-        return show.Table(
-            f"In the words of {plan.engine} {plan.engine_version}",
-            ("note",),
-            tuple((note,) for note in plan.notes),
-        )
-
-    def connector(self, plan: Plan) -> show.Table:
-        """What each side tells the KV cache connector."""
-        return tables.connector(plan)
-
-    def write(self, plan: Plan) -> bundle.Bundle:
-        """Write the plan's scripts; what changed against the last bundle of this name."""
-        files = scripts.files(plan)
-        folder = self.folder / plan.name / "bundle"
+    def write(self, plan: Plan) -> writer.Bundle:
+        """Write the plan's scripts; return them and the changes from the last such bundle."""
+        files, folder = scripts.files(plan), self.folder / plan.name / "bundle"
         before = self._last(plan.name) or {}
-        bundle.write(files, folder)
-        changes = bundle.diff(before, files)
+        writer.write(files, folder)
+        changes = writer.diff(before, files)
         self.record(
             "write",
             plan=plan.name,
@@ -240,12 +225,11 @@ class Run(Stages):
             changed=len(changes),
             hash=fingerprint.of_texts(files),
         )
-        return bundle.Bundle(folder, files, changes)
+        return writer.Bundle(folder, files, changes)
 
     def _last(self, name: str) -> dict[str, str] | None:
-        """The last bundle of this plan: in this run's folder, else in the newest run beside
-        it that has one."""
-        here = bundle.read(self.folder / name / "bundle")
+        """Return the last bundle of this plan: of this run, else of the newest run beside it."""
+        here = writer.read(self.folder / name / "bundle")
         if here is not None or not self.folder.parent.is_dir():
             return here
         beside = sorted(
@@ -253,184 +237,25 @@ class Run(Stages):
             key=lambda path: path.stat().st_mtime,
             reverse=True,
         )
-        return bundle.read(beside[0]) if beside else None
+        return writer.read(beside[0]) if beside else None
 
-    def diff(self, plan: Plan) -> show.Text:
-        """The lines that writing this plan would change."""
-        before = self._last(plan.name)
-        if before is None:
-            return show.Text("Against the last bundle of this name", "there is none: all is new")
-        text = bundle.unified(before, scripts.files(plan))
-        return show.Text("Against the last bundle of this name", text or "no change")
-
-    def steps(self, plan: Plan) -> show.Table:
-        """What a person runs, in which order, on which node."""
-        return show.Table(
-            "By hand, in this order", ("where", "run", "what it does"), tuple(scripts.steps(plan))
-        )
-
-    def chat(self, plan: Plan) -> show.Text:
-        """The request with which the documents try the service."""
-        return show.Text("client/chat.sh", scripts.files(plan)["client/chat.sh"])
-
-    def check_weights(self, folder: str) -> list[str]:
-        """What is missing of a checkpoint in a folder of this machine; [] is good."""
-        needed = {name for item in self._model.weights.values() for name in item.files}
-        found = weights.faults(params.user_path(folder, "weights_folder"), sorted(needed))
-        self.record("weights", folder=folder, faults=found)
-        return found
-
-    def prerequisites(self, layout: str | None = None) -> show.Table:
-        """Look at this machine as a node of the site; each look passes, fails or is skipped
-        with the reason and the command it would have run. Without a layout: the largest."""
-        recipe = self._largest(layout)
-        cluster = self._site(recipe)
-        served = recipes.served(self._named, self._hardware, recipe.layout if recipe else "")
-        name = recipe.weights if recipe else next(iter(served.weights))
-        here = prerequisites.is_node(cluster)
-        seen = [
-            prerequisites.look(item, cluster, here)
-            for item in prerequisites.looks(
-                self._hardware, cluster, served.weights[name], recipe.layout if recipe else "dp"
-            )
-        ]
-        self.record(
-            "prerequisites",
-            **prerequisites.counts(seen),
-            failed=[one.look.name for one in seen if one.status == "fail"],
-        )
-        return prerequisites.table(seen)
-
-    def installs(self) -> list[str]:
-        """The ways to install the engine on this hardware."""
-        return list(self._hardware.installs)
-
-    def install(self, method: str, engine_version: str = "") -> show.Text:
-        """The commands of one way to install, each with what it does."""
-        steps = build.install_steps(
-            self._hardware, self._site(), self._engine(engine_version), method
-        )
-        lines = []
-        for step in steps:
-            where = f"  [in {step.directory}]" if step.directory else ""
-            lines += [
-                f"# {step.says}{where}",
-                *shell.command(
-                    [*(f"{name}={value}" for name, value in step.env.items()), *step.argv]
-                ),
-            ]
-        self.record("install", method=method, steps=len(steps))
-        return show.Text(f"{self._hardware.engine} by {method}", "\n".join(lines))
-
-    def container(self, engine_version: str = "") -> show.Text:
-        """The container of the site's first node; nothing where the hardware has none."""
-        cluster = self._site()
-        if self._hardware.container is None:
-            return show.Text(f"{self._hardware.name} has no container", "")
-        made = containers.container(
-            self._hardware, cluster, cluster.nodes[0], self._engine(engine_version)
-        )
-        return show.Text(f"Container on {made.node}", "\n".join(shell.command(made.argv)))
-
-    def versions(self, engine_version: str = "") -> show.Table:
-        """The versions that belong together."""
-        return tables.versions(self._engine(engine_version))
-
-    def edits(self) -> list[str]:
-        """The scripts that edit this model's weights before they can be served."""
-        return [scripts.EDITS[item.edit] for item in self._model.weights.values() if item.edit]
-
-    def job_files(self) -> show.Table:
-        """The SLURM jobs of this model and hardware; empty where none are documented."""
-        with_jobs = [recipe for recipe in self._recipes if recipe.jobs]
-        if not with_jobs:
-            return show.Table("0 jobs", ("file", "after", "command"), ())
-        mine = self.site if self.site and self._site().slurm else ""
-        return tables.jobs(
-            build.plan(
-                self.model, self.hw, with_jobs[0].layout, variant=with_jobs[0].variant, site=mine
-            )
-        )
-
-    @property
-    def _named(self) -> schema.Model:
-        return params.model(self.model)
-
-    @property
-    def _model(self) -> schema.Model:
-        """The named one, or the first that stands for it on this hardware."""
-        return recipes.served(self._named, self._hardware)
-
-    @property
-    def _hardware(self) -> schema.Hardware:
-        return params.hardware(self.hw)
-
-    @property
-    def _recipes(self) -> list[schema.Recipe]:
-        return recipes.of(self._named, self._hardware)
-
-    def _largest(self, layout: str | None) -> schema.Recipe | None:
-        """The recipe of a layout; without one that with the most nodes; None where the
-        container is all that is documented."""
-        if layout is None and self._recipes:
-            return max(
-                self._recipes,
-                key=lambda recipe: sum(role.groups * role.nodes for role in recipe.roles.values()),
-            )
-        if not self._recipes and self._hardware.recipes_of in self._model.container_versions:
-            return None
-        return recipes.find(self._named, self._hardware, layout)
-
-    def _site(self, recipe: schema.Recipe | None = None) -> schema.Site:
-        return params.site(self.site) if self.site else build.example_site(self._hardware, recipe)
-
-    def _engine(self, engine_version: str) -> catalog.Engine:
-        default = (
-            self._recipes[0].engine_version
-            if self._recipes
-            else self._model.container_versions.get(self._hardware.recipes_of)
-        )
-        if default is None:
-            recipes.find(self._named, self._hardware, None)  # raises with what there is
-        return catalog.engine(self._hardware.engine, engine_version or default)
+    # Serve ------------------------------------------------------------------------------
 
     def gate(self, plan: Plan) -> show.Table:
-        """What the action may touch; with action deploy every node is looked at, and what would
-        change is shown. Raises ParameterError where that is not confirmed by the site's name,
-        StepFailed with what is wrong on the site."""
-        if self.action != "deploy":
-            return show.Table(f"Action {self.action}", ("what",), ((ACTIONS[self.action],),))
-        from kimi_nb.deploy import lifecycle as deploy
-        from kimi_nb.deploy.steps import together
+        """Say what the action may touch; for deploy, list what would change on the site.
 
-        changes, diff = deploy.preview(plan, self.folder / plan.name)
-        if diff:
-            show.show(show.Text("The scripts that are there, and the new ones", diff))
-        table = show.Table(
-            f"{len(changes)} changes on {plan.site}",
-            ("change",),
-            tuple((line,) for line in together(changes)),
-        )
-        self.record(
-            "gate",
-            plan=plan.name,
-            site=plan.site,
-            changes=len(changes),
-            confirmed=self.confirm == plan.site,
-        )
-        if self.confirm != plan.site:
-            show.show(table)
-            deploy.check_confirmed(plan, self.confirm)
-        return table
+        Raises ParameterError where a deployment is not confirmed by the site's name.
+        """
+        return serving.gate(self, plan, self.confirm)
 
     def serve(self, plan: Plan, *, url: str = "", fault: str = "", resume: bool = False) -> Service:
-        """Start the service as the action says, up to a short load on its front door.
+        """Start the service as the action says, and prove it up to a short load on its front door.
 
-        Action plan starts nothing; rehearse runs the bundle's scripts here, on stand-ins
-        (``fault`` makes something go wrong, `kimi-nb list --faults`); deploy runs them on the
-        site (``resume`` leaves out what an earlier call has done). With a ``url`` nothing is
-        started whatever the action: the service there is the plan's. Raises ServiceError with
-        the diagnosis.
+        Action plan starts nothing. Action rehearse runs the bundle's scripts here with stand-ins
+        for the engines; ``fault`` makes a named failure happen (`kimi-nb list --faults`). Action
+        deploy runs them on the site; ``resume`` skips the steps that an earlier call has completed.
+        With a ``url`` nothing is started: the plan describes the service there. Raises ServiceError
+        with the diagnosis.
         """
         if url:
             return attach(self, plan, url)
@@ -439,103 +264,277 @@ class Run(Stages):
                 f"fault {fault!r}: action {self.action} starts nothing that is "
                 "made to go wrong; choose action rehearse."
             )
+        if self.action == "deploy":
+            return Service(self, plan, serving.deploy(self, plan, self.confirm, resume))
         if self.action == "plan":
             return Service(self, plan, None)
-        if self.action == "deploy":
-            return self._deploy(plan, resume)
-        from kimi_nb.rehearse import (
-            rehearsal as rehearse,  # with action plan nothing of it is needed
-        )
-
-        for before in self._started:  # a cell that is run again
+        for before in self._running:  # a cell that is run again
             before.stop()
-        live = rehearse.start(plan, self.folder / plan.name, fault=fault, say=print)
-        self._started.append(live)
-        self._record(live.result)
-        self._draw_start(plan, live.result)
+        live = serving.rehearse(self, plan, fault)
+        self._running.append(live)
         if not live.result.ok:
             raise ServiceError(f"{live.result.diagnosis}\n  logs: {live.result.folder}")
         return Service(self, plan, live)
 
-    def _deploy(self, plan: Plan, resume: bool) -> Service:
-        from kimi_nb.deploy import lifecycle as deploy
+    # Verify -----------------------------------------------------------------------------
 
-        made = deploy.up(
-            plan, self.folder / plan.name, confirm=self.confirm, resume=resume, say=print
-        )
-        facts = made.result.as_dict()
-        self.record(
-            "deploy",
-            **{
-                key: facts[key]
-                for key in (
-                    "mark",
-                    "plan",
-                    "site",
-                    "ok",
-                    "engines",
-                    "ready",
-                    "ready_s",
-                    "first_answer_s",
-                    "memory_mb",
-                    "moved_tokens",
-                    "moved_bytes",
-                    "changes",
-                    "failed",
-                    "step",
-                )
-            },
-            logs=made.result.folder,
-        )
-        if made.result.times or made.result.events:
-            self._draw_start(plan, made.result)
-        if not made.result.ok:
-            raise ServiceError(
-                "\n".join(map(str, made.result.failed)) + f"\n  logs: "
-                f"{made.result.folder}\n  What was started is left as it is: "
-                "kimi-nb logs, kimi-nb up --resume, kimi-nb down."
+    def chat(self, plan: Plan) -> show.Text:
+        """Return the request with which the documents try the service."""
+        return show.Text("client/chat.sh", scripts.files(plan)["client/chat.sh"])
+
+    def curl(self, service: Service) -> Curl:
+        """Send the documents' request to the service with bash and curl."""
+        from kimi_nb.prove.verify import curl
+
+        found = curl.run(service.plan, service.url if service.up else "", service.key)
+        self.record("curl", plan=service.plan.name, status=found.status, got=found.got)
+        return found
+
+    def checks(self, only: Iterable[str] = (), max_context: int | None = None) -> Checks:
+        """Choose the checks of a verification by name or family. Raises ParameterError."""
+        from kimi_nb.prove.verify import runner
+
+        most = runner.MAX_CONTEXT if max_context is None else max_context
+        return runner.Checks(tuple(inputs.words(only)), most)
+
+    def verify(
+        self,
+        service: Service,
+        checks: Checks | None = None,
+        *,
+        resume: bool = False,
+        random_weights: bool = False,
+    ) -> Contract:
+        """Check whether a service keeps its contract; failures of the service do not raise.
+
+        Each result is written at once to verify.jsonl in the plan's folder; ``resume`` repeats only
+        checks that failed or are missing there.
+        """
+        from kimi_nb.notebook import proving
+
+        return proving.verify(self, service, checks, resume=resume, random_weights=random_weights)
+
+    # Accuracy ---------------------------------------------------------------------------
+
+    def evaluations(
+        self, tool: str, *, task: str = "kimi_nb_arithmetic", limit: int = 0
+    ) -> Evaluations:
+        """Choose tools, a task and how many of its questions (0: all). Raises ParameterError."""
+        from kimi_nb.prove.accuracy import measure
+
+        return measure.Evaluations(tuple(inputs.words(tool)), task, limit)
+
+    def accuracy(
+        self,
+        service: Service,
+        evaluations: Evaluations,
+        tool: str = "lm-eval",
+        *,
+        resume: bool = False,
+    ) -> Score | None:
+        """Ask a task's questions with a tool and score the answers; None for a tool not chosen.
+
+        ``resume`` keeps the answers of an interrupted call. Where the tool is not installed nothing
+        is asked, and the score says so. Raises AccuracyError with the cause.
+        """
+        from kimi_nb.prove.accuracy import measure
+
+        if tool not in evaluations.tools:
+            return None
+        task, limit = evaluations.task, evaluations.limit
+        return measure.measure(self, service, tool, task, limit, resume, say=print)
+
+    # Performance ------------------------------------------------------------------------
+
+    def load(self, plan: Plan, concurrency: str, **sizes: Any) -> Loads:
+        """Choose one load for each concurrency; `prove.bench.measurements.loads` has the arguments.
+
+        They are input_len, output_len, prompts, dataset, repetitions and tool. In place of
+        concurrencies, the name of a document's benchmark selects that benchmark's load. Raises
+        ParameterError.
+        """
+        from kimi_nb.prove.bench import measurements
+
+        return measurements.loads(plan, concurrency, **sizes)
+
+    def bench(self, service: Service, loads: Loads, *, resume: bool = True) -> BenchResult:
+        """Measure a service under loads; ``resume`` keeps the results of an earlier call.
+
+        Raises BenchError with the cause.
+        """
+        from kimi_nb.prove.bench import measurements
+
+        folder = self.folder / service.plan.name / "bench"
+        try:
+            result = measurements.measure(
+                service,
+                loads,
+                folder,
+                repetitions=loads.repetitions,
+                tool=loads.tool,
+                resume=resume,
             )
-        return Service(self, plan, made)
-
-    def _record(self, result: Rehearsal) -> None:
-        """Evidence of a rehearsal: marked, and never beside figures of hardware."""
-        facts = result.as_dict()
+        except BenchError as error:
+            self.record("bench", plan=service.plan.name, ok=False, fault=str(error))
+            raise
         self.record(
-            "rehearse",
-            **{
-                key: facts[key]
-                for key in (
-                    "mark",
-                    "plan",
-                    "ok",
-                    "engines",
-                    "ready",
-                    "ready_s",
-                    "first_answer_s",
-                    "peak_memory_mb",
-                    "fault",
-                    "diagnosis",
-                )
-            },
-            logs=result.folder,
+            "bench",
+            plan=service.plan.name,
+            ok=not result.failed,
+            mark=result.mark,
+            results=folder,
+            measurements=len(result.files),
+            failed=result.failed,
+            errors=result.errors,
         )
+        return result
+
+    # Accuracy and performance -----------------------------------------------------------
+
+    def commands(self, plan: Plan, asked: Loads | Evaluations) -> show.Text:
+        """Return the commands that measure the same by hand, for loads or evaluations."""
+        from kimi_nb.prove.accuracy import evaluation_commands, measure
+        from kimi_nb.prove.bench import bench_commands
+
+        if isinstance(asked, measure.Evaluations):
+            return evaluation_commands.write(self.folder, self.subject.named.name, plan)
+        return bench_commands.all_of(plan, asked)
+
+    def compare(self, measured: Score | BenchResult) -> Verdicts | Comparison:
+        """Compare a measurement with published figures: a verdict, or why there is none."""
+        from kimi_nb.prove.accuracy import published_scores, score_settings
+        from kimi_nb.prove.bench import compare
+        from kimi_nb.prove.bench.results import BenchResult
+
+        if isinstance(measured, BenchResult):
+            return compare.with_published(measured)
+        published = published_scores.of(self.subject.named.name)
+        found = score_settings.compare(measured, published)
+        if measured.folder:
+            place = Path(measured.folder) / score_settings.PUBLISHED
+            evidence.write_json(place, found.as_dict())
+        self.record("compare", mark=measured.mark, task=measured.task, verdicts=found.words)
+        return found
+
+    def draw(
+        self,
+        plan: Plan,
+        *measured: Score | BenchResult | None,
+        ttft_ms: float = 0,
+        tpot_ms: float = 0,
+    ) -> Picture | Pictures:
+        """Draw measurements and keep the picture in the plan's folder; None for one not made.
+
+        The goodput of a benchmark counts requests within ``ttft_ms`` and ``tpot_ms`` (0: no bound).
+        """
+        from kimi_nb.notebook.pictures import score_intervals
+        from kimi_nb.prove.accuracy import published_scores, score_settings
+        from kimi_nb.prove.accuracy.scores import Score
+        from kimi_nb.prove.bench import bench_pictures
+        from kimi_nb.prove.bench.results import BenchResult
+
+        for one in measured:
+            if isinstance(one, BenchResult):
+                return bench_pictures.draw(one, ttft_ms, tpot_ms)
+        published = published_scores.of(self.subject.named.name)
+        scores = [one for one in measured if isinstance(one, Score)]
+        picture = score_intervals.picture(score_settings.drawn(scores, published))
+        picture.save(self.folder / plan.name / "pictures")
+        return picture
+
+    # Tuning -----------------------------------------------------------------------------
+
+    def scenarios(self, choice: Choice, names: Iterable[str] = ()) -> SideBySide:
+        """List the documents' configurations, and compare those of the choice's layout.
+
+        Without ``names`` all of them are compared. Raises NoRecipeError.
+        """
+        from kimi_nb.prove.tune import scenarios
+
+        return scenarios.side_by_side(
+            self.model, self.hw, choice.layout, choice.variant, self.site, inputs.words(names)
+        )
+
+    def limits(
+        self,
+        plan: Plan,
+        *,
+        input_len: int = 1024,
+        output_len: int = 1024,
+        concurrency: int = 0,
+    ) -> Limits:
+        """Return estimated upper bounds for the plan under such a load (0: full batches)."""
+        from kimi_nb.prove.tune import limits
+
+        return limits.of_plan(
+            plan, input_len=input_len, output_len=output_len, concurrency=concurrency
+        )
+
+    def advice(self, plan: Plan | None = None, result: BenchResult | None = None) -> Advices:
+        """Return what measurements suggest to try next, and how near they are to the limits.
+
+        Without arguments the measurements are a document's own concurrency sweep.
+        """
+        from kimi_nb.prove.tune import advice
+
+        about, measured = (plan, result) if plan and result else advice.documented()
+        found = advice.of(about, measured)
+        self.record("advice", plan=about.name, **found.as_dict())
+        return found
+
+    def design(
+        self, plan: Plan, sweep: str, *, input_len: int = 1024, output_len: int = 1024
+    ) -> Design:
+        """Design a sweep around a plan: settings and loads, each checked; nothing is started.
+
+        Raises ParameterError for an unknown axis.
+        """
+        from kimi_nb.prove.tune import design
+
+        return design.of(plan, sweep, input_len=input_len, output_len=output_len)
+
+    def sweep(self, design: Design, **more: Any) -> Sweep:
+        """Measure a design as the run's action says; `prove.tune.sweep.run` has the arguments.
+
+        They are repetitions, slo_ttft_ms, slo_tpot_ms, url, tool and resume.
+        """
+        from kimi_nb.prove.tune import sweep
+
+        return sweep.run(self, design, **more)
+
+    # Diagnose, record, end --------------------------------------------------------------
+
+    def doctor(self, logs: str) -> Report | None:
+        """Find what failed first in a folder of logs, None without one. Raises ParameterError."""
+        from kimi_nb.diagnose import doctor
+
+        report = doctor.examine(logs) if logs else None
+        self.record(
+            "doctor",
+            logs=logs,
+            files=report.files if report else 0,
+            first=str(report.first) if report and report.first else "",
+        )
+        return report
+
+    def record(self, stage: str, **facts: Any) -> None:
+        """Add a line to the run's evidence."""
+        evidence.record(self.folder, stage, **facts)
 
     def close(self) -> show.Table:
-        """The end: whatever still runs is stopped, and what was recorded."""
-        ends: tuple[Panel | Live, ...] = (*self._panels, *self._started)
-        for one in ends:
-            one.stop()
-        self.record("close", started=len(self._started))
-        lines = evidence.read(self.folder)
-        return show.Table(
-            f"Evidence: {self.folder / evidence.FILE}",
-            ("time", "stage", "facts"),
-            tuple(
-                (
-                    line["time"],
-                    line["stage"],
-                    {key: value for key, value in line.items() if key not in ("time", "stage")},
-                )
-                for line in lines[-12:]
-            ),
+        """Stop everything that still runs, and return the last lines of evidence."""
+        for panel in self._panels:
+            panel.stop()
+        for live in self._running:
+            live.stop()
+        self.record("close", started=len(self._running))
+        rows = tuple(
+            (
+                line["time"],
+                line["stage"],
+                {key: value for key, value in line.items() if key not in ("time", "stage")},
+            )
+            for line in evidence.read(self.folder)[-12:]
         )
+        title = f"Evidence: {self.folder / evidence.FILE}"
+        return show.Table(title, ("time", "stage", "facts"), rows)

@@ -1,8 +1,10 @@
-"""The notebooks of a run, executed headless one after the other (or several at once).
+"""Execute the notebooks of a run without a user interface, one after another or in parallel.
+
+Example::
 
     runbook.run("k2.5", "a3", only=["03", "05"], jobs=2)
 
-Each notebook ends as an executed .ipynb and an HTML page in ``runs/<utc>-<model>-<hw>/``.
+Each notebook leaves an executed .ipynb and an HTML page in ``runs/<utc>-<model>-<hw>/``.
 """
 
 from __future__ import annotations
@@ -23,16 +25,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb import report
-from kimi_nb.core import errors, evidence, fingerprint
-from kimi_nb.core import known_secrets as secrecy
-from kimi_nb.core import lean_imports as imports
+from kimi_nb import report, show
+from kimi_nb.core import (
+    data_files,
+    errors,
+    evidence,
+    fingerprint,
+    known_secrets,
+    lean_imports,
+    paths,
+)
 from kimi_nb.core.errors import NoRecipeError, ParameterError, WriteError, choice
 from kimi_nb.notebook.start import runs_folder
-from kimi_nb.params import load as params
-from kimi_nb.params import recipes
+from kimi_nb.params import load, recipes
 from kimi_nb.plan import build
-from kimi_nb.show import values as show
 
 KIMI_ERRORS = {
     name
@@ -43,7 +49,7 @@ KIMI_ERRORS = {
 
 @dataclass(frozen=True)
 class Result:
-    """One notebook's end. ``status``: ok or failed; ``fault``: what it says, "" when ok."""
+    """The result of one notebook: ``status`` is ok or failed, ``fault`` its error, "" when ok."""
 
     notebook: str
     status: str
@@ -53,7 +59,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A whole run: its folder, a result for each notebook in their order, and the report."""
+    """The result of a run: its folder, the notebooks' results in order, and the report."""
 
     folder: Path
     results: tuple[Result, ...]
@@ -61,6 +67,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
+        """Whether every notebook is ok."""
         return all(result.status == "ok" for result in self.results)
 
     def __str__(self) -> str:
@@ -80,13 +87,14 @@ class Outcome:
 
 
 def which(model: str, hardware: str, only: Iterable[str] | str | None = None) -> list[str]:
-    """The notebooks that apply to a model and hardware; of those, the ones asked for by number
-    or name (a list, or a text with commas; None for all).
+    """Return the notebooks that apply to a model and hardware, as far as they are asked for.
 
-    Raises NoRecipeError where nothing applies, ParameterError for an unknown one.
+    ``only`` has numbers or names, in a list or separated by commas; None asks for all. Raises
+    NoRecipeError where nothing applies, ParameterError for an unknown notebook.
     """
-    manifest: dict[str, dict[str, str]] = params.data("notebooks")
-    served, chip = params.model(model), params.hardware(hardware)
+    listed: dict[str, dict[str, str]] = data_files.facts("notebook/notebooks")
+    manifest = {name: entry for name, entry in listed.items() if "kind" not in entry}
+    served, chip = load.model(model), load.hardware(hardware)
     layouts = {recipe.layout for recipe in recipes.of(served, chip)}
     if not layouts and chip.recipes_of not in served.container_versions:
         recipes.find(served, chip, None)  # raises with what there is
@@ -127,16 +135,15 @@ def run(
     site: str = "",
     run_dir: str = "",
 ) -> Outcome:
-    """Execute the notebooks that apply and say how each ended; never raises for a notebook's
-    own failure."""
+    """Execute the notebooks that apply and return their results; failing notebooks do not raise."""
     names = which(model, hardware, only)
     if site:
-        cluster = params.site(site)
-        build.check_hardware(cluster, params.hardware(hardware))
-        secrecy.name([cluster.api_key_env or ""])
+        cluster = load.site(site)
+        build.check_hardware(cluster, load.hardware(hardware))
+        known_secrets.name([cluster.api_key_env or ""])
     if jobs < 1:
         raise ParameterError(f"--jobs: 1 or more is wanted, found {jobs}.")
-    folder = _folder(run_dir, params.model(model).name, params.hardware(hardware).name)
+    folder = _folder(run_dir, load.model(model).name, load.hardware(hardware).name)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,7 +171,7 @@ def _run(
     given = {"hw": _absolute(hardware), "model": _absolute(model), "run_dir": str(folder)}
     if site:
         given["site"] = _absolute(site)
-    imports.quickly("papermill", "nbconvert")
+    lean_imports.quickly("papermill", "nbconvert")
     _quiet()
     try:
         results = _execute_all(names, folder, given, jobs)
@@ -178,29 +185,53 @@ def _run(
 
 
 def _close(folder: Path) -> Path:
-    """The end of every run: nothing secret in its files, and the report."""
-    secrecy.folder(folder)  # what kernels and programs of others wrote
-    return report.write(folder)
+    """Remove secrets from the run's files, and write the report."""
+    known_secrets.folder(folder)  # also in files that kernels and other programs wrote
+    return write_report(folder)
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Execute notebook 11 on a run's folder, write its page, and return where that stands.
+
+    The executed notebook is written beside it, unless the page goes to ``out``.
+    Raises ParameterError where the folder is none of a run, WriteError where it cannot be written.
+    """
+    verdict, title = (found := report.collect(folder)).verdict, found.title
+    target = out or folder / report.FILE
+    links = os.path.relpath(folder.resolve(), target.parent.resolve())
+    given = {"run_dir": str(folder.absolute()), "links": "" if links == "." else links}
+    lean_imports.quickly("papermill", "nbconvert")
+    _quiet()
+    with tempfile.TemporaryDirectory(prefix="kimi-nb-") as scratch:
+        book = Path(scratch, target.with_suffix(".ipynb").name)
+        if fault := _papermill(report.NOTEBOOK, book, given, Path(scratch, "kernels.log")):
+            raise WriteError(f"{target}: is not written: notebook {report.NOTEBOOK}: {fault}")
+        about = {"report": {"status": verdict.status, "title": title}}
+        page, _ = _exporter(threading.get_ident(), "report").from_filename(str(book), about)
+        evidence.write_text(target, known_secrets.text(page))
+        if out is None:
+            evidence.write_text(target.with_suffix(".ipynb"), book.read_text(encoding="utf-8"))
+    return target
 
 
 def _absolute(name: str) -> str:
-    """A path as the kernel will find it, whatever directory that runs in."""
+    """Return a path as an absolute one, as the kernel runs in another directory; keep a name."""
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
     return str(Path(name).expanduser().resolve()) if is_path else name
 
 
 def _quiet() -> None:
-    # papermill and nbconvert warn about what they cannot know is meant so.
+    # papermill and nbconvert warn about things that are intended here.
     for name in ("papermill", "traitlets", "nbconvert"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _folder(run_dir: str, model: str, hardware: str) -> Path:
     if run_dir:
-        return _make(Path.cwd() / params.user_path(run_dir, "--run-dir"), again=True)
+        return _make(Path.cwd() / load.user_path(run_dir, "--run-dir"), again=True)
     base = runs_folder() / f"{evidence.now()}-{model}-{hardware}"
     for number in range(1, 100):
-        # Two runs that start in one second must not share a folder.
+        # Two runs that start in the same second must not share a folder.
         folder = base if number == 1 else base.with_name(f"{base.name}.{number}")
         if not folder.exists():
             with contextlib.suppress(FileExistsError):
@@ -224,7 +255,7 @@ def _make(folder: Path, again: bool) -> Path:
 def _execute_all(
     names: Sequence[str], folder: Path, given: dict[str, str], jobs: int
 ) -> list[Result]:
-    from tqdm import tqdm
+    from tqdm import tqdm  # start-up: only for a run
 
     results: list[Result] = []
     with tqdm(
@@ -251,33 +282,9 @@ def _execute_all(
 
 def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
     """One notebook, executed by papermill and written beside the others."""
-    import papermill
-    from papermill.exceptions import PapermillExecutionError
-
-    source = params.root() / "notebooks" / f"{name}.ipynb"
     target = folder / f"{name}.ipynb"
-    began, fault = time.monotonic(), ""
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="kimi-nb-") as sockets,
-            _kept(raw := Path(sockets, target.name), target),
-        ):
-            papermill.execute_notebook(
-                str(source),
-                str(raw),
-                parameters=given,
-                kernel_name="python3",
-                progress_bar=False,
-                cwd=str(source.parent),
-                request_save_on_cell_execute=False,
-                autosave_cell_every=0,
-                **_transport(sockets, folder / "kernels.log"),
-            )
-    except PapermillExecutionError as error:
-        fault = _fault(error)
-    except Exception as error:  # a kernel that does not start is this notebook's result, too
-        fault = f"{type(error).__name__}: {error}"
-    fault = secrecy.text(fault)
+    began = time.monotonic()
+    fault = _papermill(name, target, given, folder / "kernels.log")
     if target.exists():
         _html(target)
     seconds = time.monotonic() - began
@@ -294,11 +301,43 @@ def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
     return result
 
 
+def _papermill(name: str, target: Path, given: dict[str, str], log: Path) -> str:
+    """Execute a notebook of ours into a file and return what has failed; "" where nothing has."""
+    import papermill  # start-up: only for a run
+    from papermill.exceptions import PapermillExecutionError
+
+    source = paths.root() / "notebooks" / f"{name}.ipynb"
+    fault = ""
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="kimi-nb-") as sockets,
+            _kept(raw := Path(sockets, target.name), target),
+        ):
+            papermill.execute_notebook(
+                str(source),
+                str(raw),
+                parameters=given,
+                kernel_name="python3",
+                progress_bar=False,
+                cwd=str(source.parent),
+                request_save_on_cell_execute=False,
+                autosave_cell_every=0,
+                **_transport(sockets, log),
+            )
+    except PapermillExecutionError as error:
+        fault = _fault(error)
+    except Exception as error:  # a kernel that does not start is this notebook's result, too
+        fault = f"{type(error).__name__}: {error}"
+    return known_secrets.text(fault)
+
+
 @contextlib.contextmanager
 def _kept(raw: Path, target: Path) -> Iterator[None]:
-    """However the notebook ends, what there is of it comes to its place without secrets:
-    parameters, papermill's metadata, outputs, error values and tracebacks."""
-    import nbformat
+    """Save the notebook without secrets, however its execution ends.
+
+    Secrets are removed from parameters, papermill's metadata, outputs, errors and tracebacks.
+    """
+    import nbformat  # start-up: only for a run
 
     try:
         yield
@@ -306,21 +345,23 @@ def _kept(raw: Path, target: Path) -> Iterator[None]:
         if raw.exists():
             notebook = nbformat.read(raw, as_version=4)
             notebook.metadata.setdefault("papermill", {})["output_path"] = str(target)
-            clean = nbformat.from_dict(secrecy.value(notebook))
+            clean = nbformat.from_dict(known_secrets.value(notebook))
             evidence.write_text(target, nbformat.writes(clean) + "\n")
 
 
 def _transport(sockets: str, log: Path) -> dict[str, Any]:
-    """Kernels that talk over sockets in a folder of their own (TCP ports of kernels that start
-    together can collide) and say what they have to say into a file."""
-    from jupyter_client.manager import AsyncKernelManager
+    """Return options for kernels that use sockets in a folder of their own and log to a file.
+
+    TCP ports of kernels that start at the same time can collide.
+    """
+    from jupyter_client.manager import AsyncKernelManager  # start-up: only for a run
 
     class QuietKernelManager(AsyncKernelManager):
         def __init__(self, **options: Any) -> None:
             ipc = {"transport": "ipc", "ip": f"{sockets}/k"} if sys.platform == "linux" else {}
             super().__init__(**ipc, **options)
 
-        # jupyter_client's own is declared as what awaits it, and is awaited all the same.
+        # jupyter_client declares its own as a Callable attribute; it is awaited like this one.
         async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
             with log.open("ab") as file:
                 await super().start_kernel(stderr=file, **options)
@@ -329,10 +370,10 @@ def _transport(sockets: str, log: Path) -> dict[str, Any]:
 
 
 def _fault(error: Any) -> str:
-    """What a failed cell says; an assertion without words says its line."""
+    """Return the error of a failed cell; for an assertion without a message, its line."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error.evalue)).strip()
     if error.ename in KIMI_ERRORS:
-        # The kernel's own rendering starts with the name again.
+        # The kernel's rendering starts with the name again.
         return text.removeprefix(f"{error.ename}: ")
     if not text and error.ename == "AssertionError":
         lines = [line.strip() for line in str(error.source).splitlines()]
@@ -341,15 +382,25 @@ def _fault(error: Any) -> str:
 
 
 def _html(notebook: Path) -> None:
-    """The executed notebook as one page that loads nothing from elsewhere."""
+    """Write the executed notebook as one HTML page that loads nothing from elsewhere."""
     body, _ = _exporter(threading.get_ident()).from_filename(str(notebook))
     evidence.write_text(notebook.with_suffix(".html"), body)
 
 
 @functools.cache
-def _exporter(thread: int) -> Any:
+def _exporter(thread: int, page: str = "index") -> Any:
     """One exporter a thread: it keeps its compiled templates, and is not made to be shared."""
-    from nbconvert import HTMLExporter
+    from nbconvert import HTMLExporter  # start-up: only for a page
+    from nbconvert.preprocessors import TagRemovePreprocessor
 
-    templates = str(params.PACKAGE / "data" / "nbconvert")
-    return HTMLExporter(template_name="kimi", extra_template_basedirs=[templates])
+    exporter = HTMLExporter(
+        template_name="kimi",
+        template_file=f"{page}.html.j2",
+        extra_template_basedirs=[str(paths.DATA / "notebook" / "nbconvert")],
+        exclude_anchor_links=page == "report",
+    )
+    # In the report nothing stands before the verdict but its title.
+    exporter.register_preprocessor(
+        TagRemovePreprocessor(enabled=True, remove_cell_tags={"remove-cell"}), enabled=True
+    )
+    return exporter

@@ -1,4 +1,4 @@
-"""The first call of every notebook: bind its parameters, refuse what is not allowed."""
+"""Bind a notebook's parameters in its first call, and refuse those that are not allowed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import ast
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kimi_nb.core import fingerprint
-from kimi_nb.core import known_secrets as secrecy
+from kimi_nb import show
+from kimi_nb.core import fingerprint, known_secrets, paths
 from kimi_nb.core.errors import ParameterError, choice
-from kimi_nb.notebook.run import ACTIONS, Run
-from kimi_nb.params import load as params
-from kimi_nb.params import recipes
-from kimi_nb.plan import build
-from kimi_nb.show import values as show
+from kimi_nb.notebook.run import Run
+from kimi_nb.notebook.serving import ACTIONS
+from kimi_nb.notebook.subject import Subject
+from kimi_nb.params import load, recipes
+from kimi_nb.service import confirmation
+
+if TYPE_CHECKING:
+    from kimi_nb.report.sections import Sections
 
 
 def start(
@@ -26,41 +30,26 @@ def start(
     confirm: str = "",
     run_dir: str = "",
 ) -> Run:
-    """Bind a notebook's six parameters and say what it is about to look at.
+    """Bind a notebook's six parameters and show what it is about to work on.
 
-    Raises ParameterError for a parameter that the notebook does not have, or a value that is
-    not allowed, with the list of what is.
+    Raises ParameterError for a parameter that the notebook does not declare, or a value that is not
+    allowed; the message lists what is allowed.
     """
     _check_injected()
-    for name, value in (
-        ("hw", hw),
-        ("model", model),
-        ("site", site),
-        ("action", action),
-        ("confirm", confirm),
-        ("run_dir", run_dir),
-    ):
-        if not isinstance(value, str):
-            raise ParameterError(
-                f"{name}: a text is wanted, found {value!r}. With papermill use "
-                f"-r {name} VALUE, which keeps texts as they are."
-            )
+    _check_texts(hw=hw, model=model, site=site, action=action, confirm=confirm, run_dir=run_dir)
     if action not in ACTIONS:
         raise ParameterError(choice("action", action, ACTIONS))
-    served, chip = params.model(model), params.hardware(hw)
-    cluster = params.site(site) if site else build.example_site(chip)
-    if confirm and action == "deploy" and confirm != cluster.name:
-        raise ParameterError(
-            f"confirm {confirm!r}: the site is {cluster.name!r}; action deploy "
-            "changes it, and is confirmed by this name."
-        )
-    secrecy.name([cluster.api_key_env or ""])
+    subject = Subject.load(model, hw, site)
+    served, chip, cluster = subject.named, subject.hardware, subject.site()
+    if confirm and action == "deploy":  # without one, the gate of a deployment asks for it
+        confirmation.check(cluster.name, confirm)
+    known_secrets.name([cluster.api_key_env or ""])
     folder = (
-        params.user_path(run_dir, "run_dir")
+        load.user_path(run_dir, "run_dir")
         if run_dir
         else runs_folder() / f"{served.name}-{chip.name}"
     )
-    run = Run(model, hw, site, action, confirm, Path(os.path.abspath(folder)))
+    run = Run(model, hw, site, action, confirm, Path(os.path.abspath(folder)), subject)
     run.record(
         "start",
         model=served.name,
@@ -70,7 +59,7 @@ def start(
         **fingerprint.of_program(),
     )
     standing = dict.fromkeys(
-        recipes.served(served, chip, recipe.layout).title for recipe in recipes.of(served, chip)
+        recipes.served(served, chip, recipe.layout).title for recipe in subject.recipes
     )
     stands = (
         [
@@ -104,17 +93,52 @@ def start(
     return run
 
 
+def report(*, hw: str, model: str, run_dir: str = "", links: str = "") -> Sections:
+    """Read the folder of a run; without ``run_dir`` that of a model on a hardware.
+
+    Nothing is recorded: the run has ended. Raises ParameterError where the folder is none of a run.
+    """
+    from kimi_nb.report.collect import collect  # start-up: only notebook 11 reads a run
+    from kimi_nb.report.sections import Sections
+
+    _check_injected()
+    _check_texts(hw=hw, model=model, run_dir=run_dir, links=links)
+    name = run_dir or f"{load.model(model).name}-{load.hardware(hw).name}"
+    return Sections(collect(Path(name).expanduser() if run_dir else runs_folder() / name), links)
+
+
 def runs_folder() -> Path:
-    """``runs/`` of the checkout; of the working directory where there is no checkout."""
-    root = params.root()
-    return (root if (root / "pyproject.toml").is_file() else Path.cwd()) / "runs"
+    """Return ``runs/`` of the working directory.
+
+    JupyterLab executes a notebook in the notebook's folder: in ``notebooks/`` of a checkout the
+    result is ``runs/`` of the checkout. Raises ParameterError where the working directory was
+    removed.
+    """
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise ParameterError(
+            "The working directory has been removed: change to another one, or name the run's folder."
+        ) from None
+    root = paths.root()
+    own = here == root / "notebooks" and (root / "pyproject.toml").is_file()
+    return (root if own else here) / "runs"
+
+
+def _check_texts(**given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise ParameterError(
+                f"{name}: a text is wanted, found {value!r}. With papermill use "
+                f"-r {name} VALUE, which keeps texts as they are."
+            )
 
 
 def _check_injected() -> None:
     """Refuse a parameter that the notebook does not declare.
 
-    papermill puts what it was given into a cell of its own, right after the notebook's, and
-    only warns about a name that is not declared there.
+    papermill adds a cell with the parameters it was given right after the notebook's own, and only
+    warns about a name that is not declared there.
     """
     module = sys.modules.get("IPython")
     interpreter = module.get_ipython() if module else None

@@ -1,7 +1,7 @@
-"""The kinds of text and number that a parameter file may hold, each with its own refusal.
+"""Define the kinds of text and number that a parameter file may hold, each with its own error.
 
-Everything is quoted as well when it is written into a script, so this is the second lock: a value
-with a shell character is a mistake and is named as one.
+Values are also quoted when they are written into a script. These checks are a second line of
+defence: a shell character in a value is a mistake and is reported as one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-# What a word of a script may be made of.
+# The characters allowed in a word of a script.
 SAFE_TEXT = re.compile(r"[\w ./:@%+=,~{}\[\]\"-]*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOSTNAME = re.compile(
@@ -22,7 +22,10 @@ _HOSTNAME = re.compile(
 
 
 def safe_text(text: str) -> str:
-    """Refuse control and shell characters: ``;`` ``|`` ``&`` ``$`` `````` quotes, newlines."""
+    """Return the text; raise ValueError if it has control or shell characters.
+
+    These are ``;``, ``|``, ``&``, ``$``, backquotes, quotes, newlines and the like.
+    """
     if not SAFE_TEXT.fullmatch(text):
         bad = next(character for character in text if not SAFE_TEXT.fullmatch(character))
         raise ValueError(
@@ -43,11 +46,11 @@ def _name(text: str) -> str:
 
 def _address(text: str) -> str:
     try:
-        # Without the scope of a link-local address (fe80::1%eth0): it may be any text, and
-        # means something else on every node.
+        # Scoped link-local addresses (fe80::1%eth0) are refused: the scope may be any text and
+        # means something different on every node.
         return str(ipaddress.ip_address(text if "%" not in text else ""))
     except ValueError:
-        # 141.xx.xx.1 and 300.1.1.1 are hostnames by grammar and mistakes by sense.
+        # 141.xx.xx.1 and 300.1.1.1 are valid host names, but surely mistakes.
         if re.fullmatch(r"[0-9x.]+", text) or not _HOSTNAME.fullmatch(text):
             raise ValueError(
                 "an IP address (192.0.2.11) or a host name (node-1.example.org) is wanted here"
@@ -69,14 +72,21 @@ def _sysctl(text: str) -> str:
 
 
 def secret(variable: str) -> bool:
-    """Whether a variable by its name holds a secret, whose value must never be written."""
+    """Return whether a variable, by its name, holds a secret whose value must never be written.
+
+    >>> secret("HF_TOKEN"), secret("HCCL_BUFFSIZE")
+    (True, False)
+    """
     return variable == "VLLM_API_KEY" or bool(
         re.search(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)(_ID)?$", variable)
     )
 
 
 def _range(text: str) -> str:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.specifiers import (  # start-up: only for a range of versions
+        InvalidSpecifier,
+        SpecifierSet,
+    )
 
     try:
         SpecifierSet(text)
@@ -107,7 +117,7 @@ def _variable(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Prose for a heading or a comment: any characters, but on one line."""
+    """Return prose for a heading or a comment: any characters, but on one line."""
     if not text.strip() or any(
         ord(character) < 32 or character in "\x7f\x85\u2028\u2029" for character in text
     ):
@@ -128,7 +138,6 @@ Variable = Annotated[str, AfterValidator(_variable)]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 DeviceCount = Annotated[int, Field(ge=1, le=1024, strict=True)]
-Vendor = Literal["ascend", "cuda", "rocm", "cpu"]
 Layout = Literal["single", "dp", "pd"]
 Role = Literal["mixed", "prefill", "decode"]
 LAYOUTS: tuple[Layout, ...] = ("single", "dp", "pd")

@@ -1,10 +1,12 @@
-"""Parameter files: found, read, checked, with errors that name file, key, value and remedy.
+"""Find, read and check parameter files; errors name file, key, value and remedy.
 
-    hardware = params.hardware("a3")              # params/hardware/a3.yaml
-    site = params.site("/home/me/cluster.yaml")   # a file of one's own
+>>> hardware("a3").vendor  # params/hardware/a3.yaml
+'ascend'
 
-`params/` is found from where the package is, never from the working directory: papermill runs
-a notebook in the caller's directory, JupyterLab and nbmake in the notebook's.
+A path instead of a name loads the user's own file: ``site("/home/me/cluster.yaml")``.
+
+The folder ``params/`` is found relative to the package, never to the working directory: papermill
+runs a notebook in the caller's directory, JupyterLab and nbmake in the notebook's.
 """
 
 from __future__ import annotations
@@ -15,134 +17,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from kimi_nb.core import data_files, paths
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.params import fields, schema
 
-PACKAGE = Path(__file__).resolve().parent
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_LARGEST = 4 << 20
 _Table = TypeVar("_Table", bound=BaseModel)
 
 
-class _Strict(_Loader):  # type: ignore[misc,valid-type]
-    """YAML in which a key given twice is an error: the second would silently win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str | int | float | bool):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"a key must be a plain word, found {key!r}", key_node.start_mark
-                )
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key '{key}' is given twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def root() -> Path:
-    """The folder that holds ``params/`` and ``notebooks/``: of the checkout, or the one that a
-    wheel carries inside the package."""
-    return PACKAGE / "tree" if (PACKAGE / "tree").is_dir() else PACKAGE.parent
-
-
 def names(kind: str) -> list[str]:
-    """The names of a kind (``hardware``, ``models``, ``sites``) that ship with the project."""
-    return sorted(path.stem for path in (root() / "params" / kind).glob("[!_]*.yaml"))
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """One YAML file as a mapping.
-
-    Raises ParameterError with file, line and column for a file that is missing, unreadable,
-    too large, not text, malformed, nested out of all proportion, or not a mapping.
-    """
-    try:
-        if path.exists() and not path.is_file():
-            raise ParameterError(f"{path}: not a file.")
-        with path.open("rb") as file:
-            raw = file.read(_LARGEST + 1)
-        if len(raw) > _LARGEST:
-            raise ParameterError(f"{path}: larger than 4 MB; a parameter file is a few KB.")
-        text = raw.decode("utf-8")
-    except FileNotFoundError:
-        raise ParameterError(
-            f"{path}: no such file. Write it, or name one that exists "
-            "(kimi-nb list shows what ships with the project)."
-        ) from None
-    except UnicodeDecodeError:
-        raise ParameterError(f"{path}: not a text file in UTF-8.") from None
-    except OSError as error:
-        raise ParameterError(f"{path}: cannot be read: {error.strerror}.") from None
-    if fault := too_deep(text):
-        raise ParameterError(f"{path}: {fault}.")
-    try:
-        data = yaml.load(text, Loader=_Strict)
-        _measure(data)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        advice = (
-            ""
-            if isinstance(error, yaml.constructor.ConstructorError)
-            else (
-                " Indent with spaces, two a level, and put quotes around a value that holds ': ' or "
-                "starts with a sign."
-            )
-        )
-        raise ParameterError(f"{path}{where}: {error.problem}.{advice}") from None
-    except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
-        # A date that is none, a number that is too long, a character that YAML forbids.
-        raise ParameterError(
-            f"{path}: {str(error)[:160] or 'not YAML'}. Put quotes around a text "
-            "that looks like a date or a number."
-        ) from None
-    if not isinstance(data, dict):
-        raise ParameterError(
-            f"{path}: keys and values are wanted (key: value), "
-            f"found {'a list' if isinstance(data, list) else _shown(data)}."
-        )
-    return data
-
-
-def too_deep(text: str) -> str:
-    """Why a text is not handed to the parser, whose C code recurses without a limit; "" where
-    it is. Counts brackets and indentation only, so it may refuse what no person writes."""
-    depth = deepest = 0
-    for character in text:
-        if character in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "]}":
-            depth -= 1
-    if deepest > 64 or re.search(r"^ {200}|^ *([-?] ){32}", text, re.MULTILINE):
-        return "nested more than 64 levels deep"
-    return ""
-
-
-def _measure(data: Any) -> None:
-    """ValueError for what grows when it is read: aliases of aliases, or of themselves."""
-    left, waiting = 100_000, [(data, 0)]
-    while waiting:
-        item, depth = waiting.pop()
-        left -= 1
-        if left < 0 or depth > 80:
-            raise ValueError("its aliases (&name, *name) unfold into far more than was written")
-        if isinstance(item, dict | list):
-            inner = item.values() if isinstance(item, dict) else item
-            waiting.extend((value, depth + 1) for value in inner)
+    """Return the names of a kind (``hardware``, ``models``, ``sites``) that the project ships."""
+    return sorted(path.stem for path in (paths.root() / "params" / kind).glob("[!_]*.yaml"))
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """``over`` laid on ``base``: mappings join key by key, anything else replaces."""
+    """Return ``base`` overridden by ``over``: mappings are merged key by key, the rest is replaced.
+
+    >>> merge({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}})
+    {'a': 1, 'b': {'c': 2, 'd': 3}}
+    """
     out = dict(base)
     for key, value in over.items():
         both = isinstance(value, dict) and isinstance(out.get(key), dict)
@@ -151,8 +45,11 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _extended(path: Path, kind: str, depth: int = 0) -> dict[str, Any]:
-    """A file laid on the one it extends: ``extends: a3`` (ours), or a file beside it."""
-    data = read_yaml(path)
+    """Return a file merged over the one it extends.
+
+    ``extends: a3`` names a file beside it, or one that ships with the project.
+    """
+    data = data_files.read_yaml(path)
     base = data.pop("extends", None)
     if base is None:
         return data
@@ -165,7 +62,7 @@ def _extended(path: Path, kind: str, depth: int = 0) -> dict[str, Any]:
         )
     parent = path.parent / f"{base}.yaml"
     if parent == path or not parent.exists():
-        parent = root() / "params" / kind / f"{base}.yaml"
+        parent = paths.root() / "params" / kind / f"{base}.yaml"
     if parent == path or not parent.exists():
         raise ParameterError(f"{path}: extends: " + choice("base", base, names(kind)))
     below = _extended(parent, kind, depth + 1)
@@ -175,14 +72,17 @@ def _extended(path: Path, kind: str, depth: int = 0) -> dict[str, Any]:
 
 
 def validate(table: type[_Table], data: Any, where: object) -> _Table:
-    """``data`` as a ``table``; ParameterError with every fault: file, key, value, allowed."""
+    """Return ``data`` as a ``table``.
+
+    Raises ParameterError with every fault: file, key, value and what is allowed.
+    """
     try:
         return table.model_validate(data)
     except ValidationError as error:
         raise ParameterError(explain_faults(error, where, table)) from None
 
 
-# In the words of a YAML file, not of Python.
+# Pydantic's error types in the terms of YAML rather than of Python.
 _KINDS = {
     "tuple_type": "a list is wanted",
     "list_type": "a list is wanted",
@@ -196,8 +96,10 @@ _KINDS = {
 def explain_faults(
     error: ValidationError, where: object, table: type[BaseModel] | None = None
 ) -> str:
-    """The faults of a pydantic error as lines for a person, ten at most. ``table`` is what the
-    keys are those of."""
+    """Return the faults of a pydantic error as lines for the user, at most ten.
+
+    ``table`` is the class that was validated; it supplies the list of known keys.
+    """
     lines = []
     for fault in error.errors(include_url=False):
         loc = fault["loc"]
@@ -211,14 +113,14 @@ def explain_faults(
                 else f"{'.'.join(map(str, loc[:-1]))}{': ' * bool(loc[:-1])}"
                 + choice("key", loc[-1], known)
             )
-        elif any(str(part).endswith("_env") for part in loc):  # somebody's secret, perhaps
+        elif any(str(part).endswith("_env") for part in loc):  # it may be a secret
             lines.append(f"{key}: {message}; what stands there is not shown")
         elif fault["type"] == "missing":
             lines.append(f"{key}: is missing")
         elif isinstance(fault["input"], dict | list | tuple):
             lines.append(f"{key}: {message}")
         else:
-            lines.append(f"{key}: found {_shown(fault['input'])}: {message}")
+            lines.append(f"{key}: found {data_files.shown(fault['input'])}: {message}")
     more = [f"... and {len(lines) - 10} more"] if len(lines) > 10 else []
     return "\n".join(
         [
@@ -230,7 +132,7 @@ def explain_faults(
 
 
 def _keys(table: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
-    """The keys that a table has at a place within it."""
+    """Return the keys that a table has at a location within it."""
     here = table
     for part in loc:
         if part in here.model_fields:
@@ -239,17 +141,17 @@ def _keys(table: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
 
 
 def _table_of(annotation: Any) -> type[BaseModel] | None:
-    """The table in ``dict[str, Table]``, ``tuple[Table, ...]`` and the like."""
+    """Return the table class in ``dict[str, Table]``, ``tuple[Table, ...]`` and the like."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for one in get_args(annotation) if (found := _table_of(one))), None)
 
 
 def user_path(given: str, what: str) -> Path:
-    """A path that a person gave, with ``~`` filled in.
+    """Return a path that the user gave, with ``~`` expanded.
 
-    Raises ParameterError for shell characters (a script or a message may repeat the path) and
-    for a home that nobody has.
+    Raises ParameterError for shell characters (a script or a message may repeat the path) and for
+    the home directory of an unknown user.
     """
     try:
         if not given.strip() or "{" in given:
@@ -259,20 +161,15 @@ def user_path(given: str, what: str) -> Path:
         raise ParameterError(f"{what} {given[:80]!r}: {error}.") from None
 
 
-def _shown(value: object) -> str:
-    text = repr(value) if value is not None else "nothing"
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def _load(kind: str, table: type[_Table], given: str) -> _Table:
-    """A name of ours, or the path of a file of one's own."""
+    """Return the table for a name that the project ships, or for the path of a user's file."""
     if not isinstance(given, str) or not given.strip():
         raise ParameterError(choice(kind.rstrip("s"), given, names(kind)))
     is_path = "/" in given or given.endswith((".yaml", ".yml"))
     path = (
         user_path(given, kind.rstrip("s"))
         if is_path
-        else (root() / "params" / kind / f"{given}.yaml")
+        else (paths.root() / "params" / kind / f"{given}.yaml")
     )
     if not is_path and given not in names(kind):
         raise ParameterError(
@@ -288,17 +185,19 @@ def _load(kind: str, table: type[_Table], given: str) -> _Table:
 
 
 def _rooted(site: dict[str, Any]) -> dict[str, Any]:
-    """A site whose paths begin with what ``{root}`` stands for, so that one file is right on
-    every machine; anything else is left to the checks."""
-    paths = site.get("paths")
-    if not isinstance(paths, dict):
+    """Return a site with ``{root}`` at the start of its paths replaced by the project's root.
+
+    One file is thus valid on every machine. Values of a wrong type are left to the validation.
+    """
+    given = site.get("paths")
+    if not isinstance(given, dict):
         return site
     return site | {
         "paths": {
-            key: re.sub(r"^\{root\}(?=/|$)", lambda _: str(root()), value)
+            key: re.sub(r"^\{root\}(?=/|$)", lambda _: str(paths.root()), value)
             if isinstance(value, str)
             else value
-            for key, value in paths.items()
+            for key, value in given.items()
         }
     }
 
@@ -309,36 +208,30 @@ def _ours(kind: str, table: type[_Table], name: str) -> _Table:
 
 
 def _get(kind: str, table: type[_Table], given: str) -> _Table:
-    # Files that ship with the project do not change while a process runs; a user's may.
+    # Files that ship with the project do not change while a process runs; the user's may.
     return _ours(kind, table, given) if given in names(kind) else _load(kind, table, given)
 
 
 def hardware(given: str) -> schema.Hardware:
-    """A hardware by name or path."""
+    """Return a hardware by name or path."""
     return _get("hardware", schema.Hardware, given)
 
 
 def model(given: str) -> schema.Model:
-    """A model by name or path."""
+    """Return a model by name or path."""
     return _get("models", schema.Model, given)
 
 
 def site(given: str) -> schema.Site:
-    """A site by name or path."""
+    """Return a site by name or path."""
     return _get("sites", schema.Site, given)
 
 
 @functools.cache
 def features() -> dict[str, schema.Feature]:
-    """Every feature by name (params/features.yaml)."""
-    path = root() / "params" / "features.yaml"
+    """Return every feature by name (params/features.yaml)."""
+    path = paths.root() / "params" / "features.yaml"
     try:
-        return TypeAdapter(dict[str, schema.Feature]).validate_python(read_yaml(path))
+        return TypeAdapter(dict[str, schema.Feature]).validate_python(data_files.read_yaml(path))
     except ValidationError as error:
         raise ParameterError(explain_faults(error, path)) from None
-
-
-@functools.cache
-def data(name: str) -> Any:
-    """A YAML file of ``kimi_nb/data`` by its stem."""
-    return read_yaml(PACKAGE / "data" / f"{name}.yaml")

@@ -1,13 +1,19 @@
-"""``--set key=value``: the last layer, in the words of the plan and of the engine.
+"""Parse ``--set key=value``, the topmost layer of settings.
 
-max-num-seqs=32                      a flag, for every role
-decode.max-num-seqs=32               the same for one role
-speculative-config.num_speculative_tokens=1
-env.HCCL_BUFFSIZE=1200               a variable
-prefill.groups=3  decode.dp=64       the shape: groups, nodes, dp, tp
-port=8000  prefill.kv-port=37000     ports: port, rpc-port, kv-port, side-channel-port,
-                                     master-port
-router=vllm-router  router.port=1998
+The keys are those of the plan and of the engine::
+
+    max-num-seqs=32                      a flag, for every role
+    decode.max-num-seqs=32               the same for one role
+    speculative-config.num_speculative_tokens=1
+                                         a key of a JSON flag
+    env.HCCL_BUFFSIZE=1200               an environment variable
+    prefill.groups=3  decode.dp=64       the layout: groups, nodes, dp, tp
+    port=8000  prefill.kv-port=37000     ports: port, rpc-port, kv-port, side-channel-port,
+                                         master-port
+    router=vllm-router  router.port=1998
+
+>>> parse(["decode.dp=64"], ("prefill", "decode")).shape
+{'decode': {'dp': 64}}
 """
 
 from __future__ import annotations
@@ -38,7 +44,7 @@ _PORTS = {
     "side-channel-port": "side_channel",
     "master-port": "master",
 }
-# What the plan works out itself: setting it by hand would contradict the rest.
+# Flags that the plan derives itself: setting them by hand would contradict the rest.
 DERIVED = {
     **dict.fromkeys(("tensor-parallel-size", "data-parallel-size"), "dp= and tp="),
     **dict.fromkeys(
@@ -68,7 +74,7 @@ DERIVED = {
         "kv-port=, dp= and tp=",
     ),
 }
-# Ways to lay out engines that this planner does not place, so that its sums would be wrong.
+# Ways to lay out engines that the planner does not support; its device counts would be wrong.
 _UNPLACED = (
     "pipeline-parallel-size",
     "prefill-context-parallel-size",
@@ -86,7 +92,7 @@ _OTHER = {
 }
 
 
-# Variables that the plan sets for each rank or node; one value for all would be wrong or lost.
+# Variables that the plan sets for each rank or node; a common value would be wrong or ignored.
 _PLACED = (
     "ASCEND_RT_VISIBLE_DEVICES",
     "CUDA_VISIBLE_DEVICES",
@@ -99,7 +105,7 @@ _PLACED = (
 
 
 def refuse_derived(name: str, where: str) -> None:
-    """ParameterError for a flag that the plan works out itself, or that it must not have."""
+    """Raise ParameterError for a flag that the plan derives itself or that it must not have."""
     top = name.partition(".")[0]
     for derived, instead in DERIVED.items():
         if name == derived or name.startswith(f"{derived}."):
@@ -115,8 +121,14 @@ def refuse_derived(name: str, where: str) -> None:
 
 @dataclass
 class Overrides:
-    """What the person set, sorted by what it is. ``shape`` and ``ports``: by role; ``settings``:
-    (role or "" for all, the pair as given, flags and variables), in the order given."""
+    """The user's overrides, sorted by kind.
+
+    Attributes:
+        shape: Groups, nodes, dp and tp by role.
+        ports: First ports by role.
+        settings: In the order given: (role or "" for all, the pair as given, flags and
+            variables).
+    """
 
     shape: dict[str, dict[str, int]] = field(default_factory=dict)
     ports: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -125,7 +137,7 @@ class Overrides:
     router_port: int | None = None
 
     def of(self, role: str) -> list[tuple[str, dict[str, dict[str, Any]]]]:
-        """(the pair as given, its setting) for one role: those for all roles, then its own."""
+        """Return (pair as given, its setting) for one role: those for all roles, then its own."""
         return [
             (where, given)
             for wanted in ("", role)
@@ -135,7 +147,10 @@ class Overrides:
 
 
 def parse(pairs: tuple[str, ...] | list[str], roles: tuple[str, ...]) -> Overrides:
-    """``key=value`` texts, later ones win. Raises ParameterError naming the pair."""
+    """Parse ``key=value`` pairs, of which later ones win.
+
+    Raises ParameterError naming the pair.
+    """
     out = Overrides()
     for pair in pairs:
         key, sign, text = pair.partition("=")
@@ -182,7 +197,7 @@ def _set(
         refuse_derived(plain, where)
         value = _value(text, where)
         for leaf in flattened(plain, value):
-            refuse_derived(leaf, where)  # a table given whole may hold what the plan works out
+            refuse_derived(leaf, where)  # a whole table may contain a flag that the plan derives
         out.settings.append((role, where, {"flags": {plain: value}}))
 
 
@@ -202,8 +217,10 @@ def _port(text: str, where: str) -> int:
 
 
 def _value(text: str, where: str) -> Any:
-    """true, false, null, a number or JSON where the text is one; else the text as it is (and
-    not what YAML makes of 0123, 12:30 or yes)."""
+    """Return true, false, null, a number or JSON as a value, and any other text as it is.
+
+    YAML is not used, because it would convert 0123, 12:30 or yes.
+    """
     if not text.strip():
         raise ParameterError(f"{where}: a value is wanted after '='; null takes the flag away.")
     plain = {"true": True, "false": False, "null": None}

@@ -1,8 +1,8 @@
-"""Which deployments there are, and the one that a person means.
+"""List the deployments that are known, and find the one the user means.
 
-for row in recipes.listing(): ...
-recipe = recipes.find(model, hardware, "pd")
-scenario = recipes.scenario(recipe, "throughput")
+>>> recipe = find(load.model("k2.5"), load.hardware("a3"), "pd")
+>>> recipe.layout, sorted(recipe.roles)
+('pd', ['decode', 'prefill'])
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kimi_nb.core.errors import NoRecipeError, choice
-from kimi_nb.params import fields, schema
-from kimi_nb.params import load as params
+from kimi_nb.params import fields, load, schema
 
 DEFAULT = "default"
 
 
 def of(model: schema.Model, hardware: schema.Hardware) -> list[schema.Recipe]:
-    """All recipes of a model on a hardware, in the order of the model's file; where it has none,
-    those of the models that stand for it there, in the order of the hardware's file."""
+    """Return all recipes of a model on a hardware, in the order of the model's file.
+
+    If there are none, return those of the models that replace it on this hardware, in the order of
+    the hardware's file.
+    """
     own = _own(model, hardware)
     return own or [
         recipe
@@ -34,12 +36,15 @@ def _own(model: schema.Model, hardware: schema.Hardware) -> list[schema.Recipe]:
 
 
 def served(model: schema.Model, hardware: schema.Hardware, layout: str = "") -> schema.Model:
-    """What is served when this model is named: itself, or what stands for it in a layout
-    (without one: in the first) on a hardware that has no room for it."""
+    """Return the model that is served when this one is named.
+
+    That is the model itself, or, on a hardware too small for it, the model that replaces it in
+    ``layout`` (by default the first layout that has a replacement).
+    """
     if not hardware.models or _own(model, hardware):
         return model
     standing: Mapping[Any, str] = hardware.models
-    return params.model(standing.get(layout) or next(iter(standing.values())))
+    return load.model(standing.get(layout) or next(iter(standing.values())))
 
 
 def find(
@@ -49,10 +54,10 @@ def find(
     variant: str = "",
     transport: str = "",
 ) -> schema.Recipe:
-    """The recipe that a person means.
+    """Return the recipe that the user means.
 
-    ``layout`` None stands for the only one there is; without a ``variant`` the first that the
-    site's ``transport`` can carry is taken. Raises NoRecipeError with what there is.
+    If ``layout`` is None, the only layout there is is taken; without a ``variant``, the first one
+    that the site's ``transport`` can deploy. Raises NoRecipeError, which lists what there is.
     """
     there = of(model, hardware)
     layouts = list(dict.fromkeys(recipe.layout for recipe in there))
@@ -88,7 +93,7 @@ def find(
 
 
 def scenario(recipe: schema.Recipe, name: str) -> schema.Scenario | None:
-    """A scenario of a recipe by name; None for the recipe as it is."""
+    """Return a scenario of a recipe by name; None for the recipe without any scenario."""
     if name in ("", DEFAULT):
         return None
     if name not in recipe.scenarios:
@@ -120,48 +125,56 @@ def _what_there_is(model: schema.Model, hardware: schema.Hardware) -> str:
 
 
 def _all_models(first: schema.Model) -> Iterable[schema.Model]:
-    others = [params.model(name) for name in params.names("models")]
+    others = [load.model(name) for name in load.names("models")]
     return [first, *(other for other in others if other.name != first.name)]
 
 
 def listing() -> list[dict[str, Any]]:
-    """One row for each model, hardware, layout, variant and scenario that can be planned."""
+    """Return one row for each model, hardware, layout, variant and scenario that can be planned.
+
+    A hardware that is like another has the recipes of that one; no document describes them for it.
+    """
+    like: dict[str, list[str]] = {}
+    for chip in map(load.hardware, load.names("hardware")):
+        if chip.recipes_of != chip.name:
+            like.setdefault(chip.recipes_of, []).append(chip.name)
     rows = []
     for name in models():
-        model = params.model(name)
+        model = load.model(name)
         for recipe in model.recipes:
-            named = [(DEFAULT, recipe.title, recipe.source, recipe.documented)]
-            named += [
-                (key, entry.title, entry.source, recipe.documented)
-                for key, entry in recipe.scenarios.items()
-            ]
+            named = [(DEFAULT, recipe.title, recipe.source)]
+            named += [(key, entry.title, entry.source) for key, entry in recipe.scenarios.items()]
             rows += [
                 {
                     "model": model.name,
-                    "hardware": recipe.hardware,
+                    "hardware": chip,
                     "layout": recipe.layout,
                     "scenario": key,
                     "variant": recipe.variant,
-                    "documented": documented,
+                    "documented": recipe.documented and chip == recipe.hardware,
                     "source": str(source),
                     "title": title,
                     "engine_version": recipe.engine_version,
                 }
-                for key, title, source, documented in named
+                for chip in (recipe.hardware, *like.get(recipe.hardware, ()))
+                for key, title, source in named
             ]
     return rows
 
 
 def models() -> list[str]:
-    """The models with the plain numbers first: k2.5, k2.6, k2-thinking."""
-    return sorted(params.names("models"), key=lambda name: name.replace("-", "~"))
+    """Return the model names, those with plain numbers first: k2.5, k2.6, k2-thinking."""
+    return sorted(load.names("models"), key=lambda name: name.replace("-", "~"))
 
 
 def missing() -> list[dict[str, str]]:
-    """Every model, hardware and layout that no document describes. A hardware with models of its
-    own is asked for those only, and no other hardware is."""
+    """Return every combination of model, hardware and layout that no document describes.
+
+    A hardware with models of its own is combined only with those, and these models with no other
+    hardware.
+    """
     there = {(row["model"], row["hardware"], row["layout"]) for row in listing()}
-    own = {name: set(params.hardware(name).models.values()) for name in params.names("hardware")}
+    own = {name: set(load.hardware(name).models.values()) for name in load.names("hardware")}
     standing = set().union(*own.values())
     return [
         {"model": model, "hardware": hardware, "layout": layout}
@@ -174,9 +187,9 @@ def missing() -> list[dict[str, str]]:
 
 
 def container_only() -> list[tuple[str, str]]:
-    """(model, hardware) of which the documents give the container and nothing else."""
+    """Return (model, hardware) for which the documents describe the container and nothing else."""
     return [
         (name, chip)
-        for name in params.names("models")
-        for chip in params.model(name).container_versions
+        for name in load.names("models")
+        for chip in load.model(name).container_versions
     ]

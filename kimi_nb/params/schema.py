@@ -1,7 +1,7 @@
-"""What a parameter file may hold: one class a table, one field a key.
+"""Define what parameter files may hold: one class for each table, one field for each key.
 
-Nothing here reads a file or knows a path; `kimi_nb.params.load` does. Every class refuses a key
-that it does not know, so that a typing error stops at once instead of being ignored.
+Nothing here reads a file or knows a path; that is the task of `kimi_nb.params.load`. Every class
+rejects unknown keys, so that a typing error is reported instead of being ignored.
 """
 
 from __future__ import annotations
@@ -27,23 +27,28 @@ from kimi_nb.params.fields import (
     Sysctl,
     Text,
     Variable,
-    Vendor,
     Word,
 )
+from kimi_nb.params.vendor import Vendor
 
-# Names in a bundle that are no node's.
+# Names of files and folders in a bundle, which no node may have.
 RESERVED = ("install", "client", "jobs", "README.md", "plan.json")
 
 
 class Table(BaseModel):
-    """A mapping with known keys and nothing else."""
+    """A mapping with a fixed set of keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Source(Table):
-    """Where a fact comes from: a document of ``data/documents.yaml``, its section, and the
-    names of its commands in the golden list."""
+    """Where a fact comes from.
+
+    Attributes:
+        document: A document of ``data/check/documents.yaml``.
+        section: A section of that document.
+        commands: The names of its commands in the golden list of commands.
+    """
 
     document: str
     section: str = ""
@@ -54,10 +59,10 @@ class Source(Table):
 
 
 class Settings(Table):
-    """Engine flags (without the dashes) and environment variables.
+    """Engine flags (without leading dashes) and environment variables.
 
-    A value is a scalar, a list, a mapping (a JSON flag), ``null`` (take the setting away),
-    or ``{value: ..., reason: ...}`` where the reason is worth telling.
+    A value is a scalar, a list, a mapping (for a JSON flag), ``null`` (which removes the setting),
+    or ``{value: ..., reason: ...}`` if there is a reason worth recording.
     """
 
     flags: dict[str, Any] = {}
@@ -65,7 +70,10 @@ class Settings(Table):
 
 
 class Ports(Table):
-    """First ports; further ranks count up from them. ``http: null`` leaves vLLM's 8000."""
+    """First ports; further ranks count up from them.
+
+    With ``http: null`` vLLM uses its default, 8000.
+    """
 
     http: Port | None = None
     rpc: Port | None = None
@@ -78,7 +86,7 @@ class Ports(Table):
 
 
 class Devices(Table):
-    """The accelerators of one node. ``memory_gb``: GB of one device."""
+    """The accelerators of one node; ``memory_gb`` is the memory of one device in GB."""
 
     count: DeviceCount
     memory_gb: Count
@@ -87,16 +95,18 @@ class Devices(Table):
 
 
 class Peak(Table):
-    """A figure of a data sheet, and where it stands."""
+    """A figure from a data sheet and its source."""
 
     value: Annotated[float, Field(gt=0)]
     source: Line
 
 
 class Peaks(Table):
-    """What one device can do at most. Memory and links in GB/s (10^9 bytes, links in one
-    direction), arithmetic in 10^12 operations a second, dense. What nobody has published is left
-    out."""
+    """The peak performance of one device.
+
+    Memory and link bandwidths are in GB/s (10^9 bytes; links in one direction), arithmetic is in
+    10^12 operations per second, dense. Figures that nobody has published are left out.
+    """
 
     memory_gb_s: Peak | None = None
     bf16_tflops: Peak | None = None
@@ -108,7 +118,7 @@ class Peaks(Table):
 
 
 class Container(Table):
-    """``docker run`` up to the image. ``options`` are (option, value) pairs."""
+    """The ``docker run`` command up to the image; ``options`` are (option, value) pairs."""
 
     image: Word
     options: tuple[tuple[Text, ...], ...] = ()
@@ -117,11 +127,14 @@ class Container(Table):
 
 
 class Check(Table):
-    """One look at a node before anything starts (notebook 01).
+    """One check of a node before anything starts (notebook 01).
 
-    ``pattern`` must be found in what ``argv`` prints; ``least_gb`` is the least GB that its last
-    number, in bytes, may be. ``needs`` says when it can run at all: where the tool is, where
-    the file (the last word) is, or only on a node of the site.
+    Attributes:
+        pattern: A regular expression that the output of ``argv`` must match.
+        least_gb: The minimum, in GB, for the last number of the output, which is in bytes.
+        needs: When the check can run at all: where the tool is installed, where the file (the
+            last
+            word of ``argv``) exists, or only on a node of the site.
     """
 
     title: Line
@@ -145,15 +158,19 @@ class Step(Table):
 
 
 class HostTuning(Table):
-    """What is set on the host, not in the container."""
+    """Settings of the host, outside of the container."""
 
     governor: Name | None = None
     sysctl: dict[Sysctl, int] = {}
 
 
 class Hardware(Table):
-    """What one node is. ``container`` is missing where none is documented; ``models`` are served,
-    by layout, in place of those that the hardware has no room for."""
+    """One kind of node.
+
+    Attributes:
+        container: How to start a container; None if no document describes it.
+        models: The models served instead, by layout, if the requested one does not fit.
+    """
 
     name: Name
     title: Line
@@ -176,7 +193,7 @@ class Hardware(Table):
 
     @property
     def recipes_of(self) -> str:
-        """The hardware whose recipes apply: its own, or those of the one it is like."""
+        """The hardware whose recipes apply: this one, or the one it is like."""
         return self.like or self.name
 
 
@@ -184,8 +201,11 @@ class Hardware(Table):
 
 
 class Weights(Table):
-    """One checkpoint. ``size_gb``: GB on disk, None where nobody says; hub ``none``: it comes with
-    the project."""
+    """One checkpoint.
+
+    ``size_gb`` is its size on disk in GB, or None if nobody states it. The hub ``none`` means that
+    the checkpoint ships with the project.
+    """
 
     id: Word
     precision: str
@@ -200,7 +220,7 @@ class Weights(Table):
 
 
 class Draft(Table):
-    """A draft model for speculative decoding. ``parameters_million`` is estimated."""
+    """A draft model for speculative decoding; ``parameters_million`` is an estimate."""
 
     id: Word
     method: Literal["eagle3", "dflash"]
@@ -213,8 +233,10 @@ class Draft(Table):
 
 
 class RoleSpec(Table):
-    """How the engines of one role are laid out: ``groups`` groups of ``nodes`` nodes, each
-    group with ``dp`` ranks of ``tp`` devices."""
+    """How the engines of one role are laid out.
+
+    There are ``groups`` groups of ``nodes`` nodes; each group has ``dp`` ranks of ``tp`` devices.
+    """
 
     groups: Count = 1
     nodes: Count = 1
@@ -226,7 +248,7 @@ class RoleSpec(Table):
 
 
 class RoleChange(Table):
-    """What a scenario changes of a role; what it does not name stays."""
+    """What a scenario changes in a role; whatever it does not name stays the same."""
 
     groups: Count | None = None
     nodes: Count | None = None
@@ -248,7 +270,7 @@ class Scenario(Table):
 
 
 class Recipe(Table):
-    """A model's serving settings for one hardware, layout and variant."""
+    """The settings that serve a model on one hardware in one layout and variant."""
 
     hardware: Name
     layout: Layout
@@ -290,7 +312,7 @@ class Recipe(Table):
 
 
 class Client(Table):
-    """A command of the documents that talks to the service: a benchmark, an evaluation."""
+    """A command of the documents that talks to the service: a benchmark or an evaluation."""
 
     title: Line
     argv: tuple[str, ...]
@@ -307,7 +329,7 @@ class Client(Table):
 
 
 class Model(Table):
-    """What is served. ``parameters_billion`` is missing where it is far less than one."""
+    """A model to serve; ``parameters_billion`` is None if it is far less than one."""
 
     name: Name
     title: Line
@@ -346,14 +368,14 @@ class Model(Table):
 
 
 class Feature(Table):
-    """A choice that a person switches on and off."""
+    """An option that the user can switch on and off."""
 
     title: Line
     reason: Line
     price: Line
     excludes: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
-    vendors: tuple[Vendor, ...] = ("ascend", "cuda", "rocm")
+    vendors: tuple[Vendor, ...] = ("ascend", "nvidia", "amd")
     layouts: tuple[Layout, ...] = LAYOUTS
     roles: tuple[Role, ...] = ROLES
     vllm: Range = ""
@@ -377,9 +399,15 @@ class Node(Table):
 
 
 class Ssh(Table):
-    """How the nodes are reached; the key is a file's path, never its content. ``host_keys``:
-    only those that are known already, or new ones as well (a changed one never). Without a key
-    file the agent and the keys of ~/.ssh are tried."""
+    """How the nodes are reached.
+
+    Attributes:
+        key_file: The path of a private key, never its content. Without one, the agent and the
+            keys of
+            ~/.ssh are tried.
+        host_keys: Whether only known host keys are accepted or new ones too (never a changed
+            one).
+    """
 
     user: Name = "root"
     port: Port = 22
@@ -390,9 +418,11 @@ class Ssh(Table):
 
 
 class Slurm(Table):
-    """What sbatch is told. ``account`` and the like are the cluster's own names; ``memory``
-    ("1500G"), ``cpus`` and ``time`` ("12:00:00") take the place of the guide's for the jobs that
-    hold GPUs."""
+    """The options for sbatch.
+
+    ``account``, ``partition`` and ``qos`` are the cluster's own names. ``memory`` ("1500G"),
+    ``cpus`` and ``time`` ("12:00:00") replace the values of the guide for the jobs that hold GPUs.
+    """
 
     account: Name
     partition: Name = "gpu"
@@ -406,10 +436,13 @@ class Slurm(Table):
 
 
 class Paths(Table):
-    """Where things live on the nodes. With ``models``, weights are read from that folder
-    instead of being named by their hub id; ``engine`` is the virtual environment that holds
-    ``vllm``, where the shell would not find it. ``{root}`` at the start of a path is the folder
-    of this project's ``params/``."""
+    """Folders on the nodes; ``{root}`` at the start of a path is the folder with ``params/``.
+
+    Attributes:
+        models: The folder from which weights are read; without it they are named by their hub
+            id.
+        engine: The virtual environment with ``vllm``, if the shell does not find it otherwise.
+    """
 
     cache: Path
     models: Path | None = None

@@ -1,18 +1,19 @@
-"""Settings in layers: every flag and variable remembers who set it and why.
+"""Merge settings in layers; every flag and variable remembers who set it and why.
 
-    settings = lay(EMPTY, {"flags": {"max-num-seqs": 64}}, "recipe", "ascend-k2.5 5.1")
-    settings = lay(settings, {"flags": {"max-num-seqs": 32}}, "override", "--set")
-    settings.flags["max-num-seqs"]     # Value(32, layer='override', ...)
+>>> settings = lay(EMPTY, {"flags": {"max-num-seqs": 64}}, "recipe", "ascend-k2.5 5.1")
+>>> settings = lay(settings, {"flags": {"max-num-seqs": 32}}, "override", "--set")
+>>> settings.flags["max-num-seqs"]
+Value(value=32, layer='override', source='--set', reason='')
 
-A JSON flag is kept by its leaves (``speculative-config.method``), so that a later layer
-changes one key and the rest stays, each leaf with its own source.
+A JSON flag is stored as its leaves (``speculative-config.method``), so that a later layer can
+change one key and keep the others, each with its own source.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,16 +21,20 @@ from kimi_nb.core.errors import ParameterError
 from kimi_nb.params.fields import VARIABLE, safe_text, secret
 from kimi_nb.params.schema import Settings
 
-# Lists of folders or libraries, which a script puts in front of what is there already.
-LISTS = ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH")
-
 _FLAG = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One setting: its value, the layer that set it (hardware, model, recipe, site, override, or
-    plan for what is worked out), its source, its reason (may be empty)."""
+    """One setting with its provenance.
+
+    Attributes:
+        value: The value itself.
+        layer: Who set it: hardware, model, recipe, site or override, or plan for a derived
+            value.
+        source: The document, file or option that it comes from.
+        reason: Why; may be empty.
+    """
 
     value: Any
     layer: str
@@ -39,7 +44,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Layered:
-    """Flags by dotted name without dashes, variables by name."""
+    """Flags by dotted name without leading dashes, and environment variables by name."""
 
     flags: Mapping[str, Value] = field(default_factory=dict)
     env: Mapping[str, Value] = field(default_factory=dict)
@@ -49,16 +54,38 @@ EMPTY = Layered()
 
 
 def flag_name(text: str) -> str:
-    """The dotted name of a flag: no dashes in front, ``_`` as ``-`` in the flag itself (the
-    parser holds them equal), keys of a JSON flag as they are."""
+    """Return the dotted name of a flag, without leading dashes.
+
+    ``_`` becomes ``-`` in the flag itself, because the parser treats them as equal; the keys of a
+    JSON flag are kept as they are.
+
+    >>> flag_name("--compilation_config.cudagraph_mode")
+    'compilation-config.cudagraph_mode'
+    """
     top, dot, rest = text.strip().lstrip("-").partition(".")
     return f"{top.replace('_', '-')}{dot}{rest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Settings that are laid on those below, with the layer's name and their source."""
+
+    settings: Settings | Mapping[str, Mapping[str, Any]]
+    name: str
+    source: str
+
+
+def fold(layers: Iterable[Layer], below: Layered = EMPTY) -> Layered:
+    """Lay every layer on the ones before it, the first on ``below``."""
+    for layer in layers:
+        below = lay(below, layer.settings, layer.name, layer.source)
+    return below
 
 
 def lay(
     below: Layered, settings: Settings | Mapping[str, Mapping[str, Any]], layer: str, source: str
 ) -> Layered:
-    """``settings`` laid on ``below``; ``None`` takes a setting (or a whole JSON flag) away.
+    """Return ``below`` overridden by ``settings``; None removes a setting or a whole JSON flag.
 
     Raises ParameterError for a value with shell characters or of a wrong type.
     """
@@ -86,7 +113,7 @@ def _lay_flags(
                     f"{where}: not the name of a flag, or of a key of a JSON "
                     "flag (letters, digits, '_', '-', and '.' between keys)."
                 )
-            # What is set as a whole replaces its parts, and a part replaces the whole.
+            # Setting the whole replaces its parts, and setting a part replaces the whole.
             for key in [key for key in out if key.startswith(f"{path}.")]:
                 del out[key]
             for i, character in enumerate(path):
@@ -129,7 +156,7 @@ def _lay_env(
 def _leaves(
     path: str, given: Any, nested: bool = True, depth: int = 0
 ) -> list[tuple[str, Any, str]]:
-    """(dotted name, value, reason) of each leaf; an empty mapping is a leaf."""
+    """Return (dotted name, value, reason) of each leaf; an empty mapping is a leaf."""
     if depth > 16:
         raise ParameterError(f"{path[:60]}...: more than 16 keys deep.")
     if isinstance(given, Mapping):
@@ -145,7 +172,10 @@ def _leaves(
 
 
 def _checked(value: Any, where: str) -> Any:
-    """``value`` itself, when it is JSON and every text in it may stand in a script."""
+    """Return ``value`` if it is JSON and every text in it is safe in a script.
+
+    Raises ParameterError otherwise.
+    """
     if isinstance(value, str):
         try:
             safe_text(value)
@@ -176,7 +206,7 @@ def _checked(value: Any, where: str) -> Any:
 
 
 def nested(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted leaves as one value a flag: a scalar, a list, or a mapping for a JSON flag.
+    """Return dotted leaves as one value per flag: a scalar, a list, or a mapping for a JSON flag.
 
     >>> nested({"seed": 1, "eplb-config.step_interval": 1000})
     {'seed': 1, 'eplb-config': {'step_interval': 1000}}
@@ -192,7 +222,11 @@ def nested(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flattened(name: str, value: Any) -> dict[str, Any]:
-    """The leaves of one JSON value by dotted name; the inverse of `nested` for one flag."""
+    """Return the leaves of one JSON value by dotted name; the inverse of `nested` for one flag.
+
+    >>> flattened("eplb-config", {"step_interval": 1000})
+    {'eplb-config.step_interval': 1000}
+    """
     if isinstance(value, Mapping) and value:
         return {
             path: leaf

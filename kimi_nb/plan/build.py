@@ -1,6 +1,8 @@
-"""From names to a plan: load, find the recipe, resolve the roles, place the engines.
+"""Make a plan from names: load the files, find the recipe, resolve the roles, place the engines.
 
-plan = build.plan("k2.5", "a3", "pd", scenario="throughput", overrides=["decode.dp=16"])
+>>> made = plan("k2.5", "a3", "pd", scenario="throughput", pairs=["decode.dp=16"])
+>>> made.name
+'k2.5-a3-pd-throughput'
 """
 
 from __future__ import annotations
@@ -9,19 +11,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.core.errors import ParameterError, PlanError, choice
-from kimi_nb.params import errata, fields, overrides, recipes, schema
-from kimi_nb.params import load as params
+from kimi_nb.params import errata, fields, load, overrides, recipes, schema
 from kimi_nb.params.settings import Value
-from kimi_nb.plan import client_commands as clients
-from kimi_nb.plan import command_lines as engines
-from kimi_nb.plan import containers, jobs, router
-from kimi_nb.plan import placement as topology
+from kimi_nb.plan import client_commands, command_lines, containers, jobs, placement, router
 from kimi_nb.plan.roles import Request, RolePlan, fill, resolve
-from kimi_nb.plan.spec import Container, Engine, InstallStep, Job, Launch, Plan
+from kimi_nb.plan.spec import Container, EngineSpec, InstallStep, Job, Launch, Plan
 
-ROUTER_PORT = 1999  # the documents'
+ROUTER_PORT = 1999  # that of the documents
 
 
 def plan(
@@ -37,10 +35,10 @@ def plan(
     pairs: Iterable[str] = (),
     engine_version: str = "",
 ) -> Plan:
-    """The plan for these names (or paths of files of one's own).
+    """Return the plan for these names, which may be paths of a user's own files.
 
-    ``chosen`` and ``dropped`` are features switched on and off, ``pairs`` are key=value
-    overrides, ``site`` defaults to the example of the hardware. Raises KimiErrors.
+    ``chosen`` and ``dropped`` are features to switch on and off, ``pairs`` are key=value overrides,
+    and ``site`` defaults to the hardware's example site. Raises KimiErrors.
     """
     return from_request(
         request(
@@ -71,9 +69,9 @@ def request(
     pairs: Iterable[str] = (),
     engine_version: str = "",
 ) -> Request:
-    """Everything that the plan is made from, loaded and looked up."""
-    chip, named = params.hardware(hardware), params.model(model)
-    cluster = params.site(site) if site else None
+    """Return everything that the plan is made from, loaded and looked up."""
+    chip, named = load.hardware(hardware), load.model(model)
+    cluster = load.site(site) if site else None
     recipe = recipes.find(named, chip, layout, variant, cluster.transport if cluster else "")
     served = recipes.served(named, chip, recipe.layout)
     cluster = cluster or example_site(chip, recipe)
@@ -98,18 +96,23 @@ def request(
 
 
 def example_site(hardware: schema.Hardware, recipe: schema.Recipe | None = None) -> schema.Site:
-    """The example site that ships for a hardware (the SLURM one for a recipe of jobs)."""
-    name = f"{hardware.recipes_of}{'-slurm' if recipe and recipe.jobs else ''}"
-    if name not in params.names("sites"):
+    """Return the example site of a hardware: its own, or that of the hardware it is like.
+
+    For a recipe of jobs it is the one for SLURM.
+    """
+    kind = "-slurm" if recipe and recipe.jobs else ""
+    wanted = (f"{hardware.name}{kind}", f"{hardware.recipes_of}{kind}")
+    name = next((name for name in wanted if name in load.names("sites")), None)
+    if name is None:
         raise ParameterError(
             f"There is no example site for {hardware.name}: write one and name "
             "it with --site (params/sites/a3.yaml is a start)."
         )
-    return params.site(name)
+    return load.site(name)
 
 
 def check_hardware(site: schema.Site, hardware: schema.Hardware) -> None:
-    """Raises PlanError for a site of other hardware."""
+    """Raise PlanError for a site with other hardware."""
     if site.hardware not in (hardware.name, hardware.recipes_of):
         raise PlanError(
             f"Site {site.name} has hardware {site.hardware}, the plan is for "
@@ -133,7 +136,7 @@ def _check_site(site: schema.Site, hardware: schema.Hardware, recipe: schema.Rec
 
 
 def from_request(asked: Request) -> Plan:
-    """The plan of a request. Pure: no clock, no network, no file written."""
+    """Return the plan of a request; uses no clock, no network and writes no file."""
     recipe, site = asked.recipe, asked.site
     roles: dict[str, RolePlan] = {
         role: resolve(asked, role) for role in fields.ROLES if role in recipe.roles
@@ -146,9 +149,9 @@ def from_request(asked: Request) -> Plan:
     url = fronted.url if fronted else next(engine.url for engine in placed if engine.url) or ""
     answering = flags["decode" if "decode" in roles else "mixed"]
     named = answering.get("served-model-name")
-    # Without a name of its own a model is served under what it was loaded from.
+    # Without --served-model-name vLLM serves a model under the path or id that it was loaded from.
     served = str(named.value) if named else asked.located(asked.weights)
-    commands = clients.clients(asked, url, served)
+    commands = client_commands.clients(asked, url, served)
     golden = {
         *recipe.source.commands,
         *(name for key in recipe.clients for name in asked.model.clients[key].source.commands),
@@ -173,7 +176,7 @@ def from_request(asked: Request) -> Plan:
         variant=recipe.variant,
         site=site.name,
         title=f"{recipe.title}, {_shape(roles)}",
-        documented=recipe.documented,
+        documented=recipe.documented and recipe.hardware == asked.hardware.name,
         source=str((asked.scenario or recipe).source),
         engine=asked.hardware.engine,
         engine_version=asked.engine.version,
@@ -208,7 +211,7 @@ def from_request(asked: Request) -> Plan:
 
 
 def _shape(roles: Mapping[str, RolePlan]) -> str:
-    """dp4 tp4; of several roles: prefill dp2 tp8, decode dp32 tp1."""
+    """Return the parallel sizes: "dp4 tp4", or "prefill dp2 tp8, decode dp32 tp1" for two roles."""
     return ", ".join(
         " ".join(
             [
@@ -222,8 +225,7 @@ def _shape(roles: Mapping[str, RolePlan]) -> str:
 
 
 def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:
-    """What a person must know of the plan: which model stands for another, and what the engine's
-    version changed in the wording."""
+    """Return what to know about a plan: a model replaced, flags that the engine has renamed."""
     stands = (
         [
             f"{asked.model.name} stands for {asked.named}: random weights, {asked.hardware.name} "
@@ -238,8 +240,10 @@ def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:
 
 
 def _check_context(asked: Request, flags: dict[str, Any]) -> None:
-    """Refuse a prefill-decode plan without a connector, and a context that the model was not
-    trained for: the engine would refuse both, after loading."""
+    """Refuse what the engine would refuse only after loading the weights.
+
+    That is a prefill-decode plan without a connector, and a context longer than the model's.
+    """
     most = asked.model.context_length
     for role, values in flags.items():
         if role != "mixed" and "kv-transfer-config.kv_connector" not in values:
@@ -256,7 +260,7 @@ def _check_context(asked: Request, flags: dict[str, Any]) -> None:
 
 
 def _check_filled(texts: list[tuple[str, Iterable[str]]]) -> None:
-    """Refuse a placeholder that nothing fills; those of a node are filled for each engine."""
+    """Refuse an unknown placeholder; the known ones are filled later, for each engine."""
     known = {"{address}", "{nic}", "{leader}"}
     for what, words in texts:
         for word in words:
@@ -277,10 +281,10 @@ def _name_of(asked: Request) -> str:
 
 def _engines(
     asked: Request, roles: dict[str, RolePlan]
-) -> tuple[tuple[Engine, ...], dict[str, Any], dict[str, Any]]:
-    """Every engine, and by role the flags and variables that its engines share."""
+) -> tuple[tuple[EngineSpec, ...], dict[str, Any], dict[str, Any]]:
+    """Return every engine, and by role the flags and variables that its engines share."""
     per_rank = asked.recipe.processes == "rank"
-    groups = topology.layout(
+    groups = placement.layout(
         roles, asked.hardware, asked.site, per_rank, asked.model.architecture["heads"]
     )
     nodes = sum(len(group.nodes) for group in groups)
@@ -289,12 +293,12 @@ def _engines(
     plain: dict[str, tuple[dict[str, Any], dict[str, str]]] = {}
     count = asked.hardware.devices.count
     by_group = [
-        (group, list(topology.places(group, roles[group.role], count, per_rank)))
+        (group, list(placement.places(group, roles[group.role], count, per_rank)))
         for group in groups
     ]
     places = [place for _, mine in by_group for place in mine]
     for name, role in roles.items():
-        flags[name], env[name] = engines.role_values(asked, role, roles, nodes)
+        flags[name], env[name] = command_lines.role_values(asked, role, roles, nodes)
         plain[name] = (
             {key: value.value for key, value in flags[name].items()},
             {key: value.value for key, value in env[name].items()},
@@ -302,16 +306,18 @@ def _engines(
         first = next(place for place in places if place.group.role == name)
         flags[name] |= {
             key: Value(value, "plan", "first engine; each has its own")
-            for key, value in engines.place_flags(asked, role, first).items()
+            for key, value in command_lines.place_flags(asked, role, first).items()
         }
     extra = []
     if asked.recipe.router:
         extra = [(groups[0].nodes[0].name, _router_port(asked), "the router")]
-    topology.check_ports(places, extra)
+    placement.check_ports(places, extra)
     built = tuple(
         engine
         for group, mine in by_group
-        for engine in engines.group_engines(asked, roles[group.role], mine, *plain[group.role])
+        for engine in command_lines.group_engines(
+            asked, roles[group.role], mine, *plain[group.role]
+        )
     )
     return built, flags, env
 
@@ -320,11 +326,11 @@ def _router_port(asked: Request) -> int:
     return asked.overrides.router_port or asked.recipe.router_port or ROUTER_PORT
 
 
-def _launches(asked: Request, placed: tuple[Engine, ...]) -> tuple[Launch, ...]:
-    """One call of the launcher for each node, where each rank is a process of its own."""
+def _launches(asked: Request, placed: tuple[EngineSpec, ...]) -> tuple[Launch, ...]:
+    """Return the call of the launcher for each node, where each rank is a process."""
     if asked.recipe.processes != "rank":
         return ()
-    first: dict[str, Engine] = {}
+    first: dict[str, EngineSpec] = {}
     count: dict[str, int] = {}
     leader: dict[tuple[str, int], str] = {}
     for engine in placed:
@@ -360,7 +366,7 @@ def _launches(asked: Request, placed: tuple[Engine, ...]) -> tuple[Launch, ...]:
 
 
 def _installs(asked: Request) -> dict[str, tuple[InstallStep, ...]]:
-    """The ways to install the engine, filled; under SLURM the jobs do it."""
+    """Return the ways to install the engine, filled in; none where SLURM jobs install it."""
     if asked.recipe.jobs:
         return {}
     return {
@@ -372,7 +378,7 @@ def _installs(asked: Request) -> dict[str, tuple[InstallStep, ...]]:
 def install_steps(
     hardware: schema.Hardware, site: schema.Site, engine: catalog.Engine, method: str
 ) -> tuple[InstallStep, ...]:
-    """The commands of one way to install, for this site and version."""
+    """Return the commands of one way to install the engine, for this site and version."""
     if method not in hardware.installs:
         raise ParameterError(
             choice(f"way to install on {hardware.name}:", method, hardware.installs)
@@ -395,10 +401,10 @@ def install_steps(
     )
 
 
-def _containers(asked: Request, placed: tuple[Engine, ...]) -> tuple[Container, ...]:
+def _containers(asked: Request, placed: tuple[EngineSpec, ...]) -> tuple[Container, ...]:
     if asked.recipe.install != "docker":
         return ()
-    first: dict[str, Engine] = {}
+    first: dict[str, EngineSpec] = {}
     for engine in placed:
         first.setdefault(engine.node, engine)
     return tuple(
@@ -408,13 +414,17 @@ def _containers(asked: Request, placed: tuple[Engine, ...]) -> tuple[Container, 
     )
 
 
-def _jobs(asked: Request, placed: tuple[Engine, ...], commands: tuple[Any, ...]) -> tuple[Job, ...]:
-    """The SLURM jobs: the plan's own engine is the optimised one, or the baseline; the other
-    one is planned beside it."""
+def _jobs(
+    asked: Request, placed: tuple[EngineSpec, ...], commands: tuple[Any, ...]
+) -> tuple[Job, ...]:
+    """Return the SLURM jobs, which serve both the baseline and the optimised engine.
+
+    The plan's own engine is one of the two; the other is planned in addition.
+    """
     if not asked.recipe.jobs:
         return ()
 
-    def engine(scenario: schema.Scenario | None) -> Engine:
+    def engine(scenario: schema.Scenario | None) -> EngineSpec:
         if scenario is asked.scenario:
             return placed[0]
         other = Request(**{**vars(asked), "scenario": scenario})
@@ -425,7 +435,7 @@ def _jobs(asked: Request, placed: tuple[Engine, ...], commands: tuple[Any, ...])
 
 
 def _host_tuning(asked: Request, role: RolePlan) -> tuple[tuple[str, str], ...]:
-    """(name, value): ``governor`` first, then each sysctl."""
+    """Return (name, value): ``governor`` first, then each sysctl."""
     if not role.host_tuning:
         return ()
     tuning = asked.hardware.host_tuning

@@ -1,4 +1,4 @@
-"""The commands that talk to a service: the documents' benchmarks and evaluations, and a chat."""
+"""Write the commands that clients run: the documents' benchmarks and evaluations, and a chat."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ QUESTION = "The future of AI is"
 
 
 def clients(request: Request, url: str, served_name: str) -> tuple[ClientCommand, ...]:
-    """The client commands of the recipe, filled for this service. A sweep's command is the one
-    of its first concurrency."""
+    """Return the client commands of the recipe, filled in for this service.
+
+    The command of a sweep is that for its first concurrency.
+    """
     out = []
     for name in request.recipe.clients:
         spec = request.model.clients[name]
@@ -39,7 +41,7 @@ def clients(request: Request, url: str, served_name: str) -> tuple[ClientCommand
 
 
 def chat_body(served_name: str) -> dict[str, Any]:
-    """The request with which the documents try a service."""
+    """Return the request with which the documents try a service."""
     return {
         "model": served_name,
         "messages": [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}],
@@ -50,7 +52,7 @@ def chat_body(served_name: str) -> dict[str, Any]:
 
 
 def curl(url: str, served_name: str) -> list[str]:
-    """The same as a command."""
+    """Return the command that sends the request of `chat_body`."""
     return [
         "curl",
         "--fail-with-body",

@@ -1,4 +1,4 @@
-"""The command line and variables of each engine of a plan."""
+"""Build the command line and variables of each engine of a plan."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from typing import Any
 from kimi_nb.params.settings import Value, nested
 from kimi_nb.plan.placement import Place
 from kimi_nb.plan.roles import Request, RolePlan, fill
-from kimi_nb.plan.spec import Engine
+from kimi_nb.plan.spec import EngineSpec
 
-# Written first, in this order; the rest follows in the order of the layers.
+# These flags come first, in this order; the others follow in the order of the layers.
 _FIRST = ("host", "port", "served-model-name")
 _KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
 def argv_of(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """``vllm serve MODEL --flag value ...`` from dotted leaves. A switch that is on has no
-    value, one that is off takes its ``--no-`` form; JSON has no spaces to lose."""
+    """Return ``vllm serve MODEL --flag value ...`` for flags with dotted names.
+
+    A switch that is on has no value, one that is off becomes ``--no-...``; JSON is written without
+    spaces.
+
+    >>> argv_of("m", {"port": 8000, "enable-expert-parallel": True, "a.b": 1})
+    ('vllm', 'serve', 'm', '--port', '8000', '--enable-expert-parallel', '--a', '{"b":1}')
+    """
     words = ["vllm", "serve", model]
     whole = nested(flags)
     names = [name for name in _FIRST if name in whole]
@@ -34,7 +40,7 @@ def argv_of(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def text_of(value: Any) -> str:
-    """A flag's value as one word of a command line."""
+    """Return a flag's value as one word of a command line."""
     if isinstance(value, dict | list):
         return json.dumps(value, separators=(",", ":"))
     return str(value)
@@ -43,8 +49,10 @@ def text_of(value: Any) -> str:
 def role_values(
     request: Request, role: RolePlan, roles: Mapping[str, RolePlan], nodes: int
 ) -> tuple[dict[str, Value], dict[str, Value]]:
-    """The flags and variables that all engines of a role share, those that the plan works out
-    included. Variables may still hold ``{address}``, ``{nic}`` and ``{leader}``."""
+    """Return the flags and variables that all engines of a role share, derived ones included.
+
+    Variables can still contain ``{address}``, ``{nic}`` and ``{leader}``.
+    """
     flags, env = dict(role.settings.flags), dict(role.settings.env)
 
     def add(table: dict[str, Value], name: str, value: Any, reason: str = "") -> None:
@@ -77,7 +85,7 @@ def role_values(
 
 
 def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any]:
-    """The flags in which one engine differs from the others of its role."""
+    """Return the flags in which one engine differs from the others of its role."""
     group = place.group
     out: dict[str, Any] = {}
     if request.recipe.bind == "address":
@@ -113,11 +121,11 @@ def group_engines(
     places: Sequence[Place],
     flags: Mapping[str, Any],
     env: Mapping[str, str],
-) -> Iterator[Engine]:
-    """The engines of one group: the role's shared ``flags`` and ``env`` with each place's own.
+) -> Iterator[EngineSpec]:
+    """Yield the engines of a group: the role's shared ``flags`` and ``env`` with each place's own.
 
-    The command lines of a group differ in a few plain values, so that the first is built and
-    the others are copies with those values put in: a group may have thousands.
+    A group can have thousands of engines, whose command lines differ in a few plain values. The
+    first command line is therefore built, and the others are copies with those values replaced.
     """
     model = request.located(request.weights)
     per_rank = request.recipe.processes == "rank"
@@ -151,9 +159,9 @@ def group_engines(
         yield _engine(place, mine, tuple(words))
 
 
-def _engine(place: Place, env: Mapping[str, str], argv: tuple[str, ...]) -> Engine:
+def _engine(place: Place, env: Mapping[str, str], argv: tuple[str, ...]) -> EngineSpec:
     group, node = place.group, place.node
-    return Engine(
+    return EngineSpec(
         name=place.name,
         node=node.name,
         address=node.address,

@@ -1,19 +1,19 @@
-"""The ``docker run`` of a node."""
+"""Build the ``docker run`` command of a node."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.core.errors import PlanError
+from kimi_nb.core.shell import LISTS
 from kimi_nb.params import schema
-from kimi_nb.params.settings import LISTS
 from kimi_nb.plan.roles import fill
-from kimi_nb.plan.spec import Container, Engine, authority
+from kimi_nb.plan.spec import Container, EngineSpec, authority
 
 
 def image(hardware: schema.Hardware, engine: catalog.Engine) -> str:
-    """The image's name with its tag; "" for a hardware without one."""
+    """Return the image's name with its tag; "" for a hardware without one."""
     if hardware.container is None:
         return ""
     return fill(hardware.container.image, {"version": engine.version, "vllm": engine.vllm})
@@ -24,12 +24,12 @@ def container(
     site: schema.Site,
     node: schema.Node,
     engine: catalog.Engine,
-    serves: Engine | None = None,
+    serves: EngineSpec | None = None,
 ) -> Container:
-    """The container of a node: a shell in which the scripts run, or, where the image's entry
-    point is ``vllm serve``, the engine itself (``serves``).
+    """Return the container of a node.
 
-    Raises PlanError for a hardware without one.
+    It runs a shell for the scripts or, where the image's entry point is ``vllm serve``, the engine
+    itself (``serves``). Raises PlanError for a hardware without a container.
     """
     spec = hardware.container
     if spec is None:
@@ -64,7 +64,7 @@ def container(
     return Container(node.name, name, {}, tuple(argv), True)
 
 
-def _variables(serves: Engine) -> list[str]:
+def _variables(serves: EngineSpec) -> list[str]:
     return [
         word
         for name, value in serves.env.items()
@@ -74,8 +74,10 @@ def _variables(serves: Engine) -> list[str]:
 
 
 def _inside(words: Sequence[str]) -> list[str]:
-    """An engine's arguments inside a container with ports of its own: the published port is
-    the host's, so a ``--port`` does not belong in there."""
+    """Return an engine's arguments for a container with ports of its own.
+
+    ``--port`` is left out: the port is published on the host, and does not apply inside.
+    """
     out = list(words)
     if "--port" in out:
         at = out.index("--port")

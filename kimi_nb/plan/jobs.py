@@ -1,6 +1,6 @@
-"""The SLURM jobs of a plan: from an empty project folder to a benchmark.
+"""Write the SLURM jobs of a plan, from an empty project folder to a benchmark.
 
-Each job can be submitted again: what is there already is kept and said so.
+Each job can be submitted again: it keeps what already exists, and says so.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kimi_nb.core import shell
-from kimi_nb.params import load as params
+from kimi_nb.core import data_files, shell
 from kimi_nb.params import schema
 from kimi_nb.plan.roles import Request
-from kimi_nb.plan.spec import Engine, Job
+from kimi_nb.plan.spec import EngineSpec, Job
 
 PYTHON = "3.11"
 SERVER_FILE = "server_host.txt"
-# How the output of a job ends that has done its work: what tells of it when SLURM has forgotten
-# the job. A serving job has no such words.
+# How the output of a finished job ends: this tells when SLURM no longer knows the job. A serving
+# job has no such words.
 LAST_WORDS = {
     "create-env": ("Made ", "No change: "),
     "install": ("Install complete.",),
@@ -29,10 +28,10 @@ LAST_WORDS = {
 
 
 def jobs(
-    request: Request, baseline: Engine, optimised: Engine, benchmark: Sequence[str]
+    request: Request, baseline: EngineSpec, optimised: EngineSpec, benchmark: Sequence[str]
 ) -> tuple[Job, ...]:
-    """The seven jobs in the order in which they are submitted."""
-    table = params.data("slurm")
+    """Return the seven jobs in the order in which they are submitted."""
+    table = data_files.facts("plan/slurm")
     makers = {
         "create-env": _create_env,
         "install": _install,
@@ -65,7 +64,11 @@ def jobs(
 
 
 def complete(name: str, output: str) -> bool:
-    """Whether the output of a job says that its work is done."""
+    r"""Return whether the output of a job says that its work is done.
+
+    >>> complete("install", "Install complete.\n")
+    True
+    """
     lines = output.split("\n")
     last = next((line for line in reversed(lines) if line.strip()), "")
     return last.startswith(LAST_WORDS.get(name, ()))
@@ -73,10 +76,10 @@ def complete(name: str, output: str) -> bool:
 
 def _options(site: schema.Site, spec: Mapping[str, Any]) -> tuple[str, ...]:
     slurm = site.slurm
-    assert slurm is not None  # a recipe with jobs is only planned on such a site
+    assert slurm is not None  # `build` refuses other sites for a recipe with jobs
     gpu = spec["partition"] == "gpu"
     qos = slurm.qos if gpu else slurm.cpu_qos
-    whole = "gpus" in spec  # a job that takes all of a node
+    whole = "gpus" in spec  # a job that needs a whole node
     memory = (whole and slurm.memory) or spec["memory"]
     cpus = (whole and slurm.cpus) or spec["cpus"]
     limit = (whole and slurm.time) or spec["time"]
@@ -156,7 +159,7 @@ def _download(request: Request) -> tuple[list[str], list[str]]:
     return argv, [*lines, "echo 'Download complete.'"]
 
 
-def _serve(request: Request, engine: Engine) -> tuple[list[str], list[str]]:
+def _serve(request: Request, engine: EngineSpec) -> tuple[list[str], list[str]]:
     places = request.places()
     host_file = f"{places['project']}/{SERVER_FILE}"
     lines = _needs_environment(places["virtual_env"])
@@ -228,8 +231,10 @@ def _benchmark(request: Request, command: Sequence[str]) -> tuple[list[str], lis
 
 
 def _secret(request: Request, name: str) -> list[str]:
-    """The service's key under the name by which a program looks for it. sbatch hands the job the
-    variables of who submits; no value is ever written."""
+    """Return the export of the API key under the name that a program looks for.
+
+    The value is never written: sbatch passes the submitter's variables on to the job.
+    """
     source = request.site.api_key_env
     return [f'export {name}="${{{source}:?set {source} where you submit}}"'] if source else []
 
@@ -245,7 +250,7 @@ def _needs_environment(folder: str) -> list[str]:
 
 
 def script(job: Job, modules: Sequence[str]) -> str:
-    """The text of one job's file."""
+    """Return the text of a job's file."""
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in job.options),

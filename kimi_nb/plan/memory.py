@@ -1,11 +1,13 @@
-"""What one device holds: weights by part, buffers, and how many tokens of cache are left.
+"""Estimate what one device holds: weights by part, buffers, and the tokens of KV cache that fit.
+
+Example::
 
     fit = memory.fit(memory.Shape.of(server), architecture, "W4A8", device_gib=64)
-    fit.tokens          # tokens of KV cache that fit on one data parallel rank
-    print(fit)          # a bar: what takes which share
+    fit.tokens  # tokens of KV cache that fit on one data parallel rank
+    print(fit)  # a bar with the share of each part
 
-Every figure is estimated from architecture numbers; formulas and their sources stand with each
-function. The parts of a real checkpoint differ by a few per cent (norms, padding, scales).
+Every figure is estimated from the architecture's sizes; each function states its formula and
+source. The parts of a real checkpoint differ by a few per cent (norms, padding, scales).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 
 GIB = 2**30
 MIB = 2**20
-# The numbers that a model file must have before memory can be worked out.
+# The numbers that a model file must have for an estimate.
 NEEDED = (
     "layers",
     "dense_layers",
@@ -37,7 +39,7 @@ NEEDED = (
 )
 
 # Bytes of one parameter: (routed experts, other linear layers). Embeddings, router and vision
-# stay in 16 bits. The scales of a quantised format are in the figure:
+# tower have 16 bits. The figures include the scales of a quantised format:
 #   INT4   4 bits and a 16-bit scale for each 32 (compressed-tensors of the published checkpoints;
 #          gives 594 GB for 1,026 B parameters, which is what is published)
 #   W4A8   4 bits and two 32-bit numbers for each 256, other layers 8 bits (estimated)
@@ -56,8 +58,13 @@ PRECISIONS: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How an engine is cut: sizes of tensor, data, pipeline and decode context parallelism,
-    whether experts are spread whole (expert parallelism), spare experts, and what a step holds.
+    """The parallelism of an engine and the sizes that decide its memory.
+
+    ``tp``, ``dp``, ``pp`` and ``dcp`` are the sizes of tensor, data, pipeline and decode context
+    parallelism. With ``expert_parallel`` each rank holds whole experts; ``spare_experts`` are
+    redundant ones. ``whole_vision`` keeps the vision tower whole on every device, ``cache_bytes``
+    are the bytes of a cache element, ``utilization`` is the share of memory that the engine may
+    use, ``buffer_mib`` is HCCL_BUFFSIZE, and the other fields limit requests, tokens and context.
     """
 
     tp: int = 1
@@ -76,16 +83,21 @@ class Shape:
 
     @property
     def expert_ranks(self) -> int:
-        """Ranks over which the routed experts are spread: dp x tp, with whole experts under
-        expert parallelism, with a slice of each otherwise (vLLM, FusedMoEParallelConfig)."""
+        """The number of ranks that share the routed experts: dp x tp.
+
+        With expert parallelism each holds whole experts, otherwise a slice of each (vLLM,
+        FusedMoEParallelConfig).
+        """
         return self.dp * self.tp
 
     @classmethod
     def of(
         cls, server: Any, ascend: bool = False, defaults: Mapping[str, float] | None = None
     ) -> Shape | None:
-        """The shape of a `deployment.Server`; None where a size cannot be read. ``defaults`` are
-        what the engine takes for flags that are not given."""
+        """Return the shape of an `EngineView`; None where a size cannot be read.
+
+        ``defaults`` are the engine's values for flags that are not given.
+        """
         known = defaults or {}
         if None in (server.tp, server.dp, server.pp):
             return None
@@ -117,11 +129,11 @@ class Shape:
 
 
 def parameters(arch: Mapping[str, int]) -> dict[str, int]:
-    """Parameters by part, of the whole model.
+    """Return the parameters of the whole model, by part.
 
-    Attention of one layer (multi-head latent attention, DeepSeek-V2 report 2.1): down
-    projections of query and cache, up projections of both, output. An expert is three matrices
-    hidden x moe_intermediate (gate, up, down). The first layers are dense.
+    Attention of one layer (multi-head latent attention, DeepSeek-V2 report 2.1): down projections
+    of query and cache, up projections of both, output. An expert is three matrices hidden x
+    moe_intermediate (gate, up, down). The first layers are dense.
     """
     hidden, heads, layers = arch["hidden_size"], arch["heads"], arch["layers"]
     sparse = layers - arch["dense_layers"]
@@ -146,7 +158,7 @@ def parameters(arch: Mapping[str, int]) -> dict[str, int]:
 
 
 def checkpoint_bytes(arch: Mapping[str, int], precision: str) -> float:
-    """Size of a checkpoint in bytes."""
+    """Return the size of a checkpoint in bytes."""
     routed, linear = PRECISIONS[precision]
     return sum(count * _bytes_of(part, routed, linear) for part, count in parameters(arch).items())
 
@@ -160,11 +172,12 @@ def _bytes_of(part: str, routed: float, linear: float) -> float:
 def weights_per_rank(
     shape: Shape, arch: Mapping[str, int], precision: str, draft_parameters: int = 0
 ) -> dict[str, float]:
-    """Bytes of weights on the fullest device, by part.
+    """Return the bytes of weights on the fullest device, by part.
 
-    Heads, dense and shared layers and the vocabulary are cut by tp; the down projections, the
-    router and (mm-encoder-tp-mode data) the vision tower are on every device; routed experts by
-    dp x tp. A pipeline stage holds its share of the layers. A draft is 16 bits, cut by tp.
+    Heads, dense and shared layers and the vocabulary are divided by tp; the down projections, the
+    router and (with mm-encoder-tp-mode data) the vision tower are whole on every device; routed
+    experts are divided by dp x tp. A pipeline stage holds its share of the layers. A draft model
+    has 16 bits and is divided by tp.
     """
     routed, linear = PRECISIONS[precision]
     count = parameters(arch)
@@ -191,30 +204,45 @@ def weights_per_rank(
 
 
 def cache_bytes_per_token(arch: Mapping[str, int], bytes_each: int = 2) -> int:
-    """Bytes of cache that one token takes on one device: layers x (kv_lora_rank +
-    qk_rope_head_dim) x bytes. Multi-head latent attention keeps one compressed row for all heads,
-    so that every tensor parallel rank holds the same: 61 x (512 + 64) x 2 = 70,272 B for Kimi."""
+    """Return the bytes of cache that one token takes on one device.
+
+    That is layers x (kv_lora_rank + qk_rope_head_dim) x bytes. Multi-head latent attention keeps
+    one compressed row for all heads, so every tensor parallel rank holds the same: 61 x (512 + 64)
+    x 2 = 70,272 B for Kimi.
+
+    >>> kimi = {"layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+    >>> cache_bytes_per_token(kimi, 2)
+    70272
+    """
     return arch["layers"] * (arch["kv_lora_rank"] + arch["qk_rope_head_dim"]) * bytes_each
 
 
 def activation_bytes(shape: Shape, arch: Mapping[str, int]) -> float:
-    """Peak of a step's activations in bytes: for each token the residual, the routed copies and
-    four working rows of the hidden size in 16 bits, and a 32-bit logit row for each sequence.
-    Estimated; the engine measures it when it starts."""
+    """Return the peak of a step's activations in bytes, estimated.
+
+    Each token has the residual, the routed copies and four working rows of the hidden size in 16
+    bits; each sequence has a row of 32-bit logits. The engine itself measures this when it starts.
+    """
     rows = shape.batched_tokens * (arch["experts_per_token"] + 5) * arch["hidden_size"] * 2
     return rows + shape.seqs * arch["vocabulary"] * 4 / shape.tp
 
 
 def buffer_bytes(shape: Shape) -> float:
-    """HCCL buffers in bytes: each communicator takes 2 x HCCL_BUFFSIZE (CANN, environment
-    variable reference); counted are those of tensor and expert parallelism."""
+    """Return the size of the HCCL buffers in bytes.
+
+    Each communicator takes 2 x HCCL_BUFFSIZE (CANN, environment variable reference); those of
+    tensor and of expert parallelism are counted.
+    """
     return 2 * 2 * shape.buffer_mib * MIB
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What fits on one device, all in bytes but ``tokens`` (cache tokens of one data parallel
-    rank, with the cache cut by decode context parallelism)."""
+    """The division of one device's memory, in bytes.
+
+    ``tokens`` is the number of cache tokens of one data parallel rank, with the cache divided by
+    decode context parallelism.
+    """
 
     device: float
     budget: float
@@ -242,7 +270,7 @@ class Fit:
 
     @property
     def longest(self) -> int:
-        """Tokens of context that each of max-num-seqs requests may have at once."""
+        """Tokens of context that each of max-num-seqs requests can have at the same time."""
         return self.tokens // max(self.shape.seqs, 1)
 
     def __str__(self) -> str:
@@ -256,7 +284,10 @@ def fit(
     device_gib: float,
     draft_parameters: int = 0,
 ) -> Fit:
-    """What an engine of this shape needs of one device. KeyError for an unknown precision."""
+    """Return the memory that an engine of this shape needs on one device.
+
+    Raises KeyError for an unknown precision.
+    """
     parts = weights_per_rank(shape, arch, precision, draft_parameters)
     parts["activations"] = activation_bytes(shape, arch)
     if shape.buffer_mib:
@@ -270,7 +301,7 @@ def fit(
 
 
 def shares_of(found: Fit) -> list[tuple[str, float]]:
-    """Every part of a device with its bytes, the cache and what the engine leaves alone last."""
+    """Return every part of a device with its bytes, the cache and unused memory last."""
     return [
         *found.parts.items(),
         ("cache", max(found.headroom, 0)),
@@ -279,9 +310,9 @@ def shares_of(found: Fit) -> list[tuple[str, float]]:
 
 
 def bar(found: Fit, width: int = 60) -> str:
-    """The device as one line of blocks, and what each block is, in GiB."""
+    """Return the device as one line of characters, with a legend in GiB."""
     shares = shares_of(found)
-    signs = "AdRErvmab"  # a letter for each part, in the order of `weights_per_rank`
+    signs = "AdRErvmab"  # a letter for each of ``names``
     names = [
         "attention",
         "dense and shared",
@@ -307,7 +338,7 @@ def bar(found: Fit, width: int = 60) -> str:
 
 
 def sentence(found: Fit) -> str:
-    """What the cache is good for, in requests."""
+    """Return how many tokens the cache has, and for how many requests they are enough."""
     if found.headroom < 0:
         return f"over the budget by {-found.headroom / GIB:.1f} GiB"
     length = found.shape.model_len
@@ -326,7 +357,11 @@ def sentence(found: Fit) -> str:
 
 
 def up(value: int, to: int) -> int:
-    """``value`` rounded up to a multiple."""
+    """Return ``value`` rounded up to a multiple of ``to``.
+
+    >>> up(13, 8)
+    16
+    """
     return -(-value // to) * to
 
 
@@ -338,13 +373,16 @@ def buffer_need_a3(
     experts_per_token: int,
     shared_experts: int = 0,
 ) -> tuple[int, str]:
-    """(MiB that HCCL_BUFFSIZE must be, the working) for dispatch and combine on Atlas A3.
+    """Return (MiB needed in HCCL_BUFFSIZE, the arithmetic) for dispatch and combine on Atlas A3.
 
     ((tokens x dispatch x expert ranks x local experts) + (tokens x combine x (k + shared))) x 2,
     with dispatch = hidden x 2 B rounded to 32, + 44, rounded to 512, and combine = hidden x 2 B
     rounded to 512 (tiling of MoeDistributeDispatchV2 in the operator sources of CANN and
-    vllm-ascend). A public log of that check (64 tokens, h 2048, 4 ranks, 128 experts, k 10)
-    names 294 MB, and so does this.
+    vllm-ascend). A public log of that check (64 tokens, h 2048, 4 ranks, 128 experts, k 10) names
+    294 MB, and this function returns the same:
+
+    >>> buffer_need_a3(64, 2048, 4, 128, 10)[0]
+    294
     """
     dispatch = up(up(hidden * 2, 32) + 44, 512)
     combine = up(hidden * 2, 512)
@@ -360,8 +398,11 @@ def buffer_need_a3(
 def buffer_need_a2(
     tokens: int, hidden: int, experts: int, experts_per_token: int
 ) -> tuple[int, str]:
-    """(MiB, the working) for dispatch and combine over nodes on Atlas A2: experts x tokens x
-    (hidden x 2 B + 4 x (k rounded to 8) x 3 + 64) + 404 MB (its hierarchical tiling)."""
+    """Return (MiB, the arithmetic) for dispatch and combine between nodes on Atlas A2.
+
+    experts x tokens x (hidden x 2 B + 4 x (k rounded to 8) x 3 + 64) + 404 MB (the operators'
+    hierarchical tiling).
+    """
     row = hidden * 2 + 4 * up(experts_per_token, 8) * 3 + 64
     need = -(-experts * tokens * row // MIB) + 404
     return need, f"{experts} experts x {tokens} tokens x {row} B + 404 MB = {need} MB"

@@ -1,8 +1,8 @@
-"""Where the engines of a plan stand: nodes, ranks, devices, ports.
+"""Assign nodes, ranks, devices and ports to the engines of a plan.
 
-A *group* is a set of data parallel ranks that find each other at one address and rpc port. A
-*place* is one ``vllm serve`` process of it: on one node, with its devices and ports. Nodes are
-taken in the order of the site, role after role. What does not fit is refused with the sum.
+A *group* is a set of data parallel ranks that meet at one address and RPC port. A *place* is one
+``vllm serve`` process of a group: on one node, with its devices and ports. Nodes are used in the
+order of the site, role after role. What does not fit is refused with the arithmetic.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from dataclasses import dataclass
 
 from kimi_nb.core.errors import PlanError
 from kimi_nb.params import schema
+from kimi_nb.plan import ports
 from kimi_nb.plan.roles import RolePlan
-
-KV_STEP = 100  # ports between the key-value ports of two groups
-DEFAULT_HTTP = 8000  # vLLM's own
-DEFAULT_MASTER = 29501  # vLLM's own
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One data parallel group. ``address``: of its first node, where the ranks meet."""
+    """One data parallel group."""
 
     index: int
     role: str
@@ -36,13 +33,17 @@ class Group:
 
     @property
     def address(self) -> str:
+        """The address of the first node, where the ranks meet."""
         return self.nodes[0].address
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One engine process. ``rank``: its first data parallel rank; ``ranks``: how many it runs;
-    ``node_rank``: which part of a tensor parallel group over nodes it is, else 0."""
+    """One engine process.
+
+    ``rank`` is its first data parallel rank and ``ranks`` how many it runs; ``node_rank`` is its
+    part of a tensor parallel group that spans nodes, otherwise 0.
+    """
 
     group: Group
     node: schema.Node
@@ -55,6 +56,7 @@ class Place:
 
     @property
     def name(self) -> str:
+        """The name of the engine, such as prefill0-rank3, or mixed0-node1 for a part of a rank."""
         suffix = f"node{self.node_rank}" if self.spans else f"rank{self.rank}"
         return f"{self.group.role}{self.group.number}-{suffix}"
 
@@ -65,19 +67,15 @@ class Place:
 
     @property
     def kv_ports(self) -> range:
-        """The ports on which the KV cache connector listens: kv_port + dp_rank x tp, one for
-        each tensor parallel rank."""
+        """The ports on which the KV cache connector listens."""
         base = self.group.kv_port
-        if base is None:
-            return range(0)
-        first = base + self.rank * self.group.tp
-        return range(first, first + self.ranks * self.group.tp)
+        return range(0) if base is None else ports.kv(base, self.rank, self.group.tp, self.ranks)
 
     @property
     def side_channel_port(self) -> int | None:
-        """NIXL's handshake port; vLLM itself adds the data parallel rank to the base."""
+        """The port of NIXL's handshake."""
         base = self.group.side_channel_port
-        return None if base is None else base + self.rank
+        return None if base is None else ports.side_channel(base, self.rank).start
 
 
 def layout(
@@ -87,7 +85,7 @@ def layout(
     per_rank: bool,
     heads: int,
 ) -> list[Group]:
-    """The groups of a plan on the nodes of a site.
+    """Return the groups of a plan on the nodes of a site.
 
     Raises PlanError with the arithmetic where dp, tp, nodes and devices do not fit.
     """
@@ -120,8 +118,6 @@ def _group(
     role: RolePlan, number: int, index: int, nodes: tuple[schema.Node, ...], per_rank: bool
 ) -> Group:
     kv = role.ports["kv"]
-    # Each group has nodes of its own, so equal ports would not collide; different ones make
-    # logs readable. They repeat after 64 groups to stay below 65536.
     return Group(
         index=index,
         role=role.role,
@@ -130,7 +126,7 @@ def _group(
         tp=role.tp,
         nodes=nodes,
         rpc_port=role.ports["rpc"] if per_rank or len(nodes) > 1 else None,
-        kv_port=None if kv is None else kv + KV_STEP * (index % 64),
+        kv_port=None if kv is None else ports.kv_base(kv, index),
         side_channel_port=role.ports["side_channel"],
         master_port=role.ports["master"],
     )
@@ -184,8 +180,10 @@ def _divisors(number: int) -> str:
 
 
 def places(group: Group, role: RolePlan, devices: int, per_rank: bool) -> Iterator[Place]:
-    """The engine processes of a group, in the order of nodes and ranks. ``per_rank``: one
-    process for each rank, else one for each node."""
+    """Yield the engine processes of a group in the order of nodes and ranks.
+
+    With ``per_rank`` there is one process for each rank, otherwise one for each node.
+    """
     http = role.ports["http"]
     if group.tp > devices:
         for number, node in enumerate(group.nodes):
@@ -196,7 +194,7 @@ def places(group: Group, role: RolePlan, devices: int, per_rank: bool) -> Iterat
                 1,
                 number,
                 tuple(range(devices)),
-                None if number else http or DEFAULT_HTTP,
+                None if number else http or ports.HTTP,
                 bool(number),
             )
         return
@@ -206,7 +204,7 @@ def places(group: Group, role: RolePlan, devices: int, per_rank: bool) -> Iterat
         if per_rank:
             for i in range(local):
                 mine = tuple(range(i * group.tp, (i + 1) * group.tp))
-                yield Place(group, node, first + i, 1, 0, mine, (http or DEFAULT_HTTP) + i, False)
+                yield Place(group, node, first + i, 1, 0, mine, (http or ports.HTTP) + i, False)
         else:
             yield Place(
                 group,
@@ -215,7 +213,7 @@ def places(group: Group, role: RolePlan, devices: int, per_rank: bool) -> Iterat
                 local,
                 0,
                 tuple(range(local * group.tp)),
-                None if number else http or DEFAULT_HTTP,
+                None if number else http or ports.HTTP,
                 bool(number),
             )
 
@@ -223,24 +221,24 @@ def places(group: Group, role: RolePlan, devices: int, per_rank: bool) -> Iterat
 def check_ports(places: list[Place], extra: list[tuple[str, int, str]]) -> None:
     """Refuse a port that two listeners of one node share, or that is above 65535.
 
-    ``extra``: (node name, port, what) of listeners that are no engine, such as the router.
+    ``extra`` has (node name, port, description) of other listeners, such as the router.
     """
     used: dict[str, dict[int, str]] = {}
 
     def claim(node: str, port: int, what: str) -> None:
-        if port > 65535:
+        if port > ports.LAST:
             raise PlanError(
                 f"{node}: {what} would listen at port {port}; the last one is 65535. "
                 "Lower the first port."
             )
-        ports = used.setdefault(node, {})
-        if port in ports:
+        taken = used.setdefault(node, {})
+        if port in taken:
             raise PlanError(
-                f"{node}: port {port} is wanted twice: by {ports[port]} and by "
+                f"{node}: port {port} is wanted twice: by {taken[port]} and by "
                 f"{what}. Move one of them (--set port=, kv-port=, rpc-port=, "
                 "master-port=, router.port=)."
             )
-        ports[port] = what
+        taken[port] = what
 
     for place in places:
         node = place.node.name
@@ -254,6 +252,6 @@ def check_ports(places: list[Place], extra: list[tuple[str, int, str]]) -> None:
         if group.rpc_port is not None and place.rank == 0 and node == group.nodes[0].name:
             claim(node, group.rpc_port, f"the rpc port of {group.role} group {group.number}")
         if place.spans and place.node_rank == 0:
-            claim(node, group.master_port or DEFAULT_MASTER, f"the master port of {place.name}")
+            claim(node, group.master_port or ports.MASTER, f"the master port of {place.name}")
     for node, port, what in extra:
         claim(node, port, what)

@@ -1,31 +1,31 @@
-"""What one role of a plan is set to: the layers laid on each other, the features switched.
+"""Resolve the settings of each role: the order of the layers, and the features switched on or off.
 
-The order is hardware < model < recipe < site < overrides. A recipe's features come before its
-own settings, a scenario after them; a person's ``--with`` and ``--without`` come before their
-``--set``.
+The order is hardware < model < recipe < site < overrides. A recipe's features come before its own
+settings, a scenario after them; the user's ``--with`` and ``--without`` come before ``--set``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.catalog import language
 from kimi_nb.core.errors import ParameterError, PlanError, choice
-from kimi_nb.params import load as params
-from kimi_nb.params import schema
+from kimi_nb.params import load, schema
 from kimi_nb.params.fields import Role
 from kimi_nb.params.overrides import Overrides, refuse_derived
-from kimi_nb.params.settings import EMPTY, Layered, Value, lay
+from kimi_nb.params.settings import Layer, Layered, Value, fold
 
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that a plan is made from, already loaded. ``chosen``, ``dropped`` and ``pairs``
-    are the person's --with, --without and --set; ``named`` is the model that was asked for, where
-    another one stands for it."""
+    """Everything that a plan is made from, already loaded.
+
+    ``chosen``, ``dropped`` and ``pairs`` are the user's --with, --without and --set. ``named`` is
+    the model that was asked for, where another one replaces it.
+    """
 
     model: schema.Model
     hardware: schema.Hardware
@@ -45,12 +45,12 @@ class Request:
         return self.model.weights[self.recipe.weights]
 
     def located(self, item: schema.Weights | schema.Draft) -> str:
-        """How a checkpoint is named to the engine: a folder of the site, or its hub id."""
+        """Return how the engine is told the checkpoint: as a folder of the site, or as a hub id."""
         models = self.site.paths.models
         return f"{models}/{item.directory}" if models else item.id
 
     def places(self) -> dict[str, str]:
-        """The site's own words for templates (``{cache}``, ``{tuning}``, ...)."""
+        """Return the site's values for placeholders (``{cache}``, ``{tuning}``, ...)."""
         paths = self.site.paths
         base = paths.project or paths.work
         return {
@@ -64,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True)
 class RolePlan:
-    """One role, resolved: its shape, ports, settings in the engine's language, features."""
+    """One resolved role: its shape, ports, settings in the engine's language, features."""
 
     role: str
     groups: int
@@ -79,7 +79,11 @@ class RolePlan:
 
 
 def fill(text: Any, words: Mapping[str, str]) -> Any:
-    """``text`` with ``{word}`` replaced for the words given; anything else stays as it is."""
+    """Return ``text`` with each known ``{word}`` replaced; other placeholders stay.
+
+    >>> fill("{cache}/{other}", {"cache": "/data"})
+    '/data/{other}'
+    """
     if isinstance(text, str) and "{" in text:
         for word, value in words.items():
             text = text.replace(f"{{{word}}}", value)
@@ -87,62 +91,62 @@ def fill(text: Any, words: Mapping[str, str]) -> Any:
 
 
 def resolve(request: Request, role: Role) -> RolePlan:
-    """The role's settings, shape and features. Raises PlanError or ParameterError."""
-    recipe, scenario, site = request.recipe, request.scenario, request.site
-    spec = recipe.roles[role]
+    """Return a role's settings, shape and features. Raises PlanError or ParameterError."""
+    spec, scenario = request.recipe.roles[role], request.scenario
     change = scenario.roles.get(role) if scenario else None
     active = _active(request, role)
-    source = f"{recipe.source}"
-
-    settings = lay(EMPTY, request.hardware.settings, "hardware", str(request.hardware.source))
-    settings = lay(settings, request.model.settings, "model", str(request.model.source))
-    settings = lay(
-        settings,
-        request.weights.settings,
-        "model",
-        request.weights.source or str(request.model.source),
-    )
-    for name in dict.fromkeys([*recipe.features, *spec.features]):
-        if name in active:
-            settings = _switch(settings, request, name, "recipe")
-    settings = lay(settings, recipe.settings, "recipe", source)
-    settings = lay(settings, spec.settings, "recipe", source)
-    if scenario:
-        for name in scenario.features:
-            settings = _switch(settings, request, name, "recipe")
-        for name in scenario.without:
-            settings = lay(settings, params.features()[name].off, "recipe", f"without {name}")
-        settings = lay(settings, scenario.settings, "recipe", str(scenario.source))
-        if change:
-            settings = lay(settings, change.settings, "recipe", str(scenario.source))
-    settings = lay(settings, site.settings, "site", f"site {site.name}")
-    for name in request.dropped:
-        settings = lay(settings, _known(name).off, "override", f"--without {name}")
-    for name in request.chosen:
-        if role in _known(name).roles:
-            settings = _switch(settings, request, name, "override")
+    settings = fold(_layers(request, role, active))
     for name, value in settings.flags.items():
         refuse_derived(name, value.source)
-    for where, given in request.overrides.of(role):
-        settings = lay(settings, given, "override", where)
-
-    settings, notes = language.speak(settings, request.engine)
+    given = [Layer(one, "override", where) for where, one in request.overrides.of(role)]
+    settings, notes = language.speak(fold(given, settings), request.engine)
     shape = {
         key: getattr(change, key, None) or getattr(spec, key)
         for key in ("groups", "nodes", "dp", "tp")
     }
-    shape |= request.overrides.shape.get(role, {})
-    ports = {**spec.ports.model_dump(), **request.overrides.ports.get(role, {})}
-    words = request.places()
     return RolePlan(
         role=role,
-        **shape,
-        ports=ports,
-        settings=_filled(settings, words),
+        **shape | request.overrides.shape.get(role, {}),
+        ports={**spec.ports.model_dump(), **request.overrides.ports.get(role, {})},
+        settings=_filled(settings, request.places()),
         features=active,
         notes=notes,
         host_tuning=any(_known(name).host for name in active),
     )
+
+
+def _layers(request: Request, role: Role, active: Collection[str]) -> Iterator[Layer]:
+    """Yield the layers of a role's settings, from low to high, without the overrides."""
+    hardware, model, recipe, scenario = (
+        request.hardware,
+        request.model,
+        request.recipe,
+        request.scenario,
+    )
+    spec, source = recipe.roles[role], str(recipe.source)
+    yield Layer(hardware.settings, "hardware", str(hardware.source))
+    yield Layer(model.settings, "model", str(model.source))
+    weights = request.weights
+    yield Layer(weights.settings, "model", weights.source or str(model.source))
+    for name in dict.fromkeys([*recipe.features, *spec.features]):
+        if name in active:
+            yield _switched(request, name, "recipe")
+    yield Layer(recipe.settings, "recipe", source)
+    yield Layer(spec.settings, "recipe", source)
+    if scenario:
+        for name in scenario.features:
+            yield _switched(request, name, "recipe")
+        for name in scenario.without:
+            yield Layer(load.features()[name].off, "recipe", f"without {name}")
+        yield Layer(scenario.settings, "recipe", str(scenario.source))
+        if role in scenario.roles:
+            yield Layer(scenario.roles[role].settings, "recipe", str(scenario.source))
+    yield Layer(request.site.settings, "site", f"site {request.site.name}")
+    for name in request.dropped:
+        yield Layer(_known(name).off, "override", f"--without {name}")
+    for name in request.chosen:
+        if role in _known(name).roles:
+            yield _switched(request, name, "override")
 
 
 def _filled(settings: Layered, words: Mapping[str, str]) -> Layered:
@@ -156,7 +160,7 @@ def _filled(settings: Layered, words: Mapping[str, str]) -> Layered:
 
 
 def _known(name: str) -> schema.Feature:
-    features = params.features()
+    features = load.features()
     if name not in features:
         raise ParameterError(choice("feature", name, sorted(features)))
     return features[name]
@@ -166,10 +170,9 @@ def _applies(name: str, role: str) -> bool:
     return role in _known(name).roles
 
 
-def _switch(settings: Layered, request: Request, name: str, layer: str) -> Layered:
-    """``settings`` with the feature on."""
+def _switched(request: Request, name: str, layer: str) -> Layer:
+    """Return the layer that switches a feature on."""
     feature = _known(name)
-    source = f"feature {name}" if layer == "recipe" else f"--with {name}"
     given: dict[str, Any] = {"flags": dict(feature.on.flags), "env": dict(feature.on.env)}
     if feature.draft:
         draft = request.model.drafts[feature.draft]
@@ -178,11 +181,11 @@ def _switch(settings: Layered, request: Request, name: str, layer: str) -> Layer
             "model": request.located(draft),
             "num_speculative_tokens": draft.tokens,
         }
-    return lay(settings, given, layer, source)
+    return Layer(given, layer, f"feature {name}" if layer == "recipe" else f"--with {name}")
 
 
 def _active(request: Request, role: Role) -> tuple[str, ...]:
-    """The features that are on for a role, each checked against the others and the plan."""
+    """Return the features that are on for a role, each checked against the others and the plan."""
     recipe, scenario = request.recipe, request.scenario
     names = [
         *recipe.features,

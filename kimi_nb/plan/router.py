@@ -1,16 +1,16 @@
-"""The front door of a prefill-decode plan: the upstream proxy, or vllm-router."""
+"""Configure the front door of a prefill-decode plan: the upstream proxy, or vllm-router."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kimi_nb.plan.spec import Engine, Router
+from kimi_nb.plan.spec import EngineSpec, Router
 
 UPSTREAM = "load_balance_proxy_server_example.py"
 
 
-def router(kind: str, port: int, engines: Sequence[Engine]) -> Router:
-    """The router on the first prefill node, in front of every engine in the plan's order."""
+def router(kind: str, port: int, engines: Sequence[EngineSpec]) -> Router:
+    """Return the router on the first prefill node, for every engine in the plan's order."""
     prefill = [engine for engine in engines if engine.role == "prefill"]
     decode = [engine for engine in engines if engine.role == "decode"]
     host = prefill[0].address
@@ -19,7 +19,9 @@ def router(kind: str, port: int, engines: Sequence[Engine]) -> Router:
     return Router(kind, prefill[0].node, host, port, workers, tuple(argv))
 
 
-def _upstream(host: str, port: int, prefill: list[Engine], decode: list[Engine]) -> list[str]:
+def _upstream(
+    host: str, port: int, prefill: list[EngineSpec], decode: list[EngineSpec]
+) -> list[str]:
     return [
         "python",
         UPSTREAM,
@@ -38,7 +40,9 @@ def _upstream(host: str, port: int, prefill: list[Engine], decode: list[Engine])
     ]
 
 
-def _vllm_router(host: str, port: int, prefill: list[Engine], decode: list[Engine]) -> list[str]:
+def _vllm_router(
+    host: str, port: int, prefill: list[EngineSpec], decode: list[EngineSpec]
+) -> list[str]:
     return [
         "vllm-router",
         "--host",

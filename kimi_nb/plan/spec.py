@@ -1,45 +1,46 @@
-"""The plan: a recipe bound to a site, every placeholder filled. Values only; `build` makes it.
+"""Define the plan: a recipe bound to a site, with every placeholder filled in; `build` makes it.
 
-plan = build.plan("k2.5", "a3", "pd")
-plan.engines[0].argv          # what is executed, as a list
-plan.explain()                # every flag and variable: value, layer, reason, source
-plan.check()                  # what the rules say of it
-plan.as_json()                # the same bytes for the same inputs
+Example::
+
+    plan = build.plan("k2.5", "a3", "pd")
+    plan.engines[0].argv  # what is executed, as a list
+    plan.explain()  # every flag and variable: value, layer, reason, source
+    plan.as_json()  # the same bytes for the same inputs
 """
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kimi_nb.params import load as params
+from kimi_nb.core import data_files
 from kimi_nb.params.settings import Value
-
-if TYPE_CHECKING:  # what checks a plan is loaded when one is checked
-    from kimi_nb.check.findings import Findings
-    from kimi_nb.show.picture import Picture
+from kimi_nb.plan import ports
 
 
 def authority(address: str, port: int) -> str:
-    """host:port as it stands in a URL: an IPv6 address in brackets."""
+    """Return host:port as written in a URL, with an IPv6 address in brackets.
+
+    >>> authority("fd00::1", 8000)
+    '[fd00::1]:8000'
+    """
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def url_of(address: str, port: int) -> str:
-    """The URL of a server, without a path."""
+    """Return the URL of a server, without a path."""
     return f"http://{authority(address, port)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineSpec:
     """One ``vllm serve`` process.
 
     ``rank`` is its first data parallel rank and ``ranks`` how many it runs; ``devices`` are the
     node's own numbers; a headless engine has no ``http_port``; ``kv_port`` is the first port at
-    which its KV cache connector listens. ``env`` holds what is exported, ``argv`` what runs.
+    which its KV cache connector listens. ``env`` has the variables to export, ``argv`` the command.
     """
 
     name: str
@@ -61,14 +62,26 @@ class Engine:
     argv: tuple[str, ...]
 
     @property
+    def kv_ports(self) -> range:
+        """Every port on which the KV cache connector listens; empty without one."""
+        first = self.kv_port
+        return range(0) if first is None else ports.kv(first, 0, self.tp_size, self.ranks)
+
+    @property
+    def side_channel_ports(self) -> range:
+        """Every port of the NIXL side channel; empty without one."""
+        first = self.side_channel_port
+        return range(0) if first is None else ports.side_channel(first, 0, self.ranks)
+
+    @property
     def url(self) -> str | None:
-        """Where its API answers, without a path; None for a headless engine."""
+        """The URL of the API, without a path; None for a headless engine."""
         return None if self.http_port is None else url_of(self.address, self.http_port)
 
 
 @dataclass(frozen=True)
 class Router:
-    """The front door of a prefill-decode plan. ``workers`` are (role, url, engine name)."""
+    """The front door of a prefill-decode plan; ``workers`` are (role, URL, engine name)."""
 
     kind: str
     node: str
@@ -79,12 +92,13 @@ class Router:
 
     @property
     def url(self) -> str:
+        """The URL of the front door, without a path."""
         return url_of(self.host, self.port)
 
 
 @dataclass(frozen=True)
 class Container:
-    """The ``docker run`` of one node: ``env`` is what its script exports first."""
+    """The ``docker run`` of one node; ``env`` are the variables that its script exports first."""
 
     node: str
     image: str
@@ -95,7 +109,7 @@ class Container:
 
 @dataclass(frozen=True)
 class Launch:
-    """How the ranks of one node are started: a call of launch_online_dp.py."""
+    """The call of launch_online_dp.py that starts the ranks of one node."""
 
     node: str
     argv: tuple[str, ...]
@@ -103,7 +117,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class InstallStep:
-    """One command of an installation: what it does, where it runs, what it exports."""
+    """One command of an installation: its purpose, directory and exported variables."""
 
     says: str
     argv: tuple[str, ...]
@@ -113,7 +127,7 @@ class InstallStep:
 
 @dataclass(frozen=True)
 class Job:
-    """One sbatch job. ``argv`` is its main command; ``body`` the lines of its script."""
+    """One sbatch job; ``argv`` is its main command, ``body`` the lines of its script."""
 
     name: str
     file: str
@@ -126,7 +140,7 @@ class Job:
 
 @dataclass(frozen=True)
 class ClientCommand:
-    """A command that talks to the service; with a ``sweep`` one run for each concurrency."""
+    """A command that sends requests to the service, once for each concurrency of a ``sweep``."""
 
     name: str
     title: str
@@ -151,8 +165,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Plan:
-    """See the module. ``flags`` and ``env`` are by role, with their layers; ``request`` is the
-    `roles.Request` that it was made from."""
+    """Everything about a deployment, as values; the module shows its use.
+
+    ``flags`` and ``env`` are by role, with their layers; ``request`` is the `roles.Request` that
+    the plan was made from.
+    """
 
     model: str
     hardware: str
@@ -174,7 +191,7 @@ class Plan:
     install: str
     transport: str
     url: str
-    engines: tuple[Engine, ...]
+    engines: tuple[EngineSpec, ...]
     router: Router | None
     launches: tuple[Launch, ...]
     containers: tuple[Container, ...]
@@ -195,7 +212,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """A word for folders: model, hardware, layout, and what is not the default."""
+        """The name of the plan's folder: model, hardware, layout, and what is not the default."""
         extra = [
             part
             for part in (
@@ -211,40 +228,20 @@ class Plan:
         """The nodes in use, in the site's order."""
         return tuple(dict.fromkeys(engine.node for engine in self.engines))
 
-    def first(self, role: str) -> Engine:
-        """The first engine of a role; KeyError where the plan has no such role."""
+    def first(self, role: str) -> EngineSpec:
+        """Return the first engine of a role; raise KeyError where the plan has no such role."""
         for engine in self.engines:
             if engine.role == role:
                 return engine
         raise KeyError(role)
 
-    def check(self) -> Findings:
-        """Every rule asked of this plan. Raises CheckError with the errors; returns the findings
-        where there is none."""
-        from kimi_nb.check import judge as check
-
-        return check.passed(self.findings)
-
-    @functools.cached_property
-    def findings(self) -> Findings:
-        """Every rule asked of this plan."""
-        from kimi_nb.check import judge as check
-
-        return check.plan(self)
-
-    def picture(self) -> Picture:
-        """Where every engine stands, as a picture."""
-        from kimi_nb.notebook.pictures import topology_picture as topology
-
-        return topology.picture(self)
-
-    def of(self, node: str) -> tuple[Engine, ...]:
-        """The engines of one node."""
+    def of(self, node: str) -> tuple[EngineSpec, ...]:
+        """Return the engines of one node."""
         return tuple(engine for engine in self.engines if engine.node == node)
 
     def explain(self) -> list[Setting]:
-        """Every flag and variable of every role with value, layer, reason and source."""
-        words = params.data("glossary")
+        """List every flag and variable of every role with value, layer, reason and source."""
+        words = data_files.facts("plan/glossary")
         rows = []
         for kind, table, meaning in (
             ("flag", self.flags, words["flags"]),
@@ -259,8 +256,10 @@ class Plan:
         return rows
 
     def as_dict(self, files: Mapping[str, str] | Sequence[str] = ()) -> dict[str, Any]:
-        """The plan as plain values; ``files`` are those of its bundle: their relative paths, or
-        path and text of each."""
+        """Return the plan as plain values.
+
+        ``files`` are those of its bundle: their relative paths, or the text of each by its path.
+        """
         out = {"name": self.name} | {
             key: value
             for key, value in _shallow(self).items()
@@ -284,8 +283,11 @@ class Plan:
         return out | {"files": dict(files) if isinstance(files, Mapping) else list(files)}
 
     def as_json(self, files: Mapping[str, str] | Sequence[str] = ()) -> str:
-        """`as_dict` as one JSON document, a line for each key and each item of a list. (The
-        encoder's own indentation is some ten times slower, which a thousand nodes feel.)"""
+        """Return `as_dict` as a JSON document with a line for each key and each item of a list.
+
+        The encoder's own indentation is about ten times slower, which matters with a thousand
+        nodes.
+        """
         lines = []
         for key, value in self.as_dict(files).items():
             if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
@@ -300,5 +302,5 @@ _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _shallow(value: Any) -> dict[str, Any]:
-    """The fields of one of these classes, without copying what they hold."""
+    """Return the fields of a dataclass, without copying their values."""
     return {part.name: getattr(value, part.name) for part in fields(value)}

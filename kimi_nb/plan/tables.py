@@ -1,20 +1,22 @@
-"""What a plan, a model or a hardware looks like as a table. Pure: values in, tables out."""
+"""Show plans, models and hardware as tables; everything is pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
-from kimi_nb.params import load as params
-from kimi_nb.params import schema
-from kimi_nb.plan.spec import Engine, Plan
-from kimi_nb.show.values import Table, spans
+from kimi_nb import catalog
+from kimi_nb.core import data_files
+from kimi_nb.params import load, schema
+from kimi_nb.plan.spec import EngineSpec, Plan
+from kimi_nb.show import Table, spans
 
 
 def topology(plan: Plan) -> Table:
-    """Every engine: where it runs, which ranks and devices it has, where it listens. Ranks of
-    one node that differ only by counting up share a row."""
+    """Return where every engine runs: its node, ranks, devices and ports.
+
+    Consecutive engines of one node and role share a row.
+    """
     rows = []
     for engines in _runs(plan.engines):
         first, last = engines[0], engines[-1]
@@ -54,8 +56,8 @@ def topology(plan: Plan) -> Table:
     )
 
 
-def _runs(engines: Sequence[Engine]) -> list[list[Engine]]:
-    out: list[list[Engine]] = []
+def _runs(engines: Sequence[EngineSpec]) -> list[list[EngineSpec]]:
+    out: list[list[EngineSpec]] = []
     for engine in engines:
         if out and (out[-1][0].node, out[-1][0].role) == (engine.node, engine.role):
             out[-1].append(engine)
@@ -64,19 +66,21 @@ def _runs(engines: Sequence[Engine]) -> list[list[Engine]]:
     return out
 
 
-def _span(first: Engine, last: Engine, get: Callable[[Engine], int | None]) -> str | None:
+def _span(
+    first: EngineSpec, last: EngineSpec, get: Callable[[EngineSpec], int | None]
+) -> str | None:
     a, b = get(first), get(last)
     return None if a is None else str(a) if a == b else f"{a}-{b}"
 
 
-def _kv(first: Engine, last: Engine) -> str | None:
-    if first.kv_port is None or last.kv_port is None:
+def _kv(first: EngineSpec, last: EngineSpec) -> str | None:
+    if not first.kv_ports or not last.kv_ports:
         return None
-    return f"{first.kv_port}-{last.kv_port + last.ranks * last.tp_size - 1}"
+    return f"{first.kv_ports.start}-{last.kv_ports[-1]}"
 
 
 def settings(plan: Plan, role: str | None = None) -> Table:
-    """Every flag and variable with its value, layer, source and meaning."""
+    """Return every flag and variable with its value, layer, source and meaning."""
     rows = tuple(
         (
             row.role,
@@ -93,7 +97,7 @@ def settings(plan: Plan, role: str | None = None) -> Table:
 
 
 def errata(plan: Plan) -> Table:
-    """What the plan does differently from its documents, and why."""
+    """Return what the plan does differently from its documents, and why."""
     return Table(
         "Differences from the documents",
         ("erratum", "the document says", "we use", "why", "evidence"),
@@ -105,7 +109,7 @@ def errata(plan: Plan) -> Table:
 
 
 def recipes(rows: Sequence[dict[str, Any]]) -> Table:
-    """Every deployment that can be planned."""
+    """Return every deployment that can be planned."""
     keys = ("model", "hardware", "layout", "variant", "scenario", "documented", "source", "title")
     return Table("Deployments", keys, tuple(tuple(row[key] for key in keys) for row in rows))
 
@@ -115,7 +119,7 @@ def matrix(
     missing: Sequence[dict[str, str]],
     container_only: Sequence[tuple[str, str]],
 ) -> Table:
-    """Model by hardware by layout: documented, or that no document describes it."""
+    """Return for each model, hardware and layout whether a recipe exists and is documented."""
     there = {(row["model"], row["hardware"], row["layout"]): row["documented"] for row in rows}
     named = [*rows, *missing]
     models = list(dict.fromkeys(row["model"] for row in named))
@@ -142,9 +146,9 @@ def matrix(
 
 
 def features(model: schema.Model, hardware: schema.Hardware) -> Table:
-    """The choices that can be switched on this hardware and for this model."""
+    """Return the features that can be switched on or off for this model and hardware."""
     rows = []
-    for name, feature in params.features().items():
+    for name, feature in load.features().items():
         draft = model.drafts.get(feature.draft)
         if (
             hardware.vendor not in feature.vendors
@@ -157,7 +161,7 @@ def features(model: schema.Model, hardware: schema.Hardware) -> Table:
 
 
 def weights(model: schema.Model) -> Table:
-    """The checkpoints of a model and how large they are."""
+    """Return the checkpoints of a model and their sizes."""
     rows = [
         (
             name,
@@ -176,8 +180,8 @@ def weights(model: schema.Model) -> Table:
 
 
 def versions(engine: catalog.Engine) -> Table:
-    """The versions that belong together."""
-    row = params.data("versions")["vllm-ascend"].get(engine.version, {})
+    """Return the versions that belong together."""
+    row = data_files.facts("catalog/versions")["vllm-ascend"].get(engine.version, {})
     rows = [
         ("vllm", engine.vllm),
         *((name, value) for name, value in row.items() if name != "vllm"),
@@ -188,7 +192,7 @@ def versions(engine: catalog.Engine) -> Table:
 
 
 def connector(plan: Plan) -> Table:
-    """What each side of a prefill-decode plan tells the KV cache connector."""
+    """Return the KV cache connector's settings on each side of a prefill-decode plan."""
     rows = []
     for role, values in plan.flags.items():
         rows += [
@@ -204,7 +208,7 @@ def connector(plan: Plan) -> Table:
 
 
 def site(cluster: schema.Site) -> Table:
-    """The nodes of a site."""
+    """Return the nodes of a site."""
     return Table(
         f"{cluster.name} ({cluster.hardware}, {cluster.transport})",
         ("node", "address", "interface"),
@@ -213,7 +217,7 @@ def site(cluster: schema.Site) -> Table:
 
 
 def jobs(plan: Plan) -> Table:
-    """The SLURM jobs of a plan, in the order in which they are submitted."""
+    """Return the SLURM jobs of a plan, in the order in which they are submitted."""
     return Table(
         f"{len(plan.jobs)} jobs",
         ("file", "after", "command"),
@@ -221,8 +225,8 @@ def jobs(plan: Plan) -> Table:
     )
 
 
-def notebooks(layouts: Sequence[str]) -> Table:
-    """The notebooks, and whether each applies to a model and hardware with these layouts."""
+def notebooks(manifest: Mapping[str, Mapping[str, str]], layouts: Sequence[str]) -> Table:
+    """Return the notebooks, and whether each applies to a model and hardware with these layouts."""
     return Table(
         "Notebooks",
         ("notebook", "about", "applies"),
@@ -232,6 +236,6 @@ def notebooks(layouts: Sequence[str]) -> Table:
                 entry["title"],
                 entry["layout"] in ("", *layouts, *(["any"] if layouts else [])),
             )
-            for name, entry in params.data("notebooks").items()
+            for name, entry in manifest.items()
         ),
     )

@@ -1,11 +1,11 @@
-"""The documents' own commands, as published, as something to rehearse.
+"""Rehearse the commands that the vendors' documents publish.
 
     deployment, plan = documented.find("k2.6", "a3", "pd")
-    rehearse.start(plan, folder, make=documented.maker(deployment))
+    rehearsal.start(plan, folder, make=documented.maker(deployment))
 
-The commands keep every flag and variable; only the addresses, which are placeholders in the
-documents, become those of the rehearsal. Ranks start as the documents' launcher starts them: all
-at once, none stopped when another fails.
+The commands keep every flag and variable. Only the addresses, which are placeholders in the
+documents, are replaced by those of the rehearsal. The ranks are started the way the documents'
+launcher starts them: all at once, and none is stopped when another one fails.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from pathlib import Path
 
 from kimi_nb.check import documents
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import Server
+from kimi_nb.check.view.engine_view import EngineView
 from kimi_nb.core import shell
 from kimi_nb.params.settings import Value
-from kimi_nb.plan import build
-from kimi_nb.plan.placement import DEFAULT_HTTP
+from kimi_nb.plan import build, ports
 from kimi_nb.plan.router import router
-from kimi_nb.plan.spec import Engine, Plan, Router
+from kimi_nb.plan.spec import EngineSpec, Plan, Router
 from kimi_nb.rehearse.loopback import Block
 
 
 def find(
     model: str, hardware: str, layout: str = "", variant: str = "", version: str = ""
 ) -> tuple[Deployment, Plan]:
-    """(what the document has published, our own plan for the same).
+    """Return the published deployment and our own plan for the same recipe.
 
-    Raises NoRecipeError where no document has commands for this.
+    Raises:
+        NoRecipeError: No document publishes commands for these parameters.
     """
     deployment = next(
         found for found, _ in documents.deployments(model, hardware, layout, variant, version)
@@ -43,12 +43,12 @@ def find(
 
 
 def maker(deployment: Deployment) -> Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]:
-    """What makes a plan whose engines are the published commands, and the scripts for them."""
+    """Return a function that makes the published engines a plan, with the scripts to start them."""
     return lambda own, work, block: _made(deployment, own, block)
 
 
 def _made(deployment: Deployment, own: Plan, block: Block) -> tuple[Plan, dict[str, str]]:
-    # Alternatives, of which a person takes one, are all tried, each on a node of its own.
+    # Where the document offers alternatives to choose from, try all of them, each on its own node.
     servers = [server for server in deployment.servers if server.certain] or list(
         deployment.servers
     )
@@ -76,20 +76,20 @@ def _made(deployment: Deployment, own: Plan, block: Block) -> tuple[Plan, dict[s
 
 
 def named(own: Plan) -> Plan:
-    """Our plan under the name of the published one."""
+    """Return our plan under the name of the published one."""
     return replace(own, scenario="as-documented")
 
 
 def _addresses(
-    servers: Sequence[Server], deployment: Deployment, there: Mapping[str, str]
+    servers: Sequence[EngineView], deployment: Deployment, there: Mapping[str, str]
 ) -> dict[str, str]:
-    """The rehearsal's address for each one that stands in the commands."""
+    """Map each address in the commands to an address of the rehearsal."""
     found: dict[str, str] = {}
     for server in servers:
         own = server.env.get("HCCL_IF_IP") or server.env.get("VLLM_HOST_IP")
         if own:
             found.setdefault(own, there[server.node])
-    for server in servers:  # what nobody calls his own belongs to the first of its group
+    for server in servers:  # an address that no node claims: the first to name it
         for flag in ("data-parallel-address", "master-addr"):
             text = server.text(flag)
             if text and text not in found:
@@ -105,8 +105,11 @@ def _addresses(
 
 
 def _engine(
-    server: Server, servers: Sequence[Server], there: Mapping[str, str], where: Mapping[str, str]
-) -> Engine:
+    server: EngineView,
+    servers: Sequence[EngineView],
+    there: Mapping[str, str],
+    where: Mapping[str, str],
+) -> EngineSpec:
     def local(text: str) -> str:
         for theirs, ours in where.items():
             text = text.replace(theirs, ours)
@@ -117,7 +120,7 @@ def _engine(
     number = groups.index(server.group) if server.group is not None else 0
     alone = server.group is None
     rank = server.rank or 0
-    return Engine(
+    return EngineSpec(
         name=f"{server.role}{number}-rank{rank}"
         if len(group) == 1 or not alone
         else f"{server.role}{group.index(server)}-rank{rank}",
@@ -130,7 +133,7 @@ def _engine(
         dp_size=server.dp or 1,
         tp_size=server.tp or 1,
         devices=server.devices or (),
-        http_port=None if server.headless else server.http_port or DEFAULT_HTTP,
+        http_port=None if server.headless else server.http_port or ports.HTTP,
         kv_port=server.kv_port,
         rpc_port=server.rpc_port,
         side_channel_port=server.side_channel_port,
@@ -141,9 +144,9 @@ def _engine(
 
 
 def _router(
-    deployment: Deployment, engines: Sequence[Engine], nodes: Sequence[str]
+    deployment: Deployment, engines: Sequence[EngineSpec], nodes: Sequence[str]
 ) -> Router | None:
-    """The published front door: its ports, in front of what it lists of the engines."""
+    """Return the published proxy on its own port, in front of the engines that it lists."""
     if not deployment.proxies or not any(engine.role == "prefill" for engine in engines):
         return None
     proxy = deployment.proxies[0]
@@ -153,8 +156,8 @@ def _router(
     return router(kind, proxy.port or 8000, behind)
 
 
-def _flags(servers: Sequence[Server]) -> dict[str, dict[str, Value]]:
-    """The flags of each role, as far as the first engine of it says them."""
+def _flags(servers: Sequence[EngineView]) -> dict[str, dict[str, Value]]:
+    """Return the flags of each role, as set on its first engine."""
     out: dict[str, dict[str, Value]] = {}
     for server in servers:
         out.setdefault(
@@ -168,10 +171,9 @@ def _flags(servers: Sequence[Server]) -> dict[str, dict[str, Value]]:
 
 
 def _files(plan: Plan) -> dict[str, str]:
-    """For each node a script for each engine, and one that starts them as the upstream launcher
-    does."""
+    """Return the scripts: one for each engine, and for each node one that starts its engines."""
     out: dict[str, str] = {}
-    by_node: dict[str, list[Engine]] = {}
+    by_node: dict[str, list[EngineSpec]] = {}
     for engine in plan.engines:
         by_node.setdefault(engine.node, []).append(engine)
         exports = [_export(name, value) for name, value in engine.env.items()]
@@ -193,7 +195,10 @@ def _files(plan: Plan) -> dict[str, str]:
 
 
 def _export(name: str, value: str) -> str:
-    """An export that keeps what a published value says of the variable itself."""
+    """Return a line that exports a variable, without references of its value to the variable.
+
+    LD_PRELOAD is exported only if its file exists.
+    """
     if f"${{{name}}}" in value or f"${name}" in value:
         value = value.replace(f":${{{name}}}", "").replace(f":${name}", "")
     if name == "LD_PRELOAD":

@@ -1,10 +1,10 @@
-"""What can be made to go wrong in a rehearsal, by name.
+"""Simulate failures in a rehearsal, by name.
 
-    world, files = faults.apply("port-taken", plan, world, files)
+    site, files, target = faults.apply("port-taken", plan, site, files)
 
-A fault is a change of the world (a checkpoint that is not there, an engine that hangs) or of the
-scripts (what a person mistypes), aimed at one engine: the last decode engine, or the one that is
-named behind an @ (``port-taken@prefill0-rank1``). Nothing that looks for the cause is told.
+A fault changes the simulated site (a missing checkpoint, an engine that hangs) or the scripts (a
+user's mistake). It strikes one engine: the last decode engine, or the one named after an @, as in
+``port-taken@prefill0-rank1``. The code that diagnoses a failure is never told about the fault.
 """
 
 from __future__ import annotations
@@ -13,59 +13,72 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from kimi_nb import show
 from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.plan import build
-from kimi_nb.plan.spec import Engine, Plan
-from kimi_nb.rehearse.simulated_site import Fault, World
-from kimi_nb.show import values as show
+from kimi_nb.plan.spec import EngineSpec, Plan
+from kimi_nb.rehearse import fault_names
+from kimi_nb.rehearse.fault_names import FaultName
+from kimi_nb.rehearse.simulated_site import Fault, SimulatedSite
 
 Files = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Which fault it is and where it strikes: ``rank`` is the last one of ``engine``."""
+    """A fault and where it strikes: ``rank`` is the last rank of ``engine``."""
 
-    name: str
-    engine: Engine
+    name: FaultName
+    engine: EngineSpec
     rank: int
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One fault: what it simulates, and what makes it. ``role`` is whose engine it strikes,
-    ``where`` which of them can have it, ``needs`` what a plan must have for it."""
+    """One kind of fault.
+
+    Attributes:
+        says: What it simulates.
+        site: Changes the simulated site; None if the fault is in the scripts.
+        files: Changes the scripts; None if the fault is in the site.
+        needs: What a plan must have for this fault, for error messages.
+        role: The role of the engines that it strikes if no engine is named.
+        where: Tells whether an engine can have the fault.
+    """
 
     says: str
-    world: Callable[[Plan, World, Target], World] | None = None
+    site: Callable[[Plan, SimulatedSite, Target], SimulatedSite] | None = None
     files: Callable[[Plan, Files, Target], Files] | None = None
     needs: str = ""
     role: str = "decode"
-    where: Callable[[Engine], bool] = lambda engine: True
+    where: Callable[[EngineSpec], bool] = lambda engine: True
 
 
 def apply(
-    asked: str, plan: Plan, world: World, files: Mapping[str, str]
-) -> tuple[World, Files, Target]:
-    """The world and the scripts with a fault in them, and where it is.
+    asked: str, plan: Plan, site: SimulatedSite, files: Mapping[str, str]
+) -> tuple[SimulatedSite, Files, Target]:
+    """Return the site and the scripts with a fault in them, and where it strikes.
 
-    Raises ParameterError for a name that is not known, PlanError for a fault that this plan
-    cannot have.
+    Raises:
+        ParameterError: The name of the fault or of the engine is not known.
+        PlanError: This plan, or this engine, cannot have the fault.
     """
-    name, (_, at, engine) = _name(asked), asked.strip().partition("@")
-    if name not in FAULTS:
-        raise ParameterError(choice("fault", name, FAULTS))
-    if at and not engine.strip():  # a shell variable that is not set, perhaps
+    _, at, engine = asked.strip().partition("@")
+    try:
+        name = FaultName(_name(asked))
+    except ValueError:
+        raise ParameterError(choice("fault", _name(asked), FaultName)) from None
+    if at and not engine.strip():  # perhaps from a shell variable that is not set
         raise ParameterError(
             f"fault {name}@: no engine after the @. Allowed: {name} alone, and "
             f"{', '.join(engine.name for engine in plan.engines[:40])}."
         )
     kind, out = FAULTS[name], dict(files)
-    if name == "empty-200" and engine:
+    if name == FaultName.EMPTY_200 and engine:
         raise PlanError(f"fault {name}: {engine} cannot have it; it needs {kind.needs}.")
     target = _target(plan, kind, name, engine)
-    if kind.world is not None:
-        world = kind.world(plan, world, target)
+    if kind.site is not None:
+        site = kind.site(plan, site, target)
     if kind.files is not None:
         out = kind.files(plan, out, target)
         if out == dict(files):
@@ -73,10 +86,10 @@ def apply(
                 f"fault {name}: {target.engine.name} of {plan.name} cannot have it; it "
                 f"needs {kind.needs}."
             )
-    return world, out, target
+    return site, out, target
 
 
-def _target(plan: Plan, kind: Kind, fault: str, name: str) -> Target:
+def _target(plan: Plan, kind: Kind, fault: FaultName, name: str) -> Target:
     able = [engine for engine in plan.engines if kind.where(engine)]
     if name:
         able = [engine for engine in able if engine.name == name]
@@ -88,24 +101,31 @@ def _target(plan: Plan, kind: Kind, fault: str, name: str) -> Target:
     return Target(fault, able[-1], able[-1].rank + able[-1].ranks - 1)
 
 
-def _answers(engine: Engine) -> bool:
-    """Whether the engine gives answers: its own ones, or those of its ranks behind a head. A
-    further node of a tensor parallel engine gives none."""
+def _answers(engine: EngineSpec) -> bool:
+    """Return whether the engine answers requests, itself or through the API server of its group.
+
+    A further node of a tensor parallel engine does not.
+    """
     return not engine.headless or engine.tp_size <= len(engine.devices)
 
 
-def _hands_over(engine: Engine) -> bool:
-    """Of plans without prefill any engine: what they lack is said then."""
+def _hands_over(engine: EngineSpec) -> bool:
+    """Return whether the engine can hand its cache over.
+
+    In a plan without prefill every engine passes; the error then names what the plan lacks.
+    """
     return engine.role != "decode"
 
 
-def _listens(engine: Engine) -> bool:
+def _listens(engine: EngineSpec) -> bool:
     return engine.http_port is not None
 
 
 def suited(asked: str, plan: Plan) -> Plan:
-    """The plan in which a fault can be: with the feature that it is about switched on, where the
-    recipe leaves it off (a tool call can leak only past a parser)."""
+    """Return a plan that can have the fault, with the feature that it concerns switched on.
+
+    For example, a tool call can leak only past a tool call parser, which most recipes leave off.
+    """
     feature = _FEATURES.get(_name(asked))
     request = plan.request
     if feature is None or all(feature in names for names in plan.features.values()):
@@ -123,32 +143,34 @@ def _name(asked: str) -> str:
     return asked.strip().partition("@")[0].replace(" ", "-").replace("_", "-")
 
 
-# Changes of the world -------------------------------------------------------------------
+# Changes to the site -------------------------------------------------------------------
 
 
-def _behaves(name: str, of_node: bool = False) -> Callable[[Plan, World, Target], World]:
-    def change(plan: Plan, world: World, target: Target) -> World:
+def _behaves(
+    name: FaultName, of_node: bool = False
+) -> Callable[[Plan, SimulatedSite, Target], SimulatedSite]:
+    def change(plan: Plan, site: SimulatedSite, target: Target) -> SimulatedSite:
         fault = Fault(name, target.engine.node, None if of_node else target.rank)
-        return replace(world, faults=(*world.faults, fault))
+        return replace(site, faults=(*site.faults, fault))
 
     return change
 
 
 def _needs(
-    name: str, what: str, there: Callable[[Plan, Target], bool]
-) -> Callable[[Plan, World, Target], World]:
-    """A behaviour that only some plans can have."""
+    name: FaultName, what: str, there: Callable[[Plan, Target], bool]
+) -> Callable[[Plan, SimulatedSite, Target], SimulatedSite]:
+    """Return a change for a fault that only some plans can have."""
 
-    def change(plan: Plan, world: World, target: Target) -> World:
+    def change(plan: Plan, site: SimulatedSite, target: Target) -> SimulatedSite:
         if not there(plan, target):
             raise PlanError(f"fault {name}: {plan.name} has no {what}.")
-        return _behaves(name)(plan, world, target)
+        return _behaves(name)(plan, site, target)
 
     return change
 
 
-def _missing(draft: bool) -> Callable[[Plan, World, Target], World]:
-    def change(plan: Plan, world: World, target: Target) -> World:
+def _missing(draft: bool) -> Callable[[Plan, SimulatedSite, Target], SimulatedSite]:
+    def change(plan: Plan, site: SimulatedSite, target: Target) -> SimulatedSite:
         argv = list(target.engine.argv)
         found = argv[2]
         if draft:
@@ -159,22 +181,22 @@ def _missing(draft: bool) -> Callable[[Plan, World, Target], World]:
                     f"{plan.name} have no draft model."
                 )
             found = match[1]
-        fault = Fault(f"missing:{found}", target.engine.node)
-        return replace(world, faults=(*world.faults, fault))
+        fault = Fault(fault_names.missing(found), target.engine.node)
+        return replace(site, faults=(*site.faults, fault))
 
     return change
 
 
-def _tuned(plan: Plan, world: World, target: Target) -> World:
+def _tuned(plan: Plan, site: SimulatedSite, target: Target) -> SimulatedSite:
     if not plan.host_tuning:
         raise PlanError(f"fault host-tuning-refused: {plan.name} tunes nothing on the host.")
-    return _behaves("host-tuning-refused", of_node=True)(plan, world, target)
+    return _behaves(FaultName.HOST_TUNING_REFUSED, of_node=True)(plan, site, target)
 
 
-def _router(plan: Plan, world: World, target: Target) -> World:
+def _router(plan: Plan, site: SimulatedSite, target: Target) -> SimulatedSite:
     if plan.router is None:
         raise PlanError(f"fault empty-200: {plan.name} has no proxy.")
-    return replace(world, faults=(*world.faults, Fault("empty-200", plan.router.node)))
+    return replace(site, faults=(*site.faults, Fault(FaultName.EMPTY_200, plan.router.node)))
 
 
 def _transfers(plan: Plan, target: Target) -> bool:
@@ -182,11 +204,11 @@ def _transfers(plan: Plan, target: Target) -> bool:
     return engine.kv_port is not None or engine.side_channel_port is not None
 
 
-# Changes of the scripts -----------------------------------------------------------------
+# Changes to the scripts -----------------------------------------------------------------
 
 
 def _script(plan: Plan, files: Files, target: Target) -> str:
-    """The script with the command line of the target."""
+    """Return the path of the script with the target's command line."""
     node = target.engine.node
     for name in ("run_dp_template.sh", "serve.sh", "docker_run.sh"):
         if "vllm serve" in files.get(f"{node}/{name}", "") or (
@@ -200,7 +222,7 @@ def _script(plan: Plan, files: Files, target: Target) -> str:
 
 
 def _flag(files: Files, path: str, flag: str, change: Callable[[str], str]) -> Files:
-    """The script with another value of a flag; unchanged where it has none."""
+    """Change the value of a flag in a script; without the flag, return the files unchanged."""
     found = re.sub(
         rf"(--{flag}[ =])(\"[^\"]*\"|\S+)",
         lambda match: match[1] + change(match[2]),
@@ -215,7 +237,7 @@ def _always(wrong: str) -> Callable[[str], str]:
 
 
 def _for_rank(target: Target, wrong: str) -> Callable[[str], str]:
-    """In a launcher's template: another word for one rank, the same for the others."""
+    """Return a change for a launcher's template: another value for one rank only."""
 
     def change(word: str) -> str:
         plain = word.strip('"')
@@ -236,7 +258,7 @@ def _wrong_rank(plan: Plan, files: Files, target: Target) -> Files:
 
 
 def _missing_rank(plan: Plan, files: Files, target: Target) -> Files:
-    """A person starts one rank less than the group has, or leaves a node out."""
+    """Start one rank too few, or leave a node out, as a user could by mistake."""
     engine = target.engine
     group = [one for one in plan.engines if (one.role, one.group) == (engine.role, engine.group)]
     launch = f"{engine.node}/launch.sh"
@@ -284,7 +306,7 @@ def _unequal(plan: Plan, files: Files, target: Target) -> Files:
             changed = _flag(files, path, flag, _other)
         if changed != files:
             return changed
-    # A command line without a number gets one.
+    # None of these flags is set: add one.
     text = re.sub(r"(vllm serve \S+)", r"\1 --max-num-seqs 17", files[path], count=1)
     return {**files, path: text}
 
@@ -294,7 +316,7 @@ def _other(word: str) -> str:
 
 
 def _wrong_sizes(plan: Plan, files: Files, target: Target) -> Files:
-    """The decode side declares half of prefill's tensor parallel size."""
+    """Declare half of prefill's tensor parallel size on the decode side."""
     path = _script(plan, files, target)
     text = re.sub(
         r'("prefill":\{"dp_size":\d+,"tp_size":)(\d+)',
@@ -311,110 +333,122 @@ def _wrong_image(plan: Plan, files: Files, target: Target) -> Files:
     return {**files, path: files[path].replace(plan.image, f"{plan.image}-rc99")}
 
 
-# Faults that are about a feature which most recipes leave to the person.
-_FEATURES = {"reasoning-leaks": "reasoning-parser", "tool-call-leaks": "tool-parser"}
+# Faults of a feature that most recipes leave to the user to switch on.
+_FEATURES: dict[str, str] = {
+    FaultName.REASONING_LEAKS: "reasoning-parser",
+    FaultName.TOOL_CALL_LEAKS: "tool-parser",
+}
 
-FAULTS: dict[str, Kind] = {
-    "rank-dies-at-start": Kind("a rank fails while it starts", _behaves("rank-dies-at-start")),
-    "rank-dies-while-serving": Kind(
-        "a rank is killed at its third request", _behaves("rank-dies-while-serving")
+FAULTS: dict[FaultName, Kind] = {
+    FaultName.RANK_DIES_AT_START: Kind(
+        "a rank fails while it starts", _behaves(FaultName.RANK_DIES_AT_START)
     ),
-    "port-taken": Kind(
+    FaultName.RANK_DIES_WHILE_SERVING: Kind(
+        "a rank is killed at its third request", _behaves(FaultName.RANK_DIES_WHILE_SERVING)
+    ),
+    FaultName.PORT_TAKEN: Kind(
         "another program listens at an engine's port",
-        _behaves("port-taken"),
+        _behaves(FaultName.PORT_TAKEN),
         where=_listens,
         needs="an engine with a port of its own",
     ),
-    "wrong-rank": Kind(
+    FaultName.WRONG_RANK: Kind(
         "a rank is started as one that does not exist",
         files=_wrong_rank,
         needs="a group of several engines, and one that is told its rank",
     ),
-    "missing-rank": Kind(
+    FaultName.MISSING_RANK: Kind(
         "a rank of a group is never started",
         files=_missing_rank,
         needs="a group of several engines, and not its first one",
     ),
-    "device-twice": Kind(
+    FaultName.DEVICE_TWICE: Kind(
         "a rank is given the devices of its neighbour",
         files=_device_twice,
         needs="several engines on one node",
     ),
-    "unequal-settings": Kind(
+    FaultName.UNEQUAL_SETTINGS: Kind(
         "a rank is set otherwise than its group",
         files=_unequal,
         needs="a group of several engines, and not its first one, with which "
         "the others are compared",
     ),
-    "kv-port-blocked": Kind(
+    FaultName.KV_PORT_BLOCKED: Kind(
         "a firewall swallows what goes to prefill's kv port",
-        _needs("kv-port-blocked", "KV cache connector", _transfers),
+        _needs(FaultName.KV_PORT_BLOCKED, "KV cache connector", _transfers),
         role="prefill",
         where=_hands_over,
         needs="an engine that hands its cache over (prefill)",
     ),
-    "wrong-kv-sizes": Kind(
+    FaultName.WRONG_KV_SIZES: Kind(
         "decode declares other sizes than prefill has",
         files=_wrong_sizes,
         needs="a connector that declares the sizes of both sides",
     ),
-    "no-kv-params": Kind(
+    FaultName.NO_KV_PARAMS: Kind(
         "a prefill engine returns no kv_transfer_params",
-        _needs("no-kv-params", "KV cache connector", _transfers),
+        _needs(FaultName.NO_KV_PARAMS, "KV cache connector", _transfers),
         role="prefill",
         where=_hands_over,
         needs="an engine that hands its cache over (prefill)",
     ),
-    "empty-200": Kind(
+    FaultName.EMPTY_200: Kind(
         "the proxy answers 200 with nothing in it", _router, needs="a proxy; it is no engine's"
     ),
-    "engine-hangs": Kind(
+    FaultName.ENGINE_HANGS: Kind(
         "an engine takes requests and never answers; /health says 200",
-        _behaves("engine-hangs"),
+        _behaves(FaultName.ENGINE_HANGS),
         where=_answers,
     ),
-    "first-chat-500": Kind(
-        "/health says 200, the first chat 500", _behaves("first-chat-500"), where=_answers
+    FaultName.FIRST_CHAT_500: Kind(
+        "/health says 200, the first chat 500", _behaves(FaultName.FIRST_CHAT_500), where=_answers
     ),
-    "garbled-output": Kind("an engine answers !!!!", _behaves("garbled-output"), where=_answers),
-    "reasoning-leaks": Kind(
+    FaultName.GARBLED_OUTPUT: Kind(
+        "an engine answers !!!!", _behaves(FaultName.GARBLED_OUTPUT), where=_answers
+    ),
+    FaultName.REASONING_LEAKS: Kind(
         "thoughts stand in the content",
         _needs(
-            "reasoning-leaks",
+            FaultName.REASONING_LEAKS,
             "reasoning parser",
             lambda plan, at: "reasoning-parser" in plan.flags[at.engine.role],
         ),
         where=_answers,
     ),
-    "tool-call-leaks": Kind(
+    FaultName.TOOL_CALL_LEAKS: Kind(
         "a tool call stands in the content as text",
         _needs(
-            "tool-call-leaks",
+            FaultName.TOOL_CALL_LEAKS,
             "tool call parser",
             lambda plan, at: "tool-call-parser" in plan.flags[at.engine.role],
         ),
         where=_answers,
     ),
-    "slow-start": Kind("an engine loads past the deadline", _behaves("slow-start")),
-    "node-unreachable": Kind("a node does not answer", _behaves("node-unreachable", True)),
-    "disk-full": Kind("a rank cannot write its cache", _behaves("disk-full")),
-    "weights-missing": Kind("the checkpoint is not on a node", _missing(False)),
-    "draft-missing": Kind("the draft model is not on a node", _missing(True)),
-    "out-of-memory-at-load": Kind("the weights do not fit", _behaves("out-of-memory-at-load")),
-    "out-of-memory-under-load": Kind(
-        "a rank runs out of memory at its third request", _behaves("out-of-memory-under-load")
+    FaultName.SLOW_START: Kind("an engine loads past the deadline", _behaves(FaultName.SLOW_START)),
+    FaultName.NODE_UNREACHABLE: Kind(
+        "a node does not answer", _behaves(FaultName.NODE_UNREACHABLE, True)
     ),
-    "wrong-image-tag": Kind(
+    FaultName.DISK_FULL: Kind("a rank cannot write its cache", _behaves(FaultName.DISK_FULL)),
+    FaultName.WEIGHTS_MISSING: Kind("the checkpoint is not on a node", _missing(False)),
+    FaultName.DRAFT_MISSING: Kind("the draft model is not on a node", _missing(True)),
+    FaultName.OUT_OF_MEMORY_AT_LOAD: Kind(
+        "the weights do not fit", _behaves(FaultName.OUT_OF_MEMORY_AT_LOAD)
+    ),
+    FaultName.OUT_OF_MEMORY_UNDER_LOAD: Kind(
+        "a rank runs out of memory at its third request",
+        _behaves(FaultName.OUT_OF_MEMORY_UNDER_LOAD),
+    ),
+    FaultName.WRONG_IMAGE_TAG: Kind(
         "a node's script names an image that does not exist",
         files=_wrong_image,
         needs="a container",
     ),
-    "host-tuning-refused": Kind("sysctl is not permitted", _tuned),
+    FaultName.HOST_TUNING_REFUSED: Kind("sysctl is not permitted", _tuned),
 }
 
 
 def table() -> show.Table:
-    """Every fault with what it simulates."""
+    """Return a table of all faults and what they simulate."""
     return show.Table(
         "Faults of kimi-nb rehearse",
         ("name", "what goes wrong", "needs"),

@@ -1,6 +1,6 @@
-"""The scripts of a plan, started on this machine: nodes, stand-ins, front door.
+"""Start a plan's scripts on this machine: nodes, stand-ins, and the proxy in front.
 
-A `Stage` is what a rehearsal runs on; what is looked at and proved is `readiness`'s.
+A `Stage` is what a rehearsal runs on; `service.readiness` watches it and judges what it finds.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kimi_nb.bundle import writer as bundle
+from kimi_nb.bundle import writer
+from kimi_nb.core.marks import MARK
 from kimi_nb.core.processes import Programs
 from kimi_nb.diagnose.log_files import file_of
 from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import faults
-from kimi_nb.rehearse.host_programs import front_door as proxies
-from kimi_nb.rehearse.host_programs import path_folder as tools_on_path
+from kimi_nb.rehearse.fault_names import FaultName
+from kimi_nb.rehearse.host_programs import front_door, path_folder
 from kimi_nb.rehearse.loopback import RehearsalError
-from kimi_nb.rehearse.simulated_site import FOLDER, MARK, NODE, World
+from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
 from kimi_nb.service.readiness import ROUTER, Watch
 
-WORK = "bundle"  # the folder of the scripts, below that of a rehearsal
-_SPAWNER_WAIT = 30.0  # seconds; it takes one
-_STEP_WAIT = 60.0  # seconds for a script that is to end
+WORK = "bundle"  # the folder of the scripts, within the folder of a rehearsal
+_SPAWNER_WAIT = 30.0  # seconds; it usually takes one
+_STEP_WAIT = 60.0  # seconds for a script that must finish
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Stage:
-    """One rehearsal's world and programs below a folder of its own."""
+    """The simulated site and the programs of one rehearsal, below a folder of its own."""
 
     def __init__(
         self,
@@ -44,21 +45,25 @@ class Stage:
     ) -> None:
         self.plan, self.root, self._programs, self._say = plan, root, programs, say
         self.work = root / WORK
-        world = World.of(plan)
+        site = SimulatedSite.of(plan)
         self._occupied: tuple[str, str, int] | None = None
         if fault:
-            world, files, target = faults.apply(fault, self.plan, world, files)
-            if target.name == "port-taken":
+            site, files, target = faults.apply(fault, self.plan, site, files)
+            if target.name == FaultName.PORT_TAKEN:
                 engine = target.engine
                 self._occupied = (engine.node, engine.address, engine.http_port or 0)
-        self.world = world
-        bundle.write(files, self.work)
-        tools_on_path.write(root)
-        world.write(root / "world.json")
+        self.site = site
+        writer.write(files, self.work)
+        path_folder.write(root)
+        site.write(root / "world.json")
         self.key = f"{MARK}-key" if self.plan.secrets else ""
 
     def open(self) -> None:
-        """Wait for the stand-ins."""
+        """Wait until the stand-ins can be called.
+
+        Raises:
+            RehearsalError: The stand-ins did not start, or PATH would find real programs instead.
+        """
         if self._occupied:
             node, address, port = self._occupied
             self._start(
@@ -76,9 +81,9 @@ class Stage:
                 ],
                 self.root,
             )
-        node = next(iter(self.world.nodes))
-        for name in tools_on_path.NAMES:
-            # A script must never reach the real programs of this machine.
+        node = next(iter(self.site.nodes))
+        for name in path_folder.NAMES:
+            # A script must never call the real programs of this machine.
             found = shutil.which(name, path=self._environment(node)["PATH"])
             if found != str(self.root / "bin" / name):
                 raise RehearsalError(
@@ -96,21 +101,19 @@ class Stage:
             time.sleep(0.01)
 
     def prepare(self, watch: Watch) -> None:
-        """Reach every node, tune it, and run the jobs that come before the one that serves."""
-        self._on_every_node(
-            watch, "reach", lambda node: ["ssh", self.world.nodes[node], "hostname"]
-        )
+        """Reach every node, tune it, and run the jobs that come before the serving job."""
+        self._on_every_node(watch, "reach", lambda node: ["ssh", self.site.nodes[node], "hostname"])
         if self.plan.host_tuning:
             self._on_every_node(watch, "host_tuning", _always("bash", "host_tuning.sh"))
         for file in self._jobs_before():
             self._on_every_node(watch, file, _always("bash", f"../jobs/{file}"))
 
     def _on_every_node(self, watch: Watch, step: str, argv: Callable[[str], list[str]]) -> None:
-        """Run a script on every node; what failed is told when all have reported."""
-        for node in self.world.nodes:
+        """Run a command on every node, and report failures once all nodes have finished."""
+        for node in self.site.nodes:
             self._start(f"{node} {step}", node, argv(node), self.work / node)
         codes = {
-            node: self._programs.wait(f"{node} {step}", _STEP_WAIT) for node in self.world.nodes
+            node: self._programs.wait(f"{node} {step}", _STEP_WAIT) for node in self.site.nodes
         }
         failed = [node for node, code in codes.items() if code != 0]
         if failed:
@@ -123,25 +126,25 @@ class Stage:
             watch.failed(f"{failed[0]} {step}", codes[failed[0]])
 
     def _jobs_before(self) -> list[str]:
-        """The jobs that have to be done before the one that serves."""
+        """Return the script files of the jobs to run before the serving job, in order."""
         jobs = {job.name: job for job in self.plan.jobs}
         chain: list[str] = []
         name = jobs[self._serving].after if jobs else ""
         while name:
-            if name != "tune-moe":  # hours of measuring kernels, which no stand-in has
+            if name != "tune-moe":  # it measures kernels for hours, and a stand-in has none
                 chain.insert(0, jobs[name].file)
             name = jobs[name].after
         return chain
 
     @property
     def _serving(self) -> str:
-        """The job that serves the plan's own scenario."""
+        """The name of the job that serves the plan's own scenario."""
         return "baseline" if self.plan.scenario == "default" else "optimised"
 
     def start_engines(self) -> None:
-        """Start what each node's README says."""
+        """Start on each node what its README says."""
         containers = {box.node: box for box in self.plan.containers}
-        for node in self.world.nodes:
+        for node in self.site.nodes:
             folder = self.work / node
             inner = "launch.sh" if (folder / "launch.sh").exists() else "serve.sh"
             if self.plan.jobs:
@@ -157,13 +160,13 @@ class Stage:
             self._start(f"{node} engines", node, argv, folder)
 
     def open_door(self) -> None:
-        """Start the front door, where the plan has one."""
+        """Start the proxy if the plan has one."""
         router = self.plan.router
         if router is None:
             return
         self._say(f"{router.node}: bash proxy.sh")
         if router.kind == "upstream":
-            shutil.copy(proxies.UPSTREAM, self.work / router.node / UPSTREAM)
+            shutil.copy(front_door.UPSTREAM, self.work / router.node / UPSTREAM)
         self._start(ROUTER, router.node, ["bash", "proxy.sh"], self.work / router.node)
 
     def _start(self, name: str, node: str, argv: Sequence[str], folder: Path) -> None:
@@ -172,8 +175,11 @@ class Stage:
         self._programs.start(name, argv, folder, self._environment(node), log)
 
     def _environment(self, node: str) -> dict[str, str]:
-        """What a login on the node would give: stand-ins first on PATH, a home and a temporary
-        folder of its own, secrets by a value that is none."""
+        """Return the environment of a login on the node.
+
+        The stand-ins come first on PATH, the home and temporary folders are the node's own, and
+        every secret has a dummy value.
+        """
         home = self.root / "nodes" / node / "home"
         home.mkdir(parents=True, exist_ok=True)
         return {
@@ -190,5 +196,5 @@ class Stage:
 
 
 def _always(*words: str) -> Callable[[str], list[str]]:
-    """The same words on every node."""
+    """Return a function that gives the same command for every node."""
     return lambda node: list(words)

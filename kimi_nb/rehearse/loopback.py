@@ -1,7 +1,9 @@
-"""Addresses of this machine for the nodes of a rehearsal: a block of 127.0.0.0/8 for each.
+"""Give the nodes of a rehearsal addresses on this machine: one block of 127.0.0.0/8 for each.
 
-block = loopback.claim()
-block.address(0)             # 127.77.0.1, or 127.78.0.1 while another rehearsal goes on
+    block = loopback.claim()
+    block.address(0)             # 127.77.0.1, or 127.78.0.1 while another rehearsal is running
+
+A block stays claimed until the last process that holds its guard has ended.
 """
 
 from __future__ import annotations
@@ -14,33 +16,45 @@ from dataclasses import dataclass
 
 from kimi_nb.core.errors import KimiError, PlanError
 
-_BLOCKS = (*range(77, 255), *range(2, 77))  # second bytes, in the order in which they are tried
-_GUARD = 47077  # the port at a block's last address that says it is taken
+_BLOCKS = (*range(77, 255), *range(2, 77))  # second bytes, in the order of trying them
+_GUARD = 47077  # a listener on this port of a block's last address marks the block as taken
 _NODES = 250 * 250
 
 
 class RehearsalError(KimiError):
-    """A rehearsal that cannot take place on this machine."""
+    """A rehearsal is not possible on this machine."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """The addresses 127.N.0.1 and on. ``guard`` is the socket that claims them: the block is free
-    when every process that holds it has ended."""
+    """The addresses from 127.N.0.1 on.
+
+    Attributes:
+        second: N, the second byte of the addresses.
+        guard: The socket that claims the block. The block becomes free when every process that
+            holds this socket has ended.
+    """
 
     second: int
     guard: socket.socket
 
     def address(self, index: int) -> str:
-        """The address of the node at a place of the site. Raises PlanError past the last one."""
+        """Return the address of the node with this index in the site.
+
+        Raises:
+            PlanError: The block has no more addresses.
+        """
         if index >= _NODES:
             raise PlanError(f"A rehearsal has addresses for {_NODES} nodes.")
         return f"127.{self.second}.{index // 250}.{index % 250 + 1}"
 
 
 def claim() -> Block:
-    """A block that nobody uses. Raises RehearsalError where this machine has none: at once, and
-    before anything is made."""
+    """Claim a block of addresses that no other rehearsal uses, before anything is written.
+
+    Raises:
+        RehearsalError: This machine cannot run a rehearsal, or all blocks are in use.
+    """
     if not sys.platform.startswith("linux"):
         raise RehearsalError(
             f"A rehearsal needs Linux (/proc, process groups, 127.0.0.2); this "
@@ -53,7 +67,7 @@ def claim() -> Block:
         guard = socket.socket()
         try:
             guard.bind((f"127.{second}.255.254", _GUARD))
-            # Bound alone would not do: two sockets may be bound to a port where none listens.
+            # Binding is not enough: two sockets can be bound to one port while neither listens.
             guard.listen(1)
         except OSError as error:
             guard.close()

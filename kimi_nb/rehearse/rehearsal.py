@@ -1,11 +1,11 @@
-"""A rehearsal from end to end: bundle, start, ready, first answer, load, stop, evidence.
+"""Run a rehearsal from end to end: scripts, start, readiness, first answer, load, stop, evidence.
 
     with start(plan, Path("runs/k2.5-a3/k2.5-a3-pd")) as live:
         live.result.ok, live.result.diagnosis, live.plan.url
     result = live.stop()
 
-The scripts are those of the bundle, on loopback addresses and in a folder of the run. They run
-under a supervisor, so that nothing is left when this process ends, however it ends.
+The scripts are those of the bundle, on loopback addresses and in a folder of the run. A supervisor
+runs them, so that no process is left over however this process ends.
 """
 
 from __future__ import annotations
@@ -23,36 +23,46 @@ from typing import Any
 
 import psutil
 
+from kimi_nb import show
 from kimi_nb.bundle import scripts
-from kimi_nb.core import evidence
-from kimi_nb.core import known_secrets as secrecy
+from kimi_nb.core import evidence, known_secrets
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError
+from kimi_nb.core.marks import MARK
 from kimi_nb.core.processes import Programs
-from kimi_nb.diagnose import first_failure as diagnosis
+from kimi_nb.diagnose import first_failure
 from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.diagnose.log_files import Logs
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import faults, loopback
 from kimi_nb.rehearse.launch import WORK, Stage
 from kimi_nb.rehearse.loopback import Block, RehearsalError
-from kimi_nb.rehearse.simulated_site import MARK, rebound
+from kimi_nb.rehearse.simulated_site import rebound
 from kimi_nb.service.readiness import Found, Limits, Progress, Watch
-from kimi_nb.show import values as show
 
 Make = Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]
-_BASE_MB, _ENGINE_MB = 150, 18  # of all stand-ins together, measured
-_MOST = 12  # further causes that are shown
-# Stand-ins take seconds where engines take many minutes.
+_BASE_MB, _ENGINE_MB = 150, 18  # measured: shared by all stand-ins, and for each engine
+_MOST = 12  # further causes to show
+# Stand-ins take seconds where real engines take many minutes.
 LIMITS = Limits(ready=60.0, progress=3.5, answer=3.0, door=20.0)
 
 
 @dataclass(frozen=True, repr=False)
 class Rehearsal(show.Shown):
-    """What came of it. Seconds and MB are of stand-ins on this machine and say nothing about
-    hardware; ``ready`` counts engines that gave a completion; ``peak_memory_mb`` is the largest
-    sum of PSS of all processes of the rehearsal; ``also`` is what else the logs show, where more
-    than one thing is wrong; ``times`` are seconds to each rank's first completion, ``events``
-    every sign of a failure, the first cause first."""
+    """The result of a rehearsal.
+
+    Seconds and MB describe stand-ins on this machine and say nothing about hardware.
+
+    Attributes:
+        ok: Whether the service started, answered and passed all checks.
+        ready: How many engines gave a completion.
+        peak_memory_mb: The largest sum of the PSS of all processes of the rehearsal, in MB.
+        answer: The text of the first answer.
+        diagnosis: The first cause of a failure; None if there was none.
+        also: Further causes found in the logs.
+        moved_tokens: Prompt tokens whose KV cache was transferred.
+        times: Seconds until the first completion of each rank.
+        events: Every sign of a failure, the first cause first.
+    """
 
     ok: bool
     plan: str
@@ -73,11 +83,11 @@ class Rehearsal(show.Shown):
     mark: str = MARK
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the result as plain values."""
         return asdict(self) | {"folder": str(self.folder)}
 
     def table(self) -> show.Table:
-        """The facts, one a line."""
+        """Return a table with one fact in each row."""
         found = self.diagnosis
         rows: list[tuple[str, Any]] = [
             ("engines ready", f"{self.ready} of {self.engines}"),
@@ -109,8 +119,10 @@ class Rehearsal(show.Shown):
 
 
 class Live:
-    """A rehearsed service: up when ``result.ok``, until `stop`. Its end is also that of the
-    process that holds it."""
+    """A rehearsed service: running from the start until `stop`, if ``result.ok``.
+
+    It also ends with the process that holds it.
+    """
 
     def __init__(self, plan: Plan, programs: Programs, result: Rehearsal, key: str) -> None:
         self.plan, self.result, self.key = plan, result, key
@@ -118,19 +130,18 @@ class Live:
 
     @property
     def up(self) -> bool:
-        """Whether it still runs."""
+        """Whether the service is still running."""
         return self._programs is not None
 
     @property
     def url(self) -> str:
-        """Its front door, on this machine."""
+        """The address of the service on this machine."""
         return self.plan.url
 
     def stop(self) -> Rehearsal:
-        """Stop everything and keep the result in the rehearsal's folder; a second call changes
-        nothing."""
+        """Stop everything and write the result into the rehearsal's folder; may be called again."""
         if self._programs is not None:
-            with contextlib.suppress(KimiError):  # stopped from outside
+            with contextlib.suppress(KimiError):  # the supervisor was stopped from outside
                 self.result = replace(
                     self.result, peak_memory_mb=round(self._programs.peak_mb(), 1)
                 )
@@ -153,7 +164,7 @@ class Live:
 
 
 def rehearse(plan: Plan, folder: Path, **more: Any) -> Rehearsal:
-    """`start` and stop."""
+    """Start a rehearsal, stop it, and return its result."""
     with start(plan, folder, **more) as live:
         pass
     return live.result
@@ -171,18 +182,30 @@ def start(
 ) -> Live:
     """Rehearse a plan in a new folder below ``folder``, up to a service under a short load.
 
-    The scripts are those of the plan's bundle, on loopback addresses; ``make`` makes others from
-    the plan, their folder and the addresses (`documented`).
+    The scripts are those of the plan's bundle, on loopback addresses, unless ``make`` derives
+    others from the plan, their folder and the block of addresses (see `documented`). What goes
+    wrong after the start becomes the diagnosis of the result, and the service is stopped.
 
-    ``begun`` is the time from which seconds count (time.monotonic), ``say`` is told of progress,
-    ``progress`` in numbers; what that raises ends the rehearsal, and is raised here.
-    Raises RehearsalError, ParameterError or PlanError before anything starts; what goes wrong
-    later is the result's diagnosis, and the service is stopped then.
+    Args:
+        plan: The plan to rehearse.
+        folder: The folder of the run; each rehearsal gets a numbered folder within it.
+        fault: The fault to simulate, by a name of `faults.FAULTS`; "" for none.
+        make: Makes the plan and the scripts to run.
+        begun: The time from which seconds are counted (`time.monotonic`); now if None.
+        say: Called with messages about the progress.
+        progress: Called with the progress in numbers. An exception that it raises ends the
+            rehearsal and is raised here.
+
+    Raises:
+        RehearsalError: This machine cannot run the rehearsal, or its stand-ins were stopped.
+        ParameterError: The fault or the folder is not allowed.
+        PlanError: The plan cannot have this fault.
+        WriteError: The folder cannot be written.
     """
     begun = time.monotonic() if begun is None else begun
     _check_room(plan)
-    secrecy.name(plan.secrets.values())
-    folder = Path(os.path.abspath(folder))  # without .., which a container would not resolve
+    known_secrets.name(plan.secrets.values())
+    folder = Path(os.path.abspath(folder))  # without "..", which a container would not resolve
     if ":" in str(folder):
         raise ParameterError(
             f"run_dir {str(folder)!r}: a rehearsal puts a folder of it on PATH, "
@@ -193,11 +216,11 @@ def start(
         root = _fresh(folder)
     except OSError as error:
         raise WriteError(f"{folder}: cannot be written ({error.strerror}).") from None
-    # The supervisor keeps the addresses claimed until everything has ended, whoever ends first.
+    # The supervisor keeps the addresses claimed until all processes have ended.
     programs = Programs(root / "logs" / "supervisor.log", [block.guard.fileno()])
     block.guard.close()
     try:
-        # First, because loading takes it as long as everything before its first use.
+        # Start it first: its imports take as long as everything up to its first use.
         programs.start(
             "spawner",
             [sys.executable, "-m", "kimi_nb.rehearse.spawner", str(root)],
@@ -212,7 +235,7 @@ def start(
         programs.close()
         _tidy(root)
         if not (root / "world.json").exists():
-            shutil.rmtree(root)  # nothing has been
+            shutil.rmtree(root)  # nothing was started
         if isinstance(error, OSError):
             raise WriteError(f"{root}: cannot be written ({error.strerror}).") from None
         raise
@@ -225,11 +248,15 @@ def start(
 def _tidy(root: Path) -> None:
     for name in ("spawner.sock", "spawner.new"):
         (root / name).unlink(missing_ok=True)
-    secrecy.folder(root)  # what programs of others wrote
+    known_secrets.folder(root)  # redact secrets in logs of other programs
 
 
 def _check_room(plan: Plan) -> None:
-    """Refuse what this machine cannot hold, before it grinds to a halt."""
+    """Refuse a plan whose stand-ins do not fit into the memory of this machine.
+
+    Raises:
+        RehearsalError: The stand-ins need more memory than is free.
+    """
     needed = _BASE_MB + _ENGINE_MB * len(plan.engines)
     there = psutil.virtual_memory().available / 1e6
     if needed > there:
@@ -287,12 +314,12 @@ def _run(
         notes=tuple(watch.notes),
         moved_tokens=watch.moved_tokens,
         times=dict(watch.times),
-        events=() if found is None else diagnosis.timeline(logs.all(), stage.plan, watch.when),
+        events=() if found is None else first_failure.timeline(logs.all(), stage.plan, watch.when),
         also=()
         if found is None
         else tuple(
             one
-            for one in diagnosis.causes(logs.all(), stage.plan, watch.when)
+            for one in first_failure.causes(logs.all(), stage.plan, watch.when)
             if (one.kind, one.node) != (found.kind, found.node)
             or (one.rank is not None and one.rank != found.rank)
         ),
@@ -300,7 +327,7 @@ def _run(
 
 
 def _fresh(folder: Path) -> Path:
-    """The next numbered folder; nothing of an earlier rehearsal is lost."""
+    """Create the next numbered folder, so that earlier rehearsals are kept."""
     base = folder / "rehearsals"
     base.mkdir(parents=True, exist_ok=True)
     number = max((int(path.name) for path in base.iterdir() if path.name.isdecimal()), default=0)

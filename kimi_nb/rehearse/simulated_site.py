@@ -1,10 +1,10 @@
-"""What a rehearsal pretends there is: nodes, accelerators, images, weights, and what is wrong.
+"""Describe what a rehearsal simulates: nodes, accelerators, images, weights, and faults.
 
-    world = World.of(plan, folder)          # pure
-    world.write(folder / "world.json")      # every stand-in reads it there
+    site = SimulatedSite.of(plan)          # pure
+    site.write(folder / "world.json")      # where every stand-in reads it
 
-A rehearsal's nodes are addresses of this machine's loopback, one for each node of the plan, so
-that every port stays the planned one. `rebound` gives the same plan on those addresses.
+The nodes of a rehearsal are loopback addresses of this machine, one for each node of the plan, so
+that every port can stay the planned one. `rebound` moves a plan to these addresses.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kimi_nb.params.vendor import Vendor
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
+from kimi_nb.rehearse import fault_names
+from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.loopback import Block
 
-NODE = "KIMI_NB_REHEARSAL_NODE"  # names the node to the stand-ins that run on it
-FOLDER = "KIMI_NB_REHEARSAL"  # names the rehearsal's folder to them
-MARK = "REHEARSAL"
+NODE = "KIMI_NB_REHEARSAL_NODE"  # tells a stand-in on which node it runs
+FOLDER = "KIMI_NB_REHEARSAL"  # tells a stand-in the folder of its rehearsal
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong: which, on which node, and at which rank (None: not a rank's)."""
+    """One fault: its name, its node, and its rank (None if it concerns the node as a whole)."""
 
     name: str
     node: str
@@ -34,16 +36,23 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class World:
-    """See the module. ``nodes`` are addresses by name; ``devices`` is how many accelerators each
-    has, ``memory_gb`` GB of one; ``weights`` are the checkpoints and drafts that are there, named
-    as the command lines name them; ``seconds_*`` how long a stand-in takes for loading and for
-    one token."""
+class SimulatedSite:
+    """The simulated nodes and what is on them.
+
+    Attributes:
+        nodes: The address of each node, by name.
+        devices: Accelerators of each node.
+        memory_gb: Memory of one accelerator, in GB.
+        visible: The variable that selects the visible devices.
+        weights: The checkpoints and draft models that exist, as the command lines name them.
+        seconds_to_load: How long a stand-in engine takes to load.
+        seconds_per_token: How long a stand-in engine takes for one token.
+    """
 
     plan: str
     engine: str
     engine_version: str
-    vendor: str
+    vendor: Vendor
     accelerator: str
     devices: int
     memory_gb: int
@@ -59,14 +68,14 @@ class World:
     faults: tuple[Fault, ...] = field(default=())
 
     @classmethod
-    def of(cls, plan: Plan) -> World:
-        """The world in which everything that the plan needs is there."""
+    def of(cls, plan: Plan) -> SimulatedSite:
+        """Return the site on which everything that the plan needs exists."""
         request, hardware = plan.request, plan.request.hardware
         there = [
             request.located(item)
             for item in (*request.model.weights.values(), *request.model.drafts.values())
         ]
-        there += [engine.argv[2] for engine in plan.engines]  # a document's own path
+        there += [engine.argv[2] for engine in plan.engines]  # the path that a document publishes
         return cls(
             plan=plan.name,
             engine=plan.engine,
@@ -87,8 +96,8 @@ class World:
         )
 
     @classmethod
-    def read(cls, path: Path) -> World:
-        """The world that `write` wrote."""
+    def read(cls, path: Path) -> SimulatedSite:
+        """Read a site that `write` wrote."""
         table = json.loads(path.read_text(encoding="utf-8"))
         table["faults"] = tuple(Fault(**item) for item in table["faults"])
         facts: dict[str, Any] = {
@@ -97,40 +106,44 @@ class World:
         return cls(**facts)
 
     def write(self, path: Path) -> None:
-        """As JSON, whole or not at all: the stand-ins wait for it."""
+        """Write the site as JSON, atomically: the stand-ins wait for the file to appear."""
         new = path.with_name(f"{path.name}.new")
         new.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         new.replace(path)
 
-    def fault(self, name: str, node: str, rank: int | None = None) -> bool:
-        """Whether a fault is there: at a node, and where it is a rank's, at that rank."""
+    def fault(self, name: FaultName, node: str, rank: int | None = None) -> bool:
+        """Return whether a node has a fault; a fault of one rank counts for that rank only."""
         return any(
             one.name == name and one.node == node and one.rank in (None, rank)
             for one in self.faults
         )
 
     def has(self, checkpoint: str, node: str) -> bool:
-        """Whether a checkpoint is on a node."""
+        """Return whether a checkpoint is on a node."""
         return checkpoint in self.weights and not self.missing(checkpoint, node)
 
     def missing(self, checkpoint: str, node: str) -> bool:
-        """Whether a fault took it from the node."""
-        return any(one.node == node and one.name == f"missing:{checkpoint}" for one in self.faults)
+        """Return whether a fault removed the checkpoint from the node."""
+        return any(
+            one.node == node and one.name == fault_names.missing(checkpoint) for one in self.faults
+        )
 
 
 def rebound(plan: Plan, work: Path, block: Block) -> Plan:
-    """The same plan on loopback addresses, with ``work`` as the folder in which its scripts and
-    projects are. Ports, ranks, devices, flags and images are those of the plan."""
+    """Return the same plan on loopback addresses, with its scripts and projects below ``work``.
+
+    Ports, ranks, devices, flags and images stay those of the plan.
+    """
     site = plan.request.site
     nodes = tuple(
         node.model_copy(update={"address": block.address(index), "nic": "lo"})
         for index, node in enumerate(site.nodes)
     )
-    # Of an engine of one's own nothing is used: a script must find the stand-ins.
+    # The user's own engine is left out: a script must find the stand-ins.
     paths: dict[str, Any] = {"work": str(work), "engine": None}
     if site.paths.project is not None:
         paths["project"] = str(work / "project")
-    if plan.jobs:  # which write into their folders
+    if plan.jobs:  # jobs write into these folders
         paths["cache"] = str(work / "project" / "cache")
         if site.paths.models is not None:
             paths["models"] = str(work / "project" / "models")

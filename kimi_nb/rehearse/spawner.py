@@ -1,10 +1,10 @@
-"""The process of a rehearsal that becomes every stand-in: loaded once, forked for each.
+"""Serve as every stand-in of a rehearsal: import everything once, then fork for each call.
 
     python -m kimi_nb.rehearse.spawner FOLDER
 
-A stand-in on PATH (`client`) sends its words, folder, variables and its three standard handles;
-the fork here runs the tool of that name on those handles. The stand-in ends as the fork ends
-(code or signal), and the fork ends when the stand-in is killed.
+A stand-in on PATH (`host_programs.path_stub`) sends its arguments, working directory, environment
+and three standard file descriptors; the fork runs the program of that name on them. The stand-in
+ends with the exit code or signal of the fork, and the fork ends when the stand-in is killed.
 """
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from kimi_nb.core import prctl as linux
+from kimi_nb.core import prctl
+from kimi_nb.core.marks import MARK
 from kimi_nb.rehearse.engine.start import serve
-from kimi_nb.rehearse.host_programs import programs_by_name as tools
-from kimi_nb.rehearse.simulated_site import MARK, World
+from kimi_nb.rehearse.host_programs import programs_by_name
+from kimi_nb.rehearse.simulated_site import SimulatedSite
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
 
 def main(folder: Path) -> int:
-    """Serve the stand-ins of a folder until a signal; 0."""
-    os.chdir(folder)  # a socket's path may have 107 bytes
-    while not Path("world.json").exists():  # we are started first, to be loaded by then
+    """Serve the stand-ins of a rehearsal's folder until a signal, then return 0."""
+    os.chdir(folder)  # the path of a Unix socket is limited to 107 bytes
+    # The spawner is started first, so that its imports are done when the site is written.
+    while not Path("world.json").exists():
         time.sleep(0.005)
-    world = World.read(Path("world.json"))
+    site = SimulatedSite.read(Path("world.json"))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("spawner.new")
     listener.listen(512)
-    os.rename("spawner.new", "spawner.sock")  # it exists when it listens, never before
-    serve.warm(world)
-    # What is loaded by now is never freed: the forks then share its pages.
+    os.rename("spawner.new", "spawner.sock")  # the name appears only once the socket listens
+    serve.warm(site)
+    # Never free what is loaded by now, so that the forks share its pages.
     gc.collect()
     gc.freeze()
     gc.disable()
-    return _serve(listener, world)
+    return _serve(listener, site)
 
 
-def _serve(listener: socket.socket, world: World) -> int:
-    reader = linux.wakeup()
+def _serve(listener: socket.socket, site: SimulatedSite) -> int:
+    reader = prctl.wakeup()
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -56,22 +58,22 @@ def _serve(listener: socket.socket, world: World) -> int:
     waiting = selectors.DefaultSelector()
     waiting.register(listener, selectors.EVENT_READ)
     waiting.register(reader, selectors.EVENT_READ)
-    prctl = linux.prctl()
+    set_own = prctl.prctl()
     while not ended:
         for key, _ in waiting.select(1):
             if key.fileobj is reader:
                 os.read(reader, 4096)
             else:
-                _accept(listener, world, children, prctl)
+                _accept(listener, site, children, set_own)
         _collect(children)
     return 0
 
 
 def _accept(
     listener: socket.socket,
-    world: World,
+    site: SimulatedSite,
     children: dict[int, socket.socket],
-    prctl: Callable[[int, int], int],
+    set_own: Callable[[int, int], int],
 ) -> None:
     channel, _ = listener.accept()
     channel.settimeout(5)
@@ -85,15 +87,15 @@ def _accept(
     if pid == 0:
         code = 1
         try:
-            prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+            set_own(prctl.PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() == me:
                 listener.close()
                 for other in children.values():
                     other.close()
-                # Said here, not by the parent: nothing else may come before it.
+                # The fork sends this itself: it must be the first message on the channel.
                 channel.sendall(os.getpid().to_bytes(8, "big"))
-                code = _become(parts, handles, channel, world)
-        except BaseException:  # the fork must never go on as the spawner
+                code = _become(parts, handles, channel, site)
+        except BaseException:  # the fork must never continue as the spawner
             traceback.print_exc()
         finally:
             _flush()
@@ -104,7 +106,7 @@ def _accept(
 
 
 def _collect(children: dict[int, socket.socket]) -> None:
-    for pid, code in linux.reaped():
+    for pid, code in prctl.reaped():
         channel = children.pop(pid, None)
         if channel is not None:
             with contextlib.suppress(OSError):
@@ -128,15 +130,17 @@ def _receive(channel: socket.socket) -> tuple[list[str], list[int]]:
     return data.decode("utf-8", "surrogateescape").split("\0"), list(handles)
 
 
-def _become(parts: list[str], handles: list[int], channel: socket.socket, world: World) -> int:
-    """Run the tool in this fork, on the handles of its stand-in."""
+def _become(
+    parts: list[str], handles: list[int], channel: socket.socket, site: SimulatedSite
+) -> int:
+    """Run the program in this fork, on the file descriptors of its stand-in."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     for place, handle in enumerate(handles):
         os.dup2(handle, place)
         os.close(handle)
-    # The standard streams of this fork, line by line as a log wants them.
+    # Line-buffered standard streams of this fork, so that logs grow line by line.
     sys.stdout = open(1, "w", buffering=1, closefd=False, errors="surrogateescape")  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, errors="surrogateescape")  # noqa: SIM115
     tool, folder, count, *rest = parts
@@ -146,9 +150,9 @@ def _become(parts: list[str], handles: list[int], channel: socket.socket, world:
     os.environ.update(env)
     root = Path.cwd()
     os.chdir(folder)
-    call = Call(tool, tuple(words), env, Path(folder), root, world, channel)
+    call = Call(tool, tuple(words), env, Path(folder), root, site, channel)
     try:
-        return tools.run(call)
+        return programs_by_name.run(call)
     except Replace as other:
         text = "\0".join(
             [

@@ -1,4 +1,4 @@
-"""What a stand-in of a rehearsal is called with, and the two ways in which it may end early."""
+"""Define the call of a stand-in, and the two exceptions with which it can end early."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kimi_nb.rehearse.simulated_site import MARK, NODE, World
+from kimi_nb.core.marks import MARK
+from kimi_nb.rehearse.simulated_site import NODE, SimulatedSite
 
 
 class Refused(Exception):
-    """What the real program would refuse: the text for stderr, the exit code."""
+    """The real program would refuse this: the text for stderr and the exit code."""
 
     def __init__(self, text: str, code: int = 1) -> None:
         self.code = code
@@ -21,7 +22,7 @@ class Refused(Exception):
 
 
 class Replace(Exception):
-    """To become another program: its words and variables."""
+    """The stand-in becomes another program: its arguments and environment."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
         self.argv, self.env = tuple(argv), dict(env)
@@ -30,39 +31,48 @@ class Replace(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a stand-in. ``folder`` is where it was called, ``root`` the rehearsal's own
-    folder; ``channel`` says when the caller is gone (None outside a rehearsal's spawner)."""
+    """One call of a stand-in.
+
+    Attributes:
+        tool: The name under which it was called.
+        words: Its arguments.
+        env: Its environment.
+        folder: The working directory of the caller.
+        root: The folder of the rehearsal.
+        site: What the rehearsal simulates.
+        channel: The socket that closes when the caller is gone; None outside a spawner.
+    """
 
     tool: str
     words: tuple[str, ...]
     env: Mapping[str, str]
     folder: Path
     root: Path
-    world: World
+    site: SimulatedSite
     channel: socket.socket | None = None
 
     @property
     def node(self) -> str:
-        """The node on which it is called."""
+        """The node on which the stand-in is called."""
         return self.env.get(NODE, "")
 
     @property
     def address(self) -> str:
         """The address of that node."""
-        return self.world.nodes.get(self.node, "127.0.0.1")
+        return self.site.nodes.get(self.node, "127.0.0.1")
 
     def state(self, *parts: str) -> Path:
-        """A file of this node's pretended state; its folder is there."""
+        """Return the path of a file with simulated state of this node, and create its folder."""
         path = self.root.joinpath("nodes", self.node or "none", *parts)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def say(self, text: str) -> None:
-        """A line on stderr that says it is a rehearsal's."""
+        """Print a line on stderr, marked as coming from a rehearsal."""
         print(f"{MARK} {self.tool}: {text}", file=sys.stderr)
 
     def real(self) -> str | None:
-        """The program of this name behind the stand-ins on PATH; None where there is none."""
+        """Return the real program of this name, found on PATH behind the stand-ins, or None."""
         path = [
             part
             for part in self.env.get("PATH", "").split(":")

@@ -13,11 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.core import evidence
-from kimi_nb.core import known_secrets as secrecy
+from kimi_nb.core import evidence, known_secrets
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.report import plan_section as plans
-from kimi_nb.report import verdicts
+from kimi_nb.report import plan_section, verdicts
 from kimi_nb.report.plan_section import Planned
 from kimi_nb.report.run_files import Gaps, lines
 from kimi_nb.report.verdicts import Notebook, Verdict
@@ -51,7 +49,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values, without secrets."""
-        return secrecy.value(asdict(self))
+        return known_secrets.value(asdict(self))
 
 
 def collect(folder: Path) -> Report:
@@ -71,7 +69,9 @@ def collect(folder: Path) -> Report:
         )
     current = _last_run(entries)
     made = tuple(
-        plans.of(path, [one for one in entries if one.get("plan") == path.name], gaps, folder)
+        plan_section.of(
+            path, [one for one in entries if one.get("plan") == path.name], gaps, folder
+        )
         for path in _plan_folders(folder)
     )
     notebooks = verdicts.notebooks(folder, current)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.report import service_section as services
-from kimi_nb.report import stage_section as stages
+from kimi_nb.report import service_section, stage_section
 from kimi_nb.report.run_files import Gaps, is_file, items, mapping, number, rows, table, text
 
 _SCRIPTS = (".sh", ".sbatch")
@@ -45,19 +44,19 @@ class Planned:
     scripts: tuple[Script, ...]
     files: int
     errata: tuple[Mapping[str, str], ...]
-    attempts: tuple[services.Attempt, ...]
+    attempts: tuple[service_section.Attempt, ...]
     attached: tuple[str, ...]
-    contract: stages.Figures | None
-    accuracy: stages.Figures | None
-    performance: stages.Figures | None
-    sweep: stages.Figures | None
+    contract: stage_section.Figures | None
+    accuracy: stage_section.Figures | None
+    performance: stage_section.Figures | None
+    sweep: stage_section.Figures | None
     pictures: Mapping[str, tuple[tuple[str, str, str], ...]]
     hashes: tuple[tuple[str, str], ...]
     hardware: str
     versions: tuple[tuple[str, str], ...]
 
     @property
-    def last(self) -> services.Attempt | None:
+    def last(self) -> service_section.Attempt | None:
         """The newest start of a service."""
         return self.attempts[-1] if self.attempts else None
 
@@ -69,7 +68,7 @@ class Planned:
             for one in (*self.attempts, self.contract, self.accuracy, self.performance, self.sweep)
             if one is not None
         ]
-        return stages.REHEARSAL in marks
+        return stage_section.REHEARSAL in marks
 
 
 def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Path) -> Planned:
@@ -104,14 +103,14 @@ def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Pat
             _texts(one, ("id", "document", "says", "uses", "why", "evidence"))
             for one in rows(plan.get("errata"))
         ),
-        tuple(services.of(folder, entries, gaps, root)),
+        tuple(service_section.of(folder, entries, gaps, root)),
         tuple(str(one.get("url", "")) for one in entries if one.get("stage") == "attach"),
-        stages.contract(folder, gaps, root),
-        stages.accuracy(folder, entries, gaps, root),
-        stages.performance(folder, gaps, root),
-        stages.sweep(entries, folder, gaps, root),
+        stage_section.contract(folder, gaps, root),
+        stage_section.accuracy(folder, entries, gaps, root),
+        stage_section.performance(folder, gaps, root),
+        stage_section.sweep(entries, folder, gaps, root),
         {
-            part: stages.pictures(folder / "pictures", gaps, root, *names)
+            part: stage_section.pictures(folder / "pictures", gaps, root, *names)
             for part, names in (
                 ("plan", ("topology", "memory")),
                 ("service", ("faults", "readiness")),

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+FILE = "report.html"  # the page, in a run's folder; the executed notebook stands beside it
+NOTEBOOK = "11_report"
 _LARGEST = 64 << 20  # bytes of a file that is read
 
 

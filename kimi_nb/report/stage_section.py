@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.notebook.proving import PUBLISHED
 from kimi_nb.prove.accuracy import statistics as intervals
+from kimi_nb.prove.accuracy.score_settings import PUBLISHED
 from kimi_nb.report.run_files import Gaps, items, lines, mapping, number, rows, table
 
 REHEARSAL = "REHEARSAL"

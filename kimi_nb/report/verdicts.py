@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.report.plan_section import Planned
-from kimi_nb.report.run_files import is_file, number
+from kimi_nb.report.run_files import FILE, NOTEBOOK, is_file, number
 from kimi_nb.report.service_section import Attempt
 from kimi_nb.report.stage_section import REHEARSAL
 
@@ -48,8 +48,8 @@ def notebooks(folder: Path, entries: Sequence[Mapping[str, Any]]) -> tuple[Noteb
     ended = {str(one.get("notebook")): one for one in entries if one.get("stage") == "notebook"}
     listed = run.get("notebooks")
     names = [str(name) for name in listed] if isinstance(listed, list) else []
-    # Executed by hand into this folder.
-    there = sorted(path.stem for path in folder.glob("*.ipynb"))
+    # Executed by hand into this folder; the report does not count itself.
+    there = sorted({path.stem for path in folder.glob("*.ipynb")} - {Path(FILE).stem, NOTEBOOK})
     out = []
     for name in dict.fromkeys([*names, *ended, *there]):
         entry = ended.get(name)

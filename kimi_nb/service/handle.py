@@ -1,97 +1,179 @@
-"""A service that a notebook has started, or was pointed at: what is known of it, and its end."""
+"""Hold a service that a notebook has started or attached to, until it is stopped."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any, Protocol
 
+from kimi_nb import show
 from kimi_nb.core.errors import ServiceError
+from kimi_nb.core.marks import MARK
+from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearse.simulated_site import MARK
-from kimi_nb.service import probe as service
-from kimi_nb.show import values as show
+from kimi_nb.service import probe
+from kimi_nb.service.session import Session
 
-if TYPE_CHECKING:
-    from kimi_nb.deploy.lifecycle import Up
-    from kimi_nb.notebook.run import Run
-    from kimi_nb.rehearse.rehearsal import Live
+_WAIT = 5.0  # seconds for the first sign of a service that already runs
 
-_WAIT = 5.0  # seconds for a first sign of a service that somebody else has started
+
+class Started(Protocol):
+    """The result of starting a service: of a rehearsal, or of a deployment."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the service has answered."""
+
+    @property
+    def plan(self) -> str:
+        """The name of the plan."""
+
+    @property
+    def mark(self) -> str:
+        """REHEARSAL, or measured."""
+
+    @property
+    def engines(self) -> int:
+        """How many engines were started."""
+
+    @property
+    def ready(self) -> int:
+        """How many engines returned a completion."""
+
+    @property
+    def answer(self) -> str:
+        """The first answer through the front door."""
+
+    @property
+    def moved_tokens(self) -> int:
+        """How many prompt tokens had their KV cache transferred from prefill to decode."""
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """The first failure, with its cause; None where nothing failed."""
+
+    @property
+    def times(self) -> Mapping[str, float]:
+        """Seconds from the start to the first completion of each rank, by the rank's name."""
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Every sign of a failure in the logs, the first cause first."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the logs."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as plain values."""
+
+    def table(self) -> show.Table:
+        """Return the facts of the start as a table."""
+
+
+class Running(Protocol):
+    """A service that was started and can be stopped: rehearsed here, or deployed on the site."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, with the addresses at which its engines really listen."""
+
+    @property
+    def result(self) -> Started:
+        """The result of the start."""
+
+    @property
+    def key(self) -> str:
+        """The API key; "" without one."""
+
+    @property
+    def up(self) -> bool:
+        """Whether the service still runs."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the front door."""
+
+    def stop(self) -> object:
+        """Stop the service; a second call changes nothing."""
 
 
 @dataclass(frozen=True, repr=False)
 class Service(show.Shown):
-    """What `Run.serve` returns: a service that is up until `stop`, or none with action plan.
-    ``elsewhere`` is the URL of one that was there already; it is asked, never stopped."""
+    """The service that `Run.serve` returns: up until `stop`; with action plan nothing runs.
 
-    run: Run
+    ``elsewhere`` is the URL of a service that already ran: it gets requests, and is never stopped.
+    """
+
+    run: Session
     plan: Plan
-    live: Live | Up | None
+    live: Running | None
     elsewhere: str = ""
 
     @property
     def up(self) -> bool:
-        """Whether there is anything to ask."""
+        """Whether there is a service to send requests to."""
         return bool(self.elsewhere or (self.live and self.live.up))
 
     @property
     def engines(self) -> int:
-        """Engines that were started."""
+        """How many engines were started."""
         return self.live.result.engines if self.live else 0
 
     @property
     def ready(self) -> int:
-        """Engines that gave a completion."""
+        """How many engines returned a completion."""
         return self.live.result.ready if self.live else 0
 
     @property
     def url(self) -> str:
-        """The front door, while it is open."""
+        """The URL of the front door while the service is up; "" without a service."""
         return self.elsewhere or (self.live.url if self.live else "")
 
     @property
     def model(self) -> str:
-        """The name under which it serves."""
+        """The model name that requests must give."""
         return self.plan.served_name
 
     @property
     def key(self) -> str:
-        """The API key, "" without one; a value, for requests only and never to be kept."""
+        """The API key, "" without one; use it in requests only and never store it."""
         if self.live is not None:
             return self.live.key
         return os.environ.get(self.plan.secrets.get("VLLM_API_KEY", ""), "")
 
     @property
     def serving(self) -> Plan:
-        """The plan at the addresses where it serves: a rehearsal's are of this machine."""
+        """The plan with the addresses in use; those of a rehearsal are on this machine."""
         return self.live.plan if self.live else self.plan
 
     @property
-    def endpoints(self) -> tuple[service.Endpoint, ...]:
-        """Every rank, and the way to it; none of a service that was there already."""
-        return service.endpoints(self.serving) if self.live else ()
+    def endpoints(self) -> tuple[probe.Endpoint, ...]:
+        """Every rank and how to reach it; empty for a service that already ran."""
+        return probe.endpoints(self.serving) if self.live else ()
 
     @property
     def mark(self) -> str:
-        """REHEARSAL where no engine runs, "" where one does."""
+        """REHEARSAL where stand-ins answer, "" where engines do."""
         if self.live is not None:
-            found = self.live.result.mark  # a deployment says of itself that it measures
+            found = self.live.result.mark  # "measured" for a deployment
             return found if found == MARK else ""
-        return service.mark(self.elsewhere, _WAIT) if self.elsewhere else ""
+        return probe.mark(self.elsewhere, _WAIT) if self.elsewhere else ""
 
     @property
     def answer(self) -> str:
-        """What came through the front door."""
+        """The first answer through the front door."""
         return self.live.result.answer if self.live else ""
 
     @property
     def moved_tokens(self) -> int:
-        """Prompt tokens of the first answer whose KV cache came from prefill to decode."""
+        """How many prompt tokens of the first answer had their KV cache transferred to decode."""
         return self.live.result.moved_tokens if self.live else 0
 
     def table(self) -> show.Table:
-        """The facts of the start."""
+        """Return the facts of the start as a table."""
         if self.elsewhere:
             return show.Table(
                 f"{self.plan.name} at {self.elsewhere}",
@@ -111,8 +193,10 @@ class Service(show.Shown):
         return self.live.result.table()
 
     def stop(self, *, keep: bool = False) -> show.Table:
-        """Stop what was started and tell what came of it; a second call changes nothing.
-        ``keep`` leaves a service on a site up: `kimi-nb down` ends it later."""
+        """Stop what was started and return its facts; a second call changes nothing.
+
+        ``keep`` leaves a deployed service up: stop it later with `kimi-nb down`.
+        """
         if self.live is None or not self.live.up:
             return self.table()
         result = self.live.result
@@ -132,13 +216,15 @@ class Service(show.Shown):
         return self.table()
 
 
-def attach(run: Run, plan: Plan, url: str) -> Service:
-    """A service that was there already, as the plan describes it. Raises ServiceError where
-    nobody listens."""
+def attach(run: Session, plan: Plan, url: str) -> Service:
+    """Return a service that already runs and that the plan describes.
+
+    Raises ServiceError where nothing listens at the URL.
+    """
     url = url.rstrip("/").removesuffix("/v1")
     if not url.startswith(("http://", "https://")):
         raise ServiceError(f"url {url!r}: an address such as http://192.0.2.11:8000 is wanted.")
-    if not service.listens(url, _WAIT):
+    if not probe.listens(url, _WAIT):
         raise ServiceError(
             f"url {url}: nobody takes connections there. Is the service up, and is "
             "this its front door (kimi-nb status)?"

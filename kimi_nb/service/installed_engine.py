@@ -1,9 +1,12 @@
-"""The catalog of the vLLM that is installed somewhere, and how it differs from the shipped one.
+"""Read the flags and variables of an installed vLLM, and compare them with the shipped catalog.
 
-    dumped = catalog_dump.dump("/opt/vllm/bin/python")     # {'version': '0.20.2', 'serve': ...}
-    catalog_dump.compare(dumped)                           # [] when the catalog says the same
+Example::
 
-That interpreter runs data/dump_vllm.py, which needs no accelerator, no network and no kimi_nb.
+    dumped = installed_engine.dump("/opt/vllm/bin/python")  # {'version': '0.20.2', 'serve': ...}
+    installed_engine.compare(dumped)  # [] where the catalog agrees
+
+The other interpreter runs data/service/dump_vllm.py, which needs no accelerator, no network and no
+kimi_nb.
 """
 
 from __future__ import annotations
@@ -20,16 +23,17 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from kimi_nb.catalog import differences as catalog_diff
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
+from kimi_nb.catalog import differences
+from kimi_nb.core import paths
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.params import load as params
+from kimi_nb.params import load
 
 # Importing vLLM from a slow disk takes minutes.
 SECONDS = 300
 NO_VLLM = 3
-_SCRIPT = params.PACKAGE / "data" / "dump_vllm.py"
-# No accelerator, no plugin (vllm-ascend changes the parser) and nothing from the network.
+_SCRIPT = paths.DATA / "service" / "dump_vllm.py"
+# Use no accelerator, no plugin (vllm-ascend changes the parser) and no network.
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
     "ASCEND_RT_VISIBLE_DEVICES": "",
@@ -45,12 +49,12 @@ _ENVIRONMENT = {
 
 
 def dump(python: str = sys.executable) -> dict[str, Any]:
-    """``dump("/opt/vllm/bin/python")``: the vLLM of that interpreter, in the catalog's shape.
+    """Return what the vLLM of another interpreter accepts, in the shape of the catalog.
 
-    Raises ParameterError when that is no interpreter, has no vLLM, or its vLLM does not load.
+    Raises ParameterError where the path is no interpreter, has no vLLM, or cannot import it.
     """
-    named = params.user_path(str(python), "--python")
-    # A path stays a path: which() would look a bare name up elsewhere.
+    named = load.user_path(str(python), "--python")
+    # A path must stay a path: which() would look a bare name up in PATH.
     path = shutil.which(os.path.abspath(named) if os.sep in str(python) else named)
     if path is None:
         raise ParameterError(
@@ -76,12 +80,14 @@ def dump(python: str = sys.executable) -> dict[str, Any]:
 
 
 def compare(dumped: Mapping[str, Any]) -> list[str]:
-    """``compare(dump())``: a line for each difference from the catalog's row of that version, or
-    the row that speaks for it."""
+    """Return a line for each difference between `dump`'s result and the catalog.
+
+    The catalog's row is that of the version, or the row that stands for it.
+    """
     version = dumped["version"]
     row = catalog.engine("vllm", _release(version))
-    shipped = catalog_diff.at(row)
-    found = catalog_diff.entries(dumped, (version,), version)
+    shipped = differences.at(row)
+    found = differences.entries(dumped, (version,), version)
     out = []
     for place in sorted(shipped.keys() | found.keys(), key=lambda place: (place[1:], place[0])):
         kind, where, name = place
@@ -118,7 +124,7 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
         try:
             out, errors = process.communicate(timeout=SECONDS)
         except BaseException as error:
-            # Whatever vLLM started ends with it, on Ctrl-C as well.
+            # End everything that vLLM has started, on Ctrl-C as well.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
@@ -131,7 +137,7 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
 
 
 def _shaped(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the script found, with runs of the one version there is."""
+    """Return the script's output in the catalog's shape; its version ranges are this version."""
     version = _public(found["version"])
     run = {"first": version, "last": version}
 
@@ -140,19 +146,27 @@ def _shaped(found: Mapping[str, Any]) -> dict[str, Any]:
 
     commands = {
         command: {name: [{**row, **run}] for name, row in sorted(found[command].items())}
-        for command in catalog_diff.COMMANDS
+        for command in differences.COMMANDS
     }
     configs = {name: names(fields) for name, fields in sorted(found["configs"].items())}
     return {"version": version, **commands, "configs": configs, "env": names(found["env"])}
 
 
 def _public(version: str) -> str:
-    """0.20.2 for 0.20.2+cpu."""
+    """Return a version without its local label.
+
+    >>> _public("0.20.2+cpu")
+    '0.20.2'
+    """
     return version.partition("+")[0]
 
 
 def _release(version: str) -> str:
-    """The release that a build between two releases (0.20.3.dev4) leads to."""
+    """Return the release that a development version leads to.
+
+    >>> _release("0.20.3.dev4")
+    '0.20.3'
+    """
     try:
         parsed = Version(version)
     except InvalidVersion:

@@ -1,7 +1,10 @@
-"""Looks at a node before anything starts. Reads only; nothing is changed.
+"""Check a node before anything is started there; nothing is changed.
 
-for check in prerequisites.checks(request):
-    result = prerequisites.look(check)      # pass, fail, or skipped with the reason
+Example::
+
+    for asked in prerequisites.looks(hardware, site, weights, "pd"):
+        seen = prerequisites.look(asked, site, here=prerequisites.is_node(site))
+        seen.status  # "pass", "fail" or "skipped"
 """
 
 from __future__ import annotations
@@ -15,16 +18,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kimi_nb import show
 from kimi_nb.params import schema
 from kimi_nb.plan.roles import fill
-from kimi_nb.show import values as show
 
 Runner = Callable[[Sequence[str]], tuple[int, str]]
 
 
 @dataclass(frozen=True)
 class Look:
-    """One command that looks at a node, filled in: what it is for, what OK is."""
+    """A read-only command that checks one property of a node, with its placeholders filled in.
+
+    ``title`` says what is checked, ``expect`` what a good node shows. The output must match
+    ``pattern``, or name at least ``least_gb`` GB. ``needs`` is "node" for a command that only makes
+    sense on a node of the site, and "file" for one whose last argument must exist.
+    """
 
     name: str
     title: str
@@ -38,18 +46,59 @@ class Look:
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of a look. ``status``: pass, fail or skipped; ``found``: what was seen, or why
-    it was skipped."""
+    """The result of a `Look`.
+
+    ``status`` is pass, fail or skipped; ``found`` is what the command printed, or why it was
+    skipped.
+    """
 
     look: Look
     status: str
     found: str
 
 
+@dataclass(frozen=True, repr=False)
+class Looks(show.Shown):
+    """The results of all checks of a node."""
+
+    seen: tuple[Seen, ...]
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The names of the checks that failed."""
+        return tuple(one.look.name for one in self.seen if one.status == "fail")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many checks passed, failed and were skipped."""
+        return {
+            status: sum(one.status == status for one in self.seen)
+            for status in ("pass", "fail", "skipped")
+        }
+
+    def table(self) -> show.Table:
+        """Return a row for each result; results of one check that were all skipped share a row."""
+        rows: list[tuple[str, ...]] = []
+        by_check: dict[str, list[Seen]] = {}
+        for one in self.seen:
+            by_check.setdefault(one.look.name.partition(" ")[0], []).append(one)
+        for name, group in by_check.items():
+            together = len(group) > 1 and {one.status for one in group} == {"skipped"}
+            for one in group[:1] if together else group:
+                title = f"{name} ({len(group)} times)" if together else one.look.name
+                rows.append((title, one.look.title, one.look.expect, one.status, one.found))
+        total = self.counts
+        return show.Table(
+            f"{total['pass']} passed, {total['fail']} failed, {total['skipped']} skipped",
+            ("check", "what", "OK is", "status", "seen"),
+            tuple(rows),
+        )
+
+
 def looks(
     hardware: schema.Hardware, site: schema.Site, weights: schema.Weights, layout: str
 ) -> Iterator[Look]:
-    """Every look for this plan, one for each device or peer where the check says so."""
+    """Yield every check for this layout, one for each device or peer where a check asks so."""
     folder = f"{site.paths.models}/{weights.directory}" if site.paths.models else site.paths.cache
     words = {
         "weights_folder": folder,
@@ -80,7 +129,10 @@ def looks(
 
 
 def look(asked: Look, site: schema.Site, here: bool, runner: Runner | None = None) -> Seen:
-    """Run one look where it can run. ``here``: whether this machine is a node of the site."""
+    """Run a check if it can run on this machine.
+
+    ``here`` says whether this machine is a node of the site; other machines skip what needs a node.
+    """
     why = _skip(asked, site, here)
     if why:
         return Seen(asked, "skipped", f"{why}; would have run: {shlex.join(asked.argv)}")
@@ -111,7 +163,7 @@ def _skip(asked: Look, site: schema.Site, here: bool) -> str:
 
 
 def run(argv: Sequence[str], seconds: float = 30) -> tuple[int, str]:
-    """(exit code, what it printed); 124 after ``seconds``, as timeout(1) has it."""
+    """Return (exit code, output) of a command; 124 after ``seconds``, as in timeout(1)."""
     try:
         done = subprocess.run(
             argv,
@@ -129,8 +181,10 @@ def run(argv: Sequence[str], seconds: float = 30) -> tuple[int, str]:
 
 
 def is_node(site: schema.Site) -> bool:
-    """Whether this machine is a node of the site: it can bind one of the site's addresses, or
-    bears the name of a node."""
+    """Return whether this machine is a node of the site.
+
+    It is if it can bind one of the site's addresses, or if its host name is the name of a node.
+    """
     name = socket.gethostname()
     return any(node.name == name or _is_local(node.address) for node in site.nodes)
 
@@ -145,29 +199,3 @@ def _is_local(address: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def counts(seen: Sequence[Seen]) -> dict[str, int]:
-    """How many looks passed, failed and were skipped."""
-    return {
-        status: sum(one.status == status for one in seen) for status in ("pass", "fail", "skipped")
-    }
-
-
-def table(seen: Sequence[Seen]) -> show.Table:
-    """A row for each look; those of one check that were all skipped share a row."""
-    rows: list[tuple[str, ...]] = []
-    by_check: dict[str, list[Seen]] = {}
-    for one in seen:
-        by_check.setdefault(one.look.name.partition(" ")[0], []).append(one)
-    for name, group in by_check.items():
-        together = len(group) > 1 and {one.status for one in group} == {"skipped"}
-        for one in group[:1] if together else group:
-            title = f"{name} ({len(group)} times)" if together else one.look.name
-            rows.append((title, one.look.title, one.look.expect, one.status, one.found))
-    total = counts(seen)
-    return show.Table(
-        f"{total['pass']} passed, {total['fail']} failed, {total['skipped']} skipped",
-        ("check", "what", "OK is", "status", "seen"),
-        tuple(rows),
-    )

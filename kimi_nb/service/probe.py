@@ -1,8 +1,11 @@
-"""A service as its clients see it: one probe for every rank, and what an answer shows.
+"""Send requests to a service as its clients do, and judge the answers.
 
-    for one in service.endpoints(plan): service.chat(one, plan.served_name).fault(one)
+Example::
 
-Ready is a completion, never /health alone: a broken engine answers 200 there.
+    for one in probe.endpoints(plan):
+        probe.flaw(probe.chat(one, plan.served_name, 30), one)  # None where nothing is wrong
+
+Only a completion proves that an engine is ready: /health of a broken engine returns 200 as well.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from urllib.parse import urlsplit
 import requests
 import socks
 
-from kimi_nb.plan.spec import Engine, Plan
+from kimi_nb.plan.spec import EngineSpec, Plan
 
 QUESTION = "Say in one sentence what you are."
 TOOLS = (
@@ -41,25 +44,28 @@ TOOLS = (
 TOOL_QUESTION = "What is the weather in Beijing? Use get_weather."
 _TAGS = re.compile(r"</?think>")
 _TOOL_TAGS = re.compile(r"<\|tool_calls?_")
-NO_TLS = "no TLS is spoken there"  # the error of a Reply to https:// from a port of http://
-_PLAIN = re.compile(r"WRONG_VERSION_NUMBER|record layer failure")  # OpenSSL's words for it
+NO_TLS = "no TLS is spoken there"  # Reply.error for https:// to a port that speaks http://
+_PLAIN = re.compile(r"WRONG_VERSION_NUMBER|record layer failure")  # how OpenSSL says so
 _local = threading.local()
-# The port of this machine at which a SOCKS5 proxy leads to the nodes; None: they are reached
-# directly. One deployment is looked at by a process at a time.
+# The local port of the SOCKS5 proxy to the nodes; None where they are reached directly. A process
+# watches one deployment at a time.
 _way: int | None = None
 
 
 def go_through(port: int | None) -> None:
-    """Reach the nodes through a SOCKS5 proxy at 127.0.0.1 (`ssh -D`), or directly."""
+    """Reach the nodes through a SOCKS5 proxy at 127.0.0.1 (`ssh -D`), or directly with None."""
     global _way
     _way = port
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One data parallel rank and the way to it. ``index`` is what X-data-parallel-rank says where
-    one API serves several ranks; ``reasoning`` and ``tools`` are whether the engine was started
-    with the parsers that keep thoughts and calls out of the content."""
+    """One data parallel rank and how to reach it.
+
+    ``index`` is the value of X-data-parallel-rank where one API serves several ranks. ``reasoning``
+    and ``tools`` say whether the engine was started with the parsers that keep reasoning and tool
+    calls out of the content.
+    """
 
     engine: str
     role: str
@@ -72,14 +78,17 @@ class Endpoint:
 
     @property
     def name(self) -> str:
-        """prefill0-rank3"""
+        """The name of the rank, such as prefill0-rank3."""
         return re.sub(r"-(rank|node)\d+$", "", self.engine) + f"-rank{self.rank}"
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP answer. ``status`` 0 is none at all: ``error`` says why. ``mark`` is REHEARSAL where
-    a stand-in gave it."""
+    """An HTTP answer.
+
+    ``status`` is 0 where none came, and ``error`` says why. ``mark`` is REHEARSAL in the answer of
+    a stand-in.
+    """
 
     status: int
     text: str
@@ -89,7 +98,7 @@ class Reply:
 
     @property
     def body(self) -> Mapping[str, Any]:
-        """The JSON object; empty where it is none."""
+        """The JSON object; empty where the answer is none."""
         try:
             value = json.loads(self.text)
         except ValueError:
@@ -98,7 +107,7 @@ class Reply:
 
     @property
     def message(self) -> Mapping[str, Any]:
-        """The first choice's message; empty where there is none."""
+        """The message of the first choice; empty where there is none."""
         choices = self.body.get("choices")
         first = choices[0] if isinstance(choices, list) and choices else {}
         found = first.get("message") if isinstance(first, dict) else None
@@ -106,25 +115,25 @@ class Reply:
 
     @property
     def content(self) -> str:
-        """What it says, thoughts left out."""
+        """The content of the message, without reasoning."""
         return str(self.message.get("content") or "")
 
     @property
     def thoughts(self) -> str:
-        """What it thought, in either of vLLM's words for it."""
+        """The reasoning, under either of the names that vLLM versions give it."""
         return str(self.message.get("reasoning") or self.message.get("reasoning_content") or "")
 
     @property
     def answered(self) -> bool:
-        """Whether this is a completion: 200 with words or calls."""
+        """Whether this is a completion: status 200 with content, reasoning or tool calls."""
         return self.status == 200 and bool(
             self.content or self.thoughts or self.message.get("tool_calls")
         )
 
 
 def endpoints(plan: Plan) -> tuple[Endpoint, ...]:
-    """Every rank of a plan with the API that answers for it, in the plan's order."""
-    heads: dict[tuple[str, int], Engine] = {}
+    """Return every rank of a plan with the API that serves it, in the plan's order."""
+    heads: dict[tuple[str, int], EngineSpec] = {}
     out = []
     for engine in plan.engines:
         key = (engine.role, engine.group)
@@ -132,7 +141,7 @@ def endpoints(plan: Plan) -> tuple[Endpoint, ...]:
             heads[key] = engine
         head = heads[key]
         if engine.headless and engine.tp_size > len(engine.devices):
-            continue  # a part of the head's own rank
+            continue  # belongs to the rank of the head
         flags = plan.flags[engine.role]
         shared = head is not engine or engine.ranks > 1
         for rank in range(engine.rank, engine.rank + engine.ranks):
@@ -152,28 +161,28 @@ def endpoints(plan: Plan) -> tuple[Endpoint, ...]:
 
 
 def healthy(url: str, seconds: float) -> bool:
-    """Whether GET /health is 200."""
+    """Return whether GET /health gives 200."""
     return send("GET", f"{url}/health", seconds).status == 200
 
 
 def mark(url: str, seconds: float) -> str:
-    """What a service says of itself in every answer: a rehearsal's engines say REHEARSAL."""
+    """Return the mark that a service puts on its answers: REHEARSAL from stand-ins, else ""."""
     return send("GET", f"{url}/v1/models", seconds).mark
 
 
 def metrics(url: str, seconds: float) -> tuple[int, str]:
-    """(status, text) of GET /metrics; status 0 is no answer at all."""
+    """Return (status, text) of GET /metrics; status 0 means that no answer came."""
     reply = send("GET", f"{url}/metrics", seconds)
     return reply.status, reply.text
 
 
 def version(url: str, seconds: float) -> str:
-    """What GET /version tells; "" where nobody does (a proxy has none)."""
+    """Return the version from GET /version; "" where there is none, as with a proxy."""
     return str(send("GET", f"{url}/version", seconds).body.get("version", ""))
 
 
 def listens(url: str, seconds: float) -> bool:
-    """Whether anybody takes connections there; much cheaper to ask than GET /health."""
+    """Return whether something accepts TCP connections there; much cheaper than GET /health."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -182,7 +191,7 @@ def listens(url: str, seconds: float) -> bool:
         else:
             socks.create_connection(
                 (host, port),
-                seconds,  # type: ignore[arg-type] # or whole ones
+                seconds,  # type: ignore[arg-type] # the stubs allow int only
                 proxy_type=socks.SOCKS5,
                 proxy_addr="127.0.0.1",
                 proxy_port=_way,
@@ -200,7 +209,7 @@ def chat(
     key: str = "",
     **more: Any,
 ) -> Reply:
-    """One chat completion from a rank, or from a URL. ``key`` is an API key, never kept."""
+    """Request one chat completion from a rank or a URL; the API key ``key`` is not kept."""
     url = where if isinstance(where, str) else where.url
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     if not isinstance(where, str) and where.index is not None:
@@ -216,8 +225,11 @@ def chat(
 
 
 def moved(urls: Iterable[str], seconds: float) -> tuple[int, int | None]:
-    """Prompt tokens whose cache came from another engine, and bytes of it that NIXL moved (None
-    where the connector does not count them), summed over engines' /metrics."""
+    """Return (prompt tokens, bytes) of KV cache that came from other engines.
+
+    Both are sums over the engines' /metrics. The bytes are those that NIXL counts; None where the
+    connector counts none.
+    """
     tokens, counts = 0.0, []
     for url in dict.fromkeys(urls):
         text = send("GET", f"{url}/metrics", seconds).text
@@ -239,7 +251,7 @@ def moved(urls: Iterable[str], seconds: float) -> tuple[int, int | None]:
 
 
 def flaw(reply: Reply, where: Endpoint) -> tuple[str, str] | None:
-    """(kind, cause) of what is wrong with a completion; None where nothing is."""
+    """Return (kind, cause) of what is wrong with a completion; None where nothing is."""
     text = reply.content + reply.thoughts
     if garbled(text):
         return "garbled-output", f"garbled output: {text[:40]!r}"
@@ -251,14 +263,21 @@ def flaw(reply: Reply, where: Endpoint) -> tuple[str, str] | None:
 
 
 def garbled(text: str) -> bool:
-    """Whether a text is what broken kernels give: replacement characters, or one or two
-    characters over and over."""
+    """Return whether a text is like the output of broken kernels.
+
+    That is a text of replacement characters, or of one or two characters repeated.
+
+    >>> garbled("!!!!!!!!!!!!")
+    True
+    >>> garbled("I am Kimi.")
+    False
+    """
     plain = "".join(text.split())
     if not plain:
         return False
     if plain.count("\N{REPLACEMENT CHARACTER}") * 10 > len(plain):
         return True
-    # However long a text is, words have more than a handful of letters.
+    # A long text of real words has more than a handful of different letters.
     return len(plain) >= 8 and len(set(plain)) <= max(2, min(6, len(plain) // 40))
 
 
@@ -269,8 +288,10 @@ def _around(pattern: re.Pattern[str], text: str) -> str:
 
 
 def send(method: str, url: str, seconds: float, **more: Any) -> Reply:
-    """One request, as requests takes it, and its whole answer; never raises for what the other
-    side does."""
+    """Send a request and return the whole answer; network errors are returned, not raised.
+
+    ``more`` are arguments of `requests.Session.request`.
+    """
     begun = time.monotonic()
     try:
         answer = _session().request(method, url, timeout=(seconds, seconds), **more)
@@ -287,8 +308,11 @@ def send(method: str, url: str, seconds: float, **more: Any) -> Reply:
 
 
 def stream(url: str, seconds: float, **more: Any) -> Reply:
-    """A POST whose answer comes in pieces: ``text`` is all that came, and ``error`` why that is
-    not all of it, also where it does not end within the seconds."""
+    """Send a POST request and return what was streamed.
+
+    ``text`` is everything that came. ``error`` says why it is incomplete, also where the answer
+    does not end within ``seconds``.
+    """
     begun, status, pieces, mark_ = time.monotonic(), 0, [], ""
     error = ""
     try:
@@ -302,7 +326,7 @@ def stream(url: str, seconds: float, **more: Any) -> Reply:
     except requests.Timeout:
         error = f"no answer in {seconds:g} s"
     except requests.RequestException as wrong:
-        # A read that waits too long in the middle comes as a broken connection.
+        # requests reports a read that times out inside the body as a broken connection.
         late = "timed out" in str(wrong)
         error = f"no answer in {seconds:g} s" if late else _reason(wrong)
     return Reply(
@@ -314,7 +338,7 @@ def _session() -> requests.Session:
     session = getattr(_local, "session", None)
     if session is None:
         session = _local.session = requests.Session()
-        session.trust_env = False  # a proxy of the environment is not on the way to a node
+        session.trust_env = False  # the environment's proxy does not lead to the nodes
     session.proxies = {} if _way is None else {"http": f"socks5h://127.0.0.1:{_way}"}
     return session
 

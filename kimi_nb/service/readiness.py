@@ -1,10 +1,16 @@
-"""From started to proved: every engine gives a completion, the front door too, and under load.
+"""Prove that a started service works: every engine and the front door complete, also under load.
 
-    watch = readiness.Watch(plan, logs, ended, Limits())
-    watch.wait_ready(); watch.first_answer(); watch.look_at_answers(); watch.load()
+Example::
 
-Each raises `Found` with the diagnosis of the first thing that is wrong: the node, the rank, the
-cause. It looks from outside (completions, exit codes, logs) and is told nothing.
+    watch = readiness.Watch(plan, logs, ended, limits)
+    watch.wait_ready()
+    watch.first_answer()
+    watch.look_at_answers()
+    watch.load()
+
+The front door is the URL for clients: that of the router, or else of the first engine. Each method
+raises `Found` with a diagnosis of the first failure: the node, the rank and the cause. The watch
+judges only by what can be seen from outside: completions, exit codes and logs.
 """
 
 from __future__ import annotations
@@ -16,43 +22,46 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from kimi_nb.diagnose import first_failure as diagnosis
+from kimi_nb.diagnose import first_failure, remedies
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Plan
-from kimi_nb.service import probe as service
+from kimi_nb.service import probe
 
 _TRIES = 2  # completions that fail before an engine counts as broken
-_LOOK, _IDLE = 0.7, 0.3  # seconds of a look; cores below which nobody computes
-_PROBES = 8  # probes at a time
-_LOADS = 2  # requests for each engine behind the front door, as load
-_SAY = 0.3  # seconds in which the others say what they saw of a failure
-ROUTER = "router"  # the program of the front door, among those that `ended` tells of
+_LOOK, _IDLE = 0.7, 0.3  # seconds of one look; below this many cores nothing computes
+_PROBES = 8  # concurrent probes
+_LOADS = 2  # requests of the load for each engine behind the front door
+_SAY = 0.3  # seconds that the other programs get to log their part of a failure
+ROUTER = "router"  # the name of the front door among the programs of `ended`
 
 
 class Logs(Protocol):
-    """What is read of a deployment's logs."""
+    """A deployment's logs, as the watch reads them."""
 
     @property
     def progress(self) -> int:
-        """Grows with what is read."""
+        """A number that grows with everything that is read."""
 
     def read(self) -> None:
-        """Take in what is new."""
+        """Read what was added since the last call."""
 
-    def all(self) -> list[diagnosis.Log]:
-        """What was read."""
+    def all(self) -> list[first_failure.Log]:
+        """Return all logs, as far as they were read."""
 
     def last(self, node: str, rank: int) -> tuple[str, str]:
-        """(file, last line) of a rank."""
+        """Return (file, last line) of a rank."""
 
     def last_of(self, name: str) -> tuple[str, str]:
-        """(file, last line) of a program."""
+        """Return (file, last line) of a program."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds: until every engine answers, without any progress, for one completion, until the
-    front door lets a request through."""
+    """Time limits in seconds.
+
+    ``ready`` is for all engines to answer, ``progress`` the longest time without any progress,
+    ``answer`` for one completion, ``door`` until the front door lets a request through.
+    """
 
     ready: float
     progress: float
@@ -62,8 +71,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a start is: engines that gave a completion, of how many, after how many seconds of
-    the watch; ``line`` is the newest of a rank that is waited for, ``doing`` what goes on."""
+    """The progress of a start.
+
+    ``ready`` of ``engines`` have returned a completion, ``seconds`` after the watch began.
+    ``doing`` is the current activity, ``line`` the newest log line of a rank that is not ready.
+    """
 
     ready: int
     engines: int
@@ -73,7 +85,7 @@ class Progress:
 
 
 class Found(Exception):
-    """What ends the watch: the diagnosis."""
+    """A failure that ends the watch, with its diagnosis."""
 
     def __init__(self, found: Diagnosis) -> None:
         self.found = found
@@ -81,11 +93,14 @@ class Found(Exception):
 
 
 class Watch:
-    """One deployment that was started. ``ended`` tells the programs that have ended and their
-    exit codes: "NODE engines" for what starts a node's engines, ``ROUTER`` for the front door.
-    ``key`` is an API key; ``say`` is told of progress in words, ``progress`` in numbers at every
-    look (what it raises ends the watch); ``busy`` tells how many cores the engines
-    keep busy over some seconds, where that can be known: who computes does not hang."""
+    """The watch over one deployment after its start.
+
+    ``ended`` returns the exit codes of the programs that have ended, by name: "NODE engines" for
+    the program that starts a node's engines, ``ROUTER`` for the front door. ``key`` is an API key.
+    ``say`` gets progress as text; ``progress`` gets it as numbers at every look, and an exception
+    from it ends the watch. ``busy`` returns how many cores the engines used over a number of
+    seconds, where that can be known: an engine that computes does not hang.
+    """
 
     def __init__(
         self,
@@ -101,17 +116,17 @@ class Watch:
         self._plan, self._logs, self._ended = plan, logs, ended
         self._limits, self._key, self._say, self._busy = limits, key, say, busy
         self._progress = progress
-        self._endpoints = service.endpoints(plan)
+        self._endpoints = probe.endpoints(plan)
         self._begun = time.monotonic()
         self._ready: set[str] = set()
-        self._failing: dict[str, tuple[service.Reply, int]] = {}
-        self.times: dict[str, float] = {}  # rank: seconds to its first completion
-        self.answer: service.Reply | None = None
-        self.when = "at start"  # what goes on, for the causes in the logs
+        self._failing: dict[str, tuple[probe.Reply, int]] = {}
+        self.times: dict[str, float] = {}  # seconds to the first completion, by rank
+        self.answer: probe.Reply | None = None
+        self.when = "at start"  # the phase, which selects the causes to look for in the logs
         self.notes: list[str] = []
-        self.moved_tokens = 0  # prompt tokens whose KV cache came to decode engines
-        self.moved_bytes = 0  # of that cache, where it is counted
-        # Words of random weights mean nothing: that they come is all that can be judged.
+        self.moved_tokens = 0  # prompt tokens whose KV cache was transferred to decode engines
+        self.moved_bytes = 0  # bytes of that cache, where the connector counts them
+        # What random weights answer means nothing: only that they answer can be judged.
         self._random = any(
             "load-format" in values and values["load-format"].value == "dummy"
             for values in plan.flags.values()
@@ -119,7 +134,10 @@ class Watch:
 
     @property
     def ready(self) -> int:
-        """Engines of which every rank gave a completion; the parts of one rank count with it."""
+        """How many engines are ready: each of their ranks has returned a completion.
+
+        An engine that is part of another engine's rank is ready together with it.
+        """
         waiting = {one.engine for one in self._endpoints if one.name not in self._ready}
         known = {one.engine for one in self._endpoints}
         heads = {
@@ -133,10 +151,10 @@ class Watch:
             for engine in self._plan.engines
         )
 
-    # Ready ----------------------------------------------------------------------------
+    # Readiness ------------------------------------------------------------------------
 
     def wait_ready(self) -> None:
-        """Wait until every rank gave a completion."""
+        """Wait until every rank has returned a completion."""
         end, moved_at = time.monotonic() + self._limits.ready, time.monotonic()
         before: tuple[int, int] | None = None
         with ThreadPoolExecutor(_PROBES) as pool:
@@ -163,11 +181,11 @@ class Watch:
                 if time.monotonic() - moved_at > self._limits.progress:
                     if self._busy(_LOOK) < _IDLE:
                         self._stalled()
-                    moved_at = time.monotonic()  # slow, on a machine that has other work
+                    moved_at = time.monotonic()  # only slow: the machine is busy
                 time.sleep(0.05)
 
     def _tell(self, doing: str) -> None:
-        """How far it is, for who looks on; what that raises ends the watch."""
+        """Report progress to the caller; an exception from there ends the watch."""
         if self._progress is None:
             return
         waiting = next(
@@ -180,10 +198,10 @@ class Watch:
             )
         )
 
-    def _probe(self, one: service.Endpoint) -> bool:
-        """Whether a rank gave a completion."""
+    def _probe(self, one: probe.Endpoint) -> bool:
+        """Return whether a rank gives a completion."""
         seconds = self._limits.answer
-        if not service.listens(one.url, seconds) or not service.healthy(one.url, seconds):
+        if not probe.listens(one.url, seconds) or not probe.healthy(one.url, seconds):
             return False
         reply = self._chat(one, max_tokens=16)
         if reply.answered:
@@ -195,14 +213,14 @@ class Watch:
         return False
 
     def _chat(
-        self, where: service.Endpoint | str, question: str = service.QUESTION, **more: object
-    ) -> service.Reply:
-        return service.chat(
+        self, where: probe.Endpoint | str, question: str = probe.QUESTION, **more: object
+    ) -> probe.Reply:
+        return probe.chat(
             where, self._plan.served_name, self._limits.answer, question, self._key, **more
         )
 
     def _check_failing(self) -> None:
-        """An engine that answers, but not with a completion, again and again."""
+        """Raise Found for an engine that repeatedly answers without a completion."""
         for one in self._endpoints:
             reply, count = self._failing.get(one.name, (None, 0))
             if (
@@ -213,7 +231,7 @@ class Watch:
                 raise Found(_no_answer(one, reply))
 
     def _stalled(self) -> None:
-        """Nothing moves any more: say what is waited for."""
+        """Raise Found for the engine that keeps the start waiting without progress."""
         for one in self._endpoints:
             if one.name in self._failing:
                 raise Found(_no_answer(one, self._failing[one.name][0]))
@@ -235,15 +253,14 @@ class Watch:
                 f"slow start: {slow.name} is not ready past the deadline, "
                 f"{time.monotonic() - self._begun:.0f} s after the start",
                 f"{file}: {line}",
-                "Look whether it still reads from disk (iostat), or waits for another rank; "
-                "VLLM_ENGINE_READY_TIMEOUT_S is how long vLLM waits.",
+                remedies.of("start/slow-start"),
             )
         )
 
     # The service ----------------------------------------------------------------------
 
-    def first_answer(self) -> service.Reply:
-        """One request through the front door."""
+    def first_answer(self) -> probe.Reply:
+        """Return the answer to one request through the front door."""
         self.when = "while serving"
         end = time.monotonic() + self._limits.door
         while True:
@@ -261,7 +278,7 @@ class Watch:
                 )
             self._logs.read()
             self._check_ended("while serving")
-            # A front door that starts refuses connections, or knows no engine yet.
+            # A front door that is starting refuses connections, or knows no engine yet.
             if reply.status not in (0, 502, 503, 404) or time.monotonic() > end:
                 time.sleep(_SAY)
                 self.find("while serving")
@@ -271,8 +288,7 @@ class Watch:
                             "key-refused",
                             "the API key is refused behind the front door: "
                             f"{reply.status} {reply.text[:120]}",
-                            "The proxy hands OPENAI_API_KEY to the engines: export the engines' key "
-                            "under that name where it starts (proxy.sh does).",
+                            remedies.of("start/key-refused"),
                         )
                     )
                 raise Found(
@@ -297,18 +313,19 @@ class Watch:
             None,
             cause,
             f"{file}: {line}",
-            help_
-            or "The engines answer by themselves: look at the proxy's log, "
-            "take a newer one, and check a completion, never the status.",
+            help_ or remedies.of("start/front-door"),
         )
 
     def check_transfer(self) -> None:
-        """Behind a prefill-decode front door: the cache of the first answer moved, and the
-        answer is the one that a decode engine gives alone."""
+        """Check that prefill hands its KV cache to decode; other layouts have nothing to check.
+
+        The cache of the first answer must have been transferred, and the answer must equal the one
+        that a decode engine gives alone.
+        """
         decode = [one for one in self._endpoints if one.role == "decode"]
         if not decode or self.answer is None:
             return
-        self.moved_tokens, counted = service.moved([one.url for one in decode], self._limits.answer)
+        self.moved_tokens, counted = probe.moved([one.url for one in decode], self._limits.answer)
         self.moved_bytes = counted or 0
         if not self.moved_tokens or counted == 0:
             self.find("while serving")
@@ -333,7 +350,7 @@ class Watch:
             )
 
     def _ask_prefill(self) -> None:
-        """Which prefill engine hands nothing over: each is asked as the proxy asks."""
+        """Raise Found for a prefill engine that offers no cache when asked as the proxy asks."""
         for one in self._endpoints:
             if one.role != "prefill":
                 continue
@@ -353,22 +370,21 @@ class Watch:
                     "kv_transfer_params, so that decode computes the prompt again",
                     f"POST {one.url}/v1/chat/completions: kv_transfer_params "
                     f"{reply.body.get('kv_transfer_params')!r}",
-                    "Compare --kv-transfer-config of this engine (kv_role kv_producer) with the "
-                    "others'; its log says whether the connector started.",
+                    remedies.of("start/no-kv-params"),
                 )
             )
 
     def look_at_answers(self) -> None:
-        """Every rank once more, with a tool: words, thoughts and calls where they belong."""
+        """Ask every rank once more, with a tool, and check content, reasoning and tool calls."""
         self._tell("asks every rank once more")
         with ThreadPoolExecutor(_PROBES) as pool:
             replies = list(
                 pool.map(
                     lambda one: self._chat(
                         one,
-                        service.TOOL_QUESTION,
+                        probe.TOOL_QUESTION,
                         max_tokens=128,
-                        **({"tools": list(service.TOOLS)} if one.tools else {}),
+                        **({"tools": list(probe.TOOLS)} if one.tools else {}),
                     ),
                     self._endpoints,
                 )
@@ -384,7 +400,7 @@ class Watch:
                 "--reasoning-parser; the feature reasoning-parser adds it"
             )
         for one, reply in zip(self._endpoints, replies, strict=True):
-            wrong = service.flaw(reply, one)
+            wrong = probe.flaw(reply, one)
             if wrong and not self._random:
                 raise Found(
                     Diagnosis(
@@ -393,21 +409,21 @@ class Watch:
                         one.rank,
                         wrong[1],
                         f"POST {one.url}/v1/chat/completions: {reply.text[:200]}",
-                        _FLAW_HELP[wrong[0]],
+                        remedies.of(f"start/{wrong[0]}"),
                     )
                 )
         self._check_replies(replies, self._endpoints)
         self._ask_prefill()
 
     def load(self) -> None:
-        """A short load through the front door: every engine gets some of it."""
+        """Send a short load through the front door, enough for every engine to get a part."""
         self.when = "under load"
         self._tell("a short load")
         behind = [one for one in self._endpoints if one.role != "prefill"]
         with ThreadPoolExecutor(_PROBES) as pool:
             replies = list(
                 pool.map(
-                    lambda at: self._chat(self._plan.url, f"Request {at}: {service.QUESTION}"),
+                    lambda at: self._chat(self._plan.url, f"Request {at}: {probe.QUESTION}"),
                     range(_LOADS * len(behind)),
                 )
             )
@@ -415,7 +431,7 @@ class Watch:
         self._check_ended("under load")
 
     def _check_replies(
-        self, replies: Sequence[service.Reply], where: Sequence[service.Endpoint | None]
+        self, replies: Sequence[probe.Reply], where: Sequence[probe.Endpoint | None]
     ) -> None:
         failed = [
             (reply, one) for reply, one in zip(replies, where, strict=True) if not reply.answered
@@ -437,10 +453,10 @@ class Watch:
             )
         )
 
-    # What is wrong --------------------------------------------------------------------
+    # Failures -------------------------------------------------------------------------
 
     def _check_ended(self, when: str) -> None:
-        """A script that has ended took its engines with it."""
+        """Raise Found for a program that has ended, and its engines with it."""
         ended = [name for name in self._ended() if name.endswith(" engines") or name == ROUTER]
         if not ended:
             return
@@ -452,33 +468,34 @@ class Watch:
         """Raise Found where the logs (of ``nodes`` only) show a cause."""
         self._logs.read()
         logs = [log for log in self._logs.all() if not nodes or log.node in nodes]
-        found = diagnosis.of_logs(logs, self._plan, when)
+        found = first_failure.of_logs(logs, self._plan, when)
         if found is not None:
             raise Found(found)
 
     def failed(self, name: str, code: int | None) -> None:
-        """Raise Found for a step on a node that has failed in words that nobody knows."""
+        """Raise Found for a step on a node that failed without any cause known to the doctor."""
         node, _, step = name.partition(" ")
         self._logs.read()
         file, lines = self._logs.last_of(name)
         how = "did not end" if code is None else f"ended with {_how(code)}"
         raise Found(
             Diagnosis(
-                "step-failed", node, None, f"{step} {how}", f"{file}: {lines}", f"Read {file}."
+                "step-failed",
+                node,
+                None,
+                f"{step} {how}",
+                f"{file}: {lines}",
+                remedies.of("start/ended", file=file),
             )
         )
 
     def _died(self, when: str, name: str, code: int) -> Diagnosis:
-        """A program that has ended without a word."""
+        """Return the diagnosis of a program that ended without a message."""
         how = _how(code)
         node = name.partition(" ")[0]
         mine = [engine for engine in self._plan.engines if engine.node == node]
         file, line = self._logs.last_of(name)
-        help_ = (
-            "A SIGKILL without a message is often the host's memory (dmesg)."
-            if code == -9
-            else f"Read {file}."
-        )
+        help_ = remedies.of("start/killed" if code == -9 else "start/ended", file=file)
         if name == ROUTER or not mine:
             router = self._plan.router
             return Diagnosis(
@@ -504,17 +521,8 @@ def _how(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-_FLAW_HELP = {
-    "garbled-output": "Run the canary on every engine alone; change the attention backend, drop "
-    "FLASHCOMM1, take a newer engine.",
-    "reasoning-leaks": "Start with --reasoning-parser kimi_k2, vLLM 0.20 or later.",
-    "tool-call-leaks": "Start with --tool-call-parser kimi_k2 --enable-auto-tool-choice, vLLM "
-    "0.20 or later.",
-}
-
-
-def _no_answer(one: service.Endpoint, reply: service.Reply) -> Diagnosis:
-    """A rank whose /health is 200 and whose completions are not."""
+def _no_answer(one: probe.Endpoint, reply: probe.Reply) -> Diagnosis:
+    """Return the diagnosis of a rank that passes /health but fails to complete."""
     asked = f"POST {one.url}/v1/chat/completions"
     if reply.status == 0:
         return Diagnosis(
@@ -523,8 +531,7 @@ def _no_answer(one: service.Endpoint, reply: service.Reply) -> Diagnosis:
             one.rank,
             f"engine hangs: {one.name} says /health 200 and gives {reply.error}",
             f"{asked}: {reply.error}",
-            "Restart the engine; its log and those of its group say what it waits "
-            "for. Probe completions, not /health.",
+            remedies.of("start/engine-hangs"),
         )
     if reply.status == 200:
         return Diagnosis(
@@ -533,7 +540,7 @@ def _no_answer(one: service.Endpoint, reply: service.Reply) -> Diagnosis:
             one.rank,
             f"empty 200: {one.name} answers without a completion",
             f"{asked}: {reply.text[:200]}",
-            "Read the engine's log.",
+            remedies.of("start/empty-200"),
         )
     return Diagnosis(
         "first-chat-500",
@@ -541,6 +548,5 @@ def _no_answer(one: service.Endpoint, reply: service.Reply) -> Diagnosis:
         one.rank,
         f"/health 200 but first chat {reply.status}: {one.name} cannot compute",
         f"{asked}: {reply.status} {reply.text[:200]}",
-        "Read the engine's log at the first request; a broken MoE or attention "
-        "kernel shows only there.",
+        remedies.of("start/first-chat-500"),
     )

@@ -1,4 +1,4 @@
-"""A picture that shows itself in a notebook, prints as words and numbers, and is saved as both."""
+"""Show a picture in a notebook, print it as words and numbers, and save it in both forms."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.core.errors import WriteError
-from kimi_nb.show.values import Table, visible
+from kimi_nb.show import Table, visible
 
-# Readable on white and on black, for a file that is opened alone and has no page's colour.
+# Readable on white and on black: a file opened on its own has no page to take a colour from.
 _ALONE = "#767676"
-_SHOWN = 40  # rows of data that are printed; the file has all of them
+_SHOWN = 40  # rows that are printed; the CSV file has all of them
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG whose text and lines take the colour of the page around it (``currentColor``).
+    """An SVG whose text and lines take the colour of the surrounding page (``currentColor``).
 
-    ``name`` is that of its files, ``alt`` says in words what is to be seen, ``data`` are the rows
-    that were drawn; ``png`` is the same as PNG where one is kept.
+    Attributes:
+        name: The base name of its files.
+        alt: A description of the picture in words.
+        data: The rows that were drawn.
+        png: The same picture as PNG, or empty.
     """
 
     name: str
@@ -45,7 +48,7 @@ class Picture:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Title, words and numbers as plain values."""
+        """Return title, description and numbers as plain values."""
         return {
             "name": self.name,
             "title": self.title,
@@ -54,8 +57,10 @@ class Picture:
         }
 
     def save(self, folder: Path) -> tuple[Path, ...]:
-        """Write NAME.svg and NAME.csv, and NAME.png if there is one. Raises WriteError where the
-        folder cannot be written."""
+        """Write NAME.svg, NAME.csv and, if there is a PNG, NAME.png; return their paths.
+
+        Raises WriteError if the folder cannot be written.
+        """
         files = {"svg": self._file().encode(), "csv": self._csv().encode()}
         if self.png:
             files["png"] = self.png
@@ -74,7 +79,7 @@ class Picture:
         return paths
 
     def _file(self) -> str:
-        """The SVG as a document of its own, with its words for those who cannot see it."""
+        """Return the SVG as a standalone document with a title and a description."""
         said = f"<title>{html.escape(self.title)}</title><desc>{html.escape(self.alt)}</desc>"
         head, rest = self.svg.split(">", 1)
         return f'<?xml version="1.0" encoding="utf-8"?>\n{head} color="{_ALONE}">{said}{rest}\n'

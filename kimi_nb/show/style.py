@@ -1,12 +1,14 @@
-"""How all pictures look, and how a matplotlib figure becomes an SVG for light and dark pages.
+"""Define the style of all pictures, and turn matplotlib figures into SVG for any page.
+
+Example::
 
     with style.figure(8, 3) as canvas:
         canvas.axes.barh(...)
         svg = canvas.finish("memory")
 
-Text stays text, in the page's own font, and takes the page's colour; nothing is loaded. Colours
-are Okabe and Ito's, which people who see fewer colours tell apart (Color Universal Design, 2008);
-what a colour says is also written, or has a mark of its own.
+Text stays text, uses the page's font and colour, and needs no external file. The colours are Okabe
+and Ito's, which people with colour vision deficiency can tell apart (Color Universal Design, 2008).
+Whatever a colour expresses is also written or has a marker of its own.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ BLUE, SKY, GREEN, YELLOW = "#0072b2", "#56b4e9", "#009e73", "#f0e442"
 ORANGE, VERMILLION, PURPLE, GREY = "#e69f00", "#d55e00", "#cc79a7", "#999999"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW, GREY)
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
-SPACE = "\N{NO-BREAK SPACE}"  # one that SVG keeps at the begin of a text
-# A colour that nobody chooses; it becomes the page's own.
+SPACE = "\N{NO-BREAK SPACE}"  # unlike a plain space, SVG keeps it at the start of a text
+# Placeholder that nobody would choose as a colour; it is replaced by the page's own.
 INK = "#010203"
 _RC: Any = {
     "svg.fonttype": "none",
@@ -54,14 +56,17 @@ _RC: Any = {
     "hatch.linewidth": 0.5,
     "path.snap": True,
 }
-# matplotlib's settings are those of the process; a panel draws in a thread beside the notebook's.
+# matplotlib's settings are global, and a panel draws in another thread than the notebook.
 _alone = threading.RLock()
 
 
 @contextmanager
 def figure(width: float, height: float, **axes: Any) -> Iterator[Canvas]:
-    """A figure of so many inches with one pair of axes (``axes`` as for add_subplot)."""
-    import matplotlib
+    """Provide a canvas of ``width`` by ``height`` inches with one pair of axes.
+
+    ``axes`` are passed to matplotlib's add_subplot.
+    """
+    import matplotlib  # start-up: only when drawn
     from matplotlib.figure import Figure
 
     with _alone, matplotlib.rc_context(_RC):
@@ -76,7 +81,10 @@ class Canvas:
         self.figure, self.axes = drawn, axes
 
     def plain(self, width: float, height: float) -> Axes:
-        """The axes without lines, from 0 to so many units, y downwards, filling the figure."""
+        """Return the axes, invisible and filling the figure.
+
+        They span ``width`` by ``height`` units; y grows downwards.
+        """
         self.axes.set_position((0, 0, 1, 1))
         self.axes.set_axis_off()
         self.axes.set_xlim(0, width)
@@ -84,9 +92,12 @@ class Canvas:
         return self.axes
 
     def finish(self, name: str) -> str:
-        """The figure as an SVG element; the same bytes for the same figure. To be called inside
-        the ``with``. ``name`` keeps its inner names apart from those of other pictures."""
-        import matplotlib
+        """Return the figure as an SVG element; the same figure gives the same bytes.
+
+        Call it inside the ``with``. ``name`` keeps the internal ids apart from those of other
+        pictures.
+        """
+        import matplotlib  # start-up: only when drawn
 
         out = io.StringIO()
         with matplotlib.rc_context({"svg.hashsalt": name}):
@@ -100,12 +111,15 @@ class Canvas:
         text = out.getvalue()
         text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
         text = text[text.index("<svg") :].strip().replace(INK, "currentColor")
-        # As wide as drawn, narrower where the page is.
+        # As wide as drawn, but never wider than the page.
         return re.sub(r"<svg ", '<svg style="max-width:100%;height:auto" ', text, count=1)
 
     def png(self, title: str) -> bytes:
-        """The same with a title above, for where no SVG is taken: on white, which reads on a dark
-        page as a card does. To be called inside the ``with``, after `finish`."""
+        """Return the figure as PNG with a title above, for viewers that do not accept SVG.
+
+        The background is white, so that it can be read on a dark page as well. Call it inside the
+        ``with``, after `finish`.
+        """
         out = io.BytesIO()
         self.figure.suptitle(title, fontsize=10.5, wrap=True)
         self.figure.savefig(
@@ -115,7 +129,11 @@ class Canvas:
 
 
 def on(colour: str) -> str:
-    """Black or white: what is read better on a colour (WCAG's relative luminance)."""
+    """Return black or white, whichever is easier to read on a colour (WCAG relative luminance).
+
+    >>> on(YELLOW), on(BLUE)
+    ('#000000', '#ffffff')
+    """
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -125,10 +143,10 @@ def on(colour: str) -> str:
 
 
 def cycle(at: int) -> str:
-    """The colour of the n-th of many; eight, over and over."""
+    """Return the colour of the n-th item of a series; the eight colours repeat."""
     return COLOURS[at % len(COLOURS)]
 
 
 def mark(at: int) -> str:
-    """The mark of the n-th of many; with its colour it is another one 64 times."""
+    """Return the marker of the n-th item; marker and colour together are distinct for 64 items."""
     return MARKS[(at + at // len(COLOURS)) % len(MARKS)]

@@ -1,9 +1,10 @@
-"""Values that show themselves: a table in a notebook, the same table as text elsewhere."""
+"""Define values that display themselves: as HTML in a notebook, as text elsewhere."""
 
 from __future__ import annotations
 
 import html
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings. In a notebook it is an HTML table, printed it is text."""
+    """Rows under headings: an HTML table in a notebook, text when printed."""
 
     title: str
     headings: tuple[str, ...]
@@ -21,9 +22,9 @@ class Table:
         return len(self.rows)
 
     def __str__(self) -> str:
-        from tabulate import tabulate
+        from tabulate import tabulate  # start-up: only when printed
 
-        # Short texts stay on a line; a sentence is folded so that a row fits a screen.
+        # Short texts stay on one line; longer ones are wrapped so that a row fits the screen.
         widths = [
             60 if any(len(str(row[i])) > 60 for row in self.rows) else None
             for i in range(len(self.headings))
@@ -41,12 +42,12 @@ class Table:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from tabulate import tabulate
+        from tabulate import tabulate  # start-up: only when printed
 
         text = tabulate(
-            [[_plain(cell) for cell in row] for row in self.rows],
-            headers=self.headings,
-            tablefmt="html",
+            [[_html(cell) for cell in row] for row in self.rows],
+            headers=[html.escape(heading) for heading in self.headings],
+            tablefmt="unsafehtml",
             disable_numparse=True,
         )
         style = (
@@ -57,16 +58,16 @@ class Table:
 
 
 class Shown:
-    """What shows itself as its table."""
+    """Base class of values that display themselves as a table."""
 
     def table(self) -> Table:
-        """The facts, one a line."""
+        """Return the facts as a table, one per row."""
         raise NotImplementedError
 
     def __str__(self) -> str:
         return str(self.table())
 
-    def __repr__(self) -> str:  # of a dataclass with repr=False
+    def __repr__(self) -> str:  # subclasses are dataclasses with repr=False
         return str(self)
 
     def _repr_html_(self) -> str:
@@ -74,10 +75,10 @@ class Shown:
 
 
 class Both(Shown):
-    """What shows itself as its table and another one below."""
+    """Base class of values that display themselves as a table with a second one below."""
 
     def below(self) -> Table:
-        """What the table rests on."""
+        """Return the second table: what the first one is based on."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -88,13 +89,17 @@ class Both(Shown):
 
 
 def seconds(value: float | None) -> str:
-    """How long it took, in a table."""
+    """Return a duration as tables show it.
+
+    >>> seconds(12.34), seconds(None)
+    ('12.3 s', 'never')
+    """
     return "never" if value is None else f"{value:.1f} s"
 
 
 @dataclass(frozen=True)
 class Text:
-    """A script or another text of fixed width, with a title."""
+    """A script or other fixed-width text with a title."""
 
     title: str
     text: str
@@ -105,11 +110,15 @@ class Text:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        title = f"<b>{html.escape(self.title)}</b>" if self.title else ""
         return (
-            f"<b>{html.escape(self.title)}</b><pre style='overflow-x:auto;"
-            f"font-family:monospace'>"
+            f"{title}<pre style='overflow-x:auto;font-family:monospace'>"
             f"{html.escape(self.text)}</pre>"
         )
+
+
+def _html(cell: Any) -> str:
+    return cell._repr_html_() if hasattr(cell, "_repr_html_") else html.escape(_plain(cell))
 
 
 def _plain(cell: Any) -> str:
@@ -123,8 +132,14 @@ def _plain(cell: Any) -> str:
 
 
 def visible(text: str, lines: bool = True) -> str:
-    """A text that a terminal shows and does not obey: control and direction characters escaped,
-    line ends too unless ``lines``."""
+    r"""Return a text that is safe to print on a terminal.
+
+    Control characters and those that change the writing direction are escaped, and so are line
+    breaks unless ``lines`` is true.
+
+    >>> visible("a\x1b[31m")
+    'a\\x1b[31m'
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -136,9 +151,9 @@ def visible(text: str, lines: bool = True) -> str:
 
 
 def show(value: Any) -> None:
-    """Display in a notebook, print elsewhere."""
+    """Display a value in a notebook, or print it elsewhere."""
     if in_notebook():
-        from IPython.display import display
+        from IPython.display import display  # start-up: only in a notebook
 
         display(value)
     else:
@@ -146,23 +161,23 @@ def show(value: Any) -> None:
 
 
 def in_notebook() -> bool:
-    """Whether an IPython kernel runs this."""
-    import sys
-
+    """Return whether the code runs in an IPython kernel."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module else None
     return bool(shell and hasattr(shell, "kernel"))
 
 
 def interactive() -> bool:
-    """Whether a person sits before the notebook: who runs one headless lets no kernel ask."""
-    import sys
-
+    """Return whether a person can be asked for input; in a headless notebook run nobody can."""
     return in_notebook() and bool(sys.modules["IPython"].get_ipython().kernel._allow_stdin)
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Whole numbers as ranges: 0-3, 8."""
+    """Return whole numbers as ranges.
+
+    >>> spans([0, 1, 2, 3, 8])
+    '0-3, 8'
+    """
     out: list[list[int]] = []
     for number in numbers:
         if out and number == out[-1][1] + 1:

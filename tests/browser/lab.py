@@ -30,8 +30,8 @@ ARGUMENTS = [
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--disable-dev-shm-usage",
 ]
-# What JupyterLab would ask the internet for: news, a newer version, the list of extensions. The
-# README names them.
+# What JupyterLab would ask the internet for: news, a newer version, the list of extensions.
+# docs/notebooks.md names them.
 SETTINGS = {
     "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "@jupyterlab/extensionmanager-extension/plugin": {"enabled": False},

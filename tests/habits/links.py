@@ -1,6 +1,6 @@
 """Links in markdown and notebooks that lead nowhere. Nothing is fetched.
 
-    python tests/habits/links.py *.md notebooks/*.ipynb      # exit code 1 where one is wrong
+    python tests/habits/links.py *.md docs/*.md notebooks/*.ipynb   # exit code 1 where one is wrong
 
 A relative link must be there, with its heading; so must a path of this project that stands in
 backquotes. Of a web address only the form is looked at.
@@ -22,7 +22,7 @@ from markdown_it.token import Token
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 # A link that a page would not show as one (file:) is a fault, and not just words.
 _MARKDOWN.validateLink = lambda url: True  # type: ignore[method-assign]
-_PATH = re.compile(r"(notebooks|kimi_nb|params|tests|benchmarks|\.ci|\.github)/[\w./*-]*")
+_PATH = re.compile(r"(docs|notebooks|kimi_nb|params|tests|benchmarks|\.ci|\.github)/[\w./*-]*")
 # Where packages come from is a setting of a machine, not of this project.
 _REGISTRIES = re.compile(r"(^|\.)(py" r"pi\.org|python" r"hosted\.org|registry\.npm" r"js\.org)$")
 

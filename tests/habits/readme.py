@@ -1,4 +1,4 @@
-"""The parts of README.md, README.zh-CN.md and CONTRIBUTING.md that are made from the project.
+"""The parts of README.md, README.zh-CN.md and docs/modules.md that are made from the project.
 
     python tests/habits/readme.py            # writes them (make readme)
     python tests/habits/readme.py --check    # exit code 1 where one is out of date
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from kimi_nb.params import load as params
-from kimi_nb.params import recipes
+from kimi_nb.core import data_files
+from kimi_nb.params import load, recipes
 
 ROOT = Path(__file__).resolve().parents[2]
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -38,14 +38,14 @@ _WORDS: Mapping[str, Mapping[str, str]] = {
 
 def matrix(language: str = "en") -> str:
     """Which layouts there are for each model on each hardware."""
-    chips = {name: params.hardware(name) for name in params.names("hardware")}
+    chips = {name: load.hardware(name) for name in load.names("hardware")}
     standing = {name for chip in chips.values() for name in chip.models.values()}
     container = set(recipes.container_only())
 
     def cell(model: str, chip: str) -> str:
-        there = recipes.of(params.model(model), params.hardware(chip))
+        there = recipes.of(load.model(model), load.hardware(chip))
         layouts = ", ".join(dict.fromkeys(recipe.layout for recipe in there))
-        if layouts and recipes.served(params.model(model), chips[chip]).name != model:
+        if layouts and recipes.served(load.model(model), chips[chip]).name != model:
             return f"{layouts} ({_word('tiny', language)})"
         only = _word("container only", language)
         return layouts or (only if (model, chip) in container else "-")
@@ -61,10 +61,10 @@ def notebooks(language: str = "en") -> str:
     """The notebooks in their order. Raises ValueError for one that does not say what about."""
     key = "about" if language == "en" else f"about_{language}"
     rows = []
-    for name, entry in params.data("notebooks").items():
+    for name, entry in data_files.facts("notebook/notebooks").items():
         if not entry.get(key):
             raise ValueError(
-                f"kimi_nb/data/notebooks.yaml, {name}: {key}: is missing; some words "
+                f"kimi_nb/data/notebook/notebooks.yaml, {name}: {key}: is missing; some words "
                 "for the README's index are wanted."
             )
         general = {"": "all", "any": "every layout"}.get(entry["layout"])
@@ -93,7 +93,10 @@ def package() -> str:
 
 def tests() -> str:
     """The same of the tests."""
-    return _modules(sorted((ROOT / "tests").glob("test_*.py")))
+    return "\n\n".join(
+        f"`{folder.relative_to(ROOT)}/`\n\n" + _modules(sorted(folder.glob("test_*.py")))
+        for folder in sorted({path.parent for path in (ROOT / "tests").rglob("test_*.py")})
+    )
 
 
 def _modules(paths: Iterable[Path]) -> str:
@@ -120,7 +123,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"matrix": matrix, "notebooks": notebooks},
     "README.zh-CN.md": {"matrix": partial(matrix, "zh"), "notebooks": partial(notebooks, "zh")},
-    "CONTRIBUTING.md": {"package": package, "tests": tests},
+    "docs/modules.md": {"package": package, "tests": tests},
 }
 
 

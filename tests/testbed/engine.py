@@ -1,8 +1,8 @@
 #!/usr/local/bin/python3 -ISB
 """`vllm` of the tests' images: the stand-in engine, in the container and of its own.
 
-What it pretends is the file that KIMI_NB_WORLD names; where it is, and which accelerators there
-are, is what the container shows.
+The file that KIMI_NB_SIMULATED_SITE names says what it pretends; the container shows where it runs
+and which accelerators there are.
 """
 
 import os
@@ -14,9 +14,10 @@ from pathlib import Path
 
 sys.path += ["/opt/kimi_nb", "/opt/packages"]
 
+from kimi_nb.core.marks import MARK
 from kimi_nb.rehearse.engine.start import serve
 from kimi_nb.rehearse.host_programs.docker_run import DEVICES
-from kimi_nb.rehearse.simulated_site import MARK, NODE, World
+from kimi_nb.rehearse.simulated_site import NODE, SimulatedSite
 from kimi_nb.rehearse.stand_in_call import Call, Refused
 
 _ROOT = Path("/var/lib/rehearsal")
@@ -32,17 +33,17 @@ def devices() -> str:
 
 def main() -> int:
     """Be `vllm`; its exit code."""
-    world = World.read(Path(os.environ["KIMI_NB_WORLD"]))
+    site = SimulatedSite.read(Path(os.environ["KIMI_NB_SIMULATED_SITE"]))
     node = socket.gethostname()
-    if node not in world.nodes:  # a network of its own, in which vLLM listens everywhere
-        world = replace(world, nodes={node: "0.0.0.0"})
+    if node not in site.nodes:  # a network of its own, in which vLLM listens everywhere
+        site = replace(site, nodes={node: "0.0.0.0"})
     env = {**os.environ, NODE: node, DEVICES: devices()}
     if not env[DEVICES]:
         print(f"{MARK}: RuntimeError: Failed to infer device type", file=sys.stderr)
         return 1
     _ROOT.mkdir(parents=True, exist_ok=True)
     try:
-        return serve.vllm(Call("vllm", tuple(sys.argv[1:]), env, Path.cwd(), _ROOT, world))
+        return serve.vllm(Call("vllm", tuple(sys.argv[1:]), env, Path.cwd(), _ROOT, site))
     except Refused as refusal:
         print(f"{MARK}: what the real vllm would say:\n{refusal}", file=sys.stderr)
         return refusal.code

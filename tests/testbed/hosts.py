@@ -22,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearse.host_programs import path_folder as tools_on_path
-from kimi_nb.rehearse.simulated_site import FOLDER, NODE, Fault, World
+from kimi_nb.rehearse.host_programs import path_folder
+from kimi_nb.rehearse.simulated_site import FOLDER, NODE, Fault, SimulatedSite
 
 SSHD = "/usr/sbin/sshd"
 _WAIT = 60.0
@@ -260,7 +260,7 @@ class Hosts:
 
 class StandIns:
     """Stand-ins of a rehearsal on test hosts, in place of what the hosts have not: an engine and
-    accelerators. Every host has a folder of its own with the plan's whole world."""
+    accelerators. Every host has a folder of its own with the plan's whole simulated site."""
 
     NAMES = ("vllm", "docker", "npu-smi", "hccn_tool", "python", "python3", "vllm-router")
 
@@ -272,7 +272,7 @@ class StandIns:
         """Put them on a host's PATH; before its sshd starts."""
         root = host.folder / "rehearsal"
         root.mkdir(parents=True, exist_ok=True)
-        tools_on_path.write(root)
+        path_folder.write(root)
         for path in (root / "bin").iterdir():
             if path.name not in self.NAMES:
                 path.unlink()  # the host's own are real
@@ -283,14 +283,14 @@ class StandIns:
         }
 
     def start(self, plans: Sequence[Plan], hosts: Iterable[Host], *faults: str) -> None:
-        """The world of plans of one engine on hosts, with faults there (`Fault` names)."""
+        """The simulated site of plans of one engine on hosts, with faults there (`Fault` names)."""
         hosts = list(hosts)
-        images = tuple({image for plan in plans for image in World.of(plan).images})
+        images = tuple({image for plan in plans for image in SimulatedSite.of(plan).images})
         for host in hosts:
             self.stop(host)
             root = host.folder / "rehearsal"
             replace(
-                World.of(plans[0]),
+                SimulatedSite.of(plans[0]),
                 images=images,
                 faults=tuple(Fault(name, host.name) for name in faults),
             ).write(root / "world.json")

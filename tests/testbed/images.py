@@ -1,6 +1,6 @@
 """An image for the tests' containers: a shell, a few programs, and the stand-in engine.
 
-    images.write(Path("image.tar"), {"one": World.of(plan)})
+    images.write(Path("image.tar"), {"one": SimulatedSite.of(plan)})
 
 It is a file for `docker import`. Programs are those of this machine, with the libraries that they
 are linked to; `vllm` is ``engine.py`` with this interpreter, the project and the packages that the
@@ -21,11 +21,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from kimi_nb.params import load as params
-from kimi_nb.rehearse.simulated_site import World
+from kimi_nb.core import paths
+from kimi_nb.rehearse.simulated_site import SimulatedSite
 
 HERE = Path(__file__).resolve().parent
-WORLDS = "/opt/worlds"  # of the image: what its engine pretends, one file for each plan
+SITES = "/opt/sites"  # of the image: what its engine pretends, one file for each plan
 _PROGRAMS = (
     "bash",
     "sh",
@@ -47,16 +47,16 @@ _LEFT_OUT = re.compile(
 )
 _LOADED = """
 import sys
-from kimi_nb import build
-from kimi_nb.rehearsal.engine import serve
-from kimi_nb.rehearsal.world import World
-serve.warm(World.of(build.plan("k2.5", "a3", "single")))
+from kimi_nb.plan import build
+from kimi_nb.rehearse.engine.start import serve
+from kimi_nb.rehearse.simulated_site import SimulatedSite
+serve.warm(SimulatedSite.of(build.plan("k2.5", "a3", "single")))
 for module in list(sys.modules.values()):
     print(getattr(module, "__file__", None) or "")
 """
 
 
-def write(path: Path, worlds: Mapping[str, World]) -> None:
+def write(path: Path, sites: Mapping[str, SimulatedSite]) -> None:
     """The image as an archive."""
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as image:
         programs = [Path(shutil.which(name) or f"/bin/{name}") for name in _PROGRAMS]
@@ -67,8 +67,8 @@ def write(path: Path, worlds: Mapping[str, World]) -> None:
             image.add(library.resolve(), str(library))
         _text(image, "etc/passwd", "root:x:0:0:root:/root:/bin/bash\n")
         _text(image, "etc/group", "root:x:0:\nvideo:x:44:\n")
-        for name, world in worlds.items():
-            _text(image, f"{WORLDS}/{name}.json", json.dumps(asdict(world)))
+        for name, site in sites.items():
+            _text(image, f"{SITES}/{name}.json", json.dumps(asdict(site)))
 
 
 def _python(image: tarfile.TarFile) -> list[Path]:
@@ -93,8 +93,8 @@ def _python(image: tarfile.TarFile) -> list[Path]:
         _tree(image, Path(base), base, added)
     for package in _packages():
         _tree(image, package, f"opt/packages/{package.name}", added)
-    _tree(image, params.PACKAGE, "opt/kimi_nb/kimi_nb", added)
-    _tree(image, params.root() / "params", "opt/kimi_nb/params", added)
+    _tree(image, paths.PACKAGE, "opt/kimi_nb/kimi_nb", added)
+    _tree(image, paths.root() / "params", "opt/kimi_nb/params", added)
     engine = image.gettarinfo(HERE / "engine.py", "usr/local/bin/vllm")
     engine.mode = 0o755
     with (HERE / "engine.py").open("rb") as file:
@@ -117,7 +117,7 @@ def _packages() -> Iterable[Path]:
     """The installed packages and modules that an engine loads."""
     loaded = subprocess.run(
         [sys.executable, "-c", _LOADED],
-        cwd=params.PACKAGE.parent,
+        cwd=paths.PACKAGE.parent,
         text=True,
         stdout=subprocess.PIPE,
         check=True,

@@ -48,7 +48,7 @@ ascend() {
     done
 }
 
-cuda() {
+nvidia() {
     local number name
     for ((number = 0; number < devices; number++)); do node "/dev/nvidia$number"; done
     for name in nvidiactl nvidia-uvm; do node "/dev/$name"; done
@@ -72,7 +72,7 @@ cuda() {
     } > /etc/cdi/nvidia.yaml
 }
 
-rocm() {
+amd() {
     local number
     node /dev/kfd
     mkdir /dev/dri

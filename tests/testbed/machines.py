@@ -22,9 +22,9 @@ from types import TracebackType
 
 import psutil
 
-from kimi_nb.params import load as params
+from kimi_nb.core import paths
 from kimi_nb.service.probe import Endpoint
-from testbed.images import WORLDS
+from testbed.images import SITES
 
 HERE = Path(__file__).resolve().parent
 _NEEDED = ("podman", "runc", "conmon", "iptables", "ip", "unshare", "nsenter", "mknod")
@@ -32,13 +32,13 @@ _BRIDGE = Path("/usr/lib/cni/bridge")
 _NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--uts")
 _ASK = """
 import json, sys, time
-from kimi_nb import service
+from kimi_nb.service import probe
 end = time.monotonic() + float(sys.argv[3])
 out = []
 for one in json.loads(sys.argv[1]):
-    where = one if isinstance(one, str) else service.Endpoint(**one)
+    where = one if isinstance(one, str) else probe.Endpoint(**one)
     while True:
-        reply = service.chat(where, sys.argv[2], 5.0)
+        reply = probe.chat(where, sys.argv[2], 5.0)
         if reply.answered or time.monotonic() > end:
             break
         time.sleep(0.1)
@@ -71,7 +71,7 @@ class MachineError(Exception):
 
 
 class Machine:
-    """One machine. ``kind`` is whose accelerators it has: ascend, cuda or rocm; ``images`` a
+    """One machine. ``kind`` is whose accelerators it has: ascend, nvidia or amd; ``images`` a
     folder that `load` has filled on another one."""
 
     def __init__(self, name: str, kind: str, devices: int, images: Path | None = None) -> None:
@@ -143,13 +143,13 @@ class Machine:
     def _inside(self, argv: Sequence[str]) -> list[str]:
         return ["nsenter", "--target", str(self.pid), *_NAMESPACES, *argv]
 
-    def load(self, folder: Path, image: Path, name: str, world: str, entry: str = "") -> None:
+    def load(self, folder: Path, image: Path, name: str, site: str, entry: str = "") -> None:
         """Put an image into a folder for other machines, made of an archive whose engine pretends
-        a world of it. A name without a registry is one of docker.io, as docker has it."""
+        one of its sites. A name without a registry is one of docker.io, as docker has it."""
         if "." not in name.partition("/")[0]:
             name = f"docker.io/{name}"
         changes = [
-            f"ENV KIMI_NB_WORLD={WORLDS}/{world}.json",
+            f"ENV KIMI_NB_SIMULATED_SITE={SITES}/{site}.json",
             "ENV PATH=/usr/local/bin:/usr/bin:/bin",
         ]
         if entry:
@@ -230,7 +230,7 @@ class Machine:
                 model,
                 str(seconds),
             ],
-            cwd=params.PACKAGE.parent,
+            cwd=paths.PACKAGE.parent,
             capture_output=True,
             text=True,
             timeout=seconds + 30,

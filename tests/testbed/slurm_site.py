@@ -22,8 +22,8 @@ from kimi_nb.deploy.slurm.slurm_commands import Slurm
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import loopback
-from kimi_nb.rehearse.host_programs import path_folder as tools_on_path
-from kimi_nb.rehearse.simulated_site import FOLDER, NODE, World
+from kimi_nb.rehearse.host_programs import path_folder
+from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
 
 HERE = Path(__file__).parent
 NODES = ("n1", "n2")
@@ -172,7 +172,7 @@ def _stand_ins(site: SlurmSite) -> Iterator[None]:
     """The rehearsal's stand-ins for what the jobs call. Their node is the one on which slurmd
     runs them; `hostname` is the machine's own, as each node has one."""
     root, python = site.root, sys.executable
-    tools_on_path.write(root)
+    path_folder.write(root)
     for path in (root / "bin").iterdir():
         if path.name not in _TOOLS:
             path.unlink()
@@ -184,7 +184,7 @@ def _stand_ins(site: SlurmSite) -> Iterator[None]:
             else ""
         )
         path.write_text(f'{first}\nexport {NODE}="${{SLURMD_NODENAME:-}}"\n{bench}{rest}')
-    world = replace(World.of(site.plan("world", "optimised")), nodes=site.addresses)
+    simulated = replace(SimulatedSite.of(site.plan("simulated", "optimised")), nodes=site.addresses)
     (root / "logs").mkdir()
     with Programs(root / "logs" / "supervisor.log") as programs:
         programs.start(
@@ -194,7 +194,7 @@ def _stand_ins(site: SlurmSite) -> Iterator[None]:
             dict(os.environ),
             root / "logs" / "spawner.log",
         )
-        world.write(root / "world.json")
+        simulated.write(root / "world.json")
         end = time.monotonic() + 30
         while not (root / "spawner.sock").exists():
             if time.monotonic() > end:

@@ -1,9 +1,12 @@
-"""Other people's scripts, read with real grammars, never executed.
+"""Read other people's scripts with real grammars, without executing them.
+
+For example::
 
     deployment = reading.read([Path("decode")], engine="vllm-ascend", version="0.18.0")
 
-`files` finds and opens, `bash` evaluates words, `quirks` sees what the shell would do to the
-text, `markdown` and `compose` find commands in other formats, `assemble` makes a deployment.
+`files` finds and opens files, `bash` follows the statements and `words` evaluates their words.
+`quirks` finds what the shell would do to the text, `markdown` and `compose` find commands in other
+formats, `inference` finds what is not stated, and `assemble` builds the deployment.
 """
 
 from kimi_nb.check.reading.assemble import read

@@ -1,6 +1,10 @@
-"""From texts to a deployment: who starts what on which node, and with which words.
+"""Build a deployment from texts: which engine starts on which node, and with which words.
 
-deployment = assemble.read([Path("prefill.sh"), Path("decode.sh"), Path("proxy.sh")])
+>>> from kimi_nb.check.reading import assemble
+>>> from kimi_nb.check.reading.files import Text
+>>> text = Text("run.sh", "", "bash", "vllm serve m --port 8001")
+>>> assemble.of_texts([text], "vllm", "0.19.1").servers[0].http_port
+8001
 """
 
 from __future__ import annotations
@@ -11,18 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb.catalog import engine_catalog as catalog
-from kimi_nb.check.reading import bash, compose, files, quirks
-from kimi_nb.check.reading import inference as guess
-from kimi_nb.check.reading import unset_variables as suspects
+from kimi_nb import catalog
+from kimi_nb.check.reading import bash, compose, files, inference, quirks, unset_variables
 from kimi_nb.check.reading.script import Command, Script, Word
 from kimi_nb.check.reading.sources import Found, Source, sources
 from kimi_nb.check.reading.syntax import Unparsed, tree
-from kimi_nb.check.view import clients as callers
-from kimi_nb.check.view import commands
-from kimi_nb.check.view import container_start as docker
+from kimi_nb.check.view import clients, commands, container_start, engine_view
 from kimi_nb.check.view.deployment import Box, Deployment, Launcher, Program
-from kimi_nb.check.view.engine_view import Spot, server
+from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.params import schema
 
 _MOST_CALLS = 64
@@ -39,7 +39,10 @@ def read(
     version: str = "",
     hardware: schema.Hardware | None = None,
 ) -> Deployment:
-    """The deployment of files and folders, as far as it can be read. Raises ParameterErrors."""
+    """Read the deployment of files and folders, as far as it can be read.
+
+    Raises ParameterError for a path that cannot be read, and for a version that does not exist.
+    """
     texts, unread = files.collect(paths)
     return of_texts(texts, engine, version, hardware, unread)
 
@@ -50,11 +53,14 @@ def of_texts(
     version: str = "",
     hardware: schema.Hardware | None = None,
     unread: Sequence[tuple[Spot, str]] = (),
-    speaks: guess.Spoken | None = None,
+    speaks: inference.Spoken | None = None,
 ) -> Deployment:
-    """`read` for texts that are already here; ``speaks`` is the engine where it is known."""
+    """Build the deployment of texts that are already read.
+
+    ``unread`` is what was not read of the files, and why; ``speaks`` is the engine if it is known.
+    """
     told = speaks is not None
-    speaks = speaks or guess.engine(texts, engine, version)
+    speaks = speaks or inference.engine(texts, engine, version)
     found = Found(unread=list(unread), faults=list(speaks.faults))
     shells, boxes = sources(texts, found)
     reader = _Assembler(speaks.engine, found, shells)
@@ -62,10 +68,10 @@ def of_texts(
         reader.container(container, source)
     reader.all()
     if not told and not speaks.known and not speaks.faults:
-        again = guess.from_images(found.boxes, engine)
+        again = inference.from_images(found.boxes, engine)
         if again is not None:  # the image's name came together from variables
             return of_texts(texts, engine, version, hardware, unread, again)
-    model, weights = guess.model(found.servers)
+    model, weights = inference.model(found.servers)
     # A document shows containers of several kinds of node.
     documents = frozenset(text.name for text in texts if text.kind == "markdown")
     title = texts[0].name if len(texts) == 1 else f"{len(texts)} files"
@@ -86,7 +92,7 @@ def of_texts(
         hardware=hardware,
         devices_per_node=hardware.devices.count
         if hardware
-        else guess.devices(
+        else inference.devices(
             [box for box in found.boxes if box.spot.file not in documents], found.batches
         ),
         unread=tuple(found.unread),
@@ -95,7 +101,7 @@ def of_texts(
 
 
 class _Assembler:
-    """Reads every source once, those that others call with what they are called with."""
+    """A reader of all sources: each is read once, a script that others call once for each call."""
 
     def __init__(self, engine: catalog.Engine, found: Found, sources: list[Source]) -> None:
         self.engine = engine
@@ -108,7 +114,7 @@ class _Assembler:
         self.folders = {source.folder for source in sources}
 
     def all(self) -> None:
-        """Read everything."""
+        """Read every source."""
         scripts = []
         for source in list(self.sources):
             masked = quirks.masked(source.text)
@@ -177,11 +183,11 @@ class _Assembler:
                     self._commands(source, again, node)
             else:
                 self._commands(source, script, "")
-            suspects.variables(source, script, self.found)
-            suspects.job(source, script, self.found)
+            unset_variables.variables(source, script, self.found)
+            unset_variables.job(source, script, self.found)
 
     def _calls(self, source: Source, script: Script) -> None:
-        """Which scripts of these files a script starts, and with what."""
+        """Record which of these scripts a script starts, and with which arguments and variables."""
         for command in script.commands:
             argv = command.argv
             at = commands.program_at(argv, commands.LAUNCHER)
@@ -223,7 +229,10 @@ class _Assembler:
                     break
 
     def _included(self, source: Source) -> Callable[[str], str | None]:
-        """How a script finds the files that it sources: beside itself, by their own names."""
+        """Return a function that gives the text of a file that a script sources.
+
+        Such a file is looked up by its own name, in the folder of the script.
+        """
 
         def text(name: str) -> str | None:
             found = self.by_name.get((source.folder, os.path.basename(name)))
@@ -232,7 +241,7 @@ class _Assembler:
         return text
 
     def _node(self, source: Source) -> str:
-        """The node of a script: its folder, where each folder is a node, else the file."""
+        """Return the node of a script: its folder if each folder is a node, else the file."""
         alone = self.serving.get(source.folder, 0) <= 1
         if source.folder and len(self.folders) > 1 and alone:
             return source.folder
@@ -261,7 +270,7 @@ class _Assembler:
         spot = Spot(f"{source.file}:{command.line}", source.file, command.line)
         home = _remote(argv) or node or self._node(source)
         node = _remote(argv) or node
-        at = docker.container_at(argv)
+        at = container_start.container_at(argv)
         if at is not None:
             self._docker(source, command, spot, home, at, alone, depth)
         elif (inner := _inner(command)) is not None and depth < 4:
@@ -303,12 +312,12 @@ class _Assembler:
                 )
         elif commands.is_proxy(argv):
             self.found.proxies.append(commands.proxy(argv, spot, ""))
-        elif (client := callers.client(self.engine, argv, spot)) is not None:
+        elif (client := clients.client(self.engine, argv, spot)) is not None:
             self.found.clients.append(client)
         elif commands.program_at(argv, commands.LAUNCHER) is None:
             self.found.programs.append(Program(spot, argv, {}))
             return
-        suspects.words(source, command, self.found)
+        unset_variables.words(source, command, self.found)
 
     def _server(
         self,
@@ -323,7 +332,7 @@ class _Assembler:
     ) -> None:
         argv = tuple(word.text for word in words)
         lines = tuple(word.line for word in words)
-        made = server(
+        made = engine_view.of(
             self.engine, argv, env, spot, node, start, lines, certain, env_lines=env_lines
         )
         if source.calls and made.single and made.rank is not None:
@@ -341,7 +350,7 @@ class _Assembler:
         alone: bool,
         depth: int,
     ) -> None:
-        box = docker.box(command.argv, command.env, spot, home, at)
+        box = container_start.box(command.argv, command.env, spot, home, at)
         if not box.host_network:
             # A network, and so ports, of its own; each turn of a loop starts another.
             home = f"{spot.name} ({len(self.found.boxes) + 1})"
@@ -370,21 +379,21 @@ class _Assembler:
         alone: bool,
         depth: int,
     ) -> None:
-        """What runs inside a container."""
+        """Read what runs inside a container."""
         if _inner(command) is not None or commands.serve_at(command.argv) is not None:
             self._one(source, replace(command, unset=()), home, alone, depth + 1)
         elif box.runs_engine:
             entry = " ".join(box.options.get("--entrypoint", ()))
             if entry and "vllm" not in entry:
                 return
-            suspects.words(source, replace(command, unset=()), self.found)
+            unset_variables.words(source, replace(command, unset=()), self.found)
             words = [Word("vllm", command.line), Word("serve", command.line), *command.words]
             self._server(
                 source, words, 2, box.env, command.env_lines, spot, home, command.certain and alone
             )
 
     def container(self, one: compose.Container, source: Source) -> None:
-        """A container of a compose or Kubernetes file."""
+        """Read a container of a compose or Kubernetes file."""
         shift = source.line - 1
         line = one.line + shift
         spot = Spot(f"{source.file}:{line}", source.file, line)
@@ -401,11 +410,11 @@ class _Assembler:
             )
             if values
         }
-        runs = docker.serves(argv) or (
-            not one.entrypoint and docker.serves_by_itself(one.image) and bool(argv)
+        runs = container_start.serves(argv) or (
+            not one.entrypoint and container_start.serves_by_itself(one.image) and bool(argv)
         )
         env_lines = {name: at + shift for name, at in one.env_lines.items()}
-        devices = (*docker.accelerators(one.devices), *docker.gpus(one.gpus))
+        devices = (*container_start.accelerators(one.devices), *container_start.gpus(one.gpus))
         box = Box(
             spot,
             node,
@@ -429,8 +438,12 @@ class _Assembler:
             self._sees(box, before)
 
     def _sees(self, box: Box, before: int) -> None:
-        """Engines inside a container see the devices that it gets, under the node's numbers."""
-        numbers = docker.device_numbers(box.devices)
+        """Set the devices of the engines inside a container to those that it gets.
+
+        They are counted as on the node. ``before`` is the number of engines found before the
+        container.
+        """
+        numbers = container_start.device_numbers(box.devices)
         for index, one in enumerate(self.found.servers[before:], start=before):
             ray = "ray" in (
                 one.text("distributed-executor-backend"),
@@ -450,7 +463,7 @@ class _Assembler:
 
 
 def _remote(argv: Sequence[str]) -> str:
-    """The host on which ssh runs the rest of a command; "" for other commands."""
+    """Return the host on which ssh runs the rest of a command, "" for other commands."""
     if not argv or os.path.basename(argv[0]) != "ssh":
         return ""
     rest = list(argv[1:])
@@ -460,7 +473,7 @@ def _remote(argv: Sequence[str]) -> str:
 
 
 def _step_node(words: Sequence[Word]) -> str:
-    """The node on which ``srun -w NODE`` puts a step; "" where it says none."""
+    """Return the node on which ``srun -w NODE`` puts a step, "" if it names none."""
     texts = [word.text for word in words]
     if not any(os.path.basename(text) == "srun" for text in texts):
         return ""
@@ -473,7 +486,11 @@ def _step_node(words: Sequence[Word]) -> str:
 
 
 def _inner(command: Command) -> tuple[str, int] | None:
-    """The script in ``bash -c SCRIPT``, or in the last word of ssh; None for other commands."""
+    """Return the script that a command runs, and its line; return None for other commands.
+
+    It is the script of ``bash -c SCRIPT``, or the one that ssh, tmux, sbatch and the like take as
+    one word.
+    """
     words = command.words
     for index, word in enumerate(words[:-1]):
         name = os.path.basename(word.text)
@@ -492,7 +509,7 @@ def _inner(command: Command) -> tuple[str, int] | None:
 
 
 def _ranks(made: Launcher) -> Iterator[tuple[str, ...]]:
-    """What launch_online_dp.py hands to its template, rank by rank."""
+    """Yield the arguments that launch_online_dp.py hands to its template, rank by rank."""
     if (
         made.dp is None
         or made.tp is None

@@ -1,9 +1,10 @@
-"""Bash, read by its grammar: which commands would run, with which words and variables.
+"""Follow bash by its grammar: which commands would run, with which words and variables.
 
-    script = bash.interpret('export PORT=8000\\nvllm serve m --port $PORT', "run.sh")
-    script.commands[0].words      # Word('vllm'), Word('serve'), Word('m'), ...
+>>> from kimi_nb.check.reading import bash
+>>> bash.interpret("PORT=8000; vllm serve m --port $PORT", "run.sh").commands[0].argv
+('vllm', 'serve', 'm', '--port', '8000')
 
-Nothing is executed. Variables, exports, arrays, functions, short loops and ``$1..$9`` are
+Nothing is executed. Variables, exports, arrays, functions, short loops and ``$1`` to ``$9`` are
 followed as far as they can be known; what cannot be known stays as ``${NAME}`` in its word. Both
 branches of an ``if`` are read, and what differs between them is not known after it.
 """
@@ -36,8 +37,12 @@ def interpret(
     env_lines: Mapping[str, int] | None = None,
     included: Callable[[str], str | None] | None = None,
 ) -> Script:
-    """Read a script. ``arguments`` are ``$1``, ``$2``, ... where a caller is known, ``env`` what
-    it exports (and at which lines), ``included`` gives the text of a file that is sourced."""
+    """Read a script, which starts at line ``first_line`` of its file.
+
+    ``arguments`` are ``$1``, ``$2``, ... if the caller is known. ``env`` is what it exports, and
+    ``env_lines`` the lines of these exports. ``root`` is the syntax tree if there is one already.
+    ``included`` returns the text of a file that is sourced.
+    """
     script = Script(file)
     reader = _Reader(script, first_line, arguments, included)
     for name, value in (env or {}).items():
@@ -77,7 +82,7 @@ class _Reader(Words):
     # Statements -------------------------------------------------------------------------
 
     def block(self, node: Any) -> None:
-        """The statements below a node, in order."""
+        """Read the statements below a node, in order."""
         children = node.children
         for index, child in enumerate(children):
             if child.is_named:
@@ -85,7 +90,7 @@ class _Reader(Words):
                 self.statement(child, following is not None and following.type == "&")
 
     def statement(self, node: Any, background: bool = False) -> None:
-        """One statement of any kind."""
+        """Read one statement of any kind."""
         self.steps += 1
         self.line = node.start_point[0] + self.offset
         if self.steps > _MOST_STEPS:
@@ -200,14 +205,14 @@ class _Reader(Words):
             raise Enough("")
 
     def spend(self, bytes_: int) -> None:
-        """Count work; a script that makes too much of it is not read to its end."""
+        """Count work, and stop the reading of a script that makes too much of it."""
         self.spent += bytes_
         if self.spent > _MOST_WORK:
             raise Enough("what its words unfold into is too much: the rest is not read")
 
     @staticmethod
     def plain_program(words: Sequence[Word]) -> bool:
-        """Whether a command is one to which the environment does not matter here."""
+        """Return whether a command is one for which the environment does not matter here."""
         return words[0].text in (
             "echo",
             "printf",
@@ -230,7 +235,7 @@ class _Reader(Words):
         )
 
     def _given(self, name: str, words: Sequence[Word]) -> None:
-        """Variables that a builtin fills: they are set, to what cannot be known."""
+        """Mark the variables that a builtin fills as set, to values that cannot be known."""
         texts = [word.text for word in words[1:]]
         if name == "printf":
             texts = texts[1:2] if texts[:1] == ["-v"] else []
@@ -241,7 +246,7 @@ class _Reader(Words):
                 self._store(text, Variable(None, words[0].line))
 
     def _source(self, word: Word) -> None:
-        """A file that is read into this one: its variables are ours from here on."""
+        """Read a file that is sourced, and keep the variables that it sets."""
         text = self.included(word.text) if self.included and self.depth < 20 else None
         if text is None:
             self.script.sources.append(word.text)
@@ -261,7 +266,7 @@ class _Reader(Words):
                 self._store(name, replace(var, line=word.line, exported=exported))
 
     def substitutions(self, node: Any) -> None:
-        """Commands inside ``$(...)`` of a word: they run, beside what the word becomes."""
+        """Read the commands inside ``$(...)`` of a word, since they run too."""
         if b"$(" not in node.text and b"`" not in node.text:
             return
         self.doubt += 1
@@ -275,7 +280,7 @@ class _Reader(Words):
         self.doubt -= 1
 
     def _inner(self, text: str, line: int) -> None:
-        """A script inside a word (eval, bash -c): its commands belong here."""
+        """Read a script that is inside a word or a heredoc, as if its commands stood here."""
         if len(text) > _LONGEST or self.depth > _MOST_DEPTH - 8:
             return
         self.spend(20 * len(text))  # parsing costs more than copying
@@ -299,7 +304,7 @@ class _Reader(Words):
             self.functions[text_of(name)] = body
 
     def uncalled(self) -> None:
-        """Functions that nothing calls are read too: their commands may run."""
+        """Read the functions that nothing calls too, since their commands may run."""
         self.doubt += 1
         for name, body in list(self.functions.items()):
             if name not in self.called:
@@ -450,7 +455,10 @@ class _Reader(Words):
         self._branches(branches, whole=False)
 
     def _branches(self, branches: list[list[Any]], whole: bool) -> None:
-        """Read alternatives, each from the same start; what differs after them is not known."""
+        """Read alternatives, each from the same start; what differs after them is not known.
+
+        ``whole`` is whether one of the alternatives always runs.
+        """
         self.spend(20 * len(self.script.variables) * (len(branches) + 1))
         before = dict(self.script.variables)
         ends = []
@@ -525,7 +533,7 @@ class _Reader(Words):
         return int(found) if found and re.fullmatch(r"[0-9]{1,9}", found) else None
 
     def _condition(self, node: Any) -> None:
-        """What an if, while or until asks: it runs, and decides."""
+        """Read the condition of an if, while or until, which runs in any case."""
         self.doubt += 1
         self.statement(node)
         self.doubt -= 1
@@ -539,7 +547,7 @@ class _Reader(Words):
             self._once(body, "")
 
     def _once(self, body: Any, name: str) -> None:
-        """A loop whose turns are not known: its body, once, as something that may run."""
+        """Read the body of a loop whose turns are not known, once, as something that may run."""
         if name:
             self._store(name, Variable(None, self.line))
         self.doubt += 1
@@ -547,7 +555,7 @@ class _Reader(Words):
         self.doubt -= 1
 
     def on_list(self, node: Any, background: bool) -> None:
-        """a && b, a || b: what stands after || may not run."""
+        """Read ``a && b`` or ``a || b``; what follows ``||`` may not run."""
         either = any(child.type == "||" for child in node.children)
         named = [child for child in node.children if child.is_named]
         if named:

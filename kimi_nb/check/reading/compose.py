@@ -1,6 +1,10 @@
-"""Containers in YAML: docker compose services and Kubernetes containers.
+"""Find containers in YAML: docker compose services and Kubernetes containers.
 
-compose.containers("services: {a: {image: vllm/vllm-openai, command: --model m}}")
+>>> from kimi_nb.check.reading import compose
+>>> text = "services: {a: {image: vllm/vllm-openai, command: --model m}}"
+>>> found, why = compose.containers(text)
+>>> found[0].command
+[('--model', 1), ('m', 1)]
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from kimi_nb.params import load as params
+from kimi_nb.core import data_files
 
 _FILL = re.compile(r"\$\$|\$\{(\w{1,200}):?-([^{}]{1,2000})\}")
 _BLOCK = ("|", ">")
@@ -26,9 +30,12 @@ _Keys = dict[str, tuple[yaml.Node, yaml.Node]]
 
 @dataclass
 class Container:
-    """One container: image, words that it runs, variables, what is handed in; line numbers of
-    the words count from 1 in the text. ``passes`` are variables handed in by name, ``gpus`` what
-    ``--gpus`` would be told, ``certain`` whether it starts with the others."""
+    """One container: its image, the words that it runs, its variables, and what it gets.
+
+    The line numbers of the words count from 1 in the text. ``passes`` are variables that are handed
+    in by name, without a value. ``gpus`` are values as ``--gpus`` takes them. ``certain`` is
+    whether it starts with the others.
+    """
 
     name: str
     line: int
@@ -49,8 +56,10 @@ class Container:
 
 
 class NotYAML(Exception):
-    """A text that is no YAML: what the parser says of it, and at which line, from 1; 0 where it
-    does not say."""
+    """A text that is not YAML.
+
+    ``said`` is what the parser reports, and ``line`` the line from 1, or 0 if it names none.
+    """
 
     def __init__(self, said: str, line: int) -> None:
         super().__init__(said)
@@ -58,12 +67,15 @@ class NotYAML(Exception):
 
 
 class _TooMuch(Exception):
-    """Aliases unfold into far more than was written."""
+    """Raised when aliases unfold into far more than was written."""
 
 
 def containers(text: str) -> tuple[list[Container], str]:
-    """(the containers of a YAML text, why it was not read to its end or ""). Raises NotYAML."""
-    if params.too_deep(text):
+    """Return the containers of a YAML text, and why it was not read to its end ("" if it was).
+
+    Raises NotYAML.
+    """
+    if data_files.too_deep(text):
         return [], "nested more than 64 levels deep"
     try:
         roots = list(yaml.compose_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
@@ -83,15 +95,17 @@ def containers(text: str) -> tuple[list[Container], str]:
 
 
 class _Reader:
-    """Containers of the nodes of one text. What is read is counted: aliases let a small text
-    ask for the same thing over and over."""
+    """A reader of the containers in the nodes of one text.
+
+    It counts what it reads, because aliases let a small text ask for the same thing over and over.
+    """
 
     def __init__(self, text: str) -> None:
         self.lines = text.split("\n")
         self.left = 300_000 + 4 * len(text)
 
     def spend(self, steps: int = 1) -> None:
-        """Count what is read."""
+        """Count what is read, and raise _TooMuch beyond the limit."""
         self.left -= steps
         if self.left < 0:
             raise _TooMuch
@@ -99,7 +113,10 @@ class _Reader:
     # Nodes ----------------------------------------------------------------------------------
 
     def items(self, node: yaml.Node | None) -> _Keys:
-        """Keys of a mapping with their nodes and values, ``<<`` laid below its own keys."""
+        """Return the keys of a mapping with their nodes and values.
+
+        Its own keys win over those that ``<<`` merges.
+        """
         out: _Keys = {}
         waiting: list[yaml.Node | None] = [node]
         seen: set[int] = set()
@@ -125,14 +142,14 @@ class _Reader:
         return out
 
     def each(self, node: yaml.Node | None) -> Sequence[yaml.Node]:
-        """The items of a list; a lone value is a list of one."""
+        """Return the items of a list; a lone value is a list of one."""
         lone = [] if node is None else [node]
         found = node.value if isinstance(node, yaml.SequenceNode) else lone
         self.spend(len(found))
         return found
 
     def table(self, node: yaml.Node | None) -> dict[str, str]:
-        """The plain values of a mapping."""
+        """Return the plain values of a mapping."""
         return {
             name: text
             for name, (_, value) in self.items(node).items()
@@ -140,14 +157,14 @@ class _Reader:
         }
 
     def text(self, node: yaml.Node | None) -> str | None:
-        """A plain value with defaults filled in; None for a list, a mapping or nothing."""
+        """Return a plain value with defaults filled in, None for a list, a mapping or nothing."""
         if not isinstance(node, yaml.ScalarNode) or node.tag == _NULL:
             return None
         self.spend(1 + len(node.value))
         return _filled(node.value)
 
     def below(self, node: yaml.Node | None, *path: str) -> yaml.Node | None:
-        """What stands under keys of keys."""
+        """Return the node under keys of keys, None if there is none."""
         for key in path:
             node = self.items(node).get(key, (None, None))[1]
         return node
@@ -155,7 +172,7 @@ class _Reader:
     # Containers -----------------------------------------------------------------------------
 
     def found(self, root: yaml.Node | None) -> Iterator[Container]:
-        """Mappings with an image and something to run, and the key they stand under."""
+        """Yield the containers: mappings that have an image and something to run."""
         # (key, node, the key of what it stands in, its neighbours)
         waiting: list[tuple[str, yaml.Node | None, str, _Keys]] = [("", root, "", {})]
         seen: set[int] = set()
@@ -182,7 +199,7 @@ class _Reader:
             ]
 
     def bases(self, own: _Keys, beside: _Keys) -> list[_Keys]:
-        """What a service extends, the nearest first; those of other files are not read."""
+        """Return what a service extends, the nearest first; other files are not read."""
         out: list[_Keys] = []
         seen: set[str] = set()
         while "extends" in own and len(out) < _MOST_BASES:
@@ -197,7 +214,7 @@ class _Reader:
         return out
 
     def container(self, name: str, node: yaml.Node, chain: list[_Keys]) -> Container:
-        """A container from its keys, the ones it extends first."""
+        """Build a container from its keys, those that it extends first."""
         out = Container(name, node.start_mark.line + 1, "")
         kubernetes = name in ("containers", "initContainers") or any("args" in one for one in chain)
         for keys in chain:
@@ -209,7 +226,7 @@ class _Reader:
         return out
 
     def key(self, out: Container, word: str, value: yaml.Node, kubernetes: bool) -> None:
-        """One key of a container."""
+        """Read one key of a container."""
         if word == "image":
             out.image = self.text(value) or ""
         elif word in ("name", "container_name"):
@@ -267,13 +284,13 @@ class _Reader:
             out.certain = False
 
     def port(self, node: yaml.Node) -> str:
-        """A published port as ``docker run -p`` has it."""
+        """Return a published port as ``docker run -p`` takes it."""
         told = self.table(node)
         parts = [told.get("host_ip"), told.get("published"), told.get("target")]
         return self.text(node) or ":".join(part for part in parts if part)
 
     def gpus(self, node: yaml.Node | None) -> list[str]:
-        """GPUs of a service as ``docker run --gpus`` has them."""
+        """Return the GPUs of a service as ``docker run --gpus`` takes them."""
         out = []
         for item in self.each(node):
             keys = self.items(item)
@@ -297,7 +314,7 @@ class _Reader:
         return out
 
     def words(self, node: yaml.Node) -> list[tuple[str, int]]:
-        """The words of a command with their lines."""
+        """Return the words of a command with their lines."""
         if isinstance(node, yaml.SequenceNode):
             return [
                 (text, item.start_mark.line + 1 + (_style(item) in _BLOCK))
@@ -322,7 +339,7 @@ class _Reader:
         return [(word, first + (_style(node) in _BLOCK)) for word, _ in found]
 
     def written(self, node: yaml.Node) -> str:
-        """A plain value of several lines as it stands in the text, without its quotes."""
+        """Return a plain value of several lines as it stands in the text, without its quotes."""
         start, end = node.start_mark, node.end_mark
         lines = self.lines[start.line : end.line + 1]
         self.spend(len(lines))
@@ -332,8 +349,10 @@ class _Reader:
         return "\n".join(lines)
 
     def variables(self, node: yaml.Node, out: Container) -> None:
-        """Variables of a mapping, of ``NAME=VALUE``, or of ``name:`` and ``value:``; a name alone
-        takes its value from outside."""
+        """Read variables from a mapping, from ``NAME=VALUE``, or from ``name:`` and ``value:``.
+
+        A name alone takes its value from outside.
+        """
         given: list[tuple[str | None, str | None, yaml.Node]] = []
         if isinstance(node, yaml.MappingNode):
             given = [
@@ -356,7 +375,7 @@ class _Reader:
 
 
 def _is_container(chain: list[_Keys], service: bool) -> bool:
-    """Whether keys are those of a container that says what it runs."""
+    """Return whether keys are those of a container that says what it runs."""
     keys = set().union(*chain)
     named = any(isinstance(one["image"][1], yaml.ScalarNode) for one in chain if "image" in one)
     return (named or (service and "build" in keys)) and bool(
@@ -365,7 +384,7 @@ def _is_container(chain: list[_Keys], service: bool) -> bool:
 
 
 def _split(text: str) -> list[tuple[str, int]]:
-    """Words as a shell splits them, each with the number of line breaks before it."""
+    """Split words as a shell does, each with the number of line breaks before it."""
     # A backslash at the end of a line joins lines; shlex would make a word of it.
     text = text.replace("\\\n", " \n")
     stream = io.StringIO(text)
@@ -391,7 +410,7 @@ def _split(text: str) -> list[tuple[str, int]]:
 
 
 def _mount(told: dict[str, str]) -> str:
-    """A long volume as ``docker run -v`` has it; "" for one in memory."""
+    """Return a long volume as ``docker run -v`` takes it, "" for one in memory."""
     if told.get("type") in ("tmpfs", "npipe", "cluster"):
         return ""
     parts = [told.get("source"), told.get("target"), "ro" if _true(told.get("read_only")) else ""]
@@ -403,7 +422,7 @@ def _true(text: str | None) -> bool:
 
 
 def _filled(text: str) -> str:
-    """A text with the defaults of ``${NAME:-default}``; ``$$`` is a dollar."""
+    """Fill in the defaults of ``${NAME:-default}``, and turn ``$$`` into a dollar."""
     for _ in range(4):  # a default may hold another
         before, text = text, _FILL.sub(lambda match: match[2] or "$$", text)
         if text == before:
@@ -412,5 +431,5 @@ def _filled(text: str) -> str:
 
 
 def _style(node: yaml.Node) -> str | None:
-    """How a scalar is written: | or > for a block, a quotation mark; None where it is plain."""
+    """Return how a scalar is written: | or > for a block, a quotation mark, None if it is plain."""
     return node.style if isinstance(node, yaml.ScalarNode) else None

@@ -1,7 +1,9 @@
-"""Finding and opening what a person named: files, folders, and what they are.
+"""Find and open the files and folders that a user names, and tell what kind they are.
 
-texts, unread = files.collect([Path("deployment/")])
-texts[0].kind          # "bash", "markdown", "yaml"
+For example::
+
+    texts, unread = files.collect([Path("deployment/")])
+    texts[0].kind  # "bash", "markdown" or "yaml"
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _SHELLS = {"bash", "sh", "dash", "ash", "ksh"}
 
 @dataclass(frozen=True)
 class Text:
-    """One file: its name for people, its folder's, what it is, what it holds."""
+    """One file: its name as shown to people, the folder it is in, its kind and its text."""
 
     name: str
     folder: str
@@ -45,15 +47,15 @@ class Text:
 
     @property
     def base(self) -> str:
-        """The file's own name."""
+        """The name of the file without its folder."""
         return os.path.basename(self.name)
 
 
 def collect(paths: Sequence[Path | str]) -> tuple[list[Text], list[tuple[Spot, str]]]:
-    """Every file that can be read, and what was not read and why.
+    """Return every file that can be read, and what was not read and why.
 
-    Raises ParameterError for a path that does not exist, and for a file that was named itself
-    and cannot be read.
+    Raises ParameterError for a path that does not exist, for a file that was named itself and
+    cannot be read, and if nothing can be read at all.
     """
     texts: list[Text] = []
     unread: list[tuple[Spot, str]] = []
@@ -112,7 +114,7 @@ def _folder(root: Path, texts: list[Text], unread: list[tuple[Spot, str]], seen:
 
 
 def _might_serve(path: Path) -> bool:
-    """Whether a file that is not read looks as if it mattered."""
+    """Return whether a file that is not read looks as if it mattered."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
@@ -125,7 +127,7 @@ def _might_serve(path: Path) -> bool:
 
 
 def _open(path: Path, shown: str, folder: str) -> Text | str:
-    """The text of a file, or why it is not read."""
+    """Return the text of a file, or why it is not read."""
     try:
         if not path.is_file():
             return "not a regular file"
@@ -148,7 +150,7 @@ def _open(path: Path, shown: str, folder: str) -> Text | str:
 
 
 def _kind(path: Path, text: str) -> str:
-    """What a file is; a sentence where it is nothing that is read."""
+    """Return the kind of a file, or a sentence that says why it is not read."""
     first = text.split("\n", 1)[0]
     match = re.match(r"#!\s*(?:\S*/env\s+(?:-\S+\s+)*)?(\S+)", first)
     if match:

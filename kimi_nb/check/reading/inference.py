@@ -1,6 +1,10 @@
-"""What scripts do not say outright: engine and version, model, devices of a node.
+"""Infer what scripts do not state: engine and version, model, and devices of a node.
 
-guess.engine(["docker run quay.io/ascend/vllm-ascend:v0.18.0 ..."], "", "").engine
+>>> from kimi_nb.check.reading import inference
+>>> from kimi_nb.check.reading.files import Text
+>>> text = Text("run.sh", "", "bash", "docker run quay.io/ascend/vllm-ascend:v0.18.0 m")
+>>> inference.engine([text], "", "").engine.version
+'0.18.0'
 """
 
 from __future__ import annotations
@@ -10,14 +14,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.check.reading.files import Text
-from kimi_nb.check.view import container_start as docker
+from kimi_nb.check.view import container_start
 from kimi_nb.check.view.deployment import Batch, Box, Fault
-from kimi_nb.check.view.engine_view import Server, Spot
+from kimi_nb.check.view.engine_view import EngineView, Spot
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.params import load as params
-from kimi_nb.params import schema
+from kimi_nb.params import load, schema
 
 _ASCEND = re.compile(
     r"vllm-ascend|ASCEND_|davinci\d|HCCL_|--quantization[ =]ascend|npu-smi|"
@@ -32,7 +35,10 @@ _PIP = re.compile(r"\b(vllm|vllm-ascend)==([0-9][\w.]*)")
 
 @dataclass(frozen=True)
 class Spoken:
-    """An engine, whether something names its version, and what is odd about that."""
+    """The engine that scripts are written for, and what is odd about its version.
+
+    ``known`` is whether something names a version that is listed.
+    """
 
     engine: catalog.Engine
     known: bool
@@ -40,8 +46,12 @@ class Spoken:
 
 
 def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
-    """The engine of some scripts: as told, else from an image's tag or a pinned install, else
-    the newest that is listed. Raises ParameterError for a version that was told and is none."""
+    """Infer the engine of some scripts.
+
+    A given ``package`` and ``version`` win. Otherwise an image's tag or a pinned install names the
+    version, and if nothing does, the newest listed one is assumed. Raises ParameterError if
+    ``version`` does not exist.
+    """
     if version:
         named = package or _package(texts)
         return Spoken(catalog.engine(named, version), True)
@@ -52,7 +62,7 @@ def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
                 continue
             spot = Spot(f"{text.name}:{number}", text.name, number)
             for match in _IMAGE.finditer(line):
-                tagged = docker.image_engine(match[0])
+                tagged = container_start.image_engine(match[0])
                 if tagged is not None:
                     found.append((*tagged, spot))
             found += [(match[1], match[2], spot) for match in _PIP.finditer(line)]
@@ -80,16 +90,16 @@ def _package(texts: Sequence[Text]) -> str:
 
 
 def from_images(boxes: Sequence[Box], package: str) -> Spoken | None:
-    """The engine that images name, once variables in them are filled."""
+    """Return the engine that images name once their variables are filled in, None if none does."""
     for box in boxes:
-        tagged = docker.image_engine(box.image)
+        tagged = container_start.image_engine(box.image)
         if tagged and tagged[1] and package in ("", tagged[0]):
             return named_engine(*tagged, box.spot)
     return None
 
 
 def named_engine(package: str, version: str, spot: Spot) -> Spoken:
-    """The engine of a version that a script names; the nearest listed one where that is none."""
+    """Return the engine of a version that a script names, or of the nearest one that is listed."""
     try:
         return Spoken(catalog.engine(package, version), True)
     except ParameterError:
@@ -105,7 +115,7 @@ def named_engine(package: str, version: str, spot: Spot) -> Spoken:
 
 
 def nearest(package: str, version: str) -> str:
-    """The listed version next to one that is not: the first that is not older, else the last."""
+    """Return the first listed version that is not older than a given one, else the last."""
     numbers = [int(part) for part in re.findall(r"\d+", version)[:3]]
     for name in catalog.versions(package):
         if [int(part) for part in re.findall(r"\d+", name)[:3]] >= numbers:
@@ -115,17 +125,20 @@ def nearest(package: str, version: str) -> str:
 
 @functools.cache
 def _models() -> dict[str, tuple[str, str]]:
-    """(model, weights) by what a checkpoint may be called, in lower case."""
+    """Return (model, weights) by every name that a checkpoint may have, in lower case."""
     out: dict[str, tuple[str, str]] = {}
-    for name in params.names("models"):
-        for key, item in params.model(name).weights.items():
+    for name in load.names("models"):
+        for key, item in load.model(name).weights.items():
             for word in (item.id, item.id.rpartition("/")[2], item.directory):
                 out.setdefault(word.lower(), (name, key))
     return out
 
 
-def model(servers: Sequence[Server]) -> tuple[schema.Model | None, schema.Weights | None]:
-    """The model that all servers serve, where it is one of ours."""
+def model(servers: Sequence[EngineView]) -> tuple[schema.Model | None, schema.Weights | None]:
+    """Return the model that all servers serve, and its weights, if it is one of ours.
+
+    Both are None otherwise.
+    """
     found = set()
     for server in servers:
         word = server.model.rstrip("/").lower()
@@ -133,17 +146,19 @@ def model(servers: Sequence[Server]) -> tuple[schema.Model | None, schema.Weight
     if len(found) != 1 or None in found:
         return None, None
     name, weights = next(iter(found)) or ("", "")
-    chosen = params.model(name)
+    chosen = load.model(name)
     return chosen, chosen.weights[weights]
 
 
 def devices(boxes: Sequence[Box], batches: Sequence[Batch]) -> int | None:
-    """Devices of a node: those that a container gets, or that a job asks for."""
+    """Infer the devices of a node from those that a container gets or a job asks for."""
     counts = set()
     for box in boxes:
         if box.devices and all("davinci" in name for name in box.devices):
             # Another container may have those below: the node has at least up to the last.
-            counts.add(max(docker.device_numbers(box.devices) or (len(box.devices) - 1,)) + 1)
+            counts.add(
+                max(container_start.device_numbers(box.devices) or (len(box.devices) - 1,)) + 1
+            )
     for batch in batches:
         text = batch.options.get("gpus-per-node") or ",".join(
             part

@@ -1,6 +1,8 @@
-"""The scripts inside a markdown document: its code fences.
+r"""Find the scripts inside a markdown document: its code fences.
 
-markdown.fences("# Serve\\n```bash\\nvllm serve m\\n```\\n")   # [Fence('vllm serve m', 3)]
+>>> from kimi_nb.check.reading import markdown
+>>> markdown.fences("# Serve\n```bash\nvllm serve m\n```\n")
+[Fence(text='vllm serve m\n', line=3, kind='bash')]
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _LOOKS = re.compile(
 
 @dataclass(frozen=True)
 class Fence:
-    """A block of code and the line of its first line; ``kind`` is bash or yaml."""
+    """A block of code, and the line at which its text begins; ``kind`` is bash or yaml."""
 
     text: str
     line: int
@@ -31,13 +33,13 @@ class Fence:
 
 @functools.cache
 def _parser() -> Any:
-    from markdown_it import MarkdownIt
+    from markdown_it import MarkdownIt  # start-up: only for markdown
 
     return MarkdownIt("commonmark")
 
 
 def fences(text: str) -> list[Fence]:
-    """The blocks that hold shell commands or a compose file, prompts taken off."""
+    """Return the blocks that hold shell commands or a compose file, without shell prompts."""
     return list(_fences(text, 0))
 
 
@@ -63,7 +65,7 @@ def _fences(text: str, above: int, depth: int = 0) -> Iterator[Fence]:
 
 
 def _unprompted(text: str) -> str:
-    """A session without its prompts; what a program answered is left out."""
+    """Remove the prompts of a shell session, and blank out what the programs printed."""
     lines = text.split("\n")
     if not any(line.lstrip().startswith("$ ") for line in lines):
         return text

@@ -1,6 +1,9 @@
-"""What the shell does to a text before a command sees it, found in the syntax tree.
+r"""Find in the syntax tree what the shell does to a text before a command sees it.
 
-quirks.find(text, syntax.tree(text), "run.sh", 1)    # [Fault('shell/continuation-lost', ...)]
+>>> from kimi_nb.check.reading import quirks, syntax
+>>> text = "vllm serve m\n  --port 8000\n"
+>>> [fault.rule for fault in quirks.find(text, syntax.tree(text), "run.sh", 1)]
+['shell/continuation-lost']
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ MARK = (
 
 
 def masked(text: str) -> str:
-    """A script in which placeholders are words: <ip> is no redirect, |version| no pipe."""
+    """Replace placeholders by words, so that <ip> is no redirect and |version| no pipe."""
 
     def word(match: re.Match[str]) -> str:
         return f"{MARK[0]}{match[1].replace(' ', '_')}{MARK[1]}"
@@ -53,8 +56,11 @@ def masked(text: str) -> str:
 def find(
     text: str, tree: Any, file: str, first_line: int, document: bool = False
 ) -> Iterator[Fault]:
-    """The faults of a script; ``document`` is a fence of a document, whose placeholders are
-    meant."""
+    """Yield the faults of a script.
+
+    ``first_line`` is the line of the file at which the text begins. ``document`` marks a code fence
+    of a document, in which placeholders are intended.
+    """
 
     def fault(rule: str, line: int, message: str, severity: str = "") -> Fault:
         return Fault(
@@ -86,7 +92,10 @@ def find(
 
 
 def _broken(root: Any, text: str, fault: Any) -> Iterator[Fault]:
-    """A quote or bracket that is never closed; other errors may be the grammar's own."""
+    """Yield a quote or a bracket that is never closed.
+
+    Other errors in the tree are ignored, because they may be the grammar's own.
+    """
     missing = next(
         (
             node
@@ -116,7 +125,7 @@ def _broken(root: Any, text: str, fault: Any) -> Iterator[Fault]:
 
 
 def unreadable(root: Any) -> Iterator[tuple[int, str]]:
-    """(line, text) of what the grammar could not read."""
+    """Yield (line, text) of what the grammar could not read; lines count from 0."""
     if not root.has_error:
         return
     for node in nodes(root, "ERROR"):
@@ -126,7 +135,7 @@ def unreadable(root: Any) -> Iterator[tuple[int, str]]:
 
 
 def _hidden(seen: Iterable[Any]) -> set[int]:
-    """Lines inside quotes, comments and heredocs, where a backslash means nothing."""
+    """Return the lines inside quotes and heredocs, where a backslash continues nothing."""
     out: set[int] = set()
     for node in seen:
         first, last = node.start_point[0], node.end_point[0]
@@ -143,7 +152,7 @@ _Point = tuple[int, int]
 
 
 def _outermost(seen: Iterable[Any]) -> list[tuple[_Point, _Point]]:
-    """Where quotes, comments and heredocs begin and end, those inside others left out."""
+    """Return where quotes, comments and heredocs begin and end, without those inside others."""
     out: list[tuple[_Point, _Point]] = []
     for node in seen:  # in the order of the text
         first, last = tuple(node.start_point), tuple(node.end_point)
@@ -155,7 +164,7 @@ def _outermost(seen: Iterable[Any]) -> list[tuple[_Point, _Point]]:
 def _inside(
     starts: list[_Point], quoted: list[tuple[_Point, _Point]], line: int, column: int
 ) -> bool:
-    """Whether a place of the text stands in quotes, a comment or a heredoc."""
+    """Return whether a place in the text is in quotes, a comment or a heredoc."""
     at = bisect.bisect_right(starts, (line, column)) - 1
     return at >= 0 and (line, column) < quoted[at][1]
 
@@ -209,8 +218,10 @@ def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[F
 
 
 def mended(text: str, faults: Iterable[Fault], first_line: int) -> str:
-    """The text as it was meant: continued where it was meant to go on, line for line. What else
-    is wrong with the command is then found in the same reading."""
+    """Return the text with broken continuations repaired, line for line.
+
+    This way the same reading also finds what else is wrong with the command.
+    """
     lines = text.split("\n")
     for fault in faults:
         number = fault.spot.line - first_line
@@ -232,12 +243,12 @@ def mended(text: str, faults: Iterable[Fault], first_line: int) -> str:
 
 
 def _after_backslash(line: str) -> bool:
-    """Whether a comment stands behind the backslash that should continue the line."""
+    """Return whether a comment follows the backslash that should continue the line."""
     return not line.lstrip().startswith("#") and re.search(r"\s\\[ \t]+#", line) is not None
 
 
 def _swallowed(line: str) -> bool:
-    """Whether the backslash at the end of a line stands in its comment."""
+    """Return whether the backslash at the end of a line is part of its comment."""
     return (
         line.rstrip().endswith("\\")
         and not line.lstrip().startswith("#")
@@ -287,7 +298,7 @@ def _command(node: Any, lines: list[str], fault: Any) -> Iterator[Fault]:
 
 
 def _typography(words: Iterable[Any], fault: Any) -> Iterator[Fault]:
-    """Dashes and quotes that a word processor made."""
+    """Yield words that begin with a dash or a quote of a word processor."""
     for child in words:
         word = child.text.decode("utf-8", "replace")
         if word[:1] in _DASHES:

@@ -1,6 +1,8 @@
 """What is read of a script: its commands, words and variables.
 
-script.commands[0].argv          # ('vllm', 'serve', 'm', '--port', '8000')
+>>> from kimi_nb.check.reading import bash
+>>> bash.interpret("vllm serve m --port 8000", "run.sh").commands[0].argv
+('vllm', 'serve', 'm', '--port', '8000')
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of a command: its text with variables put in, its line, whether all of it is known,
-    and how it stands in the file (first bytes)."""
+    """A word of a command.
+
+    ``text`` has its variables filled in, and ``known`` is whether all of it is known. ``raw`` is
+    the beginning of the word as it stands in the file.
+    """
 
     text: str
     line: int
@@ -22,9 +27,12 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A simple command. ``env`` is what it sees exported, ``lines`` the line of each of these,
-    ``certain`` whether it runs at all, ``background`` whether the next runs beside it;
-    ``unset`` are variables that its words use and nothing sets."""
+    """A simple command.
+
+    ``env`` is the environment that is exported to it, ``env_lines`` the line of each of its
+    variables. ``certain`` is whether the command surely runs, ``background`` whether the next one
+    runs beside it. ``unset`` are the variables that its words use and nothing sets.
+    """
 
     words: tuple[Word, ...]
     env: Mapping[str, str]
@@ -42,7 +50,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A shell variable; ``text`` is None where it cannot be known."""
+    """A shell variable; ``text`` is None if it cannot be known.
+
+    ``items`` are the elements of an array.
+    """
 
     text: str | None
     line: int
@@ -52,8 +63,13 @@ class Variable:
 
 @dataclass
 class Script:
-    """What was read of one file: commands in order, the variables at its end, texts that it
-    writes to other files, and how far reading came."""
+    """What was read of one file.
+
+    ``commands`` are in order, ``variables`` as they are at the end. ``written`` holds the texts
+    that it writes to other files with their lines, ``sources`` the files that it sources and that
+    are not here. ``expected`` are the variables that the caller must set (``${NAME:?}``).
+    ``unread`` says where and why reading stopped.
+    """
 
     file: str
     commands: list[Command] = field(default_factory=list)
@@ -66,4 +82,4 @@ class Script:
 
 
 class Enough(Exception):
-    """Reading stops here."""
+    """Raised to stop reading; the message is empty if the script itself ends there."""

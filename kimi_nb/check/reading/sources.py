@@ -1,6 +1,11 @@
-"""The pieces of shell text among some files, and what is found in them.
+"""Find the pieces of shell text in some files, and hold what is found in them.
 
-shells, boxes = sources.sources(texts, sources.Found())
+>>> from kimi_nb.check.reading import sources
+>>> from kimi_nb.check.reading.files import Text
+>>> text = Text("run.sh", "", "bash", "vllm serve m")
+>>> shells, boxes = sources.sources([text], sources.Found())
+>>> shells[0].text
+'vllm serve m'
 """
 
 from __future__ import annotations
@@ -13,12 +18,17 @@ from typing import Any
 from kimi_nb.check.findings import WARNING
 from kimi_nb.check.reading import compose, files, markdown
 from kimi_nb.check.view.deployment import Batch, Box, Client, Fault, Launcher, Program, Proxy
-from kimi_nb.check.view.engine_view import Server, Spot
+from kimi_nb.check.view.engine_view import EngineView, Spot
 
 
 @dataclass
 class Source:
-    """A piece of shell text: a file, a fence, or a script that another one writes."""
+    """A piece of shell text: a file, a fence, or a script that another one writes.
+
+    ``line`` is where it begins in the file. ``calls`` holds (arguments, variables, node) for each
+    call of it by another script. ``includes`` is whether it sources files that are not here, and
+    ``unset`` holds the variables that it uses and does not set, with their lines.
+    """
 
     file: str
     folder: str
@@ -32,6 +42,7 @@ class Source:
 
     @property
     def base(self) -> str:
+        """The name of the file without its folder."""
         return os.path.basename(self.file)
 
 
@@ -39,7 +50,7 @@ class Source:
 class Found:
     """What was found so far."""
 
-    servers: list[Server] = field(default_factory=list)
+    servers: list[EngineView] = field(default_factory=list)
     proxies: list[Proxy] = field(default_factory=list)
     clients: list[Client] = field(default_factory=list)
     boxes: list[Box] = field(default_factory=list)
@@ -53,7 +64,10 @@ class Found:
 def sources(
     texts: Sequence[files.Text], found: Found
 ) -> tuple[list[Source], list[tuple[compose.Container, Source]]]:
-    """Every script and fence, and every container of a YAML file with where it stands."""
+    """Return every script and fence, and every container of a YAML file with its source.
+
+    What is wrong with a YAML file is added to ``found``.
+    """
     shells, boxes = [], []
 
     def in_yaml(text: str, name: str, folder: str, line: int, document: bool) -> None:

@@ -1,7 +1,9 @@
-"""The syntax tree of a bash script (tree-sitter-bash, which forgives errors).
+"""The syntax tree of a bash script (tree-sitter-bash, which recovers from errors).
 
-tree = syntax.tree("vllm serve m")
-syntax.nodes(tree.root_node, "command")
+>>> from kimi_nb.check.reading import syntax
+>>> root = syntax.tree("vllm serve m").root_node
+>>> [syntax.text_of(node) for node in syntax.nodes(root, "command")]
+['vllm serve m']
 """
 
 from __future__ import annotations
@@ -17,21 +19,22 @@ _MOST_SECONDS = 4.0
 
 @functools.cache
 def _parser() -> Any:
-    import tree_sitter
+    import tree_sitter  # start-up: only for scripts
     import tree_sitter_bash
 
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 
 
 class Unparsed(ParameterError):
-    """A text on which the grammar takes too long: no person wrote it."""
+    """A text on which the grammar takes too long; no person wrote it."""
 
 
 def tree(text: str) -> Any:
-    """The syntax tree of a script. Raises Unparsed.
+    """Return the syntax tree of a script.
 
     The grammar's error recovery is quadratic on some texts (a minute for 180 KB of redirects), so
-    that it is given a few seconds; a real script takes milliseconds.
+    it gets a few seconds only; a real script takes milliseconds. Raises Unparsed when the time is
+    up.
     """
     raw = text.encode("utf-8", "replace")
     until = time.thread_time() + _MOST_SECONDS
@@ -46,11 +49,12 @@ def tree(text: str) -> Any:
 
 
 def text_of(node: Any) -> str:
+    """Return the text of a node."""
     return node.text.decode("utf-8", "replace")
 
 
 def above(node: Any, top: Any) -> list[Any]:
-    """The nodes between a node and one above it."""
+    """Return the nodes between a node and one above it."""
     out = []
     parent = node.parent
     while parent is not None and parent.id != top.id:
@@ -60,7 +64,7 @@ def above(node: Any, top: Any) -> list[Any]:
 
 
 def nodes(root: Any, *kinds: str) -> list[Any]:
-    """Every node of these kinds below a node, in the order of the text."""
+    """Return every node of these kinds below a node, in the order of the text."""
     found: list[Any] = []
     cursor = root.walk()
     while True:

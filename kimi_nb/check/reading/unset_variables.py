@@ -1,6 +1,7 @@
-"""What looks wrong in the words and variables of a script, once they are known.
+"""Find what looks wrong in the words and variables of a script once they are known.
 
-suspects.words(source, command, found)       # placeholders, variables that nobody sets
+`words` looks at one command, `variables` at a whole script, and `job` reads the options of a SLURM
+job. Each adds what it finds to ``found``.
 """
 
 from __future__ import annotations
@@ -8,15 +9,15 @@ from __future__ import annotations
 import os
 import re
 
+from kimi_nb import catalog
 from kimi_nb.check.reading import quirks
 from kimi_nb.check.reading.script import Command, Script, Word
 from kimi_nb.check.reading.sources import Found, Source
 from kimi_nb.check.rules import security
-from kimi_nb.check.rules.variables import ever_read
 from kimi_nb.check.view import commands
 from kimi_nb.check.view.deployment import Fault, Program
 from kimi_nb.check.view.engine_view import Spot
-from kimi_nb.params import load as params
+from kimi_nb.core import data_files
 
 _SEEN = 2000  # characters of a word in which a placeholder is looked for
 # Variables that a caller or the system gives.
@@ -34,7 +35,7 @@ _PLACEHOLDER = re.compile(
 
 
 def words(source: Source, command: Command, found: Found) -> None:
-    """Placeholders and unset variables in the words of a command that matters."""
+    """Find placeholders and unset variables in the words of a command that matters."""
     seen = set()
     for word in (
         *command.words,
@@ -62,7 +63,7 @@ def words(source: Source, command: Command, found: Found) -> None:
 
 
 def variables(source: Source, script: Script, found: Found) -> None:
-    """Variables that nobody sets, that nobody exports, or that hold a secret."""
+    """Find variables that nothing sets, that are not exported, or that hold a secret."""
     # One or two are forgotten, more come from a caller by intention.
     if len(source.unset) < 3:
         for name, line in source.unset.items():
@@ -74,7 +75,7 @@ def variables(source: Source, script: Script, found: Found) -> None:
                 )
             )
     serves = any(commands.serve_at(command.argv) is not None for command in script.commands)
-    known = {*ever_read(), *params.data("versions")["others"]}
+    known = {*catalog.ever_read(), *data_files.facts("catalog/versions")["others"]}
     for name, var in script.variables.items():
         if var.exported and security.looks_secret(name, var.text or ""):
             spot = Spot(f"{source.file}:{var.line}", source.file, var.line)
@@ -90,7 +91,7 @@ def variables(source: Source, script: Script, found: Found) -> None:
 
 
 def job(source: Source, script: Script, found: Found) -> None:
-    """The options of a SLURM job, where a script is one."""
+    """Read the options of a SLURM job, if the script is one."""
     options, lines = [], {}
     for number, line in enumerate(source.text.split("\n")):
         if line.startswith("#SBATCH") and line[7:8].isspace():

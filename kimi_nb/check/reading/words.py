@@ -1,8 +1,11 @@
-"""How bash makes words of what stands in a script, as far as that can be known.
+"""Evaluate the words of a script as bash does, as far as they can be known.
 
-    words.Words(script, 1, ("first", "second")).words(node)     # [Word('first'), ...]
+>>> from kimi_nb.check.reading import script, syntax, words
+>>> node = syntax.nodes(syntax.tree('vllm "$1"').root_node, "string")[0]
+>>> words.Words(script.Script("run.sh"), 1, ["first"]).words(node)
+[Word(text='first', line=1, known=True, raw='"$1"')]
 
-What cannot be known stays in its word as ``${NAME}``, and the word says so.
+What cannot be known stays in its word as ``${NAME}``, and ``known`` of the word is False.
 """
 
 from __future__ import annotations
@@ -19,7 +22,11 @@ _HIDDEN = "${UNKNOWN}"  # what a command prints
 
 
 class Words:
-    """The words of one script; a reader of statements sets ``arguments`` and the variables."""
+    """An evaluator of the words of one script.
+
+    A reader of statements extends it, and sets ``arguments`` and the variables of the script.
+    ``missing`` collects the variables that are used and not set.
+    """
 
     def __init__(self, script: Script, first_line: int, arguments: Sequence[str] | None) -> None:
         self.script = script
@@ -28,7 +35,7 @@ class Words:
         self.missing: list[str] = []
 
     def words(self, node: Any) -> list[Word]:
-        """The words that one node becomes: none, one, or several after splitting."""
+        """Return the words that one node becomes: none, one, or several after splitting."""
         line = node.start_point[0] + self.offset
         kind = node.type
         if kind in ("simple_expansion", "expansion") or (
@@ -66,7 +73,7 @@ class Words:
         return [word]
 
     def _several(self, node: Any) -> list[Word] | None:
-        """``$@`` and ``${NAME[@]}``: each element a word; None for anything else."""
+        """Return each element of ``$@`` or ``${NAME[@]}`` as a word, None for anything else."""
         text, line = text_of(node), node.start_point[0] + self.offset
         if text in ("$@", "$*", "${@}", "${*}"):
             if self.arguments is None:
@@ -84,7 +91,7 @@ class Words:
         return None
 
     def _joined(self, node: Any) -> Word:
-        """A node as one word."""
+        """Return a node as one word."""
         line, raw = node.start_point[0] + self.offset, text_of(node)
         kind = node.type
         if kind == "raw_string":
@@ -120,7 +127,7 @@ class Words:
         return Word(raw, line, "$" not in raw and "`" not in raw, raw[:60])
 
     def _glued(self, node: Any, line: int, raw: str) -> Word:
-        """The parts of a string or concatenation, and what stands between them."""
+        """Join the parts of a string or concatenation, and the text between them."""
         quoted = node.type in ("string", "translated_string")
         parts: list[str] = []
         known = True
@@ -201,7 +208,7 @@ class Words:
         return found
 
     def _default(self, node: Any) -> tuple[str, bool]:
-        """The word behind ``:-`` of an expansion."""
+        """Evaluate the word after the operator of an expansion, such as ``:-``."""
         parts, known, behind = [], True, False
         for child in node.children:
             if not child.is_named and child.type.lstrip(":") in ("-", "=", "+", "?"):
@@ -213,7 +220,7 @@ class Words:
         return "".join(parts), known
 
     def _substituted(self, node: Any) -> tuple[str, bool]:
-        """``$(seq ...)`` and ``$(echo ...)`` are known; anything else is not."""
+        """Evaluate ``$(seq ...)`` and ``$(echo ...)``; what other commands print is not known."""
         inner = [child for child in node.named_children if child.type == "command"]
         if len(inner) == 1 and len(node.named_children) == 1:
             words = [
@@ -240,7 +247,10 @@ class Words:
         return _HIDDEN, False
 
     def _arithmetic(self, node: Any) -> int | None:
-        """``$((...))`` of whole numbers and known variables."""
+        """Evaluate ``$((...))`` of whole numbers and known variables.
+
+        Return None for anything else.
+        """
         inner = list(node.named_children)
         return self._sum(inner[0]) if len(inner) == 1 else None
 
@@ -282,7 +292,7 @@ _SIGNS: dict[str, Callable[[int, int], int]] = {
 
 
 def _unescaped(text: str, quoted: bool) -> str:
-    """A text without the backslashes that the shell takes; a continued line is joined."""
+    """Remove the backslashes that the shell removes, and join continued lines."""
     text = text.replace("\\\n", "")
     return re.sub(r'\\([$`"\\])' if quoted else r"\\(.)", r"\1", text, flags=re.DOTALL)
 
@@ -296,7 +306,7 @@ def _ansi(text: str) -> str:
 
 
 def _braces(text: str) -> list[str] | None:
-    """``{0..7}`` and ``{a,b}`` as bash spreads them; None where there is nothing to spread."""
+    """Expand ``{0..7}`` and ``{a,b}`` as bash does; return None if there is nothing to expand."""
     if len(text) > 500:
         return None
     match = re.search(r"\{(-?[0-9]{1,5})\.\.(-?[0-9]{1,5})\}", text)

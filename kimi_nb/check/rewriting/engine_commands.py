@@ -1,8 +1,15 @@
-"""The engines that a script starts, and the ``--additional-config`` of each.
+r"""Find the engines that a script starts, and the ``--additional-config`` of each.
 
-serves = engines.find(script)
-serves[0].slot.keys["enable_mlapo"] = True
-engines.fill(script, changes, serves[0].slot)              # the edit that puts it there
+>>> from kimi_nb import catalog
+>>> from kimi_nb.check.rewriting import edits, engine_commands, parsed
+>>> script = parsed.Parsed.of("vllm serve m", catalog.engine("vllm-ascend", "0.22.1rc1"))
+>>> slot = engine_commands.find(script)[0].slot
+>>> slot.keys["enable_mlapo"] = True
+>>> changes = edits.Changes()
+>>> engine_commands.fill(script, changes, slot)
+>>> print(changes.made(script.source))
+vllm serve m \
+    --additional-config '{"enable_mlapo": true}'
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.check.rewriting import json_keys, scopes
 from kimi_nb.check.rewriting.edits import Changes, Edit
 from kimi_nb.check.rewriting.parsed import TALK, Parsed
@@ -25,8 +32,11 @@ _CONFIG = re.compile(r"[\"']?--additional[\w-]*")
 
 @dataclass
 class Slot:
-    """The JSON of an --additional-config, or (``lead``) the place of a new one. ``table`` is what
-    it holds, ``keys`` are the dotted keys to add."""
+    """The JSON of an ``--additional-config``, or the place of a new one.
+
+    ``lead`` is what stands before a new flag, "" if the flag is there already. ``table`` is what
+    the JSON holds, and ``keys`` are the dotted keys to add.
+    """
 
     start: int
     end: int
@@ -37,8 +47,11 @@ class Slot:
 
 @dataclass
 class Serve:
-    """What starts an engine: a command, or an array that commands use. ``parts`` are its words,
-    ``here`` whether it sees exports, ``why`` its configuration cannot be edited."""
+    """What starts an engine: a command, or an array that commands use.
+
+    ``runs`` are the commands that start it, ``parts`` its words. ``here`` is whether it sees
+    exports, ``why`` the reason that its configuration cannot be edited.
+    """
 
     node: Any
     runs: list[Any]
@@ -49,7 +62,7 @@ class Serve:
 
 
 def find(script: Parsed) -> list[Serve]:
-    """Every command, or array of words, that starts an engine."""
+    """Return every command, or array of words, that starts an engine."""
     serves: list[Serve] = []
     known: set[int] = set()
     for node in script.commands:
@@ -68,8 +81,10 @@ def find(script: Parsed) -> list[Serve]:
 
 
 def _engine_at(script: Parsed, serves: list[Serve], node: Any, name: str, known: set[int]) -> None:
-    """Add a serve, if a command or the array of a name is one; ``known`` gathers the places of
-    its --additional-config."""
+    """Add an engine to ``serves`` if a command, or the array of a name, starts one.
+
+    ``known`` collects the places of its ``--additional-config``.
+    """
     words = script.words(node)
     texts = [script.said(word) for word in words]
     at = commands.serve_at(texts)
@@ -126,7 +141,7 @@ def _engine_at(script: Parsed, serves: list[Serve], node: Any, name: str, known:
 def _configured(
     script: Parsed, serves: list[Serve], serve: Serve, words: list[Any], index: int
 ) -> str:
-    """Take the slot that a serve has; else why it cannot be edited."""
+    """Use the slot that an engine has; return why it cannot be edited, else ""."""
     flag = words[index]
     if flag.parent.type == "array":
         same = script.arrays[script.said(flag.parent.parent.child_by_field_name("name"))]
@@ -158,7 +173,7 @@ def _configured(
 
 
 def fill(script: Parsed, changes: Changes, slot: Slot) -> None:
-    """Put the keys where they belong, and old keys under their new tables."""
+    """Add the keys of a slot to its JSON, and move old keys under their new tables."""
     wanted = json.loads(json.dumps(slot.table))
     for key in list(slot.table):
         home = catalog.additional_key(script.engine, key)

@@ -1,8 +1,13 @@
-"""Variables that moved or that nothing reads: where they are set, and what becomes of them.
+"""Rewrite variables that moved, and remove those that nothing reads.
 
-serves = engines.find(script)
-variables.rewrite(script, changes, serves)                 # keys go to the slots of serves
-variables.dead(engine, "VLLM_RPC_TIMEOUT")                 # why it does nothing; "" if it may
+>>> from kimi_nb import catalog
+>>> from kimi_nb.check.rewriting import exports
+>>> bool(exports.dead(catalog.engine("vllm-ascend", "0.22.1rc1"), "VLLM_RPC_TIMEOUT"))
+True
+
+A rewrite adds keys to the slots of the engines that see a variable::
+
+    exports.rewrite(script, changes, engine_commands.find(script))
 """
 
 from __future__ import annotations
@@ -11,15 +16,14 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.catalog.language import plain
 from kimi_nb.check.reading import syntax
 from kimi_nb.check.rewriting import json_keys, scopes
 from kimi_nb.check.rewriting.edits import Changes, Edit
 from kimi_nb.check.rewriting.engine_commands import Serve
 from kimi_nb.check.rewriting.parsed import Parsed
-from kimi_nb.check.rules.variables import ever_read
-from kimi_nb.params import load as params
+from kimi_nb.core import data_files
 
 _SERVES = re.compile(rb"\bvllm[\"',\s]+serve\b|\bvllm\.entrypoints\.[\w.]*(?:api_server|main)\b")
 _STARTS = re.compile(
@@ -33,8 +37,12 @@ _PLAIN = re.compile(r"'([^']*)'|\"([^\"$`\\']*)\"|([\w.:,/+@%-]+)")
 
 @dataclass(frozen=True)
 class _Set:
-    """An assignment: the statement that goes with it, how it acts (export, prefix, shell,
-    several on a line), its value where that is plain."""
+    """An assignment of a variable.
+
+    ``statement`` is what goes with it when it is removed. ``kind`` is how it acts: ``export``,
+    ``prefix`` of a command, ``shell`` (not exported) or ``several`` (on one line with others).
+    ``value`` is None if it is not plain.
+    """
 
     name: str
     node: Any
@@ -44,8 +52,7 @@ class _Set:
 
 
 def rewrite(script: Parsed, changes: Changes, serves: list[Serve]) -> None:
-    """Move what became a key to the slots of the engines that see it, and take out what nothing
-    reads."""
+    """Turn variables that moved into keys of the engines that see them, and remove dead ones."""
     by_name: dict[str, list[_Set]] = {}
     for node in syntax.nodes(script.root, "variable_assignment"):
         one = _assignment(script, node)
@@ -58,7 +65,7 @@ def rewrite(script: Parsed, changes: Changes, serves: list[Serve]) -> None:
 
 
 def _assignment(script: Parsed, node: Any) -> _Set | None:
-    """One ``NAME=value``."""
+    """Read one ``NAME=value``; return None for another kind of assignment."""
     named, value, up = (
         node.child_by_field_name("name"),
         node.child_by_field_name("value"),
@@ -103,7 +110,7 @@ def _assignment(script: Parsed, node: Any) -> _Set | None:
 def _variable(
     script: Parsed, changes: Changes, serves: list[Serve], name: str, sets: list[_Set]
 ) -> list[Any]:
-    """Move a variable, drop it, or say why it stays; the statements to take out."""
+    """Move a variable, remove it, or record why it stays; return the statements to remove."""
     key, why_dead = catalog.moved(script.engine, name), dead(script.engine, name)
     if key is None and not why_dead:
         return []
@@ -138,7 +145,7 @@ def _variable(
 def _move(
     script: Parsed, changes: Changes, serves: list[Serve], name: str, key: str, sets: list[_Set]
 ) -> str:
-    """Move a variable to the engines that see it; else why not."""
+    """Move a variable to the engines that see it; return why that is not possible, else ""."""
     exports = [one for one in sets if one.kind == "export"]
     targets: dict[int, str] = {}
     if any(one.kind == "several" for one in sets):
@@ -188,7 +195,7 @@ def _move(
 
 
 def _elsewhere(script: Parsed, name: str, sets: list[_Set]) -> str:
-    """Where else a script uses a variable."""
+    """Return where else a script uses a variable, "" if nowhere."""
     for match in re.finditer(
         rb"(?<![A-Za-z0-9_])%b(?![A-Za-z0-9_])" % name.encode(), script.source
     ):
@@ -204,7 +211,7 @@ def _elsewhere(script: Parsed, name: str, sets: list[_Set]) -> str:
 
 
 def _other_reader(script: Parsed, serves: list[Serve]) -> str:
-    """What else may start an engine that sees exports."""
+    """Return what else may start an engine that sees exports, "" if nothing does."""
     own = [(serve.node.start_byte, serve.node.end_byte) for serve in serves]
     for match in _SERVES.finditer(script.source):
         at = match.start()
@@ -218,20 +225,26 @@ def _other_reader(script: Parsed, serves: list[Serve]) -> str:
 
 
 def dead(engine: catalog.Engine, name: str) -> str:
-    """Why a variable of the engine does nothing at this version; "" where it may."""
+    """Return why a variable of the engine does nothing at this version, "" if it may."""
     for table in ("never_read", "gone"):
-        if name in params.data("versions")[table]:
-            return str(params.data("versions")[table][name])
-    if not name.startswith("VLLM_") or name not in ever_read() or catalog.variable(engine, name):
+        if name in data_files.facts("catalog/versions")[table]:
+            return str(data_files.facts("catalog/versions")[table][name])
+    if (
+        not name.startswith("VLLM_")
+        or name not in catalog.ever_read()
+        or catalog.variable(engine, name)
+    ):
         return ""
     row = engine.version if name in catalog.tables("vllm-ascend")["env"] else engine.known
-    last = ever_read()[name][1]
+    last = catalog.ever_read()[name][1]
     return f"{last} was the last listed version that read it" if catalog.earlier(last, row) else ""
 
 
 def _drop(script: Parsed, changes: Changes, dropped: list[Any]) -> None:
-    """Take statements out, with their line where nothing else stands on it. What needs a
-    statement keeps a ``:``."""
+    """Remove statements, with their line if nothing else stands on it.
+
+    A ``:`` stays where a statement is needed.
+    """
     gone = {statement.id for statement in dropped}
     for one in dropped:
         body, start, end = scopes.body(one), one.start_byte, one.end_byte

@@ -1,7 +1,9 @@
-"""Flags that have another name or went, among the words of the engines.
+"""Rewrite flags that have another name, and remove those that are gone.
 
-flags.rewrite(script, changes, serves)
-flags.gone(engine, "--swap-space")                         # "" for may go; None for stays
+>>> from kimi_nb import catalog
+>>> from kimi_nb.check.rewriting import flags
+>>> flags.gone(catalog.engine("vllm-ascend", "0.22.1rc1"), "--disable-log-requests")
+'--no-enable-log-requests'
 """
 
 from __future__ import annotations
@@ -9,17 +11,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kimi_nb import catalog
 from kimi_nb.catalog import arguments
-from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.check.rewriting.edits import Changes, Edit
 from kimi_nb.check.rewriting.engine_commands import Serve
 from kimi_nb.check.rewriting.parsed import Parsed
-from kimi_nb.check.rules.engine import listed
-from kimi_nb.params import load as params
+from kimi_nb.core import data_files
 
 
 def rewrite(script: Parsed, changes: Changes, serves: list[Serve]) -> None:
-    """Rename or take out the flags of every engine; words that engines share are read once."""
+    """Rename or remove the flags of every engine; words that engines share are read once."""
     seen: set[int] = set()
     for serve in serves:
         for words in serve.parts:
@@ -29,21 +30,25 @@ def rewrite(script: Parsed, changes: Changes, serves: list[Serve]) -> None:
 
 
 def gone(engine: catalog.Engine, flag: str) -> str | None:
-    """What a flag that the engine does not know became, "" where it may go; None for a flag
-    that stays as it is."""
+    """Return the new spelling of a flag that the engine does not know.
+
+    It is "" if the flag can be removed, and None if it stays as it is.
+    """
     name = flag[2:].replace("_", "-")
-    span = listed(name)
+    span = catalog.listed(name)
     if f"--{name}" in arguments.options(engine.known, "serve") or (
         span is not None and not catalog.older(span[1], engine)
     ):
         return None
-    if name in params.data("versions")["renamed"]:
-        return str(params.data("versions")["renamed"][name])
-    return "" if span is not None and name in params.data("versions")["dropped"] else None
+    if name in data_files.facts("catalog/versions")["renamed"]:
+        return str(data_files.facts("catalog/versions")["renamed"][name])
+    return (
+        "" if span is not None and name in data_files.facts("catalog/versions")["dropped"] else None
+    )
 
 
 def _flags(script: Parsed, changes: Changes, words: list[Any]) -> None:
-    """Renamed and removed flags among words."""
+    """Rename or remove flags among words."""
     cuts: list[tuple[Any, Any]] = []
     for index, word in enumerate(words):
         spelt, equals, own = script.said(word).partition("=")
@@ -73,7 +78,7 @@ def _flags(script: Parsed, changes: Changes, words: list[Any]) -> None:
 def _rename(
     script: Parsed, changes: Changes, word: Any, value: Any, spelt: str, new: str, own: str
 ) -> None:
-    """``new`` is the new spelling; ``=value`` in it takes the place of the old value."""
+    """Replace a flag by its new spelling; ``=value`` in that takes the place of the old value."""
     flag, _, fixed = new.partition("=")
     top, _, below = flag.partition(".")
     option = arguments.options(script.engine.known, "serve").get(top)
@@ -88,7 +93,7 @@ def _rename(
 
 
 def _cut(script: Parsed, changes: Changes, first: Any, last: Any) -> None:
-    """Take words out, with the continued line that they leave empty."""
+    """Remove words, with the continued line that they leave empty."""
     start, end = first.start_byte, last.end_byte
     before = first.prev_sibling.end_byte if first.prev_sibling is not None else start
     gap = script.source[before:start]
@@ -102,7 +107,7 @@ def _cut(script: Parsed, changes: Changes, first: Any, last: Any) -> None:
 
 
 def _takes_value(flag: str) -> bool:
-    """Whether a flag took a value when a version last had it."""
+    """Return whether a flag took a value in the last version that had it."""
     long = "--" + flag[2:].replace("_", "-")
     runs = catalog.tables("vllm")["serve"].get(long, [])
     return bool(runs and runs[-1]["takes_value"])

@@ -1,7 +1,10 @@
-"""JSON of an ``--additional-config``: dotted keys, and how it stands in a script.
+"""The JSON of an ``--additional-config``: dotted keys, and how it is written in a script.
 
-json_keys.put(table, "ascend_compilation_config.fuse_norm_quant", True)
-json_keys.quoted(table)                                    # for between single quotes
+>>> from kimi_nb.check.rewriting import json_keys
+>>> table = {}
+>>> json_keys.put(table, "ascend_compilation_config.fuse_norm_quant", True)
+>>> json_keys.quoted(table)
+'{"ascend_compilation_config": {"fuse_norm_quant": true}}'
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ from typing import Any
 
 
 def quoted(table: Mapping[str, Any]) -> str:
-    """JSON that can stand in single quotes."""
+    """Return a table as JSON that can stand in single quotes."""
     return json.dumps(table, ensure_ascii=False).replace("'", "\\u0027")
 
 
 def has(table: Any, path: str) -> bool:
-    """Whether a dotted key is there."""
+    """Return whether a table has a dotted key."""
     for part in path.split("."):
         if not isinstance(table, dict) or part not in table:
             return False
@@ -26,7 +29,7 @@ def has(table: Any, path: str) -> bool:
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:
-    """A table with one dotted key."""
+    """Return a table with one dotted key."""
     table: dict[str, Any] = {}
     put(table, path, value)
     return table
@@ -41,7 +44,7 @@ def put(table: dict[str, Any], path: str, value: Any) -> None:
 
 
 def merge(table: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Add what is not there yet; a key that a script already sets keeps its value."""
+    """Add the keys that a table lacks; a key that a script already sets keeps its value."""
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(table.setdefault(key, {}), dict):
             merge(table[key], value)

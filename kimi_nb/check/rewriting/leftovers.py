@@ -1,15 +1,18 @@
-"""What a script says where nothing is rewritten: told of, once the edits are collected.
+"""Report what stands where nothing is rewritten, once the edits are collected.
 
-leftovers.tell(script, changes)                            # more of changes.left
+>>> from kimi_nb import catalog
+>>> from kimi_nb.check import rewriting
+>>> engine = catalog.engine("vllm-ascend", "0.22.1rc1")
+>>> print(*rewriting.text("docker run -e VLLM_ASCEND_ENABLE_MLAPO=1 image", engine).left)
+line 1: VLLM_ASCEND_ENABLE_MLAPO is now --additional-config enable_mlapo: it is not rewritten here
 """
 
 from __future__ import annotations
 
 import re
 
-from kimi_nb.catalog import engine_catalog as catalog
-from kimi_nb.check.rewriting import exports as variables
-from kimi_nb.check.rewriting import flags
+from kimi_nb import catalog
+from kimi_nb.check.rewriting import exports, flags
 from kimi_nb.check.rewriting.edits import Changes
 from kimi_nb.check.rewriting.parsed import Parsed
 
@@ -17,12 +20,12 @@ _TOLD = re.compile(rb"(?<![\w{$-])([A-Z][A-Z0-9_]{3,})\+?=(?!=)|(?<![\w-])--[A-Z
 
 
 def tell(script: Parsed, changes: Changes) -> None:
-    """Say what stands where nothing is rewritten: strings, heredocs, docker run -e."""
+    """Report what stands where nothing is rewritten: in strings, heredocs, docker run -e."""
     for match in _TOLD.finditer(script.source):
         at = match.start()
         name, flag = (match[1] or b"").decode(), match[0].decode()
         key = catalog.moved(script.engine, name) if name else None
-        dead = variables.dead(script.engine, name) if name else ""
+        dead = exports.dead(script.engine, name) if name else ""
         new = None if name else flags.gone(script.engine, flag)
         if (key is None and not dead and new is None) or _handled(script, changes, at):
             continue
@@ -47,7 +50,7 @@ def tell(script: Parsed, changes: Changes) -> None:
 
 
 def _handled(script: Parsed, changes: Changes, at: int) -> bool:
-    """Whether a place was edited, told of, or says nothing to an engine."""
+    """Return whether a place was edited or reported, or means nothing to an engine."""
     return (
         at in changes.left
         or script.quiet(at)

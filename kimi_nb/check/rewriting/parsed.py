@@ -1,7 +1,10 @@
-"""A script as the grammar reads it: its tree, commands, arrays, and the words of a place.
+"""A script as the grammar reads it: its tree, commands and arrays.
 
-script = Parsed.of("export A=1\\nvllm serve m\\n", catalog.engine("vllm-ascend", "0.22.1rc1"))
-[script.said(word) for word in script.words(script.commands[0])]   # ["vllm", "serve", "m"]
+>>> from kimi_nb import catalog
+>>> from kimi_nb.check.rewriting.parsed import Parsed
+>>> script = Parsed.of("export A=1; vllm serve m", catalog.engine("vllm-ascend", "0.22.1rc1"))
+>>> [script.said(word) for word in script.words(script.commands[0])]
+['vllm', 'serve', 'm']
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.check.reading import quirks, syntax
 
 TALK = {"echo", "printf", "grep", "pgrep", "pkill", "killall", "awk", "sed", "log"}
@@ -24,8 +27,11 @@ _NO_WORDS = {
 
 @dataclass(frozen=True)
 class Parsed:
-    """A script, and the engine in whose words it is to be. ``comments`` are places, ``arrays``
-    the arrays of words by the name they are assigned to."""
+    """A script, and the engine that it is rewritten for.
+
+    ``comments`` are (first, end) in bytes of ``source``, ``arrays`` the arrays of words by the name
+    that they are assigned to.
+    """
 
     source: bytes
     engine: catalog.Engine
@@ -53,20 +59,20 @@ class Parsed:
         return made
 
     def said(self, node: Any) -> str:
-        """The text of a node as it stands in the file."""
+        """Return the text of a node as it stands in the file."""
         return self.source[node.start_byte : node.end_byte].decode()
 
     def words(self, node: Any) -> list[Any]:
-        """The words of a command or an array."""
+        """Return the words of a command or an array."""
         return [child for child in node.children if child.is_named and child.type not in _NO_WORDS]
 
     def line(self, at: int) -> str:
-        """The line of a place, in short."""
+        """Return the line of a place, cut to 60 characters."""
         first, last = self.source.rfind(b"\n", 0, at) + 1, self.source.find(b"\n", at)
         return self.source[first : last if last >= 0 else None].decode().strip()[:60]
 
     def quiet(self, at: int) -> bool:
-        """Whether a place is in a comment, or in the words of echo and its like."""
+        """Return whether a place is in a comment, or in the words of echo and the like."""
         line = self.source[self.source.rfind(b"\n", 0, at) + 1 : at]
         if line.lstrip().startswith(b"#") or any(start <= at < end for start, end in self.comments):
             return True
@@ -80,5 +86,5 @@ class Parsed:
 
 
 def _masked(script: str) -> str:
-    """A script of the same bytes in which <ip> is a word and no redirect."""
+    """Replace placeholders such as <ip> by words of the same length, so that none is a redirect."""
     return quirks.ANGLED.sub(lambda match: f"@{match[1].replace(' ', '_')}@", script)

@@ -1,7 +1,9 @@
-"""What became of a script, and writing it to its file.
+"""The outcome of a rewrite, and how it is written to the file.
 
-print(Rewritten("run.sh", old, new, done, left))           # the diff, what was done, what not
-result.save(Path("run.sh"), made)                          # run.sh.orig keeps the old one
+For example::
+
+    print(Rewritten("run.sh", old, new, done, left))  # the diff, what was done, what was not
+    result.save(Path("run.sh"), made)  # run.sh.orig keeps the old text
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class Rewritten:
 
     @property
     def diff(self) -> str:
-        """The changed lines."""
+        """The changed lines, as a unified diff."""
         return "\n".join(
             difflib.unified_diff(
                 self.old.splitlines(),
@@ -45,7 +47,10 @@ class Rewritten:
 
 
 def save(place: Path, made: Rewritten) -> None:
-    """Write the new text; the old one stands beside it under a name that was free."""
+    """Write the new text to a file, and keep the old one beside it under an unused name.
+
+    Raises WriteError if that fails; the file is then as before.
+    """
     kept = place.with_name(f"{place.name}.orig")
     number = 1
     while kept.exists():

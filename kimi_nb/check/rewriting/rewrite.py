@@ -1,19 +1,18 @@
-"""One script, from its text to its new text: the steps, in their order.
+"""Rewrite one script: the steps from its old text to the new one.
 
-file("run.sh", "vllm-ascend", "0.22.1rc1", dry=True).diff
-text(script, engine).left
+For example::
+
+    rewrite.file("run.sh", "vllm-ascend", "0.22.1rc1", dry=True).diff
+    rewrite.text(script, engine).left
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from kimi_nb.catalog import engine_catalog as catalog
-from kimi_nb.check.reading import files, syntax
-from kimi_nb.check.reading import inference as guess
-from kimi_nb.check.rewriting import engine_commands as engines
-from kimi_nb.check.rewriting import exports as variables
-from kimi_nb.check.rewriting import flags, leftovers, result
+from kimi_nb import catalog
+from kimi_nb.check.reading import files, inference, syntax
+from kimi_nb.check.rewriting import engine_commands, exports, flags, leftovers, result
 from kimi_nb.check.rewriting.edits import Changes
 from kimi_nb.check.rewriting.parsed import Parsed
 from kimi_nb.check.rewriting.result import Rewritten
@@ -21,10 +20,13 @@ from kimi_nb.core.errors import ParameterError
 
 
 def file(path: str | Path, package: str = "", version: str = "", dry: bool = False) -> Rewritten:
-    """Rewrite a bash script in place; the old one is kept as FILE.orig.
+    """Rewrite a bash script in place, and keep the old one as FILE.orig.
 
-    Raises ParameterError for what is no bash script, WriteError where it cannot be written; the
-    file is then as before.
+    With ``dry`` the file stays as it is.
+
+    Raises:
+        ParameterError: The path is no bash script, or the engine's version is not known.
+        WriteError: The file cannot be written; it is then as before.
     """
     place = Path(path)
     if place.is_dir():
@@ -32,7 +34,7 @@ def file(path: str | Path, package: str = "", version: str = "", dry: bool = Fal
     texts, _ = files.collect([place])
     if texts[0].kind != "bash":
         raise ParameterError(f"{path}: only bash scripts are rewritten.")
-    spoken = guess.engine([texts[0]], package, version)
+    spoken = inference.engine([texts[0]], package, version)
     if not spoken.known:
         raise ParameterError(
             f"{path}: nothing says which version this is for: name it with "
@@ -46,7 +48,10 @@ def file(path: str | Path, package: str = "", version: str = "", dry: bool = Fal
 
 
 def text(script: str, engine: catalog.Engine, name: str = "script") -> Rewritten:
-    """`file` for a text: pure. Lines in ``left`` are those of the rewritten script."""
+    """Rewrite a text, like `file` but without writing anything.
+
+    The lines in ``left`` are those of the rewritten script.
+    """
     ends = script.count("\r\n")
     mixed = 0 < ends < script.count("\n")
     old = script if mixed else script.replace("\r\n", "\n")
@@ -63,12 +68,12 @@ def text(script: str, engine: catalog.Engine, name: str = "script") -> Rewritten
 
 
 def _changes(script: Parsed) -> Changes:
-    """Collect the edits, and what is said of them."""
+    """Collect the edits, and what is said about them."""
     changes = Changes()
-    serves = engines.find(script)
-    variables.rewrite(script, changes, serves)
+    serves = engine_commands.find(script)
+    exports.rewrite(script, changes, serves)
     flags.rewrite(script, changes, serves)
     for slot in {one.slot.start: one.slot for one in serves if not one.why}.values():
-        engines.fill(script, changes, slot)
+        engine_commands.fill(script, changes, slot)
     leftovers.tell(script, changes)
     return changes

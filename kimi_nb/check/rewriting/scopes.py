@@ -1,7 +1,10 @@
-"""Which statements an export reaches, by where both stand in the tree.
+"""Tell which commands an export reaches, by where both stand in the tree.
 
-scopes.reach(export, run) == scopes.SETS                   # or APART, or UNSURE
-scopes.body(statement)                                     # the statements beside it
+>>> from kimi_nb.check.reading import syntax
+>>> from kimi_nb.check.rewriting import scopes
+>>> root = syntax.tree("export A=1; vllm serve m").root_node
+>>> scopes.reach(*syntax.nodes(root, "declaration_command", "command"))
+'sets'
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ _LATER = {"do_group", "function_definition"}
 
 
 def _scopes(node: Any) -> dict[int, tuple[str, int]]:
-    """What a node runs in that need not run, or not once: (kind, branch) by its id."""
+    """Return what a node runs in that may not run, or more than once: (kind, branch) by its id."""
     out: dict[int, tuple[str, int]] = {}
     child, up = node, node.parent
     while up is not None:
@@ -54,7 +57,7 @@ def _scopes(node: Any) -> dict[int, tuple[str, int]]:
 
 
 def reach(export: Any, run: Any) -> str:
-    """Whether a command surely sees an export, surely does not, or that is not plain."""
+    """Return SETS if a command sees an export, APART if it does not, else UNSURE."""
     mine, its = _scopes(export), _scopes(run)
     again = any(
         kind in _LATER and mine.get(key) == (kind, branch) for key, (kind, branch) in its.items()
@@ -74,7 +77,7 @@ def reach(export: Any, run: Any) -> str:
 
 
 def body(statement: Any) -> list[Any]:
-    """The statements among which one stands; nothing where it is a part of another."""
+    """Return the statements of the block in which one stands, empty if it is a part of another."""
     up, out = statement.parent, []
     if up is None or up.type not in _BODIES:
         return []

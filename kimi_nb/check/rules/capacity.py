@@ -1,16 +1,16 @@
-"""Memory of devices and hosts, buffers, disks: what does not fit, with the working."""
+"""Rules on device and host memory, buffers and disks: what does not fit, with the arithmetic."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import Server
-from kimi_nb.params import load as params
+from kimi_nb.check.view.engine_view import EngineView
+from kimi_nb.core import data_files
 from kimi_nb.plan import memory
 
 GIB = memory.GIB
@@ -18,8 +18,8 @@ GIB = memory.GIB
 _MARGIN = 0.85
 
 
-def fit_of(d: Deployment, server: Server) -> memory.Fit | None:
-    """What an engine needs of one device; None where facts are missing."""
+def fit_of(d: Deployment, server: EngineView) -> memory.Fit | None:
+    """Return what an engine needs of one device, None if facts are missing."""
     shape = memory.Shape.of(server, d.ascend, defaults(d))
     if (
         shape is None
@@ -41,12 +41,12 @@ def fit_of(d: Deployment, server: Server) -> memory.Fit | None:
 
 
 def defaults(d: Deployment) -> dict[str, float]:
-    """What the engine's version takes for a flag that is not given, on this hardware."""
+    """Return the engine's own values for flags that are not given, on this hardware."""
     out = {}
     spec = catalog.flag(d.engine, "gpu-memory-utilization")
     if spec and isinstance(spec.get("default"), float):
         out["gpu-memory-utilization"] = spec["default"]
-    for entry in params.data("versions")["defaults"]:
+    for entry in data_files.facts("catalog/versions")["defaults"]:
         if (
             d.hardware is not None
             and d.hardware.vendor in entry["vendors"]
@@ -56,8 +56,8 @@ def defaults(d: Deployment) -> dict[str, float]:
     return out
 
 
-def draft_parameters(d: Deployment, server: Server) -> int:
-    """Parameters of the draft that an engine loads; 0 without one."""
+def draft_parameters(d: Deployment, server: EngineView) -> int:
+    """Return the number of parameters of the draft that an engine loads, 0 without one."""
     named = str(server.table("speculative-config").get("model", ""))
     for draft in (d.model.drafts if d.model else {}).values():
         if named and (
@@ -201,9 +201,12 @@ def buffer_holds_step(d: Deployment) -> Iterator[Problem]:
             )
 
 
-def step_tokens(server: Server, shape: memory.Shape) -> tuple[int, str]:
-    """(tokens of a decode step on one rank, how): the largest captured graph, or every sequence
-    with its draft up to 512, shared by the tp ranks (vllm-ascend, mc2_tokens_capacity)."""
+def step_tokens(server: EngineView, shape: memory.Shape) -> tuple[int, str]:
+    """Return the tokens of a decode step on one rank, and how they were computed.
+
+    The step is the largest captured graph, or else every sequence with its draft up to 512 tokens.
+    The tp ranks share it (vllm-ascend, mc2_tokens_capacity).
+    """
     sizes = server.table("compilation-config").get("cudagraph_capture_sizes")
     if (
         isinstance(sizes, list)
@@ -225,7 +228,7 @@ _UNITS = {"k": 2**-20, "m": 2**-10, "g": 1, "t": 2**10, "": 2**-10}
 
 
 def gib(text: str) -> float | None:
-    """A SLURM size in GiB; a bare number is MiB."""
+    """Convert a SLURM size to GiB, None if it is no size; a bare number is in MiB."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kmgtKMGT]?)[bB]?", text)
     return float(match[1]) * _UNITS[match[2].lower()] if match else None
 

@@ -1,4 +1,4 @@
-"""Clients against servers: port, path, name, tokenizer; containers against their engines."""
+"""Rules on clients and the servers that they call, and on containers and their engines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Client, Deployment
-from kimi_nb.check.view.engine_view import LOOPBACK, Server
+from kimi_nb.check.view.engine_view import LOOPBACK, EngineView
 
 
 def _doors(d: Deployment) -> dict[int, str]:
-    """The ports at which requests are answered: of front doors, engines and published ports."""
+    """Return the ports at which requests are answered, each with the name of what answers.
+
+    They are those of proxies and engines, and the ports that containers publish.
+    """
     out: dict[int, str] = {}
     for proxy in d.proxies:
         if proxy.port is not None:
@@ -29,14 +32,14 @@ def _doors(d: Deployment) -> dict[int, str]:
 
 
 def _hidden(d: Deployment) -> bool:
-    """Whether some port cannot be known, so that no comparison is fair."""
+    """Return whether some port cannot be known, so that no comparison is fair."""
     return any(server.http_port is None and not server.headless for server in d.servers) or any(
         proxy.port is None for proxy in d.proxies
     )
 
 
 def _hosts(d: Deployment) -> set[str | None]:
-    """Every host at which this deployment may answer."""
+    """Return every host at which this deployment may answer."""
     hosts = {None, *LOOPBACK, "0.0.0.0", *(proxy.host for proxy in d.proxies)}
     for server in d.environments():
         hosts |= {
@@ -295,7 +298,7 @@ def lm_eval_settings(d: Deployment) -> Iterator[Problem]:
 )
 def published_leads(d: Deployment) -> Iterator[Problem]:
     """Requests reach the host and end inside the container at a closed port."""
-    by_node: dict[str, list[Server]] = {}
+    by_node: dict[str, list[EngineView]] = {}
     for server in d.servers:
         by_node.setdefault(server.node, []).append(server)
     for box in d.boxes:

@@ -1,32 +1,24 @@
-"""The command line of an engine: what its parser refuses, by version."""
+"""Rules on the command line of an engine: what the parser of its version refuses."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
 
+from kimi_nb import catalog
 from kimi_nb.catalog import arguments
-from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.params import load as params
+from kimi_nb.core import data_files
 
 _DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"
 _MOST = 25  # unknown flags of one command; a thousand are no command line
-_PARSER = "the argument parser of the version (kimi_nb/data/catalog-vllm.json)"
-
-
-def listed(name: str) -> tuple[str, str] | None:
-    """(first, last) listed vLLM version with a flag or one of its other names; None for none."""
-    for long, runs in catalog.tables("vllm")["serve"].items():
-        if long == f"--{name}" or any(f"--{name}" in run.get("aliases", ()) for run in runs):
-            return runs[0]["first"], runs[-1]["last"]
-    return None
+_PARSER = "the argument parser of the version (kimi_nb/data/catalog/vllm.json)"
 
 
 def _instead(name: str) -> str:
-    return params.data("versions")["instead"].get(name, "")
+    return data_files.facts("catalog/versions")["instead"].get(name, "")
 
 
 @rule(
@@ -46,15 +38,15 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
             if (
                 given.fault != arguments.UNKNOWN
                 or "$" in given.spelt
-                or (listed(given.name) and not single)
+                or (catalog.listed(given.name) and not single)
             ):
                 continue
             word = given.name.replace("\N{EN DASH}", "-").replace("\N{EM DASH}", "-").strip("-")
             near = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
-            if given.name in params.data("versions")["gone"]:
+            if given.name in data_files.facts("catalog/versions")["gone"]:
                 yield Problem(
                     server.at(given.index),
-                    f"{given.spelt} is gone: {params.data('versions')['gone'][given.name]}",
+                    f"{given.spelt} is gone: {data_files.facts('catalog/versions')['gone'][given.name]}",
                     "",
                     "" if d.engine_known else WARNING,
                 )
@@ -118,14 +110,14 @@ def flag_not_newer(d: Deployment) -> Iterator[Problem]:
 
 
 def _span(given: arguments.Given) -> tuple[str, str] | None:
-    """The versions that know a flag which this one does not."""
+    """Return the first and the last version that know a flag which this one does not, else None."""
     if given.fault != arguments.UNKNOWN or not given.spelt.startswith("--"):
         return None
-    return listed(given.name)
+    return catalog.listed(given.name)
 
 
 def _speaks(d: Deployment) -> str:
-    """The engine, and that it is only assumed where nothing names it."""
+    """Return the name of the engine, with a remark if nothing names its version."""
     return str(d.engine) if d.engine_known else f"assumed to be {d.engine} (nothing names it)"
 
 
@@ -221,7 +213,7 @@ def no_stray(d: Deployment) -> Iterator[Problem]:
 )
 def value_kind(d: Deployment) -> Iterator[Problem]:
     """The parser refuses a value of the wrong kind before anything loads."""
-    limits = params.data("versions")["limits"]
+    limits = data_files.facts("catalog/versions")["limits"]
     for server, _ in d.profiles():
         last = {given.name: given for given in server.given}
         for given in server.given:

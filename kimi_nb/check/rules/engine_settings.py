@@ -1,12 +1,12 @@
-"""Settings of an engine that its configuration check refuses, or that do not fit together."""
+"""Rules on engine settings that the configuration check refuses, or that do not fit together."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+from kimi_nb import catalog
 from kimi_nb.catalog import arguments
-from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment

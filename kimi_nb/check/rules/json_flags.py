@@ -1,4 +1,4 @@
-"""The JSON flags: is it JSON, are its keys those of the version, at the right depth."""
+"""Rules on JSON flags: whether they hold JSON, and whether the version has their keys there."""
 
 from __future__ import annotations
 
@@ -8,59 +8,18 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kimi_nb.catalog import arguments
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
+from kimi_nb.catalog import arguments, config_classes
 from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import Server, Spot
+from kimi_nb.check.view.engine_view import EngineView, Spot
 
-# The class whose fields are the keys of a JSON flag; the keys of these are refused when unknown.
-STRICT = {
-    "compilation-config": "CompilationConfig",
-    "kv-transfer-config": "KVTransferConfig",
-    "eplb-config": "EPLBConfig",
-    "speculative-config": "SpeculativeConfig",
-}
-_OTHERS = {
-    "attention-config": "AttentionConfig",
-    "kv-events-config": "KVEventsConfig",
-    "ec-transfer-config": "ECTransferConfig",
-    "reasoning-config": "ReasoningConfig",
-    "profiler-config": "ProfilerConfig",
-    "pooler-config": "PoolerConfig",
-    "kernel-config": "KernelConfig",
-    "weight-transfer-config": "WeightTransferConfig",
-    "structured-outputs-config": "StructuredOutputsConfig",
-}
-# Keys whose own value is another class.
-INNER = {
-    ("CompilationConfig", "pass_config"): "PassConfig",
-    ("CompilationConfig", "dynamic_shapes_config"): "DynamicShapesConfig",
-}
-_ASCEND_INNER = {
-    "ascend_compilation_config": "AscendCompilationConfig",
-    "ascend_fusion_config": "AscendFusionConfig",
-    "ascend_scheduler_config": "AscendSchedulerConfig",
-    "eplb_config": "EplbConfig",
-    "finegrained_tp_config": "FinegrainedTPConfig",
-    "npugraph_ex_config": "NpugraphExConfig",
-    "rejection_sampler_config": "RejectionSamplerConfig",
-    "torchair_graph_config": "TorchairGraphConfig",
-    "weight_prefetch_config": "WeightPrefetchConfig",
-    "xlite_graph_config": "XliteGraphConfig",
-}
-_CATALOG = "the configuration classes of the version (kimi_nb/data/catalog-vllm.json)"
-
-
-def fields(name: str, row: str) -> dict[str, Any]:
-    """The fields of a configuration class at a row of the catalog."""
-    table = catalog.tables("vllm")["configs"].get(name, {})
-    return {key: runs for key, runs in table.items() if catalog.active(runs, row)}
+_CATALOG = "the configuration classes of the version (kimi_nb/data/catalog/vllm.json)"
 
 
 def why_not_json(text: str) -> tuple[str, str]:
-    """(what is wrong with a text that is not JSON, what to write instead)."""
+    """Return what is wrong with a text that is not JSON, and what to write instead."""
     if re.search(r"<[A-Za-z_][\w .-]*>|\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", text):
         return "a placeholder stands where a value belongs", "Put the value in, in double quotes."
     if "'" in text or re.search(r"\b(True|False|None)\b", text):
@@ -108,7 +67,7 @@ def is_json(d: Deployment) -> Iterator[Problem]:
                 yield Problem(server.at(given.index), f"{given.spelt}: {what}: {shown[:80]}", fix)
 
 
-def _tables(server: Server) -> Iterator[tuple[str, Mapping[str, Any], Spot]]:
+def _tables(server: EngineView) -> Iterator[tuple[str, Mapping[str, Any], Spot]]:
     for flag, value in server.flags.items():
         if isinstance(value, dict):
             yield flag, value, server.of(flag)
@@ -126,9 +85,9 @@ def key_exists(d: Deployment) -> Iterator[Problem]:
     starts; other tables drop them silently."""
     for server, _ in d.profiles():
         for flag, table, spot in _tables(server):
-            name = STRICT.get(flag) or _OTHERS.get(flag)
+            name = config_classes.STRICT.get(flag) or config_classes.OTHERS.get(flag)
             if name:
-                severity = ERROR if flag in STRICT and d.engine_known else WARNING
+                severity = ERROR if flag in config_classes.STRICT and d.engine_known else WARNING
                 yield from _unknown(d, flag, name, table, spot, severity, flag)
 
 
@@ -142,11 +101,11 @@ def _unknown(
     path: str,
 ) -> Iterator[Problem]:
     row = d.engine.known
-    known = fields(name, row)
+    known = config_classes.fields(name, row)
     if not known:
         return
     for key, value in table.items():
-        inner = INNER.get((name, key))
+        inner = config_classes.INNER.get((name, key))
         if inner and isinstance(value, dict):
             yield from _unknown(d, flag, inner, value, spot, severity, f"{path}.{key}")
         if key in known:
@@ -168,13 +127,17 @@ def _unknown(
 
 
 def _home(key: str, row: str, here: str) -> str:
-    """Where a key lives that stands at the wrong depth or in the wrong flag."""
-    for flag, name in STRICT.items():
-        if name != here and key in fields(name, row) and key not in ("model", "method", "backend"):
+    """Return where a key belongs that is at the wrong depth or in the wrong flag, "" if nowhere."""
+    for flag, name in config_classes.STRICT.items():
+        if (
+            name != here
+            and key in config_classes.fields(name, row)
+            and key not in ("model", "method", "backend")
+        ):
             return f"--{flag}"
-    for (outer, inner_key), name in INNER.items():
-        if name != here and key in fields(name, row):
-            flag = next(flag for flag, cls in STRICT.items() if cls == outer)
+    for (outer, inner_key), name in config_classes.INNER.items():
+        if name != here and key in config_classes.fields(name, row):
+            flag = next(flag for flag, cls in config_classes.STRICT.items() if cls == outer)
             return f"--{flag} {inner_key}"
     if here == "KVTransferConfig" and key in (
         "prefill",
@@ -192,7 +155,7 @@ def _home(key: str, row: str, here: str) -> str:
     WARNING,
     "Every key of --additional-config is read at this version.",
     "Spell the key as the version does, or take it out.",
-    "vllm-ascend's sources (kimi_nb/data/catalog-vllm-ascend.json)",
+    "vllm-ascend's sources (kimi_nb/data/catalog/vllm-ascend.json)",
     needs=("ascend", "version"),
 )
 def additional_keys(d: Deployment) -> Iterator[Problem]:
@@ -220,7 +183,7 @@ def additional_keys(d: Deployment) -> Iterator[Problem]:
                 )
             elif not runs:
                 yield from _strange_key(key, tables, d, spot)
-            inner = _ASCEND_INNER.get(key)
+            inner = config_classes.ASCEND_INNER.get(key)
             if inner and isinstance(value, dict) and inner in tables["nested"]:
                 for name in value:
                     if not catalog.active(tables["nested"][inner].get(name, []), version):
@@ -238,7 +201,7 @@ def _strange_key(
     home = next(
         (
             f"--additional-config {outer}"
-            for outer, name in _ASCEND_INNER.items()
+            for outer, name in config_classes.ASCEND_INNER.items()
             if key in tables["nested"].get(name, {})
         ),
         "",
@@ -262,7 +225,7 @@ def _strange_key(
 )
 def graph_mode(d: Deployment) -> Iterator[Problem]:
     """The configuration check refuses an unknown mode."""
-    modes = fields("enum:CUDAGraphMode", d.engine.known)
+    modes = config_classes.fields("enum:CUDAGraphMode", d.engine.known)
     for server, _ in d.profiles():
         mode = server.table("compilation-config").get("cudagraph_mode")
         if isinstance(mode, str) and modes and mode.upper() not in modes:

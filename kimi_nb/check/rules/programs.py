@@ -1,4 +1,4 @@
-"""The other commands of a deployment: hub tools, the MoE tuner, docker ps."""
+"""Rules on the other commands of a deployment: hub tools, the MoE tuner, docker ps, sysctl."""
 
 from __future__ import annotations
 

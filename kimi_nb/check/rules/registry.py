@@ -1,47 +1,52 @@
-"""Named rules over a deployment, our own plan or anybody's scripts.
+"""The registry of the rules: it finds them and applies them to a deployment.
 
-    rules.check(deployment)               # Findings
-    rules.all_rules()["topology/ranks"]   # Rule: severity, sentence, fix, source
+>>> from kimi_nb.check.rules import registry
+>>> registry.all_rules()["topology/ranks"].says
+'The nodes of a group cover each rank once.'
 
-A rule is a small pure function that yields what is wrong; its docstring says what breaks in
-reality. A new one is a function in the module of its family and a case file in tests/rules.
+`registry.check(deployment)` applies every rule and returns the findings. A rule is a small pure
+function that yields what is wrong. Its docstring tells the user what breaks in practice, and is
+printed by ``kimi-nb list --rules``. To add a rule, write a function in the module of its family and
+a case in ``tests/check/rules``. Every module beside this one is a family.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kimi_nb.check.findings import ERROR, SEVERITIES, WARNING, Finding, Findings
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import Spot
-from kimi_nb.show.values import Table
+from kimi_nb.show import Table
 
-FAMILIES = (
+# The order in which rules are listed and findings told; other families follow by name.
+_ORDER = (
     "topology",
-    "groups",
-    "disaggregation",
+    "topology_groups",
+    "topology_disaggregation",
     "engine",
-    "settings",
-    "configs",
+    "engine_settings",
+    "json_flags",
     "variables",
-    "features",
-    "cpu",
+    "variables_features",
+    "engine_cpu",
     "capacity",
     "security",
     "shell",
     "client",
     "programs",
     "truth",
-    "claims",
+    "truth_claims",
 )
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a rule yields. ``fix`` and ``severity`` replace the rule's own where they are given."""
+    """What a rule yields; ``fix`` and ``severity`` replace the rule's own if they are given."""
 
     spot: Spot
     message: str
@@ -66,7 +71,7 @@ class Rule:
 
     @property
     def why(self) -> str:
-        """What breaks in reality."""
+        """What breaks in practice, from the docstring of the function."""
         return " ".join((self.find.__doc__ or "").split())
 
 
@@ -85,7 +90,7 @@ _ALONE = {
 def rule(
     identity: str, severity: str, says: str, fix: str, source: str, needs: tuple[str, ...] = ()
 ) -> Callable[[Find], Find]:
-    """Make a function a rule."""
+    """Register the decorated function as a rule."""
     assert severity in SEVERITIES and identity not in _RULES, identity
 
     def register(find: Find) -> Find:
@@ -97,10 +102,13 @@ def rule(
 
 @functools.cache
 def all_rules() -> dict[str, Rule]:
-    """Every rule by its id, family after family."""
-    for family in FAMILIES:
-        importlib.import_module(f"{__name__}.{family}")
-    order = {f"{__name__}.{family}": index for index, family in enumerate(FAMILIES)}
+    """Return every rule by its id, family after family."""
+    folder = importlib.import_module(str(__package__)).__path__
+    there = {module.name for module in pkgutil.iter_modules(folder)} - {"registry"}
+    families = [*_ORDER, *sorted(there.difference(_ORDER))]
+    for family in families:
+        importlib.import_module(f"{__package__}.{family}")
+    order = {f"{__package__}.{family}": index for index, family in enumerate(families)}
     return dict(sorted(_RULES.items(), key=lambda item: order[item[1].find.__module__]))
 
 
@@ -127,7 +135,10 @@ _FACTS: dict[str, tuple[Callable[[Deployment], bool], str]] = {
 
 
 def check(deployment: Deployment) -> Findings:
-    """Ask every rule. Findings that say the same of several engines become one."""
+    """Apply every rule whose facts are known.
+
+    Findings that say the same of several engines become one.
+    """
     out: dict[tuple[str, str, str, str], list[tuple[Spot, str]]] = {}
     skipped: dict[str, str] = {}
     known = all_rules()
@@ -169,7 +180,7 @@ def _finding(rule: Rule, severity: str, message: str, spots: list[tuple[Spot, st
 
 
 def as_dict(one: Rule) -> dict[str, object]:
-    """A rule as plain values."""
+    """Return a rule as plain values."""
     return {
         "rule": one.id,
         "severity": one.severity,
@@ -182,6 +193,6 @@ def as_dict(one: Rule) -> dict[str, object]:
 
 
 def table(known: Iterable[Rule]) -> Table:
-    """Rules as a table."""
+    """Return rules as a table."""
     rows = tuple((one.id, one.severity, one.says, one.why) for one in known)
     return Table(f"{len(rows)} rules", ("rule", "severity", "what must hold", "what breaks"), rows)

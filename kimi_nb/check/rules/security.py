@@ -1,4 +1,4 @@
-"""Who can reach what: open doors, open folders, floating code, secrets in the open."""
+"""Rules on who can reach what: open ports, open folders, unpinned code, secrets in plain text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kimi_nb.catalog.arguments import Unread
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import LOOPBACK, Server, Spot
+from kimi_nb.check.view.engine_view import LOOPBACK, EngineView, Spot
 
 _SECRET_NAME = re.compile(r"(^|_)(TOKEN|API_?KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 # What tokens of well-known services look like; the value itself is never shown.
@@ -128,7 +128,7 @@ def floating_code(d: Deployment) -> Iterator[Problem]:
 )
 def secret(d: Deployment) -> Iterator[Problem]:
     """A key in a script is in the repository, in ps and in every log that echoes the command."""
-    texts: list[tuple[Spot, Sequence[str], Mapping[str, str], Server | None]] = [
+    texts: list[tuple[Spot, Sequence[str], Mapping[str, str], EngineView | None]] = [
         (server.spot, server.argv, server.env, server) for server, _ in d.profiles()
     ]
     texts += [(box.spot, box.argv, box.env, None) for box in d.boxes]
@@ -163,7 +163,7 @@ def secret(d: Deployment) -> Iterator[Problem]:
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether a variable holds something that should stand nowhere."""
+    """Return whether a variable holds a secret, which no script may contain."""
     return bool(_SECRET_VALUE.search(value)) or (
         bool(_SECRET_NAME.search(name))
         and len(value) > 7

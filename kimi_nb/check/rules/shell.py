@@ -1,6 +1,7 @@
-"""Bash as it is written: what the shell does with it before the engine sees a word.
+"""Rules on bash as it is written: what the shell does with it before the engine sees a word.
 
-The reader finds these in the syntax tree (`kimi_nb.check.reading.quirks`); here they have names.
+The reader (`kimi_nb.check.reading`, mostly `quirks`) finds these faults; the rules that report them
+are here.
 """
 
 from __future__ import annotations

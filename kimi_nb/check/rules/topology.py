@@ -1,4 +1,4 @@
-"""Devices, ranks and ports: what cannot be true of one node or one group."""
+"""Rules on devices, ranks and ports: what cannot be true of one node or one group."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import LOOPBACK, Server, Spot
-from kimi_nb.show.values import spans
+from kimi_nb.check.view.engine_view import LOOPBACK, EngineView, Spot
+from kimi_nb.plan import ports
+from kimi_nb.show import spans
 
 
-def together(d: Deployment) -> dict[str, list[Server]]:
-    """The engines that are certain to run at once, by node; without a node by nothing."""
-    out: dict[str, list[Server]] = defaultdict(list)
+def together(d: Deployment) -> dict[str, list[EngineView]]:
+    """Return the engines that are certain to run at the same time, by node.
+
+    Engines whose node is not known are left out.
+    """
+    out: dict[str, list[EngineView]] = defaultdict(list)
     for server in d.servers:
         if server.certain and server.node:
             out[server.node].append(server)
@@ -69,8 +73,8 @@ def devices_fit(d: Deployment) -> Iterator[Problem]:
             )
 
 
-def _spread(server: Server) -> bool:
-    """Whether Ray may put the ranks of an engine on several nodes."""
+def _spread(server: EngineView) -> bool:
+    """Return whether Ray may put the ranks of an engine on several nodes."""
     return "ray" in (
         server.flags.get("distributed-executor-backend"),
         server.flags.get("data-parallel-backend"),
@@ -117,7 +121,7 @@ def one_owner(d: Deployment) -> Iterator[Problem]:
     """Two engines on one device share its memory: the second fails the memory check, or both
     crawl."""
     for node, servers in together(d).items():
-        owner: dict[int, Server] = {}
+        owner: dict[int, EngineView] = {}
         for server in servers:
             for device in server.devices or ():
                 other = owner.setdefault(device, server)
@@ -195,7 +199,7 @@ def ranks_once(d: Deployment) -> Iterator[Problem]:
             or any(server.rank is None or server.ranks is None for server in group)
         ):
             continue
-        seen: dict[int, Server] = {}
+        seen: dict[int, EngineView] = {}
         for server in group:
             for rank in range(server.rank or 0, (server.rank or 0) + (server.ranks or 0)):
                 other = seen.setdefault(rank, server)
@@ -221,9 +225,9 @@ def ranks_once(d: Deployment) -> Iterator[Problem]:
             )
 
 
-def _node_ranks(group: tuple[Server, ...]) -> Iterator[Problem]:
-    """Nodes that together run one engine have a number each."""
-    seen: dict[float, Server] = {}
+def _node_ranks(group: tuple[EngineView, ...]) -> Iterator[Problem]:
+    """Report node ranks that do not exist or are taken twice, among the nodes of one engine."""
+    seen: dict[float, EngineView] = {}
     for server in group:
         nodes, rank = server.number("nnodes"), server.number("node-rank") or 0
         if (
@@ -355,16 +359,16 @@ def random_ports(d: Deployment) -> Iterator[Problem]:
     """AscendDirect listens at random ports in [20000, 20000 + NPUs x 1000): now and then one of
     them is the KV port, and the start fails with 'Address already in use'."""
     devices = d.devices_per_node or 16
-    end = 20000 + devices * 1000
+    random = ports.ascend_random(devices)
     for server in (group[0] for group in d.groups()):
         kv = server.table("kv-transfer-config")
         if not str(kv.get("kv_connector", "")).startswith("Mooncake") or server.kv_port is None:
             continue
-        last = server.kv_port + (server.tp or 1) * (server.ranks or 1) - 1
-        if server.kv_port < end and last >= 20000:
+        wanted = ports.kv(server.kv_port, 0, server.tp or 1, server.ranks or 1)
+        if wanted.start < random.stop and wanted.stop > random.start:
             yield Problem(
                 server.of("kv-transfer-config"),
-                f"kv_port {kv.get('kv_port')} lies in 20000 to {end - 1}, where the "
+                f"kv_port {kv.get('kv_port')} lies in {random.start} to {random.stop - 1}, where the "
                 f"transport of {devices} NPUs takes random ports",
                 "",
                 "" if d.complete else WARNING,

@@ -1,4 +1,4 @@
-"""Prefill against decode, and the front door before both."""
+"""Rules on prefill against decode, and on the proxy in front of both."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import LOOPBACK, Server, Spot
-from kimi_nb.show.values import spans
+from kimi_nb.check.view.engine_view import LOOPBACK, EngineView, Spot
+from kimi_nb.show import spans
 
 
 @rule(
@@ -82,7 +82,7 @@ def prefill_not_smaller(d: Deployment) -> Iterator[Problem]:
 def own_engine_id(d: Deployment) -> Iterator[Problem]:
     """Two groups of one id are one and the same to the connector: decode fetches the cache of
     another request."""
-    owner: dict[str, tuple[Any, Server]] = {}
+    owner: dict[str, tuple[Any, EngineView]] = {}
     for group in d.groups():
         server = group[0]
         found = server.table("kv-transfer-config").get("engine_id")
@@ -212,14 +212,14 @@ def proxy_is_ranks(d: Deployment) -> Iterator[Problem]:
 
 
 def _numeric(host: str) -> bool:
-    """Whether a host is an address that another node would write in the same way."""
+    """Return whether a host is an address that another node would write in the same way."""
     return bool(re.fullmatch(r"[0-9.]+|\[?[0-9a-fA-F:]+\]?", host)) and host not in LOOPBACK
 
 
 def _counts(
-    spot: Spot, role: str, listed: list[Any], servers: list[Server], d: Deployment
+    spot: Spot, role: str, listed: list[Any], servers: list[EngineView], d: Deployment
 ) -> Iterator[Problem]:
-    """Without addresses the ports and the number of ranks can still be compared."""
+    """Report differences of ports and numbers of ranks, where addresses are not known."""
     if (
         not listed
         or not servers

@@ -1,16 +1,16 @@
-"""Between the engines of a group: one rendezvous, one setting, one head."""
+"""Rules on the engines of one group: one rendezvous, equal settings, one head."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from kimi_nb.catalog.arguments import Unread
+from kimi_nb.catalog.group_settings import API_FLAGS, is_shared
 from kimi_nb.check.findings import ERROR
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import OWN, OWN_ENV, Server
+from kimi_nb.check.view.engine_view import OWN, OWN_ENV, EngineView
 
 
 @rule(
@@ -47,7 +47,7 @@ def one_meeting_point(d: Deployment) -> Iterator[Problem]:
 
 
 def _split_groups(d: Deployment) -> Iterator[Problem]:
-    """Nodes that would be one group, but for where they meet."""
+    """Report nodes that would form one group but name different rendezvous."""
     groups = [
         group
         for group in d.groups()
@@ -91,7 +91,7 @@ def _split_groups(d: Deployment) -> Iterator[Problem]:
 
 
 def _split_engines(d: Deployment) -> Iterator[Problem]:
-    """Nodes that would be one engine or one group, but do not say where they meet."""
+    """Report nodes that would form one engine or group but do not name the same rendezvous."""
     heads = [server for server in d.servers if server.certain and server.number("nnodes")]
     for i, one in enumerate(heads):
         for two in heads[i + 1 :]:
@@ -134,11 +134,11 @@ def _split_engines(d: Deployment) -> Iterator[Problem]:
 
 
 def _hidden(*values: Any) -> bool:
-    """Whether a shell variable hides one of the values."""
+    """Return whether a shell variable hides one of the values."""
     return any(isinstance(value, Unread) or "$" in str(value) for value in values)
 
 
-def _ranks(group: tuple[Server, ...]) -> set[int]:
+def _ranks(group: tuple[EngineView, ...]) -> set[int]:
     return {
         rank
         for server in group
@@ -146,7 +146,7 @@ def _ranks(group: tuple[Server, ...]) -> set[int]:
     }
 
 
-def _meets(server: Server) -> str:
+def _meets(server: EngineView) -> str:
     port = server.rpc_port if server.rpc_port is not None else "no port given"
     return f"{server.text('data-parallel-address')}:{port}"
 
@@ -198,35 +198,8 @@ def settings_alike(d: Deployment) -> Iterator[Problem]:
                 )
 
 
-# Flags that mean nothing, or something of the node's own, where there is no API.
-API_FLAGS = frozenset(
-    {
-        "served-model-name",
-        "tool-call-parser",
-        "reasoning-parser",
-        "enable-auto-tool-choice",
-        "api-key",
-        "uvicorn-log-level",
-        "disable-log-stats",
-        "enable-log-requests",
-        "disable-log-requests",
-        "chat-template",
-        "download-dir",
-        "allowed-origins",
-        "allowed-local-media-path",
-        "allowed-media-domains",
-        "middleware",
-        "ssl-keyfile",
-        "ssl-certfile",
-        "root-path",
-        "enable-prompt-tokens-details",
-        "default-chat-template-kwargs",
-    }
-)
-
-
-def _different(group: tuple[Server, ...]) -> Iterator[Server]:
-    """Those that differ from the first; ranks of one node share their texts."""
+def _different(group: tuple[EngineView, ...]) -> Iterator[EngineView]:
+    """Yield the engines of a group whose flags or model differ from those of the first."""
     first = group[0]
     for server in group[1:]:
         if server.flags != first.flags or server.model != first.model:
@@ -262,32 +235,6 @@ def env_alike(d: Deployment) -> Iterator[Problem]:
                         f"{name} is {_said(mine)}, and "
                         f"{_said(theirs)} for {first.spot.name} of the same group",
                     )
-
-
-def is_shared(name: str) -> bool:
-    """Whether a variable is the engine's or its libraries', not the shell's."""
-    if name in (
-        "NCCL_IB_HCA",
-        "NCCL_DEBUG",
-        "VLLM_API_KEY",
-        "UCX_NET_DEVICES",
-        "NCCL_IB_GID_INDEX",
-        "ASCEND_HOME_PATH",
-    ) or re.search(r"LOG|CACHE|PATH|PROFILE|_DIR|_ROOT", name):
-        return False  # each node's own
-    return name.startswith(
-        (
-            "VLLM_",
-            "HCCL_",
-            "NCCL_",
-            "ASCEND_",
-            "PYTORCH_",
-            "TASK_QUEUE",
-            "OMP_",
-            "UCX_",
-            "MOONCAKE_",
-        )
-    )
 
 
 @rule(

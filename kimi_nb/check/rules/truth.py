@@ -1,16 +1,16 @@
-"""What is known of documents and versions: differences, untried pairs, known faults."""
+"""Rules on documents and versions: known differences, untested pairs, known faults."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.check.findings import NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import Spot
-from kimi_nb.params import load as params
+from kimi_nb.core import data_files
 
 _EXAMPLES = re.compile(r"^(192\.0\.2|198\.51\.100|203\.0\.113)\.[0-9]+$")
 
@@ -20,7 +20,7 @@ _EXAMPLES = re.compile(r"^(192\.0\.2|198\.51\.100|203\.0\.113)\.[0-9]+$")
     NOTE,
     "A value that differs from the document says so.",
     "Read the reason; kimi-nb plan --explain shows all of them.",
-    "kimi_nb/data/errata.yaml",
+    "kimi_nb/data/params/errata.yaml",
     needs=("plan",),
 )
 def errata(d: Deployment) -> Iterator[Problem]:
@@ -63,7 +63,7 @@ def untested(d: Deployment) -> Iterator[Problem]:
 def known_fault(d: Deployment) -> Iterator[Problem]:
     """Others lost their hour to it already."""
     roles = {server.role for server in d.servers}
-    for entry in params.data("versions")["faults"]:
+    for entry in data_files.facts("catalog/versions")["faults"]:
         last = str(entry["last"])
         if (
             entry["package"] != d.engine.package

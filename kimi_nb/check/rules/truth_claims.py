@@ -1,17 +1,16 @@
-"""What a document says in words and tables, held against its commands and the engine."""
+"""Rules that compare the statements of a document with its commands and the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
-from kimi_nb.check.rules.engine import listed
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import Spot
-from kimi_nb.params import load as params
+from kimi_nb.core import data_files
 from kimi_nb.plan import memory
 
 
@@ -49,8 +48,8 @@ def claimed_version(d: Deployment) -> Iterator[Problem]:
 def claimed_flag(d: Deployment) -> Iterator[Problem]:
     """Who follows the text adds a flag that the parser refuses."""
     for claim, spot in _claims(d, "flag"):
-        if listed(claim["flag"]) is None:
-            instead = params.data("versions")["instead"].get(claim["flag"], "")
+        if catalog.listed(claim["flag"]) is None:
+            instead = data_files.facts("catalog/versions")["instead"].get(claim["flag"], "")
             yield Problem(
                 spot,
                 f"--{claim['flag']} is in no vLLM version",
@@ -189,14 +188,14 @@ def claimed_precision(d: Deployment) -> Iterator[Problem]:
     WARNING,
     "A default that a document names is the engine's.",
     "Give the value explicitly, if it matters.",
-    "kimi_nb/data/versions.yaml: defaults",
+    "kimi_nb/data/catalog/versions.yaml: defaults",
     needs=("claims", "hardware"),
 )
 def claimed_default(d: Deployment) -> Iterator[Problem]:
     """Who relies on the default runs with another value."""
     assert d.hardware is not None
     for claim, spot in _claims(d, "default"):
-        for entry in params.data("versions")["defaults"]:
+        for entry in data_files.facts("catalog/versions")["defaults"]:
             if (
                 entry["flag"] == claim["flag"]
                 and d.hardware.devices.memory_gb >= entry["least_memory_gb"]
@@ -311,7 +310,7 @@ def claimed_file(d: Deployment) -> Iterator[Problem]:
                 f"the file says E={claim['experts']}; under expert parallelism a "
                 f"device of {ranks} holds {experts // ranks}",
             )
-        names = params.data("versions")["device_names"]
+        names = data_files.facts("catalog/versions")["device_names"]
         real = next((name for name in names.values() if claim["device"].startswith(name)), "")
         if real and real != claim["device"]:
             yield Problem(

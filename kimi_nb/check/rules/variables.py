@@ -1,4 +1,4 @@
-"""Environment variables: read at this version, and said once."""
+"""Rules on environment variables: whether the version reads them, and whether settings agree."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import difflib
 import functools
 from collections.abc import Iterator
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.params import load as params
+from kimi_nb.core import data_files
 
-_SOURCES = "the variables that vLLM and vllm-ascend read (kimi_nb/data/catalog-*.json)"
+_SOURCES = "the variables that vLLM and vllm-ascend read (kimi_nb/data/catalog/*.json)"
 _TRUE = {"1": True, "0": False, "true": True, "false": False, "True": True, "False": False}
 
 
 @functools.cache
 def _known(row: str, tag: str) -> frozenset[str]:
-    """The variables that an engine's version reads."""
+    """Return the variables that a version of the engine reads.
+
+    ``row`` is the vLLM version in the catalog, ``tag`` the vllm-ascend version, "" for plain vLLM.
+    """
     names = {
         name for name, runs in catalog.tables("vllm")["env"].items() if catalog.active(runs, row)
     }
@@ -29,21 +32,8 @@ def _known(row: str, tag: str) -> frozenset[str]:
     return frozenset(names)
 
 
-@functools.cache
-def ever_read() -> dict[str, tuple[str, str]]:
-    """Every variable that any listed version reads: the first and the last of them."""
-    out: dict[str, tuple[str, str]] = {}
-    plugin = catalog.tables("vllm-ascend")
-    for table in (catalog.tables("vllm")["env"], plugin["env"], plugin["env_read_elsewhere"]):
-        for name, runs in table.items():
-            out.setdefault(
-                name, (runs[0]["first"].removeprefix("v"), runs[-1]["last"].removeprefix("v"))
-            )
-    return out
-
-
 def known(d: Deployment) -> frozenset[str]:
-    """The variables that the deployment's engine reads."""
+    """Return the variables that the deployment's engine reads."""
     return _known(d.engine.known, d.engine.version if d.ascend else "")
 
 
@@ -60,16 +50,16 @@ def _vllm(name: str) -> bool:
 )
 def variable_exists(d: Deployment) -> Iterator[Problem]:
     """A variable that nothing reads changes nothing but the reader's belief."""
-    ever = ever_read()
-    others = params.data("versions")["others"]
+    ever = catalog.ever_read()
+    others = data_files.facts("catalog/versions")["others"]
     for server in d.environments():
         for name in server.env:
             if name in ever:
                 continue
-            if name in params.data("versions")["gone"]:
+            if name in data_files.facts("catalog/versions")["gone"]:
                 yield Problem(
                     server.env_at(name),
-                    f"{name} does nothing: {params.data('versions')['gone'][name]}",
+                    f"{name} does nothing: {data_files.facts('catalog/versions')['gone'][name]}",
                 )
             elif _vllm(name):
                 near = difflib.get_close_matches(name, [*ever, *others], n=1, cutoff=0.82)
@@ -101,10 +91,14 @@ def variable_exists(d: Deployment) -> Iterator[Problem]:
 def variable_not_removed(d: Deployment) -> Iterator[Problem]:
     """A variable that a newer version no longer reads is ignored, at most with a warning in the
     log; what it switched on is off."""
-    here, ever = known(d), ever_read()
+    here, ever = known(d), catalog.ever_read()
     for server in d.environments():
         for name in server.env:
-            if name in here or name not in ever or name in params.data("versions")["never_read"]:
+            if (
+                name in here
+                or name not in ever
+                or name in data_files.facts("catalog/versions")["never_read"]
+            ):
                 continue
             last = ever[name][1]
             row = (
@@ -133,7 +127,7 @@ def variable_not_removed(d: Deployment) -> Iterator[Problem]:
 def variable_acts(d: Deployment) -> Iterator[Problem]:
     """The name is declared and nothing reads it: who raises a time-out with it still waits as
     long as before."""
-    never = params.data("versions")["never_read"]
+    never = data_files.facts("catalog/versions")["never_read"]
     for server in d.environments():
         for name in server.env:
             if name in never:
@@ -151,7 +145,7 @@ def variable_acts(d: Deployment) -> Iterator[Problem]:
 def variable_not_ignored(d: Deployment) -> Iterator[Problem]:
     """The scripts say that a feature is on, the engine never looks: the gain that was measured
     elsewhere does not come."""
-    ignored = params.data("versions")["ignored"]
+    ignored = data_files.facts("catalog/versions")["ignored"]
     for server in d.environments():
         for name in server.env:
             if name in ignored and _between(d.engine.version, *map(str, ignored[name])):
@@ -178,7 +172,7 @@ def _between(version: str, first: str, last: str) -> bool:
 )
 def variable_moved(d: Deployment) -> Iterator[Problem]:
     """The variable still works and goes away with a later version; the key stays."""
-    ignored = params.data("versions")["ignored"]
+    ignored = data_files.facts("catalog/versions")["ignored"]
     for server in d.environments():
         for name in server.env:
             key = catalog.moved(d.engine, name)
@@ -223,12 +217,12 @@ def variable_agrees(d: Deployment) -> Iterator[Problem]:
 )
 def variable_stays(d: Deployment) -> Iterator[Problem]:
     """What a script switches on by such a variable is off after an upgrade, without an error."""
-    here, ever, going = known(d), ever_read(), params.data("versions")["going"]
+    here, ever, going = known(d), catalog.ever_read(), data_files.facts("catalog/versions")["going"]
     newest = {
         "vllm": catalog.versions("vllm")[-1],
         "vllm-ascend": catalog.versions("vllm-ascend")[-1],
     }
-    never = params.data("versions")["never_read"]
+    never = data_files.facts("catalog/versions")["never_read"]
     for server in d.environments():
         for name in server.env:
             if name in going:

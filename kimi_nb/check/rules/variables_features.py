@@ -1,24 +1,24 @@
-"""Features in the role where they belong, and the variables of networks."""
+"""Rules on features in the role where they belong, and on the variables of networks."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import LOOPBACK, Server, Spot
+from kimi_nb.check.view.engine_view import LOOPBACK, EngineView, Spot
 
 
-def _told_at(server: Server, by: str) -> Spot:
-    """Where a feature was switched on."""
+def _told_at(server: EngineView, by: str) -> Spot:
+    """Return the spot where a feature was switched on."""
     return server.of("additional-config") if by.startswith("--") else server.env_at(by)
 
 
-def _switched(d: Deployment, server: Server, variable: str, key: str) -> str:
-    """By what a feature is on: the key, the variable, or "" where it is off."""
+def _switched(d: Deployment, server: EngineView, variable: str, key: str) -> str:
+    """Return what switches a feature on: the key or the variable, "" if it is off."""
     table = server.table("additional-config")
     under = table.get("scheduler_config")
     for where in (table, under if isinstance(under, dict) else {}):

@@ -1,6 +1,11 @@
-"""Commands that talk to a service: curl, vllm bench serve, lm_eval.
+"""Recognise commands that talk to a service: curl, ``vllm bench serve`` and lm_eval.
 
-callers.client(engine, ["curl", "http://192.0.2.11:8088/v1/models"], spot).port   # 8088
+>>> from kimi_nb import catalog
+>>> from kimi_nb.check.view import clients
+>>> from kimi_nb.check.view.engine_view import Spot
+>>> words = ["curl", "http://192.0.2.11:8088/v1/models"]
+>>> clients.client(catalog.engine("vllm", "0.19.1"), words, Spot("run.sh:3")).port
+8088
 """
 
 from __future__ import annotations
@@ -10,15 +15,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from kimi_nb import catalog
 from kimi_nb.catalog import arguments
-from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.check.view.commands import lists, split_url, word_at
 from kimi_nb.check.view.deployment import Client
 from kimi_nb.check.view.engine_view import Spot
 
 
 def client(engine: catalog.Engine, words: Sequence[str], spot: Spot) -> Client | None:
-    """A curl, ``vllm bench serve`` or lm_eval; None for any other command."""
+    """Read a curl, ``vllm bench serve`` or lm_eval command; return None for anything else."""
     for name, second, make in (
         ("curl", "", _curl),
         ("vllm", "bench", _bench),
@@ -149,5 +154,5 @@ def _lm_eval(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) 
 
 
 def _known(value: Any) -> str | None:
-    """A text without shell variables in it."""
+    """Return a text that holds no shell variable, None for anything else."""
     return value if isinstance(value, str) and value and "$" not in value else None

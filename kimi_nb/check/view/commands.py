@@ -1,8 +1,10 @@
-"""What one command line is: an engine, a front door, a launcher, a job.
+"""Recognise what a command line starts: an engine, a proxy, a launcher or a job.
 
-    commands.serve_at(["nohup", "vllm", "serve", "m"])     # 3: the words of vllm serve begin there
+>>> from kimi_nb.check.view import commands
+>>> commands.serve_at(["nohup", "vllm", "serve", "m"])
+3
 
-Pure: words in, the values of `kimi_nb.check.view.deployment` out.
+The functions are pure: they take words and return values of `kimi_nb.check.view.deployment`.
 """
 
 from __future__ import annotations
@@ -19,13 +21,16 @@ _PROXY = re.compile(r"(load_balance_proxy|toy_proxy|disagg_proxy|proxy_server).*
 
 
 def base(word: str) -> str:
-    """The last part of a path."""
+    """Return the last component of a path."""
     return word.rpartition("/")[2]
 
 
 def serve_at(words: Sequence[str]) -> int | None:
-    """Where the arguments of ``vllm serve`` begin among words, whatever stands before it
-    (env, nohup, srun, numactl, ...); None where nothing serves."""
+    """Return the index at which the arguments of ``vllm serve`` begin, None if nothing serves.
+
+    Whatever stands before it (env, nohup, srun, numactl, ...) is skipped. The same entry points
+    called with ``python -m`` are recognised too.
+    """
     for i, word in enumerate(words):
         name = base(word)
         following = words[i + 1] if i + 1 < len(words) else ""
@@ -47,7 +52,7 @@ def serve_at(words: Sequence[str]) -> int | None:
 
 
 def word_at(words: Sequence[str], name: str, second: str = "") -> int | None:
-    """The place behind a program's name (and subcommand); None where it is not called."""
+    """Return the index after a program's name (and subcommand), None if it is not called."""
     for i, word in enumerate(words):
         if (
             word.endswith(name)
@@ -59,7 +64,7 @@ def word_at(words: Sequence[str], name: str, second: str = "") -> int | None:
 
 
 def program_at(words: Sequence[str], pattern: re.Pattern[str] | str) -> int | None:
-    """The place behind a script's name."""
+    """Return the index after the name of a script, None if it is not called."""
     for i, word in enumerate(words):
         if re.fullmatch(pattern, base(word)):
             return i + 1
@@ -70,12 +75,12 @@ def program_at(words: Sequence[str], pattern: re.Pattern[str] | str) -> int | No
 
 
 def is_proxy(words: Sequence[str]) -> bool:
-    """Whether these words start a front door that we know."""
+    """Return whether these words start a known proxy or router."""
     return program_at(words, _PROXY) is not None or word_at(words, "vllm-router") is not None
 
 
 def proxy(words: Sequence[str], spot: Spot, node: str = "") -> Proxy:
-    """The upstream proxy, or vllm-router."""
+    """Read the command line of the upstream proxy or of vllm-router."""
     at = word_at(words, "vllm-router")
     given = lists(words[at if at is not None else program_at(words, _PROXY) or 0 :])
     host, port = given.get("host", ("",))[0], number(given.get("port", ("",))[0])
@@ -108,7 +113,7 @@ def proxy(words: Sequence[str], spot: Spot, node: str = "") -> Proxy:
 
 
 def lists(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Options with all their values; one given again adds to it."""
+    """Return the values of each option; an option that is repeated adds to them."""
     out: dict[str, list[str]] = {}
     current: list[str] = []
     for word in words:
@@ -134,7 +139,10 @@ def _endpoint(url: str) -> tuple[str, int | None]:
 
 
 def split_url(url: str) -> tuple[str | None, int | None, str]:
-    """(host, port, path) of a URL; None where a shell variable or a placeholder hides it."""
+    """Split a URL into host, port and path.
+
+    The host or the port is None if a shell variable or a placeholder hides it.
+    """
     if "://" not in url:
         url = f"http://{url}"
     try:
@@ -156,7 +164,7 @@ def split_url(url: str) -> tuple[str | None, int | None, str]:
 
 
 def number(text: object) -> int | None:
-    """A whole number in a word."""
+    """Return the whole number that a word spells, None for anything else."""
     word = str(text)
     return int(word) if word.isdecimal() and len(word) < 10 else None
 
@@ -167,7 +175,7 @@ LAUNCHER = re.compile(r"launch_(online_)?dp.*\.py")
 
 
 def launcher(words: Sequence[str], spot: Spot, node: str = "") -> Launcher:
-    """A call of launch_online_dp.py; what it leaves out has the script's own default."""
+    """Read a call of launch_online_dp.py; what it leaves out has the script's own default."""
     given = lists(words[program_at(words, LAUNCHER) or 0 :])
 
     def whole(name: str, default: int | None = None) -> int | None:
@@ -204,7 +212,7 @@ _LONG = {
 
 
 def sbatch(options: Sequence[str]) -> dict[str, str]:
-    """The options of a job by their long names; a line may hold several."""
+    """Return the options of a job by their long names; one line may hold several."""
     out: dict[str, str] = {}
     for option in options:
         try:
@@ -232,5 +240,5 @@ def batch(
     spot: Spot,
     lines: Mapping[str, int] | None = None,
 ) -> Batch:
-    """A SLURM job from its options and the programs that it runs."""
+    """Build a SLURM job from its options and the programs that it runs."""
     return Batch(spot, sbatch(options), tuple(dict.fromkeys(programs)), lines or {})

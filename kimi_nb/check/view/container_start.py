@@ -1,6 +1,10 @@
-"""A container as it is started: docker run, podman, nerdctl.
+"""Recognise the command that starts a container: docker run, podman run, nerdctl run.
 
-docker.box(["docker", "run", "--gpus", "all", "vllm/vllm-openai:v0.19.1", "m"], {}, spot)
+>>> from kimi_nb.check.view import container_start
+>>> from kimi_nb.check.view.engine_view import Spot
+>>> words = "docker run --gpus all vllm/vllm-openai:v0.19.1 m".split()
+>>> container_start.box(words, {}, Spot("run.sh:3")).image
+'vllm/vllm-openai:v0.19.1'
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ _ACCELERATORS = re.compile(r"/dev/(davinci[0-9]+|kfd|dri|nvidia[0-9]+)$")
 
 
 def container_at(words: Sequence[str]) -> int | None:
-    """The place behind ``docker run`` (podman, nerdctl), None for another command."""
+    """Return the index after ``docker run`` (or podman, nerdctl), None for another command."""
     for name in ("docker", "podman", "nerdctl"):
         at = word_at(words, name)
         if at is None:
@@ -67,7 +71,10 @@ def container_at(words: Sequence[str]) -> int | None:
 def box(
     words: Sequence[str], env: Mapping[str, str], spot: Spot, node: str = "", at: int | None = None
 ) -> Box:
-    """A ``docker run``: its options, the image, what runs inside."""
+    """Read a ``docker run`` command: its options, the image, and what runs inside.
+
+    ``at`` is the index after ``run``; if it is left out, `container_at` finds it.
+    """
     at = (container_at(words) or 0) if at is None else at
     options: dict[str, list[str]] = {}
     while at < len(words) and (words[at].startswith("-") or words[at].endswith("[@]}")):
@@ -123,8 +130,11 @@ def box(
 
 
 def _glued(word: str, options: dict[str, list[str]]) -> tuple[str, str, str]:
-    """(option, "=" where its value is here, value) of short options in one word: -p8000:8000,
-    -p=8000:8000, -itd. All but the last are switches, and go to ``options``."""
+    """Split short options in one word, such as -p8000:8000, -p=8000:8000 or -itd.
+
+    Return the last option, "=" if its value is in the same word, and that value. The options before
+    it are switches, and are added to ``options``.
+    """
     for place in range(1, len(word)):
         name, rest = f"-{word[place]}", word[place + 1 :]
         if name not in _SWITCHES:
@@ -136,7 +146,7 @@ def _glued(word: str, options: dict[str, list[str]]) -> tuple[str, str, str]:
 
 
 def _mount(text: str) -> str:
-    """A ``--mount`` as ``-v`` has it; "" for one in memory."""
+    """Convert the value of a ``--mount`` to that of a ``-v``; return "" for a mount in memory."""
     told = dict(pair.partition("=")[::2] for pair in text.strip("\"'").split(","))
     if told.get("type") == "tmpfs":
         return ""
@@ -149,7 +159,7 @@ def _mount(text: str) -> str:
 
 
 def accelerators(devices: Sequence[str]) -> tuple[str, ...]:
-    """Those of some ``--device`` that are accelerators, as the host calls them."""
+    """Return the accelerators among the values of ``--device``, by their names on the host."""
     return tuple(
         name
         for device in devices
@@ -159,7 +169,10 @@ def accelerators(devices: Sequence[str]) -> tuple[str, ...]:
 
 
 def gpus(told: Sequence[str]) -> tuple[str, ...]:
-    """The devices of ``--gpus``: gpu0, gpu1, ...; as it is told where they cannot be counted."""
+    """Return the devices of ``--gpus`` as gpu0, gpu1, ...
+
+    A value that cannot be counted (``all``) is returned as written.
+    """
     out: list[str] = []
     for text in told:
         listed = False
@@ -181,7 +194,7 @@ def gpus(told: Sequence[str]) -> tuple[str, ...]:
 
 
 def device_numbers(devices: Sequence[str]) -> tuple[int, ...] | None:
-    """The numbers of devices on their node; None where some are not told."""
+    """Return the numbers of devices on their node, None if any of them is not known."""
     found = [
         re.fullmatch(r"(?:gpu|/dev/davinci|/dev/nvidia)([0-9]{1,3})", name) for name in devices
     ]
@@ -191,7 +204,7 @@ def device_numbers(devices: Sequence[str]) -> tuple[int, ...] | None:
 
 
 def serves(words: Sequence[str]) -> bool:
-    """Whether words start the engine: themselves, or in the script of a ``bash -c``."""
+    """Return whether words start the engine, directly or in the script of a ``bash -c``."""
     return serve_at(words) is not None or any(
         base(word) in ("bash", "sh")
         and re.fullmatch(r"-[a-z]*c", option)
@@ -201,14 +214,19 @@ def serves(words: Sequence[str]) -> bool:
 
 
 def serves_by_itself(image: str) -> bool:
-    """Whether an image's entry point is the engine: its arguments are those of vllm serve."""
+    """Return whether an image's entry point is the engine.
+
+    The arguments of the container are then those of ``vllm serve``.
+    """
     name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
     return name.startswith("vllm-openai") or name == "vllm-tpu"
 
 
 def image_engine(image: str) -> tuple[str, str] | None:
-    """(package, version) that an image's tag tells; the version is "" for a floating tag, None
-    for the image of another program."""
+    """Return the package and the version that an image's tag names.
+
+    The version is "" for a floating tag. None is returned for the image of another program.
+    """
     name, _, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
     package = {"vllm-ascend": "vllm-ascend"}.get(name)
     if package is None and (name.startswith("vllm-openai") or name in ("vllm", "vllm-dev")):

@@ -1,10 +1,16 @@
-"""What the rules look at: engines, front door, containers, jobs and clients, from anywhere.
+"""What the rules look at: engines, proxies, containers, jobs and clients, from any source.
 
-    check.of_plan(plan)                      # our own plan
-    reading.read([Path("run.sh")], ...)      # scripts of other people, as far as they can be read
+>>> from kimi_nb.check import judge
+>>> from kimi_nb.plan import build
+>>> judge.of_plan(build.plan("k2.5", "a3", "pd")).complete
+True
 
-A plan and a stranger's scripts become the same values, so that a rule is written once. What is
-not known is None (or absent), and a rule that needs it says nothing.
+Other people's scripts become the same values, as far as they can be read::
+
+    reading.read([Path("run.sh")], "vllm-ascend", "0.18.0")
+
+That way each rule is written once. What is not known is None or absent, and a rule that needs it
+reports nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +20,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
-from kimi_nb.check.view.engine_view import OWN_ENV, Server, Spot
+from kimi_nb import catalog
+from kimi_nb.check.view.engine_view import OWN_ENV, EngineView, Spot
 from kimi_nb.params import schema
 from kimi_nb.plan.spec import Plan
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """A front door. ``workers`` are (role, host, port); ``lists`` the options as written."""
+    """The front door of a service: a proxy or router.
+
+    ``workers`` are (role, host, port); ``lists`` are the options as written.
+    """
 
     spot: Spot
     kind: str
@@ -35,9 +44,11 @@ class Proxy:
 
 @dataclass(frozen=True)
 class Client:
-    """A command that talks to the service: curl, vllm bench serve, lm_eval. ``names`` is the
-    model it asks for, ``tokenizer`` what it loads; ``trusts`` is whether it may run code of the
-    checkpoint; None is what cannot be known."""
+    """A command that talks to the service: curl, ``vllm bench serve`` or lm_eval.
+
+    ``names`` is the model that it requests, ``tokenizer`` the one that it loads, and ``trusts``
+    whether it may run code of the checkpoint. None means that a value cannot be known.
+    """
 
     spot: Spot
     kind: str
@@ -52,7 +63,11 @@ class Client:
 
 @dataclass(frozen=True)
 class Box:
-    """A container as it is started. ``devices`` are accelerators handed in."""
+    """A container as it is started.
+
+    ``argv`` is what runs inside, ``env`` the environment inside. ``devices`` are the accelerators
+    that it gets, ``passes`` the variables that are handed in by name, without a value.
+    """
 
     spot: Spot
     node: str
@@ -69,13 +84,16 @@ class Box:
 
     @property
     def host_network(self) -> bool:
-        """Whether it has the host's own network, and so its ports."""
+        """Whether it uses the network, and so the ports, of the host."""
         return "host" in (*self.options.get("--net", ()), *self.options.get("--network", ()))
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """A call of launch_online_dp.py; None where a value is not given or cannot be read."""
+    """A call of launch_online_dp.py; None where a value is not given or cannot be read.
+
+    ``local`` is the number of ranks that it starts, ``first`` the first of them.
+    """
 
     spot: Spot
     node: str
@@ -90,7 +108,10 @@ class Launcher:
 
 @dataclass(frozen=True)
 class Batch:
-    """A SLURM job: its options (``mem``, ``gpus-per-node``, ...) and the programs it runs."""
+    """A SLURM job: its options (``mem``, ``gpus-per-node``, ...) and the programs that it runs.
+
+    ``lines`` maps options to their lines.
+    """
 
     spot: Spot
     options: Mapping[str, str]
@@ -98,13 +119,13 @@ class Batch:
     lines: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, option: str) -> Spot:
-        """The spot of an option; that of the job where it is not known."""
+        """Return the spot of an option, or that of the job if the line is not known."""
         return Spot(self.spot.name, self.spot.file, self.lines.get(option, self.spot.line))
 
 
 @dataclass(frozen=True)
 class Program:
-    """Any other command of a script: its words, the line, what was exported by then."""
+    """Any other command of a script: its words, its place, and the environment that it sees."""
 
     spot: Spot
     argv: tuple[str, ...]
@@ -113,7 +134,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Fault:
-    """What the reader itself saw in a text, by the rule that tells it."""
+    """A problem that the reader saw in the text itself, and the id of the rule that reports it.
+
+    ``severity`` replaces that of the rule if it is given.
+    """
 
     rule: str
     spot: Spot
@@ -123,13 +147,18 @@ class Fault:
 
 @dataclass(frozen=True)
 class Deployment:
-    """See the module. ``complete`` is whether every engine of it is here, ``together`` whether
-    its engines are one deployment (a document may show alternatives)."""
+    """Everything that the rules look at.
+
+    ``engine_known`` is whether something names the engine's version; otherwise it is assumed.
+    ``complete`` is whether every engine of the deployment is here. ``faults`` is what the reader
+    saw in the text itself, ``claims`` what a document states in prose, and ``unread`` what was not
+    read and why. ``documents`` are the files whose commands may be alternatives.
+    """
 
     title: str
     engine: catalog.Engine
     engine_known: bool
-    servers: tuple[Server, ...] = ()
+    servers: tuple[EngineView, ...] = ()
     proxies: tuple[Proxy, ...] = ()
     clients: tuple[Client, ...] = ()
     boxes: tuple[Box, ...] = ()
@@ -149,16 +178,19 @@ class Deployment:
 
     @property
     def ascend(self) -> bool:
-        """Whether the engine is the one for Ascend."""
+        """Whether the engine is vllm-ascend."""
         return self.engine.package == "vllm-ascend"
 
-    def groups(self) -> list[tuple[Server, ...]]:
-        """The engines by data parallel group, in order; those of no known group alone."""
+    def groups(self) -> list[tuple[EngineView, ...]]:
+        """Return the engines by data parallel group, in order.
+
+        An engine of no known group is alone.
+        """
         return self._groups
 
     @functools.cached_property
-    def _groups(self) -> list[tuple[Server, ...]]:
-        out: dict[Any, list[Server]] = {}
+    def _groups(self) -> list[tuple[EngineView, ...]]:
+        out: dict[Any, list[EngineView]] = {}
         turn: dict[Any, int] = {}
         taken: dict[Any, set[int | None]] = {}
         for index, server in enumerate(self.servers):
@@ -174,17 +206,20 @@ class Deployment:
             out.setdefault(key, []).append(server)
         return [tuple(group) for group in out.values()]
 
-    def at_role(self, role: str) -> tuple[Server, ...]:
-        """The engines of a role."""
+    def at_role(self, role: str) -> tuple[EngineView, ...]:
+        """Return the engines of a role."""
         return tuple(server for server in self.servers if server.role == role)
 
-    def environments(self) -> list[Server]:
-        """One engine for each set of variables and role, the ranks' own left out."""
+    def environments(self) -> list[EngineView]:
+        """Return one engine for each role, file and set of variables.
+
+        Variables that each rank has of its own (`engine_view.OWN_ENV`) are not compared.
+        """
         return self._environments
 
     @functools.cached_property
-    def _environments(self) -> list[Server]:
-        first: dict[Any, Server] = {}
+    def _environments(self) -> list[EngineView]:
+        first: dict[Any, EngineView] = {}
         for server in self.servers:
             key = (
                 server.role,
@@ -194,17 +229,19 @@ class Deployment:
             first.setdefault(key, server)
         return list(first.values())
 
-    def profiles(self) -> list[tuple[Server, int]]:
-        """One engine for each kind of setting, and how many are like it: what differs between
-        ranks (ports, ranks, addresses) is left out of the comparison."""
+    def profiles(self) -> list[tuple[EngineView, int]]:
+        """Return one engine for each distinct configuration, and how many engines share it.
+
+        What differs from rank to rank (ports, ranks, addresses) is not compared.
+        """
         return self._profiles
 
     @functools.cached_property
-    def _profiles(self) -> list[tuple[Server, int]]:
-        first: dict[Any, Server] = {}
+    def _profiles(self) -> list[tuple[EngineView, int]]:
+        first: dict[Any, EngineView] = {}
         count: dict[Any, int] = {}
         key: Any = None
-        before: Server | None = None
+        before: EngineView | None = None
         for server in self.servers:
             # Ranks that were read alike share this object, and need no comparison.
             if (

@@ -1,6 +1,10 @@
-"""One ``vllm serve`` process as the rules see it, from its command line and its variables.
+"""One ``vllm serve`` process as the rules see it, read from its command line and its variables.
 
-server(engine, ["vllm", "serve", "m", "-tp", "8"], {}, Spot("run.sh:3")).tp       # 8
+>>> from kimi_nb import catalog
+>>> from kimi_nb.check.view import engine_view
+>>> engine = catalog.engine("vllm", "0.19.1")
+>>> engine_view.of(engine, ["vllm", "serve", "m", "-tp", "8"], {}, engine_view.Spot("run.sh:3")).tp
+8
 """
 
 from __future__ import annotations
@@ -9,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kimi_nb import catalog
 from kimi_nb.catalog import arguments
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb.plan import ports
 
 _ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
 _EVERYWHERE = ("", "0.0.0.0", "::", "[::]")
@@ -47,7 +52,7 @@ _VISIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where something stands: a name for people (engine, node, document), and file and line."""
+    """A place: a name for people (engine, node or document), and the file and line."""
 
     name: str
     file: str = ""
@@ -55,14 +60,15 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class EngineView:
     """One ``vllm serve`` process.
 
-    ``flags`` are typed by the catalog; ``rank`` is the first data parallel rank, ``ranks`` how
-    many it runs, None where a shell variable hides it; ``kv_port`` the first of the ports of its
-    KV cache connector; ``group`` equals that of the engines it forms one group with. ``certain``
-    is False for a command in a branch, a loop or an alternative, which may not run with the
-    others. ``lines`` tells the line of each word.
+    ``rank`` is its first data parallel rank, ``ranks`` how many it runs; ``single`` is whether it
+    is started for one rank (--data-parallel-rank). A number is None if a shell variable hides it.
+    ``kv_port`` is the first port of its KV cache connector. ``group`` is equal for the engines that
+    form one group. ``certain`` is False for a command in a branch, a loop or an alternative, which
+    may not run together with the others. ``lines`` holds the line of each word of ``argv``, and
+    ``start`` is the index at which the arguments of ``vllm serve`` begin.
     """
 
     spot: Spot
@@ -97,64 +103,64 @@ class Server:
 
     @property
     def flags(self) -> Mapping[str, Any]:
-        """Its flags, typed, by their long names."""
+        """The typed values of its flags, by their long names."""
         return self.parsed.flags
 
     @property
     def positional(self) -> tuple[tuple[int, str], ...]:
-        """Its positional words: (index, word)."""
+        """Its positional words, as (index, word)."""
         return self.parsed.positional
 
     @property
     def stray(self) -> tuple[tuple[int, str], ...]:
-        """Words that belong to nothing: (index, word)."""
+        """The words that belong to no flag, as (index, word)."""
         return self.parsed.stray
 
     @property
     def shared(self) -> tuple[Any, ...]:
-        """What it has in common with the other ranks of its kind."""
+        """The settings that it has in common with the other ranks of its kind."""
         return self.parsed.shared
 
     def env_at(self, name: str) -> Spot:
-        """The spot where a variable was set."""
+        """Return the spot where a variable was set."""
         return Spot(self.spot.name, self.spot.file, self.env_lines.get(name, self.spot.line))
 
     def at(self, index: int) -> Spot:
-        """The spot of one of the words after ``vllm serve``."""
+        """Return the spot of a word, counted from the first one after ``vllm serve``."""
         place = self.start + index
         line = self.lines[place] if place < len(self.lines) else self.spot.line
         return Spot(self.spot.name, self.spot.file, line)
 
     def of(self, flag: str) -> Spot:
-        """The spot of a flag; that of the server where it is not given."""
+        """Return the spot of a flag, or that of the server if the flag is not given."""
         for given in reversed(self.given):
             if given.name == flag:
                 return self.at(given.index)
         return self.spot
 
     def number(self, flag: str) -> int | float | None:
-        """A flag's number, None where it is absent or cannot be read."""
+        """Return the number that a flag holds, None if it is absent or cannot be read."""
         value = self.flags.get(flag)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def table(self, flag: str) -> Mapping[str, Any]:
-        """A JSON flag's object; empty where it is absent or cannot be read."""
+        """Return the object that a JSON flag holds, empty if it is absent or cannot be read."""
         value = self.flags.get(flag)
         return value if isinstance(value, dict) else {}
 
     def text(self, flag: str) -> str | None:
-        """A flag's text."""
+        """Return the text that a flag holds, None if it is absent or cannot be read."""
         value = self.flags.get(flag)
         return value if isinstance(value, str) else None
 
     @property
     def model(self) -> str:
-        """What is served: the positional, or --model; "" where neither is given."""
+        """The model that is served, from the positional word or --model; "" if neither is given."""
         return self.positional[0][1] if self.positional else self.text("model") or ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that it answers to."""
+        """The names under which it serves the model."""
         value = self.flags.get("served-model-name")
         if isinstance(value, list):
             return tuple(str(name) for name in value)
@@ -162,7 +168,7 @@ class Server:
 
     @property
     def draft(self) -> int:
-        """Tokens that a draft proposes for each step; 0 without one."""
+        """The number of tokens that a draft proposes in each step; 0 without a draft."""
         found = self.table("speculative-config").get("num_speculative_tokens")
         return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
@@ -173,7 +179,7 @@ class Server:
         return host is None or host in _EVERYWHERE
 
 
-def server(
+def of(
     engine: catalog.Engine,
     argv: Sequence[str],
     env: Mapping[str, str],
@@ -187,10 +193,13 @@ def server(
     address: str = "",
     devices: Iterable[int] | None = None,
     env_lines: Mapping[str, int] | None = None,
-    like: Server | None = None,
-) -> Server:
-    """The engine that ``argv`` starts; its own words begin at ``start``. ``like`` is one that is
-    likely to differ in a few values only: ranks of a group are read thousands of times."""
+    like: EngineView | None = None,
+) -> EngineView:
+    """Read the engine that ``argv`` starts; its own arguments begin at index ``start``.
+
+    ``like`` is an engine that probably differs in a few values only. It saves time, because the
+    ranks of a group are read thousands of times.
+    """
     parsed = arguments.parse(
         engine, argv[start:] if start else argv, like=like.parsed if like else None
     )
@@ -213,12 +222,11 @@ def server(
     kv_port = _port(kv.get("kv_port"))
     tp = _whole(flags.get("tensor-parallel-size", 1))
     if kv_port is not None:
-        # Upstream listens at kv_port + rank x tp.
-        kv_port = None if rank is None or tp is None else kv_port + rank * tp
+        kv_port = None if rank is None or tp is None else ports.kv(kv_port, rank, tp).start
     side = _port(env.get("VLLM_NIXL_SIDE_CHANNEL_PORT"))
     if side is not None:
-        side = None if rank is None else side + rank
-    return Server(
+        side = None if rank is None else ports.side_channel(side, rank).start
+    return EngineView(
         spot,
         node,
         address or _text(flags.get("host")),
@@ -249,7 +257,7 @@ def server(
 
 
 def visible(env: Mapping[str, str]) -> tuple[int, ...] | None:
-    """The devices that the variables leave visible; None where nothing says it."""
+    """Return the devices that the variables make visible, None if no variable says it."""
     for name in _VISIBLE:
         parts = env.get(name, "").split(",")
         if parts != [""] and all(part.strip().isdecimal() and len(part) < 6 for part in parts):

@@ -1,11 +1,13 @@
-"""A plan on a SLURM cluster, from its login node: the jobs, submitted, followed, cancelled.
+"""Deploy a plan on a SLURM cluster from its login node: submit, follow and cancel its jobs.
+
+Example::
 
     cluster = Cluster(plan, scripts.files(plan), folder, "run-1", print)
     for step in cluster.steps:
         step.run()
     watch = readiness.Watch(cluster.serving(), cluster.logs, cluster.ended, limits)
 
-Nothing is kept in memory that matters: another process with the same folder and run goes on.
+Nothing important is kept in memory only: another process with the same folder and run can continue.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kimi_nb.bundle import writer as bundle
+from kimi_nb import show
+from kimi_nb.bundle import writer
 from kimi_nb.core.errors import ParameterError, WriteError
 from kimi_nb.deploy import claim
-from kimi_nb.deploy.slurm import job_book, job_faults, job_logs
-from kimi_nb.deploy.slurm import slurm_commands as slurm
+from kimi_nb.deploy.slurm import job_book, job_faults, job_logs, slurm_commands
 from kimi_nb.deploy.slurm.job_book import Book, JobState
 from kimi_nb.deploy.slurm.job_queue import QUEUE, JobQueue
 from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError
@@ -28,18 +30,20 @@ from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan import build, jobs
 from kimi_nb.plan.spec import Job, Plan
-from kimi_nb.service import probe as service
-from kimi_nb.show import values as show
+from kimi_nb.service import probe
 
-LOGIN = "login node"  # the node of a change that is this machine's
+LOGIN = "login node"  # the node named in changes on this machine
 _HOST_FILE = 60.0  # seconds for the serving job to write its host name
-_PROBE = 5.0  # seconds for a completion, when the state of the engines is asked
+_PROBE = 5.0  # seconds for a completion in `status`
 
 
 class Cluster:
-    """See the module. ``files`` are those of the plan's bundle, ``folder`` is this deployment's
-    own on the login node, ``run_id`` names the run on the cluster, ``say`` is told of progress;
-    ``poll`` is how many seconds lie between two looks at the queue."""
+    """A plan on a SLURM cluster.
+
+    ``files`` are those of the plan's bundle, ``folder`` is the deployment's own on the login node,
+    ``run_id`` identifies the run on the cluster, ``say`` receives progress messages, and ``poll``
+    is the time between two looks at the queue, in seconds.
+    """
 
     def __init__(
         self,
@@ -57,7 +61,7 @@ class Cluster:
                 f"{plan.name} has no jobs; choose a variant made of SLURM jobs (kimi-nb list)."
             )
         self.plan, self._files, self._say, self._poll = plan, dict(files), say, poll
-        self._slurm = commands or slurm.here()
+        self._slurm = commands or slurm_commands.here()
         self._run_id, self._folder = run_id, folder
         paths = plan.request.site.paths
         self._work = Path(paths.work)
@@ -77,12 +81,12 @@ class Cluster:
 
     @property
     def log_folder(self) -> Path:
-        """Where `logs` keeps what it has read."""
+        """The folder in which `logs` keeps what it has read."""
         return self._folder / "logs"
 
     @property
     def steps(self) -> Sequence[Step]:
-        """From the login node to a serving job that runs."""
+        """The steps from the login node to a running serving job."""
         return (
             Step(
                 "reach",
@@ -99,16 +103,19 @@ class Cluster:
 
     @property
     def after(self) -> Sequence[Step]:
-        """The benchmark is submitted, not waited for: `queue` and `follow` show it."""
+        """The step that submits the benchmark, without waiting for it.
+
+        `queue` and `follow` show its progress.
+        """
         return (Step("benchmark", "submit the benchmark job", self.submit_benchmark),)
 
     def diff(self) -> str:
-        """The bundle in the shared folder and the new one, as ``diff -u``."""
-        before = bundle.read(self.bundle)
-        return bundle.unified(before, self._files) if before else ""
+        """Return the changes of the bundle in the shared folder as ``diff -u``."""
+        before = writer.read(self.bundle)
+        return writer.unified(before, self._files) if before else ""
 
     def queue(self) -> show.Table:
-        """Every job of the run. Raises SlurmError."""
+        """Return a table of the run's jobs. Raises SlurmError."""
         return show.Table(
             "Jobs",
             ("job", "number", "state", "reason", "node", "elapsed"),
@@ -126,7 +133,7 @@ class Cluster:
         )
 
     def memory_mb(self) -> float:
-        """Not seen from the login node."""
+        """Return 0, because memory cannot be measured from the login node."""
         return 0.0
 
     # Before anything is submitted ---------------------------------------------------------
@@ -209,13 +216,13 @@ class Cluster:
         raise StepFailed("claim", [job_faults.held(path, held)])
 
     def _push(self) -> Outcome:
-        changes = bundle.diff(bundle.read(self.bundle) or {}, self._files)
+        changes = writer.diff(writer.read(self.bundle) or {}, self._files)
         live = [one for one in self._queue.look("push").values() if one.live] if changes else []
         if live and self.bundle.exists():
-            # The folder would be replaced under jobs that write into it.
+            # Replacing the folder would pull it from under jobs that write into it.
             raise StepFailed("push", [job_faults.other_scripts(live, sorted(changes))])
         try:
-            done = bundle.write(self._files, self.bundle)
+            done = writer.write(self._files, self.bundle)
         except WriteError as error:
             raise StepFailed(
                 "push",
@@ -255,10 +262,10 @@ class Cluster:
         return self._slurm.refusal(self._files[f"jobs/{job.file}"])
 
     def _wanted(self, states: Mapping[str, JobState]) -> list[tuple[Job, bool]]:
-        """Every job and whether it has to be submitted; the benchmark comes last.
+        """Return every job and whether it has to be submitted; the benchmark comes last.
 
-        What was done before an earlier job is done again counts no more, and what waits for that
-        earlier job in its old form waits in vain.
+        If an earlier job of the chain is repeated, later ones that are done no longer count, and a
+        later one that is pending on the old job would wait in vain.
         """
         out, anew, unfinished = [], False, False
         for job in self._chain:
@@ -302,7 +309,7 @@ class Cluster:
                 if state.live:
                     self._queue.withdraw("submit", state)
                 if job is self._serving_job:
-                    # What stands there names the server of an earlier job.
+                    # The file names the server of an earlier job.
                     self._host_file.unlink(missing_ok=True)
                 before = self._queue.send("submit", job, before, "afterok", lock, changes)
         return Outcome(tuple(changes), facts={"jobs": self._queue.ids()})
@@ -360,7 +367,7 @@ class Cluster:
         )
 
     def _host_said(self, state: JobState) -> str:
-        """What the serving job wrote into its host file; empty where it did not in time."""
+        """Return what the serving job wrote into its host file, or "" if it did not in time."""
         end = time.monotonic() + _HOST_FILE
         while True:
             text = _text(self._host_file).strip()
@@ -374,8 +381,10 @@ class Cluster:
     # The service --------------------------------------------------------------------------
 
     def serving(self) -> Plan:
-        """The plan with the node that SLURM chose in place of the site file's; the plan as it is
-        while that is not known."""
+        """Return the plan with the node that SLURM chose instead of the site file's.
+
+        While that node is not known, the plan is returned as it is.
+        """
         entry = self._book.entries.get(self._serving_job.name, {})
         where = (entry.get("host"), entry.get("address"))
         if not where[0] or not where[1]:
@@ -388,8 +397,10 @@ class Cluster:
         return self._bound[1]
 
     def ended(self) -> Mapping[str, int]:
-        """{"NODE engines": exit code} when the serving job has ended; nothing is known to have
-        ended while SLURM does not answer."""
+        """Return {"NODE engines": exit code} if the serving job has ended, else {}.
+
+        While SLURM does not answer, nothing counts as ended.
+        """
         try:
             state = self._queue.now()[self._serving_job.name]
         except SlurmError:
@@ -398,12 +409,14 @@ class Cluster:
         return {f"{node} engines": self._queue.code(state)} if state.ended else {}
 
     def open_door(self) -> Outcome:
-        """One engine on one node needs no front door."""
+        """Do nothing: one engine on one node needs no front door."""
         return Outcome()
 
     def submit_benchmark(self) -> Outcome:
-        """Submit the benchmark of the service as it runs now; once for each serving job. The
-        caller has seen that the service is ready."""
+        """Submit the benchmark of the running service, once for each serving job.
+
+        The caller must have seen that the service is ready.
+        """
         self._check_secrets()
         changes: list[Change] = []
         with self._book.submitting() as lock:
@@ -412,14 +425,14 @@ class Cluster:
             if state.state != "RUNNING":
                 raise StepFailed("benchmark", [job_faults.not_serving(self._serving_job, state)])
             if not self._measured(states):
-                # Not before the service has started, and not on its success: it does not end.
+                # After the start of the serving job ("after"), not its success: it does not end.
                 self._queue.send(
                     "benchmark", self._benchmark, state.id, "after", lock, changes, of=state.id
                 )
         return Outcome(tuple(changes), facts={"jobs": self._queue.ids()})
 
     def _measured(self, states: Mapping[str, JobState]) -> bool:
-        """Whether the benchmark of this serving job is there, or on its way."""
+        """Return whether the benchmark of this serving job is done, pending or running."""
         state = states[self._benchmark.name]
         of = self._book.entries.get(self._benchmark.name, {}).get("of")
         return state.live or (
@@ -429,20 +442,20 @@ class Cluster:
         )
 
     def wait_benchmark(self) -> Outcome:
-        """Wait until the benchmark is done; where its output is stands in the facts."""
+        """Wait until the benchmark is done; the facts name its output file."""
         state = self._queue.until("benchmark", [self._benchmark], lambda one: one.done)
         assert state.id is not None
         output = self._book.path(self._benchmark, ".out", state.id)
         return Outcome(facts={"jobs": self._queue.ids(), "output": str(output)})
 
-    # How it is ----------------------------------------------------------------------------
+    # Status -------------------------------------------------------------------------------
 
     def jobs(self) -> tuple[JobState, ...]:
-        """Every job of the run as SLURM knows it now. Raises SlurmError."""
+        """Return every job of the run as SLURM knows it now. Raises SlurmError."""
         return tuple(self._book.look(self._slurm.queue()).values())
 
     def status(self) -> Sequence[EngineState]:
-        """The engine of the plan, as it is now. Raises SlurmError."""
+        """Return the current state of the plan's engines. Raises SlurmError."""
         self._queue.forget()
         job, plan = self._queue.now()[self._serving_job.name], self.serving()
         self.logs.read()
@@ -454,7 +467,7 @@ class Cluster:
             if job.state == "RUNNING":
                 ready = (
                     engine.url is not None
-                    and service.chat(
+                    and probe.chat(
                         engine.url, plan.served_name, _PROBE, key=key, max_tokens=1
                     ).answered
                 )
@@ -472,8 +485,10 @@ class Cluster:
         return out
 
     def preview(self) -> Sequence[Change]:
-        """What the steps would change, and what sbatch says to each job; changes nothing. Raises
-        SlurmError."""
+        """Return what the steps would change, and sbatch's verdict on each job.
+
+        Nothing is changed. Raises SlurmError.
+        """
         out = []
         path = self._work / "claim"
         held = claim.holder(path)
@@ -483,7 +498,7 @@ class Cluster:
             out.append(Change(LOGIN, f"{path}: {held} has the site; nothing would be done"))
         out += [
             Change(LOGIN, f"{self.bundle / name}: {what}")
-            for name, what in bundle.diff(bundle.read(self.bundle) or {}, self._files).items()
+            for name, what in writer.diff(writer.read(self.bundle) or {}, self._files).items()
         ]
         for job, wanted in self._wanted(self._book.look(self._slurm.queue(), keep=False)):
             if wanted:
@@ -503,13 +518,13 @@ class Cluster:
         return out
 
     def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:
-        """(job, line) of everything that the run's jobs write, as it comes, until ``stop``."""
+        """Yield (job, line) of all that the run's jobs write, until ``stop`` returns true."""
         return job_logs.follow(self._all_files, stop)
 
     # The end ------------------------------------------------------------------------------
 
     def down(self) -> Outcome:
-        """Cancel what is not finished, wait until it is gone, let the site go."""
+        """Cancel unfinished jobs, wait until they are gone, and release the site."""
         changes: list[Change] = []
         path = self._work / "claim"
         try:
@@ -533,19 +548,21 @@ class Cluster:
         return Outcome(tuple(changes))
 
     def _names_our_server(self, host: str) -> bool:
-        """Whether what stands in the host file was written by this run's serving job; also where
-        nobody has waited until it was."""
+        """Return whether this run's serving job wrote the name in the host file.
+
+        That is also recognised if nobody waited for the file to be written.
+        """
         entry = self._book.entries.get(self._serving_job.name, {})
         known = {entry.get("said"), entry.get("host"), entry.get("node")} - {None, ""}
         return host in known or host.partition(".")[0] in known
 
     def close(self) -> None:
-        """Nothing is held: the jobs go on."""
+        """Do nothing: there is no connection, and the jobs continue."""
 
-    # What is known ------------------------------------------------------------------------
+    # Sources of the logs ------------------------------------------------------------------
 
     def _word(self) -> str:
-        """What SLURM says of a serving job that has ended; empty while it runs."""
+        """Return how SLURM describes the end of the serving job; "" while it runs."""
         try:
             state = self._queue.now()[self._serving_job.name]
             return job_faults.word(state, self._queue.code(state)) if state.ended else ""
@@ -568,8 +585,7 @@ def _partition(job: Job) -> str:
 
 
 def _unwritable(folder: Path) -> str:
-    """Why a folder, or the one in which it would be made, cannot be written; empty where it
-    can."""
+    """Return why a folder, or its nearest existing parent, cannot be written; "" if it can."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         return f"{there} is no folder"

@@ -1,7 +1,8 @@
-"""What is known of a run's jobs: written down when they are submitted, looked up in the queue.
+"""Keep a record of a run's jobs: written when they are submitted, updated from the queue.
 
-The book (``jobs.json``) is on disk right after each submission, and every job carries the run in
-its comment: a job that was submitted just before its controller was killed is found by that.
+The record (``jobs.json``) is on disk right after each submission, and every job carries the run in
+its comment. By that comment a job is found that was submitted just before the submitting process
+was killed.
 """
 
 from __future__ import annotations
@@ -16,18 +17,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.deploy.slurm import slurm_commands as slurm
+from kimi_nb.deploy.slurm import slurm_commands
 from kimi_nb.plan import jobs
 from kimi_nb.plan.spec import Job, Plan
 
-GONE = "GONE"  # SLURM has forgotten it, and its output does not say that its work is done
-_TAIL = 8192  # bytes of a file's end that are looked at
+GONE = "GONE"  # SLURM has forgotten the job, and its output does not say that it did its work
+_TAIL = 8192  # bytes at the end of a file that are read
 
 
 @dataclass(frozen=True)
 class JobState:
-    """One job of the run. ``name`` is its name in the plan; ``id`` is None and ``state`` empty
-    for one that was not submitted; ``node`` is a host list; ``elapsed`` as SLURM writes it."""
+    """The state of one job of the run.
+
+    Attributes:
+        name: Its name in the plan.
+        id: Its number, or None if it was not submitted.
+        state: SLURM's state, or "" if it was not submitted.
+        node: The nodes it runs on, as a host list.
+        elapsed: The time it has run, as SLURM writes it.
+        job_name: Its name in SLURM.
+    """
 
     name: str
     file: str
@@ -40,17 +49,17 @@ class JobState:
 
     @property
     def live(self) -> bool:
-        """Whether SLURM has it, pending or running."""
+        """Whether it is pending or running."""
         return self.id is not None and not self.ended
 
     @property
     def ended(self) -> bool:
-        """Whether it was submitted and is over, in whatever way."""
-        return self.state in slurm.ENDED or self.state == GONE
+        """Whether it was submitted and is over, successfully or not."""
+        return self.state in slurm_commands.ENDED or self.state == GONE
 
     @property
     def done(self) -> bool:
-        """Whether it has done its work."""
+        """Whether it has completed its work."""
         return self.state == "COMPLETED"
 
     def __str__(self) -> str:
@@ -58,12 +67,12 @@ class JobState:
 
 
 def serving_name(plan: Plan) -> str:
-    """The job that serves the plan's own scenario."""
+    """Return the name of the job that serves the plan's own scenario."""
     return "baseline" if plan.scenario == "default" else "optimised"
 
 
 def chain(plan: Plan) -> tuple[Job, ...]:
-    """The jobs up to the one that serves, each after the one before."""
+    """Return the jobs up to the one that serves, each after the one before."""
     table = {job.name: job for job in plan.jobs}
     out: list[Job] = []
     name = serving_name(plan)
@@ -74,17 +83,17 @@ def chain(plan: Plan) -> tuple[Job, ...]:
 
 
 def option(job: Job, name: str) -> str:
-    """The value of one of a job's options; empty where it has none."""
+    """Return the value of an option of a job, or ""."""
     return next((one.partition("=")[2] for one in job.options if one.startswith(f"--{name}=")), "")
 
 
 def digest(text: str) -> str:
-    """What tells a job's script from another one."""
+    """Return a short hash that identifies a job's script."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Book:
-    """``jobs.json`` of a run in its folder; ``outputs`` is where the jobs write."""
+    """The record ``jobs.json`` in a run's folder; ``outputs`` is the folder the jobs write to."""
 
     def __init__(self, folder: Path, run_id: str, outputs: Path, wanted: Sequence[Job]) -> None:
         self._folder, self._run_id, self._outputs, self._jobs = folder, run_id, outputs, wanted
@@ -93,19 +102,21 @@ class Book:
 
     @property
     def comment(self) -> str:
-        """What every job of the run carries."""
+        """The comment that every job of the run carries."""
         return f"kimi_nb:{self._run_id}"
 
     def load(self) -> None:
-        """Read it again: another process of the run may have written."""
+        """Read the record again, because another process of the run may have written it."""
         with contextlib.suppress(OSError, ValueError):
             table = json.loads((self._folder / "jobs.json").read_text(encoding="utf-8"))
             if isinstance(table, dict) and table.get("run") == self._run_id:
                 self.entries = {name: dict(one) for name, one in table["jobs"].items()}
 
     def note(self, name: str, **facts: Any) -> None:
-        """Write something down of a job, whole or not at all; a new ``id`` starts its entry
-        afresh. What is known already is not written again."""
+        """Record facts about a job atomically; known facts are not written again.
+
+        A new ``id`` starts the entry of the job afresh.
+        """
         entry = self.entries.get(name, {})
         fresh = facts if facts.get("id", entry.get("id")) != entry.get("id") else entry | facts
         if fresh == entry:
@@ -122,8 +133,11 @@ class Book:
 
     @contextlib.contextmanager
     def submitting(self) -> Iterator[int]:
-        """One submission at a time. The handle goes to sbatch, which holds the lock until it has
-        ended, also when we are killed: who comes next then finds its job in the queue."""
+        """Hold the lock for submissions, and yield its file descriptor to hand to sbatch.
+
+        sbatch then holds the lock until it has ended, even if this process is killed. Whoever takes
+        the lock next finds the new job in the queue.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._folder / "submitting", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -133,9 +147,12 @@ class Book:
         finally:
             os.close(handle)
 
-    def ours(self, queue: Sequence[slurm.Row]) -> list[slurm.Row]:
-        """The run's own jobs in the queue, written down or not. One of the same number or name
-        that works in another folder is another run's, or another cluster's."""
+    def ours(self, queue: Sequence[slurm_commands.Row]) -> list[slurm_commands.Row]:
+        """Return the run's own jobs in the queue, recorded or not.
+
+        A job of the same number or comment that works in another folder belongs to another run or
+        cluster.
+        """
         ids = {entry["id"] for entry in self.entries.values()}
         here = os.path.realpath(self._outputs)
         return [
@@ -145,18 +162,20 @@ class Book:
             and os.path.realpath(row.folder) == here
         ]
 
-    def look(self, queue: Sequence[slurm.Row], keep: bool = True) -> dict[str, JobState]:
-        """Every job of the run by its name in the plan, from what squeue shows now. With
-        ``keep`` what is new is written down."""
+    def look(self, queue: Sequence[slurm_commands.Row], keep: bool = True) -> dict[str, JobState]:
+        """Return every job of the run by its name in the plan, from the output of squeue.
+
+        With ``keep`` what is new is recorded.
+        """
         return {job.name: self._state(job, queue, keep) for job in self._jobs}
 
-    def _state(self, job: Job, queue: Sequence[slurm.Row], keep: bool) -> JobState:
+    def _state(self, job: Job, queue: Sequence[slurm_commands.Row], keep: bool) -> JobState:
         entry, called = self.entries.get(job.name, {}), option(job, "job-name")
         mine = [row for row in self.ours(queue) if row.name == called]
         row = max(mine, key=lambda row: row.id, default=None)
         if row is not None and row.id >= entry.get("id", 0):
             facts: dict[str, Any] = {"id": row.id}
-            if row.state in slurm.ENDED:
+            if row.state in slurm_commands.ENDED:
                 facts |= {"state": row.state, "reason": row.reason, "node": row.nodes}
             if keep:
                 self.note(job.name, **facts)
@@ -182,11 +201,11 @@ class Book:
         )
 
     def path(self, job: Job, suffix: str, number: int) -> Path:
-        """A file that a job writes."""
+        """Return the path of a file that a job writes."""
         return self._outputs / f"{option(job, 'job-name')}.{number}{suffix}"
 
     def tail(self, job: Job, suffix: str, number: int) -> str:
-        """The end of one; empty where there is none."""
+        """Return the end of a file that a job writes, or "" if there is none."""
         try:
             with self.path(job, suffix, number).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
@@ -195,7 +214,7 @@ class Book:
             return ""
 
     def last_lines(self, job: Job, number: int, most: int = 4) -> str:
-        """How a job's error output ended, or its output where it has none."""
+        """Return how a job's error output ended, or its standard output if that is empty."""
         for suffix in (".err", ".out"):
             lines = [line for line in self.tail(job, suffix, number).splitlines() if line.strip()]
             if lines:
@@ -204,8 +223,10 @@ class Book:
 
 
 def products(job: Job) -> tuple[Path, ...]:
-    """What a job leaves behind and can be looked at from the login node. A job is not done when
-    it is no longer there."""
+    """Return the files a job leaves behind that can be seen from the login node.
+
+    A job whose products have disappeared no longer counts as done.
+    """
     if job.name == "create-env":
         return (Path(job.env["VIRTUAL_ENV"], "bin", "python"),)
     words = list(job.argv)

@@ -1,4 +1,4 @@
-"""What goes wrong with jobs, in sentences: who, what was seen, what to do next. Pure."""
+"""Describe what can go wrong with jobs: where, what was seen, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kimi_nb.deploy.claim import Holder
-from kimi_nb.deploy.slurm import slurm_commands as slurm
+from kimi_nb.deploy.slurm import slurm_commands
 from kimi_nb.deploy.slurm.job_book import GONE, JobState, option
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Job, Plan
@@ -17,7 +17,7 @@ _ERROR = re.compile(
     r"command not found|^REHEARSAL: what the real"
 )
 _AGAIN = "then start again: jobs that did their work are kept."
-# The end of a job, what it means, and the way on.
+# By the final state of a job: what happened, and what to do.
 _ENDS = {
     "FAILED": ("failed", f"Read {{err}}, mend the cause, {_AGAIN}"),
     "TIMEOUT": (
@@ -60,12 +60,15 @@ _NEVER = (
 
 
 def tells(line: str) -> bool:
-    """Whether a line of a log tells of an error."""
+    """Return whether a line of a log reports an error."""
     return bool(_ERROR.search(line))
 
 
 def word(state: JobState, code: int) -> str:
-    """What SLURM says of a job that has ended, as `data/signatures.yaml` reads it."""
+    """Return SLURM's description of an ended job, in the form the failure signatures expect.
+
+    The signatures are in ``data/diagnose/signatures.yaml``.
+    """
     return (
         f"JobId={state.id} JobName={state.job_name} JobState={state.state} "
         f"Reason={state.reason or 'None'} NodeList={state.node or '(null)'} "
@@ -74,7 +77,7 @@ def word(state: JobState, code: int) -> str:
 
 
 def failed(job: Job, state: JobState, code: int, last: str) -> Diagnosis:
-    """A job that ended without having done its work, or that will never run."""
+    """Describe a job that ended without doing its work, or that will never run."""
     means, help_ = _ENDS.get(state.state, (f"ended as {state.state}", f"Read {{err}}, {_AGAIN}"))
     if state.state == "PENDING":
         means, help_ = _NEVER
@@ -105,7 +108,7 @@ def failed(job: Job, state: JobState, code: int, last: str) -> Diagnosis:
 
 
 def refused(job: Job, refusal: str, text: str) -> Diagnosis:
-    """A job that sbatch does not take; ``text`` is its script."""
+    """Describe a job that sbatch refuses; ``text`` is its script."""
     asked = " ".join(re.findall(r"^#SBATCH (--\S+)", text, re.MULTILINE))
     return Diagnosis(
         "job-refused",
@@ -113,12 +116,12 @@ def refused(job: Job, refusal: str, text: str) -> Diagnosis:
         None,
         f"jobs/{job.file} ({option(job, 'job-name')}) is refused",
         f"sbatch: {refusal}; asked for: {asked}",
-        slurm.advice(refusal, bool(option(job, "gpus-per-node"))),
+        slurm_commands.advice(refusal, bool(option(job, "gpus-per-node"))),
     )
 
 
 def no_partition(plan: Plan, partition: str, known: Mapping[str, str]) -> Diagnosis:
-    """A partition that the cluster has not."""
+    """Describe a partition that does not exist on the cluster."""
     site = plan.request.site.slurm
     key = "slurm.partition" if partition == site.partition else "slurm.cpu_partition"
     return Diagnosis(
@@ -132,7 +135,7 @@ def no_partition(plan: Plan, partition: str, known: Mapping[str, str]) -> Diagno
 
 
 def silent(error: Exception) -> Diagnosis:
-    """SLURM that does not answer."""
+    """Describe the failure of SLURM to answer."""
     return Diagnosis(
         "slurm-silent",
         "SLURM",
@@ -144,7 +147,7 @@ def silent(error: Exception) -> Diagnosis:
 
 
 def held(path: Path, holder: Holder) -> Diagnosis:
-    """A site that another run has."""
+    """Describe a site that another run holds."""
     return Diagnosis(
         "site-taken",
         "login node",
@@ -158,7 +161,7 @@ def held(path: Path, holder: Holder) -> Diagnosis:
 
 
 def other_scripts(live: Sequence[JobState], changed: Sequence[str]) -> Diagnosis:
-    """Jobs of another version of the bundle."""
+    """Describe jobs that belong to another version of the bundle."""
     return Diagnosis(
         "other-scripts",
         "SLURM",
@@ -172,7 +175,7 @@ def other_scripts(live: Sequence[JobState], changed: Sequence[str]) -> Diagnosis
 
 
 def not_submitted(job: Job) -> Diagnosis:
-    """A job that is waited for and was never submitted."""
+    """Describe a job that is awaited but was never submitted."""
     return Diagnosis(
         "not-submitted",
         "SLURM",
@@ -184,7 +187,7 @@ def not_submitted(job: Job) -> Diagnosis:
 
 
 def not_serving(job: Job, state: JobState) -> Diagnosis:
-    """A benchmark without a service."""
+    """Describe a benchmark without a running service."""
     return Diagnosis(
         "not-serving",
         "SLURM",
@@ -197,7 +200,7 @@ def not_serving(job: Job, state: JobState) -> Diagnosis:
 
 
 def left(error: Exception, known: Sequence[str], path: Path) -> Diagnosis:
-    """What remains where SLURM cannot be asked to cancel."""
+    """Describe what remains if SLURM cannot be asked to cancel jobs."""
     return Diagnosis(
         "slurm-silent",
         "SLURM",
@@ -208,8 +211,8 @@ def left(error: Exception, known: Sequence[str], path: Path) -> Diagnosis:
     )
 
 
-def stuck(live: Sequence[slurm.Row], path: Path) -> Diagnosis:
-    """Cancelled jobs that are still there."""
+def stuck(live: Sequence[slurm_commands.Row], path: Path) -> Diagnosis:
+    """Describe cancelled jobs that have not ended."""
     rows = ", ".join(
         f"{row.id} ({row.name}) {row.state} on {row.nodes or 'no node'}" for row in live
     )

@@ -1,6 +1,7 @@
-"""The jobs of one run in the queue: submitted, followed, cancelled, and looked up again.
+"""Submit, follow, look up and cancel the jobs of one run.
 
-What `Cluster` does at each step stands there; this is how, with SLURM's commands and the book.
+`cluster` decides what to do at each step; this module does it with SLURM's commands and the record
+of the jobs.
 """
 
 from __future__ import annotations
@@ -9,21 +10,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb.deploy.slurm import job_book, job_faults
-from kimi_nb.deploy.slurm import slurm_commands as slurm
+from kimi_nb.deploy.slurm import job_book, job_faults, slurm_commands
 from kimi_nb.deploy.slurm.job_book import Book, JobState
 from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError
 from kimi_nb.deploy.steps import Change, Outcome, StepFailed
 from kimi_nb.plan.spec import Job
 
-QUEUE = "SLURM"  # the node of a change that is the cluster's
-_OUTAGE = 900.0  # seconds without an answer of slurmctld that a wait sits out
-_CANCEL = 120.0  # seconds for cancelled jobs to be gone
+QUEUE = "SLURM"  # the node named in changes of the queue
+_OUTAGE = 900.0  # seconds for which waiting tolerates that slurmctld does not answer
+_CANCEL = 120.0  # seconds for cancelled jobs to end
 
 
 class JobQueue:
-    """A run's jobs. ``files`` are those of the bundle, whose folder ``jobs`` is ``folder`` on the
-    shared file system; ``poll`` is how many seconds lie between two looks at the queue."""
+    """The jobs of a run.
+
+    ``files`` are those of the bundle, ``folder`` is its folder ``jobs`` on the shared file system,
+    and ``poll`` is the time between two looks at the queue, in seconds.
+    """
 
     def __init__(
         self,
@@ -38,17 +41,20 @@ class JobQueue:
         self._say, self._poll = say, poll
         self._seen: tuple[float, dict[str, JobState]] = (0.0, {})
 
-    # What is known ------------------------------------------------------------------------
+    # State --------------------------------------------------------------------------------
 
     def look(self, step: str) -> dict[str, JobState]:
-        """The jobs as they are now. Raises StepFailed of ``step``."""
+        """Return the current state of the jobs. Raises StepFailed for ``step``."""
         try:
             return self.book.look(self._slurm.queue())
         except SlurmError as error:
             raise StepFailed(step, [job_faults.silent(error)]) from None
 
     def now(self) -> dict[str, JobState]:
-        """The jobs, looked up at most once in ``poll`` seconds: a watch asks many times."""
+        """Return the state of the jobs, which is at most ``poll`` seconds old.
+
+        A watch asks for it often.
+        """
         at, states = self._seen
         if not states or time.monotonic() - at > self._poll:
             states = self.book.look(self._slurm.queue())
@@ -56,28 +62,28 @@ class JobQueue:
         return states
 
     def forget(self) -> None:
-        """Look again at the next `now`."""
+        """Make the next call of `now` look at the queue again."""
         self._seen = (0.0, {})
 
     def code(self, state: JobState) -> int:
-        """The exit code of a job that has ended; written down, as SLURM forgets it."""
+        """Return the exit code of an ended job, and record it because SLURM forgets it."""
         entry = self.book.entries.get(state.name, {})
         if "code" in entry:
             return int(entry["code"])
         try:
             text = self._slurm.record(state.id or 0).get("ExitCode", "")
         except SlurmError:
-            return slurm.exit_code("", state.state)
-        code = slurm.exit_code(text, state.state)
+            return slurm_commands.exit_code("", state.state)
+        code = slurm_commands.exit_code(text, state.state)
         self.book.note(state.name, code=code)
         return code
 
     def ids(self) -> dict[str, int]:
-        """The numbers of the jobs that were submitted, by name."""
+        """Return the numbers of the submitted jobs, by name."""
         return {name: one["id"] for name, one in self.book.entries.items()}
 
     def files_of(self, job: Job) -> list[Path]:
-        """Output and error output of a job; empty for one that was not submitted."""
+        """Return the output and error output of a job; [] if it was not submitted."""
         number = self.book.entries.get(job.name, {}).get("id")
         return (
             []
@@ -86,12 +92,12 @@ class JobQueue:
         )
 
     def same(self, job: Job) -> bool:
-        """Whether a job was submitted with the script that it has now, as far as is known."""
+        """Return whether a job was submitted with its present script, as far as is known."""
         before = self.book.entries.get(job.name, {}).get("digest")
         return before in (None, job_book.digest(self._files[f"jobs/{job.file}"]))
 
     def host(self, state: JobState) -> tuple[str, str]:
-        """(name, address) of the node on which a job runs; written down."""
+        """Return (name, address) of the node on which a job runs, and record them."""
         entry = self.book.entries.get(state.name, {})
         if not entry.get("host"):
             host = self._slurm.hosts(state.node)[0]
@@ -99,7 +105,7 @@ class JobQueue:
             entry = self.book.entries[state.name]
         return entry["host"], entry["address"]
 
-    # What is done -------------------------------------------------------------------------
+    # Changes ------------------------------------------------------------------------------
 
     def send(
         self,
@@ -111,8 +117,10 @@ class JobQueue:
         changes: list[Change],
         **facts: object,
     ) -> int:
-        """Submit a job, write it down with ``facts``, add it to ``changes``; its number. Raises
-        StepFailed with what was submitted so far."""
+        """Submit a job, record it with ``facts``, add it to ``changes``, and return its number.
+
+        Raises StepFailed with what was submitted so far.
+        """
         text = self._files[f"jobs/{job.file}"]
         try:
             number = self._slurm.submit(
@@ -137,7 +145,7 @@ class JobQueue:
         return number
 
     def withdraw(self, step: str, state: JobState) -> None:
-        """Cancel a job that another one takes the place of."""
+        """Cancel a job that is to be replaced."""
         try:
             self._slurm.cancel([state.id or 0])
         except SlurmError as error:
@@ -146,8 +154,10 @@ class JobQueue:
     def until(
         self, step: str, chain: Sequence[Job], enough: Callable[[JobState], bool]
     ) -> JobState:
-        """Follow jobs until the last one is as it has to be; raise StepFailed for the first that
-        ended otherwise."""
+        """Follow jobs until the last one satisfies ``enough``, and return its state.
+
+        Raises StepFailed for the first job that ends in any other way.
+        """
         said: dict[str, tuple[str, str]] = {}
         out_since: float | None = None
         while True:
@@ -178,15 +188,17 @@ class JobQueue:
             time.sleep(self._poll)
 
     def _check_failed(self, step: str, chain: Sequence[Job], states: Sequence[JobState]) -> None:
-        """Raise StepFailed for the first job that will not do its work: what follows from it only
-        says that its dependency is never satisfied."""
+        """Raise StepFailed for the first job that will not do its work.
+
+        The jobs after it only report that their dependency is never satisfied.
+        """
         for job, state in zip(chain, states, strict=True):
             last = job is chain[-1]
             if state.id is None:
                 if last:
                     raise StepFailed(step, [job_faults.not_submitted(job)])
             elif (state.ended and (last or not state.done)) or (
-                state.state == "PENDING" and state.reason in slurm.NEVER
+                state.state == "PENDING" and state.reason in slurm_commands.NEVER
             ):
                 code = self.code(state) if state.ended else 0
                 raise StepFailed(
@@ -195,15 +207,17 @@ class JobQueue:
                     Outcome(facts={"jobs": self.ids()}),
                 )
 
-    def cancel(self, changes: list[Change]) -> list[slurm.Row]:
-        """Cancel the run's jobs by number and by comment; those that are still there."""
+    def cancel(self, changes: list[Change]) -> list[slurm_commands.Row]:
+        """Cancel the run's jobs, found by number and by comment; return those that do not end."""
         end = time.monotonic() + _CANCEL
         asked: set[int] = set()
-        with self.book.submitting():  # nobody submits meanwhile
+        with self.book.submitting():  # nobody can submit meanwhile
             while True:
                 queue = self._slurm.queue()
                 self.book.look(queue)
-                live = [row for row in self.book.ours(queue) if row.state not in slurm.ENDED]
+                live = [
+                    row for row in self.book.ours(queue) if row.state not in slurm_commands.ENDED
+                ]
                 fresh = [row for row in live if row.id not in asked]
                 if fresh:
                     self._slurm.cancel([row.id for row in fresh])

@@ -1,11 +1,13 @@
-"""SLURM's own commands and what they print.
+"""Run SLURM's commands and parse what they print.
+
+Example::
 
     slurm = Slurm(env)
-    number = slurm.submit(script, folder, "kimi_nb:run-1", after=12)
-    slurm.queue()                     # (Row(13, "vllm_kimi", "PENDING", "Resources", ...), ...)
+    number = slurm.submit("4_baseline.sbatch", folder, "kimi_nb:run-1", after=12)
+    slurm.queue()  # (Row(13, "vllm_kimi", "PENDING", "Resources", ...), ...)
 
-The upper half is pure: text in, values out. Accounting (sacct) is not asked: many clusters have
-none. What has ended is in squeue and scontrol for MinJobAge, as a rule 300 seconds.
+The first half is pure: text in, values out. Accounting (sacct) is not used, because many clusters
+have none. squeue and scontrol show ended jobs for MinJobAge, usually 300 seconds.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from kimi_nb.core.errors import KimiError
 
 TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 _WAIT = 90.0  # seconds for one command; SLURM's own clients give up after some 60
-_ROW = "%i|%T|%r|%N|%M|%Z|%j|%k"  # the comment last: it is anybody's text
-# A job in one of these has ended; COMPLETING is one whose processes are still being ended.
+_ROW = "%i|%T|%r|%N|%M|%Z|%j|%k"  # the comment comes last, because it may contain any text
+# The states of jobs that have ended; processes of a COMPLETING job are still being ended.
 ENDED = frozenset(
     {
         "BOOT_FAIL",
@@ -39,7 +41,7 @@ ENDED = frozenset(
         "SPECIAL_EXIT",
     }
 )
-# Why a pending job will never run, however long it waits.
+# Reasons for which a pending job will never run, however long it waits.
 NEVER = frozenset(
     {
         "AccountNotAllowed",
@@ -56,7 +58,7 @@ _PREFIX = re.compile(
     r"^(?:(?:sbatch|squeue|scancel|scontrol|sinfo): )?(?:slurm_load_\w+ )?"
     r"(?:(?:error|fatal): )?"
 )
-# What SLURM does to a job when its exit code says nothing: the signal that its processes got.
+# The signal that SLURM sends to the processes of a job, where its exit code is missing.
 _SIGNALS = {
     "TIMEOUT": -15,
     "CANCELLED": -15,
@@ -65,24 +67,28 @@ _SIGNALS = {
     "OUT_OF_MEMORY": -9,
     "NODE_FAIL": -9,
 }
-# Variables that the commands read in place of options: those of a shell inside another job, or
-# of somebody's habits, would change what is asked and submitted.
+# Variables that the commands read in place of options. Those of a shell inside another job, or
+# of the user's profile, would change queries and submissions.
 _READ = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SINFO_")
 _KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CONF_SERVER")
 
 
 class SlurmError(KimiError):
-    """A command of SLURM that failed, in its own words."""
+    """A SLURM command failed; the text is its own message."""
 
 
-# What they print ----------------------------------------------------------------------------
+# Parsing the output of the commands ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Row:
-    """One job as squeue shows it. ``nodes`` is a host list ("dgx-[01-02]") and empty before it
-    runs; ``elapsed`` as SLURM writes it (days-hours:minutes:seconds); ``folder`` is where it was
-    submitted, and works."""
+    """One job as squeue shows it.
+
+    Attributes:
+        nodes: A host list ("dgx-[01-02]"); empty before the job runs.
+        elapsed: The time it has run, as SLURM writes it (days-hours:minutes:seconds).
+        folder: The folder from which it was submitted and in which it works.
+    """
 
     id: int
     name: str
@@ -95,8 +101,10 @@ class Row:
 
 
 def rows(text: str) -> tuple[Row, ...]:
-    """The jobs of ``squeue --format`` with `_ROW`; parts of job arrays, which are none of ours,
-    are left out."""
+    """Return the jobs in the output of ``squeue --format`` with `_ROW`.
+
+    Elements of job arrays are left out, because this project submits none.
+    """
     out = []
     for line in text.splitlines():
         parts = line.split("|", 7)
@@ -109,7 +117,7 @@ def rows(text: str) -> tuple[Row, ...]:
 
 
 def record(text: str) -> dict[str, str]:
-    """The fields of one line of ``scontrol -o show``; values may hold spaces and '='.
+    """Return the fields of one line of ``scontrol -o show``; values may hold spaces and '='.
 
     >>> record("JobId=7 JobName=my job JobState=FAILED ExitCode=3:0")["JobName"]
     'my job'
@@ -119,8 +127,13 @@ def record(text: str) -> dict[str, str]:
 
 
 def exit_code(text: str, state: str) -> int:
-    """The exit code of a job's ``ExitCode`` ("3:0", "0:15"): negative for a signal. Where SLURM
-    ended the job and has no code of it, the signal that it sends."""
+    """Return the exit code of a job from its ``ExitCode`` field; negative for a signal.
+
+    If SLURM ended the job and reports no code, that is the signal it sends.
+
+    >>> exit_code("3:0", "FAILED"), exit_code("0:15", "FAILED"), exit_code("", "TIMEOUT")
+    (3, -15, -15)
+    """
     code, _, number = text.partition(":")
     if number.isdecimal() and int(number):
         return -int(number)
@@ -130,7 +143,11 @@ def exit_code(text: str, state: str) -> int:
 
 
 def submitted(text: str) -> int:
-    """The number of ``sbatch --parsable``: "12", or "12;cluster". Raises SlurmError."""
+    """Return the job number in the output of ``sbatch --parsable``. Raises SlurmError.
+
+    >>> submitted("12"), submitted("13;cluster")
+    (12, 13)
+    """
     last = text.strip().splitlines()[-1] if text.strip() else ""
     number = last.partition(";")[0]
     if not number.isdecimal():
@@ -141,8 +158,13 @@ def submitted(text: str) -> int:
 
 
 def partitions(text: str) -> dict[str, str]:
-    """Partition to whether it takes jobs ("up", "down", "drain", "inact"), of sinfo's
-    ``%R|%a``."""
+    """Return whether each partition takes jobs, from sinfo's ``%R|%a``.
+
+    The values are "up", "down", "drain" or "inact".
+
+    >>> partitions("gpu|up")
+    {'gpu': 'up'}
+    """
     return {
         name: state
         for name, _, state in (line.strip().partition("|") for line in text.splitlines())
@@ -151,12 +173,16 @@ def partitions(text: str) -> dict[str, str]:
 
 
 def words(text: str) -> str:
-    """What a command complains of, on one line and without the command's name."""
+    """Return the error message of a command on one line, without the command's name.
+
+    >>> words("sbatch: error: invalid partition specified: gpux")
+    'invalid partition specified: gpux'
+    """
     lines = [_PREFIX.sub("", line).strip() for line in text.splitlines()]
     return "; ".join(dict.fromkeys(line for line in lines if line)) or "nothing was said"
 
 
-# (what sbatch says, key of the site file for a job with GPUs, and for one without)
+# (what sbatch says, key of the site file for a job with GPUs, and for a job without)
 _ADVICE = (
     (r"partition name|invalid partition", "slurm.partition", "slurm.cpu_partition"),
     (r"account", "slurm.account", "slurm.account"),
@@ -172,7 +198,7 @@ _ADVICE = (
 
 
 def advice(refusal: str, gpu: bool) -> str:
-    """What to change after a refusal of sbatch."""
+    """Return what to change after a refusal of sbatch."""
     for pattern, with_gpu, without in _ADVICE:
         if re.search(pattern, refusal, re.IGNORECASE):
             return f"Change {with_gpu if gpu else without} in the site file."
@@ -186,8 +212,10 @@ def advice(refusal: str, gpu: bool) -> str:
 
 
 class Slurm:
-    """The commands, with the variables of ``env``. Every call raises SlurmError where one fails
-    or does not answer."""
+    """SLURM's commands, run with the environment ``env``.
+
+    Every method raises SlurmError if its command fails or does not answer.
+    """
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = {
@@ -197,30 +225,30 @@ class Slurm:
         }
 
     def missing(self) -> tuple[str, ...]:
-        """The commands that are not on this machine."""
+        """Return the commands that this machine does not have."""
         return tuple(
             name for name in TOOLS if shutil.which(name, path=self.env.get("PATH")) is None
         )
 
     def ping(self) -> str:
-        """What ``scontrol ping`` says of the controllers; one that is up is enough."""
+        """Return what ``scontrol ping`` says of the controllers; one that is up is enough."""
         text = self._run("scontrol", "ping")
         if not re.search(r"\bUP\b", text):
             raise SlurmError(words(text))
         return text.strip()
 
     def partitions(self) -> dict[str, str]:
-        """Every partition and whether it takes jobs."""
+        """Return every partition and whether it takes jobs."""
         return partitions(self._run("sinfo", "--noheader", "--all", "--format=%R|%a"))
 
     def queue(self) -> tuple[Row, ...]:
-        """This user's jobs: pending, running, and those that ended lately."""
+        """Return this user's jobs: pending, running, and recently ended."""
         return rows(
             self._run("squeue", "--noheader", "--me", "--all", "--states=all", f"--format={_ROW}")
         )
 
     def record(self, number: int) -> dict[str, str]:
-        """What scontrol knows of a job; empty where it has forgotten it."""
+        """Return what scontrol knows of a job; {} if it has forgotten it."""
         try:
             return record(self._run("scontrol", "-o", "show", "job", str(number)))
         except SlurmError as error:
@@ -229,15 +257,15 @@ class Slurm:
             raise
 
     def hosts(self, nodes: str) -> tuple[str, ...]:
-        """The names of a host list, one by one."""
+        """Return the names in a host list, one by one."""
         return tuple(self._run("scontrol", "show", "hostnames", nodes).split())
 
     def address(self, host: str) -> str:
-        """NodeAddr of a node: how SLURM itself reaches it."""
+        """Return the NodeAddr of a node, the address at which SLURM itself reaches it."""
         return record(self._run("scontrol", "-o", "show", "node", host)).get("NodeAddr") or host
 
     def refusal(self, script: str) -> str:
-        """Why ``sbatch --test-only`` does not take a script; empty where it does."""
+        """Return why ``sbatch --test-only`` refuses a script; "" if it does not."""
         try:
             self._run("sbatch", "--test-only", given=script)
         except SlurmError as error:
@@ -253,12 +281,15 @@ class Slurm:
         kind: str = "afterok",
         keep: Sequence[int] = (),
     ) -> int:
-        """Submit a script of ``folder``, which is where it runs and writes; its number. ``after``
-        is the job that it waits for; ``keep`` are handles that sbatch holds while it runs."""
+        """Submit a script of ``folder``, in which it also runs and writes; return the job's number.
+
+        ``after`` is the job that it waits for; ``keep`` are file descriptors that sbatch holds
+        while it runs.
+        """
         dependency = (
             [] if after is None else [f"--dependency={kind}:{after}", "--kill-on-invalid-dep=yes"]
         )
-        # Requeued, a serving job would come back on another node without anybody being told.
+        # A requeued serving job would silently move to another node.
         return submitted(
             self._run(
                 "sbatch",
@@ -303,5 +334,5 @@ class Slurm:
 
 
 def here() -> Slurm:
-    """The commands of this machine."""
+    """Return the commands of this machine."""
     return Slurm(os.environ)

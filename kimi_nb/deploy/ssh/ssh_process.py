@@ -1,10 +1,10 @@
-"""pyinfra in a process of its own: it replaces Python's sockets and threads by gevent's, which
-no notebook must have done to it.
+"""Run pyinfra in a process of its own.
 
-    python -m kimi_nb.deploy.ssh.ssh_process      # JSON lines in: hosts, look, change; out: answers
-
-`ssh.SshNodes` is the caller's side. The connections stay open until the input ends. Reads are
-pyinfra's facts, writes its operations, both of the bundle's node_steps.py.
+It replaces Python's sockets and threads by gevent's, which must not happen inside a notebook. The
+process is run as ``python -m kimi_nb.deploy.ssh.ssh_process`` and speaks JSON lines: orders
+(connect, look, change) on its input, answers on its output. `transport.SshNodes` is the caller's
+side. The connections stay open until the input ends. Reads are pyinfra facts, writes are pyinfra
+operations; both come from the bundle's node_steps.py.
 """
 
 from gevent import monkey
@@ -29,12 +29,12 @@ CONNECT_SECONDS = 10
 
 
 class _Errors(BaseStateCallback):
-    """Why hosts could not be reached, by name."""
+    """The reasons why hosts could not be reached, by name."""
 
     def __init__(self) -> None:
         self.by_host: dict[str, str] = {}
 
-    # pyinfra calls it on the handler, and declares it without one.
+    # pyinfra calls this on an instance, but declares it without self.
     def host_connect_error(  # type: ignore[override]
         self, state: State, host: Any, error: Any
     ) -> None:
@@ -50,7 +50,7 @@ def _none(seconds: int | None) -> str:
 class _Hosts:
     def __init__(self, order: dict[str, Any]) -> None:
         sys.path.insert(0, order["folder"])
-        import node_steps  # the bundle's own, which a person runs with pyinfra
+        import node_steps  # the bundle's own file, which users can run with pyinfra too
 
         self.steps = node_steps
         inventory = Inventory(([(name, data) for name, data in order["hosts"]], {}))
@@ -63,16 +63,16 @@ class _Hosts:
         self.state.add_callback_handler(self.errors)
 
     def connect(self) -> dict[str, str]:
-        """Reach every host; why not, by the name of each that cannot be reached."""
+        """Reach every host; return the reasons by name for those that cannot be reached."""
         self.state.set_stage(StateStage.Connect)
         try:
             connect_all(self.state)
-        except PyinfraError as error:  # not one of them
+        except PyinfraError as error:  # no host could be reached
             logger.debug("%s", error)
         return self.errors.by_host
 
     def look(self, texts: dict[str, str], seconds: int) -> dict[str, Any]:
-        """Ask nodes; nothing is changed there."""
+        """Run read-only verbs on nodes."""
 
         def ask(host: Any) -> Any:
             with ctx_state.use(self.state), ctx_host.use(host):
@@ -122,7 +122,7 @@ class _Hosts:
         state.current_stage = StateStage.Execute
         try:
             run_ops(state, no_wait=True)
-        except PyinfraError as error:  # on all of them
+        except PyinfraError as error:  # it failed on all hosts
             logger.debug("%s", error)
         return {host.name: self._answer(meta, seconds) for host, meta in metas.items()}
 
@@ -137,7 +137,7 @@ class _Hosts:
 
 
 def main() -> int:
-    """Serve the caller until the end of its input; 0."""
+    """Serve the caller until its input ends; return 0."""
     hosts: _Hosts | None = None
     for line in sys.stdin:
         order = json.loads(line)
@@ -153,7 +153,7 @@ def main() -> int:
             }
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
-    # The end of this process ends its connections; a goodbye to each of many takes its time.
+    # The connections end with this process; closing many of them one by one would take long.
     return 0
 
 

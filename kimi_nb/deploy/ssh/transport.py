@@ -1,8 +1,11 @@
-"""Nodes over SSH: the caller's side of `ssh_process`.
+"""Reach nodes over SSH: the caller's side of `ssh_process`.
 
-with SshNodes(hosts, folder) as nodes:
-    nodes.unreachable          # {"a3-2": "Could not connect (timed out)"}
-    nodes.look({"a3-0": text}) # {"a3-0": Answer([Line(...)])}
+Example::
+
+    nodes = SshNodes(hosts, folder, log)
+    nodes.unreachable  # {"a3-2": "Could not connect (timed out)"}
+    nodes.look({"a3-0": text})  # {"a3-0": Answer([Line(...)])}
+    nodes.close()
 """
 
 from __future__ import annotations
@@ -17,22 +20,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.core import prctl as linux
+from kimi_nb.core import prctl
 from kimi_nb.core.errors import KimiError
 from kimi_nb.deploy.node_answers import Answer, Line
-from kimi_nb.service import probe as service
+from kimi_nb.service import probe
 
 _TUNNEL_WAIT = 15.0  # seconds
-# Seconds for a node's answer; what downloads or reads all of the weights takes as long as it takes.
+# Seconds for a node's answer; verbs that download or read all of the weights have no limit.
 _ANSWER = 300
 _UNLIMITED = ("prepare", "engine", "weights")
 
 
 class SshNodes:
-    """The nodes of a plan, reached once and kept. ``folder`` is that of the bundle's pyinfra files;
-    ``log`` takes what pyinfra says. ``jump``: they are behind another host, so that their engines
-    too are asked by way of one of them. ``seconds``: a node that is silent for longer, with its
-    connection open, has no answer (a login that hangs does that)."""
+    """The nodes of a plan, connected once and kept connected.
+
+    ``folder`` holds the bundle's pyinfra files, and ``log`` receives pyinfra's messages. With
+    ``jump`` the nodes are behind another host, so that requests to their engines are tunnelled
+    through one of the nodes. A node that is silent for more than ``seconds`` although its
+    connection is open counts as not answering, as when a login hangs.
+    """
 
     def __init__(
         self,
@@ -45,7 +51,7 @@ class SshNodes:
         self._log, self._seconds = log, seconds
         self._tunnel: Tunnel | None = None
         with log.open("ab") as errors:
-            # Apart from the terminal's Ctrl-C: an order that was sent is carried out whole.
+            # A session of its own, out of reach of Ctrl-C: an order that was sent is completed.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kimi_nb.deploy.ssh.ssh_process"],
                 stdin=subprocess.PIPE,
@@ -65,11 +71,11 @@ class SshNodes:
             self._tunnel = Tunnel(there[0], folder / "ssh_config", log)
 
     def look(self, texts: Mapping[str, str]) -> dict[str, Answer]:
-        """Ask nodes by name; nothing is changed there."""
+        """Run read-only verbs; ``texts`` are the scripts by name of the node."""
         return _answers(self._ask(do="look", texts=dict(texts), seconds=self._seconds))
 
     def change(self, texts: Mapping[str, str], verb: str) -> dict[str, Answer]:
-        """Carry out a verb on nodes by name."""
+        """Run a verb that changes nodes; ``texts`` are the scripts by name of the node."""
         return _answers(
             self._ask(
                 do="change",
@@ -80,7 +86,7 @@ class SshNodes:
         )
 
     def close(self) -> None:
-        """Let go of the nodes."""
+        """Close the connections."""
         if self._tunnel is not None:
             self._tunnel.close()
         if self._process.stdin and not self._process.stdin.closed:
@@ -113,13 +119,13 @@ def _answers(found: Mapping[str, Any]) -> dict[str, Answer]:
 
 
 class Tunnel:
-    """A way for HTTP to nodes that only their jump host reaches: ``ssh -D`` to one of them."""
+    """A SOCKS proxy (``ssh -D``) for HTTP requests to nodes behind a jump host."""
 
     def __init__(self, address: str, config: Path, log: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        prctl = linux.prctl()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        set_own = prctl.prctl()
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [
@@ -139,18 +145,18 @@ class Tunnel:
                 stdout=errors,
                 stderr=errors,
                 start_new_session=True,
-                preexec_fn=lambda: prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM),
+                preexec_fn=lambda: set_own(prctl.PR_SET_PDEATHSIG, signal.SIGTERM),
             )
         end = time.monotonic() + _TUNNEL_WAIT
-        while not service.listens(f"http://127.0.0.1:{port}", 1.0):
+        while not probe.listens(f"http://127.0.0.1:{port}", 1.0):
             if self._process.poll() is not None or time.monotonic() > end:
                 self.close()
                 raise KimiError(f"{address}: no way for HTTP through ssh -D; what ssh says: {log}")
             time.sleep(0.05)
-        service.go_through(port)
+        probe.go_through(port)
 
     def close(self) -> None:
-        """Close it; nodes are reached directly then."""
-        service.go_through(None)
+        """Close the tunnel; nodes are then contacted directly."""
+        probe.go_through(None)
         self._process.terminate()
         self._process.wait()

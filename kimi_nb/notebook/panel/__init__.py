@@ -1,8 +1,10 @@
-"""The panel of a notebook: choose, look, rehearse. Its plain twin is a table of the same facts.
+"""Explore and rehearse choices in a notebook: as widgets, or as a table of the same facts.
 
-    panel = run.panel("pd")
-    panel                       # in JupyterLab widgets; headless and printed: the table
-    panel.choose(hw="h200")     # what the drop-downs do
+Example::
 
-It is for looking and rehearsing: what the cells below it do, the parameters cell alone decides.
+    panel = run.panel(run.choose("pd"))
+    panel  # JupyterLab shows widgets; elsewhere the table is shown
+    panel.choose(hw="h200")  # the same as selecting from the drop-down list
+
+The panel changes nothing for the cells below it: these follow the parameters cell alone.
 """

@@ -1,67 +1,46 @@
-"""What can be chosen, and what a choice leads to. Pure: no widget, no thread, no file.
+"""Compute which choices are possible, and plan, check and write the one that is made.
 
-given = choices.Choices(model="k2.5", hw="a3", layout="pd")
-choices.allowed(given)["hw"]             # ("a2", "a3", ...)
-given, notes = choices.choose(given, hw="h200")
-choices.look(given).plan
+Everything is pure: no widget, no thread, no file is involved.
+
+>>> given = Choice(model="k2.5", hw="a3", layout="pd")
+>>> "h200" in allowed(given)["hw"]
+True
+>>> given, notes = choose(given, hw="h200")
+>>> given.hw
+'h200'
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kimi_nb import catalog, show
 from kimi_nb.bundle import scripts
-from kimi_nb.catalog import engine_catalog as catalog
-from kimi_nb.check import judge as check
+from kimi_nb.check import judge
 from kimi_nb.check.findings import Findings
+from kimi_nb.core import data_files
 from kimi_nb.core.errors import KimiError, ParameterError, choice
-from kimi_nb.params import load as params
-from kimi_nb.params import recipes
-from kimi_nb.plan import build
+from kimi_nb.notebook.choice import Choice
+from kimi_nb.params import load, recipes
 from kimi_nb.plan.spec import Plan
-from kimi_nb.show import values as show
-
-# Layout and notebook: the layout is no parameter, each has a notebook of its own.
-NOTEBOOKS = {"single": "03_single_node", "dp": "04_multi_node_dp", "pd": "05_pd"}
 
 
-@dataclass(frozen=True)
-class Choices:
-    """What is chosen; "" is the default of whatever it is. ``features``, ``without`` and
-    ``overrides`` are texts as in the parameters cell."""
-
-    model: str
-    hw: str
-    layout: str = ""
-    scenario: str = ""
-    variant: str = ""
-    site: str = ""
-    engine_version: str = ""
-    features: str = ""
-    without: str = ""
-    overrides: str = ""
-
-    def lines(self) -> str:
-        """The lines that say the same in the parameters cell."""
-        values = dataclasses.asdict(self)
-        del values["layout"]
-        always = {name: values.pop(name) for name in ("hw", "model", "site")}
-        chosen = {name: value for name, value in values.items() if value}
-        return "\n".join(
-            f"{name}: str = {json.dumps(value, ensure_ascii=False)}"
-            for name, value in (always | chosen).items()
-        )
+def notebook(layout: str) -> str:
+    """Return the notebook that serves a layout, the first of several; "" for none."""
+    known = data_files.facts("notebook/notebooks").items()
+    return next((name for name, entry in known if layout and entry["layout"] == layout), "")
 
 
-def allowed(given: Choices) -> Mapping[str, tuple[str, ...]]:
-    """The values of every choice that has a list, for the others as they are; "" is a default.
-    Raises KimiErrors for a model or hardware that is not known."""
-    model, chip = params.model(given.model), params.hardware(given.hw)
+def allowed(given: Choice) -> Mapping[str, tuple[str, ...]]:
+    """Return the values of every choice that has a list, with the others kept; "" is a default.
+
+    Raises KimiErrors for an unknown model or hardware.
+    """
+    model, chip = load.model(given.model), load.hardware(given.hw)
     models = dict.fromkeys(row["model"] for row in recipes.listing())
-    chips = [name for name in params.names("hardware") if recipes.of(model, params.hardware(name))]
+    chips = [name for name in load.names("hardware") if recipes.of(model, load.hardware(name))]
     there = recipes.of(model, chip)
     of_layout = [recipe for recipe in there if recipe.layout == given.layout]
     named = [recipe for recipe in of_layout if given.variant in ("", recipe.variant)]
@@ -76,36 +55,36 @@ def allowed(given: Choices) -> Mapping[str, tuple[str, ...]]:
 
 
 def _with(mine: str, names: Mapping[str, None] | list[str]) -> tuple[str, ...]:
-    """The names, and a file of one's own."""
+    """Return the names and ``mine``, which may be the path of a user's own file."""
     return tuple(dict.fromkeys([*names, mine]))
 
 
-def choose(given: Choices, **changes: str) -> tuple[Choices, tuple[str, ...]]:
-    """The choices after a change, and a sentence for each that had to follow.
+def choose(given: Choice, **changes: str) -> tuple[Choice, tuple[str, ...]]:
+    """Return the choices after a change, and a sentence for each other choice that had to follow.
 
-    Raises ParameterError for a choice that there is not, KimiErrors for its value.
+    Raises ParameterError for an unknown choice, KimiErrors for a wrong value.
     """
-    known = [one.name for one in dataclasses.fields(Choices)]
+    known = [one.name for one in dataclasses.fields(Choice)]
     for name in changes:
         if name not in known:
             raise ParameterError(choice("choice of the panel", name, known))
     made, notes = dataclasses.replace(given, **changes), []
     if made.hw != given.hw and made.site and "site" not in changes:
         made, notes = dataclasses.replace(made, site=""), ["site is the example of the hardware"]
-    engine = params.hardware(made.hw).engine
+    engine = load.hardware(made.hw).engine
     if (
         made.engine_version
         and "engine_version" not in changes
-        and (engine != params.hardware(given.hw).engine)
+        and (engine != load.hardware(given.hw).engine)
     ):
         made = dataclasses.replace(made, engine_version="")
         notes.append(f"engine_version is the default: {made.hw} has {engine}")
-    # In this order: what is allowed of each depends on those before it.
+    # In this order: which values of each are allowed depends on those before it.
     for name in ("hw", "layout", "variant", "scenario", "engine_version"):
         values, value = allowed(made)[name], getattr(made, name)
         if (
             name == "hw"
-            and not recipes.of(params.model(made.model), params.hardware(made.hw))
+            and not recipes.of(load.model(made.model), load.hardware(made.hw))
             and "hw" not in changes
         ):
             values = tuple(one for one in values if one != made.hw)
@@ -124,9 +103,9 @@ def choose(given: Choices, **changes: str) -> tuple[Choices, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Look:
-    """What choices lead to: a plan with its findings and scripts, or the ``error``."""
+    """The consequences of choices: a plan with its findings and scripts, or the ``error``."""
 
-    choices: Choices
+    choices: Choice
     plan: Plan | None
     findings: Findings | None
     files: Mapping[str, str]
@@ -134,7 +113,7 @@ class Look:
 
     @property
     def parts(self) -> Mapping[str, str]:
-        """The scripts by folder: one for each node, then what stands beside them."""
+        """The scripts by folder: one for each node, then the other files."""
         out: dict[str, list[str]] = {}
         for name, text in self.files.items():
             if "/" in name and name.endswith((".sh", ".sbatch", ".py")):
@@ -147,22 +126,8 @@ class Look:
         }
 
     def table(self) -> show.Table:
-        """The same facts as the widgets show, one a line."""
-        given = self.choices
-        rows = [
-            ("model", given.model),
-            ("hardware", given.hw),
-            ("layout", given.layout),
-            ("scenario", given.scenario or "default"),
-            ("variant", given.variant or "default"),
-            ("site", given.site or "the example of the hardware"),
-            ("engine version", given.engine_version or "the recipe's"),
-        ]
-        rows += [
-            (name, getattr(given, name))
-            for name in ("features", "without", "overrides")
-            if getattr(given, name)
-        ]
+        """Return the facts that the widgets show, one a line."""
+        rows = list(self.choices.table().rows)
         if self.plan is None or self.findings is None:
             rows.append(("plan", self.error))
         else:
@@ -181,25 +146,10 @@ class Look:
         return show.Table("Panel", ("what", "is"), tuple(rows))
 
 
-def look(given: Choices) -> Look:
-    """Plan, ask the rules, write the scripts as text; a person's mistake is the error."""
+def look(given: Choice) -> Look:
+    """Return a choice's plan, findings and scripts, or the error that a wrong choice gives."""
     try:
-        plan = build.plan(
-            given.model,
-            given.hw,
-            given.layout or None,
-            scenario=given.scenario,
-            variant=given.variant,
-            site=given.site,
-            chosen=_split(given.features, ","),
-            dropped=_split(given.without, ","),
-            pairs=_split(given.overrides, ";"),
-            engine_version=given.engine_version,
-        )
-        return Look(given, plan, check.plan(plan), scripts.files(plan), "")
+        plan = given.plan()
+        return Look(given, plan, judge.plan(plan), scripts.files(plan), "")
     except KimiError as error:
         return Look(given, None, None, {}, str(error))
-
-
-def _split(text: str, sign: str) -> list[str]:
-    return [word.strip() for word in text.split(sign) if word.strip()]

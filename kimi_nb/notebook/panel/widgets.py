@@ -1,4 +1,4 @@
-"""The panel's widgets: a thin layer over `panel.Panel`. They only choose, press and show."""
+"""Show a panel's state in widgets, and pass clicks on to `state.State` and `work.Work`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Callable
 
 import ipywidgets
 
+from kimi_nb import show
 from kimi_nb.core.errors import KimiError
 from kimi_nb.notebook.panel import choices, work
-from kimi_nb.notebook.panel.panel import Panel
-from kimi_nb.notebook.pictures import failure_order as faults
-from kimi_nb.notebook.pictures import flag_changes as flags
-from kimi_nb.notebook.pictures import readiness_times as readiness
-from kimi_nb.show import values as show
+from kimi_nb.notebook.panel.state import State
+from kimi_nb.notebook.pictures import (
+    device_memory,
+    failure_order,
+    flag_changes,
+    readiness_times,
+    topology_picture,
+)
 
 _LISTS = {
     "model": "Model",
@@ -27,9 +31,9 @@ _TEXTS = {
     "site": ("Site", "your site file; empty: the example"),
     "overrides": ("Change", "max-num-seqs=32; decode.dp=16"),
 }
-_WORK = "Service"  # what is rehearsed or deployed
+_WORK = "Service"  # the tab of the rehearsal or deployment
 _TABS = ("Topology", "Findings", "Memory", "Scripts", "Changes", "Parameters", _WORK)
-# A secure page (https, 127.0.0.1) has a clipboard; elsewhere the text is marked and copied.
+# Only a secure page (https, 127.0.0.1) has a clipboard; elsewhere the text is selected and copied.
 _COPY = (
     "const t=this.nextElementSibling,b=this;const ok=()=>{b.textContent='Copied';"
     "setTimeout(()=>{b.textContent='Copy'},4000)};"
@@ -39,13 +43,13 @@ _COPY = (
 )
 
 
-def made(panel: Panel) -> ipywidgets.Widget:
-    """The panel as one widget."""
+def made(panel: State) -> ipywidgets.Widget:
+    """Return the panel as one widget."""
     return Widgets(panel).box
 
 
 def copyable(text: str) -> str:
-    """A text with a button that copies it, as HTML."""
+    """Return a text with a button that copies it, as HTML."""
     return (
         f'<div class="kimi-copy"><button type="button" class="jupyter-button" '
         f'style="padding:0 10px" onclick="{html.escape(_COPY, quote=True)}">Copy</button>'
@@ -56,12 +60,12 @@ def copyable(text: str) -> str:
 
 
 class Widgets:
-    """The widgets of one panel, and what they do."""
+    """The widgets of one panel, and their handlers."""
 
-    def __init__(self, panel: Panel) -> None:
+    def __init__(self, panel: State) -> None:
         self._panel, self._first = panel, panel.look.plan
         self._quiet = False
-        self._old: set[str] = set()  # pages of older choices
+        self._old: set[str] = set()  # pages that still show older choices
         self._drawn: object = None
         self._lists = {
             name: ipywidgets.Dropdown(
@@ -148,7 +152,7 @@ class Widgets:
         self._show_look()
 
     def _show_look(self) -> None:
-        """Everything that depends on the choices."""
+        """Update everything that depends on the choices."""
         panel = self._panel
         self._quiet = True
         try:
@@ -166,7 +170,7 @@ class Widgets:
         self._show_work()
 
     def _show_tab(self) -> None:
-        """Draw the page that is looked at, if it is of older choices."""
+        """Redraw the selected page if it shows older choices."""
         name = _TABS[self._tabs.selected_index or 0]
         if name in self._old:
             self._old.discard(name)
@@ -178,8 +182,8 @@ class Widgets:
             layout = look.choices.layout
             page.value = (
                 f"What the cells below do, the parameters cell decides. Put these lines "
-                f"there, in notebook <code>{choices.NOTEBOOKS.get(layout, '')}</code>, "
-                f'or in 06 to 09 with <code>layout: str = "{html.escape(layout)}"</code>'
+                f"there, in notebook <code>{choices.notebook(layout)}</code>, "
+                f'or in one for every layout with <code>layout: str = "{html.escape(layout)}"</code>'
                 f", and run it again:"
                 f"{copyable(look.choices.lines())}"
             )
@@ -191,18 +195,18 @@ class Widgets:
         elif look.plan is None or look.findings is None:
             page.value = _alert(look.error)
         elif name == "Topology":
-            page.value = look.plan.picture()._repr_html_()
+            page.value = topology_picture.picture(look.plan)._repr_html_()
         elif name == "Findings":
             page.value = _rows(look.findings._repr_html_())
         elif name == "Memory":
-            page.value = look.findings.bars()._repr_html_()
+            page.value = device_memory.picture(look.findings.memory)._repr_html_()
         else:
-            page.value = flags.picture(self._first or look.plan, look.plan)._repr_html_()
+            page.value = flag_changes.picture(self._first or look.plan, look.plan)._repr_html_()
 
     # Working --------------------------------------------------------------------------
 
     def _press(self, press: Callable[[], None]) -> None:
-        """What a button does; what was wrong is told in the tab of the work."""
+        """Call a button's handler, and show an error in the tab of the service."""
         try:
             press()
         except KimiError as error:
@@ -223,7 +227,7 @@ class Widgets:
         self._panel.work.stop(self._named())
 
     def _named(self) -> str:
-        """The site's name as it was typed; each time anew."""
+        """Return the site's name as typed, and clear the field: each use needs it anew."""
         name, self._confirm.value = self._confirm.value.strip(), ""
         return name
 
@@ -232,7 +236,7 @@ class Widgets:
         self._tabs.selected_index = _TABS.index(_WORK)
 
     def _show_work(self) -> None:
-        """Buttons, bar and line; called by the thread of the work as well."""
+        """Update the buttons, the bar and the line; the thread of the work calls this as well."""
         doing, look = self._panel.work, self._panel.look
         seen, found = doing.progress, doing.result
         self._buttons["Rehearse"].disabled = doing.busy or look.plan is None
@@ -258,9 +262,9 @@ class Widgets:
         if found is not None and found is not self._drawn and doing.plan is not None:
             self._drawn = found
             mark = "" if found.mark == "measured" else found.mark
-            pictures = [readiness.picture(doing.plan, found.times, mark=mark)]
+            pictures = [readiness_times.picture(doing.plan, found.times, mark=mark)]
             if found.events:
-                pictures.insert(0, faults.picture(doing.plan, found.events, mark=mark))
+                pictures.insert(0, failure_order.picture(doing.plan, found.events, mark=mark))
             for picture in pictures:
                 picture.save(found.folder)
             self._pages[_WORK].value = _rows(found._repr_html_()) + "".join(
@@ -269,7 +273,7 @@ class Widgets:
 
 
 def _rows(text: str) -> str:
-    """A table in the lines of a page: those of widgets are as tall as a button."""
+    """Return a table with the line height of a page; that of widgets is as tall as a button."""
     return f"<div style='line-height:1.45'>{text}</div>"
 
 

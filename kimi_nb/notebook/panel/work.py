@@ -1,11 +1,13 @@
-"""A rehearsal or a deployment in the background: started, looked at, asked, stopped. No widget.
+"""Run a rehearsal or a deployment in the background, without widgets.
 
-work = work.Work(run, changed=redraw)
-work.rehearse(plan)                        # returns at once
-work.said                                  # "12 of 36 engines ready, 4.1 s"
-work.stop()
-work.deploy(plan, confirm="my-cluster")    # on the site: it and its end want the site's name
-work.stop(confirm="my-cluster")
+Example::
+
+    work = Work(run, changed=redraw)
+    work.rehearse(plan)  # returns at once
+    work.said  # "12 of 36 engines ready, 4.1 s"
+    work.stop()
+    work.deploy(plan, confirm="my-cluster")  # starting and stopping need the site's name
+    work.stop(confirm="my-cluster")
 """
 
 from __future__ import annotations
@@ -15,21 +17,22 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kimi_nb import show
 from kimi_nb.core.errors import KimiError, ServiceError
+from kimi_nb.notebook import proving
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service.handle import Service
 from kimi_nb.service.readiness import Progress
-from kimi_nb.show import values as show
+from kimi_nb.service.session import Session
 
 if TYPE_CHECKING:
     from kimi_nb.deploy.lifecycle import Deployed, Up
-    from kimi_nb.notebook.run import Run
     from kimi_nb.prove.verify import Contract
     from kimi_nb.rehearse.rehearsal import Live, Rehearsal
 
 IDLE, STARTING, UP, FAILED, STOPPED = "idle", "starting", "up", "failed", "stopped"
-_EVERY = 0.25  # seconds between two changes that are told
-_LONGEST = 60  # characters of an answer on the line
+_EVERY = 0.25  # least seconds between two calls of `changed`
+_LONGEST = 60  # characters of an answer that are shown
 
 
 def _start(text: str) -> str:
@@ -37,15 +40,17 @@ def _start(text: str) -> str:
 
 
 class _Ended(KimiError):
-    """The person has pressed Stop while it starts."""
+    """Stop was pressed during the start."""
 
 
 class Work:
-    """One rehearsal or deployment at a time, below the folder of a run. ``changed`` is called in
-    another thread whenever there is something new to show, a few times a second at most;
-    ``line`` is the last that a deployment has told."""
+    """One rehearsal or deployment at a time, with its files below the folder of a run.
 
-    def __init__(self, run: Run, changed: Callable[[], None] = lambda: None) -> None:
+    ``changed`` is called from another thread whenever there is something new to show, a few times a
+    second at most. ``line`` is the last line of output of a deployment.
+    """
+
+    def __init__(self, run: Session, changed: Callable[[], None] = lambda: None) -> None:
         self._run, self.changed = run, changed
         self.state, self.error, self.line = IDLE, "", ""
         self.plan: Plan | None = None
@@ -59,17 +64,17 @@ class Work:
 
     @property
     def busy(self) -> bool:
-        """Whether anything runs."""
+        """Whether anything starts or runs."""
         return self.state in (STARTING, UP)
 
     @property
     def stoppable(self) -> bool:
-        """Whether there is anything for Stop: also what a failed deployment has left."""
+        """Whether there is anything to stop, including what a failed deployment left behind."""
         return self.busy or (self.deployed and self._live is not None)
 
     @property
     def said(self) -> str:
-        """How far it is, on one line."""
+        """The state or progress, on one line."""
         seen, found = self.progress, self.result
         if self.state == IDLE:
             return "nothing runs"
@@ -91,27 +96,31 @@ class Work:
         return f"{self.state}, {ready} after {show.seconds(found.ready_s)}: {_start(found.answer)}"
 
     def rehearse(self, plan: Plan, fault: str = "") -> None:
-        """Start a rehearsal, after the end of one that runs; returns at once."""
-        from kimi_nb.rehearse import rehearsal as rehearse
+        """Start a rehearsal and return at once; a running one is stopped first."""
+        from kimi_nb.rehearse import rehearsal  # start-up: only when pressed
 
         self._begin(
             plan,
             False,
-            lambda: rehearse.start(
+            lambda: rehearsal.start(
                 plan, self._run.folder / "panel" / plan.name, fault=fault, progress=self._look
             ),
         )
 
     def deploy(self, plan: Plan, confirm: str) -> None:
-        """Run the plan's scripts on its site; returns at once. Raises ParameterError without the
-        site's name as ``confirm``."""
-        from kimi_nb.deploy import lifecycle as deploy
+        """Run the plan's scripts on its site; return at once.
 
-        deploy.check_confirmed(plan, confirm)
+        Raises ParameterError where ``confirm`` is not the site's name.
+        """
+        from kimi_nb.deploy import lifecycle  # start-up: only when pressed
+
+        lifecycle.check_confirmed(plan, confirm)
         self._begin(
             plan,
             True,
-            lambda: deploy.up(plan, self._run.folder / plan.name, confirm=confirm, say=self._hear),
+            lambda: lifecycle.up(
+                plan, self._run.folder / plan.name, confirm=confirm, say=self._hear
+            ),
         )
 
     def _begin(self, plan: Plan, deployed: bool, start: Callable[[], Live | Up]) -> None:
@@ -145,7 +154,7 @@ class Work:
             self.state = STOPPED
         except KimiError as error:
             self.state, self.error = FAILED, str(error)
-        except Exception as error:  # nobody else is told of what ends a thread
+        except Exception as error:  # an exception in a thread would be lost
             self.state, self.error = FAILED, f"{type(error).__name__}: {error}"
         self.changed()
 
@@ -158,12 +167,15 @@ class Work:
             self.changed()
 
     def _hear(self, line: str) -> None:
-        """A line of a deployment. It is not ended here: what was begun on a node is finished."""
+        """Show a line of a deployment.
+
+        Unlike a rehearsal it is not stopped here: what was begun on a node is completed.
+        """
         self.line = line
         self.changed()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the start has ended, well or not; False where it has not."""
+        """Wait until the start has succeeded or failed; return False if it still goes on."""
         if self._thread is not None:
             self._thread.join(seconds)
         return self.state != STARTING
@@ -173,9 +185,11 @@ class Work:
         return self.plan.site if self.plan is not None else ""
 
     def stop(self, confirm: str = "") -> None:
-        """End what runs, also a rehearsal while it starts; a second call changes nothing. Raises
-        ParameterError where it is a deployment and ``confirm`` is not the site's name,
-        ServiceError where one is starting."""
+        """Stop what runs, or a rehearsal that is starting; a second call changes nothing.
+
+        Raises ParameterError for a deployment where ``confirm`` is not the site's name, and
+        ServiceError while one is starting.
+        """
         if self.deployed and self.state == STARTING:
             raise ServiceError(
                 f"{self._site} is being changed; Stop can be pressed when that is "
@@ -183,9 +197,9 @@ class Work:
                 "it has started."
             )
         if self.deployed and self.plan is not None and self._live is not None:
-            from kimi_nb.deploy import lifecycle as deploy
+            from kimi_nb.deploy import lifecycle  # start-up: only when pressed
 
-            deploy.check_confirmed(self.plan, confirm)
+            lifecycle.check_confirmed(self.plan, confirm)
         self._join()
         if self._live is not None:
             self.result = self._live.stop()
@@ -195,7 +209,7 @@ class Work:
             self.changed()
 
     def close(self) -> None:
-        """End a rehearsal; a deployment goes on, and kimi-nb down ends it."""
+        """Stop a rehearsal; a deployment goes on, to be stopped with kimi-nb down."""
         if self.deployed:
             if self._thread is not None:
                 self._thread.join()
@@ -205,15 +219,15 @@ class Work:
         self.stop()
 
     def _join(self) -> None:
-        """The end of what starts."""
+        """Make the start end, and wait for its thread."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._end.set()
             self._thread.join()
             self._thread = None
 
     def verify(self) -> Contract:
-        """Whether what is up keeps its contract. Raises ServiceError where nothing is up."""
+        """Check whether the service keeps its contract. Raises ServiceError where none is up."""
         live = self._live
         if live is None or self.state != UP:
             raise ServiceError("nothing is up: press Rehearse or Deploy first.")
-        return self._run.verify(Service(self._run, live.plan, live))
+        return proving.verify(self._run, Service(self._run, live.plan, live))

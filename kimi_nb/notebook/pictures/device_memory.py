@@ -1,6 +1,8 @@
-"""What one device holds, a stacked bar for each kind of engine. Estimated, never measured.
+"""Draw the estimated memory of one device as a stacked bar for each kind of engine.
 
-memory.picture(findings.memory)
+Example::
+
+    device_memory.picture(findings.memory)
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _TITLE = "Memory of one device, estimated"
 
 
 def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
-    """Draw the bars of a plan; without bars it says that nothing is known."""
+    """Draw the bars of a plan; without bars the picture says that nothing is known."""
     rows = tuple(
         {
             "engine": bar.engine,
@@ -46,7 +48,7 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
     )
     if not bars:
         return Picture(name, _TITLE, "<svg></svg>", "Memory is not known for this model.", ())
-    # Over its device an engine shows how far.
+    # An engine that needs more than its device shows by how much.
     most = max(max(bar.fit.device, bar.fit.used) for bar in bars) / GIB
     parts = list(dict.fromkeys(row["part"] for row in rows))
     with style.figure(9.5, 1.3 + 0.85 * len(bars)) as canvas:
@@ -92,20 +94,20 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
 
 
 def _look(part: str) -> dict[str, Any]:
-    """The cache is hatched, what the engine leaves alone is empty: both are room."""
+    """Return the style of a part: the cache is hatched, and memory that is left unused is empty."""
     if part in (CACHE, UNUSED):
         return {"facecolor": "none", "hatch": "////" if part == CACHE else ""}
     return {"facecolor": _COLOURS[part]}
 
 
 def _key(part: str) -> Any:
-    from matplotlib.patches import Patch
+    from matplotlib.patches import Patch  # start-up: only when drawn
 
     return Patch(edgecolor=style.INK, linewidth=0.5, label=part, **_look(part))
 
 
 def _label(axes: Any, part: str, left: float, size: float, at: int, most: float) -> None:
-    """The figure inside its part, where there is room for it."""
+    """Write a part's size into the part, where there is room for it."""
     if size < most * 0.06 or part == CACHE:
         return
     colour = _look(part)["facecolor"]

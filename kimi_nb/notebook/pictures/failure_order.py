@@ -1,6 +1,8 @@
-"""Who failed first, and what followed from it: the logs' own times.
+"""Draw which rank failed first and what followed, by the times in the logs.
 
-faults.picture(plan, diagnosis.timeline(logs, plan, "at start"))
+Example::
+
+    failure_order.picture(plan, first_failure.timeline(logs, plan, "at start"))
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from kimi_nb.plan.spec import Plan
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 
-_ROWS = 48  # ranks that are drawn
+_ROWS = 48  # the most ranks that are drawn
 
 
 def picture(plan: Plan, events: Sequence[Event], *, mark: str = "") -> Picture:
-    """Draw a row for each rank that failed: the first cause as a diamond with its words, what
-    follows as circles. Events without a time stand at that of the event before."""
+    """Draw a row for each rank that failed, with the first cause as a diamond and its text.
+
+    Consequences are circles. An event without a time is placed at the time of the one before it.
+    """
     times = _seconds(events)
     places = list(dict.fromkeys(_place(event) for event in events))
     title = f"{mark + ': ' if mark else ''}{plan.name}: who failed first"
@@ -91,7 +95,7 @@ def _place(event: Event) -> str:
 
 
 def _seconds(events: Sequence[Event]) -> list[int]:
-    """Seconds since the earliest; the logs have the month and day, and no year."""
+    """Return seconds since the earliest event; the logs give the month and day, but no year."""
     stamps = [
         datetime.datetime.strptime(f"2000-{event.time}", "%Y-%m-%d %H:%M:%S")
         if event.time

@@ -1,6 +1,8 @@
-"""What is different between two plans: flags and variables added, gone, changed.
+"""Draw the flags and variables that differ between two plans: added, removed, changed.
 
-flags.picture(before, after)
+Example::
+
+    flag_changes.picture(before, after)
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from kimi_nb.plan.spec import Plan
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 
-_ROWS = 40  # rows that are drawn
-_LONGEST = 44  # characters of a value
+_ROWS = 40  # the most rows that are drawn
+_LONGEST = 44  # the most characters of a value
 _KINDS = {
     "added": ("+", style.GREEN),
     "gone": ("−", style.VERMILLION),
@@ -22,7 +24,7 @@ _KINDS = {
 
 
 def difference(before: Plan, after: Plan) -> tuple[dict[str, str], ...]:
-    """One row for each flag or variable that differs, by role: what it was and what it is."""
+    """Return a row for each flag or variable that differs, by role: its old and its new value."""
     old, new = _settings(before), _settings(after)
     rows = []
     for key in dict.fromkeys([*old, *new]):
@@ -41,7 +43,7 @@ def difference(before: Plan, after: Plan) -> tuple[dict[str, str], ...]:
 
 
 def picture(before: Plan, after: Plan) -> Picture:
-    """Draw the difference as rows, each with a sign and a colour for its kind."""
+    """Draw the differences as rows, each with a sign and a colour for its kind."""
     rows = difference(before, after)
     title = (
         f"Settings: {before.name} and {after.name}"
@@ -93,6 +95,6 @@ def _short(text: str) -> str:
 
 
 def _circle(x: float, y: float, colour: str) -> Any:
-    from matplotlib.patches import Circle
+    from matplotlib.patches import Circle  # start-up: only when drawn
 
     return Circle((x, y), 7, facecolor=colour, linewidth=0)

@@ -1,6 +1,8 @@
-"""When each rank was ready, from the start of the engines to its first completion.
+"""Draw when each rank was ready, from the start of the engines to its first completion.
 
-readiness.picture(plan, times, mark="REHEARSAL")     # times: {"prefill0-rank0": 1.4, ...}
+Example::
+
+    readiness_times.picture(plan, {"prefill0-rank0": 1.4}, mark="REHEARSAL")
 """
 
 from __future__ import annotations
@@ -9,18 +11,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from kimi_nb.plan.spec import Plan
-from kimi_nb.service import probe as service
+from kimi_nb.service import probe
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 
-_ROWS = 72  # with more ranks a row is a node
+_ROWS = 72  # the most ranks; with more, a row is a node
 _ROLES = {"prefill": style.BLUE, "decode": style.ORANGE, "mixed": style.BLUE}
 
 
 def picture(plan: Plan, times: Mapping[str, float], *, mark: str = "") -> Picture:
-    """Draw a bar for each rank; one that never answered has none, and says so. ``times`` are
-    seconds from the start of the watch to the first completion."""
-    ranks = service.endpoints(plan)
+    """Draw a bar for each rank; a rank that never answered has a cross and the words "not ready".
+
+    ``times`` are seconds from the start of the watch to the first completion.
+    """
+    ranks = probe.endpoints(plan)
     data: tuple[dict[str, Any], ...] = tuple(
         {
             "rank": one.name,
@@ -72,7 +76,7 @@ def picture(plan: Plan, times: Mapping[str, float], *, mark: str = "") -> Pictur
 
 
 def _by_node(data: tuple[Mapping[str, Any], ...]) -> list[tuple[Any, ...]]:
-    """(node, role, seconds of its first rank, of its last); None where one is missing."""
+    """Return (node, role, seconds of its first rank, of its last); None if a rank is missing."""
     nodes: dict[tuple[str, str], list[Any]] = {}
     for row in data:
         nodes.setdefault((row["node"], row["role"]), []).append(row["ready_s"])

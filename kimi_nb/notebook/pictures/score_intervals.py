@@ -1,7 +1,20 @@
-"""Scores with their intervals.
+"""Draw scores with their intervals.
 
-accuracy.picture([{"name": "GSM8K", "score": 0.95, "low": 0.93, "high": 0.97, "n": 500,
-                   "baseline": 0.94, "mark": "measured"}])
+Example::
+
+    score_intervals.picture(
+        [
+            {
+                "name": "GSM8K",
+                "score": 0.95,
+                "low": 0.93,
+                "high": 0.97,
+                "n": 500,
+                "baseline": 0.94,
+                "mark": "measured",
+            }
+        ]
+    )
 """
 
 from __future__ import annotations
@@ -16,10 +29,10 @@ from kimi_nb.show.picture import Picture
 def picture(
     rows: Sequence[Mapping[str, Any]], title: str = "Accuracy, with intervals of 95 %"
 ) -> Picture:
-    """Draw a point with its interval for each row, scores from 0 to 1; a ``baseline`` is a
-    diamond, ``n`` and ``mark`` (measured, published, REHEARSAL) are written beside it.
+    """Draw a point with its interval for each row; scores go from 0 to 1.
 
-    Raises ValueError for an interval that does not hold its score.
+    A ``baseline`` is drawn as a diamond; ``n`` and ``mark`` (measured, published, REHEARSAL) are
+    written beside the point. Raises ValueError for an interval that does not contain its score.
     """
     for row in rows:
         if not 0 <= row["low"] <= row["score"] <= row["high"] <= 1:

@@ -1,9 +1,11 @@
-"""Where every engine stands: nodes, their devices coloured by rank, ports, and what flows.
+"""Draw the placement of engines: nodes, their devices coloured by rank, ports, and traffic.
 
-    topology.picture(plan)
+Example::
 
-Requests come in at the front door and go to every API; behind a prefill-decode front door the KV
-cache goes from prefill to decode. Nodes beyond the first few of a role are counted, not drawn.
+    topology_picture.picture(plan)
+
+Requests come in at the front door and go to every API; in a prefill-decode plan the KV cache goes
+from prefill to decode. Only the first nodes of a role are drawn; the others are counted.
 """
 
 from __future__ import annotations
@@ -11,18 +13,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kimi_nb.plan.spec import Engine, Plan
-from kimi_nb.show import style
+from kimi_nb.plan.spec import EngineSpec, Plan
+from kimi_nb.show import spans, style
 from kimi_nb.show.picture import Picture
-from kimi_nb.show.values import spans
 
-_NODES = 4  # nodes of a role that are drawn
-_WIDE, _CELL, _ROW = 340, 38, 8  # a node's box, a device, devices in a row (points)
+_NODES = 4  # the most nodes of a role that are drawn
+_WIDE, _CELL, _ROW = 340, 38, 8  # width of a node and of a device in points, devices in a row
 _GAP, _TOP, _LINE = 110, 86, 16
 
 
 def picture(plan: Plan) -> Picture:
-    """Draw a plan. Pure."""
+    """Draw a plan."""
     columns = _columns(plan)
     boxes = {
         node: _height(engines, plan)
@@ -65,9 +66,9 @@ def picture(plan: Plan) -> Picture:
     )
 
 
-def _columns(plan: Plan) -> dict[str, list[tuple[str, list[Engine]]]]:
-    """role: [(node, its engines)], in the plan's order."""
-    out: dict[str, dict[str, list[Engine]]] = {}
+def _columns(plan: Plan) -> dict[str, list[tuple[str, list[EngineSpec]]]]:
+    """Return [(node, its engines)] by role, in the plan's order."""
+    out: dict[str, dict[str, list[EngineSpec]]] = {}
     for engine in plan.engines:
         out.setdefault(engine.role, {}).setdefault(engine.node, []).append(engine)
     return {role: list(nodes.items()) for role, nodes in out.items()}
@@ -83,7 +84,7 @@ def _role(role: str, column: Sequence[Any], plan: Plan) -> str:
     return f"{title}: {nodes}, {ranks} rank{'s' * (ranks > 1)} of {tp} device{'s' * (tp > 1)}"
 
 
-def _height(engines: Sequence[Engine], plan: Plan) -> float:
+def _height(engines: Sequence[EngineSpec], plan: Plan) -> float:
     rows = -(-plan.devices_per_node // _ROW)
     return 26 + rows * (_CELL + 3) + 3 + len(_ports(engines)) * _LINE + 4
 
@@ -92,13 +93,13 @@ def _node(
     axes: Any,
     plan: Plan,
     node: str,
-    engines: Sequence[Engine],
+    engines: Sequence[EngineSpec],
     left: float,
     top: float,
     height: float,
 ) -> None:
-    """One box: the name, a square for each device with its rank, the ports."""
-    from matplotlib.patches import FancyBboxPatch, Rectangle
+    """Draw the box of a node: its name, a square with the rank for each device, the ports."""
+    from matplotlib.patches import FancyBboxPatch, Rectangle  # start-up: only when drawn
 
     looks: tuple[dict[str, Any], ...] = (
         {"facecolor": style.INK, "alpha": 0.05, "linewidth": 0},
@@ -154,8 +155,8 @@ def _node(
         )
 
 
-def _holders(engines: Sequence[Engine]) -> dict[int, int]:
-    """device: the data parallel rank that has it."""
+def _holders(engines: Sequence[EngineSpec]) -> dict[int, int]:
+    """Return the data parallel rank of each device in use."""
     out = {}
     for engine in engines:
         each = max(len(engine.devices) // engine.ranks, 1)
@@ -164,32 +165,23 @@ def _holders(engines: Sequence[Engine]) -> dict[int, int]:
     return out
 
 
-def _ports(engines: Sequence[Engine]) -> list[str]:
-    """What listens on a node, by kind."""
+def _ports(engines: Sequence[EngineSpec]) -> list[str]:
+    """Return the ports that engines listen on at a node, a line for each kind."""
     first, last = engines[0], engines[-1]
     http = [engine.http_port for engine in engines if engine.http_port is not None]
     lines = [f"HTTP {spans(http)}" if http else "no API: headless"]
     if first.rpc_port is not None:
         lines[0] += f", rpc {first.rpc_port}"
-    if first.kv_port is not None and last.kv_port is not None:
-        until = last.kv_port + last.ranks * last.tp_size - 1
-        lines.append(f"KV cache {spans(range(first.kv_port, until + 1))}")
-    elif first.side_channel_port is not None:
-        ports = sorted(
-            {
-                port
-                for engine in engines
-                for port in range(
-                    engine.side_channel_port or 0, (engine.side_channel_port or 0) + engine.ranks
-                )
-            }
-        )
-        lines.append(f"side channel {spans(ports)}")
+    if first.kv_ports and last.kv_ports:
+        lines.append(f"KV cache {spans(range(first.kv_ports.start, last.kv_ports.stop))}")
+    elif first.side_channel_ports:
+        channels = sorted({port for engine in engines for port in engine.side_channel_ports})
+        lines.append(f"side channel {spans(channels)}")
     return lines
 
 
 def _flows(axes: Any, plan: Plan, middles: Sequence[tuple[float, float]]) -> None:
-    """Arrows: requests from the front door down to each column, cache from one to the other."""
+    """Draw arrows: requests from the front door to each column, the cache between columns."""
     arrow = {"arrowstyle": "-|>", "linewidth": 1.8, "mutation_scale": 14}
     door = plan.url.split("//")[-1]
     name = f"router ({plan.router.kind}) on {plan.router.node}" if plan.router else "front door"
@@ -239,7 +231,7 @@ def _flows(axes: Any, plan: Plan, middles: Sequence[tuple[float, float]]) -> Non
 
 
 def _words(plan: Plan) -> str:
-    """What is to be seen, for those who cannot."""
+    """Return a description of the picture for those who cannot see it."""
     parts = []
     for role, column in _columns(plan).items():
         ranks = sum(engine.ranks for _, engines in column for engine in engines)
@@ -260,7 +252,7 @@ def _words(plan: Plan) -> str:
     )
 
 
-def _row(plan: Plan, engine: Engine) -> dict[str, Any]:
+def _row(plan: Plan, engine: EngineSpec) -> dict[str, Any]:
     return {
         "engine": engine.name,
         "node": engine.node,

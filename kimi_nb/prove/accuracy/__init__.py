@@ -1,6 +1,8 @@
-"""How well a service answers, against what the documents publish.
+"""How well a service answers, measured against the scores that the documents publish.
 
-``published`` what they print, ``statistics`` when two shares differ, ``settings`` what was not the
-same, ``results`` a measured score, ``lm_eval`` and ``ais_bench`` the two tools, ``tools`` where
-they are installed, ``runner`` how one is run, ``stage`` what a notebook calls.
+`measure` is what a notebook calls; `evaluation_commands` writes the same measurements as command
+lines. `lm_eval` and `ais_bench` adapt the two evaluation tools to one interface, `evaluators`
+installs them, `tool_process` runs one and `evaluation_faults` explains why one failed.
+`evaluation` is the request, `scores` its result, `published_scores` what the documents print,
+`score_settings` what differs between the two, and `statistics` whether they agree.
 """

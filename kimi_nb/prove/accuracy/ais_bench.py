@@ -1,10 +1,12 @@
-"""AISBench (ais_bench): the configuration that it is given, its command line, its results.
+"""AISBench (ais_bench): its configuration file, its command line and its results.
+
+Usage::
 
     ais_bench.argv("ais_bench", evaluation)
 
-Pure but for reading what the tool has written. The configuration names the service, and the
-datasets by AISBench's own configurations; the questions that ship with the project are read and
-scored as its gsm8k is.
+Pure, except for reading what the tool has written. The configuration names the service, and
+refers to datasets by AISBench's own configurations. The questions shipped with the project are
+read and scored like AISBench's gsm8k.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ NAME = "ais-bench"
 PROGRAM = "ais_bench"
 CONFIG = "service.py"
 ABBREVIATION = "vllm-api-general-chat"
-# Where AISBench 3.1 keeps the datasets of the documents: module below its configs, and its list.
+# Where AISBench 3.1 keeps the documents' datasets: (module below its configs, name of the list).
 DATASETS = {
     "gsm8k": ("gsm8k.gsm8k_gen_0_shot_cot_chat_prompt", "gsm8k_datasets"),
     "aime2025": ("aime2025.aime2025_gen_0_shot_chat_prompt", "aime2025_datasets"),
@@ -84,7 +86,10 @@ summarizer = dict(attr="accuracy", type=DefaultSummarizer)
 
 
 def files(evaluation: Evaluation, folder: str = ".", keyed: bool = False) -> dict[str, str]:
-    """What has to stand in the folder where it runs; ``keyed`` where the service wants a key."""
+    """Return the files that the tool needs in its working directory, by name.
+
+    ``keyed`` is whether the service requires an API key.
+    """
     if evaluation.shipped:
         datasets = _OURS.format(task=evaluation.task, folder=folder)
     else:
@@ -112,7 +117,10 @@ def files(evaluation: Evaluation, folder: str = ".", keyed: bool = False) -> dic
 
 
 def argv(program: str, evaluation: Evaluation, resume: bool = False) -> list[str]:
-    """The command; it runs in the folder of `files`, and its results go there."""
+    """Return the command line, to be run in the folder of `files`, where the results go too.
+
+    With ``resume`` the tool reuses the answers of an earlier run.
+    """
     return [
         program,
         CONFIG,
@@ -128,7 +136,11 @@ def argv(program: str, evaluation: Evaluation, resume: bool = False) -> list[str
 
 
 def environment(evaluation: Evaluation, key: str, folder: Path) -> dict[str, str]:
-    """Variables of the child: the key, the folder of its class, and no terminal to paint on."""
+    """Return the environment variables to add for the tool.
+
+    They hold the API key, the folder of the `KeyedChat` class as PYTHONPATH, and TERM=dumb, which
+    keeps the tool from drawing on the terminal.
+    """
     return {
         "OPENAI_API_KEY": key or "EMPTY",
         "PYTHONPATH": str(folder),
@@ -139,7 +151,7 @@ def environment(evaluation: Evaluation, key: str, folder: Path) -> dict[str, str
 
 
 def settings(evaluation: Evaluation) -> dict[str, Any]:
-    """What decides a score, in the words of the published ones."""
+    """Return the settings that affect a score, under the names that `published_scores` uses."""
     return {
         "mode": "gen",
         "api": ABBREVIATION,
@@ -152,7 +164,10 @@ def settings(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def progress(folder: Path, log: str) -> tuple[int, int] | None:
-    """(answers there, answers wanted), 0 wanted where it is not known; None before the first."""
+    """Return (answers received, answers wanted), or None before the first answer.
+
+    The number wanted is 0 while it is not known.
+    """
     done = len(_predictions(folder))
     wanted = 0
     for path in folder.glob("out/*/logs/infer/*/*.out"):
@@ -162,7 +177,10 @@ def progress(folder: Path, log: str) -> tuple[int, int] | None:
 
 
 def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
-    """What it left in its folder; without results the answers that are there."""
+    """Read the outcome from the files that the tool wrote.
+
+    Without a results file, the answers received so far are counted.
+    """
     rows = _predictions(folder)
     good = [row for row in rows.values() if row.get("success")]
     failed = collections.Counter(
@@ -181,7 +199,7 @@ def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
 
 
 def score(result: dict[str, Any], samples: int) -> Part | None:
-    """The score in a results file; None where it holds an error in place of one."""
+    """Return the score in a results file, or None if the file holds an error instead."""
     value = result.get("accuracy")
     if not isinstance(value, int | float):
         return None
@@ -198,14 +216,16 @@ def score(result: dict[str, Any], samples: int) -> Part | None:
 
 
 def prepare(folder: Path) -> None:
-    """Ready a folder for another run: results go, answers stay; with --reuse AISBench asks again
-    what has failed."""
+    """Prepare a folder for another run: delete the results and keep the answers.
+
+    With --reuse, AISBench asks again only what failed.
+    """
     for path in folder.glob("out/*/results"):
         shutil.rmtree(path)
 
 
 def _predictions(folder: Path) -> dict[tuple[str, Any], dict[str, Any]]:
-    """The newest row of every question, of finished runs and of one that was cut off."""
+    """Return the newest row for each question, from finished and interrupted runs."""
     rows: dict[tuple[str, Any], dict[str, Any]] = {}
     paths = [
         *folder.glob("out/*/predictions/*/tmp/*.jsonl"),
@@ -219,7 +239,7 @@ def _predictions(folder: Path) -> dict[tuple[str, Any], dict[str, Any]]:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 row = json.loads(line)
-            except ValueError:  # cut off by a kill
+            except ValueError:  # the tool was killed while writing the line
                 continue
             rows[row.get("data_abbr", ""), row.get("id")] = row
     return rows

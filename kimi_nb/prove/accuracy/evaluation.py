@@ -1,26 +1,33 @@
-"""What is to be asked: a task, of a service, by a tool. Pure."""
+"""What to evaluate: a task, the service to ask and the limits. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kimi_nb.params import load as params
+from kimi_nb.core import paths
 from kimi_nb.prove.accuracy.scores import Part, Subject
 
-SHIPPED = "kimi_nb_arithmetic"  # 24 questions of our own, which need no network
-DATA = params.PACKAGE / "data" / "accuracy"
+SHIPPED = "kimi_nb_arithmetic"  # 24 questions of our own; no network needed
+DATA = paths.DATA / "prove" / "accuracy"
 CONCURRENCY = 4
 RETRIES = 3
-LONGEST = 2048  # output tokens, as the documents' reference configuration has it
-# Of a stand-in, or of random weights, no answer can be right: it need not be a long one.
+LONGEST = 2048  # output tokens, as in the documents' reference configuration
+# A stand-in or random weights give no right answer, so a short one will do.
 MARKED = 64
-TIMEOUT = 600  # seconds for one answer
+TIMEOUT = 600  # seconds to wait for one answer
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``limit`` is how many of the first samples, 0 for all; ``max_tokens`` bounds an answer."""
+    """A task for a service.
+
+    Attributes:
+        task: The tool's name for the dataset.
+        subject: The service to ask.
+        limit: How many samples to ask, from the first on; 0 for all.
+        max_tokens: The longest answer, in output tokens.
+    """
 
     task: str
     subject: Subject
@@ -29,14 +36,22 @@ class Evaluation:
 
     @property
     def shipped(self) -> bool:
-        """Whether its questions come with the project."""
+        """Whether the questions are those shipped with the project."""
         return self.task == SHIPPED
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a tool left behind. ``failed`` are reasons of requests without an answer, counted;
-    ``malformed`` counts answers that are no completions, ``empty`` those without content."""
+    """What a tool left behind.
+
+    Attributes:
+        parts: The scores, one for each metric and filter.
+        samples: Questions in the task; 0 if not known.
+        answered: Answers received.
+        malformed: Answers that are not completions.
+        empty: Answers without content.
+        failed: The number of requests without an answer, by reason.
+    """
 
     parts: tuple[Part, ...] = ()
     samples: int = 0
@@ -47,12 +62,16 @@ class Outcome:
 
 
 def longest_answer(max_model_len: int, mark: str) -> int:
-    """Output tokens that an answer may have: the reference's, or a quarter of a short context."""
+    """Return how many output tokens an answer may have.
+
+    That is the documents' reference value, or a quarter of the context length if that is less.
+    ``mark`` is "" unless the answers come from a stand-in or from random weights.
+    """
     return MARKED if mark else min(LONGEST, max_model_len // 4)
 
 
 def shipped_files() -> dict[str, str]:
-    """The project's own questions, by the names under which the tools read them."""
+    """Return the shipped questions as texts, under the file names that the tools read."""
     return {
         name: (DATA / name).read_text(encoding="utf-8") for name in ("train.jsonl", "test.jsonl")
     }

@@ -1,34 +1,32 @@
-"""The lines that a person runs to measure what the documents publish."""
+"""The command lines that reproduce the published scores by hand."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from kimi_nb import show
 from kimi_nb.check import documents
 from kimi_nb.core import shell
 from kimi_nb.core.errors import WriteError
 from kimi_nb.plan.spec import Plan
-from kimi_nb.prove.accuracy import ais_bench, lm_eval
-from kimi_nb.prove.accuracy import measure as stage
-from kimi_nb.prove.accuracy import published_scores as published
+from kimi_nb.prove.accuracy import ais_bench, lm_eval, measure, published_scores
 from kimi_nb.prove.accuracy.evaluation import SHIPPED, Evaluation, longest_answer
-from kimi_nb.show import values as show
-
-if TYPE_CHECKING:
-    from kimi_nb.notebook.run import Run
-    from kimi_nb.service.handle import Service
+from kimi_nb.service.handle import Service
 
 
-def write(run: Run, plan: Plan, service: Service | None = None) -> show.Text:
-    """Write AISBench's configurations, and say which lines run them. Raises WriteError."""
-    base = run.folder / plan.name / "accuracy" / "by-hand"
-    about = stage.subject(plan, service.url if service and service.url else plan.url, "")
-    tokens = longest_answer(stage.context(plan), "")
-    values = published.of(run._named.name)
+def write(folder: Path, model: str, plan: Plan, service: Service | None = None) -> show.Text:
+    """Write the tools' input files into the run's folder and return the commands that use them.
+
+    Raises:
+        WriteError: If a file cannot be written.
+    """
+    base = folder / plan.name / "accuracy" / "by-hand"
+    about = measure.subject(plan, service.url if service and service.url else plan.url, "")
+    tokens = longest_answer(measure.context(plan), "")
+    values = published_scores.of(model)
     lines: list[str] = []
-    for name, line in _printed(run._named.name):
+    for name, line in _printed(model):
         lines += [f"# {name}, as published; {_said(values)}", *shell.command(line), ""]
     for one in (item for item in plan.clients if item.argv[0].startswith("lm")):
         lines += [f"# {one.title}, corrected", *shell.command(list(one.argv)), ""]
@@ -62,8 +60,8 @@ def write(run: Run, plan: Plan, service: Service | None = None) -> show.Text:
     return show.Text("What a person runs", "\n".join(lines).rstrip())
 
 
-def _said(values: tuple[published.Published, ...]) -> str:
-    """What the documents say of their own line."""
+def _said(values: tuple[published_scores.Published, ...]) -> str:
+    """Return the documents' own remark on their command line."""
     return next(
         (one.note for one in values if one.runner == lm_eval.NAME and one.note),
         "the reference settings are not in it",

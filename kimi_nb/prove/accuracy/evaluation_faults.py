@@ -1,13 +1,13 @@
-"""What went wrong, from what a tool printed: a sentence that says what to do next. Pure."""
+"""Why an evaluation failed, from what the tool printed, and what to do next. Pure."""
 
 from __future__ import annotations
 
 import re
 
 from kimi_nb.prove.accuracy.evaluation import TIMEOUT
-from kimi_nb.show.values import visible
+from kimi_nb.show import visible
 
-# The first that fits. What a server answered stands before what a client made of it.
+# The first match wins. The server's own answer is listed before what a client made of it.
 _SIGNS = (
     (
         r"status[ _:]*(?:code)?:? ?401|status[ _:]*(?:code)?:? ?403|unauthorized|forbidden",
@@ -63,7 +63,11 @@ _WORDS = re.compile(r"response text: (.{1,200}?)(?:\. Retrying|$)", re.IGNORECAS
 
 
 def named(log: str) -> str:
-    """The sentence for a log; its last lines where nothing in it is known."""
+    """Return a sentence that explains a log, or the log's last lines if nothing in it is known.
+
+    >>> named("ModuleNotFoundError: No module named 'torch'")
+    "the tool's environment is not whole; make tools makes it again."
+    """
     for pattern, says in _SIGNS:
         if not re.search(pattern, log, re.IGNORECASE):
             continue
@@ -86,7 +90,15 @@ def named(log: str) -> str:
 
 
 def of_answers(malformed: int, failed: dict[str, int], samples: int) -> str:
-    """The sentence for requests that came to nothing although the tool went on; "" for none."""
+    """Return a sentence about requests without a usable answer, or "" if there are none.
+
+    This covers failures that did not make the tool itself fail.
+
+    >>> of_answers(0, {}, 24)
+    ''
+    >>> of_answers(2, {}, 24).partition(" (")[0]
+    '2 of 24 answers are no completions'
+    """
     if failed:
         count = sum(failed.values())
         return f"{count} of {samples} requests came to nothing: {named(' '.join(failed))}"

@@ -1,9 +1,11 @@
-"""lm-eval (EleutherAI/lm-evaluation-harness): its command line, its files, its results.
+"""lm-eval (EleutherAI/lm-evaluation-harness): its command line, its files and its results.
 
-    lm_eval.argv("lm_eval", evaluation)   # the documents' line with the settings they name
+Usage::
 
-Pure but for reading what the tool has written. It asks /v1/chat/completions, with the chat
-template on the server's side and few-shot examples as turns, as the documents' reference says.
+    lm_eval.argv("lm_eval", evaluation)  # the documents' command with the settings they name
+
+Pure, except for reading what the tool has written. The tool asks /v1/chat/completions; the server
+applies the chat template and few-shot examples are sent as turns, as in the documents' reference.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _CACHED = re.compile(r"Cached requests: (\d+), Requests remaining: (\d+)")
 
 
 def files(evaluation: Evaluation, folder: str = ".", keyed: bool = False) -> dict[str, str]:
-    """What has to stand in the folder where it runs."""
+    """Return the files that the tool needs in its working directory, by name."""
     if not evaluation.shipped:
         return {}
     name = f"{SHIPPED}.yaml"
@@ -48,8 +50,10 @@ def files(evaluation: Evaluation, folder: str = ".", keyed: bool = False) -> dic
 
 
 def argv(program: str, evaluation: Evaluation, resume: bool = False) -> list[str]:
-    """The command; it runs in the folder of `files`, and its cache and results go there. It takes
-    up the cache that is there: ``resume`` changes nothing."""
+    """Return the command line, to be run in the folder of `files`, where cache and results go too.
+
+    The tool always continues from an existing cache: ``resume`` changes nothing.
+    """
     subject = evaluation.subject
     model = (
         f"model={subject.served},base_url={subject.url}/v1/chat/completions,"
@@ -84,8 +88,11 @@ def argv(program: str, evaluation: Evaluation, resume: bool = False) -> list[str
 
 
 def environment(evaluation: Evaluation, key: str, folder: Path) -> dict[str, str]:
-    """Variables of the child: the key under the name that lm-eval reads; no hub is asked where
-    the questions are ours."""
+    """Return the environment variables to add for the tool.
+
+    They hold the API key under the name that lm-eval reads, and, for the shipped questions, keep
+    the Hugging Face libraries offline.
+    """
     offline = (
         {
             "HF_HUB_OFFLINE": "1",
@@ -100,7 +107,7 @@ def environment(evaluation: Evaluation, key: str, folder: Path) -> dict[str, str
 
 
 def settings(evaluation: Evaluation) -> dict[str, Any]:
-    """What decides a score, in the words of the published ones."""
+    """Return the settings that affect a score, under the names that `published_scores` uses."""
     return {
         "shots": _shots(evaluation),
         "chat template": True,
@@ -114,7 +121,11 @@ def settings(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def progress(folder: Path, log: str) -> tuple[int, int] | None:
-    """(answers there, answers wanted); None before the first question."""
+    """Return (answers received, answers wanted), or None before the first question.
+
+    >>> progress(Path(), "Requesting API:  25%|##   | 6/24 [00:01<00:03]")
+    (6, 24)
+    """
     bars, cached = _BAR.findall(log), _CACHED.findall(log)
     before = int(cached[-1][0]) if cached else 0
     if bars:
@@ -123,7 +134,10 @@ def progress(folder: Path, log: str) -> tuple[int, int] | None:
 
 
 def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
-    """What it left in its folder; without results the answers that are there."""
+    """Read the outcome from the files that the tool wrote.
+
+    Without a results file, the answers in the cache are counted.
+    """
     found = progress(folder, log) or (0, 0)
     malformed = log.count("Could not parse generations")
     results = sorted(folder.glob("out/*/results_*.json"))
@@ -142,7 +156,11 @@ def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
 
 
 def parts(result: Mapping[str, Any], samples: int) -> tuple[Part, ...]:
-    """The scores in a task's entry of the results, whose keys are metric,filter."""
+    """Return the scores in a task's entry of the results, whose keys are "metric,filter".
+
+    >>> [part.correct for part in parts({"exact_match,strict-match": 0.75, "alias": "x"}, 24)]
+    [18]
+    """
     out = []
     for key, value in result.items():
         metric, comma, name = key.partition(",")
@@ -163,7 +181,10 @@ def parts(result: Mapping[str, Any], samples: int) -> tuple[Part, ...]:
 
 
 def prepare(folder: Path) -> None:
-    """Ready a folder for another run: results go, answers stay, empty ones are asked again."""
+    """Prepare a folder for another run: delete the results and keep the answers.
+
+    Empty answers are deleted as well, so that they are asked again.
+    """
     shutil.rmtree(folder / "out", ignore_errors=True)
     with contextlib.suppress(sqlite3.Error), contextlib.closing(_cache(folder)) as base:
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
@@ -180,7 +201,7 @@ def _cache(folder: Path) -> sqlite3.Connection:
 
 
 def _kept(folder: Path) -> int:
-    """Answers in the cache."""
+    """Return the number of answers in the cache."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(_cache(folder)) as base:
         return int(base.execute("SELECT count(*) FROM unnamed").fetchone()[0])
     return 0

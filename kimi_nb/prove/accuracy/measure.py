@@ -1,9 +1,11 @@
-"""What a notebook calls: an evaluation of a service, from its folder to its score.
+"""What a notebook calls: evaluate a service and keep the score.
 
-    stage.measure(run, service, "lm-eval", "kimi_nb_arithmetic", 0, False, say=print)
+Usage::
 
-Each call has a folder of its own, ``<plan>/accuracy/NNN``: ``request.json`` what is asked, what
-the tool needs and writes, ``tool.log``, and ``score.json`` at the end.
+    measure.measure(run, service, "lm-eval", "kimi_nb_arithmetic", 0, False, say=print)
+
+Each call has its own folder, ``<plan>/accuracy/NNN``. It holds ``request.json`` (what is asked),
+the tool's input and output, ``tool.log``, and finally ``score.json``.
 """
 
 from __future__ import annotations
@@ -11,32 +13,46 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kimi_nb.core.errors import AccuracyError, ParameterError, WriteError, choice
 from kimi_nb.plan.spec import Plan
-from kimi_nb.prove.accuracy import ais_bench, lm_eval
-from kimi_nb.prove.accuracy import evaluation_faults as faults
-from kimi_nb.prove.accuracy import evaluators as tools
-from kimi_nb.prove.accuracy import tool_process as runner
+from kimi_nb.prove.accuracy import ais_bench, evaluation_faults, evaluators, lm_eval, tool_process
 from kimi_nb.prove.accuracy.evaluation import SHIPPED, Evaluation, longest_answer
 from kimi_nb.prove.accuracy.scores import RANDOM, Score, Subject
 from kimi_nb.service import probe as asked
-
-if TYPE_CHECKING:
-    from kimi_nb.notebook.run import Run
-    from kimi_nb.service.handle import Service
+from kimi_nb.service.handle import Service
+from kimi_nb.service.session import Session
 
 TOOLS: dict[str, ModuleType] = {lm_eval.NAME: lm_eval, ais_bench.NAME: ais_bench}
 _SCORE, _REQUEST = "score.json", "request.json"
-_LISTEN = 5.0  # seconds for a first sign of the service
+_LISTEN = 5.0  # seconds to wait for the service to accept a connection
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Tools, the task that they run, and how many of its questions to ask (0: all).
+
+    Raises:
+        ParameterError: If a tool does not exist, or cannot run this task with this limit.
+    """
+
+    tools: tuple[str, ...]
+    task: str
+    limit: int
+
+    def __post_init__(self) -> None:
+        if not self.tools:
+            raise ParameterError(choice("tool", "", TOOLS))
+        for tool in self.tools:
+            checked(tool, self.task, self.limit)
 
 
 def measure(
-    run: Run,
+    run: Session,
     service: Service,
     tool: str,
     task: str,
@@ -45,12 +61,22 @@ def measure(
     *,
     say: Callable[[str], None],
 ) -> Score:
-    """The score of a service; see `Run.accuracy`."""
+    """Measure the score of a service; see `Run.accuracy`.
+
+    Raises:
+        AccuracyError: If the evaluation failed. The answers received so far are kept.
+        ParameterError: If the tool, the task or the limit is not valid.
+        WriteError: If the folder cannot be written.
+    """
     module = checked(tool, task, limit)
     about = subject(service.plan, service.url, service.mark)
     evaluation = Evaluation(task, about, limit, longest_answer(context(service.plan), about.mark))
-    score = Score(tool, tools.named(tool).version, task, about, module.settings(evaluation))
-    why = "action plan starts nothing that could be asked" if not service.up else tools.reason(tool)
+    score = Score(tool, evaluators.named(tool).version, task, about, module.settings(evaluation))
+    why = (
+        "action plan starts nothing that could be asked"
+        if not service.up
+        else evaluators.reason(tool)
+    )
     if why:
         return _recorded(run, service.plan, replace(score, skipped=why))
     folder, before = _folder(run.folder / service.plan.name / "accuracy", evaluation, tool, resume)
@@ -61,20 +87,20 @@ def measure(
     if asked.listens(service.url, _LISTEN):
         score = _run(run, service, module, evaluation, score, say)
     else:
-        score = replace(score, fault=faults.named("Cannot connect to host"))
+        score = replace(score, fault=evaluation_faults.named("Cannot connect to host"))
     score.save(folder / _SCORE)
     _recorded(run, service.plan, score)
     if score.fault:
         raise AccuracyError(
             f"{task} by {tool}: {score.fault}\n  answered: {score.answered} of "
             f"{score.samples or 'an unknown number'}; they are kept, resume asks only the rest\n"
-            f"  service: {service.url}\n  log: {folder / runner.LOG}"
+            f"  service: {service.url}\n  log: {folder / tool_process.LOG}"
         )
     return score
 
 
 def subject(plan: Plan, url: str, mark: str) -> Subject:
-    """What is asked, as the plan says it."""
+    """Return what is asked, as the plan describes it."""
     dummy = any(
         str(flags["load-format"].value) == "dummy"
         for flags in plan.flags.values()
@@ -93,8 +119,12 @@ def subject(plan: Plan, url: str, mark: str) -> Subject:
 
 
 def checked(tool: str, task: str, limit: int) -> ModuleType:
-    """The tool's module. Raises ParameterError for what it cannot be asked."""
-    tools.named(tool)
+    """Return the module of a tool.
+
+    Raises:
+        ParameterError: If the tool does not exist, or cannot run this task with this limit.
+    """
+    evaluators.named(tool)
     if not isinstance(task, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", task):
         raise ParameterError(
             f"task {task!r}: the name of a task is wanted, such as {SHIPPED} or gsm8k."
@@ -107,21 +137,21 @@ def checked(tool: str, task: str, limit: int) -> ModuleType:
 
 
 def _run(
-    run: Run,
+    run: Session,
     service: Service,
     module: ModuleType,
     evaluation: Evaluation,
     score: Score,
     say: Callable[[str], None],
 ) -> Score:
-    """Run the tool in the score's folder, and read what it left."""
+    """Run the tool in the score's folder and return the score with what the tool left there."""
     folder, again = Path(score.folder), (Path(score.folder) / "out").exists()
-    program = tools.find(score.tool)
+    program = evaluators.find(score.tool)
     for name, text in module.files(evaluation, str(folder), bool(service.key)).items():
         (folder / name).write_text(text, encoding="utf-8")
     module.prepare(folder)
     try:
-        ran = runner.run(
+        ran = tool_process.run(
             module.argv(str(program), evaluation, again),
             folder,
             module.environment(evaluation, service.key, folder),
@@ -129,7 +159,7 @@ def _run(
             say=say,
         )
     except KeyboardInterrupt:
-        kept = module.read(folder, runner.tail(folder / runner.LOG), evaluation)
+        kept = module.read(folder, tool_process.tail(folder / tool_process.LOG), evaluation)
         run.record(
             "accuracy",
             mark=score.mark,
@@ -147,11 +177,11 @@ def _run(
         )
         raise
     finally:
-        runner.scrub(folder, service.key)
+        tool_process.scrub(folder, service.key)
     left = module.read(folder, ran.log, evaluation)
-    fault = faults.of_answers(left.malformed, dict(left.failed), left.samples)
+    fault = evaluation_faults.of_answers(left.malformed, dict(left.failed), left.samples)
     if not fault and (ran.code or not left.parts):
-        fault = faults.named(ran.log)
+        fault = evaluation_faults.named(ran.log)
     if service.key:
         fault = fault.replace(service.key, "***")
     return replace(
@@ -178,7 +208,7 @@ def _notes(empty: int, samples: int) -> tuple[str, ...]:
 
 
 def context(plan: Plan) -> int:
-    """Tokens of the longest request; the shortest where roles differ."""
+    """Return the context length in tokens, the shortest if the roles differ."""
     lengths = [
         int(flags["max-model-len"].value)
         for flags in plan.flags.values()
@@ -190,8 +220,13 @@ def context(plan: Plan) -> int:
 def _folder(
     base: Path, evaluation: Evaluation, tool: str, resume: bool
 ) -> tuple[Path, Score | None]:
-    """A folder of its own, or with ``resume`` the last of the same request, with its score where
-    it is complete. Raises WriteError."""
+    """Return the folder to work in, and the score in it if that is complete.
+
+    It is a new folder, or with ``resume`` the newest one of the same request.
+
+    Raises:
+        WriteError: If the folder cannot be written.
+    """
     identity = _identity(evaluation, tool)
     there = sorted(path for path in base.glob("[0-9][0-9][0-9]") if path.is_dir())
     if resume:
@@ -217,12 +252,14 @@ def _folder(
 
 
 def _identity(evaluation: Evaluation, tool: str) -> dict[str, Any]:
-    """What must be the same for answers to be kept; not where the service stands, nor how many
-    are asked."""
+    """Return what must be the same for earlier answers to be reused.
+
+    The address of the service and the number of samples may differ.
+    """
     about = vars(evaluation.subject)
     return {
         "tool": tool,
-        "version": tools.named(tool).version,
+        "version": evaluators.named(tool).version,
         "task": evaluation.task,
         "max_tokens": evaluation.max_tokens,
         **{name: value for name, value in about.items() if name != "url"},
@@ -236,8 +273,8 @@ def _request(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _recorded(run: Run, plan: Plan, score: Score) -> Score:
-    """Leave its line of evidence."""
+def _recorded(run: Session, plan: Plan, score: Score) -> Score:
+    """Record a score in the run's evidence and return it."""
     run.record(
         "accuracy",
         mark=score.mark or "measured",

@@ -1,7 +1,7 @@
-"""The scores that the documents print (`kimi_nb/data/accuracy.yaml`).
+"""The scores that the documents print (`kimi_nb/data/prove/accuracy.yaml`).
 
-published.of("k2.5")              # of one model, in the documents' order
-published.table(values)
+>>> [one.name for one in of("k2-thinking")]
+['gsm8k (flexible-extract)', 'gsm8k (strict-match)']
 """
 
 from __future__ import annotations
@@ -11,17 +11,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb.params import load as params
-from kimi_nb.show import values as show
+from kimi_nb import show
+from kimi_nb.core import data_files
 
 NOT_PRINTED = "not printed"
 
 
 @dataclass(frozen=True)
 class Published:
-    """One printed score. ``value`` and ``stderr`` are shares of 1; ``samples`` is the size of the
-    dataset, None where it is not known or the score is no share of right answers; ``settings`` as
-    printed."""
+    """One printed score.
+
+    Attributes:
+        value: The score as a fraction of 1.
+        stderr: The printed standard error as a fraction of 1, or None.
+        samples: The size of the dataset; None if it is not known, or if the score is not a
+            proportion of right answers.
+        settings: The settings as printed.
+    """
 
     model: str
     weights: str
@@ -43,19 +49,22 @@ class Published:
 
     @property
     def correct(self) -> int | None:
-        """Right answers, as far as the printed digits tell; None where no share is printed."""
+        """The number of right answers, as far as the printed digits tell.
+
+        None if the score is not a proportion.
+        """
         return None if self.samples is None else round(self.value * self.samples)
 
     @property
     def name(self) -> str:
-        """gsm8k (strict-match)"""
+        """The dataset and the filter, such as "gsm8k (strict-match)"."""
         return f"{self.dataset} ({self.filter})" if self.filter else self.dataset
 
 
 @functools.cache
 def values() -> tuple[Published, ...]:
-    """Every printed score, in the documents' order."""
-    data = params.data("accuracy")
+    """Return every printed score, in the documents' order."""
+    data = data_files.facts("prove/accuracy")
     return tuple(
         Published(
             **{"stderr": None, "note": "", **entry},
@@ -67,12 +76,12 @@ def values() -> tuple[Published, ...]:
 
 
 def of(model: str) -> tuple[Published, ...]:
-    """The printed scores of a model; () where its documents print none."""
+    """Return the printed scores of a model; () if its documents print none."""
     return tuple(one for one in values() if one.model == model)
 
 
 def table(found: Sequence[Published]) -> show.Table:
-    """What was printed, where, and of which hardware."""
+    """Return a table of printed scores: what, where and on which hardware."""
     return show.Table(
         f"{len(found)} published score{'s' * (len(found) != 1)}",
         (

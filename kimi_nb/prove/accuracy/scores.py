@@ -1,4 +1,4 @@
-"""A measured score: how many answers were right, of what, and under which settings."""
+"""A measured score: how many answers were right, of how many, and under which settings."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from kimi_nb import show
 from kimi_nb.prove.accuracy import statistics
-from kimi_nb.show import values as show
 
-RANDOM = "RANDOM WEIGHTS"  # the mark of an engine whose weights nobody has trained
+RANDOM = "RANDOM WEIGHTS"  # marks an engine with untrained weights
 
 
 @dataclass(frozen=True)
 class Part:
-    """One way to read the same answers: a metric behind a filter. ``correct`` is None where the
-    score is no share of right answers."""
+    """One metric of an evaluation, after one filter on the answers.
+
+    Attributes:
+        correct: The number of right answers; None if the score is not a proportion of them.
+    """
 
     metric: str
     filter: str
@@ -28,7 +31,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Subject:
-    """What was asked: as the plan says it, and where."""
+    """The service that was asked: the model and engine of its plan, and its URL."""
 
     model: str
     weights: str
@@ -42,9 +45,14 @@ class Subject:
 
 @dataclass(frozen=True, repr=False)
 class Score(show.Shown):
-    """What an evaluation came to. ``fault`` is why there is no score, "" where there is one;
-    ``skipped`` why nothing was asked; ``empty`` counts answers without content, which the tools
-    count as wrong; ``answered`` how many answers are on the disk."""
+    """The result of an evaluation.
+
+    Attributes:
+        answered: Answers on disk.
+        empty: Answers without content, which the tools count as wrong.
+        fault: Why there is no score; "" if there is one.
+        skipped: Why nothing was asked; "" if something was.
+    """
 
     tool: str
     tool_version: str
@@ -68,20 +76,20 @@ class Score(show.Shown):
 
     @property
     def mark(self) -> str:
-        """REHEARSAL, RANDOM WEIGHTS, or "" where the figure says something of a model."""
+        """REHEARSAL or RANDOM WEIGHTS; "" if the score says something about a model."""
         return self.subject.mark
 
     @property
     def value(self) -> float | None:
-        """The share of right answers by the first way to read them; None without a score."""
+        """The first part's score; None without one."""
         return self.parts[0].value if self.parts else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, as they are kept."""
+        """Return plain values, as they are saved."""
         return asdict(self)
 
     def save(self, path: Path) -> None:
-        """Keep it, whole or not at all."""
+        """Write the score to a file, completely or not at all."""
         partial = path.with_suffix(".partial")
         partial.write_text(
             json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
@@ -90,7 +98,7 @@ class Score(show.Shown):
 
     @classmethod
     def load(cls, path: Path) -> Score | None:
-        """The one that was kept; None where there is none, or it cannot be read."""
+        """Read a saved score; return None if there is none or it cannot be read."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             known = {one.name for one in fields(cls)}
@@ -106,7 +114,7 @@ class Score(show.Shown):
             return None
 
     def table(self) -> show.Table:
-        """The score with its interval, or why there is none."""
+        """Return a table of the score with its confidence interval, or why there is none."""
         rows: list[tuple[str, Any]] = []
         if self.skipped:
             rows.append(("skipped", self.skipped))
@@ -136,7 +144,11 @@ class Score(show.Shown):
 
 
 def share(part: Part) -> str:
-    """20 of 24, 83.3 % (62.6 % to 95.3 % at 95 %)"""
+    """Format a score with its confidence interval.
+
+    >>> share(Part("exact_match", "", 20 / 24, 24, 20))
+    '20 of 24, 83.3 % (62.6 % to 95.3 % at 95%)'
+    """
     if part.correct is None:
         return f"{part.value:.4f} over {part.samples}"
     low, high = statistics.interval(part.correct, part.samples)

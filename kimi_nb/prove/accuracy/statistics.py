@@ -1,12 +1,15 @@
-"""When two shares of right answers differ, and when that cannot be told.
+"""Whether two proportions of right answers differ, or whether that cannot be told.
 
-    statistics.interval(1186, 1319)                   # (0.8817, 0.9150), exact
-    statistics.verdict(1150, 1319, 0.8992, 1319).word   # "below"
+>>> low, high = interval(1186, 1319)
+>>> print(f"{low:.4f} to {high:.4f}")
+0.8816 to 0.9149
+>>> verdict(1150, 1319, 0.8992, 1319).word
+'below'
 
-Pure. The interval of one share is the exact binomial one (Clopper, Pearson 1934); that of a
-difference is Newcombe's (1998, method 10), from the Wilson interval of either share. Both take the
-questions as drawn at random from all of their kind; where both sides had the same questions the
-difference is known better than is said here.
+Pure. The interval of one proportion is the exact binomial one (Clopper and Pearson 1934), that of
+a difference is Newcombe's (1998, method 10), from the Wilson intervals of the two proportions.
+Both treat the questions as a random sample of all questions of their kind. If both sides had the
+same questions, the difference is known more precisely than stated here.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import math
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
-# A difference that matters. Shares "agree" where it is ruled out, not where none was seen.
+# The smallest difference that matters: proportions agree only if it is ruled out. That no
+# difference was seen is not enough.
 MARGIN = 0.05
 
 AGREES, BELOW, ABOVE = "agrees", "below", "above"
@@ -24,8 +28,14 @@ TOO_FEW = "too few samples to tell"
 
 @dataclass(frozen=True)
 class Verdict:
-    """``word`` is agrees, below, above or too few samples to tell; ``low`` and ``high`` bound the
-    difference, measured less published, as shares of 1; ``sentence`` says it with the figures."""
+    """How a measured proportion relates to a published one.
+
+    Attributes:
+        word: "agrees", "below", "above" or "too few samples to tell".
+        low: Lower bound of the difference, measured minus published, as a fraction of 1.
+        high: Upper bound of the difference.
+        sentence: The verdict in words, with the figures.
+    """
 
     word: str
     low: float
@@ -36,9 +46,14 @@ class Verdict:
 def interval(
     correct: int, samples: int, confidence: float = CONFIDENCE, method: str = "exact"
 ) -> tuple[float, float]:
-    """Bounds of the share behind ``correct`` of ``samples``; (0, 1) of no samples. Raises
-    ValueError where correct is not in [0, samples]."""
-    from scipy.stats import binomtest
+    """Return the confidence interval of the proportion behind ``correct`` of ``samples``.
+
+    It is (0, 1) without samples. ``method`` is one of scipy's `BinomTestResult.proportion_ci`.
+
+    Raises:
+        ValueError: If ``correct`` is not in [0, samples].
+    """
+    from scipy.stats import binomtest  # start-up: only for an interval
 
     if not samples:
         return 0.0, 1.0
@@ -49,8 +64,11 @@ def interval(
 def difference(
     correct: int, samples: int, value: float, published: int | None, confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Bounds of the difference of a measured share and a printed one, which has a sampling error
-    of its own where its number of samples is known."""
+    """Return the confidence interval of a measured proportion minus a published one.
+
+    ``published`` is the number of samples behind the published ``value``; if it is known, that
+    value has a sampling error too.
+    """
     if not samples:
         return -1.0, 1.0
     share = correct / samples
@@ -58,7 +76,8 @@ def difference(
     below = above = 0.0
     if published:
         bounds = interval(round(value * published), published, confidence, "wilson")
-        # Printed digits are rounded: the printed value lies a little beside the whole number.
+        # The printed digits are rounded, so the value is not exactly the proportion that these
+        # bounds are computed from.
         below, above = max(0.0, value - bounds[0]), max(0.0, bounds[1] - value)
     gap = share - value
     return (
@@ -75,7 +94,10 @@ def verdict(
     confidence: float = CONFIDENCE,
     margin: float = MARGIN,
 ) -> Verdict:
-    """Whether a measured share is that which was printed, with the figures that say so."""
+    """Decide whether a measured proportion agrees with a published one, and say on which figures.
+
+    They agree if a difference of ``margin`` or more is ruled out.
+    """
     low, high = difference(correct, samples, value, published, confidence)
     word = (
         BELOW

@@ -1,9 +1,11 @@
-"""A tool as a child process: its progress as text and as a bar, and its end with ours.
+"""A tool as a child process: its progress as text and as a bar, and nothing left behind.
 
-    runner.run(argv, folder, env, progress=lm_eval.progress, say=print)
+Usage::
 
-What it prints goes to ``tool.log`` in its folder. It belongs to a supervisor, which ends it when
-this process ends, however that happens; what it had written stays.
+    tool_process.run(argv, folder, env, progress=lm_eval.progress, say=print)
+
+The tool's output goes to ``tool.log`` in its folder. A supervisor process ends the tool when this
+process ends, for whatever reason; files written by then remain.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from kimi_nb import show
 from kimi_nb.core.processes import Programs
-from kimi_nb.show import values as show
 
 LOG = "tool.log"
-_LOOK = 0.5  # seconds between two looks at what it has written
-_LARGEST = 1 << 20  # bytes of a log that are read: its end
-# What would change another environment's Python.
+_LOOK = 0.5  # seconds between two looks at the tool's output
+_LARGEST = 1 << 20  # bytes to read, from the end of a log
+# These would interfere with the Python of another environment.
 _LEFT_OUT = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 Progress = Callable[[Path, str], tuple[int, int] | None]
@@ -31,7 +33,7 @@ Progress = Callable[[Path, str], tuple[int, int] | None]
 
 @dataclass(frozen=True)
 class Ran:
-    """How it ended: exit code, seconds, and what it printed."""
+    """How a tool ended: its exit code, the seconds it took and what it printed."""
 
     code: int
     seconds: float
@@ -46,7 +48,11 @@ def run(
     progress: Progress,
     say: Callable[[str], None],
 ) -> Ran:
-    """Run it to its end; KeyboardInterrupt ends it, and goes on."""
+    """Run a tool until it ends.
+
+    Raises:
+        KeyboardInterrupt: On Ctrl-C, after the tool was ended.
+    """
     begun, log = time.monotonic(), folder / LOG
     log.unlink(missing_ok=True)
     base = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
@@ -66,12 +72,12 @@ def run(
             if _tells(shown, found):
                 say(f"{time.monotonic() - begun:5.0f} s  {found[0]} of {found[1] or '?'} answers")
             shown = found
-            programs.ended()  # raises where the supervisor was stopped from outside
+            programs.ended()  # raises if the supervisor was killed
     return Ran(code, time.monotonic() - begun, tail(log))
 
 
 def tail(log: Path) -> str:
-    """The end of what it has printed."""
+    """Return the end of a log, at most 1 MiB, or "" if there is no log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _LARGEST))
@@ -81,7 +87,10 @@ def tail(log: Path) -> str:
 
 
 def scrub(folder: Path, secret: str) -> None:
-    """Take a secret out of all that was written: a service may repeat it in its refusal."""
+    """Replace a secret in all files of a folder.
+
+    A service may repeat the key in the message with which it refuses a request.
+    """
     for path in folder.rglob("*") if secret else ():
         if path.is_file() and not path.is_symlink():
             content = path.read_bytes()
@@ -90,7 +99,7 @@ def scrub(folder: Path, secret: str) -> None:
 
 
 def _tells(before: tuple[int, int], now: tuple[int, int]) -> bool:
-    """Whether a line is due: at the start, and about every tenth of the way."""
+    """Tell whether a progress line is due: at the start, then at about every tenth."""
     if before[0] < 0 or not now[1]:
         return True
     return 10 * before[0] // now[1] != 10 * now[0] // now[1]

@@ -1,9 +1,11 @@
 """The command lines of benchmarks, for the version of the engine that is served.
 
-    commands.bench_serve(load, Target(url, "kimi_k25", tokenizer), engine, folder, "c8.json")
-    commands.all_of(plan, loads)          # everything a person could run by hand, as text
+Usage::
 
-Flags are looked up in the catalog of the version: one that it does not have is never written.
+    bench_commands.bench_serve(load, Target(url, "kimi_k25", tokenizer), engine, folder, "c8.json")
+    bench_commands.all_of(plan, loads)  # everything that can be run by hand, as text
+
+Flags are looked up in the catalog of that version: a flag that it does not have is never written.
 """
 
 from __future__ import annotations
@@ -15,16 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kimi_nb import catalog, show
 from kimi_nb.catalog import arguments
-from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core import shell
 from kimi_nb.core.errors import PlanError
 from kimi_nb.plan.spec import ClientCommand, Plan
 from kimi_nb.prove.bench.workload import Load, Loads
-from kimi_nb.show import values as show
 
 METRICS, PERCENTILES = "ttft,tpot,itl,e2el", "50,90,99"
-# What an offline benchmark must not take from a server: where it stands, and who it works with.
+# Server flags that make no sense offline: its own address, and those of the other engines.
 _NOT_OFFLINE = arguments.OWN | {
     "data-parallel-size",
     "data-parallel-rpc-port",
@@ -38,8 +39,14 @@ _NOT_OFFLINE = arguments.OWN | {
 
 @dataclass(frozen=True)
 class Target:
-    """Whom to ask: the front door, the served name, and where the tokenizer is. ``trust`` lets
-    the checkpoint's own tokenizer code run, which Kimi needs."""
+    """The service to load.
+
+    Attributes:
+        url: The URL of the front door, the address that clients use.
+        model: The served name.
+        tokenizer: The path or the name of the tokenizer.
+        trust: Whether the checkpoint's own tokenizer code may run, which Kimi needs.
+    """
 
     url: str
     model: str
@@ -48,12 +55,12 @@ class Target:
 
 
 def engine(plan: Plan) -> catalog.Engine:
-    """The engine of a plan in the catalog."""
+    """Return the engine of a plan from the catalog."""
     return catalog.engine(plan.engine, plan.engine_version)
 
 
 def target(plan: Plan, url: str = "") -> Target:
-    """The service of a plan, or at another URL."""
+    """Return the service of a plan, or the same service at another URL."""
     return Target(
         url or plan.url,
         plan.served_name,
@@ -70,8 +77,13 @@ def bench_serve(
     file: str = "",
     metadata: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """``vllm bench serve`` with a load; results with every request's times go to ``folder``.
-    Raises PlanError for a flag that the version does not have."""
+    """Return the ``vllm bench serve`` command for a load.
+
+    It writes its results, with the times of every request, to ``folder``.
+
+    Raises:
+        PlanError: If this version of the engine does not have a flag.
+    """
     argv = [
         "vllm",
         "bench",
@@ -118,15 +130,18 @@ def bench_serve(
 
 
 def documents(plan: Plan) -> dict[str, ClientCommand]:
-    """The documents' ``vllm bench serve`` lines for a plan, by name."""
+    """Return the documents' ``vllm bench serve`` commands for a plan, by name."""
     return {one.name: one for one in plan.clients if one.argv[:3] == ("vllm", "bench", "serve")}
 
 
 def documented(
     client: ClientCommand, engine: catalog.Engine, url: str = "", folder: str = "."
 ) -> list[list[str]]:
-    """A document's ``vllm bench serve``, corrected in URL, model, tokenizer and seed, its results
-    kept; one line for each concurrency of its sweep."""
+    """Return a document's ``vllm bench serve`` command, corrected.
+
+    There is one command for each concurrency that the document sweeps. URL, model, tokenizer and
+    seed are corrected, and options are added that keep the results.
+    """
     words = _without(
         client.argv,
         ("--save-result", 0),
@@ -171,8 +186,11 @@ def _without(argv: Sequence[str], *flags: tuple[str, int]) -> list[str]:
 
 
 def offline(kind: str, plan: Plan, load: Load) -> list[str]:
-    """``vllm bench latency`` or ``throughput`` with the first engine's settings: those of its
-    serve flags that the command knows. No server takes part, the devices must be free."""
+    """Return a ``vllm bench latency`` or ``vllm bench throughput`` command for a plan.
+
+    It takes over the first engine's serve flags, as far as the command knows them. There is no
+    server involved, and the devices must be free.
+    """
     served = engine(plan)
     first = plan.engines[0]
     flags = arguments.parse(served, first.argv[2:], "serve").flags
@@ -219,7 +237,11 @@ def _flag(name: str, value: Any, spec: Mapping[str, Any]) -> list[str]:
 
 
 def checked(argv: Sequence[str], served: catalog.Engine) -> list[str]:
-    """The words as they came. Raises PlanError for what the parser of this version refuses."""
+    """Return a command unchanged if the parser of this engine version accepts it.
+
+    Raises:
+        PlanError: If it does not; the message names each word that is wrong.
+    """
     command = f"bench_{argv[2]}"
     parsed = arguments.parse(served, list(argv)[3:], command, 0)
     wrong = [f"{one.spelt} ({one.fault})" for one in parsed.given if one.fault]
@@ -238,11 +260,13 @@ def checked(argv: Sequence[str], served: catalog.Engine) -> list[str]:
 
 
 def aisbench(plan: Plan, load: Load) -> tuple[str, list[str]]:
-    """(the model's configuration file, the command) of AISBench's performance mode. Its clients
-    find the service in that file; the requests are those of the data set."""
+    """Return (text of the model's configuration file, command) for AISBench's performance mode.
+
+    AISBench finds the service in that file. The requests are those of the dataset, not of the load.
+    """
     at = target(plan)
     host, _, port = at.url.rpartition("://")[2].rpartition(":")
-    rate = 0 if math.isinf(load.rate) else load.rate  # 0: all at once
+    rate = 0 if math.isinf(load.rate) else load.rate  # 0 means all at once
     config = "\n".join(
         [
             "from ais_bench.benchmark.models import VLLMCustomAPIChatStream",
@@ -270,7 +294,7 @@ def aisbench(plan: Plan, load: Load) -> tuple[str, list[str]]:
 
 
 def all_of(plan: Plan, loads: Loads) -> show.Text:
-    """What a person could run by hand on the first node, where the engine is."""
+    """Return the benchmarks to run by hand on the first node, where the engine is installed."""
     served, first = engine(plan), loads.cells[0]
     lines = [f"# On {plan.nodes[0]}, where {served} is: in its container or environment.", ""]
     for client in documents(plan).values():

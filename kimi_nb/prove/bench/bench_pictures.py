@@ -1,6 +1,8 @@
-"""The figures of a sweep, each as SVG and PNG with its data as CSV, beside the results.
+"""The pictures of a sweep, each saved as SVG and PNG with its data as CSV, next to the results.
 
-shown = pictures.draw(result, ttft_ms=1000, tpot_ms=100)
+Usage::
+
+    shown = bench_pictures.draw(result, ttft_ms=1000, tpot_ms=100)
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SIZE = (7.2, 4.0)  # inches
-FOLDER = "pictures"  # beside the results
+FOLDER = "pictures"  # in the folder of the results
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """The figures of a result, one under the other."""
+    """The pictures of a result, one below the other."""
 
     pictures: tuple[Picture, ...]
 
@@ -41,7 +43,10 @@ class Pictures:
 
 
 def draw(result: results.BenchResult, ttft_ms: float = 0, tpot_ms: float = 0) -> Pictures:
-    """All figures of a result. Nothing is drawn where nothing was measured."""
+    """Draw and save all pictures of a result; none if nothing was measured.
+
+    The goodput counts requests within ``ttft_ms`` and ``tpot_ms`` (0: no limit).
+    """
     if not result.files:
         return Pictures(())
     rows = results.with_goodput(result.measurements, result.frame, ttft_ms, tpot_ms)
@@ -172,8 +177,10 @@ def _pareto(result: Any, cells: pd.DataFrame) -> Picture:
 
 
 def front(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells that no other beats in both, tokens/s per device and tokens/s of one user; the
-    fastest for a user first."""
+    """Return the Pareto front of tokens/s per device and tokens/s per user.
+
+    These are the rows that no other row beats in both, fastest for a user first.
+    """
     keep: list[Any] = []
     best = -1.0
     for index, row in cells.sort_values(["per_user", "per_device"], ascending=False).iterrows():
@@ -231,8 +238,11 @@ def save(
     cells: pd.DataFrame,
     columns: tuple[str, ...],
 ) -> Picture:
-    """Draw a figure and keep it in the result's folder, with its ``columns`` as numbers; what is
-    a rehearsal says so in the title, in the words, in the numbers and across the figure."""
+    """Draw a picture and save it in the result's folder, with ``columns`` of ``cells`` as its data.
+
+    A rehearsal is marked as such in the title, the alternative text, the data and across the
+    picture.
+    """
     about = result.measurements[0]["kimi_nb"]["identity"]
     mark = f"{result.mark}: " if result.mark else ""
     title = (

@@ -1,39 +1,42 @@
-"""Whether a measurement may stand beside a published one, and if not, what differs.
+"""Whether a measurement can be compared with a published one, and if not, what differs.
 
-compare.differences(about, conditions, row)       # () or ("hardware: h200, published a3",)
-compare.with_published(result)                    # a table, or the reasons
+Usage::
+
+    compare.differences(about, conditions, row)  # () or ("hardware: h200, published a3",)
+    compare.with_published(result)  # a table, or the reasons
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kimi_nb import show
 from kimi_nb.plan import build
-from kimi_nb.prove.bench import identity
-from kimi_nb.prove.bench import published_tables as published
-from kimi_nb.show import values as show
+from kimi_nb.prove.bench import identity, published_tables
+from kimi_nb.prove.bench.results import BenchResult
 
-if TYPE_CHECKING:
-    from kimi_nb.prove.bench.results import BenchResult
-
-# What of a row says which load it was; the rest of it are figures.
+# The columns that describe the load; the others are figures.
 _LOAD = ("concurrency", "input_len", "output_len", "prompts", "rate")
 _FIGURES = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(show.Shown):
-    """``pairs`` are (measured row, published row, source) that may be compared, ``reasons``
-    (published table, what differs) of those that may not."""
+    """Measurements next to published ones.
+
+    Attributes:
+        pairs: (measured row, published row, source) for each pair that can be compared.
+        reasons: (published table, what differs) for each table that cannot.
+    """
 
     mark: str
     pairs: tuple[tuple[Mapping[str, Any], Mapping[str, Any], str], ...]
     reasons: tuple[tuple[str, str], ...]
 
     def table(self) -> show.Table:
-        """Measured beside published; where nothing may be compared, the reasons."""
+        """Return measured next to published figures, or the reasons if there are none."""
         if not self.pairs:
             return show.Table(
                 "Not comparable with what is published",
@@ -63,8 +66,10 @@ class Comparison(show.Shown):
 def differences(
     about: Mapping[str, Any], conditions: Mapping[str, Any], row: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """What differs between a measurement and a published row, each named; () where nothing
-    does. A condition that the document does not tell is not compared."""
+    """Return what differs between a measurement and a published row, by name; () if nothing does.
+
+    Conditions that the document does not state are not compared.
+    """
     out = [f"it is a {about['mark']}"] if about.get("mark") else []
     if about.get("attached"):
         out.append("the service was there already: its flags are not known")
@@ -77,13 +82,15 @@ def differences(
 
 
 def with_published(result: BenchResult) -> Comparison:
-    """Every cell against every published row. The flags have to be those of the plan without any
-    change, which is the document's command."""
+    """Compare every measured load with every published row.
+
+    The flags must be exactly those of the plan, which are those of the document's command.
+    """
     cells = result.summary().to_dict("records") if result.files else []
     pairs: list[Any] = []
     reasons: dict[str, str] = {}
-    for table in published.tables():
-        # The nearest cell says best what would have to change.
+    for table in published_tables.tables():
+        # The load with the fewest differences says best what would have to change.
         found: list[tuple[str, ...]] = []
         own = build.plan(*(table.conditions[name] for name in ("model", "hardware", "layout")))
         conditions = {**table.conditions, "flags": identity.flags_hash(own)}
@@ -100,7 +107,7 @@ def with_published(result: BenchResult) -> Comparison:
 
 
 def _plain(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers as the identity has them: pandas makes floats of integers beside others."""
+    """Convert whole floats to integers: pandas has made floats of them, an identity has none."""
     return {
         name: int(value)
         if isinstance(value, float) and value.is_integer() and name != "rate"

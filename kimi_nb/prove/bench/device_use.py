@@ -1,10 +1,12 @@
-"""How busy the accelerators are: nvidia-smi or npu-smi, where they are on this machine.
+"""How busy the accelerators are, by nvidia-smi or npu-smi.
 
-    watch = devices.watch(plan, mark)
-    watch.look()             # percent, the mean over the devices; None: watch.why says why not
+Usage::
 
-The tools are asked on nodes that are this machine; elsewhere the reason is the answer, and the
-command to look with by hand. Of a rehearsal nothing is measured: no device is there.
+    watch = device_use.watch(plan, mark)
+    watch.look()  # percent, the mean over the devices; None: watch.why says why not
+
+Only devices of this machine can be watched; for others, ``why`` holds the command to run on the
+nodes. In a rehearsal nothing is measured, because there are no devices.
 """
 
 from __future__ import annotations
@@ -16,24 +18,34 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from kimi_nb.params.vendor import Vendor
 from kimi_nb.plan.spec import Plan
 
 _SECONDS = 5.0
 _NVIDIA = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
 _ASCEND = ("npu-smi", "info", "-t", "usages", "-i")
-_TOOLS = {"cuda": ("GPUs (nvidia-smi)", _NVIDIA), "ascend": ("NPUs (npu-smi)", _ASCEND)}
+_TOOLS: dict[Vendor, tuple[str, tuple[str, ...]]] = {
+    "nvidia": ("GPUs (nvidia-smi)", _NVIDIA),
+    "ascend": ("NPUs (npu-smi)", _ASCEND),
+}
 
 
 @dataclass
 class Watch:
-    """``what`` is looked at; ``why`` is the reason where nothing is."""
+    """A watch on the devices of a plan.
+
+    Attributes:
+        what: What is watched; "" for nothing.
+        why: Why nothing is watched.
+        commands: The commands that print the utilisation.
+    """
 
     what: str = ""
     why: str = ""
     commands: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
 
     def look(self) -> float | None:
-        """Percent, the mean over the devices; None where there is nothing to see."""
+        """Return the mean utilisation of the devices in percent, or None if it is not known."""
         if self.what == "CPU":
             return psutil.cpu_percent()
         found: list[float] = []
@@ -57,7 +69,11 @@ class Watch:
 
 
 def percents(tool: str, text: str) -> list[float]:
-    """What a tool printed, as percent of each device."""
+    """Return the utilisation of each device, in percent, from the output of a tool.
+
+    >>> percents("nvidia-smi", "97" + chr(10) + "95")
+    [97.0, 95.0]
+    """
     if tool == "nvidia-smi":
         return [float(line) for line in text.split() if re.fullmatch(r"\d+(\.\d+)?", line)]
     return [
@@ -69,7 +85,10 @@ def percents(tool: str, text: str) -> list[float]:
 
 
 def watch(plan: Plan, mark: str, attached: str = "") -> Watch:
-    """What can be looked at for a plan that serves under a mark, or that was ``attached``."""
+    """Return a watch on the devices of a plan.
+
+    ``mark`` is that of the service, ``attached`` the URL of one that was running already.
+    """
     vendor = plan.request.hardware.vendor
     if mark:
         return Watch(why="a rehearsal has no devices")
@@ -81,17 +100,17 @@ def watch(plan: Plan, mark: str, attached: str = "") -> Watch:
             why="the service was there already: whether it runs on this machine is not known"
         )
     if vendor == "cpu":
-        psutil.cpu_percent()  # the first answer is of no span
+        psutil.cpu_percent()  # the first call only starts the interval that the next one measures
         return Watch(what="CPU")
     if vendor not in _TOOLS or shutil.which(_TOOLS[vendor][1][0]) is None:
         return Watch(why=f"no tool for {vendor} devices on this machine")
     what, argv = _TOOLS[vendor]
     cards = sorted({device for one in plan.engines for device in one.devices})
-    # An NPU card of Atlas A3 holds two chips; the card is asked.
+    # An NPU card of an Atlas A3 holds two chips, and npu-smi is asked about the card.
     per_card = 2 if plan.hardware == "a3" else 1
     return Watch(
         what,
         commands=(argv,)
-        if vendor == "cuda"
+        if vendor == "nvidia"
         else tuple((*argv, str(card)) for card in sorted({device // per_card for device in cards})),
     )

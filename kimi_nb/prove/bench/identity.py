@@ -1,7 +1,9 @@
-"""What a result is a result of: two with the same identity may be compared, others say why not.
+"""What a result is a result of: results with the same identity can be compared.
 
-about = identity.of(plan, load, 1, tool="vllm", tool_version="0.32.0")     # plain values
-identity.key(about)                          # twelve hex digits, for a file's name
+Usage::
+
+    about = identity.of(plan, load, 1, tool="vllm", tool_version="0.32.0")  # plain values
+    identity.key(about)  # twelve hexadecimal digits, for a file name
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from kimi_nb.catalog import arguments
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.bench.workload import Load
 
-# Where an engine stands, not how it serves.
+# Flags that say where an engine is, not how it serves.
 _PLACES = (arguments.OWN - {"kv-transfer-config"}) | {
     "data-parallel-rpc-port",
     "kv-transfer-config.kv_port",
@@ -33,8 +35,11 @@ def of(
     mark: str = "",
     attached: str = "",
 ) -> dict[str, Any]:
-    """The identity of a measurement. ``tool`` is vllm or kimi_nb, ``mark`` REHEARSAL or "",
-    ``attached`` the URL of a service that was there already, whose flags nobody knows."""
+    """Return the identity of a measurement.
+
+    ``tool`` is vllm or kimi_nb, ``mark`` is REHEARSAL or "". ``attached`` is the URL of a service
+    that was running already, so that its flags are not known.
+    """
     return {
         **of_plan(plan),
         "mark": mark,
@@ -47,8 +52,10 @@ def of(
 
 
 def of_plan(plan: Plan) -> dict[str, Any]:
-    """The part of an identity that the plan alone gives. ``prefix_cache`` is null where no flag
-    says, and the engine's own default holds."""
+    """Return the part of an identity that depends on the plan alone.
+
+    ``prefix_cache`` is None if no flag sets it, so that the engine's default applies.
+    """
     caching = {
         role: flags["enable-prefix-caching"].value
         for role, flags in plan.flags.items()
@@ -74,13 +81,16 @@ def of_plan(plan: Plan) -> dict[str, Any]:
 
 
 def devices(plan: Plan) -> int:
-    """Accelerators in use."""
+    """Return the number of accelerators in use."""
     return len({(engine.node, device) for engine in plan.engines for device in engine.devices})
 
 
 def flags_hash(plan: Plan) -> str:
-    """Twelve hex digits of every serve flag and variable but addresses and ports, of the shape
-    and of the router: a change of any of them is another measurement."""
+    """Return twelve hexadecimal digits that stand for all settings that affect performance.
+
+    These are every serve flag and variable except addresses and ports, the shape, and the kind of
+    router. If any of them changes, it is another measurement.
+    """
     settings = {
         kind: {
             role: {
@@ -104,6 +114,10 @@ def flags_hash(plan: Plan) -> str:
 
 
 def key(identity: Mapping[str, Any]) -> str:
-    """Twelve hex digits that stand for an identity."""
+    """Return twelve hexadecimal digits that stand for an identity.
+
+    >>> key({"concurrency": 8})
+    '1994188c36dc'
+    """
     text = json.dumps(identity, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,10 +1,12 @@
-"""A load on a service from this process, where no vLLM is at hand: same requests, same keys.
+"""A load client of our own for machines without vLLM: same requests, same result keys.
 
-    result = client.run(load, url, model, key="", tick=print)
+Usage::
 
-Requests arrive as ``vllm bench serve`` lets them (all at once, or in a Poisson process stretched
-to the asked duration), wait for one of ``concurrency`` places, and are streamed. What goes wrong
-is counted by kind and never raised.
+    result = load_client.run(load, url, model, key="", tick=print)
+
+Requests arrive as with ``vllm bench serve`` (all at once, or as a Poisson process stretched to the
+expected duration), wait for one of ``concurrency`` slots, and are streamed. Failures are counted
+by kind and never raised.
 """
 
 from __future__ import annotations
@@ -20,12 +22,10 @@ from typing import Any
 import aiohttp
 
 from kimi_nb.core.errors import BenchError
-from kimi_nb.prove.bench import random_prompts as prompts
-from kimi_nb.prove.bench import summary
-from kimi_nb.prove.bench import timed_stream as stream
+from kimi_nb.prove.bench import random_prompts, summary, timed_stream
 from kimi_nb.prove.bench.workload import Load
 
-_DAY = 6 * 3600.0  # seconds for a request, as vLLM's client allows
+_DAY = 6 * 3600.0  # seconds for one request, as in vLLM's client
 
 
 def run(
@@ -37,24 +37,30 @@ def run(
     seconds: float = _DAY,
     tick: Callable[[int, int], None] = lambda done, failed: None,
 ) -> dict[str, Any]:
-    """Send the load and return the result in the keys of vLLM's JSON. ``tick`` is told, after
-    each request, how many are done and how many of them failed; ``seconds`` bounds one request.
-    Raises BenchError for a load that this client does not make."""
+    """Send a load and return the result under the keys of vLLM's JSON.
+
+    ``seconds`` limits the time of one request. After each request, ``tick`` is called with the
+    number of requests that are done and the number of those that failed.
+
+    Raises:
+        BenchError: If this client does not support the dataset of the load.
+    """
     if load.dataset != "random":
         raise BenchError(
             f"The data set {load.path} needs vllm bench (tool vllm); kimi_nb's own "
             "client makes random prompts only."
         )
-    # A kernel has a loop of its own running: the load gets a thread, and is ended with the cell.
+    # A notebook's kernel already runs an event loop, so the load gets its own thread. It ends with
+    # the cell.
     return _in_thread(_run(load, url, model, key, seconds, tick))
 
 
 def probe(url: str, model: str, key: str = "", seconds: float = 120.0) -> str:
-    """The error of one small streamed request; "" where it is answered."""
+    """Send one small streamed request; return its error, or "" if it was answered."""
 
     async def once() -> str:
         async with _session(1, seconds) as session:
-            one = await stream.ask(
+            one = await timed_stream.ask(
                 session,
                 f"{url}/v1/chat/completions",
                 _body(model, "Say a word.", 2),
@@ -67,7 +73,7 @@ def probe(url: str, model: str, key: str = "", seconds: float = 120.0) -> str:
 
 
 def _in_thread(work: Any) -> Any:
-    import concurrent.futures
+    import concurrent.futures  # start-up: only for a load
 
     loop = asyncio.new_event_loop()
     task = loop.create_task(work)
@@ -75,7 +81,7 @@ def _in_thread(work: Any) -> Any:
         future = pool.submit(_until_done, loop, task)
         try:
             return future.result()
-        except BaseException:  # Ctrl-C: nothing goes on in the background
+        except BaseException:  # Ctrl-C: leave nothing running in the background
             if not future.done():
                 loop.call_soon_threadsafe(task.cancel)
             raise
@@ -94,15 +100,15 @@ async def _run(
 ) -> dict[str, Any]:
     headers = _headers(key)
     async with _session(load.concurrency, seconds) as session:
-        texts, how = await prompts.make(session, url, model, load, headers)
+        texts, how = await random_prompts.make(session, url, model, load, headers)
         await _warm_up(load, session, url, model, headers, texts[0])
         places = asyncio.Semaphore(load.concurrency or load.prompts)
         done = failed = 0
 
-        async def one(text: str) -> stream.Timed:
+        async def one(text: str) -> timed_stream.Timed:
             nonlocal done, failed
             async with places:
-                timed = await stream.ask(
+                timed = await timed_stream.ask(
                     session,
                     f"{url}/v1/chat/completions",
                     _body(model, text, load.output_len),
@@ -133,12 +139,12 @@ async def _warm_up(
     headers: dict[str, str],
     text: str,
 ) -> None:
-    """Requests that are not counted: the first one after a pause is slower than the others."""
+    """Send requests that are not counted: the first one after a pause is slower than others."""
     places = asyncio.Semaphore(load.concurrency or load.prompts)
 
     async def one() -> None:
         async with places:
-            await stream.ask(
+            await timed_stream.ask(
                 session,
                 f"{url}/v1/chat/completions",
                 _body(model, text, load.output_len),
@@ -150,8 +156,16 @@ async def _warm_up(
 
 
 def arrivals(load: Load) -> Sequence[float]:
-    """When each request comes, in seconds from the start: at once without a rate, else a Poisson
-    process of the seed, stretched to end when the last one is due."""
+    """Return when each request is sent, in seconds from the start.
+
+    Without a rate all are sent at once. With one, the times follow a Poisson process with the
+    load's seed, stretched so that the last request is sent after ``prompts / rate`` seconds.
+
+    >>> arrivals(Load(8, prompts=3))
+    [0.0, 0.0, 0.0]
+    >>> round(arrivals(Load(8, prompts=20, rate=4.0))[-1], 6)
+    5.0
+    """
     if math.isinf(load.rate):
         return [0.0] * load.prompts
     dice, at, out = random.Random(load.seed), 0.0, []
@@ -162,7 +176,8 @@ def arrivals(load: Load) -> Sequence[float]:
 
 
 def _session(places: int, seconds: float) -> aiohttp.ClientSession:
-    # A proxy of the environment is not on the way to a node (trust_env is off by default).
+    # Proxies of the environment are not used, because trust_env is off by default: none is between
+    # this machine and a node.
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=places, limit_per_host=places, keepalive_timeout=60),
         timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, 30.0)),

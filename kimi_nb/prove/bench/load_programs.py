@@ -1,7 +1,9 @@
-"""Which program drives a load: the real ``vllm bench serve`` where it is at hand, else our client.
+"""The program that generates the load: ``vllm bench serve`` if available, else our own client.
 
-tool = tools.choose("auto", plan, mark="")     # Tool(name="vllm", program="/.../bin/vllm", ...)
-raw = tool.run(load, at, folder, key, tick)    # the JSON of vllm bench, by either
+Usage::
+
+    tool = load_programs.choose("auto", plan, mark="")  # Tool(name="vllm", program=...)
+    raw, argv = tool.run(load, at, key, tick, metadata)  # the JSON of vllm bench, from either
 """
 
 from __future__ import annotations
@@ -18,13 +20,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from kimi_nb import __version__
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import __version__, catalog
 from kimi_nb.core.errors import BenchError, ParameterError, choice
 from kimi_nb.core.processes import Programs
 from kimi_nb.plan.spec import Plan
-from kimi_nb.prove.bench import bench_commands as commands
-from kimi_nb.prove.bench import load_client as client
+from kimi_nb.prove.bench import bench_commands, load_client
 from kimi_nb.prove.bench.workload import Load
 
 NAMES = {
@@ -32,14 +32,22 @@ NAMES = {
     "vllm": "vllm bench serve of the engine's environment",
     "kimi_nb": "our own client",
 }
-_LOOK = 2.0  # seconds between two looks at what vllm has printed
-_TAIL = 12  # lines of its output that an error shows
+_LOOK = 2.0  # seconds between two looks at vllm's output
+_TAIL = 12  # lines of its output to show in an error
 Tick = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Tool:
-    """``name`` vllm or kimi_nb, its ``program`` and ``version``, and ``why`` it was taken."""
+    """A program that generates load.
+
+    Attributes:
+        name: vllm or kimi_nb.
+        program: Its path.
+        version: Its version.
+        why: Why it was chosen.
+        engine: The catalog of the engine whose flags it takes.
+    """
 
     name: str
     program: str
@@ -48,17 +56,30 @@ class Tool:
     engine: catalog.Engine
 
     def run(
-        self, load: Load, at: commands.Target, key: str, tick: Tick, metadata: Mapping[str, str]
+        self,
+        load: Load,
+        at: bench_commands.Target,
+        key: str,
+        tick: Tick,
+        metadata: Mapping[str, str],
     ) -> tuple[dict[str, Any], list[str]]:
-        """(the result in vllm's keys with every request's times, the command that ran). Raises
-        BenchError where there is no result."""
+        """Send a load and return (result, command).
+
+        The result has vLLM's keys, with the times of every request. The command is [] for our own
+        client.
+
+        Raises:
+            BenchError: If there is no result.
+        """
         if self.name == "kimi_nb":
-            return client.run(load, at.url, at.model, key=key, tick=tick), []
+            return load_client.run(load, at.url, at.model, key=key, tick=tick), []
         with tempfile.TemporaryDirectory(prefix="kimi-nb-bench-") as scratch:
             folder = Path(scratch)
-            # The service has just been asked; vllm's own check would wait ten minutes for it.
+            # The service has just answered a probe; vllm's own check would wait ten minutes for it.
             argv = [
-                *commands.bench_serve(load, at, self.engine, scratch, "result.json", metadata),
+                *bench_commands.bench_serve(
+                    load, at, self.engine, scratch, "result.json", metadata
+                ),
                 "--ready-check-timeout-sec",
                 "0",
             ]
@@ -88,16 +109,24 @@ class Tool:
 
 
 def check_name(asked: str) -> None:
-    """Raises ParameterError for a tool that there is not."""
+    """Check the name of a tool.
+
+    Raises:
+        ParameterError: If there is no such tool.
+    """
     if asked not in NAMES:
         raise ParameterError(choice("tool", asked, NAMES))
 
 
 def choose(asked: str, plan: Plan, mark: str) -> Tool:
-    """The tool that is asked for. Raises ParameterError for a name that is none, BenchError where
-    vllm is asked for and not at hand."""
+    """Return the tool with a given name; "auto" chooses one and says why.
+
+    Raises:
+        ParameterError: If there is no such tool.
+        BenchError: If vllm is asked for and is not installed.
+    """
     check_name(asked)
-    served = commands.engine(plan)
+    served = bench_commands.engine(plan)
     own = Tool("kimi_nb", sys.executable, __version__, "", served)
     if asked == "kimi_nb":
         return _because(own, "it was asked for")
@@ -130,7 +159,7 @@ def _because(tool: Tool, why: str) -> Tool:
 
 
 def _vllm(plan: Plan) -> Path | None:
-    """The engine's own vllm where it is of this machine, else one on PATH."""
+    """Return the vllm of the plan's engine if it is on this machine, or one on PATH, or None."""
     if plan.engine_folder and plan.transport == "local":
         own = Path(plan.engine_folder) / "bin" / "vllm"
         return own if os.access(own, os.X_OK) else None
@@ -139,7 +168,7 @@ def _vllm(plan: Plan) -> Path | None:
 
 
 def _version(program: Path) -> str:
-    """From the package's metadata: to ask the program takes it many seconds."""
+    """Return vllm's version from its metadata: starting the program takes many seconds."""
     for place in sorted(
         program.resolve().parent.parent.glob("lib/python*/site-packages/vllm-*.dist-info")
     ):
@@ -148,8 +177,11 @@ def _version(program: Path) -> str:
 
 
 def environment(given: Mapping[str, str], url: str, key: str) -> dict[str, str]:
-    """What vllm gets: nothing of this Python's, no proxy on the way to the service, the key by the
-    name that it reads, and nothing is reported to anybody."""
+    """Return the environment for vllm.
+
+    Nothing of this Python's environment is passed on and no proxy is used for the service. The key
+    is in the variable that vllm reads, and usage reports are off.
+    """
     out = {
         name: value
         for name, value in given.items()
@@ -165,7 +197,7 @@ def environment(given: Mapping[str, str], url: str, key: str) -> dict[str, str]:
 
 
 def _progress(log: Path, load: Load) -> int:
-    """How many requests are done, by the last bar that was printed."""
+    """Return how many requests are done, according to the last progress bar in the log."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:

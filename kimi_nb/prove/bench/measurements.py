@@ -1,9 +1,12 @@
-"""A sweep on a service: each cell and repetition is a file, on the disk before the next one begins.
+"""Run a sweep: each load and repetition is saved to its own file before the next one begins.
 
-    result = run.measure(service, loads, folder, repetitions=3)
+Usage::
 
-Rounds go over all cells, so that a slow drift meets all of them, and so that after one round every
-cell has a figure. What is measured already is kept: a kill loses one measurement at most.
+    result = measurements.measure(service, loads, folder, repetitions=3)
+
+Each round goes over all loads, so that a slow drift affects all of them alike and every load has a
+result after the first round. Results that exist are kept: if the process is killed, at most one
+measurement is lost.
 """
 
 from __future__ import annotations
@@ -14,27 +17,32 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_nb.core import evidence
-from kimi_nb.core.errors import BenchError, ParameterError, WriteError
-from kimi_nb.prove.bench import bench_commands as commands
-from kimi_nb.prove.bench import device_use as devices
-from kimi_nb.prove.bench import identity, metrics
-from kimi_nb.prove.bench import load_client as client
-from kimi_nb.prove.bench import load_programs as tools
-from kimi_nb.prove.bench import request_faults as faults
+from kimi_nb.core.errors import BenchError, ParameterError, WriteError, choice
+from kimi_nb.plan.spec import Plan
+from kimi_nb.prove.bench import (
+    bench_commands,
+    device_use,
+    identity,
+    load_client,
+    load_programs,
+    metrics,
+    request_faults,
+    workload,
+)
 from kimi_nb.prove.bench.results import BenchResult
 from kimi_nb.prove.bench.workload import Load, Loads
-from kimi_nb.service import probe as service
+from kimi_nb.service import probe
 
 if TYPE_CHECKING:
     from kimi_nb.service.handle import Service
 
-_TELL = 10.0  # seconds between two lines about one measurement
-_WIDE = 20  # signs of the bar
+_TELL = 10.0  # seconds between two progress lines of one measurement
+_WIDE = 20  # characters of the bar
 Say = Callable[[str], None]
 
 
@@ -48,18 +56,23 @@ def measure(
     resume: bool = True,
     say: Say = print,
 ) -> BenchResult:
-    """Measure every cell ``repetitions`` times and return what is in the files then.
+    """Measure every load ``repetitions`` times and return what the files then hold.
 
-    With ``resume`` a file with the same identity and without a failed request is kept, else all
-    is measured anew. Raises BenchError where every request of a measurement failed or the tool
-    gave no result: files that are there stay.
+    With ``resume``, files with the same identity and without failed requests are kept; otherwise
+    everything is measured again.
+
+    Raises:
+        BenchError: If all requests of a measurement failed or the tool gave no result. Existing
+            files stay.
+        ParameterError: If the repetitions or the tool are not valid.
+        WriteError: If a result cannot be written.
     """
     check_repetitions(repetitions)
     if not served.up:
         say(f"Nothing serves (action {served.run.action}): nothing is measured.")
         return BenchResult(folder, ())
     mark = served.mark
-    chosen = tools.choose(tool, served.plan, mark)
+    chosen = load_programs.choose(tool, served.plan, mark)
     say(f"{chosen.name} {chosen.version} sends the load: {chosen.why}.")
     paths, job = [], _Job(served, chosen, mark, folder, len(loads) * repetitions, say)
     try:
@@ -73,8 +86,51 @@ def measure(
     return BenchResult(folder, tuple(paths))
 
 
+def loads(
+    plan: Plan,
+    concurrency: str,
+    *,
+    input_len: int = 1024,
+    output_len: int = 1024,
+    prompts: int = 0,
+    dataset: str = "",
+    repetitions: int = 3,
+    tool: str = "auto",
+) -> Loads:
+    """Return a load for each concurrency, or the loads of a document's benchmark by its name.
+
+    Prompts are random, or those of a ``dataset`` on the Hugging Face hub, such as
+    lmarena-ai/VisionArena-Chat, which has pictures. Without ``prompts``, there are four for each
+    request in flight.
+
+    Raises:
+        ParameterError: If a value is not valid.
+    """
+    load_programs.check_name(tool)
+    check_repetitions(repetitions)
+    if isinstance(concurrency, str) and concurrency[:1].isalpha():
+        client = bench_commands.documents(plan).get(concurrency)
+        if client is None:
+            raise ParameterError(choice("benchmark", concurrency, bench_commands.documents(plan)))
+        found = workload.of_command(client.argv, bench_commands.engine(plan), client.sweep)
+    else:
+        found = workload.sweep(
+            concurrency,
+            input_len=input_len,
+            output_len=output_len,
+            prompts=prompts,
+            dataset="hf" if dataset else "random",
+            path=dataset,
+        )
+    return replace(found, repetitions=repetitions, tool=tool)
+
+
 def check_repetitions(repetitions: int) -> None:
-    """Raises ParameterError for what is no number of repetitions."""
+    """Check a number of repetitions.
+
+    Raises:
+        ParameterError: If it is not a whole number from 1 to 100.
+    """
     if type(repetitions) is not int or not 1 <= repetitions <= 100:
         raise ParameterError(
             f"repetitions: a whole number from 1 to 100 is wanted, found {repetitions!r}."
@@ -84,7 +140,7 @@ def check_repetitions(repetitions: int) -> None:
 @dataclass
 class _Job:
     served: Service
-    tool: tools.Tool
+    tool: load_programs.Tool
     mark: str
     folder: Path
     total: int
@@ -92,13 +148,14 @@ class _Job:
     measured: int = 0
     kept: int = 0
     spent: float = 0.0
-    at: commands.Target = field(init=False)
+    at: bench_commands.Target = field(init=False)
     version: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
-        self.at = commands.target(self.served.serving, self.served.url)
+        self.at = bench_commands.target(self.served.serving, self.served.url)
 
     def cell(self, load: Load, repetition: int, resume: bool) -> Path:
+        """Measure one load, unless there is a result to keep, and return its file."""
         about = identity.of(
             self.served.plan,
             load,
@@ -123,7 +180,7 @@ class _Job:
             errors = result.get("errors") or []
             raise BenchError(
                 f"{name}: all {result['failed']} requests failed at {self.at.url}.\n"
-                f"{faults.told(faults.counts(errors), next(filter(None, errors), ''))}\n"
+                f"{request_faults.told(request_faults.counts(errors), next(filter(None, errors), ''))}\n"
                 f"{self.left()}"
             )
         write(path, result)
@@ -140,7 +197,7 @@ class _Job:
     def _send(self, load: Load, about: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
         served = self.served
         urls = [one.url for one in served.endpoints] or [served.url]
-        watch = devices.watch(served.serving, self.mark, served.elsewhere)
+        watch = device_use.watch(served.serving, self.mark, served.elsewhere)
         with metrics.Sampler(urls, watch) as seen:
             try:
                 raw, argv = self.tool.run(
@@ -162,25 +219,25 @@ class _Job:
                 "time": evidence.now(),
                 "engine_says": self.version,
                 "command": argv,
-                "errors": faults.counts(raw.get("errors") or ()),
+                "errors": request_faults.counts(raw.get("errors") or ()),
                 "metrics": seen.result(),
             },
         }
 
     def _probe(self) -> None:
-        """One small request first: a wrong address is told in a second, not after a sweep."""
-        error = client.probe(self.at.url, self.at.model, self.served.key)
+        """Send one small request first, so that a wrong address is reported at once."""
+        error = load_client.probe(self.at.url, self.at.model, self.served.key)
         if error:
             raise BenchError(
                 f"The service at {self.at.url} does not answer as model "
-                f"{self.at.model}.\n{faults.told(faults.counts([error]), error)}\n"
+                f"{self.at.model}.\n{request_faults.told(request_faults.counts([error]), error)}\n"
                 f"{self.left()}"
             )
         first = next((one.url for one in self.served.endpoints), self.served.url)
-        self.version = service.version(first, 5.0)
+        self.version = probe.version(first, 5.0)
 
     def left(self) -> str:
-        """What an end before the end leaves behind, and how to go on."""
+        """Return what an interrupted sweep leaves behind, and how to continue."""
         done = self.measured + self.kept
         if not done:
             return "Nothing was measured."
@@ -200,13 +257,14 @@ class _Job:
 
 
 class Progress:
-    """Told of every request: a bar in a terminal, and a line every ten seconds everywhere."""
+    """Progress of the requests: a bar in a terminal, and a line every ten seconds anywhere."""
 
     def __init__(self, say: Say, bar: Any, total: int) -> None:
         self._say, self._bar, self._total = say, bar, total
         self._begun = self._last = time.monotonic()
 
     def __call__(self, done: int, failed: int) -> None:
+        """Note how many requests are done and how many of them failed."""
         self._bar.update(done - self._bar.n)
         now = time.monotonic()
         if now - self._last >= _TELL and done < self._total:
@@ -219,16 +277,21 @@ class Progress:
 
 @contextlib.contextmanager
 def _bar(load: Load, name: str) -> Iterator[Any]:
-    from tqdm import tqdm
+    from tqdm import tqdm  # start-up: only for a run
 
     with tqdm(
         total=load.prompts, desc=name, unit="request", leave=False, file=sys.stderr, disable=None
-    ) as bar:  # none where nobody watches
+    ) as bar:  # disable=None: no bar unless stderr is a terminal
         yield bar
 
 
 def file_name(about: Mapping[str, Any]) -> str:
-    """c8-i1024-o1024-r2-1f2e3d4c5b6a.json: what a person looks for, and the whole identity."""
+    """Return a file name that shows the load and repetition, and stands for the whole identity.
+
+    >>> about = {"concurrency": 8, "input_len": 1024, "output_len": 1024, "repetition": 2}
+    >>> file_name(about)
+    'c8-i1024-o1024-r2-4b171e8a8510.json'
+    """
     return (
         f"c{about['concurrency']}-i{about['input_len']}-o{about['output_len']}-"
         f"r{about['repetition']}-{identity.key(about)}.json"
@@ -236,7 +299,7 @@ def file_name(about: Mapping[str, Any]) -> str:
 
 
 def there(path: Path, about: Mapping[str, Any]) -> bool:
-    """Whether a file holds this measurement, whole."""
+    """Tell whether a file holds this measurement, complete and without failed requests."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return (
@@ -249,7 +312,11 @@ def there(path: Path, about: Mapping[str, Any]) -> bool:
 
 
 def write(path: Path, result: Mapping[str, Any]) -> None:
-    """The file appears whole or not at all. Raises WriteError."""
+    """Write a result to a file, completely or not at all.
+
+    Raises:
+        WriteError: If the file cannot be written.
+    """
     scratch = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

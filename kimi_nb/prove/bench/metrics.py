@@ -1,11 +1,14 @@
-"""What the engines say of themselves during a run: /metrics of every API, and the devices.
+"""What engines and devices report during a run: /metrics of every API, and the utilisation.
 
-    with metrics.Sampler(urls, key) as seen:
+Usage::
+
+    with metrics.Sampler(urls, device_use.watch(plan, mark)) as seen:
         ...
-    seen.result()        # {"running_max": 8, "kv_cache_max": 0.12, "preemptions": 0, ...}
+    seen.result()  # {"running_max": 8, "kv_cache_max": 0.12, "preemptions": 0, ...}
 
-Gauges are the largest sum over the engines (the cache: the fullest engine); counters are what was
-added during the run. Where nothing answers, the reason stands in their place.
+A gauge is summed over the engines at each look, except the cache usage, which is that of the
+fullest engine; the result has its mean and maximum. A counter is its increase during the run. If
+nothing answers, the reason is given instead.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kimi_nb.prove.bench import device_use as devices
-from kimi_nb.service import probe as service
+from kimi_nb.prove.bench import device_use
+from kimi_nb.service import probe
 
-EVERY = 0.5  # seconds between two looks
-_SECONDS = 5.0  # for an answer
-# Older versions name the cache by the device.
+EVERY = 0.5  # seconds between two samples
+_SECONDS = 5.0  # seconds to wait for an answer
+# Older versions of vLLM name the cache after the device.
 _GAUGES = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
@@ -43,10 +46,14 @@ _NAMES = (*_GAUGES, *_COUNTERS)
 
 
 def read(texts: Iterable[str]) -> dict[str, float]:
-    """One look at the engines: a value for each name that any of them has."""
+    """Return the values of one look at all engines, for each name that any of them reports.
+
+    >>> read(["vllm:num_requests_running 3.0", "vllm:num_requests_running 5.0"])
+    {'running': 8.0}
+    """
     out: dict[str, float] = defaultdict(float)
     for text in texts:
-        # An engine tells hundreds of lines; a parser need not read the others.
+        # An engine reports hundreds of lines; parse only those of interest.
         mine = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(_NAMES))
         for family in text_string_to_metric_families(mine):
             for sample in family.samples:
@@ -59,8 +66,14 @@ def read(texts: Iterable[str]) -> dict[str, float]:
 
 
 def summarise(looks: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """The looks of a run, oldest first, as a row: gauges' mean and largest, counters' increase,
-    and the shares that follow from them."""
+    """Summarise the looks of a run, oldest first, in one row.
+
+    The row has the mean and the maximum of gauges, the increase of counters, and the rates that
+    follow from them.
+
+    >>> summarise([{"running": 2.0, "preemptions": 1.0}, {"running": 4.0, "preemptions": 3.0}])
+    {'running_max': 4.0, 'running_mean': 3.0, 'preemptions': 2.0}
+    """
     out: dict[str, Any] = {}
     for name in dict.fromkeys(_GAUGES.values()):
         values = [look[name] for look in looks if name in look]
@@ -87,10 +100,10 @@ def summarise(looks: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 
 class Sampler:
-    """Looks at /metrics of APIs, and at the devices, twice a second in a thread of its own."""
+    """Samples /metrics of the APIs and the devices twice a second, in its own thread."""
 
     def __init__(
-        self, urls: Sequence[str], watch: devices.Watch | None = None, every: float = EVERY
+        self, urls: Sequence[str], watch: device_use.Watch | None = None, every: float = EVERY
     ) -> None:
         self._urls, self._watch, self._every = tuple(dict.fromkeys(urls)), watch, every
         self._looks: list[dict[str, float]] = []
@@ -110,8 +123,10 @@ class Sampler:
         self._look()
 
     def result(self) -> dict[str, Any]:
-        """What was seen; under ``why_not`` and ``utilisation_why_not`` the reasons for what was
-        not."""
+        """Return what was sampled.
+
+        The reasons for missing values are under ``why_not`` and ``utilisation_why_not``.
+        """
         out: dict[str, Any] = {"looks": len(self._looks), **summarise(self._looks)}
         if not self._looks:
             out["why_not"] = self._why
@@ -129,13 +144,13 @@ class Sampler:
         while not self._stop.wait(self._every):
             begun = time.monotonic()
             self._look()
-            # Many engines take long to ask: then less often, so that looking is no load.
+            # Asking many engines takes long; sample less often then, so that sampling is no load.
             self._stop.wait(min(10.0, 2 * (time.monotonic() - begun)))
 
     def _look(self) -> None:
         texts = []
         for url in self._urls:
-            status, text = service.metrics(url, _SECONDS)
+            status, text = probe.metrics(url, _SECONDS)
             if status == 200:
                 texts.append(text)
             elif not self._looks:

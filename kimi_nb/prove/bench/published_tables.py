@@ -1,6 +1,7 @@
-"""The performance tables that documents have published, with the setting of each.
+"""The performance tables that the documents publish, with the conditions of each.
 
-for table in published.tables("k2-thinking", "a3"): table.rows
+>>> [table.name for table in tables("k2-thinking", "a3")]
+['k2-thinking-sizes', 'k2-thinking-sweep']
 """
 
 from __future__ import annotations
@@ -9,13 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.params import load as params
-from kimi_nb.show import values as show
+from kimi_nb import show
+from kimi_nb.core import data_files
 
 
 @dataclass(frozen=True, repr=False)
 class Published(show.Shown):
-    """One table: ``rows`` are measurements by name, ``conditions`` what they were measured on."""
+    """One published table.
+
+    Attributes:
+        conditions: What the figures were measured on, under the names that `identity` uses.
+        rows: The measurements, as values by name.
+    """
 
     name: str
     title: str
@@ -24,7 +30,7 @@ class Published(show.Shown):
     rows: tuple[Mapping[str, Any], ...]
 
     def table(self) -> show.Table:
-        """The table as published."""
+        """Return the table as published."""
         names = tuple(self.rows[0])
         return show.Table(
             f"{self.title} (published, {self.source})",
@@ -34,9 +40,9 @@ class Published(show.Shown):
 
 
 def tables(model: str = "", hardware: str = "") -> tuple[Published, ...]:
-    """Those of a model and hardware; of all without."""
+    """Return the published tables of a model and hardware, or all of them."""
     out = []
-    for name, entry in params.data("performance").items():
+    for name, entry in data_files.facts("prove/performance").items():
         one = Published(
             name,
             entry["title"],

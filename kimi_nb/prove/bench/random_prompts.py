@@ -1,7 +1,9 @@
-"""Random prompts of a given number of tokens, by the server's own tokenizer where it tells.
+"""Random prompts of a given number of tokens, counted by the server's tokenizer if it answers.
 
-texts, how = await prompts.make(session, url, model, load)
-# how: "counted by the server's /tokenize", or "estimated: 1.3 tokens a word"
+Usage::
+
+    texts, how = await random_prompts.make(session, url, model, load, headers)
+    # how: "counted by the server's /tokenize: ..." or "estimated: 1.3 tokens a word, ..."
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import aiohttp
 
 from kimi_nb.prove.bench.workload import Load
 
-# Plain words, which most tokenizers take whole or in two; none is a special token.
+# Plain words, one or two tokens each in most tokenizers; none is a special token.
 _WORDS = (
     "time",
     "year",
@@ -73,17 +75,20 @@ _WORDS = (
     "service",
     "friend",
 )
-_PER_WORD = 1.3  # tokens, where nobody counts them
-_ROUNDS = 4  # of correction by the tokenizer
+_PER_WORD = 1.3  # tokens, if no tokenizer counts them
+_ROUNDS = 4  # of correction with the tokenizer's counts
 _SECONDS = 10.0
-_SAMPLE = 16  # prompts whose tokens are counted; the others take their words' measure
+_SAMPLE = 16  # prompts whose tokens are counted; the others get the same number of words
 
 
 async def make(
     session: aiohttp.ClientSession, url: str, model: str, load: Load, headers: Mapping[str, str]
 ) -> tuple[list[str], str]:
-    """A prompt for each request of a load, from its seed, and how their length was made. Each
-    begins differently, so that no prefix cache knows it."""
+    """Return a prompt for each request of a load, and how their length was determined.
+
+    The prompts depend only on the load's seed and the tokenizer. They begin differently, so that no
+    prefix cache knows them.
+    """
     dice = random.Random(load.seed)
     words = [[dice.choice(_WORDS) for _ in range(load.input_len)] for _ in range(load.prompts)]
 
@@ -113,5 +118,5 @@ async def make(
             break
         per_word = mean / number
     number = max(1, round(load.input_len / per_word))
-    # Where a word is less than a token there are not words enough: they begin again.
+    # If a word is less than one token there are not enough words: repeat them.
     return [" ".join((one * (1 + number // len(one)))[:number]) for one in words], how

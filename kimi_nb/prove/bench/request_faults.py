@@ -1,9 +1,10 @@
-"""Why a request gave no measurement, by name.
+"""Why a request gave no measurement, as a short name.
 
-    faults.kind("429: Too Many Requests")      # "too-many-requests"
+>>> kind("too-many-requests: 429 slow down"), kind("Too Many Requests")
+('too-many-requests', 'too-many-requests')
 
-Our client writes ``kind: detail``; what vLLM's writes (a reason of HTTP, or a traceback) is told
-apart by its words.
+Our own client writes ``kind: detail``. What vLLM's client writes, an HTTP reason or a traceback, is
+recognised by its words.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-# What each means, and what to do next.
+# What each kind means, and what to do next.
 KINDS = {
     "unreachable": "nobody takes connections there: is the service up, and is this its address?",
     "not-found": "404: no such path or model; is it the front door, is the served name right?",
@@ -49,7 +50,11 @@ _WORDS = (
 
 
 def of_status(status: int) -> str:
-    """The kind of an HTTP status that is not 200."""
+    """Return the kind of an HTTP status other than 200.
+
+    >>> of_status(403), of_status(502)
+    ('unauthorised', 'server-error')
+    """
     return {
         401: "unauthorised",
         403: "unauthorised",
@@ -59,7 +64,7 @@ def of_status(status: int) -> str:
 
 
 def kind(error: str) -> str:
-    """The kind of one error's text; "" for none."""
+    """Return the kind of an error text, or "" if the text is empty."""
     if not error:
         return ""
     own = error.partition(":")[0]
@@ -69,15 +74,19 @@ def kind(error: str) -> str:
 
 
 def counts(errors: Iterable[str]) -> dict[str, int]:
-    """How many of each kind, the most frequent first; a text that is empty is no error."""
+    """Count errors by kind, the most frequent first; empty texts are not errors.
+
+    >>> counts(["timeout: no end after 5 s", "", "Bad Gateway", "Bad Gateway"])
+    {'server-error': 2, 'timeout': 1}
+    """
     return dict(Counter(filter(None, map(kind, errors))).most_common())
 
 
 def told(found: dict[str, int], example: str = "") -> str:
-    """Kinds with what they mean, one a line, and one error in its own words."""
+    """Return the kinds with their meanings, one a line, and the text of one error."""
     lines = [f"  {many} x {name}: {KINDS[name]}" for name, many in found.items()]
     words = " ".join(example.split())
-    # The end of a traceback says what happened.
+    # A traceback says at its end what happened.
     return "\n".join(
         [*lines, *([f"  seen: {words if len(words) < 300 else words[-300:]}"] if words else [])]
     )

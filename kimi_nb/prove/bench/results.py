@@ -1,8 +1,10 @@
-"""Results as tables: files of measurements -> a tidy frame, medians and spread over repetitions.
+"""Results as tables: files of measurements become a tidy frame, with medians over repetitions.
 
-result.frame                     # pandas: one row a measurement, identity and figures
-result.summary()                 # one row a cell: median, least and largest of each figure
-result.goodput(ttft_ms=500)      # the same with requests a second within the bounds
+Usage::
+
+    result.frame  # pandas: one row for each measurement, identity and figures
+    result.summary()  # one row for each load: median, minimum and maximum of the figures
+    result.goodput(ttft_ms=500)  # requests a second within the limits, for each load
 """
 
 from __future__ import annotations
@@ -15,15 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kimi_nb import show
 from kimi_nb.core.errors import BenchError
 from kimi_nb.prove.bench import summary as figures
-from kimi_nb.show import values as show
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from kimi_nb.prove.bench.bench_pictures import Pictures
-    from kimi_nb.prove.bench.compare import Comparison
 
 FIGURES = (
     "duration",
@@ -40,24 +39,24 @@ FIGURES = (
         for kind in ("mean", "median", "std", "p50", "p90", "p99")
     ),
 )
-_OF_ONE = ("repetition", "seed", "time", "file")  # what differs between repetitions
+_OF_ONE = ("repetition", "seed", "time", "file")  # columns that differ between repetitions
 
 
 @dataclass(frozen=True, repr=False)
 class BenchResult(show.Shown):
-    """What `Run.bench` returns: the files of a sweep, and what can be seen in them."""
+    """The files of a sweep and what they show; `Run.bench` returns one."""
 
     folder: Path
     files: tuple[Path, ...]
 
     @functools.cached_property
     def measurements(self) -> tuple[Mapping[str, Any], ...]:
-        """The JSON of every file, in the order of measuring."""
+        """The JSON of every file, in the order of measurement."""
         return tuple(read(self.files))
 
     @property
     def mark(self) -> str:
-        """REHEARSAL where any of it is one."""
+        """REHEARSAL if any of the measurements is one, else ""."""
         return next(
             (
                 one["kimi_nb"]["identity"]["mark"]
@@ -69,17 +68,17 @@ class BenchResult(show.Shown):
 
     @functools.cached_property
     def frame(self) -> pd.DataFrame:
-        """One row a measurement; throughputs in 1/s, times in ms."""
+        """One row for each measurement; throughputs in 1/s, times in ms."""
         return frame(self.measurements)
 
     @property
     def failed(self) -> int:
-        """Requests that failed, over all measurements."""
+        """The number of failed requests in all measurements."""
         return sum(one["failed"] for one in self.measurements)
 
     @property
     def errors(self) -> dict[str, int]:
-        """Failed requests by kind."""
+        """The number of failed requests by kind."""
         out: dict[str, int] = {}
         for one in self.measurements:
             for kind, many in one["kimi_nb"]["errors"].items():
@@ -87,11 +86,14 @@ class BenchResult(show.Shown):
         return out
 
     def summary(self) -> pd.DataFrame:
-        """One row a cell of the sweep: `over_repetitions` of the frame."""
+        """Return one row for each load of the sweep; see `over_repetitions`."""
         return over_repetitions(self.frame)
 
     def goodput(self, ttft_ms: float = 0, tpot_ms: float = 0) -> show.Table:
-        """Requests a second whose TTFT and TPOT kept the bounds (0: none), per cell: medians."""
+        """Return the requests a second within the limits on TTFT and TPOT (0: none), for each load.
+
+        The figures are medians over the repetitions.
+        """
         rows = with_goodput(self.measurements, self.frame, ttft_ms, tpot_ms)
         asked = (
             ", ".join(
@@ -118,7 +120,7 @@ class BenchResult(show.Shown):
         )
 
     def table(self) -> show.Table:
-        """Medians over the repetitions, and the spread of the throughput."""
+        """Return the medians over the repetitions, and the spread of the throughput."""
         if not self.files:
             return show.Table("0 measurements", ("concurrency",), ())
         one = self.measurements[0]["kimi_nb"]["identity"]
@@ -158,7 +160,7 @@ class BenchResult(show.Shown):
         )
 
     def metrics(self) -> show.Table:
-        """What the engines and devices said of themselves during the runs."""
+        """Return what the engines and devices reported during the runs."""
         names = (
             "running_max",
             "waiting_max",
@@ -202,21 +204,8 @@ class BenchResult(show.Shown):
             tuple(rows),
         )
 
-    def pictures(self, ttft_ms: float = 0, tpot_ms: float = 0) -> Pictures:
-        """The figures, drawn into the folder, with their data as CSV."""
-        from kimi_nb.prove.bench import bench_pictures as pictures
-
-        return pictures.draw(self, ttft_ms, tpot_ms)
-
-    def published(self) -> Comparison:
-        """The published tables of this model and hardware beside these results where they may be
-        compared, and the reasons where not."""
-        from kimi_nb.prove.bench import compare
-
-        return compare.with_published(self)
-
     def as_dict(self) -> dict[str, Any]:
-        """The summary as plain values."""
+        """Return the summary as plain values."""
         if not self.files:
             return {"mark": "", "folder": str(self.folder), "cells": [], "errors": {}}
         rows = json.loads(self.summary().to_json(orient="records"))
@@ -228,13 +217,17 @@ class BenchResult(show.Shown):
 
 
 def load(folder: Path) -> BenchResult:
-    """All measurements of a folder, oldest first."""
+    """Return all measurements in a folder, oldest first."""
     paths = sorted(folder.glob("c*-r*-*.json"), key=lambda path: path.stat().st_mtime)
     return BenchResult(folder, tuple(paths))
 
 
 def read(files: Iterable[Path]) -> list[Mapping[str, Any]]:
-    """The measurements of files. Raises BenchError for one that is none."""
+    """Read measurements from files.
+
+    Raises:
+        BenchError: If a file does not hold a measurement.
+    """
     out: list[Mapping[str, Any]] = []
     for path in files:
         try:
@@ -250,8 +243,8 @@ def read(files: Iterable[Path]) -> list[Mapping[str, Any]]:
 
 
 def frame(measurements: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Tidy: identity, figures and metrics as columns, a row for each measurement."""
-    import pandas as pd
+    """Return a tidy frame: a row for each measurement, with identity, figures and metrics."""
+    import pandas as pd  # start-up: only for a table of results
 
     rows = []
     for one in measurements:
@@ -282,8 +275,11 @@ def frame(measurements: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def over_repetitions(rows: pd.DataFrame) -> pd.DataFrame:
-    """The median of each figure over the repetitions of a cell; ``_min``, ``_max`` and, as a share
-    of the median, ``_spread`` of the most important ones; ``failed`` is the sum."""
+    """Return the medians over the repetitions of each load.
+
+    The most important figures also have ``_min``, ``_max`` and ``_spread``, which is (max - min) /
+    median. ``failed`` is a sum.
+    """
     keys = [
         name
         for name in rows.columns
@@ -311,7 +307,7 @@ def over_repetitions(rows: pd.DataFrame) -> pd.DataFrame:
 def with_goodput(
     measurements: Sequence[Mapping[str, Any]], rows: pd.DataFrame, ttft_ms: float, tpot_ms: float
 ) -> pd.DataFrame:
-    """The frame with a column of requests a second within the bounds (0: none)."""
+    """Return the frame with a column ``goodput``, requests a second within the limits (0: none)."""
     return rows.assign(
         goodput=[
             figures.goodput(one, ttft_ms or math.inf, tpot_ms or math.inf) for one in measurements

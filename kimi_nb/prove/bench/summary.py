@@ -1,10 +1,13 @@
-"""The figures of a run from the times of its requests: the keys of ``vllm bench serve``'s JSON.
+"""The figures of a run from the times of its requests, under the keys of ``vllm bench serve``.
 
-    summary.of(timed, duration)            # {"completed": 20, "mean_ttft_ms": 31.2, ...}
-    summary.goodput(result, ttft_ms=500)   # requests a second within the bounds
+>>> result = of([Timed(8, ttft=0.1, itl=[0.02, 0.02], latency=0.14, output_len=3)], duration=1.0)
+>>> result["completed"], round(result["mean_ttft_ms"], 3), round(result["mean_tpot_ms"], 3)
+(1, 100.0, 20.0)
+>>> goodput(result, ttft_ms=500), goodput(result, ttft_ms=50)
+(1.0, 0.0)
 
-The definitions are vLLM's: a time per output token is (latency - TTFT) / (tokens - 1), requests of
-one token have none; throughput counts what was completed, over the whole duration.
+The definitions are vLLM's. The time per output token is (latency - TTFT) / (tokens - 1), and
+requests of one token have none. Throughput counts completed requests over the whole duration.
 """
 
 from __future__ import annotations
@@ -21,8 +24,10 @@ PERCENTILES = (50, 90, 99)
 
 
 def of(timed: Sequence[Timed], duration: float) -> dict[str, Any]:
-    """The figures, and the times of every request, as ``--save-detailed`` keeps them; times in
-    ms in the figures, in seconds in the lists."""
+    """Return the figures of a run and the times of every request.
+
+    The times are kept as by ``--save-detailed``. Figures are in ms, the lists of times in seconds.
+    """
     done = [one for one in timed if one.ok]
     lens = [one.output_len if one.ok else 0 for one in timed]
     tokens_in, tokens_out = sum(one.prompt_len for one in done), sum(lens)
@@ -72,8 +77,10 @@ def _statistics(name: str, seconds: Sequence[float]) -> dict[str, float]:
 
 
 def _peaks(done: Sequence[Timed]) -> tuple[float, int]:
-    """(most chunks in a second, most requests that touched one second), counted in whole seconds
-    from the first request on."""
+    """Return (most chunks in one second, most requests active in one second).
+
+    Both are counted in whole seconds from the start of the first request.
+    """
     if not done:
         return 0.0, 0
     first = min(one.start for one in done)
@@ -89,8 +96,11 @@ def _peaks(done: Sequence[Timed]) -> tuple[float, int]:
 def goodput(
     result: Mapping[str, Any], ttft_ms: float = math.inf, tpot_ms: float = math.inf
 ) -> float | None:
-    """Requests a second that kept both bounds, as vLLM's ``--goodput ttft:A tpot:B`` counts them;
-    None where a result does not hold the times of its requests."""
+    """Return the requests a second within both limits.
+
+    They are counted as by vLLM's ``--goodput ttft:A tpot:B``. The result is None if ``result``
+    lacks the times of its requests.
+    """
     if "ttfts" not in result or "output_lens" not in result:
         return None
     good = 0

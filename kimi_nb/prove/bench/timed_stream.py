@@ -1,10 +1,13 @@
 """One streamed chat completion, timed as ``vllm bench serve`` times it.
 
-    timed = await stream.ask(session, url, body, headers, clock)
-    timed.ttft, timed.itl, timed.error            # seconds; "" or "kind: detail"
+Usage::
 
-The first chunk with a choice is the first token, every further one ends an interval; the counts
-of tokens are those of the usage chunk. What is no stream, and one without an end, is an error.
+    timed = await timed_stream.ask(session, url, body, headers, prompt_len)
+    timed.ttft, timed.itl, timed.error  # seconds; "" or "kind: detail"
+
+The first chunk with a choice is the first token, and each further one ends an interval. Token
+counts come from the usage chunk. An answer that is no stream, or a stream without its end, is an
+error.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ from typing import Any
 
 import aiohttp
 
-from kimi_nb.prove.bench import request_faults as faults
+from kimi_nb.prove.bench import request_faults
 
-_SHOWN = 200  # characters of an answer that is an error
+_SHOWN = 200  # characters to show of an answer that is an error
 
 
 @dataclass
 class Timed:
-    """What came of a request; times in seconds, ``start`` on the clock of time.perf_counter."""
+    """A request and its times in seconds; ``start`` is a value of `time.perf_counter`."""
 
     prompt_len: int
     start: float = 0.0
@@ -37,11 +40,12 @@ class Timed:
 
     @property
     def ok(self) -> bool:
+        """Whether the request succeeded."""
         return not self.error
 
 
 class _Faulty(Exception):
-    """``kind: detail``."""
+    """An answer that is not valid; the message is ``kind: detail``."""
 
 
 async def ask(
@@ -51,13 +55,13 @@ async def ask(
     headers: Mapping[str, str],
     prompt_len: int,
 ) -> Timed:
-    """Send a request and read its stream to the end; never raises for what the service does."""
+    """Send a request and read its stream to the end; failures of the service are not raised."""
     out = Timed(prompt_len, time.perf_counter())
     try:
         async with session.post(url, json=body, headers=headers) as answer:
             if answer.status != 200:
                 text = (await answer.text(errors="replace"))[:_SHOWN]
-                raise _Faulty(f"{faults.of_status(answer.status)}: {answer.status} {text}")
+                raise _Faulty(f"{request_faults.of_status(answer.status)}: {answer.status} {text}")
             await _read(answer, out)
     except _Faulty as error:
         out.error = str(error)
@@ -97,7 +101,8 @@ async def _read(answer: aiohttp.ClientResponse, out: Timed) -> None:
                 seen, last = seen + 1, now
     out.latency = last - out.start
     if buffer.strip() and not finished and _data(buffer) != "[DONE]":
-        # A last message without its blank line is as good as none; a page of HTML is another one.
+        # A last message without its blank line was cut off; anything else, such as a page of HTML,
+        # is not a stream.
         kind = "cut-off" if buffer.lstrip().startswith(b"data:") else "malformed"
         raise _Faulty(f"{kind}: {buffer[:_SHOWN].decode(errors='replace')}")
     if not seen:
@@ -108,7 +113,11 @@ async def _read(answer: aiohttp.ClientResponse, out: Timed) -> None:
 
 
 def _data(message: bytes) -> str | None:
-    """What a message carries; None for a comment (a ping) or nothing."""
+    """Return the data of a message, or None if it is empty or a comment (a ping).
+
+    >>> _data(b"data: [DONE]"), _data(b": ping")
+    ('[DONE]', None)
+    """
     lines = [
         line
         for line in message.decode("utf-8", "replace").split("\n")
@@ -122,7 +131,7 @@ def _data(message: bytes) -> str | None:
 
 
 def _take(data: str, out: Timed) -> bool:
-    """Whether a chunk holds a choice, which counts as a token's; usage is noted."""
+    """Note a chunk's text and usage; return whether it holds a choice, which counts as a token."""
     try:
         value = json.loads(data)
     except ValueError:

@@ -1,9 +1,9 @@
-"""What is asked of a service: how many requests of which size, how many at once, how often.
+"""The load on a service: how many requests, of which size, how many at once, at which rate.
 
-    loads = load.sweep("1,4,8", input_len=1024, output_len=1024)     # a Load each
-    load.of_command(client.argv, engine)                             # that of a document
+>>> [load.title for load in sweep("1,8", input_len=64, output_len=16).cells]
+['concurrency 1, 64/16 tokens, 4 requests', 'concurrency 8, 64/16 tokens, 32 requests']
 
-Pure: nothing is sent here.
+`of_command` returns the load of a document's command. Pure: nothing is sent here.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from kimi_nb import catalog, show
 from kimi_nb.catalog import arguments
-from kimi_nb.catalog import engine_catalog as catalog
 from kimi_nb.core.errors import ParameterError, choice
-from kimi_nb.show import values as show
 
 DATASETS = {
     "random": "random prompts of a given number of tokens",
     "hf": "a data set of the hub, with its pictures (vllm bench only)",
 }
-PER_REQUEST = 4  # prompts for each request in flight, where no number is given
+PER_REQUEST = 4  # prompts for each request in flight, unless a number is given
 _MOST = {
     "concurrency": 65536,
     "input_len": 10**7,
@@ -35,10 +34,18 @@ _MOST = {
 
 @dataclass(frozen=True)
 class Load:
-    """One cell of a sweep. ``concurrency`` is the most requests in flight (0: no limit),
-    ``input_len`` and ``output_len`` are tokens of each, ``rate`` requests a second (inf: as fast
-    as the limit lets them), ``path`` the name of a data set on the hub, ``warmup`` requests that
-    are sent before and not counted."""
+    """One load of a sweep.
+
+    Attributes:
+        concurrency: The most requests in flight; 0 for no limit.
+        input_len: Tokens of each prompt.
+        output_len: Tokens of each answer.
+        prompts: The number of requests.
+        rate: Requests a second; inf for as fast as the concurrency allows.
+        dataset: A key of `DATASETS`.
+        path: The name of a dataset on the Hugging Face hub.
+        warmup: Requests that are sent first and not counted.
+    """
 
     concurrency: int
     input_len: int = 1024
@@ -72,13 +79,15 @@ class Load:
             )
 
     def seeded(self, repetition: int) -> Load:
-        """The load of a repetition (from 1). Prompts differ between repetitions and cells: with
-        the same ones a prefix cache would answer for what was asked before."""
+        """Return the load of a repetition, counted from 1, with its own seed.
+
+        Prompts differ between repetitions and loads: a prefix cache would answer for repeated ones.
+        """
         return replace(self, seed=(self.seed + 100_003 * repetition + self.concurrency) % 2**31)
 
     @property
     def title(self) -> str:
-        """concurrency 8, 1024/1024 tokens, 80 requests"""
+        """The load in words, such as "concurrency 8, 1024/1024 tokens, 80 requests"."""
         many = f"concurrency {self.concurrency}" if self.concurrency else "any number at once"
         size = (
             f"{self.input_len}/{self.output_len} tokens" if self.dataset == "random" else self.path
@@ -87,21 +96,29 @@ class Load:
         return f"{many}, {size}, {self.prompts} requests{rate}"
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values; a rate without a limit is the text inf, as in vLLM's results."""
+        """Return plain values; an unlimited rate is the text "inf", as in vLLM's results."""
         return asdict(self) | {"rate": "inf" if math.isinf(self.rate) else self.rate}
 
 
 @dataclass(frozen=True, repr=False)
 class Loads(show.Shown):
-    """The cells of a sweep, in the order in which they are measured."""
+    """The loads of a sweep, in the order in which they are measured.
+
+    Attributes:
+        cells: The loads.
+        repetitions: How many times each is measured.
+        tool: auto, vllm or kimi_nb; see `load_programs.NAMES`.
+    """
 
     cells: tuple[Load, ...]
+    repetitions: int = 3
+    tool: str = "auto"
 
     def __len__(self) -> int:
         return len(self.cells)
 
     def table(self) -> show.Table:
-        """A row for each cell."""
+        """Return a table with a row for each load."""
         return show.Table(
             "Load",
             ("concurrency", "tokens in", "tokens out", "requests", "rate", "data set"),
@@ -130,8 +147,14 @@ def sweep(
     path: str = "",
     seed: int = 0,
 ) -> Loads:
-    """A Load for each concurrency: a text with commas, a number, or a list. ``prompts`` 0 takes
-    four for each request in flight. Raises ParameterError."""
+    """Return a load for each concurrency.
+
+    ``concurrency`` is a text such as "1,4,8", a number, or several numbers. Without ``prompts``,
+    there are four for each request in flight.
+
+    Raises:
+        ParameterError: If a value is not valid.
+    """
     cells = []
     for number in _numbers(concurrency):
         if not number and not prompts:
@@ -175,8 +198,11 @@ def _numbers(given: str | int | Iterable[int]) -> list[int]:
 def of_command(
     argv: Sequence[str], engine: catalog.Engine, concurrency: Iterable[int] = ()
 ) -> Loads:
-    """The load of a ``vllm bench serve`` line as a version's parser reads it; with a list of
-    concurrencies (the sweep of a document) ten prompts for each request in flight, as there."""
+    """Return the load of a ``vllm bench serve`` command, as this engine version parses it.
+
+    With ``concurrency``, the sweep of a document, there is a load for each, with ten prompts for
+    each request in flight, as in the document.
+    """
     flags = arguments.parse(engine, list(argv)[3:], "bench_serve", 0).flags
     spec = {
         name: catalog.flag(engine, name, "bench_serve") or {}

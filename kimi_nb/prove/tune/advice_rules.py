@@ -1,4 +1,4 @@
-"""The rules of advice. Thresholds stand at the top; each is ours unless it names a source."""
+"""The rules of `advice`. Thresholds are at the top; each is our own unless it names a source."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from kimi_nb.prove.tune.advice import Advice, Cell, Facts, rule
+from kimi_nb.prove.tune.advice_registry import Advice, Cell, Facts, rule
 
-LOSS = 0.03  # of the throughput, beyond the spread, that counts as less
-SLOWER = 2.0  # times the TTFT of the cell before, beyond what a doubled load explains
-FULL = 0.95  # of the cache
-MOST_MEMORY = 0.95  # of a device; above it graphs and buffers find no room (capacity/headroom)
-KNEE_GAIN, KNEE_COST = 0.10, 1.6  # throughput gained, times the TPOT
-RARELY = 0.2  # of the steps in which the last draft is accepted
+LOSS = 0.03  # loss of throughput that counts, if it also exceeds the spread
+SLOWER = 2.0  # growth of the TTFT that a growing load alone does not explain, as a factor
+FULL = 0.95  # fraction of the cache
+MOST_MEMORY = 0.95  # of a device; above it graphs and buffers lack room (capacity/headroom)
+KNEE_GAIN, KNEE_COST = 0.10, 1.6  # fraction of throughput gained, factor of the TPOT
+RARELY = 0.2  # fraction of the steps that accept the last draft token
 
 
 @rule("failures")
 def failures(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
-    """Requests failed, so that the rest was measured under less load than it says."""
+    """Report failed requests: the others were measured under less load than stated."""
     for cell in cells:
         if cell.failed:
             lower = [
@@ -39,7 +39,7 @@ def failures(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
 
 @rule("best-concurrency")
 def best_concurrency(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
-    """More requests at once than the best number finish later and give fewer tokens."""
+    """Report a concurrency beyond the best one: slower answers and fewer tokens."""
     best, last = max(cells, key=lambda cell: cell.throughput), cells[-1]
     lost = 1 - last.throughput / best.throughput
     if best is not last and lost > max(LOSS, best.spread, last.spread):
@@ -56,8 +56,10 @@ def best_concurrency(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
 
 @rule("measure-higher")
 def measure_higher(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
-    """The throughput still grows at the highest concurrency, and places are left: the best one
-    was not reached."""
+    """Report that the best concurrency was not reached.
+
+    Throughput still grows at the highest one, and the engines could run more requests at once.
+    """
     if len(cells) < 2:
         return
     before, last = cells[-2], cells[-1]
@@ -76,8 +78,10 @@ def measure_higher(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
 
 @rule("queueing")
 def queueing(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
-    """Beyond max-num-seqs x ranks a request waits for another one to end, and its first token
-    with it."""
+    """Report requests that queue because there are more than max-num-seqs x ranks.
+
+    Each of them waits for another one to end, and so does its first token.
+    """
     within = [cell for cell in cells if cell.concurrency <= facts.places]
     for cell in cells:
         late = within and cell.ttft_ms > SLOWER * within[-1].ttft_ms * max(
@@ -118,8 +122,11 @@ def queueing(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
 
 @rule("prefill-chunk")
 def prefill_chunk(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
-    """A step takes max-num-batched-tokens prompt tokens; prompts that arrive together and hold
-    more are read over several steps, each of which delays the first tokens of the rest."""
+    """Report prompts that arrive together and hold more than max-num-batched-tokens.
+
+    A step takes no more prompt tokens than that. The prompts are processed in several steps, each
+    of which delays the first tokens of the rest.
+    """
     for before, cell in pairwise(cells):
         arriving = math.ceil(cell.concurrency / facts.prefill_ranks) * cell.input_len
         more = cell.concurrency / before.concurrency
@@ -146,7 +153,7 @@ def prefill_chunk(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
 
 @rule("batch-too-large")
 def batch_too_large(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
-    """Within the places a larger batch makes each token later and gives no more of them."""
+    """Report a batch that slows down each token without raising the throughput."""
     for before, cell in pairwise(cells):
         gain = cell.throughput / before.throughput - 1
         if (
@@ -171,7 +178,10 @@ def batch_too_large(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
 
 @rule("preemptions")
 def preemptions(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
-    """The cache ran out under running requests: some lost theirs and are computed again."""
+    """Report preemptions: the cache ran out while requests were running.
+
+    Some of them lost their cache and are computed again.
+    """
     for cell in cells:
         if cell.preemptions:
             room = _room(facts, cell)
@@ -194,7 +204,7 @@ def preemptions(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
 
 @rule("cache-full")
 def cache_full(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
-    """No request is admitted while the cache is full, whatever max-num-seqs says."""
+    """Report a full cache: no request is admitted then, whatever max-num-seqs allows."""
     for cell in cells:
         share = facts.utilization
         if (
@@ -216,8 +226,11 @@ def cache_full(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
 
 @rule("drafts-too-long")
 def drafts_too_long(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
-    """A draft that is nearly always rejected costs the time of checking it. With a chance a for
-    each draft, n drafts give (1 - a^(n+1)) / (1 - a) tokens a step (Leviathan et al. 2023)."""
+    """Report drafts so long that their last tokens are nearly always rejected.
+
+    Checking them takes time. If each draft token is accepted with probability a, n of them give (1
+    - a^(n+1)) / (1 - a) tokens a step (Leviathan et al. 2023).
+    """
     known = [cell.acceptance for cell in cells if cell.acceptance is not None]
     if not known or facts.drafts < 2:
         return
@@ -239,7 +252,13 @@ def drafts_too_long(cells: tuple[Cell, ...], facts: Facts) -> Iterator[Advice]:
 
 
 def _chance(rate: float, drafts: int) -> float:
-    """The chance of each draft that gives this share of all drafts: (a + ... + a^n) / n = rate."""
+    """Return the probability that a draft token is accepted, from the rate over all drafts.
+
+    It solves (a + a^2 + ... + a^n) / n = rate for a.
+
+    >>> round(_chance(0.42, 2), 3)
+    0.544
+    """
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -255,7 +274,7 @@ def _tokens(chance: float, drafts: int) -> float:
 
 
 def _room(facts: Facts, cell: Cell) -> int | None:
-    """Whole requests that the cache of a rank holds, estimated; None where it is not known."""
+    """Return how many whole requests a rank's cache holds, estimated; None if not known."""
     if facts.cache_tokens is None:
         return None
     return max(1, facts.cache_tokens // (cell.input_len + cell.output_len))

@@ -1,8 +1,10 @@
-"""The plans of a sweep, before anything runs: which are measured, and which are refused and why.
+"""The plans of a sweep before anything runs: which are measured, and which are refused and why.
 
-made = design.of(plan, "max-num-seqs: [8, 16]; concurrency: [1, 4]", input_len=64)
-made.groups      # Group(pairs=("max-num-seqs=8",), plan=..., loads=...): one start each
-made.refused     # Refused(pairs, reason)
+Usage::
+
+    made = design.of(plan, "max-num-seqs: [8, 16]; concurrency: [1, 4]", input_len=64)
+    made.groups  # Group(pairs=("max-num-seqs=8",), plan=..., loads=...): one start each
+    made.refused  # Refused(pairs, reason)
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kimi_nb.check import judge as check
+from kimi_nb import show
+from kimi_nb.check import judge
 from kimi_nb.check.findings import Finding
 from kimi_nb.core.errors import ParameterError, PlanError
 from kimi_nb.params import overrides
@@ -19,15 +22,20 @@ from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.bench import identity
 from kimi_nb.prove.bench.workload import PER_REQUEST, Load, Loads
-from kimi_nb.prove.tune import sweep_grammar as grammar
+from kimi_nb.prove.tune import sweep_grammar
 from kimi_nb.prove.tune.sweep_grammar import Axes
-from kimi_nb.show import values as show
 
 
 @dataclass(frozen=True)
 class Group:
-    """Serve flags that differ from the first plan's (key=value pairs), the plan that they give,
-    and every load that is measured while it serves. ``flags`` is the hash that results carry."""
+    """One setting of the serve flags, and every load that is measured with it.
+
+    Attributes:
+        pairs: key=value pairs that differ from the sweep's own plan.
+        plan: The plan that they give.
+        loads: The loads to measure while it serves.
+        flags: The hash of the settings, which the results carry.
+    """
 
     pairs: tuple[str, ...]
     plan: Plan
@@ -36,13 +44,13 @@ class Group:
 
     @property
     def title(self) -> str:
-        """max-num-seqs=8, or what the plan has already."""
+        """The pairs, such as "max-num-seqs=8", or "as planned"."""
         return ", ".join(self.pairs) or "as planned"
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Serve flags that are not started, and what is wrong with them."""
+    """A setting of the serve flags that is not started, and why."""
 
     pairs: tuple[str, ...]
     reason: str
@@ -58,11 +66,11 @@ class Design(show.Shown):
     refused: tuple[Refused, ...]
 
     def __len__(self) -> int:
-        """Loads that are measured, over all settings."""
+        """Return the number of loads that are measured, over all settings."""
         return sum(len(group.loads) for group in self.groups)
 
     def table(self) -> show.Table:
-        """A row for each start of the service, and one for each that there will not be."""
+        """Return a table with a row for each start of the service and for each refused setting."""
         rows = [
             (group.title, "; ".join(load.title for load in group.loads.cells))
             for group in self.groups
@@ -77,20 +85,23 @@ class Design(show.Shown):
 
 
 def of(plan: Plan, text: str, *, input_len: int = 1024, output_len: int = 1024) -> Design:
-    """The design of a sweep around a plan; the sizes hold where no axis sets them.
+    """Return the design of a sweep around a plan.
 
-    Raises ParameterError for an axis that is none, at once; a combination that cannot be planned
-    or that the check refuses is told as refused, and the others are measured. Raises PlanError
-    where that leaves nothing.
+    ``input_len`` and ``output_len`` apply unless an axis sets them. A combination that cannot be
+    planned, or that the check refuses, is listed as refused; the others are measured.
+
+    Raises:
+        ParameterError: If an axis or a value is not valid.
+        PlanError: If no combination is left to measure.
     """
-    axes = grammar.parse(text)
+    axes = sweep_grammar.parse(text)
     for key, values in axes.serve.items():
-        for value in values:  # a flag or value that no version takes stops before the first start
+        for value in values:  # an unknown flag or value is an error before anything starts
             try:
                 _with(plan, (f"{key}={value}",))
             except ParameterError as error:
                 raise ParameterError(
-                    f"sweep: {error} An axis of the load is one of {', '.join(grammar.LOADS)}."
+                    f"sweep: {error} An axis of the load is one of {', '.join(sweep_grammar.LOADS)}."
                 ) from None
             except PlanError:
                 continue
@@ -103,7 +114,7 @@ def of(plan: Plan, text: str, *, input_len: int = 1024, output_len: int = 1024) 
         except PlanError as error:
             refused.append(Refused(pairs, " ".join(str(error).split())))
             continue
-        found = check.plan(made)
+        found = judge.plan(made)
         if not found.ok:
             refused.append(Refused(pairs, _said(found.errors)))
             continue
@@ -123,7 +134,7 @@ def of(plan: Plan, text: str, *, input_len: int = 1024, output_len: int = 1024) 
 
 
 def _with(plan: Plan, pairs: tuple[str, ...]) -> Plan:
-    """The plan with these changes laid on its own."""
+    """Return the plan with changes applied on top of its own."""
     if not pairs:
         return plan
     asked = plan.request

@@ -1,11 +1,14 @@
-"""What a plan cannot exceed: memory, arithmetic and links of its devices, and how near one is.
+"""What a plan cannot exceed: the memory, arithmetic and links of its devices.
+
+Usage::
 
     found = limits.of_plan(plan, input_len=1024, output_len=1024, concurrency=8)
     found.tpot_ms(), found.ttft_ms(), found.tokens_per_s("decode")
-    found.share(90.3)             # "6 % of the bandwidth limit (estimated)"
+    found.share(90.3)  # "6 % of the bandwidth limit (estimated)"
 
-Every figure is estimated: architecture numbers (roofline.py) over peaks of data sheets
-(params/hardware). A measurement lies below; how far below says what there is to gain.
+Every figure is estimated: `roofline` computes the work from the model's architecture, and the
+data sheets give the peaks of the devices (params/hardware). A measured throughput is below its
+limit; how far below says how much there is to gain.
 """
 
 from __future__ import annotations
@@ -14,27 +17,38 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb.check import judge as check
+from kimi_nb import show
+from kimi_nb.check import judge
 from kimi_nb.check.rules import capacity
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import Server
+from kimi_nb.check.view.engine_view import EngineView
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import schema
 from kimi_nb.plan import memory
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.tune import roofline
 from kimi_nb.prove.tune.roofline import FORMULAS, Spread, Step
-from kimi_nb.show import values as show
 
 _UNITS = {"bandwidth": "GB", "arithmetic": "10^12 operations", "links": "GB", "transfer": "GB"}
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The least time of one step for one resource of a device. ``amount`` and ``peak`` in the
-    resource's unit (GB or 10^12 operations, and that a second), ``step_ms`` in milliseconds (of a
-    transfer: of a prompt), ``tokens_per_s`` of the whole plan; None where ``missing`` says which
-    figure nobody has published."""
+    """The least time of one step, for one resource of a device.
+
+    Attributes:
+        role: The role of the engines.
+        phase: decode, prefill, prompt or transfer.
+        resource: bandwidth, arithmetic, links or transfer.
+        amount: What a step takes, in GB or 10^12 operations.
+        peak: What the device gives in a second, in the same unit; None if not published.
+        step_ms: The least time of a step in ms; of a transfer, that of one prompt.
+        tokens_per_s: The most tokens a second of the whole plan.
+        formula: How the amount is computed.
+        source: Where formula and peak are from.
+        missing: The figure that nobody has published; "" if all are known.
+        figures: What kind of figures these are.
+    """
 
     role: str
     phase: str
@@ -51,9 +65,14 @@ class Limit:
 
 @dataclass(frozen=True, repr=False)
 class Limits(show.Both):
-    """The limits of a plan under a load. ``seqs`` are the sequences of a decode rank at once,
-    ``accepted`` the tokens that a decode step gives each (1 without drafts); ``notes`` what
-    could not be worked out."""
+    """The limits of a plan under a load.
+
+    Attributes:
+        seqs: Sequences of a decode rank at once.
+        accepted: Tokens that a decode step gives each sequence, 1 without drafts.
+        chunks: Prefill steps of one prompt.
+        notes: What could not be computed.
+    """
 
     plan: str
     limits: tuple[Limit, ...]
@@ -63,8 +82,10 @@ class Limits(show.Both):
     notes: tuple[str, ...] = ()
 
     def of(self, phase: str) -> tuple[Limit, ...]:
-        """The limits whose peak is known, tightest first: of decode, prefill (full steps), prompt
-        (one alone) or transfer (of its cache)."""
+        """Return the limits of a phase whose peaks are known, tightest first.
+
+        ``phase`` is decode, prefill (full steps), prompt (a single one) or transfer (of its cache).
+        """
         return tuple(
             sorted(
                 (one for one in self.limits if one.phase == phase and one.step_ms),
@@ -73,17 +94,17 @@ class Limits(show.Both):
         )
 
     def tokens_per_s(self, phase: str = "decode") -> float | None:
-        """Tokens a second that the whole plan cannot exceed; None where nothing is known."""
+        """Return the most tokens a second of the whole plan; None if not known."""
         found = self.of(phase)
         return found[0].tokens_per_s if found else None
 
     def tpot_ms(self) -> float | None:
-        """Milliseconds for each output token of a request, at the least."""
+        """Return the least time in ms for each output token of a request; None if not known."""
         found = self.of("decode")
         return found[0].step_ms / self.accepted if found and found[0].step_ms else None
 
     def ttft_ms(self) -> float | None:
-        """Milliseconds to the first token of a prompt that nothing else delays, at the least."""
+        """Return the least time in ms to a prompt's first token if nothing else delays it."""
         found = self.of("prompt")
         if not found or not found[0].step_ms:
             return None
@@ -91,7 +112,7 @@ class Limits(show.Both):
         return found[0].step_ms * self.chunks + (moved[0].step_ms or 0 if moved else 0)
 
     def share(self, output_tokens_per_s: float) -> str:
-        """A measured output throughput as a share of the tightest decode limit."""
+        """Return a measured output throughput as a percentage of the tightest decode limit."""
         found = self.of("decode")
         if not found or not found[0].tokens_per_s:
             return "no limit is known"
@@ -99,7 +120,7 @@ class Limits(show.Both):
         return f"{_percent(part)} of the {found[0].resource} limit (estimated)"
 
     def table(self) -> show.Table:
-        """A row for each resource, the tightest of a phase marked."""
+        """Return a table with a row for each resource; * marks the tightest of a phase."""
         tight = {
             phase: found[0]
             for phase in ("prefill", "prompt", "transfer", "decode")
@@ -134,7 +155,7 @@ class Limits(show.Both):
         )
 
     def below(self) -> show.Table:
-        """How each resource was worked out, and from where its formula and its peak are."""
+        """Return a table of how each resource is computed, and the sources."""
         return show.Table(
             "Formulas",
             ("resource", "a step takes", "source"),
@@ -142,7 +163,7 @@ class Limits(show.Both):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
@@ -154,11 +175,14 @@ def of_plan(
     concurrency: int = 0,
     accepted: float | None = None,
 ) -> Limits:
-    """The limits of a plan for requests of these sizes, so many at once (0: a full batch).
+    """Return the limits of a plan for requests of these sizes.
 
-    ``accepted`` is the measured number of tokens that a step with drafts gives (its mean
-    acceptance length); without it every draft is taken to be accepted, which nothing exceeds.
-    Raises ParameterError for sizes that are none.
+    ``concurrency`` is the number of requests at once (0: a full batch). ``accepted`` is the
+    measured number of tokens that a step with drafts gives (the mean acceptance length). Without
+    it, every draft is assumed to be accepted, which is the upper bound.
+
+    Raises:
+        ParameterError: If a size is not a whole number, or too small.
     """
     for name, value, least in (
         ("input_len", input_len, 1),
@@ -169,7 +193,7 @@ def of_plan(
             raise ParameterError(
                 f"{name}: a whole number of {least} or more is wanted, found {value!r}."
             )
-    deployment = check.of_plan(plan)
+    deployment = judge.of_plan(plan)
     found: list[Limit] = []
     notes: list[str] = []
     seqs, given, chunks = 0, 1.0, 1
@@ -203,7 +227,7 @@ class _Role:
     """The limits of one role."""
 
     def __init__(
-        self, plan: Plan, d: Deployment, server: Server, shape: memory.Shape, role: str
+        self, plan: Plan, d: Deployment, server: EngineView, shape: memory.Shape, role: str
     ) -> None:
         assert d.model is not None and d.weights is not None and d.hardware is not None
         self.role, self.shape = role, shape
@@ -221,7 +245,10 @@ class _Role:
         self.cache_tokens = fit.tokens if fit else 0
 
     def seqs(self, concurrency: int, length: int) -> int:
-        """Sequences of a rank at once: what is asked, what a batch takes, what the cache holds."""
+        """Return how many sequences a rank works on at once.
+
+        That is the least of what the load asks for, what a batch takes and what the cache holds.
+        """
         asked = (
             math.ceil(concurrency / (self.shape.dp * self.groups))
             if concurrency
@@ -246,7 +273,7 @@ class _Role:
         return self._limits("decode", step, whole * accepted)
 
     def prefill(self, prompt: int) -> list[Limit]:
-        """Of steps that are full on every rank."""
+        """Return the limits of steps that are full on every rank."""
         tokens = self.shape.batched_tokens
         return self._limits(
             "prefill",
@@ -255,7 +282,7 @@ class _Role:
         )
 
     def prompt(self, prompt: int) -> list[Limit]:
-        """Of a prompt that is alone."""
+        """Return the limits of a single prompt."""
         tokens = min(self.shape.batched_tokens, prompt)
         return self._limits("prompt", self._prefill(tokens, prompt, 1), tokens)
 
@@ -276,7 +303,7 @@ class _Role:
         return self._limit("transfer", "transfer", size / 1e9, "network_gb_s", prompt)
 
     def _limits(self, phase: str, step: Step, whole: float) -> list[Limit]:
-        """``whole`` are the tokens that the plan has of a step."""
+        """Return the limits of a step that gives the whole plan ``whole`` tokens."""
         out = [
             self._limit(phase, "bandwidth", step.memory / 1e9, "memory_gb_s", whole),
             self._arithmetic(phase, step, whole),
@@ -316,7 +343,11 @@ class _Role:
         )
 
     def _arithmetic(self, phase: str, step: Step, whole: float) -> Limit:
-        """The kinds of arithmetic take turns on the same units, so their times add up."""
+        """Return the limit of the arithmetic.
+
+        All number formats are computed by the same units, one after the other, so their times add
+        up.
+        """
         formula, source = FORMULAS["arithmetic"]
         amount, seconds, sources = 0.0, 0.0, []
         for kind, count in step.operations.items():

@@ -1,11 +1,14 @@
-"""What one step of an engine has to move and to compute on a device, at the least. Pure sums.
+"""The least that one step of an engine must move and compute on a device. Pure.
+
+Usage::
 
     step = roofline.decode(shape, architecture, "W4A8", seqs=16, context=1536, tokens_each=4)
-    step.memory, step.operations, step.node_link     # bytes, operations by kind, bytes
+    step.memory, step.operations, step.node_link  # bytes, operations by kind, bytes
 
-The sums follow the roofline model (Williams, Waterman, Patterson, CACM 2009): a step takes no less
-time than its bytes over the bandwidth, or its operations over the peak. Whatever may overlap is
-taken to overlap, and what only some engines do is left out, so that the times are lower bounds.
+This is the roofline model (Williams, Waterman, Patterson, CACM 2009): a step takes at least its
+bytes divided by the bandwidth, and at least its operations divided by the peak. Everything that may
+overlap is assumed to overlap, and what only some engines do is left out, so that the times are
+lower bounds.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from typing import Any
 
 from kimi_nb.plan.memory import Shape, cache_bytes_per_token, parameters, weights_per_rank
 
-# In which arithmetic (routed experts, other linear layers) are computed. Formats that compress
-# weights only are computed in 16 bits.
+# The number formats in which (routed experts, other linear layers) are computed. Formats that
+# compress only the weights are computed in 16 bits.
 ARITHMETIC: Mapping[str, tuple[str, str]] = {
     "BF16": ("bf16", "bf16"),
     "FP8": ("fp8", "fp8"),
@@ -51,7 +54,7 @@ FORMULAS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Spread:
-    """How a group lies on nodes: devices of a node, nodes of the group."""
+    """How a group is spread over nodes: devices in each node, nodes in the group."""
 
     devices: int
     nodes: int = 1
@@ -59,8 +62,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Step:
-    """One step on one device. Bytes, and operations by the arithmetic that they are done in;
-    ``tokens`` are those of one data parallel rank."""
+    """The work of one step on one device.
+
+    Attributes:
+        tokens: Tokens of one data parallel rank.
+        memory: Bytes read from the device's memory.
+        operations: The number of operations by number format.
+        node_link: Bytes sent over the links inside a node.
+        network: Bytes sent over the network.
+    """
 
     tokens: int
     memory: float
@@ -70,7 +80,11 @@ class Step:
 
 
 def touched(experts: int, per_token: int, tokens: int) -> float:
-    """The share of the experts that a step of so many tokens uses, chosen evenly."""
+    """Return the fraction of the experts that a step of ``tokens`` tokens uses, if chosen evenly.
+
+    >>> [round(384 * touched(experts=384, per_token=8, tokens=many)) for many in (1, 64, 1024)]
+    [8, 284, 384]
+    """
     return 1 - (1 - per_token / experts) ** tokens
 
 
@@ -86,12 +100,17 @@ def decode(
     draft_parameters: int = 0,
     spread: Spread | None = None,
 ) -> Step:
-    """A step that adds to ``seqs`` sequences of the fullest data parallel rank, each ``context``
-    tokens long; ``tokens_each`` counts the drafts that are checked with it, ``group_seqs`` the
-    sequences of all ranks of the group (0: every rank is as full)."""
+    """Return the work of a decode step on the fullest data parallel rank.
+
+    ``seqs`` is the number of its sequences, ``context`` the length of each in tokens.
+    ``tokens_each`` is the number of tokens computed for each sequence, including the drafts to
+    check. ``group_seqs`` is the number of sequences of all ranks in the group (0: every rank is as
+    full as this one).
+    """
     tokens, whole = seqs * tokens_each, (group_seqs or seqs * shape.dp) * tokens_each
     cache = seqs * context * cache_bytes_per_token(arch, shape.cache_bytes) / shape.dcp
-    # In latent form a query meets kv_lora_rank + rope numbers a token, and sums kv_lora_rank.
+    # In latent form, a query is multiplied with kv_lora_rank + rope values a token, and the sum
+    # is over kv_lora_rank values.
     attention = (
         2
         * arch["layers"]
@@ -119,8 +138,11 @@ def prefill(
     draft_parameters: int = 0,
     spread: Spread | None = None,
 ) -> Step:
-    """A step of ``tokens`` prompt tokens, of prompts of ``prompt``, on each of so many data
-    parallel ranks (0: on all)."""
+    """Return the work of a prefill step.
+
+    Each of ``ranks`` data parallel ranks (0: all) processes ``tokens`` tokens of prompts that have
+    ``prompt`` tokens each.
+    """
     whole = tokens * (ranks or shape.dp)
     attention = (
         2
@@ -141,10 +163,10 @@ def prefill(
 def _weights(
     shape: Shape, arch: Mapping[str, int], precision: str, whole: int, draft_parameters: int
 ) -> float:
-    """Bytes of weights that a step reads, ``whole`` tokens in the group."""
+    """Return the bytes of weights that a step with ``whole`` tokens in the group reads."""
     parts = weights_per_rank(shape, arch, precision, draft_parameters)
     share = touched(arch["experts"], arch["experts_per_token"], whole)
-    # Of the embeddings only the output half is read whole; pictures are no part of a text step.
+    # Only the output half of the embeddings is read entirely. A text step does not use vision.
     return sum(
         size * {"routed experts": share, "embeddings": 0.5, "vision": 0.0}.get(name, 1.0)
         for name, size in parts.items()
@@ -180,20 +202,20 @@ def _operations(
 def _links(
     shape: Shape, arch: Mapping[str, int], precision: str, tokens: int, spread: Spread | None
 ) -> tuple[float, float]:
-    """(bytes over the links of a node, bytes over the network) that a device sends."""
+    """Return (bytes over the links of a node, bytes over the network) that a device sends."""
     spread = spread or Spread(shape.tp * shape.dp)
     row = tokens * arch["hidden_size"] * 2.0
     sparse = arch["layers"] - arch["dense_layers"]
     exchanged = shape.expert_parallel and shape.dp > 1
     reduces = arch["layers"] + (arch["dense_layers"] if exchanged else arch["layers"])
-    across = max(shape.tp // spread.devices, 1)  # nodes that one tensor parallel group spans
+    across = max(shape.tp // spread.devices, 1)  # nodes spanned by one tensor parallel group
     inside = min(shape.tp, spread.devices)
     node = reduces * 2 * (inside - 1) / inside * row
     network = reduces * 2 * (across - 1) / across * row / inside
     if exchanged:
         ranks, chosen = shape.expert_ranks, arch["experts_per_token"]
-        copies = ranks * (1 - (1 - 1 / ranks) ** chosen)  # devices that hold one of its experts
-        each = (1.0 if "8" in ARITHMETIC[precision][0] else 2.0) + 2.0  # there, and back in 16 bits
+        copies = ranks * (1 - (1 - 1 / ranks) ** chosen)  # devices that hold any of its experts
+        each = (1.0 if "8" in ARITHMETIC[precision][0] else 2.0) + 2.0  # dispatch + 16-bit combine
         sent = sparse * tokens / shape.tp * arch["hidden_size"] * copies * each
         away = (spread.nodes - 1) / spread.nodes
         network += sent * away
@@ -202,12 +224,12 @@ def _links(
 
 
 def transfer_bytes(arch: Mapping[str, int], prompt: int, bytes_each: int = 2) -> float:
-    """Bytes of a prompt's cache that one decode device receives."""
+    """Return the bytes of a prompt's cache that one decode device receives."""
     return float(prompt * cache_bytes_per_token(arch, bytes_each))
 
 
 def named(precision: Any, arch: Mapping[str, int]) -> str:
-    """Why the sums cannot be done for a model; "" where they can."""
+    """Return why the work cannot be computed for a model, or "" if it can."""
     if precision not in ARITHMETIC:
         return f"the arithmetic of {precision} is not known"
     missing = [name for name in ("experts", "kv_lora_rank", "layers") if name not in arch]

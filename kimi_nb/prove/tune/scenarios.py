@@ -1,31 +1,39 @@
-"""The recommended configurations of the documents, side by side, and how to take one.
+"""The configurations that the documents recommend, side by side, and how to use one.
 
-scenarios.listing(model, hardware)                       # what there is to choose from
-scenarios.compare({"default": plan, "throughput": other})  # what differs, and what it costs
+Usage::
+
+    scenarios.listing(model, hardware)  # what there is to choose from
+    scenarios.compare({"default": plan, "throughput": other})  # what differs, and what it costs
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.check import judge as check
+from kimi_nb import show
+from kimi_nb.check import judge
+from kimi_nb.core import data_files
 from kimi_nb.core.errors import NoRecipeError
-from kimi_nb.params import load as params
-from kimi_nb.params import overrides, recipes, schema
+from kimi_nb.params import load, overrides, recipes, schema
+from kimi_nb.plan import build
 from kimi_nb.plan.memory import GIB
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.tune import limits
-from kimi_nb.show import values as show
 
-# Worked out by the plan: where it runs, and its shape, which has a row of its own.
+# Derived by the plan: addresses, and the shape, which has a row of its own.
 _PLACED = (*overrides.DERIVED, "kv-transfer-config.kv_connector_extra_config")
 
 
 def listing(model: schema.Model, hardware: schema.Hardware, layout: str = "") -> show.Table:
-    """Every scenario of a model on a hardware (of a layout), with the notebook that takes it as
-    its parameter ``scenario``."""
-    books = {entry["layout"]: name for name, entry in params.data("notebooks").items()}
+    """Return a table of all scenarios of a model on a hardware, or of one layout.
+
+    It names the notebook that takes the scenario as its parameter ``scenario``.
+    """
+    books = {
+        entry["layout"]: name for name, entry in data_files.facts("notebook/notebooks").items()
+    }
     rows = []
     for recipe in _recipes(model, hardware, layout):
         named = [
@@ -53,17 +61,53 @@ def listing(model: schema.Model, hardware: schema.Hardware, layout: str = "") ->
 def names(
     model: schema.Model, hardware: schema.Hardware, layout: str, variant: str = ""
 ) -> tuple[str, ...]:
-    """The scenarios of one recipe. Raises NoRecipeError."""
+    """Return the scenarios of one recipe.
+
+    Raises:
+        NoRecipeError: If there is no such recipe.
+    """
     return (recipes.DEFAULT, *recipes.find(model, hardware, layout, variant).scenarios)
 
 
-def smallest(model: schema.Model, hardware: schema.Hardware) -> str:
-    """The layout with the fewest devices, which a sweep can afford. Raises NoRecipeError."""
-    found = min(
-        _recipes(model, hardware),
-        key=lambda recipe: sum(role.groups * role.dp * role.tp for role in recipe.roles.values()),
-    )
-    return found.layout
+@dataclass(frozen=True, repr=False)
+class SideBySide(show.Both):
+    """All scenarios of a model on a hardware, and those of one layout side by side."""
+
+    listed: show.Table
+    compared: show.Table
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def table(self) -> show.Table:
+        """Return the table of all scenarios, with the notebook that takes each."""
+        return self.listed
+
+    def below(self) -> show.Table:
+        """Return what differs between the scenarios of the layout."""
+        return self.compared
+
+
+def side_by_side(
+    model: str,
+    hardware: str,
+    layout: str,
+    variant: str = "",
+    site: str = "",
+    only: Iterable[str] = (),
+) -> SideBySide:
+    """Plan and compare the scenarios of a layout: those in ``only``, or all.
+
+    Raises:
+        NoRecipeError: If the layout or a scenario does not exist.
+    """
+    named, chip = load.model(model), load.hardware(hardware)
+    chosen = wanted(only, names(named, chip, layout, variant))
+    plans = {
+        name: build.plan(model, hardware, layout, scenario=name, variant=variant, site=site)
+        for name in chosen
+    }
+    return SideBySide(listing(named, chip), compare(plans))
 
 
 def _recipes(
@@ -71,7 +115,7 @@ def _recipes(
 ) -> list[schema.Recipe]:
     there = [one for one in recipes.of(model, hardware) if layout in ("", one.layout)]
     if not there:
-        recipes.find(model, hardware, layout or None)  # raises with what there is
+        recipes.find(model, hardware, layout or None)  # raises NoRecipeError with what there is
         raise NoRecipeError(f"No document describes {model.title} on {hardware.name}.")
     return there
 
@@ -79,8 +123,11 @@ def _recipes(
 def compare(
     plans: Mapping[str, Plan], *, input_len: int = 1024, output_len: int = 1024
 ) -> show.Table:
-    """Plans side by side, by name: shape, the flags and variables that differ, memory of a rank,
-    cache, and the limits under full batches of requests of these sizes (estimated)."""
+    """Return a table of plans side by side, by name.
+
+    It shows the shape, the flags and variables that differ, the memory of a rank, its cache, and
+    the limits (estimated) under full batches of requests of these sizes.
+    """
     columns = {name: _facts(plan, input_len, output_len) for name, plan in plans.items()}
     keys = dict.fromkeys(key for facts in columns.values() for key in facts)
     rows = []
@@ -95,7 +142,7 @@ def compare(
 
 
 def _facts(plan: Plan, input_len: int, output_len: int) -> dict[tuple[str, str], Any]:
-    """Of one plan, by (kind, what)."""
+    """Return the facts of one plan by (kind, name)."""
     several = len(plan.flags) > 1
     out: dict[tuple[str, str], Any] = {("shape", "nodes"): len(plan.nodes)}
     for role in plan.flags:
@@ -123,7 +170,7 @@ def _facts(plan: Plan, input_len: int, output_len: int) -> dict[tuple[str, str],
 
 def _memory(plan: Plan, several: bool) -> dict[tuple[str, str], Any]:
     out: dict[tuple[str, str], Any] = {}
-    for bar in check.memory_of(check.of_plan(plan)):
+    for bar in judge.memory_of(judge.of_plan(plan)):
         at, fit, shape = f"{bar.role}: " if several else "", bar.fit, bar.fit.shape
         groups = len({engine.group for engine in plan.engines if engine.role == bar.role})
         out["memory", f"{at}memory of a device, used"] = (
@@ -148,7 +195,11 @@ def _milliseconds(value: float | None) -> str:
 
 
 def wanted(given: Iterable[str], there: Iterable[str]) -> tuple[str, ...]:
-    """The scenarios to compare: those given, or all. Raises NoRecipeError."""
+    """Return the scenarios to compare: those given, or all.
+
+    Raises:
+        NoRecipeError: If a scenario does not exist.
+    """
     known, asked = tuple(there), tuple(given)
     for name in asked:
         if name not in known:

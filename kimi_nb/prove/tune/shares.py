@@ -1,24 +1,26 @@
-"""Measurements under the line of what is possible: each load's share of its own limit.
+"""Measurements next to the physical limits: the share of its limit that each load reaches.
 
-shares.of(plan, cells, kind="measured", drafts=3)      # a table, a row for each load
+Usage::
+
+    shares.of(plan, cells, kind="measured", drafts=3)  # a table, a row for each load
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from kimi_nb import show
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.tune import limits
-from kimi_nb.show import values as show
-
-if TYPE_CHECKING:
-    from kimi_nb.prove.tune.advice import Cell
+from kimi_nb.prove.tune.advice_registry import Cell
 
 
 def of(plan: Plan, cells: Iterable[Cell], *, kind: str, drafts: int) -> show.Table:
-    """Every load beside what its batch could give at the most, estimated; ``drafts`` are those of
-    a decode step. A rehearsal's figures are not compared: no device made them."""
+    """Return a table of every load next to its estimated limit.
+
+    ``drafts`` is the number of draft tokens of a decode step. A rehearsal's figures are not
+    compared, because no device produced them.
+    """
     headings = ("concurrency", "tokens/s", "at most", "TPOT ms", "at least", "share")
     if kind not in ("measured", "published"):
         return show.Table(f"{kind}: stand-ins have no share of a device's limits", headings, ())

@@ -1,11 +1,13 @@
-"""A sweep from its design to its winner: start, measure, stop, for every setting in turn.
+"""A sweep from its design to its winner: start, measure and stop, one setting after the other.
+
+Usage::
 
     found = sweep.run(session, design, repetitions=3, slo_ttft_ms=1000)
     found.best(), found.pareto(), found.write()
 
-The service is started once for each setting of its flags, and not at all where every result of a
-setting is there already: what stands in the files is kept, so that a sweep that was killed goes on
-where it was. A setting that does not start, or does not serve, is told and the others go on.
+The service is started once for each setting of its flags, and not at all if all results of that
+setting exist. Existing results are kept, so a sweep that was killed continues where it ended. If a
+setting does not start or does not serve, that is reported and the sweep goes on with the others.
 """
 
 from __future__ import annotations
@@ -16,32 +18,44 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from kimi_nb import show
 from kimi_nb.core.errors import BenchError, KimiError, ParameterError, WriteError
-from kimi_nb.prove.bench import identity
-from kimi_nb.prove.bench import load_programs as tools
+from kimi_nb.core.marks import MARK
+from kimi_nb.plan.spec import Plan
+from kimi_nb.prove.bench import identity, load_programs
 from kimi_nb.prove.bench import measurements as bench
 from kimi_nb.prove.bench import results as bench_results
-from kimi_nb.prove.tune import advice, winner
-from kimi_nb.prove.tune import tune_pictures as pictures
+from kimi_nb.prove.tune import advice, tune_pictures, winner
 from kimi_nb.prove.tune.design import Design, Group
-from kimi_nb.rehearse.simulated_site import MARK
-from kimi_nb.show import values as show
+from kimi_nb.service.handle import Service
+from kimi_nb.service.session import Session
+from kimi_nb.show.picture import Picture
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kimi_nb.notebook.run import Run
-    from kimi_nb.show.picture import Picture
-
 Say = Callable[[str], None]
+
+
+class Serving(Session, Protocol):
+    """A session that can start services, as its action says."""
+
+    def serve(self, plan: Plan, *, url: str = "") -> Service:
+        """Start the plan's service, or attach to the one at ``url``."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """The setting and load that won: its group, its cell (medians over repetitions), and what it
-    had to keep."""
+    """The setting and load that won.
+
+    Attributes:
+        group: The setting.
+        cell: The row of the load, with medians over the repetitions.
+        slo: The limits that it had to keep, in words.
+        mark: REHEARSAL or "".
+    """
 
     group: Group
     cell: Mapping[str, Any]
@@ -61,20 +75,30 @@ class Best:
 
 @dataclass(frozen=True, repr=False)
 class Sweep(show.Shown):
-    """What `run` returns. ``failed`` are settings that gave no result, with the reason,
-    ``seconds`` what was spent on starting and stopping (service), measuring (load), and all."""
+    """The results of a sweep; `run` returns one.
+
+    Attributes:
+        failed: Settings that gave no result, each with the reason.
+        slo_ttft_ms: The limit on the p99 of TTFT; 0 for none.
+        slo_tpot_ms: The limit on the p99 of TPOT; 0 for none.
+        seconds: Time spent on starting and stopping (service), measuring (load), and in total
+            (all).
+    """
 
     design: Design
     result: bench_results.BenchResult
     failed: Mapping[str, str]
     slo_ttft_ms: float
     slo_tpot_ms: float
-    session: Run
+    session: Serving
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
-        """One row a setting and load, medians over repetitions, with a column ``setting``."""
+        """One row for each setting and load, with medians over the repetitions.
+
+        The column ``setting`` is the setting's title; ``within`` is whether the limits were kept.
+        """
         if not self.result.files:
             return self.result.frame
         by_hash = {group.flags: group.title for group in self.design.groups}
@@ -86,7 +110,7 @@ class Sweep(show.Shown):
 
     @property
     def slo(self) -> str:
-        """The bounds in words; "" without any."""
+        """The limits in words; "" if there are none."""
         bounds = [
             f"{name} p99 {value:g} ms"
             for name, value in (("TTFT", self.slo_ttft_ms), ("TPOT", self.slo_tpot_ms))
@@ -104,8 +128,10 @@ class Sweep(show.Shown):
         )
 
     def best(self) -> Best | None:
-        """The most output tokens/s of what kept the bounds without a failed request; None where
-        nothing did."""
+        """Return the row with the most output tokens/s that kept the limits; None if there is none.
+
+        Rows with failed requests do not count.
+        """
         if not self.result.files or not self.cells["within"].any():
             return None
         within = self.cells[self.cells["within"]]
@@ -114,7 +140,7 @@ class Sweep(show.Shown):
         return Best(group, row, self.slo, self.result.mark)
 
     def table(self) -> show.Table:
-        """Every setting and load, the best first; then what failed and what was refused."""
+        """Return a table of every setting and load, best first, then the failed and the refused."""
         mark = f"{self.result.mark}: " if self.result.mark else ""
         rows: list[tuple[Any, ...]] = []
         if self.result.files:
@@ -160,22 +186,29 @@ class Sweep(show.Shown):
         )
 
     def pareto(self) -> Picture | show.Text:
-        """Throughput per device over tokens/s of one user, every setting; words where nothing was
-        measured."""
+        """Draw throughput per device over tokens/s per user, or say that nothing was measured."""
         if not self.result.files:
             return show.Text("Pareto front", "nothing was measured")
-        return pictures.front(self.result, self.cells)
+        return tune_pictures.front(self.result, self.cells)
 
     def advice(self) -> advice.Advices:
-        """What the best setting's own measurements say to try next; of the first setting where
-        nothing kept the bounds."""
+        """Return advice from the measurements of the best setting.
+
+        If nothing kept the limits, it is from those of the first setting.
+        """
         best = self.best()
         group = best.group if best else self.design.groups[0]
         return advice.of(group.plan, self.result)
 
     def write(self) -> show.Text:
-        """The winner as a model file of one's own, and how to take it; nothing is written where
-        there is none."""
+        """Write the winner as a model file of its own, and return how to use it.
+
+        Nothing is written if there is no winner.
+
+        Raises:
+            PlanError: If the file does not give the plan that won.
+            WriteError: If the file cannot be written.
+        """
         best = self.best()
         if best is None:
             return show.Text(
@@ -226,8 +259,10 @@ class Sweep(show.Shown):
         )
 
     def clean_up(self, *, keep: bool = False) -> show.Table:
-        """Every setting was stopped after its loads; with ``keep`` and action deploy the winner
-        is started once more and stays up."""
+        """Return a table of what the sweep started and stopped.
+
+        With ``keep`` and action deploy, the winner is started once more and stays up.
+        """
         best = self.best()
         if keep and best is not None and self.session.action == "deploy":
             return self.session.serve(best.group.plan).stop(keep=True)
@@ -247,7 +282,7 @@ class Sweep(show.Shown):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         best = self.best()
         return {
             **self.result.as_dict(),
@@ -261,7 +296,7 @@ class Sweep(show.Shown):
 
 
 def run(
-    session: Run,
+    session: Serving,
     design: Design,
     *,
     repetitions: int = 3,
@@ -272,10 +307,14 @@ def run(
     resume: bool = True,
     say: Say = print,
 ) -> Sweep:
-    """Measure every setting of a design by the run's action, into the run's folder.
+    """Measure every setting of a design with the run's action, into the run's folder.
 
-    ``url`` attaches a service that is there: only the load can be swept then. Raises
-    ParameterError before anything starts; what fails later is in the result's ``failed``.
+    ``url`` names a service that is already running; then only the load can be swept. What fails
+    once the sweep has begun is in the result's ``failed``.
+
+    Raises:
+        ParameterError: If a value is not valid, before anything starts.
+        WriteError: If a result cannot be written.
     """
     for name, value in (("slo_ttft_ms", slo_ttft_ms), ("slo_tpot_ms", slo_tpot_ms)):
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
@@ -327,7 +366,7 @@ def run(
 
 @dataclass
 class _Job:
-    session: Run
+    session: Serving
     folder: Path
     repetitions: int
     url: str
@@ -348,7 +387,7 @@ class _Job:
         try:
             served = self.session.serve(group.plan, url=self.url)
         except (ParameterError, WriteError):
-            raise  # asked wrongly, which the next setting would be too
+            raise  # the next setting would fail in the same way
         except KimiError as error:
             self.seconds["service"] += time.monotonic() - begun
             self._fail(group, error)
@@ -377,15 +416,17 @@ class _Job:
             self.seconds["service"] += time.monotonic() - begun
 
     def _fail(self, group: Group, error: KimiError) -> None:
-        # The first line says what; the whole is in the evidence and in the logs that it names.
+        # The first line says what failed. The whole message is in the evidence.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         self.failed[group.title] = lines[0] if lines else type(error).__name__
         self.session.record("sweep-failed", setting=group.title, error=str(error))
         self.say(f"  failed: {self.failed[group.title]}")
 
     def _kept(self, group: Group) -> list[Path]:
-        """The results of a group where every one is there; else none. A service that is there
-        already may have changed, and is asked anew."""
+        """Return the results of a group if all of them exist, else none.
+
+        A service at a given URL may have changed, so it is measured again.
+        """
         if not self.resume or self.url:
             return []
         mark = MARK if self.session.action == "rehearse" else ""
@@ -399,8 +440,8 @@ class _Job:
     def _wanted(
         self, group: Group, attached: str, mark: str
     ) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """(file, identity) of every result of a group."""
-        chosen = tools.choose(self.tool, group.plan, mark)
+        """Yield (file, identity) of every result of a group."""
+        chosen = load_programs.choose(self.tool, group.plan, mark)
         for repetition in range(1, self.repetitions + 1):
             for load in group.loads.cells:
                 about = identity.of(

@@ -1,13 +1,16 @@
-"""What a sweep varies, from one line of text.
+"""What a sweep varies, parsed from one text.
 
-    axes = grammar.parse("max-num-seqs: [8, 16]; concurrency: [1, 4]")
-    axes.serve     # {"max-num-seqs": ("8", "16")}      what --set takes: a restart for each
-    axes.load      # {"concurrency": (1, 4)}            what is asked of the service
-    list(axes.settings())     # [("max-num-seqs=8",), ("max-num-seqs=16",)]
+>>> axes = parse("max-num-seqs: [8, 16]; concurrency: [1, 4]")
+>>> axes.serve  # values for --set: a restart of the service for each
+{'max-num-seqs': ('8', '16')}
+>>> axes.load  # what is asked of the service
+{'concurrency': (1, 4)}
+>>> list(axes.settings())
+[('max-num-seqs=8',), ('max-num-seqs=16',)]
 
-An axis is ``name: value`` or ``name: [value, value]``, with ``;`` or a line's end between axes.
-Values are written as in YAML; those of a flag reach the plan as ``--set`` takes them, so that what
-`kimi_nb.params.overrides` and the engine's catalog refuse is refused here too.
+An axis is ``name: value`` or ``name: [value, value]``, and axes are separated by ``;`` or a line
+break. Values are written as in YAML. Those of a flag reach the plan as --set takes them, so
+whatever `kimi_nb.params.overrides` and the engine's catalog refuse is refused here too.
 """
 
 from __future__ import annotations
@@ -21,34 +24,38 @@ from typing import Any
 
 import yaml
 
+from kimi_nb.core import data_files
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.params import load as params
 
-# Axes of the load, and the field of `bench.load.Load` that each sets.
+# Axes of the load, and the field of `kimi_nb.prove.bench.workload.Load` that each sets.
 LOADS = {
     "concurrency": "concurrency",
     "input-len": "input_len",
     "output-len": "output_len",
     "prompts": "prompts",
 }
-MOST = 200  # points of a sweep, before anything is planned
+MOST = 200  # points of a sweep, checked before anything is planned
 
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of a sweep in the order given. ``serve``: by --set key, values as texts; ``load``:
-    by field of a Load, whole numbers."""
+    """The axes of a sweep, in the order given.
+
+    Attributes:
+        serve: The values, as texts, by --set key.
+        load: The values, as whole numbers, by field of `kimi_nb.prove.bench.workload.Load`.
+    """
 
     serve: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     load: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def settings(self) -> Iterator[tuple[str, ...]]:
-        """Every combination of serve flags as key=value pairs; one empty one without axes."""
+        """Yield every combination of serve flags as key=value pairs; without any, ()."""
         for values in itertools.product(*self.serve.values()):
             yield tuple(f"{key}={value}" for key, value in zip(self.serve, values, strict=True))
 
     def loads(self) -> Iterator[dict[str, int]]:
-        """Every combination of load fields."""
+        """Yield every combination of load fields."""
         for values in itertools.product(*self.load.values()):
             yield dict(zip(self.load, values, strict=True))
 
@@ -60,8 +67,12 @@ class Axes:
 
 
 def parse(text: str) -> Axes:
-    """The axes of a text. Raises ParameterError naming the axis, what was found and what is
-    wanted."""
+    """Parse the axes of a sweep.
+
+    Raises:
+        ParameterError: If the text is not valid. The message names the axis, what was found and
+            what is wanted.
+    """
     if not isinstance(text, str):
         raise ParameterError(
             f"sweep: a text is wanted, such as 'max-num-seqs: [8, 16]; "
@@ -93,8 +104,12 @@ def parse(text: str) -> Axes:
 
 
 def _entries(text: str) -> list[str]:
-    """The texts between ``;`` and line ends that are not inside brackets or quotation marks."""
-    if fault := params.too_deep(text):
+    """Split a text at each ``;`` and line break outside of brackets and quotation marks.
+
+    >>> _entries("env.A: 'x;y'; concurrency: [1, 4]")
+    ["env.A: 'x;y'", 'concurrency: [1, 4]']
+    """
+    if fault := data_files.too_deep(text):
         raise ParameterError(f"sweep: {fault}.")
     out, depth, quote = [""], 0, ""
     for sign in text:
@@ -116,7 +131,7 @@ def _entries(text: str) -> list[str]:
 def _axis(entry: str) -> tuple[str, list[Any]]:
     shown = entry if len(entry) <= 60 else f"{entry[:57]}..."
     try:
-        # Scalars stay as they were written: 0123 and yes are no numbers or switches to an engine.
+        # Keep scalars as written: to an engine, 0123 is not a number and yes is not a switch.
         found = yaml.load(entry, yaml.BaseLoader)
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(entry)):
             raise ParameterError(f"sweep: {shown!r}: write values out; *names are not taken.")
@@ -152,7 +167,7 @@ def _count(key: str, value: Any) -> int:
 
 
 def _text(key: str, value: Any) -> str:
-    """A value as --set takes it: a scalar as written, a list or table as JSON."""
+    """Return a value as --set takes it: a scalar as written, a list or mapping as JSON."""
     if isinstance(value, str):
         if not value.strip():
             raise ParameterError(f"sweep: {key} has an empty value.")

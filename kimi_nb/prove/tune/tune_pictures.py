@@ -1,10 +1,10 @@
-"""The figures of tuning, drawn as those of a benchmark are."""
+"""The pictures of tuning, drawn like those of a benchmark."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kimi_nb.prove.bench import bench_pictures as pictures
+from kimi_nb.prove.bench import bench_pictures
 from kimi_nb.prove.bench.results import BenchResult
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 
 def front(result: BenchResult, cells: pd.DataFrame) -> Picture:
-    """Every setting and load as a point, and the Pareto front through those that no other beats
-    in both throughput per device and speed for one user. ``cells`` has a column ``setting``."""
-    best = pictures.front(cells)
+    """Draw every setting and load as a point, with the Pareto front of throughput and speed.
+
+    The front is of throughput per device and tokens/s per user. ``cells`` needs a column
+    ``setting``.
+    """
+    best = bench_pictures.front(cells)
     several = len(cells[["input_len", "output_len"]].drop_duplicates()) > 1
 
     def plot(axes: Axes) -> None:
@@ -52,7 +55,7 @@ def front(result: BenchResult, cells: pd.DataFrame) -> Picture:
         "user"
         for row in best.to_dict("records")
     )
-    return pictures.save(
+    return bench_pictures.save(
         result,
         "sweep",
         "Settings of a sweep, and their Pareto front",

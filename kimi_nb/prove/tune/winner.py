@@ -1,10 +1,12 @@
-"""The winner of a sweep as a model file of one's own, which every notebook and command takes.
+"""The winner of a sweep as a model file of its own, which every notebook and command accepts.
+
+Usage::
 
     path = winner.write(best, folder / "tuned.yaml", title="...", figures="measured")
     # kimi-nb plan --model .../tuned.yaml --hw a3 --layout single --scenario tuned
 
-The file extends the model's own, and holds the one recipe with a scenario ``tuned``: what the
-recipe's tuning table could have said.
+The file extends the model's own. It holds the one recipe with a scenario ``tuned`` added, which is
+what a document's tuning table could have said.
 """
 
 from __future__ import annotations
@@ -17,8 +19,7 @@ import yaml
 
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import PlanError, WriteError
-from kimi_nb.params import load as params
-from kimi_nb.params import overrides, recipes
+from kimi_nb.params import load, overrides, recipes
 from kimi_nb.plan import build
 from kimi_nb.plan.roles import Request
 from kimi_nb.plan.spec import Plan
@@ -27,10 +28,13 @@ SCENARIO = "tuned"
 
 
 def write(plan: Plan, path: Path, *, title: str, figures: str) -> Path:
-    """Write the file, whole or not at all, and plan from it once.
+    """Write the file, completely or not at all, after planning from it once.
 
-    ``title`` is a line for people, ``figures`` measured or rehearsal. Raises PlanError where what
-    comes out is not the plan that won, WriteError where nothing can be written.
+    ``title`` is a line for people, ``figures`` is measured or rehearsal.
+
+    Raises:
+        PlanError: If the file does not give the plan that won.
+        WriteError: If the file cannot be written.
     """
     text = (
         f"# {title}.\n# Made by a sweep. To take it: model = this file, scenario = {SCENARIO}."
@@ -53,7 +57,7 @@ def write(plan: Plan, path: Path, *, title: str, figures: str) -> Path:
 
 
 def content(plan: Plan, title: str, figures: str) -> dict[str, Any]:
-    """The file as plain values."""
+    """Return the content of the file as plain values."""
     asked: Request = plan.request
     recipe = asked.recipe.model_dump(mode="json", exclude_unset=True)
     recipe["engine_version"] = asked.engine.version
@@ -69,14 +73,14 @@ def content(plan: Plan, title: str, figures: str) -> dict[str, Any]:
         SCENARIO: _scenario(asked, title, figures),
     }
     name = asked.model.name
-    if name in params.names("models") and params.model(name) == asked.model:
+    if name in load.names("models") and load.model(name) == asked.model:
         return {"extends": name, "recipes": [recipe]}
     whole = asked.model.model_dump(mode="json", exclude_unset=True)
     return {**whole, "recipes": [recipe]}
 
 
 def _scenario(asked: Request, title: str, figures: str) -> dict[str, Any]:
-    """The scenario that the plan had, with what the person and the sweep changed laid on it."""
+    """Return the plan's scenario with the user's and the sweep's changes applied to it."""
     before = asked.scenario.model_dump(mode="json", exclude_unset=True) if asked.scenario else {}
     roles = before.get("roles", {})
     for role in asked.recipe.roles:
@@ -84,7 +88,7 @@ def _scenario(asked: Request, title: str, figures: str) -> dict[str, Any]:
         change |= asked.overrides.shape.get(role, {})
         settings = change.get("settings", {})
         for _, given in asked.overrides.of(role):
-            # The last one stands last: a key given again replaces, and takes its place in order.
+            # The last one wins: a key that is given again replaces the earlier one, and comes last.
             settings = {
                 kind: _laid(settings.get(kind, {}), given.get(kind, {}))
                 for kind in ("flags", "env")
@@ -114,9 +118,13 @@ def _laid(below: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prove(plan: Plan, path: Path) -> None:
-    """The file must give the very engines that won."""
+    """Check that the file gives exactly the engines that won.
+
+    Raises:
+        PlanError: If it does not.
+    """
     asked: Request = plan.request
-    model = params.model(str(path))
+    model = load.model(str(path))
     recipe = recipes.find(model, asked.hardware, plan.layout, plan.variant)
     made = build.from_request(
         Request(

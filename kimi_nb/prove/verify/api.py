@@ -1,28 +1,31 @@
-"""The OpenAI API: the list of models, a chat, its end, its usage."""
+"""The OpenAI API: the list of models, a chat, its finish reason and its usage."""
 
 from __future__ import annotations
 
-from kimi_nb.prove.verify import http_exchange as wire
+from kimi_nb.prove.verify import http_exchange
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
 from kimi_nb.service.probe import QUESTION
 
-_IDS = list(range(10, 23))  # token ids that every vocabulary has
+_IDS = list(range(10, 23))  # token ids that exist in every vocabulary
 _ENDS = ("stop", "length")
 
 
 @check("api/models")
 def models(ask: Ask) -> str:
-    """The list has the model's name. The upstream proxy of vllm-ascend has no list."""
-    reply = ask.send(ask.target.door, "GET", wire.MODELS)
+    """Check that the list of models has the model's name.
+
+    It does not apply to the upstream proxy of vllm-ascend, which has no such list.
+    """
+    reply = ask.send(ask.target.door, "GET", http_exchange.MODELS)
     if reply.status in (404, 405):
-        raise Skip(f"the front door has no {wire.MODELS} ({reply.status})")
-    wire.asked(reply)
-    names = [one["id"] for one in wire.listing(reply)]
+        raise Skip(f"the front door has no {http_exchange.MODELS} ({reply.status})")
+    http_exchange.asked(reply)
+    names = [one["id"] for one in http_exchange.listing(reply)]
     if not names:
-        raise Failed(f"no list of models: {wire.short(reply.text)}", "malformed")
+        raise Failed(f"no list of models: {http_exchange.short(reply.text)}", "malformed")
     if ask.target.model not in names:
         raise Failed(f"{ask.target.model!r} is not among {', '.join(names)}", "unknown-model")
     return f"{', '.join(names)}; max_model_len {ask.target.max_model_len or 'not said'}"
@@ -30,7 +33,7 @@ def models(ask: Ask) -> str:
 
 @check("api/chat")
 def chat(ask: Ask) -> str:
-    """Words come back through the front door."""
+    """Check that a chat through the front door gives words."""
 
     def look(place: Place) -> str:
         answer = ask.chat(place, said(QUESTION))
@@ -43,7 +46,7 @@ def chat(ask: Ask) -> str:
 
 @check("api/finish-reason")
 def finish_reason(ask: Ask) -> str:
-    """It stands in choices[0], and an answer that is cut off says length."""
+    """Check that finish_reason is in choices[0], and "length" for an answer that is cut off."""
 
     def look(place: Place) -> str:
         whole = ask.chat(place, said(QUESTION))
@@ -59,7 +62,7 @@ def finish_reason(ask: Ask) -> str:
 
 @check("api/usage")
 def usage(ask: Ask) -> str:
-    """Prompt and completion add up to the total, within max_tokens."""
+    """Check that prompt and completion tokens add up to the total and keep max_tokens."""
 
     def look(place: Place) -> str:
         most = 24
@@ -77,7 +80,10 @@ def usage(ask: Ask) -> str:
 
 @check("api/usage-exact")
 def usage_exact(ask: Ask) -> str:
-    """The prompt's tokens as /tokenize counts them; without it, a prompt of known token ids."""
+    """Check that prompt_tokens is the number of tokens that /tokenize counts.
+
+    Without /tokenize, a prompt of known token ids is sent instead.
+    """
 
     def look(place: Place) -> str:
         messages = said(QUESTION)["messages"]
@@ -92,12 +98,12 @@ def usage_exact(ask: Ask) -> str:
             reply = ask.send(
                 place,
                 "POST",
-                wire.COMPLETIONS,
+                http_exchange.COMPLETIONS,
                 body={"model": ask.target.model, "prompt": _IDS, "max_tokens": 2, "temperature": 0},
             )
             if reply.status in (404, 405):
-                raise Skip(f"neither /tokenize nor {wire.COMPLETIONS} is there")
-            given = wire.mapping(wire.asked(reply).text).get("usage")
+                raise Skip(f"neither /tokenize nor {http_exchange.COMPLETIONS} is there")
+            given = http_exchange.mapping(http_exchange.asked(reply).text).get("usage")
             told = given.get("prompt_tokens") if isinstance(given, dict) else None
             count, how = len(_IDS), "for a prompt of as many token ids"
         if told != count:

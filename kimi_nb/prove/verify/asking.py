@@ -1,10 +1,12 @@
-"""The hand of a check: asks the front door and the engines, and remembers what was sent.
+"""What a check uses to ask the front door and the engines; it remembers what was sent.
+
+Usage::
 
     def chat(ask: Ask) -> str:
-        return ask.everywhere(lambda place: str(ask.chat(place, QUESTION)))
+        return ask.everywhere(lambda place: str(ask.chat(place, said(QUESTION))))
 
-An engine that gives no words is found by the first checks and left out by the others, and so is
-the front door when it leads to engines that are not alike: each fault is told once.
+An engine that gives no words is found by the first checks and left out of later ones. So is the
+front door if the engines behind it differ. In this way each fault is reported once.
 """
 
 from __future__ import annotations
@@ -14,20 +16,19 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kimi_nb.prove.verify import fan_out as together
-from kimi_nb.prove.verify import http_exchange as wire
+from kimi_nb.prove.verify import fan_out, http_exchange
 from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused, NoAPI, Skip
 from kimi_nb.prove.verify.http_exchange import Answer
 from kimi_nb.prove.verify.target import Place, Target
 from kimi_nb.service.probe import Reply
 
-_ENDS = (Gone, KeyRefused, NoAPI)  # after which nothing further is asked
-_SHOWN = 3  # places whose faults are told
-_LONGEST = 300  # characters of a request that are shown
+_ENDS = (Gone, KeyRefused, NoAPI)  # after any of these, nothing more is asked
+_SHOWN = 3  # places to name in a failure
+_LONGEST = 300  # characters to show of a request
 
 
 def said(question: str, **more: Any) -> dict[str, Any]:
-    """A chat of one question at temperature 0, with what else the body is to hold."""
+    """Return the body of a chat: one question at temperature 0, and any other fields."""
     return {
         "messages": [{"role": "user", "content": question}],
         "temperature": 0,
@@ -38,9 +39,14 @@ def said(question: str, **more: Any) -> dict[str, Any]:
 
 
 class Ask:
-    """See the module. ``lost`` are places that give no words, ``unlike`` why the front door is
-    not asked: what comes through it depends on the engine it chose; ``absent`` why there is no
-    API to ask."""
+    """The requests of the checks; see the module.
+
+    Attributes:
+        lost: Places that give no words, each with the reason.
+        unlike: Why the front door is not asked: its answer depends on the engine that it chose. ""
+            if it is asked.
+        absent: Why there is no API to ask; "" if there is one.
+    """
 
     def __init__(self, target: Target, say: Callable[[str], None], max_context: int) -> None:
         self.target, self.say, self.max_context = target, say, max_context
@@ -52,12 +58,12 @@ class Ask:
         self._lock = threading.Lock()
 
     def begin(self, name: str) -> None:
-        """A new check."""
+        """Begin a check."""
         self.name, self._sent = name, []
 
     @property
     def sent(self) -> str:
-        """What the check has sent: its first request, and how many."""
+        """What the check has sent: its first request, and the number of further ones."""
         if not self._sent:
             return "nothing"
         more = len(self._sent) - 1
@@ -66,24 +72,37 @@ class Ask:
     # Requests ---------------------------------------------------------------------------
 
     def chat(self, place: Place, body: dict[str, Any], **more: Any) -> Answer:
-        """One chat completion. Raises Failed."""
-        self._note("POST", wire.CHAT, {**body, "stream": True} if more.get("stream") else body)
-        return wire.chat(place, self.target, body, **more)
+        """Send a chat and return its completion.
+
+        Raises:
+            Failed: If there is no valid answer.
+        """
+        self._note(
+            "POST", http_exchange.CHAT, {**body, "stream": True} if more.get("stream") else body
+        )
+        return http_exchange.chat(place, self.target, body, **more)
 
     def send(self, place: Place, method: str, path: str, **more: Any) -> Reply:
-        """Any request, and a reply of any status. Raises Failed where there is none."""
+        """Send any request and return the reply, whatever its status.
+
+        Raises:
+            Failed: If there is no reply.
+        """
         self._note(method, path, more.get("body"))
-        return wire.send(place, self.target, method, path, **more)
+        return http_exchange.send(place, self.target, method, path, **more)
 
     def budget(self, tokens: int) -> int:
-        """Tokens for an answer: no more than a quarter of what the engine holds, and few where
-        they mean nothing."""
+        """Return how many tokens an answer may have.
+
+        That is at most a quarter of the context length, and at most 256 if the answers mean
+        nothing.
+        """
         tokens = tokens if self.target.sense else min(tokens, 256)
         return min(tokens, (self.target.max_model_len or 10**9) // 4)
 
     @property
     def quiet(self) -> dict[str, Any]:
-        """What turns thinking off, where it can be."""
+        """The fields that turn thinking off; {} if it cannot be turned off."""
         return {} if self.target.always_thinks else {"chat_template_kwargs": {"thinking": False}}
 
     def _note(self, method: str, path: str, body: Any) -> None:
@@ -98,14 +117,17 @@ class Ask:
             )
         )
         with self._lock:
-            self._sent.append(wire.short(f"{method} {path} {text}".strip(), _LONGEST))
+            self._sent.append(http_exchange.short(f"{method} {path} {text}".strip(), _LONGEST))
 
     # Places -----------------------------------------------------------------------------
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where an answer can be judged: the front door, then the engines. Raises Skip where
-        there is none."""
+        """Where an answer can be judged: the front door, then the engines.
+
+        Raises:
+            Skip: If there is no such place.
+        """
         door = () if self.unlike or self.target.door.name in self.lost else (self.target.door,)
         found = (*door, *(one for one in self.target.engines if one.name not in self.lost))
         if not found:
@@ -114,7 +136,7 @@ class Ask:
 
     @property
     def few(self) -> tuple[Place, ...]:
-        """The front door, and the first engine of each role: for what is alike in all."""
+        """The front door and the first engine of each role, for what is the same in all engines."""
         firsts: dict[str, Place] = {}
         for place in self.places:
             firsts.setdefault(place.role or place.name, place)
@@ -122,7 +144,11 @@ class Ask:
 
     @property
     def door(self) -> Place:
-        """The front door alone. Raises Skip where what comes through it cannot be judged."""
+        """The front door alone.
+
+        Raises:
+            Skip: If its answers cannot be judged.
+        """
         if self.target.door.name in self.lost or self.unlike:
             raise Skip(self.lost.get(self.target.door.name) or self.unlike)
         return self.target.door
@@ -135,19 +161,23 @@ class Ask:
         drop: bool = False,
         again: bool = False,
     ) -> str:
-        """What ``look`` returns of each place, as one sentence.
+        """Call ``look`` for each place and return the results as one sentence.
 
-        ``again`` looks once more, with nothing else on the way, before it calls a place faulty;
-        with ``drop`` a faulty place is not asked by later checks. Raises Failed with the places
-        and what each gave; Skip where that is what every place did.
+        With ``again``, ``look`` is called once more for a faulty place, with no other request in
+        flight; only the second result counts. With ``drop``, later checks do not ask a faulty
+        place.
+
+        Raises:
+            Failed: If a place is faulty; it names the places and what each gave.
+            Skip: If ``look`` raised it for every place.
         """
         places = self.places if places is None else places
-        found = together.each(look, places)
+        found = fan_out.each(look, places)
         retried = False
         if again:
             for at, place in enumerate(places):
                 if isinstance(found[at], Failed) and not isinstance(found[at], _ENDS):
-                    found[at], retried = together.each(look, [place])[0], True
+                    found[at], retried = fan_out.each(look, [place])[0], True
         for one in found:
             if isinstance(one, _ENDS) or (
                 isinstance(one, Exception) and not isinstance(one, Failed | Skip)
@@ -158,7 +188,7 @@ class Ask:
             for place, one in zip(places, found, strict=True)
             if isinstance(one, Failed)
         ]
-        bad.sort(key=lambda pair: pair[0].is_door)  # which leads to the engines that failed
+        bad.sort(key=lambda pair: pair[0].is_door)  # last: it leads to the engines that failed
         good = [one for one in found if isinstance(one, str)]
         engines = {place.name for place in places if not place.is_door}
         if engines & {place.name for place, _ in bad}:
@@ -178,7 +208,7 @@ class Ask:
         )
 
     def _unlike(self, engines: set[str], bad: set[str]) -> None:
-        """Note where engines differ: what comes through the front door is chance then."""
+        """Note that engines differ: then an answer of the front door depends on chance."""
         if engines - bad and not self.unlike:
             self.unlike = (
                 f"the front door leads to engines that are not alike: "

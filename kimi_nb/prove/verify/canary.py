@@ -1,7 +1,7 @@
-"""Is the text garbled? Short everywhere, then over a ladder of context lengths.
+"""Is the text garbled? First a short answer everywhere, then answers after ever longer prompts.
 
-Broken kernels, transfers and parsers give text that looks like nothing a model says: one sign
-over and over, replacement characters, a phrase without end, next to no variety.
+Broken kernels, transfers and parsers give text that no model would say: one character over and
+over, replacement characters, an endless phrase, or hardly any variety.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.http_exchange import Answer, short
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
-from kimi_nb.service import probe as service
+from kimi_nb.service import probe
 from kimi_nb.service.probe import QUESTION
 
 _RUN = re.compile(r"([^\w\s])\1{11,}|!{8,}")
-_SQUEEZED, _FROM = 8.0, 400  # how often smaller zlib makes it, from so many characters on
+_SQUEEZED, _FROM = 8.0, 400  # compression ratio of zlib, judged from so many characters on
 _PERIOD = re.compile(r"(.{2,80}?)\1{7,}$", re.DOTALL)
 _RANDOM = "random weights say nothing that could be judged"
-_FIRST, _STEP = 1024, 2  # tokens of the shortest prompt; how much longer the next one is
+_FIRST, _STEP = 1024, 2  # tokens of the shortest prompt, and the factor from one to the next
 _LINES = 40
 
 
 def fault(text: str) -> str:
-    """How a text is garbled; "" where it is not.
+    """Return how a text is garbled, or "" if it is not.
 
     >>> fault("The weather in Beijing is fine."), fault("!" * 40)
     ('', "'!' over and over")
@@ -37,7 +37,7 @@ def fault(text: str) -> str:
     run = _RUN.search(plain)
     if run:
         return f"{run[0][0]!r} over and over"
-    if service.garbled(text):
+    if probe.garbled(text):
         return "one or two characters only"
     period = _PERIOD.search(text[-1000:])
     if period:
@@ -59,7 +59,7 @@ def _judged(answer: Answer) -> str:
 
 @check("canary/words")
 def words(ask: Ask) -> str:
-    """A short answer of every place is text."""
+    """Check that every place answers a short question with text that is not garbled."""
     if not ask.target.sense:
         raise Skip(_RANDOM)
 
@@ -71,7 +71,7 @@ def words(ask: Ask) -> str:
 
 @check("canary/contexts")
 def contexts(ask: Ask) -> str:
-    """The same behind prompts of growing length: some faults begin at 15,000 tokens."""
+    """Check the same after ever longer prompts: some faults begin at 15,000 tokens."""
     if not ask.target.sense:
         raise Skip(_RANDOM)
     place, answer_tokens = ask.places[0], ask.budget(128)
@@ -81,7 +81,7 @@ def contexts(ask: Ask) -> str:
     if most < 128:
         raise Skip(f"the longest context to try is {most} tokens")
     while True:
-        # What a line takes is known after the first prompt; until then fewer are safe.
+        # The tokens of a line are known after the first prompt; until then, use few lines.
         lines = max(1, int(wanted / per_line) if per_line else min(_LINES, wanted // 40))
         answer = ask.chat(
             place,
@@ -106,7 +106,10 @@ def contexts(ask: Ask) -> str:
 
 
 def _ledger(lines: int, number: int, tokens: int) -> dict[str, object]:
-    """A prompt of so many lines, none like another; its first line is no other prompt's."""
+    """Return a chat whose prompt has ``lines`` different lines.
+
+    ``number`` makes the first line unlike that of any other prompt, so that no prefix is cached.
+    """
     goods = ("crates of tea", "rolls of wire", "sacks of rice", "boxes of glass", "tins of paint")
     ports = ("Harbin", "Lagos", "Oslo", "Lima", "Perth", "Quebec", "Turin")
     text = "\n".join(

@@ -1,4 +1,4 @@
-"""What goes in beside text, and what form comes out: a picture, JSON of a schema."""
+"""What goes in besides text and in which form answers come: a picture, JSON of a schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kimi_nb.prove.verify.reasoning import after_thoughts
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
 
-_BLIND = ("is not a multimodal model", "At most 0 ")  # image(s), or Kimi's vision_chunk(s)
+_BLIND = ("is not a multimodal model", "At most 0 ")  # then image(s), or Kimi's vision_chunk(s)
 _SCHEMA = {
     "type": "object",
     "additionalProperties": False,
@@ -28,7 +28,7 @@ _SCHEMA = {
 
 
 def picture(side: int = 56, rgb: bytes = b"\xd0\x20\x20") -> str:
-    """A data URL: a square of one colour, ``side`` pixels wide, as PNG."""
+    """Return a PNG as a data URL: a square of one colour, ``side`` pixels wide."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -47,7 +47,10 @@ def picture(side: int = 56, rgb: bytes = b"\xd0\x20\x20") -> str:
 
 @check("content/image")
 def image(ask: Ask) -> str:
-    """A picture as data URL is taken: words come back, and the prompt has grown by its tokens."""
+    """Check that a picture is accepted as a data URL.
+
+    Words must come back, and the prompt must have grown by the picture's tokens.
+    """
     if ask.target.vision is False:
         raise Skip("text only: the model has no eyes, or was started with --language-model-only")
     question = "Which colour is this? Answer in one word."
@@ -77,7 +80,7 @@ def image(ask: Ask) -> str:
 
 @check("content/json-schema")
 def json_schema(ask: Ask) -> str:
-    """response_format json_schema gives JSON of that schema."""
+    """Check that response_format json_schema gives JSON that fits the schema."""
     body = said(
         "Is Beijing warm in July? Answer as JSON.",
         max_tokens=ask.budget(1024),

@@ -1,7 +1,9 @@
-"""What verification found: named checks, each pass, fail or not applicable.
+"""What verification found: named checks, each with pass, fail or not applicable.
 
-found = verify.verify(target)
-found.ok, found.failed, found.as_dict()["checks"]
+Usage::
+
+    found = verify.verify(target)
+    found.ok, found.failed, found.as_dict()["checks"]
 """
 
 from __future__ import annotations
@@ -9,16 +11,21 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb.show import values as show
+from kimi_nb import show
 
 PASS, FAIL, SKIP = "pass", "fail", "not applicable"
-ABOVE = ", as said above"  # the end of what came of a check that could not be made any more
+ABOVE = ", as said above"  # ends the text of a check that could not be made any more
 
 
 @dataclass(frozen=True)
 class Result:
-    """One check: ``sent`` is what was asked, ``got`` what came back, or why it does not apply;
-    ``help`` the way out of a fail, with the id of its trouble."""
+    """The result of one check.
+
+    Attributes:
+        sent: What was asked.
+        got: What came back, or why the check does not apply.
+        help: What to do about a failure, with the id of its entry in the troubles.
+    """
 
     name: str
     status: str
@@ -27,19 +34,23 @@ class Result:
     help: str
 
     def as_dict(self) -> dict[str, str]:
-        """As plain values."""
+        """Return plain values."""
         return asdict(self)
 
     @property
     def family(self) -> str:
-        """What stands before the slash of its name."""
+        """The part of the name before the slash."""
         return self.name.partition("/")[0]
 
 
 @dataclass(frozen=True, repr=False)
 class Contract(show.Shown):
-    """All results, in the order of the checks. ``mark`` is REHEARSAL where stand-ins answered;
-    ``logs`` is the first failure that the service's logs show, where something failed."""
+    """All results, in the order of the checks.
+
+    Attributes:
+        mark: REHEARSAL if stand-ins answered.
+        logs: The first failure in the service's logs, if a check failed.
+    """
 
     url: str
     model: str
@@ -49,24 +60,24 @@ class Contract(show.Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether something was checked and nothing failed."""
+        """Whether at least one check passed and none failed."""
         return not self.failed and any(one.status == PASS for one in self.results)
 
     @property
     def failed(self) -> tuple[Result, ...]:
-        """What failed."""
+        """The results of the checks that failed."""
         return tuple(one for one in self.results if one.status == FAIL)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many of each status."""
+        """The number of results by status."""
         return {
             status: sum(one.status == status for one in self.results)
             for status in (PASS, FAIL, SKIP)
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return {
             "ok": self.ok,
             "url": self.url,
@@ -77,11 +88,11 @@ class Contract(show.Shown):
         }
 
     def broken(self) -> Contract:
-        """What failed only, as a table of its own."""
+        """Return only the failed checks, as a contract of their own."""
         return Contract(self.url, self.model, self.failed, self.mark, self.logs)
 
     def part(self, *families: str) -> Contract:
-        """The results of some families of checks only."""
+        """Return only the results of some families of checks."""
         return Contract(
             self.url,
             self.model,
@@ -90,7 +101,7 @@ class Contract(show.Shown):
         )
 
     def table(self) -> show.Table:
-        """A check a row; the way out only where one is needed."""
+        """Return a table with a row for each check; only failures say what to do."""
         words = ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
         where = f"{self.model or 'no model'} at {self.url or 'no service'}"
         told = [one for one in self.results if not one.got.endswith(ABOVE)]
@@ -114,8 +125,11 @@ class Contract(show.Shown):
 
 
 class Failed(Exception):
-    """A check that failed: what came back. ``cause`` is an entry of `causes` in data/checks.yaml
-    where the reason is no check's own (empty-200, no-answer, ...)."""
+    """A check failed; ``got`` is what came back.
+
+    ``cause`` is an entry of ``causes`` in `kimi_nb/data/prove/checks.yaml` if the reason is not
+    specific to the check (empty-200, no-answer, ...).
+    """
 
     def __init__(self, got: str, cause: str = "") -> None:
         super().__init__(got)
@@ -123,28 +137,28 @@ class Failed(Exception):
 
 
 class Gone(Failed):
-    """The service takes no connections any more: nothing further can be asked."""
+    """The service no longer accepts connections: nothing more can be asked."""
 
     def __init__(self, got: str) -> None:
         super().__init__(got, "gone")
 
 
 class NoAPI(Failed):
-    """Something answers, and it is no OpenAI API: nothing further needs to be asked."""
+    """Something answers, but it is not an OpenAI API: nothing more needs to be asked."""
 
     def __init__(self, got: str, cause: str = "no-api") -> None:
         super().__init__(got, cause)
 
 
 class KeyRefused(Failed):
-    """401 or 403 for the key that was given, or for none."""
+    """401 or 403, for the key that was given or for none."""
 
     def __init__(self, got: str) -> None:
         super().__init__(got, "key-refused")
 
 
 class Skip(Exception):
-    """A check that does not apply, and why."""
+    """A check does not apply; ``why`` is the reason."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)

@@ -1,6 +1,8 @@
-"""The documents' own request, as a person would send it: the bundle's client/chat.sh, by bash.
+"""The documents' own request as a user would send it: client/chat.sh of the bundle, run by bash.
 
-print(curl.run(plan, "http://127.77.0.1:8088", key))
+Usage::
+
+    print(curl.run(plan, "http://127.77.0.1:8088", key))
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
+from kimi_nb import show
 from kimi_nb.bundle import scripts
 from kimi_nb.plan.spec import Plan
-from kimi_nb.prove.verify import http_exchange as wire
+from kimi_nb.prove.verify import http_exchange
 from kimi_nb.prove.verify.contract import FAIL, PASS, SKIP, Failed
-from kimi_nb.show import values as show
 
 SCRIPT = "client/chat.sh"
 _TOOLS = ("bash", "curl")
@@ -22,7 +24,13 @@ _TOOLS = ("bash", "curl")
 
 @dataclass(frozen=True, repr=False)
 class Curl(show.Shown):
-    """The script that ran, whether it passed, and what came back or why it did not run."""
+    """A run of the script.
+
+    Attributes:
+        script: The text of the script.
+        status: pass, fail or not applicable.
+        got: What came back, or why the script did not run.
+    """
 
     script: str
     status: str
@@ -30,11 +38,11 @@ class Curl(show.Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed."""
+        """Whether the script did not fail."""
         return self.status != FAIL
 
     def table(self) -> show.Table:
-        """The script and what came of it."""
+        """Return a table of the script and its result."""
         return show.Table(
             SCRIPT,
             ("what", "is"),
@@ -50,13 +58,13 @@ class Curl(show.Shown):
 
 
 def script(plan: Plan, url: str) -> str:
-    """client/chat.sh of a plan with another address in it, and no other change."""
+    """Return client/chat.sh of a plan, changed only in the service's address."""
     text = scripts.files(plan)[SCRIPT]
     return text.replace(f"{plan.url}/v1/", f"{url}/v1/") if url else text
 
 
 def run(plan: Plan, url: str, key: str = "", seconds: float = 300.0) -> Curl:
-    """Show and run the script against a service; "" for none, which only shows it."""
+    """Run the script against a service, or with ``url`` "" only show it."""
     text = script(plan, url)
     missing = [name for name in _TOOLS if shutil.which(name) is None]
     if not url or missing:
@@ -85,9 +93,11 @@ def run(plan: Plan, url: str, key: str = "", seconds: float = 300.0) -> Curl:
         return Curl(text, FAIL, f"no answer in {seconds:g} s")
     if done.returncode:
         said = " ".join([*done.stderr.split("\n")[-2:], done.stdout]).strip()
-        return Curl(text, FAIL, _clean(f"exit code {done.returncode}: {wire.short(said)}", key))
+        return Curl(
+            text, FAIL, _clean(f"exit code {done.returncode}: {http_exchange.short(said)}", key)
+        )
     try:
-        answer = wire.parsed(done.stdout)
+        answer = http_exchange.parsed(done.stdout)
     except Failed as error:
         return Curl(text, FAIL, _clean(error.got, key))
     if not answer.answered:

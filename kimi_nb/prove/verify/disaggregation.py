@@ -1,24 +1,28 @@
-"""Behind a prefill-decode front door: the cache moves, and nothing is lost on the way."""
+"""Behind a prefill-decode front door: the cache is transferred and nothing is lost."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-from kimi_nb.prove.verify import fan_out as together
+from kimi_nb.prove.verify import fan_out
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.http_exchange import Answer
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
-from kimi_nb.service import probe as service
+from kimi_nb.service import probe
 from kimi_nb.service.probe import QUESTION
 
 _QUESTIONS = (QUESTION, "Name three rivers of Asia.", "What is 17 times 23?")
 
 
 def _decode(ask: Ask) -> list[Place]:
-    """The decode engines that can be asked. Raises Skip where there are none."""
+    """Return the decode engines that can be asked.
+
+    Raises:
+        Skip: If there are none.
+    """
     if ask.target.disaggregated is False:
         raise Skip("prefill and decode are the same engines here")
     found = [one for one in ask.target.engines if one.role == "decode"]
@@ -29,12 +33,12 @@ def _decode(ask: Ask) -> list[Place]:
 
 @check("disaggregation/moves")
 def moves(ask: Ask) -> str:
-    """Decode counts prompt tokens whose cache came from prefill."""
+    """Check that decode counts prompt tokens whose cache came from prefill."""
     decode, door = _decode(ask), ask.door
     urls = [one.url for one in decode]
-    before = service.moved(urls, ask.target.seconds)[0]
+    before = probe.moved(urls, ask.target.seconds)[0]
     answer = ask.chat(door, said(f"A new prompt. {QUESTION}", max_tokens=8))
-    came = service.moved(urls, ask.target.seconds)[0] - before
+    came = probe.moved(urls, ask.target.seconds)[0] - before
     if came < 1:
         raise Failed(
             f"no token of a prompt of {answer.usage.get('prompt_tokens')} came from "
@@ -45,8 +49,11 @@ def moves(ask: Ask) -> str:
 
 @check("disaggregation/equal")
 def equal(ask: Ask) -> str:
-    """An answer through the front door is the one that a decode engine gives alone. A batch may
-    change the last bits of a real engine's numbers: what differs is asked once more, alone."""
+    """Check that an answer through the front door equals that of a decode engine alone.
+
+    A batch may change the last bits of a real engine's numbers, so that a different answer is asked
+    for once more, with no other request in flight.
+    """
     decode, door = _decode(ask), ask.door
     if not ask.target.sense:
         raise Skip("random weights: two answers may part at the first token of equal chance")
@@ -54,7 +61,7 @@ def equal(ask: Ask) -> str:
     for question in _QUESTIONS:
         body = said(question)
         routed = ask.chat(door, body)
-        others = together.each(functools.partial(_asked, ask, body), decode)
+        others = fan_out.each(functools.partial(_asked, ask, body), decode)
         for place, other in zip(decode, others, strict=True):
             if isinstance(other, Exception):
                 raise other

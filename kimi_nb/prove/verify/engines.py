@@ -1,4 +1,4 @@
-"""Every engine gives a completion: ready is an answer, never /health."""
+"""Every engine gives a completion: only an answer means ready, /health never does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kimi_nb.service.probe import QUESTION
 
 @check("engines/completion")
 def completion(ask: Ask) -> str:
-    """A completion from every rank, at its own port or by X-data-parallel-rank."""
+    """Check that every rank completes, at its own port or by X-data-parallel-rank."""
     if not ask.target.engines:
         raise Skip("a URL alone: the addresses of the engines behind it are not known")
 

@@ -1,27 +1,27 @@
-"""A client's mistake is a 4xx that says which, and never a 500."""
+"""A client's mistake gives a 4xx that names it, and never a 500."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 
-from kimi_nb.prove.verify import http_exchange as wire
+from kimi_nb.prove.verify import http_exchange
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
 from kimi_nb.service.probe import QUESTION, Reply
 
-_LONGEST = 1_100_000  # tokens; a prompt of more is no sensible request
+_LONGEST = 1_100_000  # tokens; a longer prompt is not a sensible request
 _WRONG = "not-the-key"
 
 
 def _refused(ask: Ask, status: int, send: Callable[[Place], Reply]) -> str:
-    """The front door and an engine of each role answer with this status."""
+    """Check that the front door and an engine of each role answer with a status."""
 
     def look(place: Place) -> str:
         reply = send(place)
-        said_ = wire.short(" ".join(reply.text.split()))
+        said_ = http_exchange.short(" ".join(reply.text.split()))
         if reply.status != status:
             cause = "key-refused" if reply.status in (401, 403) else ""
             raise Failed(f"{reply.status}, not {status}: {said_}", cause)
@@ -32,36 +32,36 @@ def _refused(ask: Ask, status: int, send: Callable[[Place], Reply]) -> str:
 
 @check("errors/unknown-model")
 def unknown_model(ask: Ask) -> str:
-    """A model that is not served: 404."""
+    """Check that a model that is not served gives a 404."""
     body = {**said(QUESTION), "model": "no-such-model"}
-    return _refused(ask, 404, lambda place: ask.send(place, "POST", wire.CHAT, body=body))
+    return _refused(ask, 404, lambda place: ask.send(place, "POST", http_exchange.CHAT, body=body))
 
 
 @check("errors/too-long")
 def too_long(ask: Ask) -> str:
-    """A prompt longer than the context: 400."""
+    """Check that a prompt longer than the context gives a 400."""
     most = ask.target.max_model_len
     if most is None:
-        raise Skip(f"{wire.MODELS} does not say max_model_len")
+        raise Skip(f"{http_exchange.MODELS} does not say max_model_len")
     if most > _LONGEST:
         raise Skip(f"max_model_len {most}: a longer prompt is no sensible request")
     body = {"model": ask.target.model, **said("word " * (most + 8), max_tokens=1)}
-    return _refused(ask, 400, lambda place: ask.send(place, "POST", wire.CHAT, body=body))
+    return _refused(ask, 400, lambda place: ask.send(place, "POST", http_exchange.CHAT, body=body))
 
 
 @check("errors/bad-json")
 def bad_json(ask: Ask) -> str:
-    """A body that is no JSON: 400."""
+    """Check that a body that is not JSON gives a 400."""
     text = json.dumps({"model": ask.target.model, **said(QUESTION)})[:-1]
-    return _refused(ask, 400, lambda place: ask.send(place, "POST", wire.CHAT, body=text))
+    return _refused(ask, 400, lambda place: ask.send(place, "POST", http_exchange.CHAT, body=text))
 
 
 @check("errors/wrong-key")
 def wrong_key(ask: Ask) -> str:
-    """A wrong API key: 401."""
+    """Check that a wrong API key gives a 401."""
     if not ask.target.key:
         raise Skip("no key is used: whoever reaches the port is served")
     body = {"model": ask.target.model, **said(QUESTION, max_tokens=1)}
     return _refused(
-        ask, 401, lambda place: ask.send(place, "POST", wire.CHAT, body=body, key=_WRONG)
+        ask, 401, lambda place: ask.send(place, "POST", http_exchange.CHAT, body=body, key=_WRONG)
     )

@@ -1,4 +1,4 @@
-"""The same question to many places at once, which Ctrl-C ends without waiting for answers."""
+"""One call for many items at once; Ctrl-C ends it without waiting for the results."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_WIDTH = 8  # requests at a time
+_WIDTH = 8  # calls at a time
 
 
 def each(call: Callable[[Any], Any], items: Sequence[Any], width: int = _WIDTH) -> list[Any]:
-    """What ``call`` returns for each item, in their order; an exception stands for the result.
+    """Call ``call`` for each item and return the results in the items' order.
 
-    The threads are daemons: one that waits for an answer does not keep the program alive.
+    If a call raises an exception, that is its result. The threads are daemons, so that one that
+    waits for an answer does not keep the program alive.
+
+    >>> each(int, ["1", "x", "3"])
+    [1, ValueError("invalid literal for int() with base 10: 'x'"), 3]
     """
     left: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
@@ -39,7 +43,7 @@ def each(call: Callable[[Any], Any], items: Sequence[Any], width: int = _WIDTH) 
             at, result = done.get()
             results[at] = result
     finally:
-        while not left.empty():  # nobody starts another one
+        while not left.empty():  # after Ctrl-C, let no thread begin another call
             try:
                 left.get_nowait()
             except queue.Empty:

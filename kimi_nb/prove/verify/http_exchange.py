@@ -1,9 +1,12 @@
-"""One request of a check and its answer, streamed or not, in one form.
+"""One request of a check and its answer, in the same form whether streamed or not.
 
-    answer = wire.chat(place, target, {"messages": [...]}, stream=True)
+Usage::
+
+    answer = http_exchange.chat(place, target, {"messages": [...]}, stream=True)
     answer.content, answer.thoughts, answer.calls, answer.finish_reason, answer.usage
 
-What is no answer raises Failed with a cause of data/checks.yaml: empty-200, cut-stream, ...
+If there is no valid answer, Failed is raised with a cause of `kimi_nb/data/prove/checks.yaml`:
+empty-200, cut-stream, ...
 """
 
 from __future__ import annotations
@@ -17,17 +20,17 @@ from typing import Any
 
 from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused, NoAPI
 from kimi_nb.prove.verify.target import Place, Target
-from kimi_nb.service import probe as service
+from kimi_nb.service import probe
 
 CHAT, COMPLETIONS, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
-THOUGHTS = ("reasoning", "reasoning_content")  # vLLM's word since 0.12, and the one before
-_LISTENS = 3.0  # seconds in which somebody who is there takes a connection
-_LONGEST = 160  # characters of an answer that are shown
+THOUGHTS = ("reasoning", "reasoning_content")  # vLLM's name since 0.12, and its name before
+_LISTENS = 3.0  # seconds within which a running server accepts a connection
+_LONGEST = 160  # characters to show of an answer
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call: ``arguments`` is the text as it came."""
+    """One tool call; ``arguments`` is the text as received."""
 
     id: str
     name: str
@@ -36,7 +39,12 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Answer:
-    """One completion. Two are equal when all of this is."""
+    """One completion. Two are equal if all fields except ``id`` and ``body`` are.
+
+    Attributes:
+        thoughts: The reasoning, which comes in a field of its own.
+        named: The fields of the message in which thoughts came.
+    """
 
     content: str
     thoughts: str
@@ -49,12 +57,12 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Everything that it says."""
+        """The thoughts and the content."""
         return self.thoughts + self.content
 
     @property
     def answered(self) -> bool:
-        """Whether it says or calls anything."""
+        """Whether there is any text or tool call."""
         return bool(self.text or self.calls)
 
     def __str__(self) -> str:
@@ -65,7 +73,11 @@ class Answer:
 
 
 def short(text: str, most: int = _LONGEST) -> str:
-    """As much of a text as a table holds."""
+    """Shorten a text to what fits into a table.
+
+    >>> short("garbled", 4)
+    'garb ... (7 characters)'
+    """
     return text if len(text) <= most else f"{text[:most]} ... ({len(text)} characters)"
 
 
@@ -79,10 +91,17 @@ def send(
     key: str | None = None,
     seconds: float | None = None,
     stream: bool = False,
-) -> service.Reply:
-    """A reply of any status that says something; 429 is asked again, after the target's pauses.
-    ``body`` is sent as JSON, a text as it is. Raises Failed (no-answer, unreachable), Gone, and
-    NoAPI (no-tls)."""
+) -> probe.Reply:
+    """Send a request and return the reply, whatever its status.
+
+    ``body`` is sent as JSON, or unchanged if it is a text. A 429 is asked again after each of the
+    target's pauses.
+
+    Raises:
+        Failed: If there is no reply (no-answer, unreachable).
+        Gone: If the front door does not accept connections.
+        NoAPI: If the front door does not speak TLS (no-tls).
+    """
     seconds, more = seconds or target.seconds, {}
     if body is not None:
         more["data"] = body if isinstance(body, str) else json.dumps(body)
@@ -94,25 +113,30 @@ def send(
         headers["X-data-parallel-rank"] = str(place.rank)
     for pause in (*target.pauses, None):
         if stream:
-            reply = service.stream(place.url + path, seconds, headers=headers, **more)
+            reply = probe.stream(place.url + path, seconds, headers=headers, **more)
         else:
-            reply = service.send(method, place.url + path, seconds, headers=headers, **more)
+            reply = probe.send(method, place.url + path, seconds, headers=headers, **more)
         if reply.status != 429 or pause is None:
             break
         time.sleep(pause)
     if reply.status == 0:
         late = reply.error.startswith("no answer")
-        if place.is_door and reply.error == service.NO_TLS:
+        if place.is_door and reply.error == probe.NO_TLS:
             plain = place.url.replace("https://", "http://", 1)
             raise NoAPI(f"{place.url}: {reply.error}; use {plain}", "no-tls")
-        if place.is_door and not late and not service.listens(place.url, _LISTENS):
+        if place.is_door and not late and not probe.listens(place.url, _LISTENS):
             raise Gone(f"gone: {place.url} takes no connections ({reply.error})")
         raise Failed(reply.error, "no-answer" if late else "unreachable")
     return reply
 
 
-def asked(reply: service.Reply) -> service.Reply:
-    """The reply, where it is a 200 with a body; else Failed, by its cause."""
+def asked(reply: probe.Reply) -> probe.Reply:
+    """Return a reply if it is a 200 with a body.
+
+    Raises:
+        Failed: If it is not, with the cause.
+        KeyRefused: If it is a 401 or 403.
+    """
     said = short(" ".join(reply.text.split()))
     if reply.status in (401, 403):
         raise KeyRefused(f"{reply.status}: {said}")
@@ -123,7 +147,7 @@ def asked(reply: service.Reply) -> service.Reply:
     if reply.status != 200:
         raise Failed(f"{reply.status}: {said}", "refused")
     if reply.error:
-        # It ended in the middle, or never did.
+        # The body broke off, or never ended.
         late = reply.error.startswith("no ")
         raise Failed(
             f"{reply.error}, after {said!r}" if said else reply.error,
@@ -135,16 +159,19 @@ def asked(reply: service.Reply) -> service.Reply:
 
 
 def models(target: Target) -> list[str]:
-    """The names that the front door lists; [] where it gives no list."""
+    """Return the names that the front door lists; [] if it gives no list."""
     try:
         return [one["id"] for one in listing(send(target.door, target, "GET", MODELS))]
     except Failed:
         return []
 
 
-def no_api(target: Target, listed: service.Reply) -> str:
-    """Why no OpenAI API is at the front door, by its reply to GET /v1/models and one chat; "" where
-    one may be there. The upstream proxy of vllm-ascend has chats and no list."""
+def no_api(target: Target, listed: probe.Reply) -> str:
+    """Return why there is no OpenAI API at the front door, or "" if there may be one.
+
+    This is judged by the reply to GET /v1/models and by one chat: the upstream proxy of vllm-ascend
+    has chats but no list of models.
+    """
     if not (first := _foreign(listed)):
         return ""
     try:
@@ -155,19 +182,22 @@ def no_api(target: Target, listed: service.Reply) -> str:
             CHAT,
             body={
                 "model": target.model,
-                "messages": [{"role": "user", "content": service.QUESTION}],
+                "messages": [{"role": "user", "content": probe.QUESTION}],
                 "max_tokens": 1,
             },
         )
-    except Failed:  # which the checks will tell
+    except Failed:  # the checks will report it
         return ""
     second = _foreign(reply)
     return f"no OpenAI API is there: {first} at {MODELS}, {second} at {CHAT}" if second else ""
 
 
-def _foreign(reply: service.Reply) -> str:
-    """Status and form of a reply that no OpenAI API gives; "" for one that it may give. A 404 for
-    a model has an error in JSON; an HTML page of a gateway (502) is about what stands behind it."""
+def _foreign(reply: probe.Reply) -> str:
+    """Return status and form of a reply that no OpenAI API gives, or "" if one may give it.
+
+    An API's own 404 for an unknown model has an error in JSON. An HTML page with a 502 is a
+    gateway's, about the server behind it.
+    """
     page = reply.text.lstrip()[:9].lower().startswith(("<!doctype", "<html"))
     absent = reply.status in (404, 405, 501) and "error" not in (
         *reply.body,
@@ -178,8 +208,8 @@ def _foreign(reply: service.Reply) -> str:
     return f"{reply.status}{' with HTML' if page else ''}"
 
 
-def listing(reply: service.Reply) -> list[dict[str, Any]]:
-    """The models that a service offers; [] for what is no such list."""
+def listing(reply: probe.Reply) -> list[dict[str, Any]]:
+    """Return the models in a reply to GET /v1/models; [] if it is not such a list."""
     data = reply.body.get("data") if reply.status == 200 else None
     return (
         [one for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]
@@ -197,7 +227,11 @@ def chat(
     path: str = CHAT,
     seconds: float | None = None,
 ) -> Answer:
-    """One completion of a chat. Raises Failed."""
+    """Send a chat and return its completion.
+
+    Raises:
+        Failed: If there is no valid answer.
+    """
     whole = {"model": target.model, **body}
     if stream:
         whole |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -206,7 +240,11 @@ def chat(
 
 
 def parsed(text: str) -> Answer:
-    """The answer in a JSON body. Raises Failed (malformed)."""
+    """Return the answer in a JSON body.
+
+    Raises:
+        Failed: If the body is not a chat completion (malformed).
+    """
     body = mapping(text)
     choice = _choice(body, text)
     message = choice.get("message")
@@ -225,9 +263,20 @@ def parsed(text: str) -> Answer:
 
 
 def streamed(text: str) -> Answer:
-    """The answer that server-sent events add up to. Raises Failed (empty-stream, cut-stream,
-    malformed, server-error)."""
-    # Not splitlines: a text may hold U+2028, which ends no line of the stream.
+    """Return the answer that a stream of server-sent events adds up to.
+
+    Raises:
+        Failed: If the stream is not valid (empty-stream, cut-stream, malformed, server-error).
+
+    >>> events = [
+    ...     'data: {"choices": [{"delta": {"content": "Hel"}}]}',
+    ...     'data: {"choices": [{"delta": {"content": "lo"}, "finish_reason": "stop"}]}',
+    ...     "data: [DONE]",
+    ... ]
+    >>> str(streamed(chr(10).join(events)))
+    "content 'Hello', finish_reason stop"
+    """
+    # Not splitlines: a text may contain U+2028, which does not end a line of the stream.
     lines = [line[5:].strip() for line in re.split("\r?\n|\r", text) if line.startswith("data:")]
     if not any(lines):
         raise Failed(f"no event in the stream: {short(text)!r}", "empty-stream")
@@ -241,7 +290,7 @@ def streamed(text: str) -> Answer:
             raise Failed(f"an error in the stream: {short(line)}", "server-error")
         usage, name = _usage(event) or usage, _text(event.get("id")) or name
         if not event.get("choices"):
-            continue  # the one with the usage
+            continue  # the event with the usage
         choice = _choice(event, line)
         delta = choice.get("delta")
         if not isinstance(delta, dict):
@@ -264,7 +313,7 @@ def streamed(text: str) -> Answer:
 
 
 class _Parts:
-    """A message that comes piece by piece."""
+    """A message that is received in pieces."""
 
     def __init__(self) -> None:
         self.content: list[str] = []
@@ -293,7 +342,11 @@ class _Parts:
 
 
 def mapping(text: str) -> dict[str, Any]:
-    """The JSON object of a text. Raises Failed (malformed)."""
+    """Parse a JSON object.
+
+    Raises:
+        Failed: If the text is not one (malformed).
+    """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -327,7 +380,7 @@ def _thoughts(message: Mapping[str, Any]) -> str:
 
 
 def _usage(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts that both forms have."""
+    """Return the token counts that streamed and whole answers have in common."""
     given = body.get("usage")
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
     return {name: given.get(name) for name in names} if isinstance(given, dict) else {}

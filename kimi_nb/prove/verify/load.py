@@ -1,24 +1,27 @@
-"""Requests at the same time do not mix."""
+"""Concurrent requests do not mix."""
 
 from __future__ import annotations
 
 import itertools
 import re
 
-from kimi_nb.prove.verify import fan_out as together
+from kimi_nb.prove.verify import fan_out
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed
 from kimi_nb.prove.verify.http_exchange import Answer
 from kimi_nb.prove.verify.registry import check
 
-_EACH, _MOST = 2, 64  # requests for each engine, and of all
+_EACH, _MOST = 2, 64  # requests for each engine, and at most in all
 _LEAST = 16
 
 
 @check("load/concurrent")
 def concurrent(ask: Ask) -> str:
-    """Each answer is to its own question: its prompt has its own length, nobody else's word is in
-    it, and its id is its own. Prompt at has as many words more as its number."""
+    """Check that each of many concurrent answers belongs to its own question.
+
+    Each must have its own id and must not contain a word of another request. Each prompt is longer
+    than the one before it, and so must be its prompt_tokens.
+    """
     door = ask.door
     count = min(_MOST, max(_LEAST, _EACH * len(ask.target.engines)))
     words = [f"kw{at * 7919 % 9973:04d}x" for at in range(count)]
@@ -26,7 +29,7 @@ def concurrent(ask: Ask) -> str:
         said(f"Say this word: {word}." + " and so on" * at, max_tokens=ask.budget(48), **ask.quiet)
         for at, word in enumerate(words)
     ]
-    answers = together.each(lambda body: ask.chat(door, body), bodies, width=count)
+    answers = fan_out.each(lambda body: ask.chat(door, body), bodies, width=count)
     for one in answers:
         if isinstance(one, Exception):
             bad = [other for other in answers if isinstance(other, Failed)]

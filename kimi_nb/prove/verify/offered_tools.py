@@ -1,4 +1,4 @@
-"""The functions that checks offer, and what holds of any call of them."""
+"""The functions that checks offer to the model, and what must hold for any call of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPECIAL = re.compile(r"<\|[a-z_]+\|>|\[EOS\]|\[BOS\]")
 
 
 def function(name: str, says: str, properties: dict[str, Any]) -> dict[str, Any]:
-    """A tool whose arguments are all required."""
+    """Return a tool whose arguments are all required."""
     return {
         "type": "function",
         "function": {
@@ -32,7 +32,7 @@ def function(name: str, says: str, properties: dict[str, Any]) -> dict[str, Any]
     }
 
 
-# Every value is one of a few: a grammar then ends the arguments of any model.
+# Every value is an enum: with the grammar, the arguments of any model then come to an end.
 WEATHER = function(
     "get_weather",
     "The weather of a city.",
@@ -52,7 +52,11 @@ TWO = (
 
 
 def no_markers(answer: Answer) -> None:
-    """Raise Failed where a call stands in the text."""
+    """Check that no tool call is in the text of an answer.
+
+    Raises:
+        Failed: If there is one.
+    """
     found = MARKERS.search(answer.text)
     if found:
         start = max(0, found.start() - 20)
@@ -63,7 +67,11 @@ def no_markers(answer: Answer) -> None:
 
 
 def arguments(call: ToolCall, tools: list[dict[str, Any]]) -> Any:
-    """What a call's arguments are; Failed where they do not fit the function's schema."""
+    """Return the arguments of a call.
+
+    Raises:
+        Failed: If the function was not offered, or if the arguments do not fit its schema.
+    """
     schema = next(
         (one["function"]["parameters"] for one in tools if one["function"]["name"] == call.name),
         None,

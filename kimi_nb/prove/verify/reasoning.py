@@ -1,4 +1,4 @@
-"""Thoughts stand in a field of their own, and can be turned off."""
+"""Thoughts are in a field of their own and can be turned off."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ _TAGS = re.compile(r"</?think>|◁/?think▷")
 
 
 def after_thoughts(content: str) -> str:
-    """The content from where thoughts end that leaked into it: that fault is told once."""
+    """Return the content after any thoughts that leaked into it; another check reports those.
+
+    >>> after_thoughts("<think>It is July.</think>Yes")
+    'Yes'
+    """
     return _TAGS.split(content)[-1]
 
 
 @check("reasoning/apart")
 def apart(ask: Ask) -> str:
-    """`reasoning` (or `reasoning_content`) has the thoughts, and content no tag of them."""
+    """Check that `reasoning` or `reasoning_content` has the thoughts and content no tags."""
 
     def look(place: Place) -> str:
         if place.reasoning is False:
@@ -43,7 +47,7 @@ def apart(ask: Ask) -> str:
 
 @check("reasoning/off")
 def off(ask: Ask) -> str:
-    """chat_template_kwargs {"thinking": false} gives an answer without thoughts."""
+    """Check that chat_template_kwargs {"thinking": false} gives an answer without thoughts."""
     if ask.target.always_thinks:
         raise Skip(f"{ask.target.model} always thinks")
 

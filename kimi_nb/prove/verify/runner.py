@@ -1,22 +1,24 @@
-"""Check after check: progress, results kept as they come, an end that can be resumed.
+"""Run the checks one after the other: progress, results saved at once, resuming.
 
-found = verify(target, folder=run.folder / plan.name, resume=True, say=print)
+Usage::
+
+    found = verify(target, folder=run.folder / plan.name, resume=True, say=print)
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from kimi_nb import show
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.prove.verify import http_exchange as wire
-from kimi_nb.prove.verify import registry
+from kimi_nb.prove.verify import http_exchange, registry
 from kimi_nb.prove.verify.asking import Ask
 from kimi_nb.prove.verify.contract import (
     ABOVE,
@@ -35,14 +37,47 @@ from kimi_nb.prove.verify.registry import Check
 from kimi_nb.prove.verify.target import Target
 
 FILE = "verify.jsonl"
-MAX_CONTEXT = 32768  # tokens of the canary's longest prompt, where the engine holds as many
-LEAST = 128  # of them
+MAX_CONTEXT = 32768  # tokens of the canary's longest prompt, if the engine's context allows
+LEAST = 128  # tokens, at least
 _NO_SERVICE = "nothing is served with action plan"
 
 
+@dataclass(frozen=True, repr=False)
+class Checks(show.Shown):
+    """The checks to make.
+
+    Attributes:
+        only: Names of checks or of their families; () for all.
+        max_context: Tokens of the longest prompt.
+
+    Raises:
+        ParameterError: If a check does not exist, or ``max_context`` is not a number of tokens.
+    """
+
+    only: tuple[str, ...] = ()
+    max_context: int = MAX_CONTEXT
+
+    def __post_init__(self) -> None:
+        chosen(self.only, self.max_context)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the checks, in their order."""
+        return tuple(chosen(self.only, self.max_context))
+
+    def table(self) -> show.Table:
+        """Return a table with a row for each check."""
+        asked = chosen(self.only, self.max_context)
+        rows = tuple((name, check.title) for name, check in asked.items())
+        return show.Table(f"{len(rows)} checks", ("check", "what must hold"), rows)
+
+
 def chosen(only: Iterable[str], max_context: int) -> dict[str, Check]:
-    """The checks that will be made. Raises ParameterError for one that is not known, and for a
-    context that is no number of tokens."""
+    """Return the checks that will be made.
+
+    Raises:
+        ParameterError: If a check does not exist, or ``max_context`` is not a number of tokens.
+    """
     if type(max_context) is not int or max_context < LEAST:
         raise ParameterError(
             f"max_context {max_context!r}: a whole number of tokens is wanted, {LEAST} or more."
@@ -59,11 +94,14 @@ def verify(
     max_context: int = MAX_CONTEXT,
     say: Callable[[str], None] = lambda text: None,
 ) -> Contract:
-    """Make the checks (those of some names or families: ``only``) and say what came of each.
+    """Run the checks, or those of some names or families (``only``), and report each result.
 
-    Results are appended to verify.jsonl in ``folder`` as they come. With ``resume`` what passed
-    or did not apply there, for the same service, is not asked again; what failed is. Never raises
-    for what the service does. Raises ParameterError for a check that is not known.
+    Results are appended to verify.jsonl in ``folder`` at once. With ``resume``, checks that passed
+    or did not apply there, for the same service, are not repeated; those that failed are. No
+    failure of the service raises an exception.
+
+    Raises:
+        ParameterError: If a check does not exist, or ``max_context`` is not a number of tokens.
     """
     checks = chosen(only, max_context)
     if not target.url:
@@ -106,7 +144,7 @@ def verify(
 def _made(
     one: Check, ask: Ask, results: dict[str, Result], end: Failed | None
 ) -> tuple[Result, Failed | None, bool]:
-    """(the result of a check, what ends all further ones, whether it holds for a resumed run)."""
+    """Run a check; return (its result, what ends all further ones, whether it is final)."""
     if isinstance(end, Gone):
         return (
             Result(one.name, FAIL, "nothing", f"gone{ABOVE}", registry.cause_help(end.cause)),
@@ -122,7 +160,7 @@ def _made(
             Result(
                 one.name,
                 FAIL,
-                f"GET {wire.MODELS}, POST {wire.CHAT}",
+                f"GET {http_exchange.MODELS}, POST {http_exchange.CHAT}",
                 _clean(end.got, ask.target),
                 registry.cause_help(end.cause),
             ),
@@ -146,7 +184,7 @@ def _made(
         status, got = FAIL, error.got
         help_ = registry.cause_help(error.cause) or one.help
         end = error if isinstance(error, Gone | KeyRefused | NoAPI) else None
-    # What was asked of some engines only is asked again when all are there.
+    # A result of only some engines is not final: it is repeated once all of them are there.
     return (
         Result(one.name, status, _clean(ask.sent, ask.target), _clean(got, ask.target), help_),
         end,
@@ -155,18 +193,18 @@ def _made(
 
 
 def _known(target: Target) -> tuple[Target, str]:
-    """The target with what the service says of itself, where it does; why there is no API."""
+    """Return (the target with what the service says about itself, why there is no API or "")."""
     listed: list[Any] = []
     mark = absent = ""
-    # A front door need not have the list: the upstream proxy of vllm-ascend has none.
+    # The front door may lack the list, as the upstream proxy of vllm-ascend does.
     for place in (target.door, *target.engines[:1]):
         try:
-            reply = wire.send(place, target, "GET", wire.MODELS)
-        except Failed:  # which the checks will tell
+            reply = http_exchange.send(place, target, "GET", http_exchange.MODELS)
+        except Failed:  # the checks will report it
             continue
         if place.is_door:
-            absent = wire.no_api(target, reply)
-        listed, mark = listed or wire.listing(reply), mark or reply.mark
+            absent = http_exchange.no_api(target, reply)
+        listed, mark = listed or http_exchange.listing(reply), mark or reply.mark
     mine: dict[str, Any] = next((one for one in listed if one.get("id") == target.model), {})
     length = mine.get("max_model_len")
     return replace(
@@ -187,7 +225,7 @@ def _of(target: Target) -> dict[str, str]:
 
 
 def _kept(folder: Path, target: Target) -> dict[str, Result]:
-    """What an earlier call has found of this very service, and need not be asked again."""
+    """Return the results of an earlier run for this very service that need not be repeated."""
     out: dict[str, Result] = {}
     for line in evidence.read(folder, FILE):
         if any(line.get(key) != value for key, value in _of(target).items()):
@@ -202,5 +240,5 @@ def _kept(folder: Path, target: Target) -> dict[str, Result]:
 
 
 def _clean(text: str, target: Target) -> str:
-    """A text without the key, whoever has put it there."""
+    """Return a text without the key, wherever that came from."""
     return text.replace(target.key, "(the key)") if target.key else text

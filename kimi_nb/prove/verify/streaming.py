@@ -1,4 +1,4 @@
-"""A stream says what the whole answer says."""
+"""A streamed answer is the same as the whole one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from kimi_nb.service.probe import QUESTION
 
 @check("streaming/equal")
 def equal(ask: Ask) -> str:
-    """Words, thoughts, end and usage at temperature 0. A batch may change the last bits of a real
-    engine's numbers, so a difference counts when nothing else was on the way."""
+    """Check that words, thoughts, end and usage are the same, at temperature 0.
+
+    A batch may change the last bits of a real engine's numbers, so that a difference counts only if
+    no other request was in flight.
+    """
 
     def look(place: Place) -> str:
         whole = ask.chat(place, said(QUESTION))
@@ -25,7 +28,11 @@ def equal(ask: Ask) -> str:
 
 
 def compare(whole: Answer, told: Answer) -> None:
-    """Raise Failed with the first thing in which two answers differ."""
+    """Compare a whole and a streamed answer.
+
+    Raises:
+        Failed: If they differ; it names the first difference.
+    """
     for name in ("thoughts", "content", "calls", "finish_reason", "usage"):
         one, other = getattr(whole, name), getattr(told, name)
         if one != other:

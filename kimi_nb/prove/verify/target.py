@@ -1,9 +1,10 @@
-"""Whom verification asks, and what is known of it.
+"""The service that is verified, and what is known about it.
 
-    target.of(service)                                     # a service that a notebook has
-    target.at("http://192.0.2.11:8000", "kimi_k25", key)   # any OpenAI-compatible endpoint
+>>> at("http://192.0.2.11:8000/v1", "kimi_k25").url
+'http://192.0.2.11:8000'
 
-None is "not known": it is found out by asking.
+`of` returns the target of a service that a notebook has started, `at` that of any OpenAI-compatible
+endpoint. A value of None is not known yet: it is found out by asking.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kimi_nb.core.errors import ParameterError
 from kimi_nb.service.handle import Service
 from kimi_nb.service.probe import Endpoint
 
-# Seconds for one answer. Stand-ins take milliseconds, but share the machine with others.
+# Seconds to wait for an answer. Stand-ins take milliseconds, but share the machine.
 SECONDS, REHEARSED = 120.0, 12.0
 _ENDPOINTS = (
     "/chat/completions",
@@ -32,8 +33,13 @@ _ENDPOINTS = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where a request goes: the front door, or one engine. ``rank`` is what X-data-parallel-rank
-    says there; ``reasoning`` and ``tools`` whether the engine has these parsers."""
+    """Where a request goes: the front door, or one engine.
+
+    Attributes:
+        rank: The value of the header X-data-parallel-rank, or None to leave it out.
+        reasoning: Whether the engine has a reasoning parser.
+        tools: Whether the engine has a tool call parser.
+    """
 
     name: str
     url: str
@@ -53,9 +59,15 @@ DOOR = "front door"
 
 @dataclass(frozen=True)
 class Target:
-    """See the module. ``sense`` is whether answers mean something (random weights give none);
-    ``always_thinks`` whether thinking cannot be turned off; ``pauses`` seconds between the tries
-    of a request that is answered 429; ``identity`` tells one service from another at its URL."""
+    """The service; see the module.
+
+    Attributes:
+        sense: Whether answers mean something; those of random weights do not.
+        always_thinks: Whether thinking cannot be turned off.
+        seconds: The time to wait for an answer.
+        pauses: Seconds between the attempts of a request that is answered 429.
+        identity: Tells one service from another at the same URL.
+    """
 
     url: str
     model: str
@@ -88,7 +100,7 @@ class Target:
 
 
 def of(service: Service, *, random_weights: bool = False) -> Target:
-    """A service that was started, or was there already and is as its plan describes it."""
+    """Return the target of a service that was started, or that is as its plan describes it."""
     plan = service.plan
     flags = [table for role, table in plan.flags.items() if role != "prefill"]
     sense = not random_weights and all(
@@ -101,7 +113,7 @@ def of(service: Service, *, random_weights: bool = False) -> Target:
         service.model,
         service.key,
         service.endpoints,
-        # What a stand-in says follows from the prompt, whatever the weights are.
+        # A stand-in's answer depends on the prompt only, whatever the weights are.
         sense=bool(mark) or sense,
         always_thinks=_always_thinks(plan.request.model.name),
         vision="vision_parameters" in plan.request.model.architecture and not blind,
@@ -115,12 +127,15 @@ def of(service: Service, *, random_weights: bool = False) -> Target:
 
 
 def at(url: str, model: str, key: str = "", **more: Any) -> Target:
-    """Any service by its URL, with or without /v1. Raises ParameterError for what is no URL, names
-    a single endpoint, or holds a secret."""
+    """Return the target at a URL, with or without /v1.
+
+    Raises:
+        ParameterError: If it is not a URL, names a single endpoint, or contains a secret.
+    """
     parts = urlsplit(url)
     try:
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is not a number
         good = False
     if not good or parts.query or parts.fragment:
         raise ParameterError(f"URL {url!r}: an address such as http://192.0.2.11:8000 is wanted.")

@@ -1,8 +1,8 @@
-"""Tool calls: they come, whole and streamed, with Kimi's ids and arguments that fit.
+"""Tool calls, whole and streamed: they arrive, with Kimi's ids and arguments that fit.
 
-Each property is judged in one check, so that each fault is told once. An engine that says it was
-started without its tool parser is no fault of the service: such checks do not apply there. A call
-that arrives as text is one.
+Each property is judged by one check, so that each fault is reported once. If an engine says that it
+was started without its tool parser, that is not a fault of the service and the checks do not apply.
+A call that arrives as text is a fault.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _UNSET = ("requires --enable-auto-tool-choice", "requires --tool-call-parser")
 
 
 def _call(ask: Ask, place: Place, question: str, *, stream: bool = False, **more: Any) -> Answer:
-    """An answer with tools on offer. Raises Skip where the engine has no tool parser."""
+    """Return an answer to a question with tools on offer.
+
+    Raises:
+        Skip: If the engine has no tool parser.
+    """
     if place.tools is False:
         raise Skip("the engine was started without --tool-call-parser")
     body = said(question, **{"max_tokens": ask.budget(1024), "tools": [WEATHER, TIME], **more})
@@ -50,7 +54,7 @@ def _by_itself(ask: Ask) -> None:
 
 
 def _of_each(ask: Ask, question: str, judge: Callable[[Answer], str], **more: Any) -> str:
-    """What ``judge`` says of the calls that each place makes."""
+    """Return what ``judge`` says about the calls that each place makes."""
     _by_itself(ask)
 
     def look(place: Place) -> str:
@@ -64,7 +68,7 @@ def _of_each(ask: Ask, question: str, judge: Callable[[Answer], str], **more: An
 
 @check("tool-calls/auto")
 def auto(ask: Ask) -> str:
-    """The model calls the function by itself, and no marker is left in the text."""
+    """Check that the model calls the function by itself, with no marker left in the text."""
     _by_itself(ask)
 
     def look(place: Place) -> str:
@@ -81,7 +85,7 @@ def auto(ask: Ask) -> str:
 
 @check("tool-calls/ids", needs=_AUTO)
 def ids(ask: Ask) -> str:
-    """functions.NAME:IDX, which the model expects of earlier calls in later turns."""
+    """Check that ids are functions.NAME:IDX, which the model expects in later turns."""
 
     def judge(answer: Answer) -> str:
         for at, one in enumerate(answer.calls):
@@ -94,7 +98,7 @@ def ids(ask: Ask) -> str:
 
 @check("tool-calls/arguments", needs=_AUTO)
 def fitting(ask: Ask) -> str:
-    """The arguments are JSON of the function's schema."""
+    """Check that the arguments are JSON of the function's schema."""
 
     def judge(answer: Answer) -> str:
         return ", ".join(f"{arguments(one, [WEATHER, TIME])}" for one in answer.calls)
@@ -104,7 +108,7 @@ def fitting(ask: Ask) -> str:
 
 @check("tool-calls/streaming", needs=_AUTO)
 def streaming(ask: Ask) -> str:
-    """Streamed calls are those of the whole answer, and nothing of them is in the text."""
+    """Check that streamed calls equal those of the whole answer, and none is in the text."""
     _by_itself(ask)
 
     def look(place: Place) -> str:
@@ -118,7 +122,7 @@ def streaming(ask: Ask) -> str:
 
 @check("tool-calls/several", needs=_AUTO)
 def several(ask: Ask) -> str:
-    """Two calls in one turn, whole and streamed, numbered on."""
+    """Check that two calls arrive in one turn, whole and streamed, with different ids."""
     _by_itself(ask)
 
     def look(place: Place) -> str:
@@ -138,7 +142,7 @@ def several(ask: Ask) -> str:
 
 @check("tool-calls/none")
 def none(ask: Ask) -> str:
-    """tool_choice none: words, and no call."""
+    """Check that tool_choice none gives words and no call."""
 
     def look(place: Place) -> str:
         answer = _call(ask, place, ONE, tool_choice="none", **ask.quiet)
@@ -151,18 +155,18 @@ def none(ask: Ask) -> str:
 
 @check("tool-calls/required", needs=_AUTO)
 def required(ask: Ask) -> str:
-    """tool_choice required: a call, whatever is asked."""
+    """Check that tool_choice required gives a call, whatever is asked."""
     return _forced(ask, "required", ("get_weather", "get_time"))
 
 
 @check("tool-calls/named", needs=_AUTO)
 def named(ask: Ask) -> str:
-    """tool_choice with a function's name: a call of that one."""
+    """Check that tool_choice with a function's name gives a call of that function."""
     return _forced(ask, {"type": "function", "function": {"name": "get_time"}}, ("get_time",))
 
 
 def _forced(ask: Ask, choice: Any, allowed: tuple[str, ...]) -> str:
-    """A call that the engine's grammar makes, of any model."""
+    """Check a call that the engine's grammar enforces, for any model."""
 
     def look(place: Place) -> str:
         answer = _call(ask, place, "Good morning.", tool_choice=choice, **ask.quiet)
@@ -170,7 +174,7 @@ def _forced(ask: Ask, choice: Any, allowed: tuple[str, ...]) -> str:
             raise Skip(f"random weights did not end the call: {answer}")
         if not answer.calls or any(one.name not in allowed for one in answer.calls):
             raise Failed(f"no call of {' or '.join(allowed)}: {answer}")
-        # vLLM 0.32 forces the call, not its schema: random weights then give any JSON.
+        # vLLM 0.32 enforces the call but not its schema: random weights may give any JSON.
         for one in answer.calls if ask.target.sense else ():
             arguments(one, [WEATHER, TIME])
         return str(answer)
@@ -180,7 +184,7 @@ def _forced(ask: Ask, choice: Any, allowed: tuple[str, ...]) -> str:
 
 @check("tool-calls/next-turn", needs=_AUTO)
 def next_turn(ask: Ask) -> str:
-    """The result of a call is taken up, and no special token is in the words."""
+    """Check that the result of a call is used, with no special token in the words."""
     _by_itself(ask)
     call = {
         "id": "functions.get_weather:0",

@@ -1,14 +1,16 @@
-"""The measures of Moonshot's K2 Vendor Verifier, on any file of requests in its format.
+"""The measures of Moonshot's K2 Vendor Verifier, for any file of requests in its format.
 
-    score = vendor.score(target, Path("samples.jsonl"), folder, say=print)
+Usage::
+
+    score = vendor_verifier.score(target, Path("samples.jsonl"), folder, say=print)
     score.tool_call_f1, score.schema_accuracy
 
 Source: https://github.com/MoonshotAI/K2-Vendor-Verifier (README "Evaluation Metrics" and
-tool_calls_eval.py). A line of the file is a request body (samples.jsonl), or a result of the
-verifier ({"request": ..., "finish_reason": ...}), which then is the answer to compare with:
+tool_calls_eval.py). A line of the file is either a request body (samples.jsonl) or a result of the
+verifier ({"request": ..., "finish_reason": ...}), which is then the reference to compare with::
 
     tool_call_precision  TP / (TP + FP)    TP: both ended with finish_reason tool_calls
-    tool_call_recall     TP / (TP + FN)    FP, FN: only ours did, only the other one did
+    tool_call_recall     TP / (TP + FN)    FP, FN: only ours did, only the reference did
     tool_call_f1         2 x precision x recall / (precision + recall)
     schema_accuracy      answers whose calls all fit their schema / answers with tool_calls
 """
@@ -26,24 +28,26 @@ from typing import Any
 
 from tqdm import tqdm
 
+from kimi_nb import show
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.prove.verify import fan_out as together
-from kimi_nb.prove.verify import http_exchange as wire
-from kimi_nb.prove.verify import schemas
+from kimi_nb.prove.verify import fan_out, http_exchange, schemas
 from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused
 from kimi_nb.prove.verify.target import Target
-from kimi_nb.show import values as show
 
 FILE = "vendor.jsonl"
-_AT_ONCE = 5  # as the verifier does
+_AT_ONCE = 5  # as in the verifier
 _SUCCESS, _FAILED = "success", "failed"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A request of the file: ``line`` counts from 1, ``reference`` is the finish_reason of the
-    answer to compare with, "" for none."""
+    """A request of the file.
+
+    Attributes:
+        line: Its line number, from 1 on.
+        reference: The finish_reason of the reference answer, or "" without one.
+    """
 
     line: int
     request: Mapping[str, Any]
@@ -51,15 +55,17 @@ class Sample:
 
     @property
     def key(self) -> str:
-        """What tells one request from another, whichever model is asked."""
+        """A hash that tells one request from another, whichever model is asked."""
         plain = {name: value for name, value in self.request.items() if name != "model"}
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, repr=False)
 class Score(show.Shown):
-    """The verifier's counts, by its names. None where there was nothing to divide by: no answer
-    with tool calls, no reference."""
+    """The verifier's counts, under its names.
+
+    A measure is None if there is nothing to divide by: no answer with tool calls, or no reference.
+    """
 
     success_count: int
     failure_count: int
@@ -76,11 +82,11 @@ class Score(show.Shown):
     failures: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return asdict(self)
 
     def table(self) -> show.Table:
-        """A measure a row, with the published figure it may be compared with."""
+        """Return a table of the measures, with the published figures to compare with."""
         published = {
             "tool_call_f1": "73 % or more for K2-Thinking, 80 % for K2-0905 "
             "(published: K2-Vendor-Verifier, 2025-11-15, its own 4,000 requests)",
@@ -109,7 +115,11 @@ class Score(show.Shown):
 
 
 def read(path: Path) -> list[Sample]:
-    """The requests of a file. Raises ParameterError with the line that is none."""
+    """Return the requests in a file.
+
+    Raises:
+        ParameterError: If the file cannot be read, or a line is not a request; the line is named.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -150,11 +160,14 @@ def score(
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Score:
-    """Send every request of a file and compute the measures of the answers.
+    """Send every request of a file and compute the measures from the answers.
 
-    Results are appended to vendor.jsonl in ``folder`` in the verifier's form as they come; with
-    ``resume`` those that succeeded there for the same service are not asked again. Raises
-    ParameterError for the file; a request that fails is counted.
+    Results are appended to vendor.jsonl in ``folder`` at once, in the verifier's form. With
+    ``resume``, requests that succeeded there for the same service are not repeated. A request that
+    fails is counted.
+
+    Raises:
+        ParameterError: If the file is not valid.
     """
     samples = read(path)
     known = {
@@ -177,7 +190,7 @@ def score(
     ) as bar:
         for start in range(0, len(left), _AT_ONCE):
             part = left[start : start + _AT_ONCE]
-            made = together.each(lambda sample: _asked(sample, target), part, _AT_ONCE)
+            made = fan_out.each(lambda sample: _asked(sample, target), part, _AT_ONCE)
             for sample, result in zip(part, made, strict=True):
                 if isinstance(result, Exception):
                     raise result
@@ -196,8 +209,10 @@ def score(
 def measure(
     samples: Sequence[Sample], results: Mapping[int, Mapping[str, Any]], mark: str = ""
 ) -> Score:
-    """The measures of results by the line of their request. A request without an answer counts as
-    a failure, and neither for nor against f1."""
+    """Compute the measures from results by the line of their request.
+
+    A request without an answer counts as a failure, but has no effect on precision, recall and f1.
+    """
     pairs = [(sample, results.get(sample.line, {})) for sample in samples]
     good = [(sample, one) for sample, one in pairs if one.get("status") == _SUCCESS]
     ends = [one["finish_reason"] for _, one in good]
@@ -234,7 +249,7 @@ def measure(
 
 
 def f1_of(pairs: Iterable[tuple[bool, bool]]) -> tuple[float | None, float | None, float | None]:
-    """(precision, recall, f1) of (ours called, the reference called); None for 0 / 0.
+    """Return (precision, recall, f1) of pairs (ours called, the reference called); None for 0 / 0.
 
     >>> f1_of([(True, True), (True, False), (False, True), (True, True)])
     (0.6666666666666666, 0.6666666666666666, 0.6666666666666666)
@@ -243,13 +258,13 @@ def f1_of(pairs: Iterable[tuple[bool, bool]]) -> tuple[float | None, float | Non
     both = sum(ours and theirs for ours, theirs in seen)
     ours, theirs = (sum(column) for column in zip(*seen, strict=True)) if seen else (0, 0)
     precision, recall = both / ours if ours else None, both / theirs if theirs else None
-    # TP of 0 beside anything else is the worst score, and no absence of one.
+    # With TP = 0 and any FP or FN, f1 is 0, not missing.
     f1 = 2 * both / (ours + theirs) if ours + theirs else None
     return precision, recall, f1
 
 
 def _prepared(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The verifier's files call a system message _input."""
+    """Rename the role _input, which the verifier's files use for a system message."""
     return {
         **request,
         "messages": [
@@ -266,7 +281,10 @@ def _hash(sample: Sample, target: Target) -> str:
 
 
 def _asked(sample: Sample, target: Target) -> dict[str, Any]:
-    """One result, in the form of the verifier's results.jsonl. The model is the one we ask."""
+    """Send a request and return its result in the form of the verifier's results.jsonl.
+
+    The request's model is replaced by the one that is verified.
+    """
     begun = time.monotonic()
     body = {**sample.request, "model": target.model}
     stream = body.pop("stream", False) is True
@@ -277,9 +295,9 @@ def _asked(sample: Sample, target: Target) -> dict[str, Any]:
         "hash": _hash(sample, target),
     }
     try:
-        answer = wire.chat(target.door, target, body, stream=stream)
+        answer = http_exchange.chat(target.door, target, body, stream=stream)
     except Failed as error:
-        # Without a service, or a key, the next requests would end like this one.
+        # Without a service or a valid key, the next requests would fail in the same way.
         more = {"end": True} if isinstance(error, Gone | KeyRefused) else {}
         result |= {
             "response": {"error": error.got},
@@ -309,8 +327,8 @@ def _asked(sample: Sample, target: Target) -> dict[str, Any]:
     }
 
 
-def fits(call: wire.ToolCall, tools: Any) -> bool:
-    """Whether a call's arguments fit its function's schema; a function without one does not."""
+def fits(call: http_exchange.ToolCall, tools: Any) -> bool:
+    """Tell whether a call's arguments fit its function's schema; without a schema they do not."""
     functions = [one.get("function") for one in tools or () if isinstance(one, dict)]
     schema = next(
         (

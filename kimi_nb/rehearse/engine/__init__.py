@@ -1,1 +1,1 @@
-"""The stand-in engine: strict as vLLM's own start, and as quick as a test wants it."""
+"""The stand-in for vLLM: as strict as vLLM when it starts, without a model or an accelerator."""

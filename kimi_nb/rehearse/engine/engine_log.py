@@ -1,4 +1,4 @@
-"""The lines of a stand-in engine, in vLLM's own form; each says REHEARSAL."""
+"""Write the log lines of a stand-in engine in vLLM's format, each marked REHEARSAL."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import sys
 import time
 from collections.abc import Iterable
 
-from kimi_nb.rehearse.simulated_site import MARK
+from kimi_nb.core.marks import MARK
 
 
 class Log:
-    """Writes as the API server, or as the engine core of a rank: ``log.core(3).info(...)``."""
+    """The log of the API server, or of the engine core of a rank: ``log.core(3, 8).info(...)``."""
 
     def __init__(self, who: str = "APIServer") -> None:
         self._who = who
 
     def core(self, rank: int, size: int) -> Log:
-        """The log of a rank's engine core; vLLM numbers it where there are several."""
+        """Return the log of a rank's engine core, numbered as in vLLM if there are several."""
         return Log(f"EngineCore_DP{rank}" if size > 1 else "EngineCore")
 
     def info(self, where: str, text: str) -> None:
-        """A line of level INFO; ``where`` is the source it comes from in vLLM, file.py:line."""
+        """Write a line of level INFO; ``where`` is its source in vLLM, as file.py:line."""
         self._write("INFO", where, text)
 
     def error(self, where: str, text: str) -> None:
-        """Lines of level ERROR, one for each line of the text."""
+        """Write each line of the text as a line of level ERROR."""
         for line in text.splitlines():
             self._write("ERROR", where, line)
 
     def plain(self, lines: Iterable[str]) -> None:
-        """What no logger wrote: an exception at the end of a process."""
+        """Write lines that come from no logger, such as the exception that ends a process."""
         print("\n".join(f"{self._head()} {line}" for line in lines), file=sys.stderr, flush=True)
 
     def _head(self) -> str:
@@ -42,8 +42,14 @@ class Log:
 
 
 class StartError(Exception):
-    """What ends a start: the exception's name in vLLM, its text, the core that raised it (None:
-    the API server), and the ranks' exit code."""
+    """An error that ends a start.
+
+    Attributes:
+        name: The name of the exception in vLLM.
+        text: Its message.
+        rank: The rank whose engine core raised it; None for the API server.
+        code: The exit code.
+    """
 
     def __init__(self, name: str, text: str, rank: int | None = None, code: int = 1) -> None:
         self.name, self.text, self.rank, self.code = name, text, rank, code

@@ -1,6 +1,6 @@
-"""The programs of a node that tell of its accelerators, and of their network.
+"""Stand in for the programs that show the accelerators of a node and their network.
 
-They answer for the pretended node; inside a container, for the devices that it sees.
+They answer for the simulated node; inside a container, for the devices that it sees.
 """
 
 from __future__ import annotations
@@ -8,23 +8,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from kimi_nb.core.marks import MARK
+from kimi_nb.params.vendor import Vendor
 from kimi_nb.rehearse.host_programs.docker_run import DEVICES
-from kimi_nb.rehearse.simulated_site import MARK
 from kimi_nb.rehearse.stand_in_call import Call, Refused
 
-_DRIVER = {"cuda": "570.133.20", "ascend": "25.2.0"}
+_DRIVER: dict[Vendor, str] = {"nvidia": "570.133.20", "ascend": "25.2.0"}
 
 
-def _there(call: Call, vendor: str) -> tuple[int, ...]:
-    """The devices that are seen from here, once it is sure that the node has the tool."""
-    if call.world.vendor != vendor:
+def _there(call: Call, vendor: Vendor) -> tuple[int, ...]:
+    """Return the devices that are visible here.
+
+    Raises:
+        Refused: The node has other accelerators, and therefore not this program.
+    """
+    if call.site.vendor != vendor:
         raise Refused(f"bash: line 1: {call.tool}: command not found", 127)
     call.say("these devices are pretended")
     seen = call.env.get(DEVICES)
     if seen is None:
-        return tuple(range(call.world.devices))
+        return tuple(range(call.site.devices))
     numbers = tuple(int(part) for part in seen.split(",") if part)
-    # Inside a container NVIDIA and AMD count anew; Ascend keeps the node's numbers.
+    # Inside a container NVIDIA and AMD number from 0; Ascend keeps the node's numbers.
     return numbers if vendor == "ascend" else tuple(range(len(numbers)))
 
 
@@ -32,7 +37,7 @@ def _there(call: Call, vendor: str) -> tuple[int, ...]:
 
 
 def npu_smi(call: Call) -> int:
-    """``npu-smi info`` and its lists of NPUs, chips and one board."""
+    """Run ``npu-smi info``, with its lists of NPUs and chips and its details of one board."""
     devices = _there(call, "ascend")
     words = list(call.words)
     if words[:1] != ["info"]:
@@ -57,12 +62,12 @@ def npu_smi(call: Call) -> int:
 
 
 def _chips(call: Call) -> int:
-    """How many devices are on one NPU: two on an A3."""
-    return 2 if "A3" in call.world.accelerator else 1
+    """Return how many devices are on one NPU: two on an A3."""
+    return 2 if "A3" in call.site.accelerator else 1
 
 
 def _npu(call: Call, device: int) -> tuple[int, int]:
-    """(NPU, its chip) of a device."""
+    """Return the NPU of a device, and its chip."""
     return divmod(device, _chips(call))
 
 
@@ -77,7 +82,7 @@ def _board(call: Call, devices: Sequence[int], words: Sequence[str]) -> None:
         raise Refused(f"Error: the NPU ID {asked or '(none)'} does not exist.", 1)
     print(
         f"\tNPU ID                         : {asked} ({MARK})\n"
-        f"\tProduct Name                   : {call.world.accelerator}\n"
+        f"\tProduct Name                   : {call.site.accelerator}\n"
         f"\tSoftware Version               : {_DRIVER['ascend']}\n"
         f"\tCompatibility                  : OK\n"
         f"\tChip Count                     : {_chips(call)}"
@@ -102,7 +107,7 @@ def _npu_table(call: Call, devices: Sequence[int]) -> None:
         _row(
             f"{chip:<6}{device if physical else ''}",
             f"0000:{0x81 + device:02X}:00.0",
-            f"{'0':<12}{'0    / 0':<18}{3100:<5}/ {call.world.memory_gb * 1024}",
+            f"{'0':<12}{'0    / 0':<18}{3100:<5}/ {call.site.memory_gb * 1024}",
         )
         print(wide)
 
@@ -116,7 +121,7 @@ def _row(*texts: str) -> None:
 
 
 def hccn_tool(call: Call) -> int:
-    """``hccn_tool -i N -X -g``: the network of one NPU."""
+    """Run ``hccn_tool -i N -X -g``, which shows the network of one NPU."""
     devices = _there(call, "ascend")
     words = list(call.words)
     told = dict(itertools.pairwise(words))
@@ -148,8 +153,8 @@ def hccn_tool(call: Call) -> int:
 
 
 def _npu_address(call: Call, node: str, device: int) -> str:
-    """The pretended address of an NPU, on a network of the NPUs' own."""
-    place = list(call.world.nodes).index(node) if node in call.world.nodes else 0
+    """Return the simulated address of an NPU, in a network of the NPUs' own."""
+    place = list(call.site.nodes).index(node) if node in call.site.nodes else 0
     return f"10.{77 + place // 250}.{place % 250}.{device + 1}"
 
 
@@ -157,8 +162,8 @@ def _npu_ping(call: Call, device: int, address: str) -> int:
     print(f"device {device} PING {address}")
     known = {
         _npu_address(call, node, number)
-        for node in call.world.nodes
-        for number in range(call.world.devices)
+        for node in call.site.nodes
+        for number in range(call.site.devices)
     }
     if address not in known:
         print("\n".join(f"recv time out seq={number}" for number in range(3)))
@@ -174,15 +179,15 @@ def _npu_ping(call: Call, device: int, address: str) -> int:
 
 def _gpu_name(call: Call) -> str:
     names = {"H200": "NVIDIA H200", "GB200": "NVIDIA GB200", "MI300X": "AMD Instinct MI300X"}
-    title = call.world.accelerator
+    title = call.site.accelerator
     return next(
         (name for key, name in names.items() if key in title.split()), title.partition(" (")[0]
     )
 
 
 def nvidia_smi(call: Call) -> int:
-    """``nvidia-smi``: the table, -L, --query-gpu, topo -m."""
-    devices = _there(call, "cuda")
+    """Run ``nvidia-smi``: the table, -L, --query-gpu, or topo -m."""
+    devices = _there(call, "nvidia")
     words = list(call.words)
     told = dict(word.partition("=")[::2] for word in words)
     if told.keys() <= {"--query-gpu", "--format"} and told.get("--query-gpu"):
@@ -214,7 +219,7 @@ def _uuid(device: int) -> str:
 def _query(call: Call, devices: Sequence[int], fields: Sequence[str], form: Sequence[str]) -> int:
     if "csv" not in form:
         raise Refused("\"--format=\" switch is missing. Please run 'nvidia-smi -h' for help.", 1)
-    memory = call.world.memory_gb * 1024
+    memory = call.site.memory_gb * 1024
     units = {
         "memory.total": "MiB",
         "memory.used": "MiB",
@@ -233,7 +238,7 @@ def _query(call: Call, devices: Sequence[int], fields: Sequence[str], form: Sequ
             "memory.free": memory - 4,
             "utilization.gpu": 0,
             "count": len(devices),
-            "driver_version": _DRIVER["cuda"],
+            "driver_version": _DRIVER["nvidia"],
         }
         for field in map(str.strip, fields):
             if field not in known:
@@ -258,8 +263,8 @@ def _query(call: Call, devices: Sequence[int], fields: Sequence[str], form: Sequ
 
 
 def _gpu_table(call: Call, devices: Sequence[int]) -> None:
-    line, memory = f"+{'-' * 77}+", call.world.memory_gb * 1024
-    head = f"NVIDIA-SMI {_DRIVER['cuda']}   Driver Version: {_DRIVER['cuda']}   {MARK}"
+    line, memory = f"+{'-' * 77}+", call.site.memory_gb * 1024
+    head = f"NVIDIA-SMI {_DRIVER['nvidia']}   Driver Version: {_DRIVER['nvidia']}   {MARK}"
     print(f"{line}\n| {head:<75} |\n{line}")
     for device in devices:
         print(
@@ -270,8 +275,8 @@ def _gpu_table(call: Call, devices: Sequence[int]) -> None:
 
 
 def rocm_smi(call: Call) -> int:
-    """``rocm-smi``: the names of the GPUs, and their memory."""
-    devices = _there(call, "rocm")
+    """Run ``rocm-smi``, which shows the names of the GPUs and their memory."""
+    devices = _there(call, "amd")
     asked = set(call.words)
     rows = []
     for device in devices:
@@ -281,7 +286,7 @@ def rocm_smi(call: Call) -> int:
                 f"GPU[{device}]\t\t: GFX Version: \t\tgfx942",
             ]
         if not asked or "--showmeminfo" in asked:
-            rows.append(f"GPU[{device}]\t\t: VRAM Total Memory (B): {call.world.memory_gb * 2**30}")
+            rows.append(f"GPU[{device}]\t\t: VRAM Total Memory (B): {call.site.memory_gb * 2**30}")
     print(f"{' ROCm System Management Interface ':=^90}\n{f' {MARK} ':=^90}")
     print("\n".join(rows))
     print(f"{' End of ROCm SMI Log ':=^90}")

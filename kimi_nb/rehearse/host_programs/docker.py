@@ -1,4 +1,4 @@
-"""A rehearsal's docker: its commands. What ``docker run`` does is in `container_run`."""
+"""Stand in for docker: its commands, except ``docker run``, which is in `docker_run`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
+from kimi_nb.core.marks import MARK
 from kimi_nb.plan.router import UPSTREAM
-from kimi_nb.rehearse.host_programs import docker_images as container_images
-from kimi_nb.rehearse.host_programs import docker_run as container_run
-from kimi_nb.rehearse.host_programs import front_door as proxies
+from kimi_nb.rehearse.host_programs import docker_images, docker_run, front_door
 from kimi_nb.rehearse.host_programs.docker_images import familiar, tagged
 from kimi_nb.rehearse.host_programs.docker_names import Container, find, running
 from kimi_nb.rehearse.host_programs.docker_options import too_few
-from kimi_nb.rehearse.simulated_site import MARK
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
-VERSION = "28.2.2"  # the docker whose words these are
-_CONTAINER, _IMAGE = ("run", "rm", "stop"), ("pull",)  # behind docker container, docker image
-# Commands that docker has and a rehearsal has not.
+VERSION = "28.2.2"  # the docker version whose messages these are
+_CONTAINER, _IMAGE = ("run", "rm", "stop"), ("pull",)  # after docker container, docker image
+# Commands of docker that a rehearsal does not simulate.
 _OTHERS = """
     attach build builder buildx checkpoint commit compose config context cp create diff events
     export history import inspect kill load login logout logs manifest network node pause
@@ -30,7 +28,7 @@ _OTHERS = """
     tag top trust unpause update volume wait"""
 _SHORT_VERSION = f"Docker version {VERSION}, build {MARK}"
 _USAGE = f"Usage:  docker [OPTIONS] COMMAND ({MARK})"
-# Commands whose answer is always the same.
+# Commands with a fixed answer.
 _ANSWERS = {
     "--help": _USAGE,
     "help": _USAGE,
@@ -42,7 +40,7 @@ _ANSWERS = {
 
 
 def docker(call: Call) -> int:
-    """``docker`` with its words."""
+    """Run ``docker``."""
     call.say("no container is made; the answer is what docker would say")
     own = (
         "--config",
@@ -99,7 +97,7 @@ def _ps(call: Call, words: Sequence[str]) -> int:
         raise Refused(f"{MARK}: docker ps {' '.join(unknown)} is not part of a rehearsal", 1)
     quiet = {"-q", "--quiet", "-aq", "-qa"} & set(words)
     rows = [("CONTAINER ID", "IMAGE", "COMMAND", "STATUS", f"NAMES ({MARK})")]
-    # docker looks for the expression in "/name" and in "name".
+    # docker searches for the expression in "/name" and in "name".
     rows += [
         (one.id[:12], one.image, f'"{one.command[:20]}"', "Up", one.label)
         for one in running(call)
@@ -110,7 +108,7 @@ def _ps(call: Call, words: Sequence[str]) -> int:
 
 
 def _exec(call: Call, words: Sequence[str]) -> int:
-    rest, env = list(words), container_run.inside(call)
+    rest, env = list(words), docker_run.inside(call)
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
         if word in ("-e", "--env") and rest:
@@ -122,10 +120,10 @@ def _exec(call: Call, words: Sequence[str]) -> int:
         raise too_few("exec", "Usage:  docker exec [OPTIONS] CONTAINER COMMAND [ARG...]")
     if find(call, rest[0]) is None:
         raise Refused(f"Error response from daemon: No such container: {rest[0]}", 1)
-    # What the image holds of vLLM-Ascend's examples.
+    # The image contains vLLM-Ascend's example proxy at this path.
     raise Replace(
         [
-            str(proxies.UPSTREAM)
+            str(front_door.UPSTREAM)
             if word.startswith("/vllm-workspace/") and word.endswith(UPSTREAM)
             else word
             for word in rest[1:]
@@ -169,7 +167,7 @@ def _stopped(one: Container, seconds: float) -> str:
 
 
 def _end(one: Container, seconds: float) -> None:
-    """End a container's process as docker does: asked first, after some seconds not asked."""
+    """End a container's process as docker does: SIGTERM, and after some seconds SIGKILL."""
     sent = [signal.SIGTERM] if seconds else []
     for number in (*sent, signal.SIGKILL):
         if one.alive:
@@ -182,7 +180,12 @@ def _end(one: Container, seconds: float) -> None:
 def _each(
     call: Call, command: str, names: Sequence[str], act: Callable[[Container], str], forgiving: bool
 ) -> int:
-    """Do something to containers by name; docker prints each name that went well."""
+    """Act on containers by name, and print the name of each success as docker does.
+
+    Raises:
+        Refused: There are no names, or an action failed. With ``forgiving``, containers that do not
+            exist are no failure.
+    """
     if not names:
         raise too_few(command, f"Usage:  docker {command} [OPTIONS] CONTAINER [CONTAINER...]")
     wrong = []
@@ -210,7 +213,7 @@ def _pull(call: Call, words: Sequence[str]) -> int:
             1,
         )
     name, _, tag = tagged(names[0]).rpartition(":")
-    if not container_images.is_there(call, names[0]):
+    if not docker_images.is_there(call, names[0]):
         raise Refused(
             f"Error response from daemon: manifest for {name}:{tag} not found: manifest "
             "unknown: manifest unknown",
@@ -226,7 +229,7 @@ def _pull(call: Call, words: Sequence[str]) -> int:
 def _images(call: Call, words: Sequence[str]) -> int:
     asked = [familiar(word) for word in words if not word.startswith("-")]
     rows = [("REPOSITORY", "TAG", "IMAGE ID", "CREATED", f"SIZE ({MARK})")]
-    for image in filter(lambda image: container_images.is_there(call, image), call.world.images):
+    for image in filter(lambda image: docker_images.is_there(call, image), call.site.images):
         name, _, tag = tagged(image).rpartition(":")
         if not asked or {name, f"{name}:{tag}"} & set(asked):
             number = hashlib.sha256(image.encode()).hexdigest()[:12]
@@ -237,7 +240,7 @@ def _images(call: Call, words: Sequence[str]) -> int:
 
 def _inspect(call: Call, words: Sequence[str]) -> int:
     names = [word for word in words if not word.startswith("-")]
-    there = [name for name in names if container_images.is_there(call, name)]
+    there = [name for name in names if docker_images.is_there(call, name)]
     print(json.dumps([{"RepoTags": [tagged(name)], "Comment": MARK} for name in there], indent=4))
     missing = [name for name in names if name not in there]
     if missing:
@@ -256,7 +259,7 @@ def _inspect(call: Call, words: Sequence[str]) -> int:
 def _info(call: Call, words: Sequence[str]) -> int:
     print(
         f"Server: {MARK}\n Containers: {len(list(running(call)))}\n Images: "
-        f"{len(call.world.images)}\n Server Version: {VERSION}\n Name: {call.node}"
+        f"{len(call.site.images)}\n Server Version: {VERSION}\n Name: {call.node}"
     )
     return 0
 
@@ -270,7 +273,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> None:
 
 
 _COMMANDS: dict[str, Callable[[Call, Sequence[str]], int]] = {
-    "run": container_run.run,
+    "run": docker_run.run,
     "pull": _pull,
     "images": _images,
     "image inspect": _inspect,

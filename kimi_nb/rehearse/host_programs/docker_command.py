@@ -1,4 +1,4 @@
-"""What a container runs: its inner command and folder, with the paths of this machine."""
+"""Find the command and folder of a container on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from kimi_nb.rehearse.stand_in_call import Call, Refused
 
 
 def program(call: Call, box: Box, env: Mapping[str, str]) -> tuple[str, ...]:
-    """The inner command with host paths, once what a container would not find is refused."""
+    """Return the command of a container with the paths of this machine.
+
+    Raises:
+        Refused: The container would not find the program or the script.
+    """
     argv = list(_command(box))
     if "/" in argv[0]:
         found = _place(call, box, argv[0])
@@ -49,7 +53,7 @@ def _command(box: Box) -> tuple[str, ...]:
 
 
 def _script_at(argv: Sequence[str]) -> int | None:
-    """Where the script of a shell stands among its words; None for -c, and for no shell."""
+    """Return the index of a shell's script in ``argv``; None with -c, or if it is no shell."""
     if base(argv[0]) not in ("bash", "sh"):
         return None
     for at, word in enumerate(argv[1:], start=1):
@@ -61,8 +65,11 @@ def _script_at(argv: Sequence[str]) -> int | None:
 
 
 def _place(call: Call, box: Box, path: str) -> str | None:
-    """The host's path of a file inside the container. None where only the host has it; a path
-    that may be the image's own stays as it is."""
+    """Return this machine's path for a file inside the container.
+
+    None means that the file is on the host only. A path that may belong to the image is returned
+    unchanged.
+    """
     folder = last(box, "-w", "--workdir")
     inside = os.path.normpath(os.path.join(folder or "/", path))
     found = _mounted(box, inside) if folder or path.startswith("/") else None
@@ -75,7 +82,7 @@ def _place(call: Call, box: Box, path: str) -> str | None:
 
 
 def _mounted(box: Box, inside: str) -> str | None:
-    """The host's path of what is mounted at a path of the container."""
+    """Return this machine's path for what is mounted at a path of the container, or None."""
     best = ("", "")
     for mount in box.mounts:
         source, _, rest = mount.partition(":")
@@ -87,7 +94,7 @@ def _mounted(box: Box, inside: str) -> str | None:
 
 
 def folder_of(box: Box) -> str | None:
-    """The folder of ``--workdir`` on the host, where it is there."""
+    """Return this machine's path for ``--workdir``, or None if it does not exist."""
     told = last(box, "-w", "--workdir")
     found = (_mounted(box, os.path.normpath(told)) or told) if told else ""
     return found if found and os.path.isdir(found) else None

@@ -1,6 +1,6 @@
-"""The containers that run on a node, and who holds which name.
+"""Track the containers that run on a node, and their names.
 
-A container ends when its process ends: nothing has to be cleared away behind it.
+A container ends with its process, so that nothing has to be cleaned up.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ from kimi_nb.rehearse.stand_in_call import Call
 
 @dataclass(frozen=True)
 class Container:
-    """One container: ``pid`` is its process, ``began`` when that began (a number that is used
-    again belongs to another process)."""
+    """A container.
+
+    Attributes:
+        pid: Its process.
+        began: When the process started; it tells apart processes with the same id.
+        command: The command line that it runs.
+    """
 
     id: str
     name: str
@@ -32,25 +37,25 @@ class Container:
 
     @property
     def label(self) -> str:
-        """Its name; the short id of one without."""
+        """The name of the container, or its short id if it has none."""
         return self.name or self.id[:12]
 
     @property
     def alive(self) -> bool:
-        """Whether its process is still there."""
+        """Whether its process still runs."""
         return bool(self.began) and _began(self.pid) == self.began
 
     def of(self, pid: int, argv: Sequence[str]) -> Container:
-        """The same container with the process that runs in it."""
+        """Return the same container with the process that runs in it."""
         return Container(self.id, self.name, self.image, pid, _began(pid), " ".join(argv))
 
     def text(self) -> str:
-        """As it is kept."""
+        """Return the container as JSON, for its file."""
         return json.dumps(asdict(self))
 
 
 def _began(pid: int) -> str:
-    """When a process began, in the kernel's clock; "" for one that has ended."""
+    """Return when a process started, in ticks of the kernel's clock; "" if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -60,7 +65,7 @@ def _began(pid: int) -> str:
 
 
 def caller(call: Call) -> int:
-    """The process that called the stand-in: at the other end of its channel."""
+    """Return the process that called the stand-in, at the other end of its channel."""
     if call.channel is None:
         return os.getpid()
     size = struct.calcsize("3i")
@@ -74,9 +79,13 @@ def _file(call: Call, label: str) -> Path:
 
 
 def hold(call: Call, container: Container) -> None:
-    """Take a container's name on this node; Refused while another one has it."""
+    """Take a container's name on this node.
+
+    Raises:
+        Refused: A running container has the name.
+    """
     with _file(call, container.label).open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # two that start at once: one of them waits
+        fcntl.flock(file, fcntl.LOCK_EX)  # of two that start at once, one waits
         file.seek(0)
         other = _read(file.read())
         if other is not None and other.alive:
@@ -90,7 +99,7 @@ def hold(call: Call, container: Container) -> None:
 
 
 def keep(call: Call, container: Container) -> None:
-    """Write down the process of a container whose name is held."""
+    """Record the process of a container whose name is taken."""
     _file(call, container.label).write_text(container.text())
 
 
@@ -102,7 +111,7 @@ def _read(text: str) -> Container | None:
 
 
 def running(call: Call) -> Iterator[Container]:
-    """The containers of this node that run."""
+    """Yield the containers that run on this node."""
     for path in sorted(_file(call, "none").parent.glob("*.json")):
         one = _read(path.read_text())
         if one is not None and one.alive:
@@ -110,7 +119,7 @@ def running(call: Call) -> Iterator[Container]:
 
 
 def find(call: Call, name: str) -> Container | None:
-    """The container that runs under a name, or an id that begins so."""
+    """Return the running container with this name, or with an id that begins like this, or None."""
     return next(
         (one for one in running(call) if one.name == name or one.id.startswith(name or "-")), None
     )

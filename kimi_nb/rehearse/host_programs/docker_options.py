@@ -1,5 +1,4 @@
-"""The options of ``docker run``: which there are, their values, and docker's words for what is
-wrong."""
+"""Check the options of ``docker run`` and their values, with docker's error messages."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ def _set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# docker run --help of docker 28.2.2, and its hidden spellings.
+# From docker run --help of docker 28.2.2, with its undocumented spellings.
 _SWITCHES = _set("""
     -d --detach --disable-content-trust --help --init -i --interactive --no-healthcheck
     --oom-kill-disable --privileged -P --publish-all -q --quiet --read-only --rm --sig-proxy
@@ -52,12 +51,12 @@ def _usage(text: str) -> Refused:
 
 
 def daemon(text: str, code: int = 125) -> Refused:
-    """What the daemon refuses of a ``docker run``."""
+    """Return what the daemon says when it refuses a ``docker run``."""
     return Refused(f"docker: Error response from daemon: {text}\n\n{_HELP}", code)
 
 
 def too_few(command: str, usage: str) -> Refused:
-    """A command without what it is about."""
+    """Return what docker says about a command without its arguments."""
     return Refused(
         f"docker: 'docker {command}' requires at least 1 argument\n\n{usage}\n\n"
         f"See 'docker {command} --help' for more information",
@@ -66,17 +65,21 @@ def too_few(command: str, usage: str) -> Refused:
 
 
 def is_on(box: Box, *names: str) -> bool:
-    """Whether a switch is on, by any of its names."""
+    """Return whether a switch is on, under any of its names."""
     return any(box.options.get(name, ("0",))[-1] in _YES for name in names)
 
 
 def last(box: Box, *names: str) -> str:
-    """The value of an option that counts once."""
+    """Return the last value of an option, under any of its names, or ""."""
     return next((box.options[name][-1] for name in names if name in box.options), "")
 
 
 def check_words(box: Box, words: Sequence[str]) -> None:
-    """Refuse options that there are not, and those without a value or with a wrong one."""
+    """Refuse unknown options, options without a value, and switches with a wrong one.
+
+    Raises:
+        Refused: As docker does.
+    """
     for name, values in box.options.items():
         if name not in _SWITCHES and name not in _VALUED:
             if name.startswith("--"):
@@ -94,7 +97,11 @@ def check_words(box: Box, words: Sequence[str]) -> None:
 
 
 def check_values(box: Box) -> None:
-    """Refuse sizes, mounts and names that cannot be."""
+    """Refuse sizes, mounts and names that are not valid.
+
+    Raises:
+        Refused: As docker does.
+    """
     for name in _SIZES:
         for value in box.options.get(name, ()):
             if not _SIZE.fullmatch(value):

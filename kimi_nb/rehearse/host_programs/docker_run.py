@@ -1,6 +1,6 @@
-"""``docker run``: it refuses what docker would, and becomes what the container would run.
+"""Stand in for ``docker run``: refuse what docker refuses, or become what the container would run.
 
-No container is made: the inner command runs on this machine, with the environment that a
+There is no container. The inner command runs on this machine, with the environment that a
 container would give it.
 """
 
@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from kimi_nb.check.view import container_start as reader
 from kimi_nb.check.view.deployment import Box
 from kimi_nb.check.view.engine_view import Spot
-from kimi_nb.rehearse.host_programs import docker_images as container_images
-from kimi_nb.rehearse.host_programs import docker_names as container_names
+from kimi_nb.core.marks import MARK
+from kimi_nb.params.vendor import Vendor
+from kimi_nb.rehearse.host_programs import docker_images, docker_names
 from kimi_nb.rehearse.host_programs.docker_command import folder_of, program
 from kimi_nb.rehearse.host_programs.docker_names import Container
 from kimi_nb.rehearse.host_programs.docker_options import (
@@ -29,15 +30,15 @@ from kimi_nb.rehearse.host_programs.docker_options import (
     last,
     too_few,
 )
-from kimi_nb.rehearse.simulated_site import MARK, World
+from kimi_nb.rehearse.simulated_site import SimulatedSite
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
-DEVICES = "KIMI_NB_REHEARSAL_DEVICES"  # inside a container: the node's devices that it sees
-PUBLISHED = "KIMI_NB_REHEARSAL_PUBLISHED"  # inside a container: its -p, with commas
+DEVICES = "KIMI_NB_REHEARSAL_DEVICES"  # in a container: the devices of the node that it sees
+PUBLISHED = "KIMI_NB_REHEARSAL_PUBLISHED"  # in a container: its published ports (-p)
 
 
 def run(call: Call, words: Sequence[str]) -> int:
-    """``docker run`` with its words."""
+    """Run ``docker run`` with these words."""
     box = reader.box(words, {}, Spot(f"docker run on {call.node}"), call.node, at=0)
     check_words(box, words)
     if is_on(box, "--help"):
@@ -55,14 +56,14 @@ def run(call: Call, words: Sequence[str]) -> int:
     ):
         raise Refused("the input device is not a TTY", 1)
     _check_image(call, box.image)
-    _check_devices(call.world, box)
+    _check_devices(call.site, box)
     container = Container(secrets.token_hex(32), box.name, box.image, os.getpid(), "")
     env = _environment(call, box, container)
     argv = program(call, box, env)
     folder = folder_of(box)
-    # The program that called this stand-in is the one that becomes the inner command.
-    pid = os.getpid() if detached else container_names.caller(call)
-    container_names.hold(call, container.of(pid, argv))
+    # Attached, the program that called this stand-in becomes the inner command.
+    pid = os.getpid() if detached else docker_names.caller(call)
+    docker_names.hold(call, container.of(pid, argv))
     if not detached:
         raise Replace(
             argv
@@ -80,67 +81,71 @@ def run(call: Call, words: Sequence[str]) -> int:
             stderr=subprocess.STDOUT,
             start_new_session=False,
         )
-    container_names.keep(call, container.of(inner.pid, argv))
+    docker_names.keep(call, container.of(inner.pid, argv))
     print(container.id)
     return 0
 
 
 def _check_image(call: Call, image: str) -> None:
-    if not container_images.is_there(call, image):
-        name, tagged = container_images.familiar(image), container_images.tagged(image)
+    if not docker_images.is_there(call, image):
+        name, tagged = docker_images.familiar(image), docker_images.tagged(image)
         fault = daemon(f"manifest for {name} not found: manifest unknown: manifest unknown")
         raise Refused(f"Unable to find image '{tagged}' locally\n{fault}", fault.code)
 
 
-def _check_devices(world: World, box: Box) -> None:
-    """Refuse devices and GPUs that the pretended node has not."""
+def _check_devices(site: SimulatedSite, box: Box) -> None:
+    """Refuse devices and GPUs that the simulated node does not have.
+
+    Raises:
+        Refused: As docker does.
+    """
     for told in box.options.get("--device", ()):
         device = told.partition(":")[0]
-        if not _is_device(world, device):
+        if not _is_device(site, device):
             raise daemon(
                 "error gathering device information while adding custom device "
                 f'"{device}": no such file or directory'
             )
     if "--gpus" not in box.options:
         return
-    if world.vendor != "cuda":
+    if site.vendor != "nvidia":
         raise daemon('could not select device driver "" with capabilities: [[gpu]]')
     for name in reader.gpus(box.options["--gpus"]):
         number = name.removeprefix("gpu")
-        if number.isdecimal() and int(number) >= world.devices:
+        if number.isdecimal() and int(number) >= site.devices:
             raise daemon(
                 f"{OCI}error running prestart hook #0: exit status 1, stdout: , stderr: "
                 f"nvidia-container-cli: device error: {number}: unknown device: unknown"
             )
 
 
-def _is_device(world: World, device: str) -> bool:
+def _is_device(site: SimulatedSite, device: str) -> bool:
     kind, number = re.fullmatch(r"(.*?)([0-9]*)", device, re.DOTALL).groups()  # type: ignore
     if number and kind in ("/dev/davinci", "/dev/nvidia"):
         return (
-            int(number) < world.devices
-            and world.vendor == {"/dev/davinci": "ascend", "/dev/nvidia": "cuda"}[kind]
+            int(number) < site.devices
+            and site.vendor == {"/dev/davinci": "ascend", "/dev/nvidia": "nvidia"}[kind]
         )
-    there = {
+    there: dict[Vendor, tuple[str, ...]] = {
         "ascend": ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
-        "rocm": ("/dev/kfd", "/dev/dri", "/dev/infiniband"),
-        "cuda": ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/infiniband"),
+        "amd": ("/dev/kfd", "/dev/dri", "/dev/infiniband"),
+        "nvidia": ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/infiniband"),
     }
-    return device in there.get(world.vendor, ()) or (
-        world.vendor == "cuda" and device.startswith("nvidia.com/gpu=")
+    return device in there.get(site.vendor, ()) or (
+        site.vendor == "nvidia" and device.startswith("nvidia.com/gpu=")
     )
 
 
-def _visible(world: World, box: Box) -> str:
-    """The numbers of the devices that a container sees."""
-    numbers: Sequence[int] = range(world.devices)
+def _visible(site: SimulatedSite, box: Box) -> str:
+    """Return the numbers of the devices that a container sees, separated by commas."""
+    numbers: Sequence[int] = range(site.devices)
     if not is_on(box, "--privileged"):
         numbers = (reader.device_numbers(box.devices) or numbers) if box.devices else ()
     return ",".join(map(str, numbers))
 
 
 def inside(call: Call) -> dict[str, str]:
-    """What a container has of its node: where programs are, and the rehearsal's own."""
+    """Return the variables that a container gets from its node: PATH and the rehearsal's."""
     return {
         "PATH": call.env.get("PATH", os.defpath),
         **{name: value for name, value in call.env.items() if name.startswith("KIMI_NB_")},
@@ -148,8 +153,11 @@ def inside(call: Call) -> dict[str, str]:
 
 
 def _environment(call: Call, box: Box, container: Container) -> dict[str, str]:
-    """What is set inside: what was told, what every container has, and the rehearsal's own."""
-    # Not /root: what a script writes there must stay in the rehearsal's folder.
+    """Return the environment inside a container.
+
+    It has the variables of the command line, those of every container, and those of the rehearsal.
+    """
+    # Not /root: what a script writes into it must stay in the rehearsal's folder.
     env = {
         "HOME": call.env.get("HOME", "/root"),
         "TERM": call.env.get("TERM", "xterm"),
@@ -161,10 +169,10 @@ def _environment(call: Call, box: Box, container: Container) -> dict[str, str]:
     env |= {name: call.env[name] for name in box.passes if name in call.env}
     env |= box.env
     own = inside(call)
-    # The stand-ins stay first, whatever PATH the container is told.
+    # The stand-ins come first, whatever PATH the container is given.
     env["PATH"] = f"{call.root / 'bin'}:{env['PATH']}" if "PATH" in env else own["PATH"]
     env |= {name: value for name, value in own.items() if name.startswith("KIMI_NB_")}
-    env[DEVICES] = _visible(call.world, box)
+    env[DEVICES] = _visible(call.site, box)
     if box.published and not box.host_network:
         env[PUBLISHED] = ",".join(box.published)
     return env

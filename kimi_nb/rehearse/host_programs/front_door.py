@@ -1,7 +1,7 @@
-"""The front door of a rehearsal: the real vllm-router, behind either command line.
+"""Start the proxy of a rehearsal: the real vllm-router, for both kinds of command line.
 
-The upstream proxy (load_balance_proxy_server_example.py of vllm-ascend) is not a package; where
-a bundle calls it, `UPSTREAM` stands beside proxy.sh and translates its options.
+vLLM-Ascend's proxy (load_balance_proxy_server_example.py) is not available as a package. Where a
+bundle calls it, `UPSTREAM` takes its place beside proxy.sh and translates its options.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import shutil
 import sys
 from pathlib import Path
 
-from kimi_nb.rehearse.simulated_site import MARK
+from kimi_nb.core.marks import MARK
+from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
 UPSTREAM = Path(__file__).with_name("upstream_proxy.py")
 
 
 def vllm_router(call: Call) -> int:
-    """The real router, or one that answers 200 with nothing where that is the fault."""
-    if call.world.fault("empty-200", call.node):
+    """Run the real router, or a server with empty answers of status 200 if that is the fault."""
+    if call.site.fault(FaultName.EMPTY_200, call.node):
         return _empty(call)
     real = shutil.which("vllm-router", path=str(Path(sys.executable).parent)) or call.real()
     if real is None:
         raise Refused(
-            "vllm-router: command not found (pip install vllm-router; it is one of the "
-            "packages of environment.yml)",
+            "vllm-router: command not found (it comes with pip install 'kimi_nb[rehearse]')",
             127,
         )
     call.say(f"the real vllm-router in front of stand-ins: {' '.join(call.words)}")
     words = call.words
     if "--prometheus-host" not in words:
-        # Its default is one port of 127.0.0.1, which two rehearsals would both want.
+        # The default is a port of 127.0.0.1, on which two rehearsals would collide.
         words = (*words, "--prometheus-host", call.address)
     raise Replace((real, *words), call.env)
 
@@ -57,14 +57,14 @@ def _empty(call: Call) -> int:
 
 
 def ssh(call: Call) -> int:
-    """``ssh ADDRESS COMMAND ...``: the command on the node of an address."""
+    """Run ``ssh ADDRESS COMMAND ...``: the command, as on the node of that address."""
     if len(call.words) < 2:
         raise Refused("usage: ssh destination command [argument ...]", 255)
     address, *command = call.words
-    node = next((name for name, its in call.world.nodes.items() if its == address), None)
+    node = next((name for name, its in call.site.nodes.items() if its == address), None)
     if node is None:
         raise Refused(f"ssh: Could not resolve hostname {address}: Name or service not known", 255)
-    if call.world.fault("node-unreachable", node):
+    if call.site.fault(FaultName.NODE_UNREACHABLE, node):
         raise Refused(f"ssh: connect to host {address} port 22: No route to host", 255)
     print(f"{MARK}: {node} is {address} of this machine", flush=True)
     raise Replace(command, call.env)

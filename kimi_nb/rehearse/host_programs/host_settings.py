@@ -1,7 +1,7 @@
-"""The programs of a node that change its settings, or tell of the machine below it.
+"""Stand in for programs that change settings of a node or describe it.
 
-They answer for the pretended node; the settings of this machine are neither changed nor shown
-where a rehearsal has its own.
+They answer for the simulated node. Settings of this machine are never changed; the simulated ones
+are shown in their place.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kimi_nb.params import load as params
+from kimi_nb.core.marks import MARK
+from kimi_nb.params import load
+from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.host_programs import accelerators
-from kimi_nb.rehearse.simulated_site import MARK
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
-_DISK = 8 * 10**12  # bytes free on a pretended node
+_DISK = 8 * 10**12  # free bytes on a simulated node
 _WEIGHTS = ("config.json", "model.safetensors.index.json")
 
 
 def _instead(call: Call) -> Replace:
-    """The real program in place of this one."""
+    """Return the replacement of this stand-in by the real program.
+
+    Raises:
+        Refused: The real program is not installed.
+    """
     real = call.real()
     if real is None:
         raise Refused(f"bash: line 1: {call.tool}: command not found", 127)
@@ -36,14 +41,14 @@ def _instead(call: Call) -> Replace:
 
 @functools.cache
 def _tuned() -> frozenset[str]:
-    """The settings that our own hardware files change."""
+    """Return the settings that our hardware files change."""
     return frozenset(
-        key for name in params.names("hardware") for key in params.hardware(name).host_tuning.sysctl
+        key for name in load.names("hardware") for key in load.hardware(name).host_tuning.sysctl
     )
 
 
 def sysctl(call: Call) -> int:
-    """``sysctl``: settings are written into the rehearsal's own state, and read from there."""
+    """Run ``sysctl`` on settings that are kept in the state of the rehearsal."""
     call.say("the settings of this machine stay as they are")
     options = [word for word in call.words if word.startswith("-")]
     known = {"-w", "--write", "-n", "--values", "-q", "--quiet", "-e", "--ignore"}
@@ -77,7 +82,7 @@ def _setting(call: Call, word: str, bare: object) -> str:
             f"sysctl: cannot stat /proc/sys/{name.replace('.', '/')}: No such file or directory"
         )
     if equals:
-        if call.world.fault("host-tuning-refused", call.node):
+        if call.site.fault(FaultName.HOST_TUNING_REFUSED, call.node):
             raise Refused(f'sysctl: permission denied on key "{name}"')
         kept.write_text(json.dumps(table | {name: value.strip()}, indent=1) + "\n")
         table[name] = value.strip()
@@ -90,14 +95,14 @@ def _setting(call: Call, word: str, bare: object) -> str:
 
 
 def tee(call: Call) -> int:
-    """``tee`` into settings of the kernel is kept for the rehearsal; any other is the real one."""
+    """Run ``tee``; writes to settings of the kernel are kept in the state of the rehearsal."""
     files = [word for word in call.words if not word.startswith("-")]
     places = [os.path.realpath(call.folder / file) for file in files]
     kernel = [place for place in places if place.startswith(("/sys/", "/proc/"))]
     if not kernel:
         raise _instead(call)
-    if len(kernel) < len(places) or call.world.fault("host-tuning-refused", call.node):
-        # The real one would also write what must stay as it is.
+    if len(kernel) < len(places) or call.site.fault(FaultName.HOST_TUNING_REFUSED, call.node):
+        # The real program would also write to settings that must not change.
         sys.stdout.write(sys.stdin.read())
         raise Refused("\n".join(f"tee: {place}: Permission denied" for place in kernel), 1)
     text = sys.stdin.read()
@@ -111,11 +116,11 @@ def tee(call: Call) -> int:
     return 0
 
 
-# What of ordinary programs differs on the pretended node --------------------------------------
+# Ordinary programs that answer differently on the simulated node ------------------------------
 
 
 def hostname(call: Call) -> int:
-    """``hostname``: the node's."""
+    """Run ``hostname`` for the simulated node."""
     if not call.node:
         raise _instead(call)
     answers = {
@@ -143,16 +148,16 @@ def hostname(call: Call) -> int:
 
 
 def df(call: Call) -> int:
-    """``df``: what is free, where exactly that is asked; else the real one."""
+    """Run ``df``: simulated for ``--output=avail -B1``, else the real program."""
     if not {"--output=avail", "-B1"} <= set(call.words):
         raise _instead(call)
     call.say("a pretended disk")
-    print(f"{'Avail':>14}\n{0 if call.world.fault('disk-full', call.node) else _DISK:>14}")
+    print(f"{'Avail':>14}\n{0 if call.site.fault(FaultName.DISK_FULL, call.node) else _DISK:>14}")
     return 0
 
 
 def ls(call: Call) -> int:
-    """``ls``: the files of a checkpoint that the pretended node has; else the real one."""
+    """Run ``ls``: simulated for the files of a checkpoint, else the real program."""
     files = [Path(word) for word in call.words if not word.startswith("-")]
     if not files or any(
         path.name not in _WEIGHTS or path.exists() or (call.folder / path).is_relative_to(call.root)
@@ -173,21 +178,24 @@ def ls(call: Call) -> int:
 
 
 def _complete(call: Call, folder: str) -> bool:
-    """Whether what is in a folder of weights is there; a cache holds every checkpoint."""
-    weights = call.world.weights
+    """Return whether the checkpoint in a folder is on the node.
+
+    Any other folder is taken for a cache, which must have all checkpoints.
+    """
+    weights = call.site.weights
     return all(
-        call.world.has(one, call.node) for one in ([folder] if folder in weights else weights)
+        call.site.has(one, call.node) for one in ([folder] if folder in weights else weights)
     )
 
 
 def ping(call: Call) -> int:
-    """``ping``: the pretended nodes answer; anything else is asked with the real one."""
+    """Run ``ping``: simulated for the nodes of the site, else the real program."""
     words = list(call.words)
     where = words[-1] if words else ""
-    address = call.world.nodes.get(where, where)
-    # Every node of the site, also those on which the plan starts nothing.
+    address = call.site.nodes.get(where, where)
+    # Any node of the site answers, even one on which the plan starts nothing.
     network = call.address.rsplit(".", 2)[0]
-    if address not in call.world.nodes.values() and not address.startswith(f"{network}."):
+    if address not in call.site.nodes.values() and not address.startswith(f"{network}."):
         raise _instead(call)
     told = dict(itertools.pairwise(words)).get("-c", "4")
     count = int(told) if told.isdecimal() else 4

@@ -1,7 +1,7 @@
-"""The programs of a cluster's jobs: modules, environments, packages, sources, downloads.
+"""Stand in for the programs that a cluster's jobs call: modules, environments, packages, downloads.
 
-They make the folders that the next job looks for, small and inside the rehearsal's folder; they
-fetch nothing.
+They create the folders that the next job expects, almost empty and within the rehearsal's folder.
+They download nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from kimi_nb.rehearse.simulated_site import MARK
+from kimi_nb.core.marks import MARK
+from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
-_ENGINES = {"vllm": "vllm", "vllm-ascend": "vllm_ascend"}  # what a job imports after an install
-_LIBRARY = ("lib", "rehearsal")  # of an environment: stands for its site-packages
+_ENGINES = {"vllm": "vllm", "vllm-ascend": "vllm_ascend"}  # the module of each package
+_LIBRARY = ("lib", "rehearsal")  # takes the place of an environment's site-packages
 _TUNER = f'''"""{MARK}: stands for the kernel tuner of vLLM; it measures nothing."""
 import pathlib
 import sys
@@ -31,7 +32,7 @@ if folder:
 
 
 def _parts(words: Sequence[str], valued: Collection[str]) -> tuple[list[str], dict[str, str]]:
-    """(operands, options) of a command line; ``valued`` are the options that take a value."""
+    """Return the operands and the options of a command line; ``valued`` options take a value."""
     operands: list[str] = []
     options: dict[str, str] = {}
     rest = list(words)
@@ -52,7 +53,7 @@ def _first(options: dict[str, str], *names: str) -> str:
 
 
 def _inside(call: Call, folder: str) -> Path | None:
-    """A folder as a path, where it is the rehearsal's to write."""
+    """Return the path of a folder, or None if it is outside the rehearsal's folder."""
     path = (call.folder / folder).resolve()
     return path if path.is_relative_to(call.root.resolve()) else None
 
@@ -62,7 +63,7 @@ def _not_rehearsed(call: Call) -> Refused:
 
 
 def module(call: Call) -> int:
-    """``module``: purge, load and the rest change nothing."""
+    """Run ``module``, which changes nothing."""
     call.say(f"{shlex.join(call.words)} changes nothing")
     return 0
 
@@ -71,7 +72,7 @@ def module(call: Call) -> int:
 
 
 def conda(call: Call) -> int:
-    """``conda create --prefix DIR``: an environment whose Python is this machine's."""
+    """Run ``conda create --prefix DIR``: make an environment with this machine's Python."""
     if call.words[:1] == ("--version",):
         print(f"conda 25.1.1 ({MARK})")
         return 0
@@ -106,7 +107,7 @@ def conda(call: Call) -> int:
 
 
 def _environment(call: Call, folder: Path) -> None:
-    """An environment: this machine's Python, which also sees what pip pretended to install."""
+    """Make an environment: this machine's Python, with what the stand-in for pip installed."""
     library = shlex.quote(str(folder.joinpath(*_LIBRARY)))
     _script(
         folder / "bin" / "python",
@@ -125,9 +126,9 @@ def _script(path: Path, body: str) -> None:
 
 
 def pip(call: Call) -> int:
-    """``pip install``: nothing is fetched; the engine can be imported in the environment."""
+    """Run ``pip install``: download nothing, but make the engine importable in the environment."""
     if call.words[:1] not in (("install",), ("uninstall",), ("download",)):
-        # Not by name: the pip of a pretended environment is this stand-in again.
+        # Not by name: the pip of a simulated environment is this stand-in again.
         raise Replace((sys.executable, "-m", "pip", *call.words), call.env)
     return _install(call, call.words[0], call.words[1:], call.env.get("VIRTUAL_ENV", ""))
 
@@ -171,20 +172,20 @@ def _install(call: Call, verb: str, words: Sequence[str], environment: str) -> i
 
 
 def _engine(call: Call, environment: Path, package: str) -> None:
-    """A module of the engine's name that only knows its version."""
+    """Write a module with the engine's name that knows only its version."""
     name, _, version = package.partition("==")
     if name not in _ENGINES:
         return
     folder = environment.joinpath(*_LIBRARY, _ENGINES[name])
     folder.mkdir(parents=True, exist_ok=True)
-    version = version or call.world.engine_version
+    version = version or call.site.engine_version
     (folder / "__init__.py").write_text(
         f'"""{MARK}: stands for {name}."""\n__version__ = {version!r}\n'
     )
 
 
 def uv(call: Call) -> int:
-    """``uv venv`` and ``uv pip install``, as conda and pip are."""
+    """Run ``uv venv`` and ``uv pip install``, like the stand-ins for conda and pip."""
     if call.words[:1] == ("venv",):
         operands, _ = _parts(call.words[1:], ("--python", "-p"))
         told = operands[0] if operands else ".venv"
@@ -213,7 +214,7 @@ def uv(call: Call) -> int:
 
 
 def git(call: Call) -> int:
-    """``git clone``: a folder with the one program that a job runs; else only what reads."""
+    """Run ``git clone``: write the program that a job runs. Commands that only read are real."""
     command = call.words[0] if call.words else ""
     if command in ("--version", "rev-parse", "status", "log", "describe", "diff", "show"):
         real = call.real()
@@ -261,7 +262,7 @@ def git(call: Call) -> int:
 
 
 def hf(call: Call) -> int:
-    """``hf download ID --local-dir DIR``: the two files by which a checkpoint is known."""
+    """Run ``hf download ID --local-dir DIR``: write the two files that identify a checkpoint."""
     if call.words[:1] == ("version",):
         print(f"huggingface_hub version: 1.0.0 ({MARK})")
         return 0
@@ -288,7 +289,7 @@ def hf(call: Call) -> int:
         )
     name, told = operands[0], _first(options, "--local-dir")
     _check_checkpoint(call, name, told)
-    if call.world.fault("disk-full", call.node):
+    if call.site.fault(FaultName.DISK_FULL, call.node):
         raise Refused("OSError: [Errno 28] No space left on device", 1)
     call.say(f"would download {name}")
     if told:
@@ -305,9 +306,13 @@ def hf(call: Call) -> int:
 
 
 def _check_checkpoint(call: Call, name: str, folder: str) -> None:
-    """Refuse a checkpoint that the world has not, by its id or by the folder that it goes to."""
+    """Refuse a checkpoint that the site does not have, by its id or its target folder.
+
+    Raises:
+        Refused: As hf does.
+    """
     here = os.path.normpath(call.folder / folder) if folder else ""
-    if not {name, folder, here} & set(call.world.weights):
+    if not {name, folder, here} & set(call.site.weights):
         raise Refused(
             "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error.\n\nRepository Not "
             f"Found for url: https://huggingface.co/api/models/{name}/revision/main.\nPlease make "
@@ -322,9 +327,9 @@ def _checkpoint(call: Call, folder: Path, name: str) -> None:
     says = f"{MARK}: stands for {name}"
     config = {
         "_comment": says,
-        "max_position_embeddings": call.world.context_length,
-        "num_attention_heads": call.world.heads,
-        "num_hidden_layers": call.world.layers,
+        "max_position_embeddings": call.site.context_length,
+        "num_attention_heads": call.site.heads,
+        "num_hidden_layers": call.site.layers,
     }
     index = {"metadata": {"_comment": says, "total_size": 0}, "weight_map": {}}
     for file, table in (("config.json", config), ("model.safetensors.index.json", index)):

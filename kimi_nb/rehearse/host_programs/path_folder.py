@@ -1,4 +1,4 @@
-"""The folder that is first on PATH in a rehearsal."""
+"""Write the folder that comes first on PATH in a rehearsal."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import shlex
 import sys
 from pathlib import Path
 
-_CLIENT = Path(__file__).with_name("client.py")
-# The names of `tools.TOOLS`, which is not loaded for them: it brings the whole engine.
+_CLIENT = Path(__file__).with_name("path_stub.py")
+# The names of `programs_by_name.TOOLS`, repeated because that imports the whole engine.
 NAMES = (
     "vllm",
     "docker",
@@ -33,7 +33,7 @@ NAMES = (
 
 
 def write(root: Path) -> None:
-    """``root/bin`` with a stand-in for each tool, the interpreter and the upstream proxy."""
+    """Write ``root/bin``, with a stand-in for each program and with the Python interpreter."""
     folder = root / "bin"
     folder.mkdir()
     python = shlex.quote(sys.executable)

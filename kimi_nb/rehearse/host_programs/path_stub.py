@@ -1,8 +1,9 @@
-"""What a stand-in on PATH is: it hands its words to the rehearsal's spawner and ends as that ends.
+"""Be a stand-in on PATH: pass the call to the rehearsal's spawner, and end as its fork ends.
 
-Sixty engines start within seconds on two cores because this file imports next to nothing; the
-spawner has loaded everything once and forks. ``_socket`` and ``_signal`` are the C halves of
-``socket`` and ``signal``, whose Python halves would cost more than the rest of this program.
+Sixty engines start within seconds on two cores because this file imports next to nothing, and
+because the spawner has imported everything once and forks. ``_socket`` and ``_signal`` are the C
+halves of ``socket`` and ``signal``; their Python halves would cost more than the rest of this
+program.
 """
 
 import os
@@ -14,11 +15,12 @@ FOLDER = "KIMI_NB_REHEARSAL"
 
 
 def main() -> int:
+    """Pass the call to the spawner, and return the exit code or end by the same signal."""
     tool, words = os.path.basename(sys.argv[1]), sys.argv[2:]
     here, folder = os.getcwd(), os.environ.get(FOLDER, "")
     channel = socket(AF_UNIX, SOCK_STREAM)
     try:
-        os.chdir(folder)  # a socket's path may have 107 bytes, a run's folder more
+        os.chdir(folder)  # the path of a socket is limited to 107 bytes, a run's folder is not
         channel.connect("spawner.sock")
     except OSError as error:
         sys.stderr.write(
@@ -32,12 +34,12 @@ def main() -> int:
     text = len(text).to_bytes(8, "big") + text
     handles = b"".join(n.to_bytes(4, sys.byteorder) for n in (0, 1, 2))
     sent = channel.sendmsg([text], [(SOL_SOCKET, SCM_RIGHTS, handles)])
-    if sent < len(text):  # to send nothing fails where the other side is done already
+    if sent < len(text):  # sending nothing would fail if the other side has ended
         channel.sendall(text[sent:])
     pid = int.from_bytes(channel.recv(8), "big")
 
     def pass_on(number: int, frame: object) -> None:
-        try:  # contextlib would cost more than the rest of this program
+        try:  # importing contextlib would cost more than the rest of this program
             os.kill(pid, number)
         except ProcessLookupError:
             return
@@ -58,14 +60,14 @@ def main() -> int:
     _, _, rest = answer.partition(b"\0")
     code = int(rest or b"1")
     if code < 0:
-        if code != -9:  # which has no handler
+        if code != -9:  # SIGKILL has no handler
             signal(-code, SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
 
 
 if __name__ == "__main__":
-    # No orderly end of the interpreter: there is nothing to tidy, and it costs milliseconds.
+    # Skip the interpreter's shutdown: there is nothing to clean up, and it costs milliseconds.
     result = main()
     sys.stdout.flush()
     sys.stderr.flush()

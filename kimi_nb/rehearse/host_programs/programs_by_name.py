@@ -1,7 +1,7 @@
-"""The programs that a rehearsal puts first on PATH, by name.
+"""Map the names of programs on PATH to their stand-ins.
 
-Each is a function of a `Call`; it prints, returns an exit code, raises `Refused` for what the
-real one would refuse, or `Replace` to become another program.
+Each is a function of a `Call`. It prints and returns an exit code, raises `Refused` for what the
+real program would refuse, or raises `Replace` to become another program.
 """
 
 from __future__ import annotations
@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kimi_nb.rehearse.engine.start import serve
-from kimi_nb.rehearse.host_programs import docker as containers
-from kimi_nb.rehearse.host_programs import front_door as proxies
-from kimi_nb.rehearse.host_programs import host_settings as host_tools
-from kimi_nb.rehearse.host_programs import job_programs as job_tools
+from kimi_nb.rehearse.host_programs import docker, front_door, host_settings, job_programs
 from kimi_nb.rehearse.stand_in_call import Call
 
 TOOLS: dict[str, Callable[[Call], int]] = {
     "vllm": serve.vllm,
-    "docker": containers.docker,
-    "vllm-router": proxies.vllm_router,
-    "ssh": proxies.ssh,
-    **host_tools.TOOLS,
-    **job_tools.TOOLS,
+    "docker": docker.docker,
+    "vllm-router": front_door.vllm_router,
+    "ssh": front_door.ssh,
+    **host_settings.TOOLS,
+    **job_programs.TOOLS,
 }
 
 
 def run(call: Call) -> int:
-    """Be the tool; its exit code."""
+    """Run the stand-in of this name, and return its exit code."""
     return TOOLS[call.tool](call)

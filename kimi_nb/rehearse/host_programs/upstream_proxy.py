@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""REHEARSAL: the options of load_balance_proxy_server_example.py, given to the real vllm-router.
+"""REHEARSAL: give the options of load_balance_proxy_server_example.py to the real vllm-router.
 
-Stands beside proxy.sh in a rehearsal, where the upstream program would be. It refuses what the
-upstream program refuses: lists of hosts and ports of different lengths, options it does not know.
+In a rehearsal this file takes the place of the upstream program beside proxy.sh. It refuses what
+that program refuses: lists of hosts and ports of different lengths, and unknown options.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import sys
 
 
 def translate(argv: list[str]) -> list[str]:
-    """The words of vllm-router for the upstream program's."""
+    """Return the command line of vllm-router for the options of the upstream program."""
     parser = argparse.ArgumentParser("load_balance_proxy_server_example.py", allow_abbrev=True)
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--host", default="localhost")

@@ -1,10 +1,10 @@
-"""The answers of a stand-in vLLM engine: OpenAI's API without a model, an accelerator or a clock.
+"""Answer requests as vLLM's OpenAI server does, without a model, an accelerator or a clock.
 
     ask = chat(served, raw, headers, "chatcmpl-1", 1795299206)   # or an ApiError
     body = whole(ask)                       # or frames(ask), one SSE frame for each token
 
-What is said follows from the prompt alone, so that every engine says the same; shapes and errors
-are those of vLLM 0.20.2 (tests/contract/api.json).
+The content of an answer follows from the prompt alone, so that every engine gives the same one.
+Shapes and errors are those of vLLM 0.20.2 (tests/rehearse/contract/api.json).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hashlib import sha256
 from itertools import chain, cycle, islice
 from typing import Any
 
-from kimi_nb.rehearse.engine.api import chat_requests as requests
-from kimi_nb.rehearse.engine.api import stand_in_text as text
+from kimi_nb.rehearse.engine.api import chat_requests, stand_in_text
 from kimi_nb.rehearse.engine.api.chat_requests import Request, Served
 from kimi_nb.rehearse.engine.api.request_fields import ApiError, compact
+from kimi_nb.rehearse.fault_names import FaultName
 
 __all__ = [
     "ApiError",
@@ -40,9 +40,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token: its ``channel`` is "reasoning", "content" or "tool". ``call`` is which tool call
-    it belongs to; the first token of a call has no text and carries its name and id. The token
-    that ends an answer has no text either."""
+    """One token of an answer.
+
+    Attributes:
+        channel: "reasoning", "content" or "tool".
+        text: Its text; empty for the token that ends an answer, and for the first token of a tool
+            call, which carries the call's name and id.
+        call: The index of its tool call; -1 for none.
+    """
 
     channel: str
     text: str
@@ -51,7 +56,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call's id, "functions.NAME:IDX", and the function's name."""
+    """The id of a tool call, "functions.NAME:IDX", and the name of the function."""
 
     id: str
     name: str
@@ -59,12 +64,21 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request and the answer to it. ``kind`` is "chat" or "completion"; ``created`` in seconds;
-    ``rank`` the one that the client chose; ``digest`` the SHA-256 (hex) of the prompt, which
-    prefill and decode compare; ``tokens`` the answer, the same for each of the ``n`` choices;
-    ``finish_reason`` "stop", "length" or "tool_calls"; ``stop_reason`` the stop string found;
-    ``kv`` the request's kv_transfer_params; ``blank`` the content of a message without any;
-    ``parsed`` whether a tool parser makes the content's frames."""
+    """A request and the answer to it.
+
+    Attributes:
+        kind: "chat" or "completion".
+        created: When the request came, in seconds since the epoch.
+        rank: The rank that the client chose, or None.
+        digest: The SHA-256 of the prompt, in hex; prefill and decode compare it.
+        tokens: The answer, the same for each of the ``n`` choices.
+        finish_reason: "stop", "length" or "tool_calls".
+        kv: The kv_transfer_params of the request.
+        stop_reason: The stop string that was found.
+        calls: The tool calls of the answer.
+        blank: The content of a message that has none: "" or None.
+        parsed: Whether the frames of the content come from a tool parser.
+    """
 
     kind: str
     id: str
@@ -87,7 +101,7 @@ class Ask:
 
     @property
     def usage(self) -> dict[str, int]:
-        """Tokens of the prompt and of all choices."""
+        """The number of tokens of the prompt and of all choices."""
         made = len(self.tokens) * self.n
         return {
             "prompt_tokens": self.prompt_tokens,
@@ -97,8 +111,12 @@ class Ask:
 
 
 def chat(served: Served, raw: bytes, headers: Mapping[str, str], id: str, created: int) -> Ask:
-    """The answer to POST /v1/chat/completions. ``ApiError``: what the client did wrong."""
-    return _ask(served, "chat", requests.chat(served, raw, headers), id, created)
+    """Return the answer to POST /v1/chat/completions.
+
+    Raises:
+        ApiError: The client made a mistake.
+    """
+    return _ask(served, "chat", chat_requests.chat(served, raw, headers), id, created)
 
 
 def completion(
@@ -108,17 +126,21 @@ def completion(
     id: str,
     created: int,
 ) -> Ask:
-    """The answer to POST /v1/completions. ``ApiError``: what the client did wrong."""
-    return _ask(served, "completion", requests.completion(served, raw, headers), id, created)
+    """Return the answer to POST /v1/completions.
+
+    Raises:
+        ApiError: The client made a mistake.
+    """
+    return _ask(served, "completion", chat_requests.completion(served, raw, headers), id, created)
 
 
 def internal(message: str) -> ApiError:
-    """The answer of an engine that failed."""
+    """Return the answer of an engine that failed."""
     return ApiError(500, message, "InternalServerError")
 
 
 def models(served: Served, created: int) -> dict[str, Any]:
-    """The body of GET /v1/models."""
+    """Return the body of GET /v1/models."""
     return {
         "object": "list",
         "data": [
@@ -153,51 +175,57 @@ def models(served: Served, created: int) -> dict[str, Any]:
 
 
 def tokenize(served: Served, raw: bytes) -> dict[str, Any]:
-    """The answer to POST /tokenize. ``ApiError``: what the client did wrong."""
-    tokens, strings = requests.tokenize(served, raw)
+    """Return the answer to POST /tokenize.
+
+    Raises:
+        ApiError: The client made a mistake.
+    """
+    tokens, strings = chat_requests.tokenize(served, raw)
     return {
         "count": len(tokens),
         "max_model_len": served.max_model_len,
-        "tokens": [text.number(token) for token in tokens],
+        "tokens": [stand_in_text.number(token) for token in tokens],
         "token_strs": tokens if strings else None,
     }
 
 
 def regenerate(ask: Ask, digest: str) -> Ask:
-    """The answer of an engine that got the cache of the prompt with this digest: nonsense, unless
-    it is the prompt's own."""
+    """Return the answer of an engine that received the cache of the prompt with this digest.
+
+    It is nonsense unless the digest is that of the request's own prompt.
+    """
     if digest == ask.digest:
         return ask
     seed = sha256(digest.encode("utf-8", "replace")).digest()
     return replace(
         ask,
         tokens=tuple(
-            replace(token, text=text.nonsense(token.text, place, seed))
+            replace(token, text=stand_in_text.nonsense(token.text, place, seed))
             for place, token in enumerate(ask.tokens)
         ),
     )
 
 
-# What is said ---------------------------------------------------------------------------------
+# Content of answers ---------------------------------------------------------------------------
 
 
 def _ask(served: Served, kind: str, request: Request, id: str, created: int) -> Ask:
     calls, arguments = _calls(request)
     body = _thoughts(served, request) if request.thinking else []
-    parsed = served.flaw != "tool-call-leaks"
+    parsed = served.flaw != FaultName.TOOL_CALL_LEAKS
     if calls and parsed:
         for at, words in enumerate(arguments):
-            body += [Token("tool", piece, at) for piece in ("", *text.split(words))]
+            body += [Token("tool", piece, at) for piece in ("", *stand_in_text.split(words))]
     elif calls:
-        body += _content(text.markup([call.id for call in calls], arguments))
+        body += _content(stand_in_text.markup([call.id for call in calls], arguments))
     elif request.literal is not None:
-        body += _content(text.split(request.literal))
+        body += _content(stand_in_text.split(request.literal))
     else:
-        body += _content(text.reply(request.prompt.said, request.prompt.digest))
+        body += _content(stand_in_text.reply(request.prompt.said, request.prompt.digest))
     spoken = calls if parsed else ()
     end = Token("tool", "", len(spoken) - 1) if spoken else Token("content", "")
     tokens, reason = _measured(body, end, request)
-    if served.flaw == "garbled-output":
+    if served.flaw == FaultName.GARBLED_OUTPUT:
         tokens = [replace(token, text="!") if token.text else token for token in tokens]
     tokens, found = _stopped(tokens, request)
     if found is not None:
@@ -209,16 +237,16 @@ def _ask(served: Served, kind: str, request: Request, id: str, created: int) -> 
         id=id,
         created=created,
         model=served.names[0],
-        stream=request.stream,
-        include_usage=request.include_usage,
-        n=request.n,
+        stream=request.fields.stream,
+        include_usage=bool(request.fields.stream_options.get("include_usage")),
+        n=request.fields.n,
         rank=request.rank,
         prompt_tokens=len(request.prompt.tokens),
         digest=request.prompt.digest,
         tokens=tuple(tokens),
         finish_reason=reason,
         max_tokens=request.max_tokens,
-        kv=request.kv,
+        kv=request.fields.kv_transfer_params,
         stop_reason=found,
         calls=spoken,
         blank="" if request.choice == "required" else None,
@@ -227,9 +255,9 @@ def _ask(served: Served, kind: str, request: Request, id: str, created: int) -> 
 
 
 def _calls(request: Request) -> tuple[tuple[Call, ...], list[str]]:
-    """(the calls that the model makes, the arguments of each as JSON)."""
+    """Return the tool calls that the model makes, and the arguments of each as JSON."""
     prompt, tools = request.prompt, request.tools
-    chosen = text.called([tool.name for tool in tools], prompt.said)
+    chosen = stand_in_text.called([tool.name for tool in tools], prompt.said)
     if request.choice == "required":
         chosen = chosen or [0]
     elif request.choice != "auto" or not prompt.asks:
@@ -239,17 +267,17 @@ def _calls(request: Request) -> tuple[tuple[Call, ...], list[str]]:
         Call(f"functions.{tools[at].name}:{prompt.earlier + place}", tools[at].name)
         for place, at in enumerate(chosen)
     )
-    return calls, [compact(_arguments(tools[at].schema)) for at in chosen]
+    return calls, [compact(_arguments(tools[at].parameters)) for at in chosen]
 
 
 def _arguments(schema: Any) -> dict[str, Any]:
-    made = text.example(schema)
+    made = stand_in_text.example(schema)
     return made if isinstance(made, dict) else {}
 
 
 def _thoughts(served: Served, request: Request) -> list[Token]:
-    words = text.thought(request.prompt.said)
-    if not served.reasoning_parser or served.flaw == "reasoning-leaks":
+    words = stand_in_text.thought(request.prompt.said)
+    if not served.reasoning_parser or served.flaw == FaultName.REASONING_LEAKS:
         return _content([*words, "</think>"])
     return [Token("reasoning", word) for word in words] if request.shown else []
 
@@ -259,9 +287,9 @@ def _content(words: list[str]) -> list[Token]:
 
 
 def _measured(body: list[Token], end: Token, request: Request) -> tuple[list[Token], str]:
-    """(as much of an answer as is asked for, why it ends)."""
-    most, length = request.max_tokens, max(len(body), request.min_tokens)
-    if request.ignore_eos:
+    """Return the tokens of an answer of the requested length, and why it ends."""
+    most, length = request.max_tokens, max(len(body), request.fields.min_tokens)
+    if request.fields.ignore_eos:
         length = most
     elif length < most:
         return [*islice(chain(body, _filler(end, request)), length), end], "stop"
@@ -269,20 +297,22 @@ def _measured(body: list[Token], end: Token, request: Request) -> tuple[list[Tok
 
 
 def _filler(end: Token, request: Request) -> cycle[Token]:
-    """What goes on after the answer without spoiling it: JSON stays JSON."""
+    """Return tokens that extend an answer without spoiling it: JSON stays JSON."""
     if end.channel == "tool":
         return cycle([end])
-    return cycle(_content([" ", "\n"] if request.literal is not None else list(text.FILL)))
+    return cycle(_content([" ", "\n"] if request.literal is not None else list(stand_in_text.FILL)))
 
 
 def _stopped(tokens: list[Token], request: Request) -> tuple[list[Token], str | None]:
-    """(the tokens up to a stop string, which one it was). What a tool parser reads is not
-    searched: arguments are cut by nothing but the length."""
+    """Return the tokens up to the first stop string, and that string.
+
+    Tokens that a tool parser reads are not searched: only the length can cut arguments.
+    """
     if not request.stop:
         return tokens, None
     texts = ["" if token.channel == "tool" else token.text for token in tokens]
     said = "".join(texts)
-    start = sum(map(len, texts[: request.min_tokens]))
+    start = sum(map(len, texts[: request.fields.min_tokens]))
     places = [(at, word) for word in request.stop if (at := said.find(word, start)) >= 0]
     if not places:
         return tokens, None
@@ -295,11 +325,11 @@ def _stopped(tokens: list[Token], request: Request) -> tuple[list[Token], str | 
     return tokens, None
 
 
-# How it is sent -------------------------------------------------------------------------------
+# Form of answers ------------------------------------------------------------------------------
 
 
 def whole(ask: Ask, kv: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The body of an answer that is not streamed. ``kv``: kv_transfer_params to return."""
+    """Return the body of an answer that is not streamed, with ``kv`` as its kv_transfer_params."""
     made = _text(ask) if ask.kind == "completion" else _message(ask)
     choices = [{"index": index, **made} for index in range(ask.n)]
     head = {
@@ -309,7 +339,7 @@ def whole(ask: Ask, kv: dict[str, Any] | None = None) -> dict[str, Any]:
         "model": ask.model,
         "choices": choices,
         "service_tier": None,
-        "system_fingerprint": text.MARK,
+        "system_fingerprint": stand_in_text.MARK,
         "usage": {**ask.usage, "prompt_tokens_details": None},
     }
     if ask.kind == "chat":
@@ -367,8 +397,11 @@ def _message(ask: Ask) -> dict[str, Any]:
 
 
 def frames(ask: Ask) -> list[bytes]:
-    """The server-sent events of a streamed answer: one for each token of each choice, the
-    choices in turn; before them the role, after them the usage, if asked for, and [DONE]."""
+    """Return the server-sent events of a streamed answer.
+
+    There is one for each token of each choice, the choices in turn. The role comes before them; the
+    usage, if asked for, and [DONE] come after them.
+    """
     chatting = ask.kind == "chat"
     shape = "chat.completion.chunk" if chatting else "text_completion"
     head = (
@@ -407,7 +440,7 @@ def frames(ask: Ask) -> list[bytes]:
 
 
 def _deltas(ask: Ask) -> list[str]:
-    """The delta of each token, as JSON."""
+    """Return the delta of each token, as JSON."""
     after = ',"tool_calls":[]}' if ask.parsed else "}"
     out, call = [], -1
     for token in ask.tokens:

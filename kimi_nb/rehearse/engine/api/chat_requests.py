@@ -1,9 +1,9 @@
-"""What a client asks a stand-in engine for, read as strictly as vLLM 0.20 reads it.
+"""Check the requests of clients as strictly as vLLM 0.20 does.
 
-    request = chat(served, raw, headers)     # a Request, or an ApiError that says what is wrong
+    request = chat(served, raw, headers)     # or an ApiError that says what is wrong
 
-The order is vLLM's own: JSON, fields, model, messages, length, sampling, rank. A client's mistake
-is a 400 or a 404 with vLLM's text, whatever the bytes are.
+The order is vLLM's: JSON, fields, model, messages, length, sampling, rank. Whatever bytes a client
+sends, its mistakes get status 400 or 404 with vLLM's text.
 """
 
 from __future__ import annotations
@@ -12,64 +12,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.rehearse.engine.api import chat_prompts as prompts
-from kimi_nb.rehearse.engine.api import stand_in_text as text
+from kimi_nb.rehearse.engine.api import chat_prompts, stand_in_text
 from kimi_nb.rehearse.engine.api.request_fields import (
     CHAT,
     COMPLETION,
     TOKENIZE,
     ApiError,
-    Route,
+    ChatCompletionRequest,
+    FunctionDefinition,
+    Generation,
+    TokenizeCompletionRequest,
     compact,
-    fault,
-    invalid,
-    missing,
     parse,
     read,
-    refused,
-    take,
-    typed,
 )
+from kimi_nb.rehearse.fault_names import FaultName
 
 MAX_N = 16384  # vLLM's VLLM_MAX_N_SEQUENCES
-_FIELDS = {
-    "model": "string",
-    "stream": "bool",
-    "stream_options": "dict",
-    "n": "int",
-    "seed": "int",
-    "temperature": "float",
-    "top_p": "float",
-    "min_p": "float",
-    "top_k": "int",
-    "presence_penalty": "float",
-    "frequency_penalty": "float",
-    "repetition_penalty": "float",
-    "max_tokens": "int",
-    "min_tokens": "int",
-    "ignore_eos": "bool",
-    "response_format": "dict",
-    "structured_outputs": "dict",
-    "kv_transfer_params": "dict",
-    "stop_token_ids": "list",
-    "user": "string",
-}
-_CHAT_FIELDS = {
-    **_FIELDS,
-    "max_completion_tokens": "int",
-    "include_reasoning": "bool",
-    "tools": "list",
-    "parallel_tool_calls": "bool",
-    "chat_template_kwargs": "dict",
-    "messages": "list",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a server offers. ``names``: the model's served names, the first one is its own;
-    ``root``: the model as given; ``max_model_len`` in tokens; parsers by name, "" for none;
-    ``flaw``: "", "garbled-output", "reasoning-leaks" or "tool-call-leaks"."""
+    """What a server offers.
+
+    Attributes:
+        names: The served model names; answers carry the first one.
+        root: The model as named on the command line.
+        max_model_len: The context length, in tokens.
+        reasoning_parser: The name of the parser; "" for none.
+        tool_parser: The name of the parser; "" for none.
+        dp_size: The number of ranks that a client can choose from.
+        flaw: The fault of its words, if any.
+        thinking: Whether the model thinks unless a request says otherwise.
+    """
 
     names: tuple[str, ...]
     root: str
@@ -80,60 +55,56 @@ class Served:
     multimodal: bool
     version: str
     dp_size: int = 1
-    flaw: str = ""
+    flaw: FaultName | None = None
     thinking: bool = True
 
     @property
     def calls_tools(self) -> bool:
-        """vLLM makes its tool parser only together with --enable-auto-tool-choice."""
+        """Whether there is a tool parser; vLLM creates it only with --enable-auto-tool-choice."""
         return bool(self.auto_tools and self.tool_parser)
 
     @property
     def blind(self) -> str:
-        """The model's name where it sees no pictures, else ""."""
+        """The name of a model that accepts no images, else ""."""
         return "" if self.multimodal else self.root
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
-    """A function on offer, with the JSON schema of its arguments."""
-
-    name: str
-    schema: Any
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
-    """A request that is in order. ``choice``: "none", "auto" or "required"; ``literal``: the text
-    that a response format asks for; ``shown``: reasoning may be returned; counts in tokens."""
+    """A valid request.
 
-    prompt: prompts.Prompt
-    stream: bool
-    include_usage: bool
-    n: int
+    Attributes:
+        fields: The validated fields.
+        rank: The rank that the client chose, or None.
+        max_tokens: How many tokens the answer may have, given the context length.
+        literal: The text that a response format demands, or None.
+        shown: Whether the reasoning may be returned.
+        choice: "none", "auto" or "required".
+        parallel: Whether several tools may be called at once.
+    """
+
+    fields: Generation
+    prompt: chat_prompts.Prompt
     rank: int | None
     max_tokens: int
-    min_tokens: int
-    ignore_eos: bool
-    stop: tuple[str, ...]
-    kv: dict[str, Any] | None
+    stop: list[str]
     literal: str | None
     thinking: bool = False
     shown: bool = True
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[FunctionDefinition, ...] = ()
     choice: str = "none"
     parallel: bool = True
 
 
 def chat(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
-    """A body of POST /v1/chat/completions; ``ApiError`` if it is not in order."""
-    body = read(raw, CHAT)
-    fields = take(body, _CHAT_FIELDS, CHAT)
-    if "messages" not in fields:
-        raise missing(CHAT, body, "messages")
-    tools, choice = _tools(body, fields)
-    literal = _literal(fields, body, CHAT)
-    _known(served, fields)
+    """Return the request in the body of POST /v1/chat/completions.
+
+    Raises:
+        ApiError: The request is not valid.
+    """
+    fields = read(CHAT, raw)
+    _known(served, fields.model)
+    tools, choice = _chosen(fields)
     if choice != "none" and not served.calls_tools:
         auto = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser'
         raise ApiError(
@@ -142,75 +113,58 @@ def chat(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
             if choice == "auto"
             else f'tool_choice="{choice}" requires --tool-call-parser to be set',
         )
-    param = "max_tokens" if fields.get("max_completion_tokens") is None else "max_completion_tokens"
-    _fits(served, param, fields.get(param))
-    thinking = fields.get("chat_template_kwargs", {}).get("thinking", served.thinking) is not False
-    prompt = prompts.of_chat(fields["messages"], body.get("tools"), thinking, served.blind)
+    param = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
+    limit = getattr(fields, param)
+    _fits(served, param, limit)
+    thinking = fields.chat_template_kwargs.get("thinking", served.thinking) is not False
+    prompt = chat_prompts.of_chat(fields.messages, fields.tools, thinking, served.blind)
     return _request(
         served,
         fields,
-        body,
-        CHAT,
         headers,
         prompt,
-        fields.get(param),
+        limit,
         {
-            "literal": literal,
             "thinking": thinking,
-            "shown": fields.get("include_reasoning", True),
+            "shown": fields.include_reasoning,
             "tools": tools,
             "choice": choice,
-            "parallel": fields.get("parallel_tool_calls", True),
+            "parallel": fields.parallel_tool_calls,
         },
     )
 
 
 def completion(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
-    """A body of POST /v1/completions; ``ApiError`` if it is not in order."""
-    body = read(raw, COMPLETION)
-    fields = take(body, _FIELDS, COMPLETION)
-    if body.get("prompt") in (None, ""):
-        raise refused(
-            COMPLETION, body, "Either prompt or prompt_embeds must be provided and non-empty."
-        )
-    prompt = prompts.of_completion(body["prompt"], COMPLETION)
-    literal = _literal(fields, body, COMPLETION)
-    _known(served, fields)
-    limit = fields.get("max_tokens", None if body.get("max_tokens", 0) is None else 16)
+    """Return the request in the body of POST /v1/completions.
+
+    Raises:
+        ApiError: The request is not valid.
+    """
+    fields = read(COMPLETION, raw)
+    prompt = chat_prompts.of_completion(fields.prompt)
+    _known(served, fields.model)
+    limit = fields.max_tokens if "max_tokens" in fields.model_fields_set else 16
     _fits(served, "max_tokens", limit)
-    return _request(served, fields, body, COMPLETION, headers, prompt, limit, {"literal": literal})
+    return _request(served, fields, headers, prompt, limit, {})
 
 
 def tokenize(served: Served, raw: bytes) -> tuple[list[str], bool]:
-    """A body of POST /tokenize: its tokens, and whether their texts are asked for."""
-    body = read(raw, TOKENIZE)
-    fields = take(
-        body,
-        {"model": "string", "prompt": "string", "messages": "list", "return_token_strs": "bool"},
-        TOKENIZE,
-    )
-    if "prompt" not in fields and "messages" not in fields:
-        raise invalid(
-            TOKENIZE,
-            *(
-                fault("missing", ("body", union, name), body)
-                for union, name in (
-                    ("TokenizeCompletionRequest", "prompt"),
-                    ("TokenizeChatRequest", "messages"),
-                )
-            ),
-        )
-    _known(served, fields)
+    """Return the tokens for the body of POST /tokenize, and whether their texts are requested.
+
+    Raises:
+        ApiError: The request is not valid.
+    """
+    fields = read(TOKENIZE, raw)
+    _known(served, fields.model)
     tokens = (
-        text.split(fields["prompt"])
-        if "prompt" in fields
-        else prompts.of_chat(fields["messages"], body.get("tools"), True, served.blind).tokens
+        stand_in_text.split(fields.prompt)
+        if isinstance(fields, TokenizeCompletionRequest)
+        else chat_prompts.of_chat(fields.messages, fields.tools, True, served.blind).tokens
     )
-    return tokens, fields.get("return_token_strs", False)
+    return tokens, bool(fields.return_token_strs)
 
 
-def _known(served: Served, fields: Mapping[str, Any]) -> None:
-    model = fields.get("model")
+def _known(served: Served, model: str | None) -> None:
     if model and model not in served.names:
         raise ApiError(404, f"The model `{model}` does not exist.", "NotFoundError", "model")
 
@@ -218,107 +172,33 @@ def _known(served: Served, fields: Mapping[str, Any]) -> None:
 # Tools and formats ----------------------------------------------------------------------------
 
 
-def _tools(body: dict[str, Any], fields: Mapping[str, Any]) -> tuple[tuple[Tool, ...], str]:
-    """(the functions on offer, the choice among them)."""
-    given, choice = fields.get("tools"), body.get("tool_choice")
-    if given == []:
-        raise refused(
-            CHAT,
-            body,
-            "`tools` must not be an empty array. "
-            "Either provide at least one tool or omit the field entirely.",
-        )
-    tools = []
-    for at, tool in enumerate(given or ()):
-        place = ("body", "tools", at)
-        if not isinstance(tool, dict):
-            raise invalid(CHAT, fault("dict_type", place, tool))
-        function = tool.get("function")
-        if not isinstance(function, dict):
-            raise invalid(
-                CHAT,
-                fault(
-                    "missing" if function is None else "dict_type", (*place, "function"), function
-                ),
-            )
-        name, schema = function.get("name"), function.get("parameters")
-        if not isinstance(name, str):
-            raise invalid(
-                CHAT,
-                fault(
-                    "missing" if name is None else "string_type", (*place, "function", "name"), name
-                ),
-            )
-        if not isinstance(schema, dict | None):
-            raise invalid(CHAT, fault("dict_type", (*place, "function", "parameters"), schema))
-        tools.append(Tool(name, schema))
-    if choice == "none":
-        return tuple(tools), "none"
+def _chosen(fields: ChatCompletionRequest) -> tuple[tuple[FunctionDefinition, ...], str]:
+    """Return the functions on offer, and the choice among them."""
+    tools = tuple(tool.function for tool in fields.tools or ())
+    choice = fields.tool_choice
     if choice is None:
-        return tuple(tools), "auto" if tools and "tool_choice" not in body else "none"
-    if not tools:
-        raise refused(CHAT, body, "When using `tool_choice`, `tools` must be set.")
-    if choice in ("auto", "required"):
-        return tuple(tools), choice
-    if not isinstance(choice, dict):
-        raise refused(
-            CHAT,
-            body,
-            f"Invalid value for `tool_choice`: {choice}! Only named tools, "
-            '"none", "auto" or "required" are supported.',
-        )
-    usage = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
-    function = choice.get("function")
-    if not isinstance(function, dict):
-        raise refused(
-            CHAT, body, f"Invalid value for `function`: `{function}` in `tool_choice`! {usage}"
-        )
-    if not isinstance(name := function.get("name"), str) or not name:
-        raise refused(
-            CHAT, body, f"Invalid `name` in `function`: `{name}` in `tool_choice`! {usage}"
-        )
-    named = tuple(tool for tool in tools if tool.name == name)
-    if not named:
-        raise refused(
-            CHAT,
-            body,
-            "The tool specified in `tool_choice` does not match any of the specified `tools`",
-        )
-    # A function may be called "auto": with one left, "required" means it and nothing else.
-    return named[:1], "required"
+        choice = "auto" if tools and "tool_choice" not in fields.model_fields_set else "none"
+    if isinstance(choice, str):
+        return tools, choice
+    # With one function left, "required" can only mean that one, even if its name is "auto".
+    return tuple(tool for tool in tools if tool.name == choice["function"]["name"])[:1], "required"
 
 
-def _literal(
-    fields: Mapping[str, Any],
-    body: dict[str, Any],
-    route: Route,
-) -> str | None:
-    """The text that a response format or vLLM's own structured outputs ask for."""
-    form: Any = fields.get("response_format")
-    wish = fields.get("structured_outputs", {})
-    kind = "text" if form is None else form.get("type")
-    if kind not in ("text", "json_object", "json_schema"):
-        raise invalid(route, fault("literal_error", ("body", "response_format", "type"), kind))
-    if kind == "json_schema":
-        if not isinstance(schema := form.get("json_schema"), dict):
-            raise refused(
-                route,
-                body,
-                "When response_format type is 'json_schema', the "
-                "'json_schema' field must be provided.",
-                "response_format",
-            )
-        return compact(text.example(schema.get("schema")))
-    if kind == "json_object" or wish.get("json_object"):
-        return compact({text.MARK: True})
-    schema = body.get("guided_json") if wish.get("json") is None else wish["json"]
+def _literal(fields: Generation) -> str | None:
+    """Return the text that a response format, or vLLM's own structured outputs, demand."""
+    form, wish = fields.response_format, fields.structured_outputs
+    if form is not None and form.json_schema is not None and form.type == "json_schema":
+        return compact(stand_in_text.example(form.json_schema.get("schema")))
+    if (form is not None and form.type == "json_object") or wish.get("json_object"):
+        return compact({stand_in_text.MARK: True})
+    schema = fields.guided_json if wish.get("json") is None else wish["json"]
     if isinstance(schema, str):
         try:
             schema = parse(schema)
         except ValueError:
             raise ApiError(400, "Invalid grammar specification.") from None
     if schema is not None:
-        return compact(text.example(schema))
+        return compact(stand_in_text.example(schema))
     words = wish.get("choice")
     return words[0] if isinstance(words, list) and words and isinstance(words[0], str) else None
 
@@ -340,18 +220,16 @@ def _fits(served: Served, param: str, limit: int | None) -> None:
 
 def _request(
     served: Served,
-    fields: Mapping[str, Any],
-    body: Mapping[str, Any],
-    route: Route,
+    fields: Generation,
     headers: Mapping[str, str],
-    prompt: prompts.Prompt,
+    prompt: chat_prompts.Prompt,
     limit: int | None,
     more: Mapping[str, Any],
 ) -> Request:
-    """The request, once its lengths, its sampling and its rank are in order."""
+    """Check lengths, sampling and rank, and return the request."""
     room = served.max_model_len - (limit or 0)
     if len(prompt.tokens) > room:
-        # vLLM stops counting at the first token too many.
+        # vLLM stops counting at the first excess token.
         raise ApiError(
             400,
             f"This model's maximum context length is {served.max_model_len} "
@@ -364,47 +242,22 @@ def _request(
         )
     most = served.max_model_len - len(prompt.tokens)
     most = most if limit is None else min(limit, most)
-    stop = body.get("stop")
-    stop = [stop] if isinstance(stop, str) else stop or []
-    if not isinstance(stop, list) or not all(isinstance(word, str) for word in stop):
-        raise invalid(route, fault("string_type", ("body", "stop", "str"), stop))
-    n, least = fields.get("n", 1), fields.get("min_tokens", 0)
-    _sampling(fields, n, most, least, stop)
+    stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop
+    _sampling(fields, most, stop)
     return Request(
+        fields=fields,
         prompt=prompt,
-        stream=fields.get("stream", False),
-        n=n,
         rank=_rank(served, headers),
-        include_usage=_usage(fields, body, route),
         max_tokens=most,
-        min_tokens=least,
-        ignore_eos=fields.get("ignore_eos", False),
-        stop=tuple(stop),
-        kv=fields.get("kv_transfer_params"),
+        stop=stop,
+        literal=_literal(fields),
         **more,
     )
 
 
-def _usage(fields: Mapping[str, Any], body: Any, route: Route) -> bool:
-    """Whether the stream is to end with its usage."""
-    options = fields.get("stream_options")
-    if not options:
-        return False
-    if not fields.get("stream"):
-        raise refused(
-            route, body, "Stream options can only be defined when `stream=True`.", "stream_options"
-        )
-    value, wrong = typed("bool", options.get("include_usage") or False)
-    if wrong:
-        raise invalid(
-            route,
-            fault(wrong, ("body", "stream_options", "include_usage"), options["include_usage"]),
-        )
-    return value
-
-
-def _sampling(fields: Mapping[str, Any], n: int, most: int, least: int, stop: list[str]) -> None:
-    """vLLM's SamplingParams, in its order."""
+def _sampling(fields: Generation, most: int, stop: list[str]) -> None:
+    """Check what vLLM's SamplingParams check, in the same order."""
+    n, least, heat = fields.n, fields.min_tokens, fields.temperature
     if n < 1:
         raise ApiError(400, f"n must be at least 1, got {n}.")
     if n > MAX_N:
@@ -414,18 +267,17 @@ def _sampling(fields: Mapping[str, Any], n: int, most: int, least: int, stop: li
             "VLLM_MAX_N_SEQUENCES environment variable.",
         )
     for name in ("presence_penalty", "frequency_penalty"):
-        if not -2 <= (value := fields.get(name, 0.0)) <= 2:
+        if not -2 <= (value := getattr(fields, name)) <= 2:
             raise ApiError(400, f"{name} must be in [-2, 2], got {value}.")
-    if (value := fields.get("repetition_penalty", 1.0)) <= 0:
+    if (value := fields.repetition_penalty) <= 0:
         raise ApiError(400, f"repetition_penalty must be greater than zero, got {value}.")
-    heat, top = fields.get("temperature", 1.0), fields.get("top_p", 1.0)
     if heat < 0:
         raise _parameter("temperature", heat, f"temperature must be non-negative, got {heat}.")
-    if not 0 < top <= 1:
-        raise _parameter("top_p", top, f"top_p must be in (0, 1], got {top}.")
-    if (value := fields.get("top_k", 0)) < -1:
+    if not 0 < (value := fields.top_p) <= 1:
+        raise _parameter("top_p", value, f"top_p must be in (0, 1], got {value}.")
+    if (value := fields.top_k) < -1:
         raise ApiError(400, f"top_k must be 0 (disable), or at least 1, got {value}.")
-    if not 0 <= (value := fields.get("min_p", 0.0)) <= 1:
+    if not 0 <= (value := fields.min_p) <= 1:
         raise ApiError(400, f"min_p must be in [0, 1], got {value}.")
     if most < 1:
         raise _parameter("max_tokens", most, f"max_tokens must be at least 1, got {most}.")
@@ -446,7 +298,7 @@ def _parameter(name: str, value: Any, why: str) -> ApiError:
 
 
 def _rank(served: Served, headers: Mapping[str, str]) -> int | None:
-    """The data parallel rank that the client chose; vLLM passes over what is no number."""
+    """Return the data parallel rank that the client chose; like vLLM, ignore a non-number."""
     given = next(
         (value for name, value in headers.items() if name.lower() == "x-data-parallel-rank"), ""
     )

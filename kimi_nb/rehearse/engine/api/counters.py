@@ -1,11 +1,11 @@
-"""What a stand-in counts, in the words of vLLM's /metrics (Prometheus text)."""
+"""Count what a stand-in engine does, under the names of vLLM's /metrics (Prometheus text)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 
-from kimi_nb.rehearse.simulated_site import MARK
+from kimi_nb.core.marks import MARK
 
 _TYPES = {
     "vllm:num_requests_running": "gauge",
@@ -17,7 +17,7 @@ _SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 
 @dataclass
 class Metrics:
-    """Counts of one rank."""
+    """The counts of one rank."""
 
     running: int = 0
     waiting: int = 0
@@ -28,7 +28,7 @@ class Metrics:
     moved: Counter[str] = field(default_factory=Counter)
 
     def rows(self, connector: str) -> list[tuple[str, str, float]]:
-        """(name, labels, value) of every series."""
+        """Return the name, labels and value of every series."""
         out: list[tuple[str, str, float]] = [
             ("vllm:num_requests_running", "", self.running),
             ("vllm:num_requests_waiting", "", self.waiting),
@@ -54,7 +54,7 @@ class Metrics:
 
 
 def text(ranks: dict[int, Metrics], model: str, connector: str) -> str:
-    """The whole answer of GET /metrics."""
+    """Return the answer to GET /metrics."""
     by_name: dict[str, list[str]] = {}
     for rank, metrics in ranks.items():
         for name, labels, value in metrics.rows(connector):

@@ -1,12 +1,12 @@
-"""The beat of a stand-in engine: each step gives every running request one token.
+"""Pace the answers of a stand-in engine: each step gives every running request one token.
 
     steps = Steps(0.02)
-    await steps.run(Stream(frames, send), gone)     # a group of frames every 20 ms
+    await steps.run(Stream(groups, send), gone)     # a group of frames every 20 ms
 
-The streams have places of their own within a step, a millisecond or more apart: sent all at
-once, each would wait for those before it, now longer and now shorter. Times are fixed, so that a
-late step does not push the next. The event loop's own timers count in milliseconds, as epoll
-does; a timerfd counts in nanoseconds.
+The streams are spread over a step, a millisecond or more apart. If all were sent at once, each
+would have to wait for a varying number of others. The times are fixed in advance, so that a late
+step does not delay the next. The event loop's own timers have the resolution of epoll, a
+millisecond; a timerfd has a resolution of nanoseconds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from typing import Any
 
 Send = Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
 
-_PLACES, _APART = 20, 0.001  # of a step: how many at most, seconds between them at least
-_ROUNDING = 1e-6  # seconds; a time that was just kept is not the next one
+_PLACES, _APART = 20, 0.001  # per step: the most places, the least seconds between two
+_ROUNDING = 1e-6  # seconds; the next time must not be the one just reached
 _ABSOLUTE = 1  # TFD_TIMER_ABSTIME
 
 
 class Stream:
-    """An answer on its way: ``groups`` are the frames of each step, ``send`` is ASGI's. ``done``
-    is set when the last one is sent."""
+    """An answer that is being sent.
+
+    Attributes:
+        done: Set when the last group of frames is sent.
+    """
 
     def __init__(self, groups: Iterable[Sequence[bytes]], send: Send) -> None:
         self._groups, self._send = iter(groups), send
@@ -37,8 +40,10 @@ class Stream:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def step(self) -> bool:
-        """Send the next group; whether there may be more. A client that does not read misses
-        steps, and keeps nobody else waiting."""
+        """Send the next group of frames, and return whether there may be more.
+
+        A client that does not read misses steps, and delays nobody else.
+        """
         if self.done.done():
             return False
         if self._slow is not None:
@@ -48,7 +53,7 @@ class Stream:
             self.done.set_result(None)
             return False
         for at, frame in enumerate(group):
-            # Sending waits for nothing as long as the client reads: no task is needed for it,
+            # Sending does not block as long as the client reads. It then needs no task,
             # which would cost more than the rest of the step.
             sending = self._send({"type": "http.response.body", "body": frame, "more_body": True})
             try:
@@ -71,24 +76,24 @@ class Stream:
 
 @types.coroutine
 def _continued(sending: Any, blocker: Any) -> Any:
-    """What is left of a coroutine that was begun outside a task."""
+    """Continue a coroutine that was started outside a task."""
     yield blocker
     yield from sending
 
 
 class Steps:
-    """See the module. ``seconds`` is the time of a step; 0 is no waiting at all."""
+    """The steps of an engine, every ``seconds``; with 0 there is no waiting."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._count = max(1, min(_PLACES, int(seconds / _APART)))
         self._apart = seconds / self._count
         self._places: list[list[Stream]] = [[] for _ in range(self._count)]
-        self._next: int | None = None  # the number of a place in time, since the clock's zero
+        self._next: int | None = None  # the next place, counted from the zero of the clock
         self._timer: _Timer | None = None
 
     async def run(self, stream: Stream, gone: asyncio.Future[None]) -> bool:
-        """Send a stream to its end; whether the client was there for it."""
+        """Send a stream to its end, and return whether the client was there for all of it."""
         first = int((time.monotonic() + _ROUNDING) / self._apart) + 1
         number = min(
             range(first, first + self._count), key=lambda at: len(self._places[at % self._count])
@@ -129,7 +134,7 @@ class Steps:
 
 
 class _Timer:
-    """A timer of the kernel (os.timerfd_create is Python 3.13's)."""
+    """A timer of the kernel (os.timerfd_create needs Python 3.13)."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -138,13 +143,13 @@ class _Timer:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def start(self, at: float) -> None:
-        """Have the handle readable at a time of `time.monotonic`, and at no other."""
+        """Make the handle readable at a time of `time.monotonic`, replacing any earlier setting."""
         when = struct.pack("llll", 0, 0, *divmod(round(at * 1e9), 10**9))
         if self._libc.timerfd_settime(self.handle, _ABSOLUTE, when, None):
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def passed(self) -> bool:
-        """Whether its time has come since the last look."""
+        """Return whether the timer has expired since the last look."""
         try:
             return bool(os.read(self.handle, 8))
         except BlockingIOError:

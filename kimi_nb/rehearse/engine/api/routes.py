@@ -1,4 +1,4 @@
-"""The HTTP side of a stand-in engine: vLLM's routes as one ASGI application."""
+"""Serve vLLM's routes for a stand-in engine, as one ASGI application."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kimi_nb.rehearse.engine.api import answers
-from kimi_nb.rehearse.engine.api import counters as metrics
+from kimi_nb.core.marks import MARK
+from kimi_nb.rehearse.engine.api import answers, counters
 from kimi_nb.rehearse.engine.api.decode_steps import Send
 from kimi_nb.rehearse.engine.api.stand_in import Engine
-from kimi_nb.rehearse.simulated_site import MARK
 
 _JSON = (b"content-type", b"application/json")
 _MARK = (b"x-rehearsal", MARK.encode())
@@ -23,7 +22,7 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 class Api:
-    """``await api(scope, receive, send)``, as uvicorn calls it."""
+    """The ASGI application, which uvicorn calls as ``await api(scope, receive, send)``."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -41,6 +40,7 @@ class Api:
         }
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
         if scope["type"] != "http":
             return
         path = scope["path"]
@@ -73,7 +73,7 @@ class Api:
     async def _metrics(self, scope: Any, receive: Receive, send: Send) -> None:
         settings = self._engine.settings
         connector = settings.transfer.connector if settings.transfer else ""
-        body = metrics.text(self._engine.metrics, settings.names[0], connector)
+        body = counters.text(self._engine.metrics, settings.names[0], connector)
         await _reply(
             send,
             200,

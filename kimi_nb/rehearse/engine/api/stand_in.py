@@ -1,4 +1,4 @@
-"""One stand-in engine at work: admission, steps, the cache of other engines, what is wrong."""
+"""Run one stand-in engine: admission, steps, cache from other engines, and faults."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from kimi_nb.rehearse.engine.api import answers
 from kimi_nb.rehearse.engine.api.counters import Metrics
 from kimi_nb.rehearse.engine.api.decode_steps import Send, Steps, Stream
 from kimi_nb.rehearse.engine.engine_log import Log
-from kimi_nb.rehearse.engine.ranks import cache_transfer as transfer
+from kimi_nb.rehearse.engine.ranks import cache_transfer
 from kimi_nb.rehearse.engine.ranks.rendezvous import Group
 from kimi_nb.rehearse.engine.start.start_settings import Settings
-from kimi_nb.rehearse.simulated_site import World
+from kimi_nb.rehearse.fault_names import FaultName
+from kimi_nb.rehearse.simulated_site import SimulatedSite
 
-DIES_AT = 3  # the request of a rank at which a fault under load strikes
-_FLAWS = ("garbled-output", "reasoning-leaks", "tool-call-leaks")
+DIES_AT = 3  # a fault under load strikes at this request of a rank
+_FLAWS = (FaultName.GARBLED_OUTPUT, FaultName.REASONING_LEAKS, FaultName.TOOL_CALL_LEAKS)
 _DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
 
@@ -43,11 +44,16 @@ class Engine:
     """The ranks of one process behind its API."""
 
     def __init__(
-        self, settings: Settings, world: World, group: Group, store: transfer.Store | None, log: Log
+        self,
+        settings: Settings,
+        site: SimulatedSite,
+        group: Group,
+        store: cache_transfer.Store | None,
+        log: Log,
     ) -> None:
         self.settings, self.log = settings, log
-        self._world, self._group, self._store = world, group, store
-        self._address = world.nodes.get(settings.node, "127.0.0.1")
+        self._site, self._group, self._store = site, group, store
+        self._address = site.nodes.get(settings.node, "127.0.0.1")
         self.ranks = _answered(settings)
         self.metrics = {rank: Metrics() for rank in self.ranks}
         self.served = _served(settings, self.ranks)
@@ -56,11 +62,14 @@ class Engine:
         self._seen = dict.fromkeys((*self.ranks, *settings.here), 0)
         self._free = dict.fromkeys(self.ranks, settings.max_num_seqs)
         self._queue: dict[int, deque[asyncio.Future[None]]] = {rank: deque() for rank in self.ranks}
-        self._steps = Steps(world.seconds_per_token)
+        self._steps = Steps(site.seconds_per_token)
 
     async def admit(self, ask: answers.Ask, rank: int) -> Answer:
-        """A request on its way on a rank, when that has room; with the cache of its prompt
-        fetched. Raises ApiError."""
+        """Start a request on a rank once that has room, with the cache of its prompt fetched.
+
+        Raises:
+            ApiError: A fault strikes, or the cache cannot be transferred.
+        """
         if rank in self.settings.here or self.settings.spans:
             await self._strike(rank)
         metrics = self.metrics[rank]
@@ -75,7 +84,7 @@ class Engine:
         return answer
 
     def release(self, answer: Answer) -> None:
-        """The end of a request, however it ended."""
+        """End a request, however it ended, and let the next one in."""
         answer.metrics.running -= 1
         queue = self._queue[answer.rank]
         while queue:
@@ -91,8 +100,7 @@ class Engine:
             await asyncio.sleep(self._steps.seconds * len(answer.ask.tokens))
 
     async def stream(self, ask: answers.Ask, send: Send, gone: asyncio.Future[None]) -> bool:
-        """Send an answer token by token, one in each step; whether the client was there to its
-        end."""
+        """Send an answer, a token in each step, and return whether the client stayed to the end."""
         if self._steps.seconds:
             return await self._steps.run(Stream(groups(ask), send), gone)
         message: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
@@ -104,13 +112,12 @@ class Engine:
             await send(message)
         return True
 
-    def flaw(self, rank: int) -> str:
-        """What is wrong with the words of a rank; "" for nothing."""
-        return next((name for name in _FLAWS if self._wrong(name, rank)), "")
+    def flaw(self, rank: int) -> FaultName | None:
+        """Return what is wrong with the words of a rank, if anything."""
+        return next((name for name in _FLAWS if self._wrong(name, rank)), None)
 
     async def compute(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What a follower does for the first process: it computes a prompt, and sends back what
-        identifies it, or the error that it met."""
+        """Compute a prompt for the first process, and return its digest or the error."""
         rank = self.settings.rank if self.settings.spans else int(request["rank"])
         try:
             await self._strike(rank)
@@ -119,7 +126,7 @@ class Engine:
         return {"digest": request["digest"]}
 
     def rank_of(self, ask: answers.Ask) -> int:
-        """The rank that a request asks for, else the next one."""
+        """Return the rank that a request asks for, or the next one in turn."""
         if ask.rank is not None:
             return self.ranks[ask.rank]
         self._next = (self._next + 1) % len(self.ranks)
@@ -152,13 +159,15 @@ class Engine:
         if (
             params.get("do_remote_decode")
             and self._store is not None
-            and not self._wrong("no-kv-params", answer.rank)
+            and not self._wrong(FaultName.NO_KV_PARAMS, answer.rank)
         ):
             answer.kv = self._store.keep(ask.id, ask.digest, ask.prompt_tokens, answer.rank)
 
     def _elsewhere(self, rank: int) -> Iterable[int]:
-        """Whose work a request needs beside ours: the process that holds the rank, or all nodes
-        of a tensor parallel engine."""
+        """Return whose work a request needs besides ours.
+
+        This is the process that holds the rank, or all other nodes of a tensor parallel engine.
+        """
         mine = self.settings
         if mine.spans:
             return range(1, mine.nodes)
@@ -167,8 +176,8 @@ class Engine:
     async def _fetch(self, answer: Answer, params: dict[str, Any]) -> None:
         core = self.log.core(answer.rank, self.settings.dp)
         try:
-            digest, size = await transfer.fetch(params, self.settings, self._address)
-        except transfer.TransferError as error:
+            digest, size = await cache_transfer.fetch(params, self.settings, self._address)
+        except cache_transfer.TransferError as error:
             mooncake = (
                 "ooncake" in self.settings.transfer.connector if self.settings.transfer else False
             )
@@ -183,10 +192,10 @@ class Engine:
         answer.metrics.moved["transfers"] += 1
         answer.ask = answers.regenerate(answer.ask, digest)
 
-    # What is wrong --------------------------------------------------------------------
+    # Faults ---------------------------------------------------------------------------
 
-    def _wrong(self, fault: str, rank: int) -> bool:
-        return self._world.fault(fault, self._node_of(rank), rank)
+    def _wrong(self, fault: FaultName, rank: int) -> bool:
+        return self._site.fault(fault, self._node_of(rank), rank)
 
     def _node_of(self, rank: int) -> str:
         return self._group.node_of(rank) or self.settings.node
@@ -195,12 +204,12 @@ class Engine:
         self._seen[rank] += 1
         if self.dead:
             raise answers.internal(_DEAD)
-        if not self._world.faults:
+        if not self._site.faults:
             return
         core = self.log.core(rank, self.settings.dp)
-        if self._wrong("engine-hangs", rank):
+        if self._wrong(FaultName.ENGINE_HANGS, rank):
             await asyncio.sleep(3600)
-        if self._wrong("first-chat-500", rank):
+        if self._wrong(FaultName.FIRST_CHAT_500, rank):
             core.error(
                 "core.py:1136",
                 "EngineCore encountered a fatal error.\nRuntimeError: "
@@ -210,13 +219,13 @@ class Engine:
             raise answers.internal("")
         if self._seen[rank] < DIES_AT:
             return
-        if self._wrong("rank-dies-while-serving", rank):
+        if self._wrong(FaultName.RANK_DIES_WHILE_SERVING, rank):
             os.kill(os.getpid(), signal.SIGKILL)
-        if self._wrong("out-of-memory-under-load", rank):
+        if self._wrong(FaultName.OUT_OF_MEMORY_UNDER_LOAD, rank):
             core.error(
                 "core.py:1136",
                 "EngineCore encountered a fatal error.\n"
-                + out_of_memory(self._world, self.settings.devices[0]),
+                + out_of_memory(self._site, self.settings.devices[0]),
             )
             self.log.error(
                 "async_llm.py:704",
@@ -228,10 +237,10 @@ class Engine:
             raise answers.internal(_DEAD)
 
 
-def out_of_memory(world: World, device: int) -> str:
-    """The allocator's message on this vendor's devices."""
-    total = world.memory_gb
-    if world.vendor == "ascend":
+def out_of_memory(site: SimulatedSite, device: int) -> str:
+    """Return the allocator's message for the devices of the site's vendor."""
+    total = site.memory_gb
+    if site.vendor == "ascend":
         return (
             f"RuntimeError: NPU out of memory. Tried to allocate 1.31 GiB (NPU {device}; "
             f"{total:.2f} GiB total capacity; {total - 0.9:.2f} GiB already allocated; "
@@ -244,8 +253,10 @@ def out_of_memory(world: World, device: int) -> str:
 
 
 def groups(ask: answers.Ask) -> Iterator[list[bytes]]:
-    """The frames of each step: one token of each choice. The role comes with the first one; the
-    counts and [DONE] follow the last one at once."""
+    """Yield the frames of each step: one token of each choice.
+
+    The role comes with the first token; the usage and [DONE] follow the last one at once.
+    """
     frames = answers.frames(ask)
     first = ask.n if ask.kind == "chat" else 0
     last = first + ask.n * (len(ask.tokens) - 1)
@@ -257,7 +268,7 @@ def groups(ask: answers.Ask) -> Iterator[list[bytes]]:
 
 
 def _answered(settings: Settings) -> range:
-    """The ranks behind the API of a process: its own one, or those of all its followers too."""
+    """Return the ranks behind the API of a process: its own, or those of all its followers too."""
     if settings.spans:
         return range(1)
     return settings.here if settings.alone or settings.headless else range(settings.dp)

@@ -1,10 +1,10 @@
-"""The stand-in's language: a tokenizer of its own, and texts that follow from the prompt alone.
+"""Generate the texts of a stand-in, with a tokenizer of its own, from the prompt alone.
 
     split("hello world")                     # ['hell', 'o', ' wor', 'ld']
     reply("how are you", digest)             # tokens of 'REHEARSAL: how are you (the echo ...'
     example({"type": "object", "properties": {"city": {"type": "string"}}})
 
-Every text says REHEARSAL, so that nobody takes it for a model's.
+Every text says REHEARSAL, so that nobody mistakes it for a model's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from math import ceil, floor
 from typing import Any
 
 MARK = "REHEARSAL"
-VOCABULARY = 163840  # Kimi's own
-# Each with its space is one token: what is filled up to a length ends there to the token.
+VOCABULARY = 163840  # as Kimi's
+# Each word with its space is one token, so that filler can have any length in tokens.
 FILL = tuple(
     re.findall(
         r" \w+",
@@ -27,47 +27,52 @@ FILL = tuple(
     )
 )
 _PIECE = re.compile(r"<\|[a-z_]{1,40}\|>|</?think>| \S{1,3}|\S{1,4}|\s{1,4}")
-_DEEP, _BOTTOM, _NODES = 4, 16, 500  # levels with all that is optional; levels; values
+_DEEP, _BOTTOM, _NODES = 4, 16, 500  # limits: levels with optional properties, levels, values
 _EXACT = 2**53
 
 
 def split(text: str) -> list[str]:
-    """The tokens of a text: pieces of at most four characters, markers as one; joined they are
-    the text."""
+    """Split a text into tokens, which joined are the text again.
+
+    A token has at most four characters, unless it is a marker of the chat template.
+    """
     return _PIECE.findall(text)
 
 
 def number(token: str) -> int:
-    """The token's id, below ``VOCABULARY``."""
+    """Return the id of a token, below ``VOCABULARY``."""
     return crc32(token.encode("utf-8", "surrogatepass")) % VOCABULARY
 
 
 def echo(said: str, words: int) -> str:
-    """The first words of what was said, at most 72 characters of them."""
+    """Return the first words of what was said, at most 72 characters."""
     return " ".join(said[:400].split()[:words])[:72]
 
 
 def thought(said: str) -> list[str]:
-    """The 10 to 20 tokens of reasoning about it."""
+    """Return 10 to 20 tokens of reasoning about it."""
     tail = split(" and how to put it.")
     return [*split(f"{MARK} thinking about:"), *split(f" {echo(said, 3) or '...'}")[:7], *tail]
 
 
 def reply(said: str, digest: str) -> list[str]:
-    """The 20 to 60 tokens of an answer to it; ``digest`` (hex) decides how many."""
+    """Return 20 to 60 tokens of an answer to it; the hex ``digest`` decides how many."""
     head = split(f"{MARK}: {echo(said, 12) or 'no words'} (the echo of a stand-in: no model ran)")
     length = max(20 + int(digest[:8], 16) % 40, len(head))
     return [*head, *islice(cycle(FILL), length - len(head))]
 
 
 def nonsense(token: str, place: int, seed: bytes) -> str:
-    """What stands for a token that was computed from the cache of another prompt."""
+    """Return the text of a token that was computed from the cache of another prompt."""
     sounds = ("qz", " xv", "#k", " wq", "jj", " zb", "vx", " ~q")
     return sounds[(seed[place % len(seed)] + place) % len(sounds)] if token else ""
 
 
 def called(names: Sequence[str], said: str) -> list[int]:
-    """Which functions a text asks for: a word of the name (four letters or more) stands in it."""
+    """Return the indexes of the functions that a text asks for.
+
+    These are the ones with a word of four letters or more in their name that is in the text.
+    """
     said = said.lower()
     return [
         at
@@ -77,7 +82,7 @@ def called(names: Sequence[str], said: str) -> list[int]:
 
 
 def markup(ids: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """The tokens of tool calls as the model writes them, before any parser."""
+    """Return the tokens of tool calls as the model writes them, before a parser."""
     out = ["<|tool_calls_section_begin|>"]
     for name, text in zip(ids, arguments, strict=True):
         out += [
@@ -94,7 +99,7 @@ def markup(ids: Sequence[str], arguments: Sequence[str]) -> list[str]:
 
 
 def example(schema: Any) -> Any:
-    """An instance of a JSON schema, always the same one; ``{}`` for what is none."""
+    """Return an instance of a JSON schema, always the same; ``{}`` for anything else."""
     return _example(schema, schema, 0, [_NODES])
 
 
@@ -123,8 +128,10 @@ def _example(schema: Any, root: Any, depth: int, left: list[int]) -> Any:
 
 
 def _plain(schema: Any, root: Any, last: bool) -> dict[str, Any]:
-    """The schema without references and alternatives: the first of these, or the last one, which
-    tends to be the null that ends a recursion."""
+    """Return the schema without references and alternatives.
+
+    Of alternatives the first is taken, or the last, which is often the null that ends a recursion.
+    """
     for _ in range(_BOTTOM):
         if not isinstance(schema, dict):
             return {}
@@ -144,7 +151,7 @@ def _plain(schema: Any, root: Any, last: bool) -> dict[str, Any]:
             return schema
         rest = {key: value for key, value in schema.items() if key != word}
         chosen = schema[word] if word == "allOf" else [schema[word][-1 if last else 0]]
-        # References are followed before the merge, or one would hide another.
+        # Resolve references before the merge, or one would overwrite another.
         schema = _merged(
             [
                 rest,
@@ -177,7 +184,7 @@ def _merged(parts: Sequence[Any]) -> dict[str, Any]:
 
 
 def _referred(ref: Any, root: Any) -> Any:
-    """What a reference within the schema itself points to."""
+    """Return what a reference within the schema points to."""
     if not isinstance(ref, str) or not ref.startswith("#"):
         return {}
     for key in ref.split("/")[1:]:
@@ -212,7 +219,7 @@ def _count(schema: Mapping[str, Any], key: str, default: int) -> int:
 
 
 def _number(schema: Mapping[str, Any], whole: bool) -> int | float:
-    """A number within the bounds; 1 where it may be, or where none can be found."""
+    """Return a number within the bounds: 1 if that is allowed, or if none is found."""
     bounds = [
         _bound(schema.get(key))
         for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
@@ -247,5 +254,5 @@ def _number(schema: Mapping[str, Any], whole: bool) -> int | float:
 
 
 def _bound(value: Any) -> int | float | None:
-    # Beyond this, sums of whole and broken numbers overflow or change nothing.
+    # Beyond this, sums of integers and floats overflow or change nothing.
     return value if type(value) in (int, float) and abs(value) <= _EXACT else None

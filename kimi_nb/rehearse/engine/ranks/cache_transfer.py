@@ -1,8 +1,8 @@
-"""The KV cache that travels: prefill keeps it at its kv ports, decode fetches it from there.
+"""Transfer KV cache: prefill keeps it at its KV ports, and decode fetches it from there.
 
-What travels stands for the cache of one prompt: its digest and as many bytes as there are
-blocks. Decode goes on only with what it really received, and only when the engine behind the
-port is the one, and has the sizes, that its own command line declares.
+The cache of a prompt is represented by the digest of the prompt and by a fixed number of bytes for
+each block. Decode continues only with what it received, and only if the engine at the other port
+has the identity and the sizes that decode's own command line declares.
 """
 
 from __future__ import annotations
@@ -15,30 +15,34 @@ from typing import Any, TypeGuard
 from kimi_nb.rehearse.engine.engine_log import Log, StartError
 from kimi_nb.rehearse.engine.start.start_settings import Settings, Transfer
 
-BLOCK = 128  # tokens of one block, as Ascend has it
-BYTES = 256  # what stands for one block of one tensor parallel rank
-_MOST = 4096  # prompts that are kept; the oldest goes first
-PATIENCE = 2.0  # seconds for a connection; the real ones take minutes
+BLOCK = 128  # tokens of a block, as on Ascend
+BYTES = 256  # sent for each block of each tensor parallel rank
+_MOST = 4096  # prompts to keep; the oldest is dropped first
+PATIENCE = 2.0  # seconds for a connection; real connectors wait minutes
 
 
 class TransferError(Exception):
-    """A fetch that failed, in the connector's words."""
+    """A transfer failed; the message is in the connector's words."""
 
 
 class Store:
-    """The prefill side: what was computed, served at the kv ports until it was fetched."""
+    """The prefill side: the caches that were computed, offered at the KV ports."""
 
     def __init__(self, settings: Settings, log: Log, node_address: str, blocked: bool) -> None:
         assert settings.transfer is not None
         self._settings, self._log, self._blocked = settings, log, blocked
         self._transfer: Transfer = settings.transfer
-        # A side channel of "localhost" is reached from its own node only.
+        # A side channel on "localhost" can be reached from its own node only.
         self._bind = node_address if self._transfer.host == "localhost" else self._transfer.host
         self._kept: dict[str, Mapping[str, Any]] = {}
         self._servers: list[asyncio.Server] = []
 
     async def listen(self) -> None:
-        """Bind every port of the connector. Raises StartError where one is taken."""
+        """Listen on every port of the connector.
+
+        Raises:
+            StartError: A port is taken.
+        """
         for port in self._transfer.ports:
             try:
                 self._servers.append(await asyncio.start_server(self._serve, self._bind, port))
@@ -58,7 +62,7 @@ class Store:
         return self._settings.rank + (port - self._transfer.ports.start) // max(1, step)
 
     def keep(self, request: str, digest: str, tokens: int, rank: int) -> dict[str, Any]:
-        """Hold a prompt's cache; the kv_transfer_params that tell decode where it is."""
+        """Keep the cache of a prompt, and return the kv_transfer_params for fetching it."""
         blocks = -(-tokens // BLOCK)
         self._kept[request] = {"digest": digest, "blocks": blocks}
         if len(self._kept) > _MOST:
@@ -79,7 +83,7 @@ class Store:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             asked = json.loads(await reader.readline() or b"{}")
-            if self._blocked:  # as a firewall does: silence
+            if self._blocked:  # stay silent, as behind a firewall
                 await asyncio.sleep(3600)
             kept = self._kept.get(str(asked.get("request")))
             mine = self._settings
@@ -103,11 +107,14 @@ class Store:
 
 
 async def fetch(params: Mapping[str, Any], mine: Settings, node_address: str) -> tuple[str, int]:
-    """(digest, bytes) of a prompt's cache, fetched from the prefill engine that
-    kv_transfer_params names, over one connection for each tensor parallel rank of ours.
+    """Fetch the cache of a prompt and return its digest and its size in bytes.
 
-    Raises TransferError for a port that does not answer, and for an engine that is not the one,
-    or has not the sizes, that was declared.
+    ``params`` are the kv_transfer_params that name the prefill engine. Each of our tensor parallel
+    ranks has a connection of its own.
+
+    Raises:
+        TransferError: A port does not answer, or the engine there is not the declared one or does
+            not have the declared sizes.
     """
     host, port, tp_size = (params.get(name) for name in ("remote_host", "remote_port", "tp_size"))
     wide = 1 if tp_size is None else tp_size

@@ -1,8 +1,8 @@
-"""Where the processes of one group find each other, as ranks do at address:rpc-port.
+"""Bring the processes of a group together, as vLLM's ranks meet at address:rpc-port.
 
-The process of rank 0 listens; every other one says who it is and how it is set. A rank that is
-there already, that does not exist, or that is set otherwise is refused and ends, as in vLLM; when
-all are there, all go on together. The connections stay: a process that loses its group ends too.
+The process of rank 0 listens; every other process connects and states its rank and settings. As in
+vLLM, a rank that is already present, does not exist, or has different settings is refused and ends.
+Once all are present, all continue. The connections stay open: a process that loses its group ends.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kimi_nb.rehearse.engine.engine_log import Log, StartError
 from kimi_nb.rehearse.engine.start.start_settings import Settings
 
 RETRY = 0.05  # seconds between attempts to reach the first process
-REPORT = 1.0  # seconds between lines that say who is missing
+REPORT = 1.0  # seconds between log lines that name the missing ranks
 _LINE = 1 << 20
 Work = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 class Group:
-    """The processes of a group, as one of them sees it."""
+    """The processes of a group, from the point of view of one of them."""
 
     def __init__(self, settings: Settings, log: Log) -> None:
         self._mine, self._log = settings, log
@@ -37,7 +37,7 @@ class Group:
         self._started: set[int] = set()
         self._all_started = asyncio.Event()
         self.leaving = False
-        # What answers the first process; the engine puts itself here when it is there.
+        # Answers requests of the first process; the engine sets it when it is ready.
         self.work: Work = _too_early
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -47,8 +47,11 @@ class Group:
         return self._mine.place == 0
 
     async def join(self) -> None:
-        """Wait until every rank of the group is there. Raises StartError where this process is
-        refused."""
+        """Wait until every rank of the group is present.
+
+        Raises:
+            StartError: This process is refused, or another one was lost.
+        """
         if self._mine.meets is None:
             return
         if self.leads:
@@ -57,7 +60,11 @@ class Group:
             await self._follow()
 
     async def started(self) -> None:
-        """Say that this process is loaded; the first one waits for all that serve through it."""
+        """Report that this process has loaded; the first one waits for all that serve through it.
+
+        Raises:
+            StartError: Another process was lost.
+        """
         if self._leader is not None:
             _send(self._leader, {"started": True})
         elif self._members and not self._mine.alone:
@@ -71,8 +78,10 @@ class Group:
             )
 
     async def ask(self, number: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Have the process that holds a number of the group (a rank, or a node of one tensor
-        parallel engine) do something."""
+        """Send a request to the process that holds a rank, and return its answer.
+
+        For a tensor parallel engine on several nodes, ``number`` is a node instead of a rank.
+        """
         owner = max((first for first in self._members if first <= number), default=None)
         if owner is None:
             return {"error": f"{self._what()} {number} is gone"}
@@ -87,12 +96,12 @@ class Group:
             self._asked.pop(serial, None)
 
     def node_of(self, rank: int) -> str | None:
-        """The node of a rank of another process, as the first process knows it."""
+        """Return the node of a rank in another process, if this process knows it."""
         owner = max((first for first in self._names if first <= rank), default=None)
         return None if owner is None or rank in self._mine.here else self._names[owner]
 
     def leave(self) -> None:
-        """Say goodbye: the others do not take it for a failure."""
+        """Tell the others that this process ends on purpose, which is no failure."""
         self.leaving = True
         for writer in (*self._members.values(), *([self._leader] if self._leader else ())):
             _send(writer, {"bye": True})
@@ -135,8 +144,11 @@ class Group:
             _send(writer, {"go": True})
 
     async def _all(self, event: asyncio.Event, say: Callable[[], None]) -> None:
-        """Wait for an event, saying now and then what it waits for. Raises StartError where a
-        process of the group is lost."""
+        """Wait for an event, and log from time to time what is still missing.
+
+        Raises:
+            StartError: A process of the group was lost.
+        """
         waiting: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
         while not waiting.done():
             await asyncio.wait(
@@ -190,7 +202,7 @@ class Group:
     def _refusal(
         self, hello: Mapping[str, Any], ranks: range, here: set[int]
     ) -> tuple[str, str] | None:
-        """(exception, text) for a process that does not belong here."""
+        """Return the exception and the text that refuse a process, or None to accept it."""
         mine, what = self._mine, self._what()
         if hello["size"] != mine.size or hello["tp"] != mine.tp:
             return (
@@ -294,7 +306,7 @@ class Group:
         self._keep(self._serve(reader, writer))
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run beside the rest; a task that nobody holds may vanish."""
+        """Run a coroutine in the background, and hold its task: asyncio itself does not."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -320,7 +332,7 @@ async def _too_early(request: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines until the other side ends; one that is killed resets the connection."""
+    """Yield whole lines until the other side closes or resets the connection."""
     try:
         async for line in reader:
             if line.endswith(b"\n"):

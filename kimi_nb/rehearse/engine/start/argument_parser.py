@@ -1,8 +1,8 @@
-"""What the argument parser of ``vllm serve`` refuses, in its words: the exit with code 2.
+"""Refuse what the argument parser of ``vllm serve`` refuses, in its words and with exit code 2.
 
-Words and order are those of vLLM 0.20.2 (vllm/utils/argparse_utils.py, vllm/engine/arg_utils.py)
-under Python's argparse; options, choices and keys are those of the catalog's row. The JSON flags
-that become configuration classes are validated by pydantic here as there.
+Texts and order are those of vLLM 0.20.2 (vllm/utils/argparse_utils.py, vllm/engine/arg_utils.py)
+with Python's argparse. Options, choices and keys come from the catalog's row for the version. JSON
+flags that vLLM turns into configuration classes are validated by pydantic, as in vLLM.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic.dataclasses import dataclass as validating
 
+from kimi_nb import catalog
 from kimi_nb.catalog import arguments
-from kimi_nb.catalog import engine_catalog as catalog
-from kimi_nb.check.rules.json_flags import INNER, STRICT, fields
+from kimi_nb.catalog.config_classes import INNER, STRICT, fields
 
 INVALID = "pydantic_core._pydantic_core.ValidationError"
-MEASURED = "0.20.2"  # the row of which the words were recorded
+MEASURED = "0.20.2"  # the version whose messages were recorded
 _USAGE = "usage: vllm serve [model_tag] [options]"
 _ROLES = ("kv_producer", "kv_both", "kv_consumer")
 _MODES = "enum:CUDAGraphMode"
@@ -57,13 +57,19 @@ _METHODS = (
     "ngram_gpu",
 )
 _SIZES = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
-_LOADS = "<function loads>"  # the real one adds its address in memory
+_LOADS = "<function loads>"  # vLLM's message also has the function's address
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What ends a start: by the ``parser`` or by the ``configuration``, with which exception
-    ("" for the parser), its text, and the exit code."""
+    """An error that ends a start.
+
+    Attributes:
+        kind: Whether the parser or a configuration class refuses.
+        exception: The name of the exception; "" for the parser.
+        text: The message.
+        code: The exit code.
+    """
 
     kind: Literal["parser", "configuration"]
     exception: str
@@ -71,7 +77,7 @@ class Refusal:
     code: int
 
     def lines(self) -> list[str]:
-        """What is printed: the parser's usage is cut to its first line."""
+        """Return the printed lines; of the parser's usage only the first line."""
         if self.kind == "parser":
             return [_USAGE, *f"vllm serve: error: {self.text}".split("\n")]
         return [
@@ -83,18 +89,21 @@ class Refusal:
 
 
 def misused(text: str) -> Refusal:
-    """A refusal of the parser."""
+    """Return a refusal by the parser."""
     return Refusal("parser", "", text, 2)
 
 
 def raised(exception: str, text: str) -> Refusal:
-    """A refusal by an exception that nobody catches."""
+    """Return a refusal by an exception that is not caught."""
     return Refusal("configuration", exception, text, 1)
 
 
 def parser_refusal(engine: catalog.Engine, words: Sequence[str]) -> Refusal | None:
-    """The first thing that the parser refuses of the words after ``vllm serve``, left to right;
-    words that belong to nothing are told together, at the end."""
+    """Return the first thing that the parser refuses in the words after ``vllm serve``, or None.
+
+    Options are checked from left to right. Words that belong to no option are reported together, at
+    the end.
+    """
     words = processed(engine, words)
     if _nameless(words):
         return raised(
@@ -112,7 +121,7 @@ def parser_refusal(engine: catalog.Engine, words: Sequence[str]) -> Refusal | No
                 loose.append((given.index + 1, given.text))
         elif (refused := _option(engine, words, given)) is not None:
             return refused
-    # The first word without an option is the model; an unknown option may have taken it.
+    # The first word without an option is the model, unless an unknown option consumed it.
     extra = sorted([*unknown, *sorted(loose)[1:]])
     return (
         misused(f"unrecognized arguments: {' '.join(word for _, word in extra)}") if extra else None
@@ -120,8 +129,11 @@ def parser_refusal(engine: catalog.Engine, words: Sequence[str]) -> Refusal | No
 
 
 def processed(engine: catalog.Engine, words: Sequence[str]) -> list[str]:
-    """The words as vLLM hands them to argparse: ``--model`` first, and the keys that a dot leads
-    to as one JSON object for each flag, at the end."""
+    """Return the words as vLLM passes them to argparse.
+
+    The model comes first, also when given with ``--model``. Dotted keys are collected into one JSON
+    object for each flag, at the end.
+    """
     words = _model_first(words)
     tables: dict[str, dict[str, Any]] = {}
     dropped: set[int] = set()
@@ -147,7 +159,7 @@ def _model_first(words: Sequence[str]) -> list[str]:
 
 
 def _nameless(words: Sequence[str]) -> bool:
-    """Whether a served name is given and no model stands first (FlexibleArgumentParser)."""
+    """Return whether a served name is given without a model in front (FlexibleArgumentParser)."""
 
     def has(pattern: str) -> bool:
         return any(re.match(rf"--{pattern}(=.+|$)", word) for word in words)
@@ -161,7 +173,7 @@ def _nameless(words: Sequence[str]) -> bool:
 
 
 def _dashed(word: str) -> str:
-    """An option with the dashes of its name; keys below it and its value stay."""
+    """Return an option with dashes in its name; keys after a dot and the value stay as they are."""
     name, sign, rest = re.findall(r"([^.=]*)([.=]?)(.*)", word, re.DOTALL)[0]
     return f"{name.replace('_', '-') if name.startswith('--') else name}{sign}{rest}"
 
@@ -184,7 +196,7 @@ def _read(text: str) -> Any:
 
 
 def _option(engine: catalog.Engine, words: Sequence[str], given: arguments.Given) -> Refusal | None:
-    """What argparse refuses of one option that it found, or found twice."""
+    """Return what argparse refuses about one known or ambiguous option."""
     if given.fault == arguments.AMBIGUOUS:
         return misused(
             f"ambiguous option: {_dashed(words[given.index])} could match "
@@ -210,7 +222,7 @@ def _option(engine: catalog.Engine, words: Sequence[str], given: arguments.Given
 
 
 def _values(words: Sequence[str], given: arguments.Given) -> list[str]:
-    """The words of an option that takes several."""
+    """Return the words of an option that takes several."""
     if "=" in words[given.index]:
         return [given.text or ""]
     end = given.index + 2
@@ -220,7 +232,7 @@ def _values(words: Sequence[str], given: arguments.Given) -> list[str]:
 
 
 def _wrong(spec: Mapping[str, Any], text: str) -> str:
-    """What argparse says of a value that its option does not take; "" where it takes it."""
+    """Return what argparse says about a value that the option does not take, or ""."""
     kind = spec.get("type") or "str"
     optional = kind.startswith("optional_type.<locals>._optional_type(")
     if optional:
@@ -247,7 +259,12 @@ def _wrong(spec: Mapping[str, Any], text: str) -> str:
 
 
 def _size(text: str) -> int:
-    """vLLM's human_readable_int: 32k, 1K, 25.6k. Raises as it does."""
+    """Return the number for a text such as 32k, 1K or 25.6k, as vLLM's human_readable_int does.
+
+    Raises:
+        argparse.ArgumentTypeError: A fraction is given with a binary suffix.
+        ValueError: The text is not a number.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT])", text.strip())
     if match is None:
         return int(text)
@@ -287,8 +304,11 @@ _NAMES = {
 
 
 def shape_of(engine: catalog.Engine, flag: str, spec: Mapping[str, Any]) -> type | None:
-    """The class that the parser itself makes of a JSON flag; None where it makes none. All of
-    them refuse unknown keys at the measured row; before, those of `STRICT` did."""
+    """Return the class into which the parser itself converts a JSON flag; None if there is none.
+
+    From the measured version on, all of them refuse unknown keys; before it, only those of `STRICT`
+    did.
+    """
     if spec.get("type") != "json":
         return None
     name = STRICT.get(flag)
@@ -300,8 +320,10 @@ def shape_of(engine: catalog.Engine, flag: str, spec: Mapping[str, Any]) -> type
 
 @functools.lru_cache(maxsize=64)
 def shape(name: str, row: str) -> type | None:
-    """A configuration class with the keys of a row of the catalog, and the limits of those that
-    are told here; None where the row has no such class."""
+    """Return a configuration class with the keys of a catalog row, or None if the row has none.
+
+    The values of some keys are limited; see `_limits`.
+    """
     known = fields(name, row)
     if not known:
         return None
@@ -322,7 +344,7 @@ def shape(name: str, row: str) -> type | None:
 
 
 def _limits(row: str) -> dict[str, dict[str, Any]]:
-    """Types of the keys whose values are checked (vllm/config/*.py)."""
+    """Return the types of the keys whose values are checked (vllm/config/*.py)."""
 
     def mode(value: Any) -> Any:
         if isinstance(value, str) and value.upper() not in fields(_MODES, row):
@@ -353,7 +375,7 @@ def _limits(row: str) -> dict[str, dict[str, Any]]:
         "SpeculativeConfig": {
             "num_speculative_tokens": positive,
             "draft_tensor_parallel_size": at_least_1 | None,
-            # Which methods there are is known of one version.
+            # The methods are known for one version only.
             "method": Literal[_METHODS] | None if row == MEASURED else Any,
         },
     }
@@ -367,7 +389,7 @@ def _role_given(self: Any) -> None:
 
 
 def _expanded(match: re.Match[str]) -> str:
-    """A bare size within JSON as a number, {"kv_buffer_size": 1k}; a text stays."""
+    """Return a bare size within JSON, as in {"kv_buffer_size": 1k}, as a number; keep strings."""
     if match[1] is None:
         return match[0]
     try:
@@ -381,6 +403,6 @@ def _shaped(made: type, text: str, where: str) -> Refusal | None:
         pydantic.TypeAdapter(made).validate_json(_SIZES.sub(_expanded, text))
     except pydantic.ValidationError as error:
         return misused(f"{where}{error}")
-    except KeyError as error:  # argparse catches no such thing: an unknown graph mode
+    except KeyError as error:  # from an unknown graph mode; argparse does not catch it
         return raised("KeyError", str(error))
     return None

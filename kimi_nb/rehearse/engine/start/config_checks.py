@@ -1,6 +1,7 @@
-"""What vLLM's configuration classes refuse of a start, each check in vLLM's words.
+"""Refuse what vLLM's configuration classes refuse, in vLLM's words.
 
-A check is a function of a `Start` that yields what it finds; `refusals` has them in their order.
+A check is a function that takes a `Start` and yields refusals; `refusals` calls them in vLLM's
+order.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 import pydantic
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.rehearse.engine.start.argument_parser import INVALID, MEASURED, Refusal, raised, shape
 from kimi_nb.rehearse.engine.start.start_facts import Start
 
@@ -68,19 +69,19 @@ _REASONING = (
     "step3",
     "step3p5",
 )
-# The list of the releases before 0.18; the model type is that of Kimi's language model.
+# The list of releases before 0.18, and the model type of Kimi's language model.
 _EAGLE3 = ["llama", "qwen", "minicpm", "gpt_oss", "hunyuan_vl", "hunyuan_v1_dense", "afmoe"]
 _KIMI = "kimi_k2"
 _MODELLESS = ("mtp", "ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states")
 
 
 def invalid(config: str, text: str) -> Refusal:
-    """A refusal by a class's own validator."""
+    """Return a refusal by a validator of a configuration class."""
     return raised(INVALID, f"1 validation error for {config}\n  Value error, {text}")
 
 
 def _limit(config: str, text: str, *fields: str) -> Refusal:
-    """Numbers outside of what their fields take."""
+    """Return a refusal of numbers that are out of range for their fields."""
     many = f"{len(fields)} validation error{'s' * (len(fields) > 1)}"
     return raised(
         INVALID,
@@ -91,13 +92,13 @@ def _limit(config: str, text: str, *fields: str) -> Refusal:
 
 
 def arguments(start: Start) -> Iterator[Refusal]:
-    """validate_parsed_serve_args and ServeSubcommand.cmd."""
+    """Check what validate_parsed_serve_args and ServeSubcommand.cmd check."""
     if start.on("enable-auto-tool-choice") and not start.server.flags.get("tool-call-parser"):
         yield raised("TypeError", "Error: --enable-auto-tool-choice requires --tool-call-parser")
     if start.on("enable-log-outputs") and not start.on("enable-log-requests"):
         yield raised("TypeError", "Error: --enable-log-outputs requires --enable-log-requests")
     count = start.whole("api-server-count", 0)
-    # Before the measured row one API server was put up with.
+    # Versions before the measured one accept a single API server.
     least = 2 if catalog.earlier(start.engine.known, MEASURED) else 1
     if start.on("headless") and count >= least:
         yield raised(
@@ -123,8 +124,8 @@ def arguments(start: Start) -> Iterator[Refusal]:
 
 
 def model(start: Start) -> Iterator[Refusal]:
-    """ModelConfig."""
-    length, most = start.given("max-model-len"), start.world.context_length
+    """Check what ModelConfig checks."""
+    length, most = start.given("max-model-len"), start.site.context_length
     if length is not None and length < -1:
         yield _limit("ModelConfig", "greater than or equal to -1", "max_model_len")
     allowed = start.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").strip().lower() in ("1", "true")
@@ -144,7 +145,7 @@ def model(start: Start) -> Iterator[Refusal]:
         )
     method = start.server.text("quantization")
     known = [*_QUANTIZATIONS, *(["ascend"] if start.engine.package == "vllm-ascend" else [])]
-    # What other versions take is not known; only one engine takes the plugin's own.
+    # The methods of other versions are not known, but "ascend" is known to need the plugin.
     if (
         method is not None
         and method not in known
@@ -156,7 +157,7 @@ def model(start: Start) -> Iterator[Refusal]:
 
 
 def cache(start: Start) -> Iterator[Refusal]:
-    """CacheConfig."""
+    """Check what CacheConfig checks."""
     share = start.given("gpu-memory-utilization")
     if share is not None and not 0 < share <= 1:
         yield _limit(
@@ -167,8 +168,10 @@ def cache(start: Start) -> Iterator[Refusal]:
 
 
 def speculative(start: Start) -> Iterator[Refusal]:
-    """SpeculativeConfig, as far as the draft's own configuration is not needed. At another row
-    than the measured one any method is taken."""
+    """Check what SpeculativeConfig checks without reading the configuration of the draft model.
+
+    For other versions than the measured one every method is accepted.
+    """
     table = start.server.flags.get("speculative-config")
     if not isinstance(table, dict):
         return
@@ -186,11 +189,11 @@ def speculative(start: Start) -> Iterator[Refusal]:
             "SpeculativeConfig",
             "num_speculative_tokens was provided but without speculative model.",
         )
-    # Drafts of the mtp family say it themselves; of one that is missing something else is said.
+    # Drafts of the mtp family name the number themselves; a missing draft gives another error.
     if (
         drafts
         and tokens is None
-        and model in start.world.weights
+        and model in start.site.weights
         and table.get("speculative_token_tree") is None
     ):
         yield invalid(
@@ -227,7 +230,10 @@ def speculative(start: Start) -> Iterator[Refusal]:
 
 
 def scheduler(start: Start) -> Iterator[Refusal]:
-    """SchedulerConfig. Of the two numbers the one that is not given follows the other down."""
+    """Check what SchedulerConfig checks.
+
+    If only one of the two limits is given and it is below 1, the other one follows it.
+    """
     tokens, seqs = start.given("max-num-batched-tokens"), start.given("max-num-seqs")
     if tokens is None and seqs is not None and seqs < 1:
         tokens = seqs
@@ -241,7 +247,7 @@ def scheduler(start: Start) -> Iterator[Refusal]:
     if low:
         yield _limit("SchedulerConfig", "greater than or equal to 1", *low)
     length = start.given("max-model-len")
-    length = start.world.context_length if length in (None, -1) else length
+    length = start.site.context_length if length in (None, -1) else length
     if (
         tokens is not None
         and tokens < (length or 0)
@@ -265,7 +271,7 @@ def scheduler(start: Start) -> Iterator[Refusal]:
 
 
 def vllm_config(start: Start) -> Iterator[Refusal]:
-    """What create_engine_config says last, and VllmConfig."""
+    """Check what create_engine_config checks last, and what VllmConfig checks."""
     for name in ("cudagraph_capture_sizes", "max_cudagraph_capture_size"):
         if (
             name.replace("_", "-") in start.server.flags
@@ -276,10 +282,10 @@ def vllm_config(start: Start) -> Iterator[Refusal]:
             )
     if start.tp == 0:
         yield raised("ZeroDivisionError", "integer modulo by zero")
-    elif start.world.heads % start.tp:
+    elif start.site.heads % start.tp:
         yield invalid(
             "VllmConfig",
-            f"Total number of attention heads ({start.world.heads}) must "
+            f"Total number of attention heads ({start.site.heads}) must "
             f"be divisible by tensor parallel size ({start.tp}).",
         )
     parser = start.server.text("reasoning-parser")

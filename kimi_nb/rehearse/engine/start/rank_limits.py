@@ -1,4 +1,4 @@
-"""What vLLM refuses of where a start puts its ranks: on which nodes, on which devices."""
+"""Refuse nodes and devices that vLLM refuses for the ranks of a start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kimi_nb.rehearse.engine.start.start_facts import Start
 
 
 def nodes(start: Start) -> Iterator[Refusal]:
-    """The assertions of create_engine_config."""
+    """Check the assertions of create_engine_config."""
     size, node = start.dp * start.world_size, start.whole("node-rank", 0)
     if start.nodes > 1:
         if size % start.nodes:
@@ -35,14 +35,14 @@ def nodes(start: Start) -> Iterator[Refusal]:
 
 
 def parallel(start: Start) -> Iterator[Refusal]:
-    """ParallelConfig."""
+    """Check what ParallelConfig checks."""
     (rank, local), dp, tp = start.ranks, start.dp, start.tp
     if (dp > 1 or local == 0) and not 0 <= rank < dp:
         yield invalid(
             "ParallelConfig", f"data_parallel_rank ({rank}) must be in the range [0, {dp})"
         )
     if (
-        start.world.vendor == "cuda"
+        start.site.vendor == "nvidia"
         and start.nodes == 1
         and not start.spread
         and start.server.flags.get("distributed-executor-backend") is None
@@ -92,11 +92,13 @@ def parallel(start: Start) -> Iterator[Refusal]:
 
 
 def devices(start: Start) -> Iterator[Refusal]:
-    """The workers, which take their devices before anything loads. The sentences for Ascend and
-    for a device that is not there at all are ours: nothing ran on an NPU."""
+    """Check what the workers check when they take their devices, before anything loads.
+
+    The texts for Ascend and for a missing device are our own: no start on an NPU was recorded.
+    """
     if start.spread:
         return
-    if start.world.vendor == "ascend":
+    if start.site.vendor == "ascend":
         outside = [name for name in start.visible or () if not start.exists(name)]
         need = _needed(start)
         if outside or need > start.devices:
@@ -106,7 +108,7 @@ def devices(start: Start) -> Iterator[Refusal]:
                     "Initialize: NPU function error: aclrtSetDevice, error code is 107001 [Error]: "
                     "Invalid device ID. Set device failed, invalid device, set device="
                     f"{outside[0] if outside else start.devices}, valid device range is [0, "
-                    f"{start.world.devices if outside else start.devices})"
+                    f"{start.site.devices if outside else start.devices})"
                 ),
             )
     elif start.devices == 0:
@@ -123,7 +125,7 @@ def devices(start: Start) -> Iterator[Refusal]:
 
 
 def _needed(start: Start) -> int:
-    """Devices that this process's ranks take on this node."""
+    """Return how many devices the ranks of this process take on this node."""
     if start.nodes > 1:
         return start.dp * start.world_size // start.nodes
     return start.ranks[1] * start.world_size

@@ -1,4 +1,4 @@
-"""``vllm`` on PATH of a rehearsal: ``serve`` is a stand-in, the rest is left to the real one."""
+"""Stand in for ``vllm`` on PATH: ``serve`` is simulated, other commands go to the real vLLM."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from typing import Any
 
 import uvicorn
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
+from kimi_nb.core.marks import MARK
 from kimi_nb.rehearse.engine.api import answers
 from kimi_nb.rehearse.engine.api.routes import Api
 from kimi_nb.rehearse.engine.api.stand_in import Engine, out_of_memory
 from kimi_nb.rehearse.engine.engine_log import Log, StartError
 from kimi_nb.rehearse.engine.ranks.cache_transfer import Store
 from kimi_nb.rehearse.engine.ranks.rendezvous import Group
-from kimi_nb.rehearse.engine.start import device_claims as devices
-from kimi_nb.rehearse.engine.start import refusals
+from kimi_nb.rehearse.engine.start import device_claims, refusals
 from kimi_nb.rehearse.engine.start.start_settings import Settings, settings
-from kimi_nb.rehearse.simulated_site import MARK, World
+from kimi_nb.rehearse.fault_names import FaultName
+from kimi_nb.rehearse.simulated_site import SimulatedSite
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
-SHARDS = 64  # files of a checkpoint, as the published ones have
+SHARDS = 64  # files of a checkpoint, as in the published ones
 SLOW_START = 120.0  # seconds; longer than any rehearsal waits
 _WARM = (
     "m",
@@ -46,10 +47,10 @@ _FAILED = (
 
 
 def vllm(call: Call) -> int:
-    """``vllm serve ...``; any other command is the real vLLM's, where there is one."""
-    engine = catalog.engine(call.world.engine, call.world.engine_version)
+    """Run ``vllm serve``; any other command becomes the real vLLM, if it is installed."""
+    engine = catalog.engine(call.site.engine, call.site.engine_version)
     if call.words[:1] == ("serve",):
-        # Not asyncio.run: what still runs at the end ends with the process, without a word.
+        # Not asyncio.run, which would cancel the remaining tasks and report them.
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(_serve(call, engine))
@@ -65,13 +66,16 @@ def vllm(call: Call) -> int:
     raise Replace((real, *call.words), call.env)
 
 
-def warm(world: World) -> None:
-    """Do once, before the forks, what each of them would do: tables read, types built, modules
-    loaded that are loaded at first use. The forks share what is there."""
+def warm(site: SimulatedSite) -> None:
+    """Do once, before the forks, what each of them would repeat.
+
+    This reads tables, builds types and imports modules that are otherwise imported at first use;
+    the forks share the result.
+    """
     importlib.import_module("uvicorn.protocols.http.httptools_impl")
     importlib.import_module("uvicorn.lifespan.off")
-    engine = catalog.engine(world.engine, world.engine_version)
-    refusals.refusal(engine, _WARM, {}, world)
+    engine = catalog.engine(site.engine, site.engine_version)
+    refusals.refusal(engine, _WARM, {}, site)
     served = answers.Served(("m",), "m", 4096, "kimi_k2", "kimi_k2", True, True, engine.vllm)
     ask = answers.chat(
         served,
@@ -86,7 +90,7 @@ def warm(world: World) -> None:
 
 async def _serve(call: Call, engine: catalog.Engine) -> int:
     log = Log()
-    refusal = refusals.refusal(engine, call.words[1:], call.env, call.world)
+    refusal = refusals.refusal(engine, call.words[1:], call.env, call.site)
     print(
         f"{MARK}: a stand-in for {engine}; no model is loaded, no accelerator is used.", flush=True
     )
@@ -116,7 +120,11 @@ async def _serve(call: Call, engine: catalog.Engine) -> int:
 
 
 def _bind(mine: Settings) -> socket.socket:
-    """The API's port, taken before anything loads, as vLLM does."""
+    """Bind the API's port before anything loads, as vLLM does.
+
+    Raises:
+        StartError: The port is taken.
+    """
     listener = socket.socket(socket.AF_INET6 if ":" in mine.address else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -126,15 +134,19 @@ def _bind(mine: Settings) -> socket.socket:
         raise StartError(
             "OSError", f"[Errno {error.errno}] {error.strerror} ({mine.address}:{mine.port})"
         ) from None
-    # Bound only: nobody is answered before the engine is there.
+    # Bound but not listening: requests are accepted only once the engine is ready.
     return listener
 
 
 async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
-    """Everything between the command line and the first request. Raises StartError."""
-    world, core = call.world, log.core(mine.rank, mine.dp)
+    """Do everything between the command line and the first request.
+
+    Raises:
+        StartError: The engine cannot start.
+    """
+    site, core = call.site, log.core(mine.rank, mine.dp)
     _files(call, mine)
-    devices.claim(call, mine)
+    device_claims.claim(call, mine)
     core.info(
         "core.py:109",
         f"Initializing a V1 LLM engine (v{mine.engine.vllm}) with config: "
@@ -142,7 +154,7 @@ async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
         f"{mine.dp}, data_parallel_rank={mine.rank}, devices={list(mine.devices)}",
     )
     for rank in mine.here:
-        if world.fault("rank-dies-at-start", mine.node, rank):
+        if site.fault(FaultName.RANK_DIES_AT_START, mine.node, rank):
             raise StartError(
                 "RuntimeError",
                 "Worker failed with error 'device is lost', please "
@@ -158,7 +170,7 @@ async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
     await _load(call, mine, log)
     store = None
     if mine.transfer is not None and mine.transfer.ports:
-        blocked = any(world.fault("kv-port-blocked", mine.node, rank) for rank in mine.here)
+        blocked = any(site.fault(FaultName.KV_PORT_BLOCKED, mine.node, rank) for rank in mine.here)
         store = Store(mine, core, call.address, blocked)
         await store.listen()
         core.info(
@@ -167,16 +179,20 @@ async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
             f"and engine_id: {mine.transfer.engine_id}, listening at {mine.transfer.host}:"
             f"{mine.transfer.ports.start}-{mine.transfer.ports.stop - 1}",
         )
-    engine = Engine(mine, world, group, store, log)
+    engine = Engine(mine, site, group, store, log)
     group.work = engine.compute
     await group.started()
     return engine
 
 
 def _files(call: Call, mine: Settings) -> None:
-    """Refuse a checkpoint that is not there."""
+    """Refuse a checkpoint that does not exist.
+
+    Raises:
+        StartError: The checkpoint of the model or of the draft is not on the node.
+    """
     for checkpoint in filter(None, (mine.model, mine.draft)):
-        if not call.world.has(checkpoint, call.node):
+        if not call.site.has(checkpoint, call.node):
             raise StartError(
                 "OSError",
                 f"{checkpoint} is not a local folder and is not a valid "
@@ -187,19 +203,23 @@ def _files(call: Call, mine: Settings) -> None:
 
 
 async def _load(call: Call, mine: Settings, log: Log) -> None:
-    """Load the weights: lines, time, and what may go wrong."""
-    world, node = call.world, mine.node
-    seconds = world.seconds_to_load
+    """Simulate the loading of the weights: log lines, time, and faults.
+
+    Raises:
+        StartError: A fault strikes while loading.
+    """
+    site, node = call.site, mine.node
+    seconds = site.seconds_to_load
     for rank in mine.here:
         core = log.core(rank, mine.dp)
         core.info("gpu_model_runner.py:4820", f"Starting to load model {mine.model}...")
-        if world.fault("slow-start", node, rank):
+        if site.fault(FaultName.SLOW_START, node, rank):
             seconds = SLOW_START
-        if world.fault("out-of-memory-at-load", node, rank):
+        if site.fault(FaultName.OUT_OF_MEMORY_AT_LOAD, node, rank):
             first = mine.devices[(rank - mine.rank) * mine.tp]
-            name, _, text = out_of_memory(world, first).partition(": ")
+            name, _, text = out_of_memory(site, first).partition(": ")
             raise StartError(name, text, rank)
-        if world.fault("disk-full", node, rank):
+        if site.fault(FaultName.DISK_FULL, node, rank):
             raise StartError(
                 "OSError",
                 "[Errno 28] No space left on device: "
@@ -229,7 +249,7 @@ async def _load(call: Call, mine: Settings, log: Log) -> None:
 
 
 async def _or_ended(start: Any, ended: asyncio.Event) -> Engine | None:
-    """The started engine; None when it was told to end before it was there."""
+    """Return the started engine, or None if the process was told to end before."""
     task, stop = asyncio.ensure_future(start), asyncio.ensure_future(ended.wait())
     await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
@@ -240,7 +260,7 @@ async def _or_ended(start: Any, ended: asyncio.Event) -> Engine | None:
 
 
 def _failed(error: StartError, mine: Settings, log: Log) -> int:
-    """The end of a start, as vLLM prints it: the core's cause, then the API server's."""
+    """Log a failed start as vLLM does, the core first, and return the exit code."""
     line = f"{error.name}: {error.text}"
     if error.rank is None:
         log.plain(
@@ -263,17 +283,18 @@ def _failed(error: StartError, mine: Settings, log: Log) -> int:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves the signals to us."""
+    """A server that leaves the handling of signals to us."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Capture no signals."""
         yield
 
 
 async def _answer(
     engine: Engine, listener: socket.socket, group: Group, log: Log, ended: asyncio.Event
 ) -> int:
-    """Serve until the end: told to, or because the group is gone."""
+    """Serve until the process is told to end or loses its group; return the exit code."""
     mine = engine.settings
     log.info("api_server.py:602", f"Starting vLLM server on http://{mine.address}:{mine.port}")
     server = _Server(
@@ -305,7 +326,7 @@ async def _answer(
 
 
 async def _follow(group: Group, log: Log, ended: asyncio.Event) -> int:
-    """A headless process: no API, at work for the first one."""
+    """Work for the first process, without an API, until the end; return the exit code."""
     log.info("serve.py:110", "Running as a headless follower: no API server here")
     log.plain(["INFO:     Engine core is ready."])
     return await _until(ended, group, log, lambda: None)
@@ -326,13 +347,13 @@ async def _until(ended: asyncio.Event, group: Group, log: Log, die: Any) -> int:
         "operations cannot go on.\nvllm.v1.engine.exceptions.EngineDeadError: EngineCore "
         "encountered an issue. See stack trace (above) for the root cause.",
     )
-    # Requests under way get their answer before the process ends.
+    # Let pending requests get their answer before the process ends.
     await asyncio.sleep(0.2)
     return 1
 
 
 def _end_with(channel: socket.socket) -> None:
-    """End at once when the stand-in that started us is gone, as a killed server is."""
+    """End at once when the calling stand-in is gone, as if killed."""
     channel.setblocking(False)
 
     def gone() -> None:

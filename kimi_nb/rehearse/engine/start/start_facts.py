@@ -1,55 +1,55 @@
-"""One start of a stand-in engine: its command line with the numbers that follow from it."""
+"""Derive the numbers of one start of a stand-in engine from its command line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kimi_nb.catalog import engine_catalog as catalog
-from kimi_nb.check.view import engine_view as servers
-from kimi_nb.rehearse.simulated_site import World
+from kimi_nb import catalog
+from kimi_nb.check.view import engine_view
+from kimi_nb.rehearse.simulated_site import SimulatedSite
 
 
 @dataclass(frozen=True)
 class Start:
-    """One start: the command line as read, its variables, and what the rehearsal pretends."""
+    """One start: the parsed command line, its environment, and the simulated site."""
 
     engine: catalog.Engine
-    server: servers.Server
+    server: engine_view.EngineView
     env: Mapping[str, str]
-    world: World
+    site: SimulatedSite
 
     def given(self, flag: str) -> int | float | None:
-        """The number of a flag; None where there is none."""
+        """Return the number given for a flag, or None."""
         return self.server.number(flag)
 
     def whole(self, flag: str, default: int) -> int:
-        """The same as a whole number."""
+        """Return the number given for a flag as an integer, or the default."""
         found = self.server.number(flag)
         return default if found is None else int(found)
 
     def on(self, flag: str) -> bool:
-        """Whether a switch is on."""
+        """Return whether a switch is on."""
         return self.server.flags.get(flag) is True
 
     @property
     def tp(self) -> int:
-        """Tensor parallel size."""
+        """The tensor parallel size."""
         return self.whole("tensor-parallel-size", 1)
 
     @property
     def dp(self) -> int:
-        """Data parallel size, over all nodes."""
+        """The data parallel size, over all nodes."""
         return self.whole("data-parallel-size", 1)
 
     @property
     def nodes(self) -> int:
-        """Nodes of one start that spans several."""
+        """The number of nodes that one start spans."""
         return self.whole("nnodes", 1)
 
     @property
     def world_size(self) -> int:
-        """Devices of one data parallel rank."""
+        """The number of devices of one data parallel rank."""
         return (
             self.tp
             * self.whole("pipeline-parallel-size", 1)
@@ -58,12 +58,12 @@ class Start:
 
     @property
     def external(self) -> bool:
-        """Whether somebody outside balances over the ranks."""
+        """Whether an external load balancer distributes requests over the ranks."""
         return self.on("data-parallel-external-lb") or self.given("data-parallel-rank") is not None
 
     @property
     def ranks(self) -> tuple[int, int]:
-        """(first data parallel rank, ranks here) as create_engine_config infers them."""
+        """The first data parallel rank and the number of ranks here, as in create_engine_config."""
         local, rank = self.given("data-parallel-size-local"), self.given("data-parallel-rank")
         inferred = 0
         if self.nodes > 1:
@@ -78,7 +78,7 @@ class Start:
 
     @property
     def spread(self) -> bool:
-        """Whether Ray places the ranks, perhaps on other nodes."""
+        """Whether Ray places the ranks, possibly on other nodes."""
         return "ray" in (
             self.server.flags.get("distributed-executor-backend"),
             self.server.flags.get("data-parallel-backend"),
@@ -86,20 +86,20 @@ class Start:
 
     @property
     def devices(self) -> int:
-        """How many accelerators the process sees; CUDA stops at the first that is none."""
+        """How many accelerators the process sees; CUDA stops at the first that does not exist."""
         names = self.visible
         if names is None:
-            return self.world.devices
+            return self.site.devices
         outside = [at for at, name in enumerate(names) if not self.exists(name)]
         return outside[0] if outside else len(names)
 
     @property
     def visible(self) -> list[str] | None:
-        """The devices that the variable leaves visible; None where it is not set."""
-        text = self.env.get(self.world.visible)
+        """The devices that the variable makes visible; None if it is not set."""
+        text = self.env.get(self.site.visible)
         return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
     def exists(self, device: str) -> bool:
-        """Whether the node has a device of that number."""
-        # Other names of devices (GPU-8a3f...) are not looked up.
-        return not device.removeprefix("-").isdecimal() or 0 <= int(device) < self.world.devices
+        """Return whether the node has the device."""
+        # Names that are not numbers (GPU-8a3f...) are accepted.
+        return not device.removeprefix("-").isdecimal() or 0 <= int(device) < self.site.devices

@@ -1,4 +1,4 @@
-"""What a stand-in engine was started with, from its command line and variables."""
+"""Read the settings of a stand-in engine from its command line and environment."""
 
 from __future__ import annotations
 
@@ -6,25 +6,30 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.catalog import engine_catalog as catalog
+from kimi_nb import catalog
 from kimi_nb.catalog.arguments import OWN
-from kimi_nb.check.rules.topology_groups import API_FLAGS, is_shared
-from kimi_nb.check.view import engine_view as servers
+from kimi_nb.catalog.group_settings import API_FLAGS, is_shared
+from kimi_nb.check.view import engine_view
+from kimi_nb.plan import ports
 from kimi_nb.rehearse.host_programs.docker_run import DEVICES, PUBLISHED
 from kimi_nb.rehearse.stand_in_call import Call
 
 _EVERYWHERE = (None, "", "0.0.0.0", "::")
 DEFAULT_RPC, DEFAULT_MASTER = 29550, 29501
-DEFAULT_SEQS = 256  # where the command line does not say: vLLM's own default
-# Somebody outside balances over the ranks.
+DEFAULT_SEQS = 256  # vLLM's own default
+# Flags with which an external load balancer distributes requests over the ranks.
 _BALANCED = ("data-parallel-hybrid-lb", "data-parallel-external-lb")
 _PLACES = frozenset({"data-parallel-rpc-port", "master-addr", "master-port"})
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """A KV cache connector: ``ports`` are bound here; ``declared`` says what the command line
-    tells of both sides, role -> (dp, tp)."""
+    """A KV cache connector.
+
+    Attributes:
+        ports: The ports on which this process listens.
+        declared: The (dp, tp) sizes that the command line declares, by role.
+    """
 
     connector: str
     role: str
@@ -36,9 +41,20 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Settings:
-    """One engine process: ranks ``rank`` to ``rank + ranks - 1`` of ``dp``, each on ``tp``
-    devices; ``alone`` is whether its API answers for its own ranks only; ``meets`` is (address,
-    port) of its group, None for a group of one process."""
+    """The settings of one engine process.
+
+    Attributes:
+        names: The served model names.
+        alone: Whether its API answers for its own ranks only.
+        dp: The data parallel size of the group.
+        tp: The number of devices of each rank.
+        rank: The first rank of this process.
+        ranks: How many ranks it has.
+        devices: The devices of all its ranks.
+        meets: The address and port where its group meets; None for a group of one process.
+        shared: The settings that must be the same in all processes of a group.
+        utilization: The share of the device memory that may be used.
+    """
 
     model: str
     draft: str
@@ -71,17 +87,17 @@ class Settings:
 
     @property
     def here(self) -> range:
-        """Its own ranks."""
+        """The ranks of this process."""
         return range(self.rank, self.rank + self.ranks)
 
     @property
     def spans(self) -> bool:
-        """Whether this process is one of several nodes of one tensor parallel engine."""
+        """Whether this process is one node of a tensor parallel engine that spans several."""
         return self.nodes > 1
 
     @property
     def place(self) -> int:
-        """Its number in the group: the first rank, or the node of a tensor parallel engine."""
+        """Its number in the group: its first rank, or its node in a tensor parallel engine."""
         return self.node_rank if self.spans else self.rank
 
     @property
@@ -91,21 +107,21 @@ class Settings:
 
     @property
     def count(self) -> int:
-        """How many of them this process is."""
+        """How many of these numbers this process has."""
         return 1 if self.spans else self.ranks
 
 
 def settings(call: Call, engine: catalog.Engine) -> Settings:
-    """The settings of a command line that nothing refuses any more."""
-    world = call.world
-    one = servers.server(
-        engine, ["vllm", *call.words], call.env, servers.Spot(call.node), node=call.node
+    """Return the settings of a command line that passed all checks."""
+    site = call.site
+    one = engine_view.of(
+        engine, ["vllm", *call.words], call.env, engine_view.Spot(call.node), node=call.node
     )
     dp, rank, ranks = one.dp or 1, one.rank or 0, one.ranks or 1
     nodes = int(one.number("nnodes") or 1)
     tp = one.tp or 1
     local = tp // nodes if nodes > 1 else tp
-    here = _numbers(call.env.get(DEVICES)) or tuple(range(world.devices))
+    here = _numbers(call.env.get(DEVICES)) or tuple(range(site.devices))
     visible = (
         here if one.devices is None else tuple(device for device in one.devices if device in here)
     )
@@ -134,7 +150,7 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         transfer=_transfer(one, call, rank, ranks, tp),
         shared=_shared(one),
         api_key=one.text("api-key") or call.env.get("VLLM_API_KEY", ""),
-        max_model_len=_length(one, world.context_length),
+        max_model_len=_length(one, site.context_length),
         max_num_seqs=int(one.number("max-num-seqs") or DEFAULT_SEQS),
         utilization=float(one.number("gpu-memory-utilization") or 0.9),
         reasoning_parser=one.text("reasoning-parser") or "",
@@ -151,8 +167,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 
 
 def _outside(published: str, port: int) -> int:
-    """The node's port behind which a container's port is; 0, which nobody knows, for a port that
-    is not published."""
+    """Return the node's port that is published for a container's port; 0 if it is not published."""
     for item in published.split(","):
         *_, outer, inner = ["", *item.partition("/")[0].split(":")]
         if inner == str(port) and outer.isdecimal():
@@ -160,12 +175,12 @@ def _outside(published: str, port: int) -> int:
     return 0
 
 
-def _length(one: servers.Server, most: int) -> int:
+def _length(one: engine_view.EngineView, most: int) -> int:
     found = one.number("max-model-len")
     return int(found) if found else most
 
 
-def _meets(one: servers.Server, nodes: int, dp: int, ranks: int) -> tuple[str, int] | None:
+def _meets(one: engine_view.EngineView, nodes: int, dp: int, ranks: int) -> tuple[str, int] | None:
     if nodes > 1:
         return (
             one.text("master-addr") or "127.0.0.1",
@@ -176,8 +191,8 @@ def _meets(one: servers.Server, nodes: int, dp: int, ranks: int) -> tuple[str, i
     return None
 
 
-def _shared(one: servers.Server) -> dict[str, Any]:
-    """What all processes of a group must have alike."""
+def _shared(one: engine_view.EngineView) -> dict[str, Any]:
+    """Return the settings that must be the same in all processes of a group."""
     flags = {
         f"--{name}": value
         for name, value in one.flags.items()
@@ -186,14 +201,18 @@ def _shared(one: servers.Server) -> dict[str, Any]:
     env = {
         name: value
         for name, value in one.env.items()
-        if is_shared(name) and name not in servers.OWN_ENV
+        if is_shared(name) and name not in engine_view.OWN_ENV
     }
     return {"model": one.model.rstrip("/").rpartition("/")[2], **flags, **env}
 
 
-def _transfer(one: servers.Server, call: Call, rank: int, ranks: int, tp: int) -> Transfer | None:
-    """The connector, with the ports at which it listens: Mooncake's at kv_port + rank x tp, one
-    for each tensor parallel rank; NIXL's side channel at its base + rank."""
+def _transfer(
+    one: engine_view.EngineView, call: Call, rank: int, ranks: int, tp: int
+) -> Transfer | None:
+    """Return the connector with the ports on which it listens, or None.
+
+    `plan.ports` says where Mooncake and NIXL listen.
+    """
     table = one.table("kv-transfer-config")
     connector = str(table.get("kv_connector") or "")
     if not connector:
@@ -204,18 +223,22 @@ def _transfer(one: servers.Server, call: Call, rank: int, ranks: int, tp: int) -
         for role, sizes in extra.items()
         if role in ("prefill", "decode") and isinstance(sizes, dict)
     }
-    host, ports = call.address, range(0)
+    host, listens = call.address, range(0)
     if one.kv_port is not None:
-        ports = range(one.kv_port, one.kv_port + ranks * tp)
+        listens = ports.kv(one.kv_port, 0, tp, ranks)
     elif re.search("nixl", connector, re.IGNORECASE):
         host = call.env.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost")
-        first = one.side_channel_port if one.side_channel_port is not None else 5600 + rank
-        ports = range(first, first + ranks)
+        first = one.side_channel_port
+        listens = (
+            ports.side_channel(ports.SIDE_CHANNEL, rank, ranks)
+            if first is None
+            else ports.side_channel(first, 0, ranks)
+        )
     return Transfer(
         connector,
         str(table.get("kv_role") or ""),
         str(table.get("engine_id") or f"{call.node}-{rank}"),
         host,
-        ports,
+        listens,
         declared,
     )

@@ -1,0 +1,49 @@
+"""The configuration classes behind the JSON flags of ``vllm serve``, and their fields by version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kimi_nb import catalog
+
+# The class whose fields are the keys of a JSON flag; the keys of these are refused when unknown.
+STRICT = {
+    "compilation-config": "CompilationConfig",
+    "kv-transfer-config": "KVTransferConfig",
+    "eplb-config": "EPLBConfig",
+    "speculative-config": "SpeculativeConfig",
+}
+OTHERS = {
+    "attention-config": "AttentionConfig",
+    "kv-events-config": "KVEventsConfig",
+    "ec-transfer-config": "ECTransferConfig",
+    "reasoning-config": "ReasoningConfig",
+    "profiler-config": "ProfilerConfig",
+    "pooler-config": "PoolerConfig",
+    "kernel-config": "KernelConfig",
+    "weight-transfer-config": "WeightTransferConfig",
+    "structured-outputs-config": "StructuredOutputsConfig",
+}
+# Keys whose own value is another class.
+INNER = {
+    ("CompilationConfig", "pass_config"): "PassConfig",
+    ("CompilationConfig", "dynamic_shapes_config"): "DynamicShapesConfig",
+}
+ASCEND_INNER = {
+    "ascend_compilation_config": "AscendCompilationConfig",
+    "ascend_fusion_config": "AscendFusionConfig",
+    "ascend_scheduler_config": "AscendSchedulerConfig",
+    "eplb_config": "EplbConfig",
+    "finegrained_tp_config": "FinegrainedTPConfig",
+    "npugraph_ex_config": "NpugraphExConfig",
+    "rejection_sampler_config": "RejectionSamplerConfig",
+    "torchair_graph_config": "TorchairGraphConfig",
+    "weight_prefetch_config": "WeightPrefetchConfig",
+    "xlite_graph_config": "XliteGraphConfig",
+}
+
+
+def fields(name: str, row: str) -> dict[str, Any]:
+    """Return the fields of a configuration class at a vLLM version of the catalog (``row``)."""
+    table = catalog.tables("vllm")["configs"].get(name, {})
+    return {key: runs for key, runs in table.items() if catalog.active(runs, row)}

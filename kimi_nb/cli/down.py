@@ -1,0 +1,48 @@
+"""``kimi-nb down``: stop a deployment and clean up."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from kimi_nb.cli import options, output, signals
+from kimi_nb.show import visible
+
+
+def add(commands: options.Commands) -> None:
+    """Declare the command and its arguments."""
+    parser = commands.add_parser("down", help="stop a deployment and clean up")
+    options.deployment(parser)
+    options.json_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Stop the deployment and print the changes; return 1 if a step failed."""
+    from kimi_nb.deploy import lifecycle
+    from kimi_nb.deploy.steps import StepFailed, together
+
+    signals.end_like_ctrl_c()
+    journal = options.journal(args)
+    try:
+        outcome = lifecycle.down(journal)
+    except StepFailed as error:
+        return output.failed(error, args.json)
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    "changes": [vars(one) for one in outcome.changes],
+                    "warnings": [vars(one) for one in outcome.warnings],
+                    "failed": [],
+                },
+                indent=2,
+            )
+        )
+    else:
+        for line in together((*outcome.changes, *outcome.warnings)):
+            print(visible(line))
+        print(
+            f"{journal.plan} on {journal.site} is down"
+            + ("." if outcome.changes else ": no change.")
+        )
+    return 0

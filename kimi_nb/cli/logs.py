@@ -1,0 +1,42 @@
+"""``kimi-nb logs``: print the logs of all ranks of a deployment."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kimi_nb.cli import options, signals
+from kimi_nb.show import visible
+
+
+def add(commands: options.Commands) -> None:
+    """Declare the command and its arguments."""
+    parser = commands.add_parser("logs", help="the logs of all ranks, each line with its rank")
+    options.deployment(parser)
+    parser.add_argument("--no-follow", action="store_true", help="what there is, and no more")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print and follow the logs, each line with its rank."""
+    from kimi_nb.deploy import lifecycle
+
+    signals.end_like_ctrl_c()
+    journal = options.journal(args)
+    if journal.state == "down":
+        _print_copies(journal.folder / "logs")
+        return 0
+    with lifecycle.target(journal.kept_plan(), journal) as site:
+        for who, line in site.follow(lambda: args.no_follow):
+            print(f"{visible(who)} | {visible(line)}", flush=True)
+    return 0
+
+
+def _print_copies(folder: Path) -> None:
+    """Print the kept logs of a deployment that has ended.
+
+    Its nodes may hold the logs of another deployment by now.
+    """
+    for path in sorted(folder.rglob("*.log")):
+        node = "" if path.parent == folder else f"{path.parent.name} "
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            print(f"{visible(node + path.stem)} | {visible(line)}")

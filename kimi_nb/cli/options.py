@@ -1,0 +1,124 @@
+"""Declare the arguments that several commands share, and resolve them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from kimi_nb.deploy.journal import Journal
+    from kimi_nb.plan.spec import Plan
+
+# The type of `add`'s parameter; argparse has no public name for it.
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def target(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Declare the options that name the model, the hardware and the site."""
+    parser.add_argument(
+        "--model", required=required, default="", help="a name (k2.5), or your own file"
+    )
+    parser.add_argument("--hw", required=required, default="", help="a name (a3), or your own file")
+    parser.add_argument("--site", default="", help="your own site file (default: the example)")
+
+
+def choices(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that select and adjust a plan."""
+    parser.add_argument("--layout", help="single, dp or pd (default: the only one there is)")
+    parser.add_argument("--scenario", default="", help="a row of a tuning table (kimi-nb list)")
+    parser.add_argument("--variant", default="", help="docker, pip, slurm, ... (kimi-nb list)")
+    parser.add_argument(
+        "--with",
+        dest="chosen",
+        metavar="FEATURE",
+        action="append",
+        default=[],
+        help="switch a feature on",
+    )
+    parser.add_argument(
+        "--without",
+        dest="dropped",
+        metavar="FEATURE",
+        action="append",
+        default=[],
+        help="switch a feature off",
+    )
+    parser.add_argument(
+        "--set",
+        dest="pairs",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="max-num-seqs=32, decode.dp=16, env.NAME=VALUE, router=vllm-router",
+    )
+    parser.add_argument(
+        "--engine-version", default="", metavar="V", help="speak the language of this version"
+    )
+
+
+def json_output(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--json``."""
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def deployment(parser: argparse.ArgumentParser) -> None:
+    """Declare the positional argument RUN, which names a deployment."""
+    parser.add_argument(
+        "run",
+        nargs="?",
+        default="",
+        metavar="RUN",
+        help="a run's folder (default: the deployment that is not down)",
+    )
+
+
+def plan(args: argparse.Namespace) -> Plan:
+    """Build the plan from the options of `target` and `choices`."""
+    from kimi_nb.plan import build
+
+    return build.plan(
+        args.model,
+        args.hw,
+        args.layout,
+        scenario=args.scenario,
+        variant=args.variant,
+        site=args.site,
+        chosen=args.chosen,
+        dropped=args.dropped,
+        pairs=args.pairs,
+        engine_version=args.engine_version,
+    )
+
+
+def given_for_plans(args: argparse.Namespace) -> list[str]:
+    """Return the given options that apply only to a generated plan."""
+    values = {
+        "--scenario": args.scenario,
+        "--site": args.site,
+        "--with": args.chosen,
+        "--without": args.dropped,
+        "--set": args.pairs,
+    }
+    return [name for name, value in values.items() if value]
+
+
+def run_folder(args: argparse.Namespace, plan: Plan) -> Path:
+    """Return the folder of a plan's results, below ``--run-dir`` or ``runs/``."""
+    from kimi_nb.notebook.start import runs_folder
+    from kimi_nb.params import load
+
+    base = (
+        load.user_path(args.run_dir, "--run-dir")
+        if args.run_dir
+        else runs_folder() / f"{plan.model}-{plan.hardware}"
+    )
+    return base.absolute() / plan.name
+
+
+def journal(args: argparse.Namespace) -> Journal:
+    """Return the journal of the deployment named by RUN."""
+    from kimi_nb.deploy import journal
+    from kimi_nb.notebook.start import runs_folder
+
+    return journal.find(args.run, runs_folder())

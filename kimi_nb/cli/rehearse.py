@@ -1,0 +1,84 @@
+"""``kimi-nb rehearse``: run the scripts of a plan on this machine, with stand-ins."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import TYPE_CHECKING
+
+from kimi_nb.cli import options, output, signals
+from kimi_nb.core.errors import ParameterError
+from kimi_nb.show import visible
+
+if TYPE_CHECKING:
+    from kimi_nb.plan.spec import Plan
+    from kimi_nb.rehearse.rehearsal import Make
+
+
+def add(commands: options.Commands) -> None:
+    """Declare the command and its arguments."""
+    parser = commands.add_parser(
+        "rehearse", help="run the scripts here, on stand-ins for engines and accelerators"
+    )
+    options.target(parser)
+    options.choices(parser)
+    parser.add_argument(
+        "--as-documented",
+        action="store_true",
+        help="rehearse the document's commands as they were published",
+    )
+    parser.add_argument(
+        "--fault",
+        default="",
+        metavar="NAME[@ENGINE]",
+        help="make something go wrong (kimi-nb list --faults)",
+    )
+    parser.add_argument(
+        "--run-dir",
+        default="",
+        metavar="DIR",
+        help="where logs and results go (default: runs/<model>-<hw>)",
+    )
+    options.json_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Rehearse the plan and print the result; return 1 if it failed."""
+    from kimi_nb.rehearse import rehearsal
+
+    begun = time.monotonic()
+    signals.end_like_ctrl_c()
+    plan, make = _documented(args) if args.as_documented else (options.plan(args), None)
+    found = rehearsal.rehearse(
+        plan,
+        options.run_folder(args, plan),
+        fault=args.fault,
+        make=make,
+        begun=begun,
+        say=output.progress(begun),
+    )
+    if args.json:
+        print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+    else:
+        print(visible(str(found)))
+    return 0 if found.ok else 1
+
+
+def _documented(args: argparse.Namespace) -> tuple[Plan, Make]:
+    """Return the plan of a document and the function that makes its scripts.
+
+    Raises:
+        ParameterError: An option would change what the document has published.
+    """
+    from kimi_nb.rehearse import documented
+
+    wrong = options.given_for_plans(args) + (["--fault"] if args.fault else [])
+    if wrong:
+        raise ParameterError(
+            f"rehearse: {', '.join(wrong)} changes nothing of what a document has published."
+        )
+    published, own = documented.find(
+        args.model, args.hw, args.layout or "", args.variant, args.engine_version
+    )
+    return documented.named(own), documented.maker(published)

@@ -1,0 +1,33 @@
+"""``kimi-nb run``: execute the notebooks without a browser."""
+
+from __future__ import annotations
+
+import argparse
+
+from kimi_nb.cli import options, signals
+
+
+def add(commands: options.Commands) -> None:
+    """Declare the command and its arguments."""
+    parser = commands.add_parser("run", help="execute the notebooks that apply")
+    options.target(parser)
+    parser.add_argument("--only", metavar="03,05", help="these notebooks only")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="N notebooks at a time")
+    parser.add_argument(
+        "--run-dir",
+        default="",
+        metavar="DIR",
+        help="where results go (default: runs/<utc>-<model>-<hw>)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Execute the notebooks and print the outcome; return 1 if one failed."""
+    from kimi_nb.notebook import runbook
+
+    signals.end_like_ctrl_c()
+    outcome = runbook.run(
+        args.model, args.hw, only=args.only, jobs=args.jobs, site=args.site, run_dir=args.run_dir
+    )
+    print(outcome)
+    return 0 if outcome.ok else 1

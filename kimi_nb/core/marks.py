@@ -1,0 +1,3 @@
+"""Define the mark on everything that a stand-in has made."""
+
+MARK = "REHEARSAL"

@@ -1,0 +1,87 @@
+"""List topics for `Run.list`, with one function for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kimi_nb import show
+from kimi_nb.bundle import scripts
+from kimi_nb.core import data_files
+from kimi_nb.core.errors import ParameterError, choice
+from kimi_nb.notebook.choice import Choice
+from kimi_nb.notebook.subject import Subject
+from kimi_nb.params import recipes
+from kimi_nb.plan import build, tables
+
+
+def table(topic: str, subject: Subject, given: Choice) -> show.Table:
+    """Return the table of a topic; raise ParameterError with all topics for an unknown one."""
+    if topic not in TOPICS:
+        raise ParameterError(choice("list", topic, TOPICS))
+    return TOPICS[topic](subject, given)
+
+
+def _recipes(subject: Subject, given: Choice) -> show.Table:
+    keys = {
+        (
+            recipes.served(subject.named, subject.hardware, recipe.layout).name,
+            recipe.hardware,
+            recipe.layout,
+        )
+        for recipe in subject.recipes
+    }
+    return tables.recipes(
+        [row for row in recipes.listing() if (row["model"], row["hardware"], row["layout"]) in keys]
+    )
+
+
+def _matrix(subject: Subject, given: Choice) -> show.Table:
+    return tables.matrix(recipes.listing(), recipes.missing(), recipes.container_only())
+
+
+def _notes(subject: Subject, given: Choice) -> show.Table:
+    notes = (*subject.hardware.notes, *subject.model.notes)
+    return show.Table("Notes", ("note",), tuple((note,) for note in notes))
+
+
+def _notebooks(subject: Subject, given: Choice) -> show.Table:
+    layouts = [recipe.layout for recipe in subject.recipes]
+    return tables.notebooks(data_files.facts("notebook/notebooks"), layouts)
+
+
+def _edits(subject: Subject, given: Choice) -> show.Table:
+    names = [scripts.EDITS[item.edit] for item in subject.model.weights.values() if item.edit]
+    title = f"{len(names)} scripts that edit the weights before they can be served"
+    return show.Table(title, ("script",), tuple((name,) for name in names))
+
+
+def _jobs(subject: Subject, given: Choice) -> show.Table:
+    with_jobs = [recipe for recipe in subject.recipes if recipe.jobs]
+    if not with_jobs:
+        return show.Table("0 jobs", ("file", "after", "command"), ())
+    mine = given.site if given.site and subject.site().slurm else ""
+    recipe = with_jobs[0]
+    return tables.jobs(
+        build.plan(given.model, given.hw, recipe.layout, variant=recipe.variant, site=mine)
+    )
+
+
+def _scores(subject: Subject, given: Choice) -> show.Table:
+    from kimi_nb.prove.accuracy import published_scores  # loads scipy: only for scores
+
+    return published_scores.table(published_scores.of(subject.named.name))
+
+
+TOPICS: Mapping[str, Callable[[Subject, Choice], show.Table]] = {
+    "matrix": _matrix,
+    "recipes": _recipes,
+    "features": lambda subject, given: tables.features(subject.model, subject.hardware),
+    "weights": lambda subject, given: tables.weights(subject.model),
+    "nodes": lambda subject, given: tables.site(subject.site()),
+    "notebooks": _notebooks,
+    "notes": _notes,
+    "versions": lambda subject, given: tables.versions(subject.engine(given.engine_version)),
+    "edits": _edits,
+    "jobs": _jobs,
+    "scores": _scores,
+}

@@ -1,0 +1,98 @@
+"""Look up everything known about a model on a hardware at a site."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from kimi_nb import catalog
+from kimi_nb.params import load, recipes, schema
+from kimi_nb.plan import build
+
+LARGEST, SMALLEST = "largest", "smallest"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model on a hardware at a site.
+
+    ``named`` is the model that was asked for; ``site_file`` is "" for the hardware's example site.
+    """
+
+    named: schema.Model
+    hardware: schema.Hardware
+    site_file: str = ""
+
+    @classmethod
+    def load(cls, model: str, hardware: str, site: str = "") -> Subject:
+        """Read the parameter files; raise ParameterError where one is missing or wrong."""
+        return cls(load.model(model), load.hardware(hardware), site)
+
+    @functools.cached_property
+    def recipes(self) -> list[schema.Recipe]:
+        """The recipes of this model on this hardware, in the order of the model's file."""
+        return recipes.of(self.named, self.hardware)
+
+    @property
+    def model(self) -> schema.Model:
+        """The named model, or the first one that replaces it on this hardware."""
+        return recipes.served(self.named, self.hardware)
+
+    def site(self, recipe: schema.Recipe | None = None) -> schema.Site:
+        """Return the user's site, or the example site for a recipe."""
+        if self.site_file:
+            return load.site(self.site_file)
+        return build.example_site(self.hardware, recipe)
+
+    def engine(self, version: str = "") -> catalog.Engine:
+        """Return the engine at a version, by default that of the recipes. Raises NoRecipeError."""
+        default = (
+            self.recipes[0].engine_version
+            if self.recipes
+            else self.model.container_versions.get(self.hardware.recipes_of)
+        )
+        if default is None:
+            recipes.find(self.named, self.hardware, None)  # raises with what there is
+        return catalog.engine(self.hardware.engine, version or default)
+
+    def recipe(self, layout: str = "") -> schema.Recipe | None:
+        """Return the recipe of a layout, or the largest without one.
+
+        The result is None where the documents describe a container only. Raises NoRecipeError.
+        """
+        if not layout and self.recipes:
+            return max(self.recipes, key=_nodes)
+        if not self.recipes and self.hardware.recipes_of in self.model.container_versions:
+            return None
+        return recipes.find(self.named, self.hardware, layout or None)
+
+    def weights(self, recipe: schema.Recipe | None) -> schema.Weights:
+        """Return the checkpoint of a recipe, or the model's first without one."""
+        served = recipes.served(self.named, self.hardware, recipe.layout if recipe else "")
+        return served.weights[recipe.weights if recipe else next(iter(served.weights))]
+
+    def layout(self, wanted: str) -> str:
+        """Return the name of a layout; "" stands for the first.
+
+        ``largest`` is the layout with the most nodes, ``smallest`` the one with the fewest devices.
+        Raises NoRecipeError where no layout is described.
+        """
+        if wanted not in (LARGEST, SMALLEST, ""):
+            return wanted
+        if not self.recipes:
+            if wanted:
+                recipes.find(self.named, self.hardware, None)  # raises with what there is
+            return ""
+        if wanted == LARGEST:
+            return max(self.recipes, key=_nodes).layout
+        if wanted == SMALLEST:
+            return min(self.recipes, key=_devices).layout
+        return self.recipes[0].layout
+
+
+def _nodes(recipe: schema.Recipe) -> int:
+    return sum(role.groups * role.nodes for role in recipe.roles.values())
+
+
+def _devices(recipe: schema.Recipe) -> int:
+    return sum(role.groups * role.dp * role.tp for role in recipe.roles.values())

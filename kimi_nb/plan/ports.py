@@ -1,0 +1,55 @@
+"""Which port each listener of an engine has: the one place where ports are computed.
+
+Plans, bundles, rules, pictures and stand-ins ask here; tests/plan/test_golden.py holds the result
+against the documents' own commands.
+
+>>> kv(36000, rank=2, tp=4)
+range(36008, 36012)
+>>> kv(36000, rank=0, tp=1, ranks=16)
+range(36000, 36016)
+>>> side_channel(5600, rank=3)
+range(5603, 5604)
+>>> ascend_random(16)
+range(20000, 36000)
+"""
+
+from __future__ import annotations
+
+HTTP = 8000  # vLLM's own default
+MASTER = 29501  # vLLM's own default
+SIDE_CHANNEL = 5600  # vLLM's own default
+LAST = 65535
+_KV_STEP, _KV_GROUPS = 100, 64
+_RANDOM_FIRST, _RANDOM_EACH = 20000, 1000
+
+
+def kv_base(first: int, group: int) -> int:
+    """Return the kv_port of a group, counted over all roles.
+
+    Each group has nodes of its own, so equal ports would not collide; different ones make logs
+    readable. They repeat after 64 groups to stay below 65536.
+    """
+    return first + _KV_STEP * (group % _KV_GROUPS)
+
+
+def kv(base: int, rank: int, tp: int, ranks: int = 1) -> range:
+    """Return where the KV cache connector of a process listens.
+
+    Mooncake listens at kv_port + data parallel rank x tp, one port for each tensor parallel rank
+    of each of the ``ranks`` that the process runs.
+    """
+    first = base + rank * tp
+    return range(first, first + ranks * tp)
+
+
+def side_channel(base: int, rank: int, ranks: int = 1) -> range:
+    """Return where NIXL shakes hands: vLLM adds the data parallel rank to the base port."""
+    return range(base + rank, base + rank + ranks)
+
+
+def ascend_random(devices: int) -> range:
+    """Return the range from which the Ascend transport takes random ports, by NPUs of a node.
+
+    Source: vllm-ascend issues 6455 and 4725.
+    """
+    return range(_RANDOM_FIRST, _RANDOM_FIRST + devices * _RANDOM_EACH)

@@ -1,0 +1,80 @@
+"""Every rule has something that fails it and something that passes; the cases are data.
+
+tests/check/rules/<family>.yaml: rule id -> fails, passes. A side is either `files` (name: text; they are
+linted together, `engine`, `version`, `hw` as on the command line), or `plan` (what `build.plan`
+takes), and may bring `claims` of a document. A new case is an entry, not code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kimi_nb.check import judge
+from kimi_nb.check.reading import assemble
+from kimi_nb.check.reading.files import Text, _kind
+from kimi_nb.check.rules import registry
+from kimi_nb.params import load
+from kimi_nb.plan import build
+
+CASES = {
+    identity: case
+    for path in sorted((Path(__file__).parent / "rules").glob("*.yaml"))
+    for identity, case in yaml.safe_load(path.read_text(encoding="utf-8")).items()
+}
+SIDES = [
+    (identity, side, number)
+    for identity, case in CASES.items()
+    for side in ("fails", "passes")
+    for number in range(len(case[side]) if isinstance(case[side], list) else 1)
+]
+
+
+def deployment(side: dict):
+    """What a side of a case describes."""
+    if "plan" in side:
+        made = judge.of_plan(replace(build.plan(**side["plan"]), **side.get("replace", {})))
+    else:
+        texts = [
+            Text(name, str(Path(name).parent).replace(".", ""), _kind(Path(name), text), text)
+            for name, text in side["files"].items()
+        ]
+        chip = load.hardware(side["hw"]) if "hw" in side else None
+        made = assemble.of_texts(texts, side.get("engine", ""), str(side.get("version", "")), chip)
+    if "claims" in side:
+        made = replace(made, claims=tuple(side["claims"]))
+    return made
+
+
+@pytest.mark.parametrize(("identity", "side", "number"), SIDES)
+def test_rule(identity, side, number):
+    case = CASES[identity][side]
+    case = case[number] if isinstance(case, list) else case
+    found = registry.check(deployment(case))
+    assert identity not in found.skipped, found.skipped.get(identity)
+    mine = [one for one in found.findings if one.rule == identity]
+    if side == "passes":
+        assert not mine, mine
+        return
+    assert mine
+    for one in mine:
+        assert one.message and one.fix and one.source and one.where
+    if "says" in case:
+        assert any(case["says"] in one.message for one in mine), [one.message for one in mine]
+    if "severity" in case:
+        assert case["severity"] in {one.severity for one in mine}
+    if "line" in case:
+        assert case["line"] in {one.line for one in mine}
+
+
+def test_every_rule_has_its_case():
+    assert sorted(CASES) == sorted(registry.all_rules())
+
+
+@pytest.mark.parametrize("identity", sorted(registry.all_rules()))
+def test_a_rule_explains_itself(identity):
+    one = registry.all_rules()[identity]
+    assert one.why and one.says.endswith(".") and one.fix.endswith((".", "?")) and one.source

@@ -1,0 +1,258 @@
+"""The command line, as a separate process: output, exit codes, errors of one screen."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from kimi_nb.cli import main
+from kimi_nb.core.errors import ParameterError
+from kimi_nb.notebook import start
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def kimi(*args: str, cwd=None, **env: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "kimi_nb", *args],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **env},
+        check=False,
+    )
+
+
+PLAN = ("plan", "--model", "k2.5", "--hw", "a3", "--layout")
+
+
+def test_list():
+    done = kimi("list", "--json")
+    data = json.loads(done.stdout)
+    for row in data["recipes"]:
+        assert {
+            "model",
+            "hardware",
+            "layout",
+            "scenario",
+            "variant",
+            "documented",
+            "source",
+        } <= set(row)
+    text = kimi("list").stdout
+    assert "does not exist" in text and "documented" in text and "container only" in text
+
+
+def test_plan_json_is_one_document_and_nothing_else(tmp_path):
+    done = kimi(*PLAN, "pd", "--json", "--out", str(tmp_path / "b"))
+    assert done.returncode == 0 and done.stderr == ""
+    data = json.loads(done.stdout)
+    written = {
+        str(path.relative_to(tmp_path / "b"))
+        for path in (tmp_path / "b").rglob("*")
+        if path.is_file()
+    }
+    assert set(data["files"]) == written
+    assert done.stdout == kimi(*PLAN, "pd", "--json").stdout
+
+
+def test_plan_options(tmp_path):
+    done = kimi(
+        *PLAN,
+        "single",
+        "--scenario",
+        "long-context-low-concurrency",
+        "--with",
+        "tool-parser",
+        "--without",
+        "jemalloc",
+        "--set",
+        "max-num-seqs=2",
+        "--engine-version",
+        "v0.23.0",
+        "--json",
+    )
+    engine = json.loads(done.stdout)["engines"][0]
+    argv = engine["argv"]
+    assert argv[argv.index("--tensor-parallel-size") + 1] == "16"
+    assert argv[argv.index("--max-num-seqs") + 1] == "2"
+    assert "--tool-call-parser" in argv and "LD_PRELOAD" not in engine["env"]
+    text = kimi(*PLAN, "single", "--explain").stdout
+    assert "HCCL_BUFFSIZE" in text and "k2.5-balance-scheduling" in text
+
+
+def test_out_twice(tmp_path):
+    where = str(tmp_path / "b")
+    assert "new or changed" in kimi(*PLAN, "pd", "--out", where).stdout
+    assert "no change" in kimi(*PLAN, "pd", "--out", where).stdout
+
+
+@pytest.mark.parametrize(
+    "args, wanted",
+    [
+        ((*PLAN, "triple"), "triple"),
+        ((*PLAN, "dp"), "There is:"),
+        (("plan", "--model", "k2.5", "--hw", "a3"), "say which one"),
+        (("plan", "--model", "k9", "--hw", "a3"), "k2-thinking"),
+        ((*PLAN, "pd", "--site", "/none.yaml"), "no such file"),
+        ((*PLAN, "pd", "--set", "decode.tp=5"), "attention heads"),
+        ((*PLAN, "pd", "--out", "/proc/none/b"), "cannot be written"),
+        (("run", "--model", "k2.5", "--hw", "a3", "--only", "99"), "'99'"),
+        (("run", "--model", "k2.5", "--hw", "a3", "--only", "04"), "layout dp"),
+        (("run", "--model", "k2.6", "--hw", "h200"), "There is:"),
+        (("run", "--model", "k2.5", "--hw", "a3", "--jobs", "0"), "--jobs"),
+        (("run", "--model", "k2.5", "--hw", "a3", "--run-dir", "/proc/none"), "cannot be written"),
+        (("run", "--model", "k2.5", "--hw", "a3", "--site", "/none.yaml"), "no such file"),
+        (
+            ("run", "--model", "k2.5", "--hw", "a3", "--site", "params/sites/h200.yaml"),
+            "has hardware h200",
+        ),
+        (
+            ("up", "--model", "k2.5", "--hw", "a3", "--layout", "pd", "--confirm", "nope"),
+            "confirm='a3-example'",
+        ),
+    ],
+)
+def test_mistakes(args, wanted):
+    done = kimi(*args)
+    assert done.returncode == 2
+    assert wanted in done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""
+    assert len(done.stderr.splitlines()) <= 25
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_says_so(tmp_path, number):
+    """Evidence is closed and the exit code says that it was not finished."""
+    folder = tmp_path / "run"
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "kimi_nb",
+            "run",
+            "--model",
+            "k2.5",
+            "--hw",
+            "a3",
+            "--run-dir",
+            str(folder),
+        ],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        deadline = time.monotonic() + 60
+        # The first page stands: the second notebook is on its way.
+        while not (folder / "00_start.html").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted" in errors
+    assert "Traceback" not in errors
+    last = json.loads((folder / "evidence.jsonl").read_text().splitlines()[-1])
+    assert (last["stage"], last["ok"], last["interrupted"]) == ("end", False, True)
+
+
+def test_runs_go_to_the_working_directory(tmp_path):
+    """Also from an editable install, as the checkout on PYTHONPATH is one."""
+    checkout, here = tmp_path / "checkout", tmp_path / "here"
+    here.mkdir()
+    for name in ("kimi_nb", "notebooks", "params"):
+        shutil.copytree(
+            ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "runs")
+        )
+    shutil.copy(ROOT / "pyproject.toml", checkout)
+    before = sorted(checkout.rglob("*"))
+    env = {"PYTHONPATH": str(checkout), "PYTHONPYCACHEPREFIX": str(tmp_path / "pyc")}
+    ran = kimi("run", "--model", "k2.5", "--hw", "a3", "--only", "00", cwd=here, **env)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    pages = list(here.glob("runs/*-k2.5-a3/report.html"))
+    assert len(pages) == 1 and str(pages[0]) in ran.stdout
+    assert str(pages[0]) in kimi("report", cwd=here, **env).stdout
+    assert sorted(checkout.rglob("*")) == before
+
+
+def test_the_checkout_s_notebooks_leave_runs_at_its_root(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT / "notebooks")
+    assert start.runs_folder() == ROOT / "runs"
+    for folder in (tmp_path / "notebooks", tmp_path / "gone"):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        assert start.runs_folder() == folder / "runs"
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ParameterError, match="has been removed"):
+        start.runs_folder()
+
+
+def test_a_reader_that_has_seen_enough():
+    done = subprocess.run(
+        f"{sys.executable} -m kimi_nb list | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "Deployments" and done.stderr == ""
+
+
+def test_every_command_is_a_module_of_one_shape():
+    """What is neither a command nor shared by commands is a command that main has forgotten."""
+    there = {path.stem for path in Path(main.__file__).parent.glob("*.py")}
+    assert there - {"__init__", "main", "options", "output", "signals"} == set(main.COMMANDS)
+    commands = argparse.ArgumentParser().add_subparsers()
+    for name in main.COMMANDS:
+        module = import_module(f"kimi_nb.cli.{name}")
+        module.add(commands)
+        assert callable(module.run)
+    assert list(commands.choices) == list(main.COMMANDS)
+
+
+@pytest.mark.parametrize("words", [("--help",), ("run", "--help"), ("up", "--zz")])
+def test_help_loads_no_room_that_works(words):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import contextlib, sys; from kimi_nb.cli import main\n"
+            "with contextlib.suppress(SystemExit): main.main(sys.argv[1:])\n"
+            "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('kimi_nb.')}; "
+            "sys.exit(str(rooms) if rooms - {'cli', 'core', 'show'} else 0)",
+            *words,
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_start_is_light(tmp_path):
+    """What a plan does not need is not imported for it."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, kimi_nb, kimi_nb.cli.main as c; "
+            "c.main(['plan','--model','k2.5','--hw','a3','--layout','pd','--out',sys.argv[1]]); "
+            "heavy = {'pandas', 'matplotlib', 'papermill', 'nbconvert', 'IPython', 'requests'}; "
+            "assert not heavy & set(sys.modules), heavy & set(sys.modules)",
+            str(tmp_path / "b"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    subprocess.run(["rm", "-rf", str(tmp_path / "b")], check=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,383 @@
+"""What a deployment is made of, without a site: the node's script, the journal, the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from testbed.hosts import checkpoint
+
+from kimi_nb.bundle import node_files, scripts, writer
+from kimi_nb.core.errors import KimiError, ParameterError
+from kimi_nb.deploy import journal, lifecycle, node_call
+from kimi_nb.deploy.local import LocalNodes
+from kimi_nb.deploy.on_nodes import OnNodes
+from kimi_nb.plan import build
+from kimi_nb.service import weights
+
+ALL = ("look", *node_call.VERBS, "open", "state", "tails", "stop", "release")
+
+
+class Node:
+    """One node of this machine, in a folder of its own; its engine is any command."""
+
+    def __init__(self, root: Path, engine: list[str]) -> None:
+        self.root, self.work = root / "files", root / "work"
+        plan = build.plan("tiny-llama", "cpu", "dp")
+        name = plan.nodes[0]
+        self.folder = self.work / plan.name / name
+        writer.write(scripts.files(plan), self.root)
+        self.files = self.root / name
+        (self.files / "serve.sh").write_text(shlex.join(engine) + "\n")
+        env = self.files / "node.env"
+        env.write_text(env.read_text() + f"WORK={self.work}\nFOLDER={self.folder}\nPORTS=\n")
+
+    def call(self, *verbs: str, run: str = "r1", **more) -> dict[str, list[tuple[str, str]]]:
+        """Lines by kind: (thing, text)."""
+        text = node_call.text(self.files, verbs, run=run, holder=f"{run}-holder", **more)
+        answer = LocalNodes().change({"n": text}, verbs[-1])["n"]
+        out: dict[str, list[tuple[str, str]]] = {"error": [("", answer.error)]}
+        for line in answer.lines:
+            if line.thing != "verb":
+                out.setdefault(line.kind, []).append((line.thing, line.text))
+        return out
+
+
+@pytest.fixture
+def node(tmp_path):
+    made = Node(tmp_path, ["sleep", "60"])
+    yield made
+    made.call("stop", "release")
+
+
+# The script of a node -----------------------------------------------------------------------
+
+
+def test_each_call_carries_all_that_it_needs(node):
+    for verb in ALL:
+        for dry in (True, False):
+            text = node_call.text(node.files, [verb], run="r1", dry=dry)
+            assert (
+                subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+            )
+            done = subprocess.run(
+                node_call.READER, input=text, text=True, capture_output=True, check=False
+            )
+            assert "not found" not in done.stderr and "unbound" not in done.stderr, done.stderr
+    assert len(node_call.text(node.files, ["claim"], run="r")) < 6000
+
+
+def test_the_same_by_hand(node):
+    """The file itself, as a person calls it."""
+
+    def call(*words, **env):
+        return subprocess.run(
+            ["bash", str(node.files / "node.sh"), *words],
+            text=True,
+            capture_output=True,
+            env={**os.environ, **env},
+            check=False,
+        )
+
+    assert "change\tclaim\ttake the node" in call("claim", DRY="1").stdout
+    assert "changed\tclaim\ttaken" in call("claim").stdout
+    assert "same\tclaim" in call("claim").stdout
+    assert "same\tweights\ttiny-llama" in call("weights").stdout
+    assert "changed\tclaim\tgiven back" in call("release").stdout
+    assert call("sing").returncode == 2
+
+
+def test_twice_changes_nothing(node):
+    first = node.call("claim", "push", "start")
+    assert [thing for thing, _ in first["changed"]] == ["claim", "scripts", "engines"]
+    again = node.call("claim", "push", "start")
+    assert "changed" not in again and len(again["same"]) == 3
+    assert node.call("state")["fact"][1] == ("engines", "runs")
+    stopped = node.call("stop", "release")
+    assert [thing for thing, _ in stopped["changed"]] == ["engines", "claim"]
+    again = node.call("stop", "release")
+    assert "changed" not in again and "fail" not in again
+
+
+def test_dry_changes_nothing(node):
+    found = node.call("look", node_call.DRY, *node_call.VERBS)
+    assert "changed" not in found and "change" in found
+    assert not node.work.exists()
+
+
+def test_of_many_claims_one_is_taken(node):
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda at: node.call("claim", run=f"r{at}"), range(16)))
+    assert sum("changed" in one for one in found) == 1
+    winner = next(at for at, one in enumerate(found) if "changed" in one)
+    held = node.call("claim", run="other")["fail"]
+    assert held == [("claim", f"held by r{winner} r{winner}-holder")]
+    # Others neither stop nor release what is not theirs.
+    assert "warn" in node.call("stop", "release", run="other")
+    assert (node.work / "claim").exists()
+    node.call("release", run=f"r{winner}")
+
+
+def test_who_does_not_hold_the_node_starts_nothing(node):
+    assert "not held by this run" in node.call("push", "start")["fail"][0][1]
+    assert not node.folder.exists()
+
+
+def test_an_engine_that_ends_is_told_with_its_code(tmp_path):
+    node = Node(tmp_path, ["bash", "-c", "echo words; exit 3"])
+    node.call("claim", "push", "start")
+    end = time.monotonic() + 20
+    while ("engines", "ended 3") not in (facts := node.call("state", "tails")["fact"]):
+        assert time.monotonic() < end, facts
+        time.sleep(0.05)
+    name, begin, _ = dict(facts)["log"].split(" ")
+    assert (name, begin) == ("engines.log", "0")
+    again = dict(node.call("tails", seen="engines.log 6").get("fact", []))
+    assert "log" not in again  # read already
+    # Once more: the earlier log is kept, and the code of the earlier end forgotten.
+    node.call("start")
+    assert len(list((node.folder / "logs").glob("before-*/engines.log"))) == 1
+    node.call("stop", "release")
+
+
+def test_what_hides_and_does_not_listen_is_stopped_too(tmp_path):
+    """A process that wrote over its variables, and one that ignores SIGTERM; below others."""
+    hidden = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "os.environ.clear()\n"
+        "os.execve('/bin/bash', ['bash', '-c', 'trap \"\" TERM; while :; do sleep 1; done'], "
+        "{'PATH': '/usr/bin:/bin'})\n"
+    )
+    node = Node(tmp_path, [sys.executable, "-c", hidden])
+    node.call("claim", "push", "start")
+    time.sleep(0.5)
+    text = node_call.text(node.files, ["stop"], run="r1").replace("${STOP_SECONDS:-20}", "1")
+    answer = LocalNodes().change({"n": text}, "stop")["n"]
+    assert [line.text for line in answer.of("changed")] == ["stopped"], answer
+    left = subprocess.run(
+        ["pgrep", "-f", 'trap "" TERM; while'], capture_output=True, text=True, check=False
+    ).stdout.split()
+    assert left == []
+    node.call("release")
+
+
+def test_processes_that_are_left_keep_a_second_engine_away(node):
+    """What watched the engine is killed, the engine itself goes on."""
+    node.call("claim", "push", "start")
+    leader = int((node.folder / "run/engines.pid").read_text().split()[0])
+    end = time.monotonic() + 10
+    while not Path(f"/proc/{leader}/task/{leader}/children").read_text().split():
+        assert time.monotonic() < end
+    os.kill(leader, signal.SIGKILL)
+    while ("engines", "runs") in (facts := node.call("state")["fact"]):
+        assert time.monotonic() < end
+    assert ("engines", "ended 137, and left processes behind") in facts
+    assert "processes of an earlier start are left" in node.call("start")["fail"][0][1]
+    assert node.call("stop")["changed"] == [("engines", "stopped")]
+    assert "changed" in node.call("start")
+
+
+@pytest.mark.parametrize("boot", ["another-boot 0", "", None])
+def test_a_session_of_somebody_else_is_left_alone(node, tmp_path, boot):
+    """A number that stands in an old file and belongs to another session by now."""
+    node.call("claim", "push", "start")
+    node.call("stop")
+    other = subprocess.Popen(
+        ["setsid", "bash", "-c", "echo $$; sleep 50 & exit"], text=True, stdout=subprocess.PIPE
+    )
+    session = other.stdout.readline().strip()
+    if boot is None:  # of this boot, but begun later than its first process
+        boot = f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} 99999999999"
+    (node.folder / "run").mkdir()
+    (node.folder / "run/engines.pid").write_text(f"{session} {boot}\n")
+    assert node.call("stop")["same"] == [("engines", "nothing runs")]
+    left = subprocess.run(["pgrep", "-s", session], capture_output=True, text=True, check=False)
+    assert left.stdout.split()
+    subprocess.run(["pkill", "-s", session], check=False)
+
+
+def test_logs_are_read_to_their_end_and_belong_to_one_run(node, tmp_path):
+    plan = build.plan("tiny-llama", "cpu", "dp")
+    single = dataclasses.replace(plan, engines=plan.engines[:1])
+    node.call("claim", "push", "start")
+    text = "".join(f"line {at} of a long log\n" for at in range(60_000)) + "ERROR the last\n"
+    (node.folder / "logs/engines.log").write_text(text)
+
+    def copy(run):
+        target = OnNodes(single, node.root, tmp_path / run, run, "me", LocalNodes)
+        target.logs.read(now=True)
+        path = tmp_path / run / "logs" / plan.nodes[0] / "engines.log"
+        return path.read_text() if path.exists() else ""
+
+    assert len(text) > 1 << 20 and copy("r1") == text
+    assert copy("r2") == ""
+
+
+@given(
+    st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\r"), max_size=40)
+)
+def test_any_value_reaches_the_node_as_it_is(word):
+    for value, shown in ((word, 'printf %s "$X"'), ([word, "b"], 'printf %s "${X[0]}"')):
+        script = f"X={node_files._text(value)}\n{shown}"
+        assert (
+            subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout.decode()
+            == word
+        )
+
+
+def test_a_message_is_one_line_of_three_parts():
+    found = node_call.lines(["Welcome!", "fail\tdisk\ta\tb", "same\tx", "fact\thost\th1, x\n"])
+    assert [(line.kind, line.thing, line.text) for line in found] == [
+        ("fail", "disk", "a\tb"),
+        ("fact", "host", "h1, x"),
+    ]
+
+
+# The journal --------------------------------------------------------------------------------
+
+
+def test_the_plan_that_was_deployed_comes_back(each_plan, tmp_path):
+    """From the parameters that were kept, whatever became of the files since."""
+    made = journal.Journal.open(tmp_path, each_plan)
+    made.folder.mkdir(parents=True)
+    made.keep(each_plan)
+    assert journal.Journal.read(made.folder).kept_plan().as_json() == each_plan.as_json()
+
+
+def test_a_deployment_is_gone_on_with_until_it_is_down(tmp_path):
+    plan = build.plan("tiny-k2.5", "cpu", "single")
+    first = journal.Journal.open(tmp_path, plan)
+    first.set("starting")
+    first.done("prepare")
+    again = journal.Journal.open(tmp_path, plan)
+    assert (again.run, again.steps) == (first.run, ["prepare"])
+    again.set("down")
+    other = journal.Journal.open(tmp_path, plan)
+    assert other.run != first.run and other.folder.name == "002" and other.steps == []
+
+
+def test_a_key_that_is_not_there_is_told_before_any_node_is_asked(site_file, tmp_path):
+    site = site_file(("{user: root, port: 22}", "{user: root, key_file: /none/id_rsa}"))
+    plan = build.plan("k2.5", "a3", "pd", site=site)
+    with pytest.raises(ParameterError, match=r"ssh\.key_file /none/id_rsa: there is no such file"):
+        lifecycle.preview(plan, tmp_path)
+
+
+def test_which_deployment_is_meant(tmp_path):
+    with pytest.raises(ParameterError, match="no deployment was started"):
+        journal.find("", tmp_path)
+    with pytest.raises(ParameterError, match="absent: no such folder"):
+        journal.find(str(tmp_path / "absent"), tmp_path)
+    with pytest.raises(ParameterError, match="no deployment was started"):
+        journal.find(str(tmp_path), tmp_path)
+    plan = build.plan("tiny-k2.5", "cpu", "single")
+    for name in ("one", "two"):
+        made = journal.Journal.open(tmp_path / name / plan.name, plan)
+        made.set("up")
+    with pytest.raises(ParameterError, match="2 deployments are not down; name one"):
+        journal.find("", tmp_path)
+    assert journal.find(str(tmp_path / "two"), tmp_path).folder == made.folder
+    made.set("down")
+    assert "one" in str(journal.find("", tmp_path).folder)
+    (made.folder / "state.json").write_text("{")
+    with pytest.raises(ParameterError, match=r"state.json: is damaged .* first line of 'claim'"):
+        journal.find(str(made.folder), tmp_path)
+    assert "one" in str(journal.find("", tmp_path).folder)  # and hides no other
+
+
+def test_the_lock_names_its_holder_and_goes_with_it(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from kimi_nb.deploy.journal import alone\n"
+        "with alone(Path(sys.argv[1])): print('in', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+    other.stdout.readline()
+    with (
+        pytest.raises(KimiError, match=f"process {other.pid}, .*@"),
+        journal.alone(tmp_path, wait=False),
+    ):
+        pass
+    other.kill()
+    other.wait()
+    with journal.alone(tmp_path, wait=False):
+        pass
+
+
+# Weights ------------------------------------------------------------------------------------
+
+
+def test_checksums_where_the_hub_gave_them(tmp_path):
+    """The cache of huggingface_hub, whose files are links to blobs named by their sums."""
+    blobs, folder = tmp_path / "blobs", tmp_path / "snapshots" / "main"
+    checkpoint(folder)
+    blobs.mkdir()
+    for path in folder.iterdir():
+        data = path.read_bytes()
+        blob = blobs / hashlib.sha256(data).hexdigest()
+        blob.write_bytes(data)
+        path.unlink()
+        path.symlink_to(blob)
+    assert weights.faults(folder) == [] and weights.unequal(folder, every=True) == []
+    assert len(weights.published(folder)) == 3
+    blob = (folder / "config.json").resolve()
+    blob.write_text('{"other": 1}\n')
+    assert "config.json: its SHA-256 is" in weights.unequal(folder)[0]
+
+
+def test_checksums_beside_a_download(tmp_path):
+    checkpoint(tmp_path)
+    notes = tmp_path / ".cache/huggingface/download"
+    notes.mkdir(parents=True)
+    (notes / "config.json.metadata").write_text(f"commit\n{'0' * 64}\n1.0\n")
+    (notes / "README.md.metadata").write_text("commit\netag-of-git\n1.0\n")
+    assert set(weights.published(tmp_path)) == {"config.json"}
+    assert weights.unequal(tmp_path)[0].startswith("config.json: its SHA-256")
+
+
+def test_the_weights_as_a_command(tmp_path):
+    """The file that a bundle carries, by a Python that has nothing of ours."""
+    checkpoint(tmp_path)
+
+    def call(*words):
+        return subprocess.run(
+            [sys.executable, "-I", "-S", "-", *words, str(tmp_path)],
+            text=True,
+            input=Path(weights.__file__).read_text(),
+            capture_output=True,
+            check=False,
+        )
+
+    assert "3 files" in call("--checksums").stdout
+    (tmp_path / "model-00001-of-00001.safetensors").unlink()
+    done = call()
+    assert done.returncode == 1 and "missing or empty" in done.stdout
+    assert call("--config-only").returncode == 0
+
+
+def test_answers_of_a_status_are_json(tmp_path):
+    plan = build.plan("tiny-k2.5", "cpu", "single")
+    made = journal.Journal.open(tmp_path / plan.name, plan)
+    made.folder.mkdir(parents=True)
+    made.keep(plan)
+    made.set("down")
+    done = subprocess.run(
+        [sys.executable, "-m", "kimi_nb", "status", str(tmp_path), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert [one["state"] for one in json.loads(done.stdout)] == ["down"]

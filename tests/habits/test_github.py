@@ -1,0 +1,128 @@
+"""What GitHub reads: the workflows, the forms of issues, the updates of pins."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import kimi_nb
+
+ROOT = Path(__file__).resolve().parents[2]
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+FORMS = sorted((GITHUB / "ISSUE_TEMPLATE").glob("*.yml"))
+ON = True  # YAML reads the key `on` as true
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((GITHUB / name).read_text())
+
+
+def steps(job: dict[str, Any]) -> list[str]:
+    return [step.get("run") or step["uses"] for step in job["steps"]]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_has_few_rights_an_end_and_known_actions(path):
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "concurrency" in workflow
+    for job in workflow["jobs"].values():
+        assert 0 < job["timeout-minutes"] <= 90
+        for step in job["steps"]:
+            assert re.fullmatch(
+                r"actions/[a-z-]+@v\d+|pypa/gh-action-pypi-publish@release/v1",
+                step.get("uses", "actions/checkout@v6"),
+            )
+    assert "secrets." not in path.read_text()
+
+
+def test_ci_runs_what_everybody_can_run():
+    workflow = read("workflows/ci.yml")
+    assert set(workflow[ON]) == {"push", "pull_request"}
+    whole, pythons = workflow["jobs"].values()
+    assert steps(whole)[-1].split()[-1] == ".ci/run"
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert steps(pythons)[-1] == "make test"
+
+
+def test_ci_has_every_python_and_both_architectures_once():
+    whole, pythons = read("workflows/ci.yml")["jobs"].values()
+    matrix = pythons["strategy"]["matrix"]
+    first = {"machine": whole["runs-on"], "python": whole["steps"][1]["with"]["python-version"]}
+    assert matrix["exclude"] == [first]
+    assert matrix["machine"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert oldest == f">={matrix['python'][0]}"
+    assert "CPython 3.11 to " + matrix["python"][-1] in (ROOT / "docs/platforms.md").read_text()
+
+
+def test_a_release_is_published_by_its_tag_alone():
+    workflow = read("workflows/release.yml")
+    assert workflow[ON] == {"push": {"tags": ["v*"]}}
+    build, publish = workflow["jobs"].values()
+    assert publish["needs"] == "build" and publish["permissions"] == {"id-token": "write"}
+    assert "permissions" not in build
+
+
+@pytest.mark.parametrize(
+    "tag, changelog, wanted",
+    [
+        ("v{}", "## [{}] - 2026-12-01\n", ""),
+        ("v9.9.9", "## [{}] - 2026-12-01\n", "The tag is v9.9.9, and kimi_nb.__version__ is {}."),
+        ("v{}", "## [Unreleased]\n", "CHANGELOG.md has no section [{}] with a date."),
+    ],
+)
+def test_a_tag_is_the_version(tag, changelog, wanted, tmp_path):
+    """The step of the workflow itself, run here."""
+    step = read("workflows/release.yml")["jobs"]["build"]["steps"][2]
+    (tmp_path / "CHANGELOG.md").write_text(changelog.format(kimi_nb.__version__))
+    done = subprocess.run(
+        ["bash", "-e", "-c", step["run"]],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "GITHUB_REF_NAME": tag.format(kimi_nb.__version__),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == bool(wanted)
+    assert done.stderr.strip() == wanted.format(kimi_nb.__version__)
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_a_form_is_one_that_github_takes(path):
+    form = yaml.safe_load(path.read_text())
+    assert set(form) == {"name", "description", "labels", "body"}
+    fields = [field for field in form["body"] if field["type"] != "markdown"]
+    names = [field["id"] for field in fields]
+    labels = [field["attributes"]["label"] for field in fields]
+    assert len(set(names)) == len(names) and len(set(labels)) == len(labels)
+    assert "kimi-nb --version" in labels
+    for field in fields:
+        assert field["type"] in ("input", "textarea")
+        assert set(field) <= {"type", "id", "attributes", "validations"}
+        assert set(field["attributes"]) <= {"label", "description", "placeholder", "render"}
+        assert field["type"] == "textarea" or "render" not in field["attributes"]
+
+
+def test_there_is_a_form_for_each_kind_of_report():
+    assert [path.stem for path in FORMS] == ["bug", "hardware_report", "wrong_recipe"]
+
+
+def test_updates_are_asked_for_actions_and_pins():
+    found = read("dependabot.yml")
+    assert found["version"] == 2
+    assert [one["package-ecosystem"] for one in found["updates"]] == ["github-actions", "pip"]

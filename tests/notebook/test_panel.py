@@ -1,0 +1,242 @@
+"""The panel without a browser: choices, what they lead to, a rehearsal in the background."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from leftovers import wait_gone
+
+import kimi_nb
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import ParameterError, ServiceError
+from kimi_nb.notebook.choice import Choice
+from kimi_nb.notebook.panel import choices, work
+from kimi_nb.params import recipes
+from kimi_nb.plan import build
+from kimi_nb.rehearse import rehearsal
+
+ROOT = Path(__file__).resolve().parents[2]
+PD = Choice("k2.5", "a3", "pd")
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = kimi_nb.start(hw="a3", model="k2.5", run_dir=str(tmp_path / "run"))
+    yield made
+    made.close()
+    assert not wait_gone(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "model, hardware", sorted({(row["model"], row["hardware"]) for row in recipes.listing()})
+)
+def test_whatever_is_offered_can_be_planned(model, hardware):
+    given, _ = choices.choose(Choice("k2.5", "a3", "single"), model=model, hw=hardware)
+    assert given.layout in choices.allowed(given)["layout"]
+    for variant in choices.allowed(given)["variant"]:
+        made, _ = choices.choose(given, variant=variant)
+        for scenario in choices.allowed(made)["scenario"]:
+            found = choices.look(choices.choose(made, scenario=scenario)[0])
+            assert found.plan is not None, found.error
+            assert found.findings.ok and found.parts
+
+
+def test_what_does_not_fit_any_more_follows_and_says_so():
+    given = Choice("k2.5", "a3", "pd", engine_version="0.18.0", site="./mine.yaml")
+    made, notes = choices.choose(given, hw="h200")
+    assert (made.layout, made.site, made.engine_version) == ("single", "", "")
+    assert [note.split(" ")[0] for note in notes] == ["site", "engine_version", "layout"]
+    made, notes = choices.choose(PD, model="k2-thinking")
+    assert made.hw in choices.allowed(made)["hw"] and choices.look(made).plan is not None
+    assert choices.choose(PD, hw="a3") == (PD, ())
+
+
+@pytest.mark.parametrize(
+    "change, wanted",
+    [
+        ({"hw": "a9"}, "Allowed: a2, a3"),
+        ({"layout": "dpp"}, "Allowed: single"),
+        ({"scenario": "fast"}, "scenario 'fast'"),
+        ({"colour": "red"}, "Allowed: model, hw"),
+    ],
+)
+def test_a_choice_that_there_is_not(change, wanted):
+    with pytest.raises(ParameterError, match=wanted):
+        choices.choose(PD, **change)
+
+
+def test_a_mistake_is_shown_and_not_raised():
+    found = choices.look(choices.choose(PD, overrides="max-num-seq=3")[0])
+    assert found.plan is None and "did you mean 'max-num-seqs'" in found.error
+    assert ("plan", found.error) in found.table().rows and not found.parts
+    found = choices.look(choices.choose(PD, site="/nowhere.yaml")[0])
+    assert "/nowhere.yaml" in found.error
+
+
+def test_the_lines_to_copy_make_the_same_plan():
+    given = Choice(
+        "k2.5",
+        "a3",
+        "pd",
+        engine_version="0.18.0",
+        overrides="decode.max-num-seqs=9",
+        features="",
+        site="",
+    )
+    values: dict[str, str] = {}
+    exec(given.lines(), values)
+    assert [line.split(":")[0] for line in given.lines().splitlines()][:3] == [
+        "hw",
+        "model",
+        "site",
+    ]
+    plan = build.plan(
+        values["model"],
+        values["hw"],
+        "pd",
+        site=values["site"],
+        pairs=values["overrides"].split(";"),
+        engine_version=values["engine_version"],
+    )
+    assert plan == choices.look(given).plan
+
+
+def test_the_plain_twin_has_the_facts(run):
+    panel = run.panel(run.choose("pd", overrides="decode.max-num-seqs=9"))
+    plan = panel.look.plan
+    said = " ".join(str(panel).split())
+    for fact in (
+        "k2.5",
+        "a3",
+        "pd",
+        plan.url,
+        "36 engines on 4 nodes",
+        panel.look.findings.verdict[:30],
+        plan.engine_version,
+        "decode.max-num-seqs=9",
+        "a3-0, a3-1",
+    ):
+        assert fact in said, fact
+    assert set(panel._repr_mimebundle_()) == {"text/plain", "text/html"}
+    assert "h200" in str(panel.choose(hw="h200", overrides=""))
+
+
+def test_widgets_follow_the_choices(run):
+    """The thin layer, without a browser: what a person would set and press."""
+    from kimi_nb.notebook.panel import widgets
+
+    panel = run.panel(run.choose("pd"))
+    made = widgets.Widgets(panel)
+    assert 'aria-label="Four A3 nodes' in made._pages["Topology"].value
+    made._tabs.selected_index = widgets._TABS.index("Scripts")
+    assert made._nodes.titles[:4] == panel.look.plan.nodes
+    made._tabs.selected_index = 0
+    made._lists["hw"].value = "h200"
+    assert panel.choices.hw == "h200" and "H200" in made._pages["Topology"].value
+    assert "layout is single" in made._note.value
+    made._tabs.selected_index = widgets._TABS.index("Parameters")
+    assert "hw: str = &quot;h200&quot;" in made._pages["Parameters"].value
+    made._tabs.selected_index = 0
+    made._texts["overrides"].value = "<b>=3"
+    assert "&lt;b&gt;" in made._pages["Topology"].value
+    assert made._buttons["Rehearse"].disabled
+    made._texts["overrides"].value = ""
+    assert not made._buttons["Rehearse"].disabled
+
+
+def test_rehearse_verify_stop(run):
+    panel = run.panel(run.choose("single"))
+    seen: list[tuple[str, str]] = []
+    panel.work.changed = lambda: seen.append((panel.work.state, panel.work.said))
+    with pytest.raises(ServiceError, match="press Rehearse"):
+        panel.work.verify()
+    panel.work.rehearse(panel.look.plan)
+    assert panel.work.wait(60) and panel.work.state == work.UP, panel.work.said
+    assert "1 of 1 engines ready" in panel.work.said and "REHEARSAL" in panel.work.said
+    assert any(state == work.STARTING and "0 of 1 engines ready" in said for state, said in seen)
+    asked = panel.work.verify()
+    assert asked.ok and asked.mark == "REHEARSAL", asked
+    panel.work.stop()
+    panel.work.stop()
+    assert panel.work.state == work.STOPPED and seen[-1][0] == work.STOPPED
+    assert not wait_gone(run.folder)
+    line = next(one for one in evidence.read(run.folder) if one["stage"] == "panel")
+    assert line["mark"] == "REHEARSAL" and line["ready"] == 1
+    assert json.loads((panel.work.result.folder / "rehearsal.json").read_text())["times"]
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A site of this machine without an engine: to deploy on it fails at the first look."""
+    text = (ROOT / "params/sites/cpu.yaml").read_text()
+    for old, new in (
+        ("name: local\n", "name: mine\n"),
+        ("{root}/runs/.local", str(tmp_path)),
+        ("{root}/.engine", str(tmp_path / "none")),
+        ("{root}", str(ROOT)),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "mine.yaml").write_text(text)
+    return str(tmp_path / "mine.yaml")
+
+
+def test_deploy_and_its_stop_want_the_sites_name(run, mine):
+    from kimi_nb.notebook.panel import widgets
+
+    panel = run.panel(run.choose("single")).choose(hw="cpu", site=mine)
+    made = widgets.Widgets(panel)
+    for typed in ("", "local", "a3-example"):
+        made._confirm.value = typed
+        made._buttons["Deploy"].click()
+        assert "confirm it by its name" in made._pages["Service"].value
+        assert panel.work.state == work.IDLE and made._confirm.value == ""
+    made._confirm.value = " mine "
+    made._buttons["Deploy"].click()
+    assert panel.work.wait(60) and panel.work.state == work.FAILED, panel.work.said
+    assert "engine" in panel.work.said and panel.work.result.site == "mine"
+    assert not made._buttons["Stop"].disabled and made._buttons["Verify"].disabled
+    made._buttons["Stop"].click()
+    assert "confirm it by its name" in made._pages["Service"].value and panel.work.stoppable
+    made._confirm.value = "mine"
+    made._buttons["Stop"].click()
+    assert not panel.work.stoppable and made._buttons["Stop"].disabled
+    line = next(one for one in evidence.read(run.folder) if one["stage"] == "panel")
+    assert (line["did"], line["ok"]) == ("deploy", False)
+
+
+def test_stop_while_it_starts(run):
+    panel = run.panel(run.choose("pd"))
+    panel.work.rehearse(panel.look.plan)
+    while panel.work.progress is None and panel.work.busy:
+        time.sleep(0.05)
+    begun = time.monotonic()
+    panel.work.stop()
+    assert time.monotonic() - begun < 20 and panel.work.state == work.STOPPED
+    assert not wait_gone(run.folder)
+
+
+def test_a_fault_is_named_and_an_error_too(run, monkeypatch):
+    panel = run.panel(run.choose("single"))
+    panel.work.rehearse(panel.look.plan, fault="rank-dies-at-start")
+    assert panel.work.wait(60) and panel.work.state == work.FAILED
+    assert "rank died at start" in panel.work.said and panel.work.result.events
+    monkeypatch.setattr(rehearsal, "start", lambda *_, **__: 1 / 0)
+    panel.work.rehearse(panel.look.plan)
+    assert panel.work.wait(60) and "ZeroDivisionError" in panel.work.said
+
+
+def test_the_cell_run_again_and_the_end_of_the_run_stop_it(run):
+    panel = run.panel(run.choose("single"))
+    panel.work.rehearse(panel.look.plan)
+    assert panel.work.wait(60)
+    run.panel(run.choose("single"))
+    assert panel.work.state == work.STOPPED and not wait_gone(run.folder)
+
+
+def test_the_notebook_of_a_layout():
+    assert choices.notebook("single") == "03_single_node" and choices.notebook("pd") == "05_pd"
+    assert choices.notebook("") == choices.notebook("any one") == ""

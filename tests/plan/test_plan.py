@@ -1,0 +1,618 @@
+"""The plan: every recipe, its shape, its refusals, its language."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kimi_nb import catalog
+from kimi_nb.bundle import scripts
+from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
+from kimi_nb.params import load, recipes, schema
+from kimi_nb.params.settings import EMPTY, flattened, lay, nested
+from kimi_nb.plan import build, placement
+from kimi_nb.plan.roles import RolePlan
+
+
+def test_every_recipe(each_plan):
+    plan = each_plan
+    engine = catalog.engine(plan.engine, plan.engine_version)
+    for one in plan.engines:
+        text = " ".join([*one.argv, *one.env.values()])
+        assert not re.search(r"[<>$]|\{[a-z_]+\}", text), text
+        assert one.argv[:2] == ("vllm", "serve")
+        flags = [word for word in one.argv if word.startswith("--")]
+        assert len(flags) == len(set(flags)), "a flag twice"
+        for word in flags:
+            name = word.removeprefix("--")
+            negated = catalog.flag(engine, name.removeprefix("no-"))
+            assert catalog.flag(engine, name) or word in negated.get("negations", ()), word
+    heads = [one for one in plan.engines if one.http_port]
+    assert heads and plan.url
+    assert bool(plan.router) == (plan.layout == "pd")
+
+
+def test_every_setting_tells_its_layer_source_and_meaning(each_plan):
+    rows = each_plan.explain()
+    assert {row.layer for row in rows} <= {"hardware", "model", "recipe", "site", "plan"}
+    unexplained = [row.name for row in rows if not row.reason]
+    assert unexplained == []
+    assert all(row.source for row in rows)
+    shown = {(row.role, row.name.split(".")[0]) for row in rows if row.kind == "flag"}
+    for one in each_plan.engines[:1]:
+        flags = {
+            word.removeprefix("--").removeprefix("no-")
+            for word in one.argv
+            if word.startswith("--")
+        }
+        assert {name for role, name in shown if role == one.role} == flags
+
+
+@pytest.mark.parametrize(
+    "given, pairs, shape",
+    [
+        (("k2.6", "a3", "single", "long-context"), (), "DFlash drafts, tp16"),
+        (("k2.5", "a3", "single", ""), ("dp=2", "tp=8"), "together, dp2 tp8"),
+        (("k2.5", "a3", "pd", ""), (), "over Mooncake, prefill dp2 tp8, decode dp32 tp1"),
+    ],
+)
+def test_the_title_has_the_shape_of_the_plan(given, pairs, shape):
+    model, hardware, layout, scenario = given
+    plan = build.plan(model, hardware, layout, scenario=scenario, pairs=pairs)
+    assert plan.title.endswith(shape), plan.title
+
+
+def test_json_contract():
+    plan = build.plan("k2.5", "a3", "pd")
+    data = json.loads(plan.as_json(scripts.files(plan)))
+    assert {"engines", "router", "files", "errata", "engine_version"} <= set(data)
+    assert len(data["engines"]) == 36
+    for engine in data["engines"]:
+        assert {
+            "name",
+            "node",
+            "role",
+            "rank",
+            "devices",
+            "http_port",
+            "kv_port",
+            "env",
+            "argv",
+        } <= set(engine)
+        assert isinstance(engine["env"], dict) and isinstance(engine["argv"], list)
+        assert all(isinstance(word, str) for word in engine["argv"])
+    urls = [engine["url"] for engine in data["engines"]]
+    assert [worker["url"] for worker in data["router"]["workers"]] == urls
+    assert data["engine_version"] == "0.22.1rc1"
+
+
+def test_same_inputs_same_bytes(each_plan):
+    again = build.plan(
+        each_plan.model,
+        each_plan.hardware,
+        each_plan.layout,
+        variant=each_plan.variant,
+        scenario=each_plan.scenario,
+    )
+    assert scripts.files(again) == scripts.files(each_plan)
+
+
+def test_the_disaggregated_plan_in_figures():
+    plan = build.plan("k2.5", "a3", "pd")
+    prefill = [engine for engine in plan.engines if engine.role == "prefill"]
+    decode = [engine for engine in plan.engines if engine.role == "decode"]
+    assert [(e.node, e.rank, e.devices, e.http_port, e.kv_port) for e in prefill] == [
+        ("a3-0", 0, tuple(range(8)), 7100, 36000),
+        ("a3-0", 1, tuple(range(8, 16)), 7101, 36008),
+        ("a3-1", 0, tuple(range(8)), 7100, 36100),
+        ("a3-1", 1, tuple(range(8, 16)), 7101, 36108),
+    ]
+    assert [e.rank for e in decode] == list(range(32))
+    assert [e.kv_port for e in decode] == list(range(36200, 36232))
+    assert {e.argv[e.argv.index("--data-parallel-address") + 1] for e in decode} == {"192.0.2.13"}
+    config = json.loads(decode[0].argv[decode[0].argv.index("--kv-transfer-config") + 1])
+    assert config["kv_connector_extra_config"] == {
+        "prefill": {"dp_size": 2, "tp_size": 8},
+        "decode": {"dp_size": 32, "tp_size": 1},
+    }
+
+
+def test_the_connector_is_told_the_real_sizes():
+    plan = build.plan(
+        "k2.5", "a3", "pd", pairs=["prefill.dp=4", "prefill.tp=4", "decode.dp=16", "decode.tp=2"]
+    )
+    for engine in plan.engines:
+        config = json.loads(engine.argv[engine.argv.index("--kv-transfer-config") + 1])
+        assert config["kv_connector_extra_config"] == {
+            "prefill": {"dp_size": 4, "tp_size": 4},
+            "decode": {"dp_size": 16, "tp_size": 2},
+        }
+
+
+def test_tensor_parallel_over_nodes():
+    plan = build.plan("k2.5", "gb200", "dp")
+    head, follower = plan.engines
+    for rank, engine in enumerate(plan.engines):
+        words = dict(zip(engine.argv, engine.argv[1:], strict=False))
+        assert words["--nnodes"] == "2" and words["--node-rank"] == str(rank)
+        assert words["--master-addr"] == head.address
+        assert words["--tensor-parallel-size"] == "8" and "--data-parallel-size" not in words
+    assert "--headless" in follower.argv and "--headless" not in head.argv
+    assert follower.http_port is None
+
+
+@pytest.mark.parametrize(
+    "pairs, words",
+    [
+        (["tp=8", "dp=4"], ["dp 4", "4 ranks x tp 8 = 32 devices", "16"]),
+        (["tp=3"], ["tp 3", "64 attention heads", "allowed: 1, 2, 4, 8"]),
+        (["tp=32", "dp=1"], ["tp 32", "1 x 16 = 16"]),
+        (["max-model-len=300000"], ["300000", "262144"]),
+        (["nodes=2", "dp=5", "tp=1"], ["dp 5 over 2 nodes", "2.50"]),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_sum(pairs, words):
+    with pytest.raises(PlanError) as caught:
+        build.plan("k2.5", "a3", "single", pairs=pairs)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "pairs, words",
+    [
+        (["router.port=7100"], ["a3-0", "7100", "HTTP of prefill0-rank0", "the router"]),
+        (["prefill.rpc-port=7101"], ["7101", "rpc port of prefill group 0"]),
+        (["prefill.kv-port=7100"], ["7100", "KV cache"]),
+        (["decode.port=65530"], ["65536", "65535"]),
+    ],
+)
+def test_ports_used_twice_or_out_of_range(pairs, words):
+    with pytest.raises(PlanError) as caught:
+        build.plan("k2.5", "a3", "pd", pairs=pairs)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "pair, words",
+    [
+        ("max-num-seq=3", ["max-num-seq", "did you mean 'max-num-seqs'"]),
+        ("max-num-seqs=many", ["whole number", "'many'"]),
+        ("max-num-seqs", ["key=value"]),
+        ("enforce-eager=3", ["switch"]),
+        ("kv-cache-dtype=fp9", ["fp9", "fp8"]),
+        ("swap-space=4", ["gone", "0.17.0", "kv-offloading-size"]),
+        ("skip-non-local-expert-weights=true", ["no vLLM version", "enable-ep-weight-filter"]),
+        ("headless=true", ["works out"]),
+        ("pipeline-parallel-size=2", ["not planned here"]),
+        ("prefill-context-parallel-size=2", ["not planned here"]),
+        ("decode-context-parallel-size=3", ["does not divide tp 4"]),
+        ("kv-transfer-config.kv_port=1", ["works out", "kv-port="]),
+        ("kv-transfer-config=3", ["JSON object"]),
+        ("additional-config=5", ["JSON object"]),
+        ("api-key=hunter2", ["api_key_env"]),
+        ("env.VLLM_API_KEY=hunter2", ["api_key_env"]),
+        ("env.HF_TOKEN=hunter2", ["never written down"]),
+        ("model=foo", ["not set by hand"]),
+        ("help=true", ["not set by hand"]),
+        ("max-num-seqs=", ["a value is wanted"]),
+        ("max-num-seqs=0", ["1 to"]),
+        ("max-num-seqs=-5", ["1 to"]),
+        ("gpu-memory-utilization=5", ["0.01 to 1.0"]),
+        ("gpu-memory-utilization=.nan", ["number"]),
+        ("max-model-len=\u0663k", ["whole number"]),
+        ("seed=0123", ["whole number"]),
+        ("seed=2024-99-99", ["whole number"]),
+        ("tp=\u0664", ["whole number"]),
+        ("tp=" + "9" * 5000, ["whole number"]),
+        ("served-model-name=--port", ["starts with '-'"]),
+        ("served-model-name=x{foo}", ["{foo}"]),
+        ("env.A={foo}", ["{foo}"]),
+        ('speculative-config={"a$(id)":1}', ["key of a JSON"]),
+        ("a b=1", ["not the name of a flag"]),
+        ("=", ["key=value"]),
+        ("speculative-config=" + "[" * 5000, ["not JSON"]),
+        ("data-parallel-rank=3", ["works out"]),
+        ("prefill.tp=2", ["role", "mixed"]),
+        ("tp=0", ["1 or more"]),
+        ("port=99999", ["65535"]),
+        ("served-model-name=$(id)", ["'$'"]),
+        ("env.X=a`b", ["'`'"]),
+        ("env.1X=a", ["name of an environment variable"]),
+        ("router=vllm-router", ["no router"]),
+        ("router.port=1998", ["no router"]),
+        ("speculative-config={bad", ["JSON"]),
+    ],
+)
+def test_overrides_that_are_wrong(pair, words):
+    with pytest.raises(KimiError) as caught:
+        build.plan("k2.5", "a3", "single", pairs=[pair])
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_overrides():
+    plan = build.plan(
+        "k2.5",
+        "a3",
+        "pd",
+        pairs=[
+            "decode.max_num_seqs=32",
+            "--seed=7",
+            "env.HCCL_BUFFSIZE=1200",
+            "router=vllm-router",
+            "speculative-config.num_speculative_tokens=2",
+            "decode.env.TASK_QUEUE_ENABLE=2",
+            "prefill.port=7300",
+            "router.port=1998",
+        ],
+    )
+    prefill, decode = plan.first("prefill"), plan.first("decode")
+    words = dict(zip(decode.argv, decode.argv[1:], strict=False))
+    assert words["--max-num-seqs"] == "32" and words["--seed"] == "7"
+    assert json.loads(words["--speculative-config"])["num_speculative_tokens"] == 2
+    assert json.loads(words["--speculative-config"])["method"] == "eagle3"
+    assert decode.env["HCCL_BUFFSIZE"] == "1200" == prefill.env["HCCL_BUFFSIZE"]
+    assert (decode.env["TASK_QUEUE_ENABLE"], prefill.env["TASK_QUEUE_ENABLE"]) == ("2", "1")
+    assert prefill.http_port == 7300 and plan.router.port == 1998
+    assert plan.router.argv[0] == "vllm-router"
+    assert plan.router.argv.count("--decode") == 32
+    rows = {(row.role, row.name): row for row in plan.explain()}
+    assert rows["decode", "max-num-seqs"].layer == "override"
+
+
+def test_features_on_and_off():
+    plan = build.plan(
+        "k2.5",
+        "h200",
+        "single",
+        variant="pip",
+        chosen=["eplb", "expert-parallel"],
+        dropped=["tool-parser", "prefix-caching"],
+    )
+    argv = plan.engines[0].argv
+    assert "--enable-eplb" in argv and "--no-enable-prefix-caching" in argv
+    assert "--tool-call-parser" not in argv and "--enable-auto-tool-choice" not in argv
+    assert "eplb" in plan.features["mixed"]
+
+
+@pytest.mark.parametrize(
+    "where, on, off, words",
+    [
+        (("k2.5", "h200", "single"), ["eplb"], [], ["requires expert-parallel", "--with"]),
+        (("k2.5", "a3", "single"), ["eagle3-thinking"], [], ["draft model"]),
+        (("k2.6", "a3", "single"), ["eagle3"], [], ["exclude each other", "--without"]),
+        (("k2.5", "a3", "pd"), ["balance-scheduling"], [], ["single, dp", "pd"]),
+        (("k2.5", "a3", "single"), ["fp8-kv-cache"], [], ["nvidia, amd", "ascend"]),
+        (("k2-thinking", "a3", "single"), ["thinking-off"], [], ["k2.5, k2.6"]),
+        (("k2.5", "a3", "single"), ["turbo"], [], ["'turbo' is not known"]),
+        (("k2.5", "a3", "single"), [], ["turbo"], ["'turbo' is not known"]),
+        (("k2.5", "a3", "single"), ["jemalloc"], ["jemalloc"], ["say one"]),
+        (
+            ("k2.5", "h200", "single"),
+            ["eagle3-instant"],
+            [],
+            [">=0.18.0", "0.17.0", "--engine-version"],
+        ),
+    ],
+)
+def test_features_that_do_not_fit(where, on, off, words):
+    with pytest.raises(KimiError) as caught:
+        build.plan(*where, chosen=on, dropped=off)
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_every_feature_switches_something():
+    """Each feature, on a recipe that can have it, on and off: the command line differs."""
+    places = [
+        ("k2.5", "a3", "single"),
+        ("k2.5", "a3", "pd"),
+        ("k2.6", "a3", "single"),
+        ("k2.5", "h200", "single"),
+    ]
+    newer = {"h200": "0.19.1"}
+    drafts = {"eagle3", "eagle3-instant", "eagle3-thinking", "dflash"}
+    for name, feature in load.features().items():
+        seen = False
+        for model, chip, layout in places:
+            others = drafts - {name} if name in drafts or name == "decode-context-parallel" else ()
+            engine = newer.get(chip, "")
+            try:
+                on = build.plan(
+                    model,
+                    chip,
+                    layout,
+                    engine_version=engine,
+                    dropped=others,
+                    chosen=[*feature.requires, name],
+                )
+                off = build.plan(
+                    model,
+                    chip,
+                    layout,
+                    engine_version=engine,
+                    chosen=feature.requires,
+                    dropped=[*others, name],
+                )
+            except KimiError:
+                continue
+            seen = True
+            differs = (on.engines != off.engines, on.host_tuning != off.host_tuning)
+            assert any(differs), f"{name} on {chip} {layout}"
+        assert seen, f"no recipe can have {name}"
+
+
+@pytest.mark.parametrize(
+    "version, words, env",
+    [
+        (
+            "v0.18.0",
+            [],
+            {
+                "VLLM_ASCEND_BALANCE_SCHEDULING": "1",
+                "VLLM_ASCEND_ENABLE_MLAPO": "1",
+                "VLLM_ASCEND_ENABLE_FLASHCOMM1": "1",
+            },
+        ),
+        ("v0.22.1rc1", ["enable_balance_scheduling", "enable_mlapo", "enable_flashcomm1"], {}),
+        ("v0.25.1rc1", ["scheduler_config", "enable_mlapo"], {}),
+    ],
+)
+def test_the_plan_speaks_the_version(version, words, env):
+    plan = build.plan("k2.5", "a3", "single", engine_version=version)
+    engine = plan.engines[0]
+    named = {name: value for name, value in engine.env.items() if "VLLM_ASCEND" in name}
+    assert named == env
+    if words:
+        config = json.loads(engine.argv[engine.argv.index("--additional-config") + 1])
+        assert set(words) <= set(config)
+        assert plan.notes
+    else:
+        assert "--additional-config" not in engine.argv
+    assert version in plan.image
+
+
+def test_what_a_version_dropped_is_left_out_and_said():
+    plan = build.plan("k2.5", "gb200", "single", variant="nvfp4", engine_version="0.33.0")
+    assert "VLLM_USE_FLASHINFER_MOE_FP4" not in plan.engines[0].env
+    assert any("VLLM_USE_FLASHINFER_MOE_FP4" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    "chip, version",
+    [
+        ("a3", "v0.20.0rc1"),
+        ("a3", "0.22"),
+        ("h200", "9.9"),
+        ("h200", "new"),
+        ("h200", "0.1.0"),
+        ("h200", "0.34.0"),
+        ("h200", "vv0.22.0"),
+        ("h200", "1!0.22.0"),
+        ("h200", "0.22.0+cpu"),
+        ("h200", "0.22"),
+        ("h200", "9" * 5000),
+    ],
+)
+def test_versions_that_nobody_released(chip, version):
+    with pytest.raises(ParameterError, match="version .* is not known"):
+        build.plan("k2.5", chip, "single", engine_version=version)
+
+
+def test_every_recipe_at_every_version():
+    """Planned in that version's words, or refused in a sentence; nothing else."""
+    for row in recipes.listing():
+        if row["scenario"] != "default":
+            continue
+        package = load.hardware(row["hardware"]).engine
+        for version in catalog.versions(package):
+            try:
+                plan = build.plan(
+                    row["model"],
+                    row["hardware"],
+                    row["layout"],
+                    variant=row["variant"],
+                    engine_version=version,
+                )
+            except KimiError:
+                continue
+            engine = catalog.engine(package, version)
+            for word in plan.engines[0].argv:
+                if word.startswith("--"):
+                    name = word.removeprefix("--")
+                    assert catalog.flag(engine, name) or catalog.flag(
+                        engine, name.removeprefix("no-")
+                    ), (version, word)
+            for name in plan.engines[0].env:
+                assert catalog.variable(engine, name) or not catalog.history(name, "env")
+
+
+def test_what_a_layer_may_not_set(site_file):
+    for flag in ("headless: true", "tensor-parallel-size: 2", "port: 9", "host: a", "node-rank: 7"):
+        path = site_file(("nic: enp67s0f5", f"nic: x0\nsettings: {{flags: {{{flag}}}}}"))
+        with pytest.raises(ParameterError, match=r"site a3-example: the plan works out"):
+            build.plan("k2.5", "a3", "single", site=path)
+
+
+@pytest.mark.parametrize(
+    "pairs, words",
+    [
+        (["prefill.tp=1", "decode.tp=8", "decode.dp=4"], ["prefill tp 1 is less than decode tp 8"]),
+        (["decode.kv-transfer-config=null"], ["kv_connector"]),
+    ],
+)
+def test_a_disaggregated_plan_that_could_not_work(pairs, words):
+    with pytest.raises(PlanError) as caught:
+        build.plan("k2.5", "a3", "pd", pairs=pairs)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_master_port_is_a_port():
+    with pytest.raises(PlanError, match="8000"):
+        build.plan("k2.5", "gb200", "dp", pairs=["master-port=8000"])
+
+
+def test_text_stays_text():
+    for text in ("0123", "12:30", "1_0", "yes", "007"):
+        plan = build.plan("k2-thinking", "a3", "single", pairs=[f"served-model-name={text}"])
+        assert plan.served_name == text
+    plan = build.plan("k2.5", "a3", "single", pairs=["speculative-config=null"])
+    assert "--speculative-config" not in plan.engines[0].argv
+
+
+def test_a_draft_that_the_version_does_not_know():
+    with pytest.raises(PlanError, match="eagle3 needs vLLM >=0.18.0.*--without eagle3"):
+        build.plan("k2.5", "a3", "single", engine_version="v0.17.0rc1")
+    plan = build.plan("k2.5", "a3", "single", engine_version="v0.17.0rc1", dropped=["eagle3"])
+    assert "--speculative-config" not in plan.engines[0].argv
+
+
+def test_what_does_not_exist_says_what_does():
+    for where in (("k2.5", "a2", "single"), ("k2.6", "h200", "single"), ("k2.6", "a2", "dp")):
+        with pytest.raises(NoRecipeError) as caught:
+            build.plan(*where)
+        assert "There is:" in str(caught.value) and "k2-thinking" in str(caught.value)
+    with pytest.raises(NoRecipeError, match="long-context"):
+        build.plan("k2.6", "a3", "single", scenario="fast")
+    with pytest.raises(NoRecipeError, match="docker, nvfp4"):
+        build.plan("k2.5", "gb200", "single", variant="fp64")
+
+
+def test_listing_and_missing_cover_every_cell():
+    rows = {(row["model"], row["hardware"], row["layout"]) for row in recipes.listing()}
+    missing = {(row["model"], row["hardware"], row["layout"]) for row in recipes.missing()}
+    assert not rows & missing
+    own = {name: {*load.hardware(name).models.values()} for name in load.names("hardware")}
+    tiny = set().union(*own.values())  # on a CPU the tiny ones, nowhere else
+    assert tiny and rows | missing == {
+        (model, hardware, layout)
+        for model in load.names("models")
+        for hardware, mine in own.items()
+        if (model in mine if mine else model not in tiny)
+        for layout in ("single", "dp", "pd")
+    }
+
+
+def test_the_site_chooses_the_variant():
+    assert build.plan("k2.5", "h200", "single", site="h200-slurm").variant == "slurm"
+    assert build.plan("k2.5", "h200", "single").variant == "docker"
+    assert build.plan("k2.5", "h200", "single", variant="slurm").transport == "slurm"
+    with pytest.raises(PlanError, match="transport ssh"):
+        build.plan("k2.5", "h200", "single", variant="slurm", site="h200")
+
+
+def test_a_secret_is_a_name(site_file, monkeypatch):
+    monkeypatch.setenv("KIMI_KEY", "sk-planted-value")
+    path = site_file(("nic: enp67s0f5", "nic: x0\napi_key_env: KIMI_KEY"))
+    plan = build.plan("k2.5", "a3", "pd", site=path)
+    texts = "\n".join(scripts.files(plan).values())
+    assert "sk-planted-value" not in texts
+    assert 'export VLLM_API_KEY="${KIMI_KEY:?' in texts
+    assert "Bearer $KIMI_KEY" in scripts.files(plan)["client/chat.sh"]
+
+
+# Properties --------------------------------------------------------------------------------
+
+shapes = st.fixed_dictionaries(
+    {
+        "groups": st.integers(1, 3),
+        "nodes": st.integers(1, 4),
+        "dp": st.integers(1, 64),
+        "tp": st.sampled_from([1, 2, 4, 8, 16, 32, 64]),
+    }
+)
+
+
+def _role(shape, role="decode"):
+    ports = {"http": 7100, "rpc": 12321, "kv": 36000, "side_channel": 5600, "master": None}
+    return RolePlan(
+        role=role, **shape, ports=ports, settings=EMPTY, features=(), notes=(), host_tuning=False
+    )
+
+
+@given(first=shapes, second=shapes, per_rank=st.booleans())
+def test_placed_engines_never_collide(first, second, per_rank):
+    """Whatever fits has ranks 0..dp-1 once in each group, no device and no port twice on a
+    node; by counting, not by the planner's own arithmetic."""
+    chip = load.hardware("a3")
+    example = load.site("a3")
+    nodes = tuple(schema.Node(name=f"n{i}", address=f"192.0.2.{i + 1}") for i in range(24))
+    site = example.model_copy(update={"nodes": nodes})
+    roles = {"prefill": _role(first, "prefill"), "decode": _role(second)}
+    try:
+        groups = placement.layout(roles, chip, site, per_rank, 64)
+    except PlanError:
+        return
+    places = [
+        place
+        for group in groups
+        for place in placement.places(group, roles[group.role], 16, per_rank)
+    ]
+    placement.check_ports(places, [])
+    devices: list[tuple[str, int]] = []
+    ports: list[tuple[str, int]] = []
+    ranks: dict[int, list[int]] = {}
+    for place in places:
+        node = place.node.name
+        devices += [(node, device) for device in place.devices]
+        ports += [(node, port) for port in place.kv_ports]
+        if place.http_port:
+            ports.append((node, place.http_port))
+        assert all(0 <= device < 16 for device in place.devices)
+        assert place.spans or len(place.devices) == place.ranks * place.group.tp
+        if place.node_rank == 0:
+            ranks.setdefault(place.group.index, []).extend(
+                range(place.rank, place.rank + place.ranks)
+            )
+    assert len(devices) == len(set(devices))
+    assert len(ports) == len(set(ports))
+    for group in groups:
+        assert sorted(ranks[group.index]) == list(range(group.dp))
+    used = [node.name for group in groups for node in group.nodes]
+    assert len(used) == len(set(used))
+
+
+leaves = st.one_of(
+    st.integers(-(2**62), 2**62),
+    st.booleans(),
+    st.text("abc", min_size=1),
+    st.lists(st.integers(-9, 9), max_size=3),
+)
+keys = st.text("xyz_", min_size=1, max_size=4)
+tables = st.recursive(leaves, lambda inner: st.dictionaries(keys, inner, min_size=1, max_size=3))
+
+
+@given(st.dictionaries(st.text("abcd", min_size=1, max_size=5), tables, min_size=1))
+def test_flattening_and_nesting_are_inverse(flags):
+    flat = {
+        path: leaf for name, value in flags.items() for path, leaf in flattened(name, value).items()
+    }
+    assert nested(flat) == flags
+
+
+@given(st.dictionaries(keys, leaves, max_size=4), st.dictionaries(keys, leaves, max_size=4))
+def test_a_later_layer_wins_and_the_rest_stays(below, above):
+    below = {f"f{key}".replace("_", "-"): value for key, value in below.items()}
+    above = {f"f{key}".replace("_", "-"): value for key, value in above.items()}
+    laid = lay(lay(EMPTY, {"flags": below}, "recipe", "a"), {"flags": above}, "override", "b")
+    assert {name: value.value for name, value in laid.flags.items()} == {**below, **above}
+    assert {name for name, value in laid.flags.items() if value.layer == "override"} == set(above)
+
+
+def test_a_variable_that_counts_moves_as_a_number():
+    plan = build.plan(
+        "k2.5",
+        "a3",
+        "single",
+        pairs=["env.VLLM_ASCEND_ENABLE_NZ=1", "env.VLLM_ASCEND_ENABLE_FUSED_MC2=1"],
+    )
+    found = json.loads(plan.engines[0].argv[plan.engines[0].argv.index("--additional-config") + 1])
+    assert found["weight_nz_mode"] == 1 and found["weight_nz_mode"] is not True
+    assert found["enable_fused_mc2"] is True
