@@ -27,6 +27,10 @@ settings.load_profile("kimi")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# `make test`, called by another make, hands that one's options on to each make of a test.
+for inherited in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
+    os.environ.pop(inherited, None)
+
 ROWS = [
     (row["model"], row["hardware"], row["layout"], row["variant"], row["scenario"])
     for row in recipes.listing()

@@ -15,6 +15,7 @@ import functools
 import logging
 import os
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -224,6 +225,8 @@ def _quiet() -> None:
     # papermill and nbconvert warn about things that are intended here.
     for name in ("papermill", "traitlets", "nbconvert"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # After an interruption asyncio logs, with a traceback, what nobody awaits any more.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 
 def _folder(run_dir: str, model: str, hardware: str) -> Path:
@@ -312,6 +315,7 @@ def _papermill(name: str, target: Path, given: dict[str, str], log: Path) -> str
         with (
             tempfile.TemporaryDirectory(prefix="kimi-nb-") as sockets,
             _kept(raw := Path(sockets, target.name), target),
+            _kernels(sockets, log) as options,
         ):
             papermill.execute_notebook(
                 str(source),
@@ -322,7 +326,7 @@ def _papermill(name: str, target: Path, given: dict[str, str], log: Path) -> str
                 cwd=str(source.parent),
                 request_save_on_cell_execute=False,
                 autosave_cell_every=0,
-                **_transport(sockets, log),
+                **options,
             )
     except PapermillExecutionError as error:
         fault = _fault(error)
@@ -349,24 +353,39 @@ def _kept(raw: Path, target: Path) -> Iterator[None]:
             evidence.write_text(target, nbformat.writes(clean) + "\n")
 
 
-def _transport(sockets: str, log: Path) -> dict[str, Any]:
-    """Return options for kernels that use sockets in a folder of their own and log to a file.
+@contextlib.contextmanager
+def _kernels(sockets: str, log: Path) -> Iterator[dict[str, Any]]:
+    """Yield options for kernels that use sockets in a folder of their own and log to a file.
 
-    TCP ports of kernels that start at the same time can collide.
+    TCP ports of kernels that start at the same time can collide. At the end no kernel runs:
+    nbclient, when interrupted, leaves one that is still starting to itself.
     """
     from jupyter_client.manager import AsyncKernelManager  # start-up: only for a run
+
+    managers: list[AsyncKernelManager] = []
 
     class QuietKernelManager(AsyncKernelManager):
         def __init__(self, **options: Any) -> None:
             ipc = {"transport": "ipc", "ip": f"{sockets}/k"} if sys.platform == "linux" else {}
             super().__init__(**ipc, **options)
+            managers.append(self)
 
         # jupyter_client declares its own as a Callable attribute; it is awaited like this one.
         async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
             with log.open("ab") as file:
                 await super().start_kernel(stderr=file, **options)
 
-    return {"kernel_manager_class": QuietKernelManager}
+    try:
+        yield {"kernel_manager_class": QuietKernelManager}
+    finally:
+        for manager in managers:
+            kernel = getattr(manager.provisioner, "process", None)
+            if kernel is not None and kernel.poll() is None:
+                # A kernel leads a session of its own.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(kernel.pid, signal.SIGKILL)
+                kernel.wait()
+            manager.cleanup_connection_file()
 
 
 def _fault(error: Any) -> str:

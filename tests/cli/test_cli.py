@@ -135,31 +135,44 @@ def test_mistakes(args, wanted):
 def test_a_run_that_is_ended_says_so(tmp_path, number):
     """Evidence is closed and the exit code says that it was not finished."""
     folder = tmp_path / "run"
+    # The first page stands: the second notebook is on its way.
+    ended(folder, number, lambda: (folder / "00_start.html").exists())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_while_a_kernel_starts(tmp_path, number):
+    """asyncio tells of what a dead kernel's client was waiting for; a person did not ask."""
+    kernel = tmp_path / "kernel.pid"
+    (tmp_path / "ipykernel_launcher.py").write_text(
+        "import os, time\n"
+        "from ipykernel import kernelapp\n"
+        f"if os.path.exists({str(kernel)!r}):\n"
+        "    kernelapp.launch_new_instance()\n"
+        f"open({str(kernel) + '.new'!r}, 'w').write(str(os.getpid()))\n"
+        f"os.rename({str(kernel) + '.new'!r}, {str(kernel)!r})\n"
+        "time.sleep(300)\n"
+    )
+    ended(tmp_path / "run", number, kernel.exists, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert not Path("/proc", kernel.read_text()).exists()
+
+
+def ended(folder, number, begun, **env):
+    """End a run by a signal as soon as it has begun, and assert what it says and leaves."""
+    words = ["run", "--model", "k2.5", "--hw", "a3", "--run-dir", str(folder)]
     with subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "kimi_nb",
-            "run",
-            "--model",
-            "k2.5",
-            "--hw",
-            "a3",
-            "--run-dir",
-            str(folder),
-        ],
+        [sys.executable, "-m", "kimi_nb", *words],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, **env},
     ) as process:
         deadline = time.monotonic() + 60
-        # The first page stands: the second notebook is on its way.
-        while not (folder / "00_start.html").exists() and time.monotonic() < deadline:
+        while not begun() and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and "interrupted" in errors
-    assert "Traceback" not in errors
+    assert "Traceback" not in errors, errors
     last = json.loads((folder / "evidence.jsonl").read_text().splitlines()[-1])
     assert (last["stage"], last["ok"], last["interrupted"]) == ("end", False, True)
 
