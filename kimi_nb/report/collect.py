@@ -34,8 +34,12 @@ _INSIDE = (
 
 @dataclass(frozen=True)
 class Report:
-    """See the module. ``about`` is the fingerprint (what, value), ``gaps`` sentences on what
-    could not be read."""
+    """What the report of a run shows.
+
+    Attributes:
+        about: The fingerprint of the run, as (what, value).
+        gaps: Sentences on what could not be read.
+    """
 
     folder: str
     title: str
@@ -100,7 +104,7 @@ def is_run(folder: Path) -> bool:
 
 
 def newest(runs: Path) -> Path:
-    """The run below a folder that was written to last. Raises ParameterError without one."""
+    """Return the run below a folder that was written to last; raise ParameterError without one."""
     found = (
         [path for path in runs.glob("*") if path.is_dir() and is_run(path)] if runs.is_dir() else []
     )
@@ -132,6 +136,6 @@ def _plan_folders(folder: Path) -> list[Path]:
 
 
 def _last_run(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The entries since the last `kimi-nb run` in this folder; all where there was none."""
+    """Return the entries since the last `kimi-nb run` in this folder; all where there was none."""
     begun = [at for at, one in enumerate(entries) if one.get("stage") == "run"]
     return list(entries[begun[-1] :] if begun else entries)

@@ -20,8 +20,13 @@ _MOST_TEXT = 400_000  # characters of them together
 
 @dataclass(frozen=True)
 class Script:
-    """A script of the bundle: where it lies, for which folders it is the same, what it says ("" :
-    it is only linked)."""
+    """A script of the bundle.
+
+    Attributes:
+        path: Where it stands in the bundle.
+        also: The other folders where it is the same.
+        text: What it says; "" where it is only linked.
+    """
 
     path: str
     also: tuple[str, ...]
@@ -30,8 +35,13 @@ class Script:
 
 @dataclass(frozen=True)
 class Planned:
-    """See the module. ``parts`` (role, engines, nodes, dp, tp, devices each, ports);
-    ``pictures`` (title, words, data URL) of the parts ``plan`` and ``service``."""
+    """A plan as the report shows it.
+
+    Attributes:
+        parts: A row for each role: role, engines, nodes, data parallel size, tensor parallel
+            size, devices of each engine, ports.
+        pictures: (title, words, data URL) of the parts ``plan`` and ``service``.
+    """
 
     name: str
     facts: tuple[tuple[str, str], ...]
@@ -142,7 +152,7 @@ def _texts(given: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
 
 
 def _plan(folder: Path, gaps: Gaps, root: Path) -> dict[str, Any]:
-    """The plan as its bundle tells it; of a deployment or rehearsal where that is all there is."""
+    """Return the plan as its bundle tells it; of a deployment or rehearsal where that is all there is."""
     places = [
         folder / "bundle",
         *sorted(folder.glob("deployments/*/bundle"), reverse=True),
@@ -197,7 +207,7 @@ def _facts(
 
 
 def _parts(engines: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
-    """The engines by role and group."""
+    """Return the engines by role and group."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for one in engines:
         groups.setdefault((str(one.get("role", "")), str(one.get("group", ""))), []).append(one)
@@ -248,7 +258,7 @@ def _bar(bar: Mapping[str, Any]) -> tuple[str, ...]:
 def _scripts(
     folder: Path, plan: Mapping[str, Any], gaps: Gaps, root: Path
 ) -> tuple[tuple[Script, ...], int]:
-    """The scripts of a bundle, each text once, and how many files the bundle has."""
+    """Return the scripts of a bundle, each text once, and how many files the bundle has."""
     place, listed = plan.get("at"), plan.get("files")
     if not isinstance(place, Path) or not isinstance(listed, list):
         return (), 0

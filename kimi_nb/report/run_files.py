@@ -30,7 +30,7 @@ def is_file(path: Path) -> bool:
 
 
 def text(path: Path, gaps: Gaps, root: Path) -> str:
-    """The text of a file that is there; "" where it cannot be read."""
+    """Return the text of a file that is there; "" where it cannot be read."""
     name = path.relative_to(root)
     try:
         if path.stat().st_size > _LARGEST:
@@ -43,7 +43,7 @@ def text(path: Path, gaps: Gaps, root: Path) -> str:
 
 
 def table(path: Path, gaps: Gaps, root: Path) -> dict[str, Any]:
-    """The JSON object of a file that is there; {} where it holds none."""
+    """Return the JSON object of a file that is there; {} where it holds none."""
     given = text(path, gaps, root)
     if not given:
         return {}
@@ -58,7 +58,7 @@ def table(path: Path, gaps: Gaps, root: Path) -> dict[str, Any]:
 
 
 def lines(path: Path, gaps: Gaps, root: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file of lines; [] where there is no such file."""
+    """Return the JSON objects of a file of lines; [] where there is no such file."""
     if not path.is_file():
         return []
     out, broken = [], 0
@@ -80,22 +80,22 @@ def lines(path: Path, gaps: Gaps, root: Path) -> list[dict[str, Any]]:
 
 
 def mapping(given: Any) -> Mapping[str, Any]:
-    """A mapping, whatever stood there."""
+    """Return a mapping, whatever stood there."""
     return given if isinstance(given, dict) else {}
 
 
 def rows(given: Any) -> list[Mapping[str, Any]]:
-    """The mappings of a list, whatever stood there."""
+    """Return the mappings of a list, whatever stood there."""
     return [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
 
 
 def items(given: Any) -> list[Any]:
-    """A list, whatever stood there."""
+    """Return a list, whatever stood there."""
     return given if isinstance(given, list) else []
 
 
 def number(given: Any) -> float | None:
-    """A finite number; None for anything else."""
+    """Return a finite number; None for anything else."""
     if isinstance(given, bool) or not isinstance(given, int | float):
         return None
     return float(given) if given == given and abs(given) < 1e300 else None

@@ -99,7 +99,6 @@ class Sections:
     @property
     def plans(self) -> Parts:
         """What was planned: facts, engines, settings with their sources, topology."""
-
         return self._each(_planned, anchor=True)
 
     @property

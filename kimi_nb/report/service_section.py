@@ -16,9 +16,14 @@ from kimi_nb.report.stage_section import REHEARSAL, measured
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a service. ``status``: ok, failed, or unfinished; ``when`` its last sign of
-    life, for the order; ``facts`` (what, value, how known); ``diagnosis`` node, rank, cause,
-    evidence, help of what went wrong first."""
+    """One start of a service.
+
+    Attributes:
+        status: ok, failed, or unfinished.
+        when: Its last sign of life, for the order.
+        facts: (what, value, how known).
+        diagnosis: Node, rank, cause, evidence and help of what went wrong first.
+    """
 
     name: str
     kind: str

@@ -26,9 +26,15 @@ _LARGEST_PICTURE = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Figures:
-    """A table of a stage. ``status`` is ok, failed or ""; ``mark`` REHEARSAL where stand-ins
-    answered; ``known`` how its figures are known; ``bad`` are the numbers of rows that failed;
-    ``pictures`` (title, words, data URL)."""
+    """A table of a stage.
+
+    Attributes:
+        status: ok, failed or "".
+        mark: REHEARSAL where stand-ins answered.
+        known: How its figures are known.
+        bad: The numbers of rows that failed, from 0.
+        pictures: (title, words, data URL).
+    """
 
     title: str
     headings: tuple[str, ...]
@@ -48,7 +54,7 @@ def measured(mark: str) -> str:
 
 
 def contract(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
-    """The checks of the verification (verify.jsonl): the last result of each."""
+    """Return the checks of the verification (verify.jsonl): the last result of each."""
     said = [
         one
         for one in lines(folder / "verify.jsonl", gaps, root)
@@ -84,7 +90,7 @@ def contract(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
 def accuracy(
     folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Path
 ) -> Figures | None:
-    """The scores of evaluations (accuracy/NNN/*.json), or why the evidence has none."""
+    """Return the scores of evaluations (accuracy/NNN/*.json), or why the evidence has none."""
     out: list[Any] = []
     bad: list[Any] = []
     marks: list[Any] = []
@@ -162,7 +168,7 @@ def accuracy(
 
 
 def _interval(part: Mapping[str, Any]) -> str:
-    """The bounds of a share of right answers; "" of anything else."""
+    """Return the bounds of a share of right answers; "" of anything else."""
     right, of = number(part.get("correct")), number(part.get("samples"))
     if right is None or of is None or not 0 <= right <= of:
         return ""
@@ -170,7 +176,7 @@ def _interval(part: Mapping[str, Any]) -> str:
 
 
 def _published(folder: Path, gaps: Gaps, root: Path) -> str:
-    """What the comparison has said; each reason once."""
+    """Return what the comparison has said; each reason once."""
     if not (folder / PUBLISHED).is_file():
         return ""
     found: dict[tuple[str, str], list[str]] = {}
@@ -193,7 +199,7 @@ _FIGURES = (
 
 
 def performance(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
-    """The measurements of a benchmark (bench/c*.json): medians over repetitions."""
+    """Return the measurements of a benchmark (bench/c*.json): medians over repetitions."""
     cells: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for path in sorted((folder / "bench").glob("*.json")):
         one = table(path, gaps, root)
@@ -252,7 +258,7 @@ def performance(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
 def sweep(
     entries: Sequence[Mapping[str, Any]], folder: Path, gaps: Gaps, root: Path
 ) -> Figures | None:
-    """The last sweep around the plan, as the evidence has it."""
+    """Return the last sweep around the plan, as the evidence has it."""
     said = next((one for one in reversed(entries) if one.get("stage") == "sweep"), None)
     if said is None:
         return None
@@ -282,8 +288,10 @@ def _median(found: Sequence[Mapping[str, Any]], name: str, digits: int) -> str:
 
 
 def pictures(folder: Path, gaps: Gaps, root: Path, *names: str) -> tuple[tuple[str, str, str], ...]:
-    """(title, words, data URL) of the drawings of a folder, all or those of these names; inside
-    of the page, which loads nothing."""
+    """Return (title, words, data URL) of the drawings of a folder, all or those of these names.
+
+    They stand inside the page, which loads nothing.
+    """
     out = []
     for path in [folder / f"{name}.svg" for name in names] or sorted(folder.glob("*.svg")):
         if not path.is_file():

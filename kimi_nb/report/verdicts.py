@@ -31,9 +31,15 @@ class Notebook:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``status`` ok, failed, unfinished or nothing; ``text`` why, in a sentence; ``next`` what to
-    do about it; ``limits`` sentences on what the run does not show; ``mark`` REHEARSAL where
-    stand-ins took part."""
+    """What a run has shown, in one word and a sentence.
+
+    Attributes:
+        status: ok, failed, unfinished or nothing.
+        text: Why, in a sentence.
+        next: What to do about it.
+        limits: Sentences on what the run does not show.
+        mark: REHEARSAL where stand-ins took part.
+    """
 
     status: str
     text: str
@@ -79,7 +85,7 @@ def notebooks(folder: Path, entries: Sequence[Mapping[str, Any]]) -> tuple[Noteb
 def of(
     entries: Sequence[Mapping[str, Any]], ran: Sequence[Notebook], plans: Sequence[Planned]
 ) -> Verdict:
-    """The verdict on a run."""
+    """Return the verdict on a run."""
     mark = REHEARSAL if any(plan.rehearsed for plan in plans) else ""
     status, text, help_ = _found(entries, ran, plans)
     return Verdict(status, text, help_, mark, _limits(plans, mark))
@@ -123,7 +129,7 @@ def _found(
 
 
 def _failures(ran: Sequence[Notebook], plans: Sequence[Planned]) -> list[tuple[str, str]]:
-    """(what failed and why, what to do next), causes before what followed from them."""
+    """Return (what failed and why, what to do next), causes before what followed from them."""
     out = []
     for plan in plans:
         last = plan.last
@@ -174,7 +180,7 @@ def _cause(attempt: Attempt) -> str:
 
 
 def _limits(plans: Sequence[Planned], mark: str) -> tuple[str, ...]:
-    """What a reader must not take from this run."""
+    """Return what a reader must not take from this run."""
     real = [
         plan
         for plan in plans
