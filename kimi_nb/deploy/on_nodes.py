@@ -22,6 +22,7 @@ from kimi_nb.deploy import node_call
 from kimi_nb.deploy.node_answers import Answer, Line, Nodes
 from kimi_nb.deploy.node_logs import NodeLogs
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
+from kimi_nb.diagnose import remedies
 from kimi_nb.diagnose.first_failure import Diagnosis, error_line
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service import probe
@@ -34,29 +35,6 @@ TITLES = {
     "weights": "the weights are complete",
     "push": "the scripts",
     "start": "the scripts, and start the engines",
-}
-# What to do, by the step or the thing that failed; {node}, {thing} and {text} are filled in.
-_HELP = {
-    "claim": "Another run has the node. Wait for its end, or end it where it was started: kimi-nb "
-    "down. If that machine is gone, look at the node and remove the file 'claim' in the "
-    "site's paths.work by hand.",
-    "disk": "Free some space in the site's paths.work on {node}, or name another folder there.",
-    "scripts": "Stop the service first (kimi-nb down), then start it anew; if the disk is full, "
-    "free some space in the site's paths.work.",
-    "docker": "Install Docker on {node} and start it (systemctl start docker), or choose a "
-    "variant without containers.",
-    "image": "Pull it by hand to see more (docker pull), or bring it without a registry: docker "
-    "save on another node, docker load on {node}.",
-    "engine": "Install the engine on {node} (bundle: install/), or name its virtual environment "
-    "in the site file, paths.engine.",
-    "weights": "Download them on {node}, or copy them from a node that has them; site file: "
-    "paths.cache, paths.models.",
-    "/etc/hccn.conf": "Configure the NPU network of {node} (hccn_tool -i N -ip -s ...), which "
-    "writes this file.",
-    "port": "Stop what listens there, or move the port (--set port=, rpc-port=, kv-port=, "
-    "router.port=).",
-    "container": "Stop it (docker stop), or give this site another container_name.",
-    "engines": "kimi-nb down stops them; then start again.",
 }
 
 
@@ -423,7 +401,7 @@ class OnNodes:
                 None,
                 f"cannot be reached: {_why(why)}",
                 f"ssh {self._address(node)}: {why}",
-                "What runs there goes on. Run kimi-nb down again when it answers.",
+                remedies.of("node/unreachable"),
             )
             for node, why in self.nodes.unreachable.items()
         ]
@@ -443,15 +421,15 @@ class OnNodes:
         return self.plan.of(node)[0].address
 
     def _diagnosis(self, node: str, verb: str, line: Line) -> Diagnosis:
-        full = "No space left" in line.text
-        help_ = _HELP.get("disk" if full else line.thing, _HELP.get(verb, ""))
+        # Of a path, its last part.
+        thing = "disk" if "No space left" in line.text else line.thing.rpartition("/")[2]
         return Diagnosis(
             f"{verb}-{line.thing}".strip("-"),
             node,
             None,
             f"{TITLES.get(verb, verb)}: {line.thing}: {line.text}",
             f"node.sh {verb}",
-            help_.format(node=node, thing=line.thing, text=line.text),
+            remedies.first((f"node/{thing}", f"node/{verb}"), node=node),
         )
 
     def _silent(self, node: str, answer: Answer) -> Diagnosis:
@@ -461,8 +439,7 @@ class OnNodes:
             None,
             f"gave no answer: {answer.error}",
             "node.sh",
-            f"Log in on {node} and look: does the login end (.bashrc), is bash "
-            "there, is the disk full?",
+            remedies.of("node/silent", node=node),
         )
 
 
@@ -485,33 +462,12 @@ def _why(error: str) -> str:
 
 def _reach_help(error: str, others: bool) -> str:
     """Return what to do about an unreachable node; ``others`` is whether any other one answered."""
-    for words, help_ in (
-        (
-            "does not match",
-            "Its host key is not the one of known_hosts: it was installed anew, "
-            "or somebody answers in its place. Ask who runs it; then ssh-keygen -R ADDRESS and "
-            "connect once by hand.",
-        ),
-        (
-            "found in known_hosts",
-            "Its host key is not known: connect once by hand and compare "
-            "the fingerprint, or set ssh.host_keys: accept-new in the site file.",
-        ),
-        (
-            "Authentication",
-            "The node does not take this key: site file, ssh.user and "
-            "ssh.key_file; or ssh-add the right one.",
-        ),
-        ("key", "Site file: ssh.key_file."),
+    for words, cause in (
+        ("does not match", "host-key-changed"),
+        ("found in known_hosts", "host-key-unknown"),
+        ("Authentication", "key-refused"),
+        ("key", "key-file"),
     ):
         if words in error:
-            return help_
-    return (
-        "Is it up, and is this its address? ssh.port and ssh.jump_host stand in the site "
-        "file; "
-        + (
-            "other nodes answered."
-            if others
-            else "no node answered: is this machine in their network?"
-        )
-    )
+            return remedies.of(f"reach/{cause}")
+    return remedies.of("reach/one-node" if others else "reach/every-node")

@@ -6,7 +6,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kimi_nb.core import data_files
+
+
+def first(causes: Iterable[str], **words: object) -> str:
+    """Return the remedy of the first cause that has one; "" where none has."""
+    known = data_files.facts("diagnose/remedies")
+    return next((of(cause, **words) for cause in causes if cause in known), "")
 
 
 def of(cause: str, **words: object) -> str:

@@ -27,6 +27,7 @@ from kimi_nb.deploy.slurm.job_book import Book, JobState
 from kimi_nb.deploy.slurm.job_queue import QUEUE, JobQueue
 from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
+from kimi_nb.diagnose import remedies
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan import build, jobs
 from kimi_nb.plan.spec import Job, Plan
@@ -151,7 +152,7 @@ class Cluster:
                         None,
                         f"{', '.join(missing)}{there} not on this machine",
                         f"PATH={self._slurm.env.get('PATH', '')}",
-                        "Run on a login node of the cluster (module load slurm, where it has one).",
+                        remedies.of("slurm/no-commands"),
                     )
                 ],
             )
@@ -181,8 +182,7 @@ class Cluster:
                         None,
                         f"{folder} cannot be written",
                         why,
-                        "Choose another paths.work and paths.project in the "
-                        "site file, on a file system that the jobs share.",
+                        remedies.of("slurm/not-shared"),
                     )
                 )
         if failed:
@@ -204,8 +204,7 @@ class Cluster:
                         None,
                         f"{path} cannot be written",
                         str(error),
-                        "Mend the permissions of the folder, or choose another paths.work in the site "
-                        "file.",
+                        remedies.of("slurm/no-log-folder"),
                     )
                 ],
             ) from None
@@ -233,7 +232,7 @@ class Cluster:
                         None,
                         f"{self.bundle} cannot be written",
                         str(error),
-                        "Mend it and start again.",
+                        remedies.of("slurm/no-bundle"),
                     )
                 ],
             ) from None
@@ -332,8 +331,7 @@ class Cluster:
                         f"{names} is not set here",
                         f"the site file's api_key_env is {names}; sbatch hands the jobs the variables of "
                         "who submits",
-                        f"Set {names} (export {names}=...) and start again; it is never "
-                        "written down.",
+                        remedies.of("slurm/secret-unset", names=names),
                     )
                 ],
             )

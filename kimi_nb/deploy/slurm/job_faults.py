@@ -9,6 +9,7 @@ from pathlib import Path
 from kimi_nb.deploy.claim import Holder
 from kimi_nb.deploy.slurm import slurm_commands
 from kimi_nb.deploy.slurm.job_book import GONE, JobState, option
+from kimi_nb.diagnose import remedies
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Job, Plan
 
@@ -16,47 +17,20 @@ _ERROR = re.compile(
     r"\bERROR\b|\w(?:Error|Exception)\b|^slurmstepd: error|^srun: error|"
     r"command not found|^REHEARSAL: what the real"
 )
-_AGAIN = "then start again: jobs that did their work are kept."
-# By the final state of a job: what happened, and what to do.
+# What happened to a job, by its final state.
 _ENDS = {
-    "FAILED": ("failed", f"Read {{err}}, mend the cause, {_AGAIN}"),
-    "TIMEOUT": (
-        "was ended by SLURM: its time limit of {time} was used up",
-        "Start again; slurm.time in the site file sets the limit of the jobs that hold "
-        "GPUs, as far as the partition allows (sinfo -o '%P %l').",
-    ),
+    "FAILED": "failed",
+    "TIMEOUT": "was ended by SLURM: its time limit of {time} was used up",
     "OUT_OF_MEMORY": (
-        "was ended by SLURM: it took more than the {mem} of host memory that it asked for",
-        "Raise slurm.memory in the site file, or lower what the engine "
-        f"takes (--kv-offloading-size), {_AGAIN}",
+        "was ended by SLURM: it took more than the {mem} of host memory that it asked for"
     ),
-    "NODE_FAIL": (
-        "was ended by SLURM: its node {node} failed",
-        "Start again: SLURM takes another node. `scontrol show node {node}` says why.",
-    ),
-    "BOOT_FAIL": (
-        "was ended by SLURM: its node {node} did not start",
-        "Start again: SLURM takes another node.",
-    ),
-    "CANCELLED": (
-        "was cancelled from outside (scancel), by its owner or an administrator",
-        "Ask who did it, " + _AGAIN,
-    ),
-    "PREEMPTED": (
-        "was ended by SLURM for a job of higher priority",
-        "Start again, or choose a slurm.qos that is not preempted.",
-    ),
-    "DEADLINE": ("was ended by SLURM: its deadline passed", "Start again."),
-    GONE: (
-        "is unknown to SLURM by now, and its output does not say that its work was done",
-        f"Read {{err}}, {_AGAIN}",
-    ),
+    "NODE_FAIL": "was ended by SLURM: its node {node} failed",
+    "BOOT_FAIL": "was ended by SLURM: its node {node} did not start",
+    "CANCELLED": "was cancelled from outside (scancel), by its owner or an administrator",
+    "PREEMPTED": "was ended by SLURM for a job of higher priority",
+    "DEADLINE": "was ended by SLURM: its deadline passed",
+    GONE: "is unknown to SLURM by now, and its output does not say that its work was done",
 }
-_NEVER = (
-    "will never run: {reason}",
-    "Cancel it (kimi-nb down) and change the site file: slurm.partition, slurm.account, "
-    "slurm.qos, slurm.time, slurm.memory, slurm.cpus.",
-)
 
 
 def tells(line: str) -> bool:
@@ -78,14 +52,16 @@ def word(state: JobState, code: int) -> str:
 
 def failed(job: Job, state: JobState, code: int, last: str) -> Diagnosis:
     """Describe a job that ended without doing its work, or that will never run."""
-    means, help_ = _ENDS.get(state.state, (f"ended as {state.state}", f"Read {{err}}, {_AGAIN}"))
+    means, remedy = _ENDS.get(state.state, f"ended as {state.state}"), f"job/{state.state}"
+    if state.state == "FAILED":
+        remedy = "job/ended"
     if state.state == "PENDING":
-        means, help_ = _NEVER
+        means = "will never run: {reason}"
     elif state.done:
-        means, help_ = ("ended by itself, and it has to serve", f"Read {{err}}, {_AGAIN}")
+        means, remedy = "ended by itself, and it has to serve", "job/unclear"
     elif state.reason == "DependencyNeverSatisfied":
         means = "was cancelled by SLURM: the job before it did not do its work"
-        help_ = f"Mend the job before it, {_AGAIN}"
+        remedy = "job/dependency"
     words = {
         "err": f"{state.job_name}.{state.id}.err",
         "node": state.node,
@@ -103,7 +79,7 @@ def failed(job: Job, state: JobState, code: int, last: str) -> Diagnosis:
         None,
         f"job {state.id} ({state.job_name}, jobs/{job.file}) " + means.format(**words),
         f"{seen}; {last}",
-        help_.format(**words),
+        remedies.first((remedy, "job/unclear"), **words),
     )
 
 
@@ -130,7 +106,7 @@ def no_partition(plan: Plan, partition: str, known: Mapping[str, str]) -> Diagno
         None,
         f"partition {partition} does not exist",
         f"sinfo knows {', '.join(known) or 'none'}",
-        f"Set {key} in the site file to one of them.",
+        remedies.of("slurm/no-partition", key=key),
     )
 
 
@@ -142,7 +118,7 @@ def silent(error: Exception) -> Diagnosis:
         None,
         "SLURM does not answer",
         str(error),
-        "Look at `scontrol ping`; jobs go on meanwhile. Start again when it answers.",
+        remedies.of("slurm/silent"),
     )
 
 
@@ -155,8 +131,7 @@ def held(path: Path, holder: Holder) -> Diagnosis:
         f"the site is taken by run {holder.run_id} of {holder.who} since "
         f"{holder.since} ({holder.plan})",
         str(path),
-        "End that run (kimi-nb down, as its owner and with its run folder), or choose "
-        "another paths.work and paths.project in the site file.",
+        remedies.of("slurm/site-taken"),
     )
 
 
@@ -170,7 +145,7 @@ def other_scripts(live: Sequence[JobState], changed: Sequence[str]) -> Diagnosis
         f"the bundle would change: {', '.join(changed[:6])}"
         if changed
         else "their scripts are not those of the bundle",
-        "End them first (kimi-nb down), or take the plan with which they were started.",
+        remedies.of("slurm/other-scripts"),
     )
 
 
@@ -182,7 +157,7 @@ def not_submitted(job: Job) -> Diagnosis:
         None,
         f"jobs/{job.file} was not submitted",
         "neither jobs.json nor the queue has it",
-        "Submit it first.",
+        remedies.of("slurm/not-submitted"),
     )
 
 
@@ -195,7 +170,7 @@ def not_serving(job: Job, state: JobState) -> Diagnosis:
         "the service does not run, so that nothing can be measured",
         f"{option(job, 'job-name')}: {state.state or 'not submitted'}"
         + (f" ({state.reason})" if state.reason else ""),
-        "Bring the service up first.",
+        remedies.of("slurm/not-serving"),
     )
 
 
@@ -207,7 +182,7 @@ def left(error: Exception, known: Sequence[str], path: Path) -> Diagnosis:
         None,
         "SLURM does not answer, so that nothing was cancelled",
         f"{error}; what remains: jobs {', '.join(known) or 'none known'}, {path}",
-        "Run it again when `scontrol ping` answers; jobs that run go on until then.",
+        remedies.of("slurm/silent-at-end"),
     )
 
 
@@ -222,6 +197,5 @@ def stuck(live: Sequence[slurm_commands.Row], path: Path) -> Diagnosis:
         None,
         "cancelled jobs are still there",
         f"{rows}; what remains: {path}",
-        "Run it again in a while; a job that stays COMPLETING has a process that its "
-        "node cannot end: tell the cluster's administrators.",
+        remedies.of("slurm/still-there"),
     )

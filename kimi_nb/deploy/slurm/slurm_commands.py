@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kimi_nb.core.errors import KimiError
+from kimi_nb.diagnose import remedies
 
 TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 _WAIT = 90.0  # seconds for one command; SLURM's own clients give up after some 60
@@ -201,11 +202,8 @@ def advice(refusal: str, gpu: bool) -> str:
     """Return what to change after a refusal of sbatch."""
     for pattern, with_gpu, without in _ADVICE:
         if re.search(pattern, refusal, re.IGNORECASE):
-            return f"Change {with_gpu if gpu else without} in the site file."
-    return (
-        "Change slurm.partition, slurm.account or slurm.qos in the site file, or ask the "
-        "cluster's administrators with these words."
-    )
+            return remedies.of("slurm/refused", key=with_gpu if gpu else without)
+    return remedies.of("slurm/refused-otherwise")
 
 
 # The commands -------------------------------------------------------------------------------
