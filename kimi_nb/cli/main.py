@@ -20,6 +20,7 @@ COMMANDS = (
     "plan",
     "check",
     "catalog",
+    "site",
     "rehearse",
     "up",
     "status",

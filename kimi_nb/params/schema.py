@@ -390,81 +390,149 @@ class Feature(Table):
 # Site --------------------------------------------------------------------------------------
 
 
+# What each key means stands in its field; `kimi-nb site new` and docs/deploy.md print it.
+
+
 class Node(Table):
     """One machine of the site."""
 
-    name: Name
-    address: Address
-    nic: Interface | None = None
+    name: Name = Field(description="the name of the node; folders and messages have it")
+    address: Address = Field(
+        description="the address by which this machine and the other nodes reach it"
+    )
+    nic: Interface | None = Field(
+        default=None,
+        description="the network interface of this node, where it is not that of the site",
+    )
 
 
 class Ssh(Table):
-    """How the nodes are reached.
+    """How the nodes are reached."""
 
-    Attributes:
-        key_file: The path of a private key, never its content. Without one, the agent and the
-            keys of
-            ~/.ssh are tried.
-        host_keys: Whether only known host keys are accepted or new ones too (never a changed
-            one).
-    """
-
-    user: Name = "root"
-    port: Port = 22
-    key_file: Path | None = None
-    jump_host: Address | None = None
-    host_keys: Literal["known", "accept-new"] = "known"
-    known_hosts: Path | None = None
+    user: Name = Field(default="root", description="the account on the nodes")
+    port: Port = Field(default=22, description="the port of sshd")
+    key_file: Path | None = Field(
+        default=None,
+        description="the path of a private key; without it the agent and the keys in ~/.ssh are "
+        "tried. Keys only, no passwords",
+        examples=["/home/me/.ssh/id_ed25519"],
+    )
+    jump_host: Address | None = Field(
+        default=None,
+        description="the host through which the nodes are reached",
+        examples=["gate.example.org"],
+    )
+    host_keys: Literal["known", "accept-new"] = Field(
+        default="known",
+        description="which host keys are accepted: known ones only, or new ones too (accept-new); "
+        "changed ones never",
+    )
+    known_hosts: Path | None = Field(
+        default=None,
+        description="a file of known hosts other than that of ssh",
+        examples=["/home/me/.ssh/known_hosts.cluster"],
+    )
 
 
 class Slurm(Table):
-    """The options for sbatch.
+    """The options for sbatch; the cluster's own names (sacctmgr show assoc, sinfo)."""
 
-    ``account``, ``partition`` and ``qos`` are the cluster's own names. ``memory`` ("1500G"),
-    ``cpus`` and ``time`` ("12:00:00") replace the values of the guide for the jobs that hold GPUs.
-    """
-
-    account: Name
-    partition: Name = "gpu"
-    qos: Name | None = None
-    cpu_partition: Name = "common"
-    cpu_qos: Name | None = None
-    memory: Name | None = None
-    cpus: Count | None = None
-    time: Annotated[str, Field(pattern=r"^[0-9:-]+$")] | None = None
-    modules: tuple[Text, ...] = ("anaconda3",)
+    account: Name = Field(description="the account that sbatch charges", examples=["kimi"])
+    partition: Name = Field(
+        default="gpu", description="the partition of the jobs with accelerators"
+    )
+    qos: Name | None = Field(
+        default=None,
+        description="the quality of service of the jobs with accelerators",
+        examples=["normal"],
+    )
+    cpu_partition: Name = Field(default="common", description="the partition of the other jobs")
+    cpu_qos: Name | None = Field(
+        default=None, description="the quality of service of the other jobs", examples=["normal"]
+    )
+    memory: Name | None = Field(
+        default=None,
+        description="the host memory that a job with accelerators requests, instead of the "
+        "documented value",
+        examples=["1500G"],
+    )
+    cpus: Count | None = Field(
+        default=None,
+        description="the CPUs of each node that such a job requests, instead of the documented value",
+        examples=[96],
+    )
+    time: Annotated[str, Field(pattern=r"^[0-9:-]+$")] | None = Field(
+        default=None,
+        description="the time limit that such a job requests, instead of the documented value",
+        examples=["12:00:00"],
+    )
+    modules: tuple[Text, ...] = Field(
+        default=("anaconda3",), description="the environment modules that the jobs load"
+    )
 
 
 class Paths(Table):
-    """Folders on the nodes; ``{root}`` at the start of a path is the folder with ``params/``.
+    """Folders on the nodes; ``{root}`` at the start of a path is the folder with ``params/``."""
 
-    Attributes:
-        models: The folder from which weights are read; without it they are named by their hub
-            id.
-        engine: The virtual environment with ``vllm``, if the shell does not find it otherwise.
-    """
-
-    cache: Path
-    models: Path | None = None
-    project: Path | None = None
-    engine: Path | None = None
-    work: Path = "/root/kimi"
+    cache: Path = Field(
+        description="the cache folder on the nodes, mounted into the containers",
+        examples=["/root/.cache"],
+    )
+    models: Path | None = Field(
+        default=None,
+        description="a folder with the weights; without it they are named by their hub id",
+        examples=["/data/models"],
+    )
+    project: Path | None = Field(
+        default=None,
+        description="the project folder that the nodes of a SLURM site share",
+        examples=["/projects/kimi"],
+    )
+    engine: Path | None = Field(
+        default=None,
+        description="the virtual environment that holds vllm, where the shell would not find it",
+        examples=["/opt/vllm"],
+    )
+    work: Path = Field(
+        default="/root/kimi", description="where the bundle and the logs go on the nodes"
+    )
 
 
 class Site(Table):
     """The user's own cluster."""
 
-    name: Name
-    hardware: Name
-    transport: Literal["local", "ssh", "slurm"]
-    nodes: tuple[Node, ...] = Field(min_length=1)
-    nic: Interface = "eth0"
-    ssh: Ssh = Ssh()
-    slurm: Slurm | None = None
-    paths: Paths
-    container_name: Name = "vllm-ascend"
-    api_key_env: Variable | None = None
-    settings: Settings = Settings()
+    name: Name = Field(description="the name of the site; confirm and --confirm repeat it")
+    hardware: Name = Field(
+        description="the hardware of its nodes: a3, or the name of your own file"
+    )
+    transport: Literal["local", "ssh", "slurm"] = Field(
+        description="how the nodes are reached: ssh, local (this machine), or slurm (run on a "
+        "login node)"
+    )
+    nodes: tuple[Node, ...] = Field(
+        min_length=1,
+        description="the nodes, in the order in which plans use them: name and address of each, and "
+        "nic where it differs",
+    )
+    nic: Interface = Field(
+        default="eth0", description="the network interface that connects the nodes (ip -br addr)"
+    )
+    ssh: Ssh = Field(default=Ssh(), description="how the nodes are reached over SSH")
+    slurm: Slurm | None = Field(default=None, description="what sbatch is told")
+    paths: Paths = Field(description="folders on the nodes")
+    container_name: Name = Field(
+        default="vllm-ascend", description="the name of the container on each node"
+    )
+    api_key_env: Variable | None = Field(
+        default=None,
+        description="the name of the environment variable that holds the API key, never its value",
+        examples=["KIMI_API_KEY"],
+    )
+    settings: Settings = Field(
+        default=Settings(),
+        description="flags and environment variables of this site, for every engine",
+        examples=[{"flags": {"max-num-seqs": 32}, "env": {"HF_HUB_OFFLINE": 1}}],
+    )
 
     @model_validator(mode="after")
     def _nodes_are_distinct(self) -> Site:

@@ -95,18 +95,20 @@ def request(
     )
 
 
-def example_site(hardware: schema.Hardware, recipe: schema.Recipe | None = None) -> schema.Site:
+def example_site(
+    hardware: schema.Hardware, recipe: schema.Recipe | None = None, slurm: bool = False
+) -> schema.Site:
     """Return the example site of a hardware: its own, or that of the hardware it is like.
 
-    For a recipe of jobs it is the one for SLURM.
+    For a recipe of jobs, or with ``slurm``, it is the one for SLURM.
     """
-    kind = "-slurm" if recipe and recipe.jobs else ""
+    kind = "-slurm" if slurm or (recipe and recipe.jobs) else ""
     wanted = (f"{hardware.name}{kind}", f"{hardware.recipes_of}{kind}")
     name = next((name for name in wanted if name in load.names("sites")), None)
     if name is None:
         raise ParameterError(
-            f"There is no example site for {hardware.name}: write one and name "
-            "it with --site (params/sites/a3.yaml is a start)."
+            f"There is no example site for {hardware.name}{' under SLURM' if kind else ''}: write "
+            "one and name it with --site (params/sites/a3.yaml is a start)."
         )
     return load.site(name)
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from kimi_nb.core import data_files
-from kimi_nb.params import load, recipes
+from kimi_nb.params import load, recipes, site_file
 
 ROOT = Path(__file__).resolve().parents[2]
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -99,6 +99,14 @@ def tests() -> str:
     )
 
 
+def site() -> str:
+    """Every key of a site file."""
+    return _table(
+        ["key", "meaning (value without it)"],
+        [[f"`{key}`", meaning] for key, meaning in site_file.meanings()],
+    )
+
+
 def _modules(paths: Iterable[Path]) -> str:
     return _table(["module", "what it is"], [[f"`{path.stem}`", _says(path)] for path in paths])
 
@@ -123,6 +131,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"matrix": matrix, "notebooks": notebooks},
     "README.zh-CN.md": {"matrix": partial(matrix, "zh"), "notebooks": partial(notebooks, "zh")},
+    "docs/deploy.md": {"site": site},
     "docs/modules.md": {"package": package, "tests": tests},
 }
 
