@@ -19,6 +19,8 @@ from typing import Any
 
 GIB = 2**30
 MIB = 2**20
+# HCCL buffer of a communicator for which vllm-ascend does not use HCCL_BUFFSIZE.
+OTHER_BUFFER_MIB = 200
 # The numbers that a model file must have for an estimate.
 NEEDED = (
     "layers",
@@ -64,7 +66,8 @@ class Shape:
     parallelism. With ``expert_parallel`` each rank holds whole experts; ``spare_experts`` are
     redundant ones. ``whole_vision`` keeps the vision tower whole on every device, ``cache_bytes``
     are the bytes of a cache element, ``utilization`` is the share of memory that the engine may
-    use, ``buffer_mib`` is HCCL_BUFFSIZE, and the other fields limit requests, tokens and context.
+    use, ``buffer_mib`` is HCCL_BUFFSIZE (0 where there is no HCCL), and the other fields limit
+    requests, tokens and context.
     """
 
     tp: int = 1
@@ -106,7 +109,8 @@ class Shape:
             found = server.number(flag)
             return known.get(flag, default) if found is None else found
 
-        table = server.table("eplb-config")
+        table = server.table("additional-config").get("eplb_config") if ascend else None
+        table = table if isinstance(table, dict) else server.table("eplb-config")
         spare = table.get("num_redundant_experts", 0)
         buffer = server.env.get("HCCL_BUFFSIZE", "200")
         kind = server.text("kv-cache-dtype") or "auto"
@@ -230,10 +234,16 @@ def activation_bytes(shape: Shape, arch: Mapping[str, int]) -> float:
 def buffer_bytes(shape: Shape) -> float:
     """Return the size of the HCCL buffers in bytes.
 
-    Each communicator takes 2 x HCCL_BUFFSIZE (CANN, environment variable reference); those of
-    tensor and of expert parallelism are counted.
+    A communicator takes twice the size of its buffer, for sending and for receiving (CANN,
+    environment variable reference). vllm-ascend leaves HCCL_BUFFSIZE to the communicator that
+    dispatches tokens to experts, and gives 200 MB to the others, of which those of tensor and of
+    expert parallelism are counted (0.18.0 to 0.22.1, get_hccl_config_for_pg_options).
+
+    >>> buffer_bytes(Shape(expert_parallel=True, buffer_mib=2200)) / MIB
+    5200.0
     """
-    return 2 * 2 * shape.buffer_mib * MIB
+    dispatch = shape.buffer_mib if shape.expert_parallel else 0
+    return 2 * (dispatch + 2 * OTHER_BUFFER_MIB) * MIB
 
 
 @dataclass(frozen=True)
@@ -354,6 +364,10 @@ def sentence(found: Fit) -> str:
 
 
 # HCCL_BUFFSIZE ------------------------------------------------------------------------------
+#
+# The operators that dispatch tokens to experts (MC2) write what they exchange into the buffer of
+# their communicator, and refuse a step for which it is too small. `tokens` is the largest step of
+# one rank.
 
 
 def up(value: int, to: int) -> int:
@@ -366,33 +380,49 @@ def up(value: int, to: int) -> int:
 
 
 def buffer_need_a3(
-    tokens: int,
-    hidden: int,
-    expert_ranks: int,
-    local_experts: int,
-    experts_per_token: int,
-    shared_experts: int = 0,
+    tokens: int, hidden: int, expert_ranks: int, local_experts: int, experts_per_token: int
 ) -> tuple[int, str]:
     """Return (MiB needed in HCCL_BUFFSIZE, the arithmetic) for dispatch and combine on Atlas A3.
 
-    ((tokens x dispatch x expert ranks x local experts) + (tokens x combine x (k + shared))) x 2,
+    The need is ((tokens x dispatch x expert ranks x local experts) + (tokens x combine x k)) x 2,
     with dispatch = hidden x 2 B rounded to 32, + 44, rounded to 512, and combine = hidden x 2 B
-    rounded to 512 (tiling of MoeDistributeDispatchV2 in the operator sources of CANN and
-    vllm-ascend). A public log of that check (64 tokens, h 2048, 4 ranks, 128 experts, k 10) names
-    294 MB, and this function returns the same:
+    rounded to 512. That is how MoeDistributeDispatchV2 checks its window (CheckWinSize, equal in
+    CANN ops-transformer 8.5.0, 9.0.0 and 9.1.0-beta.3). It counts 2 B for each element although
+    dispatch may send 1 B, and the window is HCCL_BUFFSIZE, not twice that. vllm-ascend keeps
+    shared experts out of the operator, which then counts none.
+
+    A public log of that check names 294 MB (vllm-ascend issue 4051), and vllm-ascend's own tests
+    of dp32 tp1 with 160 tokens set 1200 for DeepSeek-V3.1 and 1800 for Kimi-K2.5:
 
     >>> buffer_need_a3(64, 2048, 4, 128, 10)[0]
     294
+    >>> buffer_need_a3(160, 7168, 32, 8, 8)[0], buffer_need_a3(160, 7168, 32, 12, 8)[0]
+    (1196, 1776)
     """
     dispatch = up(up(hidden * 2, 32) + 44, 512)
     combine = up(hidden * 2, 512)
-    both = experts_per_token + shared_experts
-    total = (tokens * dispatch * expert_ranks * local_experts + tokens * combine * both) * 2
-    need = total // MIB + 1
+    received = tokens * dispatch * expert_ranks * local_experts
+    need = (received + tokens * combine * experts_per_token) * 2 // MIB + 1
     return need, (
         f"({tokens} tokens x {dispatch} B x {expert_ranks} ranks x {local_experts} "
-        f"experts + {tokens} x {combine} B x {both}) x 2 = {need} MB"
+        f"experts + {tokens} x {combine} B x {experts_per_token}) x 2 = {need} MB"
     )
+
+
+def buffer_need_hierarchy(
+    tokens: int, hidden: int, experts: int, experts_per_token: int
+) -> tuple[int, str]:
+    """Return (MiB, the arithmetic) for the same on Atlas A3 with enable_mc2_hierarchy_comm.
+
+    experts x tokens x (hidden x 2 B + 4 x (3 x (k + 7) rounded down to 8) + 64) + 404 MB
+    (CheckActualWinSize of ops-transformer 9.0.0; no public log or test of it is known).
+
+    >>> buffer_need_hierarchy(32, 7168, 384, 8)[0]
+    575
+    """
+    row = hidden * 2 + 4 * (3 * (experts_per_token + 7) // 8 * 8) + 64
+    need = experts * tokens * row // MIB + 404 + 1
+    return need, f"{experts} experts x {tokens} tokens x {row} B + 404 MB = {need} MB"
 
 
 def buffer_need_a2(
@@ -400,9 +430,12 @@ def buffer_need_a2(
 ) -> tuple[int, str]:
     """Return (MiB, the arithmetic) for dispatch and combine between nodes on Atlas A2.
 
-    experts x tokens x (hidden x 2 B + 4 x (k rounded to 8) x 3 + 64) + 404 MB (the operators'
-    hierarchical tiling).
+    experts x tokens x (hidden x 2 B + 16 x k rounded to 8) + 104 MB (documentation of
+    aclnnMoeDistributeDispatchV2, CANN 8.5.0, hierarchy; that of 9.0.0 asks for 96 MB less).
+
+    >>> buffer_need_a2(16, 7168, 384, 8)[0]
+    189
     """
-    row = hidden * 2 + 4 * up(experts_per_token, 8) * 3 + 64
-    need = -(-experts * tokens * row // MIB) + 404
-    return need, f"{experts} experts x {tokens} tokens x {row} B + 404 MB = {need} MB"
+    row = hidden * 2 + 16 * up(experts_per_token, 8)
+    need = -(-experts * tokens * row // MIB) + 104
+    return need, f"{experts} experts x {tokens} tokens x {row} B + 104 MB = {need} MB"

@@ -292,6 +292,7 @@ ROWS = [
     ("k2.6", "a3", "pd", "", "engine/batched-tokens", "decode1", "4 with --max-num-seqs 8"),
     ("k2.6", "a3", "pd", "", "topology/group-settings", "decode1", "max-num-batched-tokens is 4"),
     ("k2.6", "a3", "pd", "", "topology/group-env", "decode1", "HCCL_BUFFSIZE is 1100, and 800"),
+    ("k2.5", "a3", "pd", "", "capacity/hccl-buffer", "decode0", "1100, a full step needs 1776 MB"),
     ("k2.6", "a3", "pd", "", "topology/devices", "launch/d0", "32 devices, the node has 16"),
     ("k2.6", "a3", "pd", "", "topology/rank-range", "launch/d1", "ranks 8 to 15 do not exist"),
     ("k2.6", "a3", "pd", "", "topology/proxy", "proxy", "8 decode engines"),
@@ -425,7 +426,7 @@ def test_what_the_documents_have_wrong_is_found(
 
 
 def test_what_the_engine_refuses_is_an_error(as_documented):
-    for model, hw, layout, variant, rule, where, word in ROWS[:18]:
+    for model, hw, layout, variant, rule, where, word in ROWS[:19]:
         found = as_documented(model, hw, layout, variant)
         severities = {
             one.severity
@@ -491,9 +492,35 @@ def test_parameters_and_checkpoints_are_the_published_ones():
     assert memory.cache_bytes_per_token(arch, 1) == 35_136
 
 
-def test_the_buffer_formula_gives_the_figure_of_a_public_log():
-    need, working = memory.buffer_need_a3(64, 2048, 4, 128, 10)
-    assert need == 294 and "294 MB" in working
+# Public records of HCCL_BUFFSIZE on Atlas A3: (source, (tokens, hidden, ranks, experts of a rank,
+# k), the need that was named or None, the value, whether it was enough). The tests are those of
+# vllm-ascend in tests/e2e, with the result that each expects.
+BUFFERS = [
+    ("issue 4051: log of Qwen3-Next, ep4", (64, 2048, 4, 128, 10), 294, 200, False),
+    ("v0.23.0 DeepSeek_V3.1T_MTP3_PD: 96.29", (160, 7168, 32, 8, 8), None, 1200, True),
+    ("v0.23.0 DeepSeek_V3.1T_MTP1_PD: 96.29", (80, 7168, 32, 8, 8), None, 1200, True),
+    ("v0.23.0 Kimi-K2.5-W4A8-16k-1k-TPOT50: 2099.9", (160, 7168, 32, 12, 8), None, 1800, True),
+    ("v0.18.0 DeepSeek-R1-W8A8: 95", (56, 7168, 32, 8, 8), None, 1024, True),
+    ("main Qwen3.5-397B-w4a8_64k-1k-90-50-PD: 1005.7", (64, 4096, 16, 32, 10), None, 1024, True),
+]
+
+
+@pytest.mark.parametrize(("source", "step", "named", "value", "enough"), BUFFERS)
+def test_the_buffer_formula_agrees_with_public_records(source, step, named, value, enough):
+    need, working = memory.buffer_need_a3(*step)
+    assert (need <= value) is enough, (source, working)
+    assert named in (None, need) and f"= {need} MB" in working
+
+
+def test_the_buffer_of_the_pd_plan_holds_its_steps():
+    def refusals(*pairs):
+        found = judge.plan(build.plan("k2.5", "a3", "pd", pairs=list(pairs))).findings
+        return [one for one in found if one.rule == "capacity/hccl-buffer"]
+
+    assert not refusals()
+    (one,) = refusals("decode.env.HCCL_BUFFSIZE=1100")
+    assert one.severity == "error" and "a full step needs 2131 MB" in one.message
+    assert "derived from the operator's source, agrees with a public log" in one.message
 
 
 @given(
