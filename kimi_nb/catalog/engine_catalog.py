@@ -179,6 +179,16 @@ def additional_key(engine: Engine, key: str) -> str:
     return key
 
 
+def ignored(role: str, key: str) -> str:
+    """Return the version since which a role ignores an ``--additional-config`` key, or "".
+
+    >>> ignored("prefill", "recompute_scheduler_enable"), ignored("decode", "enable_mlapo")
+    ('0.23.0', '')
+    """
+    known = data_files.facts("catalog/versions")["ignored_by_role"].get(key)
+    return str(known["since"]) if known and known["role"] == role else ""
+
+
 def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
     """Refuse what the parser of this version would refuse for one flag.
 

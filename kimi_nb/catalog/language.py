@@ -1,9 +1,9 @@
 """Translate the settings of a plan for one engine version.
 
 Recipes are written once, for all versions. Call ``settings, notes = language.speak(settings,
-engine)``: a variable that moved to ``--additional-config`` at this version becomes such a key, a
-variable or flag that this version no longer has is dropped, and a flag that it does not have yet is
-an error. ``notes`` reports every change.
+engine, role)``: a variable that moved to ``--additional-config`` at this version becomes such a
+key, a variable, flag or key that this version no longer has in this role is dropped, and a flag
+that it does not have yet is an error. ``notes`` reports every change.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from kimi_nb.params.settings import Layered, Value
 _BOOLEANS = {"1": True, "0": False, "true": True, "false": False}
 
 
-def speak(settings: Layered, engine: catalog.Engine) -> tuple[Layered, tuple[str, ...]]:
-    """Return ``settings`` for ``engine``, and notes on what had to change.
+def speak(settings: Layered, engine: catalog.Engine, role: str) -> tuple[Layered, tuple[str, ...]]:
+    """Return ``settings`` for ``engine`` in a role, and notes on what had to change.
 
     Raises PlanError for a flag that needs a newer version, and ParameterError for a flag that the
     user set and that no version has.
     """
     notes: list[str] = []
     env, moved = _speak_env(settings.env, engine, notes)
-    flags = _speak_flags({**settings.flags, **moved}, engine, notes)
+    flags = _speak_flags({**settings.flags, **moved}, engine, role, notes)
     return Layered(flags, env), tuple(notes)
 
 
@@ -80,12 +80,16 @@ def plain(text: str, number: bool = False) -> Any:
 
 
 def _speak_flags(
-    flags: dict[str, Value], engine: catalog.Engine, notes: list[str]
+    flags: dict[str, Value], engine: catalog.Engine, role: str, notes: list[str]
 ) -> dict[str, Value]:
     out: dict[str, Value] = {}
     for name, value in flags.items():
         top, _, rest = name.partition(".")
         if top == "additional-config" and rest and "." not in rest:
+            since = catalog.ignored(role, rest)
+            if since and not catalog.earlier(engine.vllm, since) and value.layer != "override":
+                notes.append(f"--additional-config {rest} is left out: {role} ignores it")
+                continue
             key = catalog.additional_key(engine, rest)
             if key != rest:
                 notes.append(f"--additional-config {rest} is written as {key} in {engine}")

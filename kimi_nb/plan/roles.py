@@ -99,7 +99,7 @@ def resolve(request: Request, role: Role) -> RolePlan:
     for name, value in settings.flags.items():
         refuse_derived(name, value.source)
     given = [Layer(one, "override", where) for where, one in request.overrides.of(role)]
-    settings, notes = language.speak(fold(given, settings), request.engine)
+    settings, notes = language.speak(fold(given, settings), request.engine, role)
     shape = {
         key: getattr(change, key, None) or getattr(spec, key)
         for key in ("groups", "nodes", "dp", "tp")

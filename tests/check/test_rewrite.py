@@ -463,3 +463,11 @@ def test_a_variable_that_counts_becomes_a_number():
         "export VLLM_ASCEND_ENABLE_NZ=1\nvllm serve m\n", catalog.engine("vllm-ascend", "0.22.1rc1")
     )
     assert '"weight_nz_mode": 1' in made.new
+
+
+def test_what_stands_in_for_a_flag_that_is_taken_out_is_named():
+    made = fix("vllm serve m --swap-space 4 --guided-decoding-disable-fallback\n", "0.20.2rc1")
+    assert any("--swap-space" in one and "--kv-offloading-size" in one for one in made.done), (
+        made.done
+    )
+    assert "--guided-decoding-disable-fallback is taken out: no later version has it" in made.done

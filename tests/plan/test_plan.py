@@ -616,3 +616,25 @@ def test_a_variable_that_counts_moves_as_a_number():
     found = json.loads(plan.engines[0].argv[plan.engines[0].argv.index("--additional-config") + 1])
     assert found["weight_nz_mode"] == 1 and found["weight_nz_mode"] is not True
     assert found["enable_fused_mc2"] is True
+
+
+@pytest.mark.parametrize(
+    ("version", "roles"), [("0.22.1rc1", ["decode", "prefill"]), ("0.24.0rc1", ["decode"])]
+)
+def test_a_key_that_a_role_ignores_is_left_out_from_that_version_on(version, roles):
+    plan = build.plan("k2.5", "a3", "pd", engine_version=version)
+    told = [
+        role
+        for role in ("decode", "prefill")
+        if any("recompute_scheduler_enable" in word for word in plan.first(role).argv)
+    ]
+    assert told == roles
+    assert any("prefill ignores it" in note for note in plan.notes) is (told == ["decode"])
+    kept = build.plan(
+        "k2.5",
+        "a3",
+        "pd",
+        engine_version=version,
+        pairs=["prefill.additional-config.recompute_scheduler_enable=true"],
+    )
+    assert any("recompute_scheduler_enable" in word for word in kept.first("prefill").argv)

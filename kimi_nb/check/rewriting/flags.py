@@ -66,7 +66,9 @@ def _flags(script: Parsed, changes: Changes, words: list[Any]) -> None:
         if new:
             _rename(script, changes, word, value, spelt, new, own)
             continue
-        changes.done.append(f"{spelt} is taken out: no later version has it")
+        instead = data_files.facts("catalog/versions")["instead"].get(spelt.removeprefix("--"))
+        use = f"; by hand: --{instead}" if instead else ""
+        changes.done.append(f"{spelt} is taken out: no later version has it{use}")
         if cuts and words[index - 1] == cuts[-1][1]:
             cuts[-1] = (cuts[-1][0], value)
         else:

@@ -95,15 +95,16 @@ def recompute_role(d: Deployment) -> Iterator[Problem]:
     to send a request back to."""
     for server in d.environments():
         by = _switched(d, server, "", "recompute_scheduler_enable")
-        if by and server.role == "prefill":
-            late = d.engine_known and not catalog.earlier(d.engine.vllm, "0.23.0")
+        since = catalog.ignored(server.role, "recompute_scheduler_enable")
+        if by and since:
+            late = d.engine_known and not catalog.earlier(d.engine.vllm, since)
             yield Problem(
                 server.of("additional-config"),
-                "recompute_scheduler_enable on prefill "
+                f"recompute_scheduler_enable on {server.role} "
                 + (
-                    "does nothing since 0.23.0"
+                    f"does nothing since {since}"
                     if late
-                    else f"is ignored from 0.23.0 (this is {d.engine})"
+                    else f"is ignored from {since} (this is {d.engine})"
                 ),
                 "",
                 WARNING if late else "",
