@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import settings
 from testbed import slurm_site as testbed
 
@@ -107,6 +108,23 @@ def site_file(tmp_path):
             changed = changed.replace(old, new)
         path = tmp_path / name
         path.write_text(changed)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def nodes_file(tmp_path_factory):
+    """Write a site file: the example site of a hardware (h200, h200-slurm) with as many nodes."""
+    folder = tmp_path_factory.mktemp("sites")
+
+    def write(name: str, count: int) -> str:
+        site = yaml.safe_load((ROOT / "params" / "sites" / f"{name}.yaml").read_text())
+        site["nodes"] = [
+            {"name": f"node-{i}", "address": f"192.0.2.{i + 11}"} for i in range(count)
+        ]
+        path = folder / f"{name}-{count}.yaml"
+        path.write_text(yaml.safe_dump(site))
         return str(path)
 
     return write

@@ -71,7 +71,9 @@ def memory_of(deployment: Deployment) -> tuple[Bar, ...]:
 def of_plan(plan: Plan) -> Deployment:
     """Convert a plan to the deployment that the rules check.
 
-    It is read from the command lines that would be executed.
+    It is read from nothing but the command lines that would be executed: what else a plan knows
+    (which engines are meant to form a group, in which role, on which devices) would hide a command
+    line that does not say it.
     """
     engine = catalog.engine(plan.engine, plan.engine_version)
     servers: list[EngineView] = []
@@ -83,10 +85,7 @@ def of_plan(plan: Plan) -> Deployment:
                 one.env,
                 Spot(one.name),
                 one.node,
-                group=(one.role, one.group),
-                role=one.role,
                 address=one.address,
-                devices=one.devices,
                 like=servers[-1] if servers else None,
             )
         )

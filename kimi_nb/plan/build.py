@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -143,6 +144,7 @@ def from_request(asked: Request) -> Plan:
     roles: dict[str, RolePlan] = {
         role: resolve(asked, role) for role in fields.ROLES if role in recipe.roles
     }
+    _check_jobs(asked, roles)
     placed, flags, env = _engines(asked, roles)
     fronted = None
     if recipe.router is not None:
@@ -238,6 +240,24 @@ def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:
     )
     return tuple(
         dict.fromkeys([*stands, *(note for role in roles.values() for note in role.notes)])
+    )
+
+
+def _check_jobs(asked: Request, roles: Mapping[str, RolePlan]) -> None:
+    """Refuse several nodes for a recipe of jobs: a job starts one engine, on its first node."""
+    recipe = asked.recipe
+    nodes = sum(role.groups * role.nodes for role in roles.values())
+    if not recipe.jobs or nodes == 1:
+        return
+    others = [
+        f"--variant {one.variant}"
+        for one in asked.model.recipes
+        if (one.hardware, one.layout) == (recipe.hardware, recipe.layout) and not one.jobs
+    ]
+    raise PlanError(
+        f"Variant {recipe.variant} is made of SLURM jobs, each of which starts the engine of one "
+        f"node; this plan needs {nodes} nodes. Leave nodes and groups at 1"
+        + (f", or choose {' or '.join(others)}." if others else ".")
     )
 
 
@@ -409,8 +429,16 @@ def _containers(asked: Request, placed: tuple[EngineSpec, ...]) -> tuple[Contain
     first: dict[str, EngineSpec] = {}
     for engine in placed:
         first.setdefault(engine.node, engine)
+    spread = Counter((engine.role, engine.group) for engine in first.values())
     return tuple(
-        containers.container(asked.hardware, asked.site, node, asked.engine, first[node.name])
+        containers.container(
+            asked.hardware,
+            asked.site,
+            node,
+            asked.engine,
+            first[node.name],
+            spread[first[node.name].role, first[node.name].group] > 1,
+        )
         for node in asked.site.nodes
         if node.name in first
     )

@@ -88,7 +88,8 @@ def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any
     """Return the flags in which one engine differs from the others of its role."""
     group = place.group
     out: dict[str, Any] = {}
-    if request.recipe.bind == "address":
+    # With several nodes the network of a container is the host's: `all` would be all of its own.
+    if request.recipe.bind == "address" or len(group.nodes) > 1:
         out["host"] = place.node.address
     if role.ports["http"] is not None:
         out["port"] = place.http_port or role.ports["http"]
@@ -104,7 +105,7 @@ def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any
         out["data-parallel-size-local"] = place.ranks
         if place.rank:
             out["data-parallel-start-rank"] = place.rank
-    if group.rpc_port is not None and not place.spans:
+    if group.rpc_port is not None:
         out["data-parallel-address"] = group.address
         out["data-parallel-rpc-port"] = group.rpc_port
     if place.headless:

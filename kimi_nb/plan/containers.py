@@ -25,11 +25,14 @@ def container(
     node: schema.Node,
     engine: catalog.Engine,
     serves: EngineSpec | None = None,
+    grouped: bool = False,
 ) -> Container:
     """Return the container of a node.
 
     It runs a shell for the scripts or, where the image's entry point is ``vllm serve``, the engine
-    itself (``serves``). Raises PlanError for a hardware without a container.
+    itself (``serves``). Instead of publishing a port it uses the network of the host if its engine
+    is ``grouped`` with those of other nodes, which reach it at ports that vLLM chooses. Raises
+    PlanError for a hardware without a container.
     """
     spec = hardware.container
     if spec is None:
@@ -46,7 +49,9 @@ def container(
     }
     argv = ["docker", "run"]
     for option in spec.options:
-        if any("{device}" in word for word in option):
+        if grouped and any("{publish}" in word for word in option):
+            argv.append("--net=host")
+        elif any("{device}" in word for word in option):
             for device in range(hardware.devices.count):
                 argv += [fill(word, {"device": str(device)}) for word in option]
         else:
@@ -60,7 +65,8 @@ def container(
     if not runs_engine:
         argv += ["-it", name, "bash"]
         return Container(node.name, name, {"IMAGE": name}, tuple(argv), False)
-    argv += [name, *(_inside(serves.argv[2:]) if serves else ())]
+    words_inside = serves.argv[2:] if serves else ()
+    argv += [name, *(words_inside if grouped else _inside(words_inside))]
     return Container(node.name, name, {}, tuple(argv), True)
 
 

@@ -18,7 +18,7 @@ from kimi_nb.plan.roles import RolePlan
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One data parallel group."""
+    """One data parallel group; ``rpc_port`` is where ranks of several processes meet."""
 
     index: int
     role: str
@@ -118,6 +118,7 @@ def _group(
     role: RolePlan, number: int, index: int, nodes: tuple[schema.Node, ...], per_rank: bool
 ) -> Group:
     kv = role.ports["kv"]
+    meets = role.dp > 1 and (per_rank or len(nodes) > 1)
     return Group(
         index=index,
         role=role.role,
@@ -125,7 +126,7 @@ def _group(
         dp=role.dp,
         tp=role.tp,
         nodes=nodes,
-        rpc_port=role.ports["rpc"] if per_rank or len(nodes) > 1 else None,
+        rpc_port=(role.ports["rpc"] or ports.RPC) if meets else None,
         kv_port=None if kv is None else ports.kv_base(kv, index),
         side_channel_port=role.ports["side_channel"],
         master_port=role.ports["master"],

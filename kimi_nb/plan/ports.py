@@ -17,6 +17,7 @@ from __future__ import annotations
 
 HTTP = 8000  # vLLM's own default
 MASTER = 29501  # vLLM's own default
+RPC = 29550  # vLLM's own default
 SIDE_CHANNEL = 5600  # vLLM's own default
 LAST = 65535
 _KV_STEP, _KV_GROUPS = 100, 64

@@ -31,6 +31,8 @@ _IMAGE = re.compile(
     r"(?:[:@][\w.${}|-]+)"
 )
 _PIP = re.compile(r"\b(vllm|vllm-ascend)==([0-9][\w.]*)")
+# What the README.md of a bundle says of it. node.sh, the same in each, names programs of any vendor.
+_BUNDLE = re.compile(r"- Engine: (vllm|vllm-ascend) ([0-9][\w.]*) \(vLLM [0-9][\w.]*\)")
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class Spoken:
 def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
     """Infer the engine of some scripts.
 
-    A given ``package`` and ``version`` win. Otherwise an image's tag or a pinned install names the
-    version, and if nothing does, the newest listed one is assumed. Raises ParameterError if
+    A given ``package`` and ``version`` win. Otherwise an image's tag, a pinned install or the README
+    of a bundle names the version, and if nothing does, the newest listed one is assumed. Raises ParameterError if
     ``version`` does not exist.
     """
     if version:
@@ -66,6 +68,8 @@ def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
                 if tagged is not None:
                     found.append((*tagged, spot))
             found += [(match[1], match[2], spot) for match in _PIP.finditer(line)]
+            if match := _BUNDLE.fullmatch(line):
+                found.append((match[1], match[2], spot))
     package = package or (found[0][0] if found else _package(texts))
     versions = {its: spot for name, its, spot in reversed(found) if name == package and its}
     if not versions:

@@ -42,14 +42,13 @@ def one_meeting_point(d: Deployment) -> Iterator[Problem]:
                         f"--{flag} is {_said(mine)}, and "
                         f"{_said(theirs)} for {first.spot.name} of the same group",
                     )
-    if d.plan is None:
-        yield from _split_groups(d)
+    yield from _split_groups(d)
 
 
 def _split_groups(d: Deployment) -> Iterator[Problem]:
     """Report nodes that would form one group but name different rendezvous."""
     groups = [
-        group
+        (group[0], _ranks(group))
         for group in d.groups()
         if group[0].group is not None
         and (group[0].dp or 1) > 1
@@ -58,10 +57,8 @@ def _split_groups(d: Deployment) -> Iterator[Problem]:
             for server in group
         )
     ]
-    for i, group in enumerate(groups):
-        for other in groups[i + 1 :]:
-            one, two = group[0], other[0]
-            mine, theirs = _ranks(group), _ranks(other)
+    for i, (one, mine) in enumerate(groups):
+        for two, theirs in groups[i + 1 :]:
             if (
                 one.node == two.node
                 or one.role != two.role

@@ -98,7 +98,9 @@ def known_fault(d: Deployment) -> Iterator[Problem]:
 )
 def example_address(d: Deployment) -> Iterator[Problem]:
     """Addresses for documentation lead nowhere: the scripts are right but for them."""
-    found = sorted({server.address for server in d.servers if _EXAMPLES.match(server.address)})
+    published = {text.rsplit(":", 2)[0] for box in d.boxes for text in box.published}
+    given = {server.address for server in d.servers} | published
+    found = sorted(address for address in given if _EXAMPLES.match(address))
     if found:
         yield Problem(
             Spot(d.title),
