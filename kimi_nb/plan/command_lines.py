@@ -59,7 +59,7 @@ def role_values(
         table[name] = Value(value, "plan", "worked out", reason)
 
     add(flags, "tensor-parallel-size", role.tp)
-    if role.dp > 1 or request.recipe.processes == "rank":
+    if role.dp > 1:
         add(flags, "data-parallel-size", role.dp)
     if "kv-transfer-config.kv_connector" in flags:
         add(flags, "kv-transfer-config.kv_role", _KV_ROLES[role.role])
@@ -100,7 +100,8 @@ def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any
         out["nnodes"] = len(group.nodes)
         out["node-rank"] = place.node_rank
     elif request.recipe.processes == "rank":
-        out["data-parallel-rank"] = place.rank
+        if group.dp > 1:  # vLLM refuses a number for the only rank
+            out["data-parallel-rank"] = place.rank
     elif len(group.nodes) > 1:
         out["data-parallel-size-local"] = place.ranks
         if place.rank:

@@ -90,7 +90,7 @@ def layout(
     Raises PlanError with the arithmetic where dp, tp, nodes and devices do not fit.
     """
     for role in roles.values():
-        _check_shape(role, hardware, heads)
+        _check_shape(role, hardware, per_rank, heads)
     if "prefill" in roles and roles["prefill"].tp < roles["decode"].tp:
         raise PlanError(
             f"prefill tp {roles['prefill'].tp} is less than decode tp "
@@ -138,7 +138,7 @@ def _some(nodes: tuple[schema.Node, ...]) -> str:
     return ", ".join(names) + (", ..." if len(nodes) > 8 else "")
 
 
-def _check_shape(role: RolePlan, hardware: schema.Hardware, heads: int) -> None:
+def _check_shape(role: RolePlan, hardware: schema.Hardware, per_rank: bool, heads: int) -> None:
     there, title = hardware.devices.count, hardware.title
     if heads % role.tp:
         raise PlanError(
@@ -154,6 +154,8 @@ def _check_shape(role: RolePlan, hardware: schema.Hardware, heads: int) -> None:
             "parallel group."
         )
     if role.tp > there:
+        if per_rank:
+            raise _spans_nodes(role, hardware, heads)
         if role.dp != 1 or role.tp != role.nodes * there:
             raise PlanError(
                 f"{role.role}: tp {role.tp} is more than the {there} devices of one {title}. Over "
@@ -174,6 +176,18 @@ def _check_shape(role: RolePlan, hardware: schema.Hardware, heads: int) -> None:
             f"is {local} ranks a node; {local} ranks x tp {role.tp} = "
             f"{local * role.tp} devices, one {title} has {there}."
         )
+
+
+def _spans_nodes(role: RolePlan, hardware: schema.Hardware, heads: int) -> PlanError:
+    """Return the refusal of a rank over several nodes where each rank is a process."""
+    there = hardware.devices.count
+    allowed = [n for n in range(1, there + 1) if heads % n == 0]
+    return PlanError(
+        f"{role.role}: tp {role.tp} is more than the {there} devices of one {hardware.title}, and "
+        "here each rank is one process on one node, which launch_online_dp.py starts; "
+        f"allowed: {', '.join(map(str, allowed))}. Lower {role.role}.tp, and raise "
+        f"{role.role}.dp to use more nodes."
+    )
 
 
 def _divisors(number: int) -> str:

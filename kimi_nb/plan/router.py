@@ -10,9 +10,11 @@ UPSTREAM = "load_balance_proxy_server_example.py"
 
 
 def router(kind: str, port: int, engines: Sequence[EngineSpec]) -> Router:
-    """Return the router on the first prefill node, for every engine in the plan's order."""
-    prefill = [engine for engine in engines if engine.role == "prefill"]
-    decode = [engine for engine in engines if engine.role == "decode"]
+    """Return the router on the first prefill node, for every engine with an API, in their order."""
+    prefill, decode = (
+        [engine for engine in engines if engine.role == role and engine.url]
+        for role in ("prefill", "decode")
+    )
     host = prefill[0].address
     argv = (_upstream if kind == "upstream" else _vllm_router)(host, port, prefill, decode)
     workers = tuple((engine.role, engine.url or "", engine.name) for engine in prefill + decode)

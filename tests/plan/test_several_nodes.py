@@ -90,3 +90,77 @@ def test_slurm_jobs_of_several_nodes_are_refused(nodes_file):
         )
     for word in ("slurm", "2 nodes", "one node", "--variant pip"):
         assert word in str(caught.value)
+
+
+# Groups of one rank -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hardware", "pairs"),
+    [
+        ("a3", ["prefill.dp=1"]),
+        ("a3", ["decode.dp=1", "decode.nodes=1"]),
+        ("gb200", ["prefill.dp=1"]),
+        ("gb200", ["prefill.dp=1", "decode.dp=1", "decode.nodes=1"]),
+    ],
+)
+def test_a_group_of_one_rank_is_told_nothing_of_data_parallelism(hardware, pairs):
+    plan = build.plan("k2.5", hardware, "pd", pairs=pairs)
+    single = [engine for engine in plan.engines if engine.dp_size == 1]
+    assert single
+    files, launches = scripts.files(plan), {one.node: one for one in plan.launches}
+    for engine in single:
+        assert not [word for word in engine.argv if word.startswith("--data-parallel")]
+        assert engine.rpc_port is None and engine.http_port and engine.url
+        assert "data-parallel" not in files[f"{engine.node}/run_dp_template.sh"]
+        assert "None" not in launches[engine.node].argv
+        assert "--dp-rpc-port" not in launches[engine.node].argv
+        assert "rpc port" not in files[f"{engine.node}/node.env"]
+        assert f"{engine.http_port} HTTP of {engine.name}" in files[f"{engine.node}/node.env"]
+    for engine in plan.engines:
+        if engine.dp_size > 1:  # the other role is as it was
+            assert said(engine)["--data-parallel-rank"] == str(engine.rank)
+            assert f"--dp-rpc-port {engine.rpc_port}" in files[f"{engine.node}/launch.sh"]
+
+
+# A rank over several nodes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hardware", "role", "pairs", "words"),
+    [
+        (
+            "a3",
+            "prefill",
+            ["groups=1", "nodes=2", "dp=1", "tp=32"],
+            ["prefill: tp 32", "16 devices", "launch_online_dp.py", "prefill.tp"],
+        ),
+        (
+            "gb200",
+            "prefill",
+            ["nodes=2", "dp=1", "tp=8"],
+            ["prefill: tp 8", "4 devices", "launch_online_dp.py", "1, 2, 4"],
+        ),
+        ("a3", "prefill", ["tp=32"], ["prefill: tp 32", "launch_online_dp.py", "prefill.dp"]),
+    ],
+)
+def test_a_rank_over_nodes_is_refused_where_a_rank_is_a_process(hardware, role, pairs, words):
+    with pytest.raises(PlanError) as caught:
+        build.plan("k2.5", hardware, "pd", pairs=[f"{role}.{pair}" for pair in pairs])
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_the_front_door_lists_no_follower(nodes_file):
+    plan = build.plan(
+        "tiny-k2.5",
+        "cpu",
+        "pd",
+        site=nodes_file("cpu", 3),
+        pairs=["prefill.nodes=2", "prefill.dp=1", "prefill.tp=4"],
+    )
+    assert [engine.headless for engine in plan.engines] == [False, True, False]
+    assert [url for _, url, _ in plan.router.workers] == [
+        engine.url for engine in plan.engines if not engine.headless
+    ]
+    assert "None" not in plan.router.argv and "" not in plan.router.argv

@@ -47,6 +47,23 @@ def test_every_recipe_is_rehearsed(each_plan, tmp_path):
             assert MARK in line or ours, (log.name, line)
 
 
+@pytest.mark.parametrize(
+    ("hardware", "layout", "variant", "nodes", "pairs"),
+    [
+        ("a3", "pd", "", 4, ["prefill.dp=1", "decode.dp=1", "decode.nodes=1"]),
+        ("h200", "single", "docker", 2, ["nodes=2", "dp=4", "tp=4"]),
+        ("a3", "single", "", 2, ["nodes=2", "dp=8"]),
+    ],
+    ids=["groups of one rank", "containers of two nodes", "two nodes"],
+)
+def test_shapes_of_no_document_start(hardware, layout, variant, nodes, pairs, nodes_file, tmp_path):
+    site = nodes_file(hardware, nodes)
+    plan = build.plan("k2.5", hardware, layout, variant=variant, site=site, pairs=pairs)
+    found = rehearsal.rehearse(plan, tmp_path)
+    assert found.ok, found
+    assert found.ready == found.engines == len(plan.engines)
+
+
 def test_the_scripts_are_those_of_the_plan(each_plan, tmp_path):
     """Only addresses, the network interface and the folders differ; and an engine of the site's
     own is not on PATH, where the stand-ins are."""

@@ -293,6 +293,14 @@ def test_more_of_it(words, says):
         assert says in found.text
 
 
+@pytest.mark.parametrize("words", ["", "--data-parallel-size 1 "])
+@pytest.mark.parametrize("version", ["0.11.2", "0.17.0", "0.20.2", "0.32.0"])
+def test_the_only_rank_of_a_group_has_no_number(words, version):
+    # The words of ParallelConfig in vLLM 0.32.0, on a CPU.
+    found = refused(f"{words}--data-parallel-rank 0", catalog.engine("vllm", version))
+    assert "data_parallel_external_lb can only be set when data_parallel_size > 1" in found.text
+
+
 def test_the_model_stands_first_or_after_its_option():
     named = ["--served-model-name", "x"]
     assert "first positional argument" in refusal(VLLM, named, {}, TINY).text
