@@ -236,6 +236,7 @@ class RoleSpec(Table):
     """How the engines of one role are laid out.
 
     There are ``groups`` groups of ``nodes`` nodes; each group has ``dp`` ranks of ``tp`` devices.
+    ``when`` holds what changes with a feature that is switched on.
     """
 
     groups: Count = 1
@@ -245,6 +246,7 @@ class RoleSpec(Table):
     ports: Ports = Ports()
     features: tuple[str, ...] = ()
     settings: Settings = Settings()
+    when: dict[Name, Settings] = {}
 
 
 class RoleChange(Table):

@@ -16,7 +16,15 @@ from kimi_nb import catalog
 from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.params import errata, fields, load, overrides, recipes, schema
 from kimi_nb.params.settings import Value
-from kimi_nb.plan import client_commands, command_lines, containers, jobs, placement, router
+from kimi_nb.plan import (
+    client_commands,
+    command_lines,
+    containers,
+    jobs,
+    placement,
+    router,
+    step_tokens,
+)
 from kimi_nb.plan.roles import Request, RolePlan, fill, resolve
 from kimi_nb.plan.spec import Container, EngineSpec, InstallStep, Job, Launch, Plan
 
@@ -162,6 +170,9 @@ def from_request(asked: Request) -> Plan:
     }
     first, built = next(iter(roles.values())), _containers(asked, placed)
     _check_context(asked, flags)
+    for role, values in flags.items():
+        plain = {name: value.value for name, value in values.items()}
+        step_tokens.check(asked.engine, role, plain, f"{role}." if len(flags) > 1 else "")
     _check_filled(
         [(engine.name, [*engine.argv, *engine.env.values()]) for engine in placed[:1]]
         + [
@@ -306,6 +317,9 @@ def _engines(
 ) -> tuple[tuple[EngineSpec, ...], dict[str, Any], dict[str, Any]]:
     """Return every engine, and by role the flags and variables that its engines share."""
     per_rank = asked.recipe.processes == "rank"
+    for name, role in roles.items():
+        given = asked.overrides.ports.get(name, {})
+        placement.check_set_ports(role, given, asked.hardware, per_rank)
     groups = placement.layout(
         roles, asked.hardware, asked.site, per_rank, asked.model.architecture["heads"]
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kimi_nb.core.errors import PlanError
+from kimi_nb.core.errors import ParameterError, PlanError
 from kimi_nb.params import schema
 from kimi_nb.plan import ports
 from kimi_nb.plan.roles import RolePlan
@@ -91,10 +91,14 @@ def layout(
     """
     for role in roles.values():
         _check_shape(role, hardware, per_rank, heads)
-    if "prefill" in roles and roles["prefill"].tp < roles["decode"].tp:
+    if (
+        "prefill" in roles
+        and roles["prefill"].tp < roles["decode"].tp
+        and str(connector(roles["prefill"])).startswith("Mooncake")
+    ):
         raise PlanError(
             f"prefill tp {roles['prefill'].tp} is less than decode tp "
-            f"{roles['decode'].tp}: the connector hands each prefill rank's cache to "
+            f"{roles['decode'].tp}: Mooncake hands each prefill rank's cache to "
             "as many decode ranks or fewer. Raise prefill.tp or lower decode.tp."
         )
     needed = sum(role.groups * role.nodes for role in roles.values())
@@ -112,6 +116,25 @@ def layout(
             mine = tuple(next(nodes) for _ in range(role.nodes))
             groups.append(_group(role, number, len(groups), mine, per_rank))
     return groups
+
+
+def connector(role: RolePlan) -> str | None:
+    """Return the KV cache connector of a role, None if it has none."""
+    found = role.settings.flags.get("kv-transfer-config.kv_connector")
+    return None if found is None else str(found.value)
+
+
+def check_set_ports(
+    role: RolePlan, given: Mapping[str, int], hardware: schema.Hardware, per_rank: bool
+) -> None:
+    """Refuse a port that the user sets (``given``, by kind) where nothing would listen at it."""
+    for kind, port in given.items():
+        why = ports.idle(
+            kind, connector(role), per_rank, role.nodes, role.tp > hardware.devices.count
+        )
+        if why:
+            name = f"{kind.replace('_', '-')}-port={port}"
+            raise ParameterError(f"--set {role.role}.{name} would change nothing: {why}.")
 
 
 def _group(

@@ -54,3 +54,45 @@ def ascend_random(devices: int) -> range:
     Source: vllm-ascend issues 6455 and 4725.
     """
     return range(_RANDOM_FIRST, _RANDOM_FIRST + devices * _RANDOM_EACH)
+
+
+def idle(kind: str, connector: str | None, per_rank: bool, nodes: int, spans: bool) -> str:
+    """Return why nothing of a role listens at a port that the user sets, "" if something does.
+
+    ``kind`` is kv, side_channel, rpc or master; ``connector`` that of the KV cache, ``nodes`` those
+    of a group, and ``spans`` whether one rank needs several nodes.
+    """
+    alone = (
+        "a rank over several nodes meets at master-port"
+        if spans
+        else "this is one process of one node (nodes=2 would make two)"
+    )
+    takes = {
+        "kv": (
+            bool(connector) and not str(connector).startswith("Nixl"),
+            _no_connector("Mooncake", connector, "side-channel-port"),
+        ),
+        "side_channel": (
+            str(connector).startswith(("Nixl", "Multi")),
+            _no_connector("NIXL", connector, "kv-port"),
+        ),
+        "rpc": (
+            (per_rank or nodes > 1) and not spans,
+            f"the processes of one data parallel group meet there: {alone}",
+        ),
+        "master": (
+            spans,
+            "one engine over several nodes meets there: here each rank has room on one node",
+        ),
+    }
+    used, why = takes.get(kind, (True, ""))
+    return "" if used else why
+
+
+def _no_connector(wanted: str, connector: str | None, other: str) -> str:
+    if not connector:
+        return (
+            f"only a connector such as {wanted} listens there, and none is set: layout pd, or "
+            "kv-transfer-config.kv_connector, brings one"
+        )
+    return f"{wanted} listens there, this is {connector}; its port is {other}"

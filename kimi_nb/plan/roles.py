@@ -133,6 +133,9 @@ def _layers(request: Request, role: Role, active: Collection[str]) -> Iterator[L
             yield _switched(request, name, "recipe")
     yield Layer(recipe.settings, "recipe", source)
     yield Layer(spec.settings, "recipe", source)
+    for name, settings in spec.when.items():
+        if _known(name) and name in active:
+            yield Layer(settings, "recipe", f"{source}, with {name}")
     if scenario:
         for name in scenario.features:
             yield _switched(request, name, "recipe")

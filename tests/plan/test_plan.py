@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kimi_nb import catalog
 from kimi_nb.bundle import scripts
+from kimi_nb.check import judge
 from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
 from kimi_nb.params import load, recipes, schema
 from kimi_nb.params.settings import EMPTY, flattened, lay, nested
@@ -638,3 +639,55 @@ def test_a_key_that_a_role_ignores_is_left_out_from_that_version_on(version, rol
         pairs=["prefill.additional-config.recompute_scheduler_enable=true"],
     )
     assert any("recompute_scheduler_enable" in word for word in kept.first("prefill").argv)
+
+
+def test_a_draft_that_takes_the_whole_step_is_refused():
+    """DFlash keeps 14 of each sequence's slots at vLLM 0.20.2: 32 tokens hold none of 8."""
+    made = build.plan("k2.6", "a3", "pd", chosen=["dflash"], dropped=["eagle3"])
+    assert made.flags["decode"]["max-num-batched-tokens"].value == 240
+    assert made.flags["prefill"]["max-num-batched-tokens"].value == 16384
+    assert build.plan("k2.6", "a3", "pd").flags["decode"]["max-num-batched-tokens"].value == 32
+    with pytest.raises(PlanError, match=r"decode: dflash takes 112 .*--set decode\.max-num-.*=240"):
+        build.plan(
+            "k2.6",
+            "a3",
+            "pd",
+            chosen=["dflash"],
+            dropped=["eagle3"],
+            pairs=["decode.max-num-batched-tokens=112"],
+        )
+    least = ["decode.max-num-batched-tokens=113"]
+    build.plan("k2.6", "a3", "pd", chosen=["dflash"], dropped=["eagle3"], pairs=least)
+
+
+def test_a_step_that_holds_no_prompt_is_refused_without_chunked_prefill():
+    with pytest.raises(PlanError, match=r"--set max-num-batched-tokens=32768, or lower"):
+        build.plan("k2.5", "a3", "single", dropped=["chunked-prefill"])
+    way_out = ["max-num-batched-tokens=32768"]
+    build.plan("k2.5", "a3", "single", dropped=["chunked-prefill"], pairs=way_out)
+    build.plan("k2.5", "h200", "single", variant="docker", dropped=["chunked-prefill"])
+
+
+@pytest.mark.parametrize(
+    ("where", "pair", "says"),
+    [
+        (("k2.5", "h200", "single", "docker"), "kv-port=5000", "kv-transfer-config.kv_connector"),
+        (("k2.5", "gb200", "pd", ""), "prefill.kv-port=5000", "side-channel-port"),
+        (("k2.5", "h200", "single", "docker"), "rpc-port=5000", "one process of one node"),
+        (("k2.5", "a3", "pd", ""), "decode.side-channel-port=5000", "kv-port"),
+        (("k2.5", "h200", "single", "docker"), "master-port=5000", "one engine over several nodes"),
+    ],
+)
+def test_a_port_that_nothing_listens_at_is_refused(where, pair, says):
+    model, chip, layout, variant = where
+    with pytest.raises(ParameterError) as caught:
+        build.plan(model, chip, layout, variant=variant, pairs=[pair])
+    assert pair in str(caught.value) and says in str(caught.value), str(caught.value)
+
+
+def test_only_mooncake_wants_a_larger_tp_in_prefill():
+    pairs = ["prefill.tp=1", "decode.tp=2", "decode.dp=8"]
+    made = build.plan("k2.5", "gb200", "pd", pairs=pairs)
+    assert "topology/pd-tp" not in {one.rule for one in judge.plan(made).findings}
+    with pytest.raises(PlanError, match=r"Mooncake.*Raise prefill\.tp"):
+        build.plan("k2.5", "a3", "pd", pairs=["prefill.tp=4", "decode.tp=8", "decode.dp=4"])

@@ -10,6 +10,8 @@ from kimi_nb.catalog import arguments
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.engine_view import EngineView
+from kimi_nb.plan import step_tokens
 
 
 @rule(
@@ -55,10 +57,36 @@ def step_holds_prompt(d: Deployment) -> Iterator[Problem]:
 
 
 @rule(
+    "engine/draft-slots",
+    ERROR,
+    "A step holds more than the slots of its drafts.",
+    "Raise --max-num-batched-tokens, or lower num_speculative_tokens or --max-num-seqs.",
+    "vLLM VllmConfig: max_num_scheduled_tokens must be more than 0",
+    needs=("version",),
+)
+def step_leaves_tokens(d: Deployment) -> Iterator[Problem]:
+    """A draft that proposes all its tokens at once (DFlash) keeps slots of each step for them; the
+    configuration check refuses a step that holds nothing else."""
+    for server, _ in d.profiles():
+        tokens, seqs = server.number("max-num-batched-tokens"), server.number("max-num-seqs")
+        if tokens is None or seqs is None:
+            continue
+        taken, full = _draft_tokens(d, server, int(seqs))
+        if taken and tokens <= taken:
+            yield Problem(
+                server.of("max-num-batched-tokens"),
+                f"--max-num-batched-tokens {tokens} with {server.draft} draft tokens for each of "
+                f"{seqs} sequences: the drafts take {taken}, and nothing is left to schedule",
+                f"Raise --max-num-batched-tokens to {full}, or lower num_speculative_tokens or "
+                "--max-num-seqs.",
+            )
+
+
+@rule(
     "engine/draft-step",
     WARNING,
     "A step holds a full batch with its drafts.",
-    "Raise --max-num-batched-tokens to max-num-seqs x (draft + 1).",
+    "Raise --max-num-batched-tokens to max-num-seqs x (draft + 1) and the draft's own slots.",
     "arithmetic: each sequence takes draft + 1 tokens of a decode step",
 )
 def step_holds_drafts(d: Deployment) -> Iterator[Problem]:
@@ -66,19 +94,28 @@ def step_holds_drafts(d: Deployment) -> Iterator[Problem]:
     max-num-seqs."""
     for server, _ in d.profiles():
         tokens, seqs = server.number("max-num-batched-tokens"), server.number("max-num-seqs")
-        if (
-            tokens is not None
-            and seqs is not None
-            and server.draft
-            and server.role != "prefill"
-            and seqs <= tokens < seqs * (server.draft + 1)
-        ):
+        if tokens is None or seqs is None or server.draft < 1 or server.role == "prefill":
+            continue
+        taken, full = _draft_tokens(d, server, int(seqs))
+        if max(int(seqs), taken + 1) <= tokens < full:
+            working = f"{seqs} x ({server.draft} + 1)"
+            if taken:
+                working += f" + {taken} slots that the drafts take"
             yield Problem(
                 server.of("max-num-batched-tokens"),
-                f"--max-num-batched-tokens {tokens} holds {tokens // (server.draft + 1)} "
-                f"of {seqs} sequences with {server.draft} draft tokens each "
-                f"({seqs} x ({server.draft} + 1) = {seqs * (server.draft + 1)})",
+                f"--max-num-batched-tokens {tokens} holds "
+                f"{(int(tokens) - taken) // (server.draft + 1)} "
+                f"of {seqs} sequences with {server.draft} draft tokens each ({working} = {full})",
             )
+
+
+def _draft_tokens(d: Deployment, server: EngineView, seqs: int) -> tuple[int, int]:
+    """Return the tokens of a step that the drafts take, and those of a step that holds a batch."""
+    method = server.table("speculative-config").get("method")
+    return (
+        step_tokens.slots(d.engine, method, server.draft, seqs),
+        step_tokens.needed(d.engine, method, server.draft, seqs),
+    )
 
 
 @rule(

@@ -170,7 +170,8 @@ class EngineView:
     def draft(self) -> int:
         """The number of tokens that a draft proposes in each step; 0 without a draft."""
         found = self.table("speculative-config").get("num_speculative_tokens")
-        return found if isinstance(found, int) and not isinstance(found, bool) else 0
+        # A number below 0 is no draft: the rule on values refuses it.
+        return max(found, 0) if isinstance(found, int) and not isinstance(found, bool) else 0
 
     @property
     def everywhere(self) -> bool:
