@@ -20,6 +20,7 @@ from kimi_nb.plan import (
     client_commands,
     command_lines,
     containers,
+    context_parallel,
     jobs,
     placement,
     router,
@@ -173,6 +174,7 @@ def from_request(asked: Request) -> Plan:
     for role, values in flags.items():
         plain = {name: value.value for name, value in values.items()}
         step_tokens.check(asked.engine, role, plain, f"{role}." if len(flags) > 1 else "")
+        _check_context_parallel(asked, roles[role], plain)
     _check_filled(
         [(engine.name, [*engine.argv, *engine.env.values()]) for engine in placed[:1]]
         + [
@@ -290,6 +292,27 @@ def _check_context(asked: Request, flags: dict[str, Any]) -> None:
                 f"{role}: max-model-len {found.value} ({found.source}) is more than "
                 f"the {most} tokens of {asked.model.title}."
             )
+
+
+def _check_context_parallel(asked: Request, role: RolePlan, values: Mapping[str, Any]) -> None:
+    """Refuse context parallelism beside a draft that it does not go with at this version."""
+    split = values.get("decode-context-parallel-size", 1)
+    found = context_parallel.fault(
+        asked.engine,
+        role.role,
+        dcp=split if isinstance(split, int) else 1,
+        dp=role.dp,
+        method=str(values.get("speculative-config.method", "")),
+        draft=str(values.get("speculative-config.model", "")),
+    )
+    if found and found.certain:
+        features = load.features()
+        drafts = [name for name in role.features if features[name].draft]
+        raise PlanError(
+            f"{role.role}: decode-context-parallel-size {split} in {asked.engine}: {found.says} "
+            f"({found.source}). Take the draft away (--without {', '.join(drafts) or 'its feature'})"
+            " or context parallelism (--without decode-context-parallel)."
+        )
 
 
 def _check_filled(texts: list[tuple[str, Iterable[str]]]) -> None:

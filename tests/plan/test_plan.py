@@ -691,3 +691,12 @@ def test_only_mooncake_wants_a_larger_tp_in_prefill():
     assert "topology/pd-tp" not in {one.rule for one in judge.plan(made).findings}
     with pytest.raises(PlanError, match=r"Mooncake.*Raise prefill\.tp"):
         build.plan("k2.5", "a3", "pd", pairs=["prefill.tp=4", "decode.tp=8", "decode.dp=4"])
+
+
+def test_context_parallelism_and_drafts_by_hardware_and_version():
+    split = ["decode-context-parallel"]
+    build.plan("k2.5", "h200", "single", variant="slurm", scenario="optimised", chosen=split)
+    with pytest.raises(PlanError, match=r"key heads of a draft.*--without eagle3\)"):
+        build.plan("k2.5", "a3", "single", chosen=split)
+    build.plan("k2.5", "a3", "single", chosen=split, dropped=["eagle3"])
+    build.plan("k2.5", "a3", "single", chosen=split, engine_version="v0.18.0")

@@ -11,6 +11,7 @@ from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import EngineView
+from kimi_nb.plan import context_parallel as context_parallels
 from kimi_nb.plan import step_tokens
 
 
@@ -306,13 +307,12 @@ def heads_divide(d: Deployment) -> Iterator[Problem]:
 @rule(
     "engine/context-parallel",
     ERROR,
-    "Decode context parallelism divides tp, and on Ascend goes without Eagle3.",
-    "Choose a divisor of tp; leave the draft out on Ascend.",
-    "vLLM ParallelConfig; vllm-ascend issue 8297",
+    "Decode context parallelism divides tp.",
+    "Choose a divisor of tp.",
+    "vLLM ParallelConfig",
 )
 def context_parallel(d: Deployment) -> Iterator[Problem]:
-    """A size that does not divide tp is refused; on Ascend Eagle3 with it fails at the first
-    request ('AscendMetadata' object has no attribute 'decode')."""
+    """The configuration check refuses a size that does not divide tp."""
     for server, _ in d.profiles():
         dcp = server.number("decode-context-parallel-size") or 1
         if dcp > 1 and server.tp and server.tp % dcp:
@@ -320,10 +320,39 @@ def context_parallel(d: Deployment) -> Iterator[Problem]:
                 server.of("decode-context-parallel-size"),
                 f"decode context parallel size {dcp} does not divide tp {server.tp}",
             )
-        if dcp > 1 and d.ascend and server.table("speculative-config").get("method") == "eagle3":
+
+
+@rule(
+    "engine/context-parallel-ascend",
+    ERROR,
+    "On Ascend context parallelism goes with the draft and the data parallelism of the engine.",
+    "Leave context parallelism out, or the draft; or take a version that has both.",
+    "vllm-ascend's sources and guides by version (kimi_nb/data/catalog/versions.yaml)",
+    needs=("ascend",),
+)
+def context_parallel_on_ascend(d: Deployment) -> Iterator[Problem]:
+    """Which drafts and sizes go together changes from version to version: some end at the first
+    request, later ones are refused by the plugin's own check."""
+    for server, _ in d.profiles():
+        draft = server.table("speculative-config")
+        fault = context_parallels.fault(
+            d.engine,
+            server.role,
+            dcp=int(server.number("decode-context-parallel-size") or 1),
+            pcp=int(server.number("prefill-context-parallel-size") or 1),
+            dp=server.dp or 1,
+            method=str(draft.get("method", "")),
+            draft=str(draft.get("model", "")),
+        )
+        if fault:
+            flag = "decode-context-parallel-size"
+            if (server.number("prefill-context-parallel-size") or 1) > 1:
+                flag = "prefill-context-parallel-size"
             yield Problem(
-                server.of("decode-context-parallel-size"),
-                "decode context parallelism with Eagle3 on Ascend",
+                server.of(flag),
+                f"--{flag} {server.number(flag)} in {d.engine}: {fault.says} ({fault.source})",
+                "",
+                ERROR if fault.certain and d.engine_known else WARNING,
             )
 
 

@@ -25,7 +25,7 @@ from kimi_nb.rehearse.simulated_site import SimulatedSite
 
 # Our own rules, by id, for what the real engine refuses and no other check covers. The other checks
 # report the other errors of these families in the engine's own words, except for
-# engine/quantization and Eagle3 in engine/context-parallel, which end the engine while it loads or
+# engine/quantization and engine/context-parallel-ascend, which end the engine while it loads or
 # serves, and the limits of engine/value, which are our own.
 FALLBACK = (
     (
