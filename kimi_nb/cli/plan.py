@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options
+from kimi_nb.core.errors import CheckError, ParameterError
+from kimi_nb.show import visible
+
+if TYPE_CHECKING:
+    from kimi_nb.plan.spec import Plan
+
+_REFUSED = "So nothing is written. Change the plan, or write it in spite of that: --force."
 
 
 def add(commands: options.Commands) -> None:
@@ -12,7 +21,12 @@ def add(commands: options.Commands) -> None:
     parser = commands.add_parser("plan", help="one deployment: engines, router, scripts")
     options.target(parser)
     options.choices(parser)
-    parser.add_argument("--out", metavar="DIR", help="write the bundle to DIR")
+    parser.add_argument(
+        "--out", metavar="DIR", help="write the bundle to DIR, unless a rule finds an error"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="with --out: write it in spite of errors"
+    )
     parser.add_argument(
         "--explain",
         action="store_true",
@@ -22,12 +36,16 @@ def add(commands: options.Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan and, with ``--out``, write its bundle."""
+    """Print the plan and, with ``--out``, write its bundle; return 1 if errors prevent that."""
     from kimi_nb.bundle import scripts, writer
     from kimi_nb.params import load
     from kimi_nb.plan import tables
 
+    if args.force and args.out is None:
+        raise ParameterError("plan: --force says nothing without --out DIR.")
     plan = options.plan(args)
+    if args.out is not None and not _writable(plan, args.force):
+        return 1
     files = scripts.files(plan) if args.json or args.out is not None else {}
     if args.out is not None:
         changes = writer.write(files, load.user_path(args.out, "--out"))
@@ -56,3 +74,17 @@ def run(args: argparse.Namespace) -> int:
         print("--out DIR writes the scripts.")
     print("kimi-nb check, with the same words, asks the rules of it.")
     return 0
+
+
+def _writable(plan: Plan, force: bool) -> bool:
+    """Print the errors that the rules find; return whether the bundle is to be written."""
+    from kimi_nb.check import judge  # start-up: only for a bundle
+
+    try:
+        judge.passed(judge.plan(plan))
+    except CheckError as error:
+        end = "--force: it is written all the same." if force else _REFUSED
+        said = f"kimi-nb: {'warning: ' if force else ''}{error}\n{end}"
+        print(visible(said), file=sys.stderr)
+        return force
+    return True

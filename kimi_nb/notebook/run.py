@@ -31,7 +31,7 @@ from kimi_nb.bundle import scripts, writer
 from kimi_nb.check import judge
 from kimi_nb.check.findings import Findings
 from kimi_nb.core import errors, evidence, fingerprint
-from kimi_nb.core.errors import BenchError, ParameterError, ServiceError
+from kimi_nb.core.errors import BenchError, CheckError, ParameterError, ServiceError
 from kimi_nb.notebook import inputs, listing, serving
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.installing import Installs, installs
@@ -211,8 +211,13 @@ class Run:
             return show.Text(title, "there is none: all is new")
         return show.Text(title, writer.unified(before, scripts.files(plan)) or "no change")
 
-    def write(self, plan: Plan) -> writer.Bundle:
-        """Write the plan's scripts; return them and the changes from the last such bundle."""
+    def write(self, plan: Plan, *, force: bool = False) -> writer.Bundle:
+        """Write the plan's scripts; return them and the changes from the last such bundle.
+
+        Raises CheckError where a rule finds an error. With ``force`` the scripts are written all
+        the same, and the errors are shown.
+        """
+        self._check_writable(plan, force)
         files, folder = scripts.files(plan), self.folder / plan.name / "bundle"
         before = self._last(plan.name) or {}
         writer.write(files, folder)
@@ -226,6 +231,17 @@ class Run:
             hash=fingerprint.of_texts(files),
         )
         return writer.Bundle(folder, files, changes)
+
+    def _check_writable(self, plan: Plan, force: bool) -> None:
+        try:
+            judge.passed(judge.plan(plan))
+        except CheckError as error:
+            if not force:
+                raise CheckError(
+                    f"{error}\nSo nothing is written. Change the plan, or write it in spite of "
+                    "that: run.write(plan, force=True)."
+                ) from None
+            show.show(show.Text("Written in spite of these errors", str(error)))
 
     def _last(self, name: str) -> dict[str, str] | None:
         """Return the last bundle of this plan: of this run, else of the newest run beside it."""

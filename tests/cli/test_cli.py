@@ -97,6 +97,31 @@ def test_out_twice(tmp_path):
     assert "no change" in kimi(*PLAN, "pd", "--out", where).stdout
 
 
+TOO_LITTLE = (*PLAN, "pd", "--set", "gpu-memory-utilization=0.3")  # for the weights
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_plan_with_errors_is_not_written(tmp_path, more):
+    folder = tmp_path / "b"
+    done = kimi(*TOO_LITTLE, "--out", str(folder), *more)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "k2.5-a3-pd: 2 errors" in done.stderr and "[capacity/" in done.stderr
+    assert "nothing is written" in done.stderr and "--force" in done.stderr
+    assert not folder.exists()
+
+
+def test_a_plan_with_errors_is_written_by_force(tmp_path):
+    done = kimi(*TOO_LITTLE, "--out", str(tmp_path / "b"), "--force")
+    assert done.returncode == 0 and "files in" in done.stdout
+    assert "warning" in done.stderr and "k2.5-a3-pd: 2 errors" in done.stderr
+    assert (tmp_path / "b" / "plan.json").exists()
+
+
+def test_force_needs_a_folder():
+    done = kimi(*PLAN, "pd", "--force")
+    assert done.returncode == 2 and "--out" in done.stderr
+
+
 @pytest.mark.parametrize(
     "args, wanted",
     [

@@ -1,0 +1,24 @@
+"""What the cells of a notebook call, without a notebook."""
+
+from __future__ import annotations
+
+import pytest
+
+import kimi_nb
+from kimi_nb.core.errors import CheckError
+
+
+@pytest.fixture
+def run(tmp_path):
+    return kimi_nb.start(hw="a3", model="k2.5", run_dir=str(tmp_path / "run"))
+
+
+def test_a_plan_with_errors_is_not_written(run, capsys):
+    plan = run.plan(run.choose("pd", overrides=["gpu-memory-utilization=0.3"]))
+    bundle = run.folder / plan.name / "bundle"
+    with pytest.raises(CheckError, match=r"2 errors(?s:.*)force=True"):
+        run.write(plan)
+    assert not bundle.exists()
+    capsys.readouterr()
+    assert run.write(plan, force=True).folder == bundle
+    assert bundle.is_dir() and "2 errors" in capsys.readouterr().out
