@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     begun = time.monotonic()
     signals.end_like_ctrl_c()
     plan = options.plan(args)
+    lifecycle.check_addresses(plan)
     judge.passed(judge.plan(plan))
     folder = options.run_folder(args, plan)
     if args.confirm and not args.dry_run:  # a wrong name is told before any node is asked

@@ -240,8 +240,10 @@ class Up:
 def preview(plan: Plan, folder: Path, *, checksums: bool = False) -> tuple[list[Change], str]:
     """Return what `up` would change on the site, and the changes of the scripts as ``diff -u``.
 
-    Nothing is changed. Raises StepFailed if something is already wrong on the site.
+    Nothing is changed. Raises StepFailed if something is already wrong on the site, and
+    ParameterError for the addresses of an example.
     """
+    check_addresses(plan)
     kept = Journal.open(folder, plan)
     with tempfile.TemporaryDirectory() as name:
         # In a folder of its own, but under the run that may be deployed already.
@@ -265,9 +267,11 @@ def up(
 
     The files of the deployment go below ``folder``, that of the plan in the run. ``resume`` skips
     what an earlier call has done. Failures on the site are returned in the result's ``failed``; the
-    service is then left as it is. Raises ParameterError unless ``confirm`` is the name of the site,
-    and KimiError if another process is working on this deployment.
+    service is then left as it is. Raises ParameterError unless ``confirm`` is the name of the site
+    and its nodes are the user's own, and KimiError if another process is working on this
+    deployment.
     """
+    check_addresses(plan)
     check_confirmed(plan, confirm)
     _check_secrets(plan)
     with alone(folder, wait=False):
@@ -307,6 +311,12 @@ def _check_same(journal: Journal, files: dict[str, str]) -> None:
 def check_confirmed(plan: Plan, confirm: str) -> None:
     """Refuse to change a site that was not named."""
     confirmation.check(plan.site, confirm, len(plan.nodes))
+
+
+def check_addresses(plan: Plan) -> None:
+    """Refuse to contact the addresses of an example. SLURM finds the nodes by itself."""
+    if plan.transport != "slurm":
+        confirmation.check_addresses(plan.site, (engine.address for engine in plan.engines))
 
 
 def _check_secrets(plan: Plan) -> None:

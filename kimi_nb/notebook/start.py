@@ -14,7 +14,7 @@ from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.notebook.run import Run
 from kimi_nb.notebook.serving import ACTIONS
 from kimi_nb.notebook.subject import Subject
-from kimi_nb.params import load, recipes
+from kimi_nb.params import fields, load, recipes
 from kimi_nb.service import confirmation
 
 if TYPE_CHECKING:
@@ -41,6 +41,10 @@ def start(
         raise ParameterError(choice("action", action, ACTIONS))
     subject = Subject.load(model, hw, site)
     served, chip, cluster = subject.named, subject.hardware, subject.site()
+    if action == "deploy" and cluster.transport != "slurm":
+        addresses = [node.address for node in cluster.nodes]
+        if all(map(fields.is_example, addresses)):  # of some, a plan may need none
+            confirmation.check_addresses(cluster.name, addresses)
     if confirm and action == "deploy":  # without one, the gate of a deployment asks for it
         confirmation.check(cluster.name, confirm)
     known_secrets.name([cluster.api_key_env or ""])

@@ -15,6 +15,8 @@ from pydantic import AfterValidator, Field
 # The characters allowed in a word of a script.
 SAFE_TEXT = re.compile(r"[\w ./:@%+=,~{}\[\]\"-]*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# RFC 5737 and RFC 3849: the addresses of documents, which lead nowhere.
+_EXAMPLE = re.compile(r"(192\.0\.2|198\.51\.100|203\.0\.113)\.[0-9]+|2001:db8:[0-9a-f:]*")
 _HOSTNAME = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
     r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
@@ -56,6 +58,15 @@ def _address(text: str) -> str:
                 "an IP address (192.0.2.11) or a host name (node-1.example.org) is wanted here"
             ) from None
         return text
+
+
+def is_example(address: str) -> bool:
+    """Return whether an address is one of those that documents use and nobody has.
+
+    >>> is_example("192.0.2.11"), is_example("10.0.0.11")
+    (True, False)
+    """
+    return _EXAMPLE.fullmatch(address) is not None
 
 
 def _word(text: str) -> str:

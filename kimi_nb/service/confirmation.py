@@ -1,4 +1,4 @@
-"""What confirms that a site may be changed: its name.
+"""What confirms that a site may be changed: its name, and nodes that are the user's own.
 
 >>> is_confirmed("my-cluster", "my-cluster"), is_confirmed("my-cluster", "")
 (True, False)
@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.params import fields
 
 
 def is_confirmed(site: str, confirm: str) -> bool:
@@ -27,4 +29,16 @@ def check(site: str, confirm: str, nodes: int = 0) -> None:
         raise ParameterError(
             f"confirm {confirm!r}: this changes {count}site {site}; confirm it by its name: "
             f"confirm={site!r}, or kimi-nb up --confirm {shlex.quote(site)}."
+        )
+
+
+def check_addresses(site: str, addresses: Iterable[str]) -> None:
+    """Refuse to contact the addresses of an example site. Raises ParameterError."""
+    found = [one for one in dict.fromkeys(addresses) if fields.is_example(one)]
+    if found:
+        raise ParameterError(
+            f"site {site}: {', '.join(found[:4])}{' and more' * (len(found) > 4)}: these are the "
+            "example's addresses, so nothing was contacted. Copy the site file from params/sites, "
+            "write your nodes and a name of your own (name:) into the copy, and name its path: "
+            "--site ./my-cluster.yaml, in a notebook site."
         )

@@ -143,8 +143,12 @@ def test_force_needs_a_folder():
             "has hardware h200",
         ),
         (
-            ("up", "--model", "k2.5", "--hw", "a3", "--layout", "pd", "--confirm", "nope"),
-            "confirm='a3-example'",
+            ("up", "--model", "k2.5", "--hw", "a3", "--layout", "pd", "--confirm", "a3-example"),
+            "the example's addresses",
+        ),
+        (
+            ("up", "--model", "k2.5", "--hw", "a3", "--layout", "pd", "--dry-run", "--json"),
+            "the example's addresses",
         ),
     ],
 )

@@ -270,7 +270,9 @@ def test_a_deployment_is_gone_on_with_until_it_is_down(tmp_path):
 
 
 def test_a_key_that_is_not_there_is_told_before_any_node_is_asked(site_file, tmp_path):
-    site = site_file(("{user: root, port: 22}", "{user: root, key_file: /none/id_rsa}"))
+    site = site_file(
+        ("{user: root, port: 22}", "{user: root, key_file: /none/id_rsa}"), ("192.0.2.", "10.1.2.")
+    )
     plan = build.plan("k2.5", "a3", "pd", site=site)
     with pytest.raises(ParameterError, match=r"ssh\.key_file /none/id_rsa: there is no such file"):
         lifecycle.preview(plan, tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from kimi_nb import catalog
@@ -11,8 +10,7 @@ from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.core import data_files
-
-_EXAMPLES = re.compile(r"^(192\.0\.2|198\.51\.100|203\.0\.113)\.[0-9]+$")
+from kimi_nb.params import fields
 
 
 @rule(
@@ -100,7 +98,7 @@ def example_address(d: Deployment) -> Iterator[Problem]:
     """Addresses for documentation lead nowhere: the scripts are right but for them."""
     published = {text.rsplit(":", 2)[0] for box in d.boxes for text in box.published}
     given = {server.address for server in d.servers} | published
-    found = sorted(address for address in given if _EXAMPLES.match(address))
+    found = sorted(address for address in given if fields.is_example(address))
     if found:
         yield Problem(
             Spot(d.title),

@@ -110,10 +110,12 @@ class Work:
     def deploy(self, plan: Plan, confirm: str) -> None:
         """Run the plan's scripts on its site; return at once.
 
-        Raises ParameterError where ``confirm`` is not the site's name.
+        Raises ParameterError where ``confirm`` is not the site's name, or its addresses are those
+        of an example.
         """
         from kimi_nb.deploy import lifecycle  # start-up: only when pressed
 
+        lifecycle.check_addresses(plan)
         lifecycle.check_confirmed(plan, confirm)
         self._begin(
             plan,
