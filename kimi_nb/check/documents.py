@@ -54,6 +54,7 @@ def chosen(
     Raises NoRecipeError if none matches, and ParameterError for a model or hardware that does not
     exist.
     """
+    model, hardware = load.canonical("models", model), load.canonical("hardware", hardware)
     out = []
     for name in load.names("models"):
         served = load.model(name)

@@ -17,7 +17,10 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 def target(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Declare the options that name the model, the hardware and the site."""
     parser.add_argument(
-        "--model", required=required, default="", help="a name (k2.5), or your own file"
+        "--model",
+        required=required,
+        default="",
+        help="a name (k2.5, moonshotai/Kimi-K2.5), or your own file",
     )
     parser.add_argument("--hw", required=required, default="", help="a name (a3), or your own file")
     parser.add_argument("--site", default="", help="your own site file (default: the example)")
@@ -31,18 +34,20 @@ def choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--with",
         dest="chosen",
-        metavar="FEATURE",
-        action="append",
+        metavar="FEATURE,..",
+        type=_names,
+        action="extend",
         default=[],
-        help="switch a feature on",
+        help="switch features on",
     )
     parser.add_argument(
         "--without",
         dest="dropped",
-        metavar="FEATURE",
-        action="append",
+        metavar="FEATURE,..",
+        type=_names,
+        action="extend",
         default=[],
-        help="switch a feature off",
+        help="switch features off",
     )
     parser.add_argument(
         "--set",
@@ -55,6 +60,11 @@ def choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine-version", default="", metavar="V", help="speak the language of this version"
     )
+
+
+def _names(text: str) -> list[str]:
+    """Return names that stand between commas; the text itself if there is none."""
+    return [word.strip() for word in text.split(",") if word.strip()] or [text]
 
 
 def json_output(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ line prints it and exits with code 2; a notebook shows it in red without the sta
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class KimiError(Exception):
@@ -67,15 +67,27 @@ class WriteError(KimiError):
     """A path cannot be written."""
 
 
-def choice(kind: str, found: object, allowed: Iterable[str], hint: str = "") -> str:
+def choice(
+    kind: str,
+    found: object,
+    allowed: Iterable[str],
+    hint: str = "",
+    spellings: Mapping[str, str] | None = None,
+) -> str:
     """Return the error sentence for a name that is not one of the allowed ones.
+
+    ``spellings`` maps what a name may also be called, in lower case, to the name.
 
     >>> choice("hardware", "a33", ["a2", "a3"])
     "hardware 'a33' is not known; did you mean 'a3'? Allowed: a2, a3."
     """
     names = list(dict.fromkeys(allowed))
-    near = difflib.get_close_matches(str(found), names, n=1)
-    guess = f"; did you mean '{near[0]}'?" if near else "."
+    known = {**(spellings or {}), **{name.casefold(): name for name in names}}
+    word = str(found).casefold()  # perhaps with a folder or an organisation before it
+    near = difflib.get_close_matches(word, known, n=1) or difflib.get_close_matches(
+        word.rpartition("/")[2], known, n=1
+    )
+    guess = f"; did you mean '{known[near[0]]}'?" if near else "."
     shown = ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
     text = f"{kind} '{found}' is not known{guess} Allowed: {shown or 'none'}."
     return f"{text} {hint}" if hint else text

@@ -137,6 +137,7 @@ def run(
     run_dir: str = "",
 ) -> Outcome:
     """Execute the notebooks that apply and return their results; failing notebooks do not raise."""
+    model, hardware = load.canonical("models", model), load.canonical("hardware", hardware)
     names = which(model, hardware, only)
     if site:
         cluster = load.site(site)

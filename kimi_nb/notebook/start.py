@@ -39,6 +39,7 @@ def start(
     _check_texts(hw=hw, model=model, site=site, action=action, confirm=confirm, run_dir=run_dir)
     if action not in ACTIONS:
         raise ParameterError(choice("action", action, ACTIONS))
+    model, hw = load.canonical("models", model), load.canonical("hardware", hw)
     subject = Subject.load(model, hw, site)
     served, chip, cluster = subject.named, subject.hardware, subject.site()
     if action == "deploy" and cluster.transport != "slurm":

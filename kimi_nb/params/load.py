@@ -12,6 +12,7 @@ runs a notebook in the caller's directory, JupyterLab and nbmake in the notebook
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,51 @@ _Table = TypeVar("_Table", bound=BaseModel)
 def names(kind: str) -> list[str]:
     """Return the names of a kind (``hardware``, ``models``, ``sites``) that the project ships."""
     return sorted(path.stem for path in (paths.root() / "params" / kind).glob("[!_]*.yaml"))
+
+
+def canonical(kind: str, given: str) -> str:
+    """Return the name that ships with the project for a spelling of it, and all else as it is.
+
+    >>> canonical("models", "moonshotai/Kimi-K2.5"), canonical("hardware", "A3")
+    ('k2.5', 'a3')
+    """
+    if not isinstance(given, str) or given in names(kind):
+        return given
+    if "/" in given and os.path.exists(given):  # the user's own file
+        return given
+    return _spelt(kind).get(_folded(kind, given), given)
+
+
+def spellings(kind: str, name: str) -> tuple[str, ...]:
+    """Return how a name may be written: as it is, and by the title of its file; see `canonical`."""
+    if kind == "sites":
+        return (_plain(name),)
+    title = hardware(name).title if kind == "hardware" else model(name).title
+    # A title may end with a remark in parentheses.
+    return tuple(dict.fromkeys(map(_plain, (name, title, title.partition(" (")[0]))))
+
+
+@functools.cache
+def _spelt(kind: str) -> dict[str, str]:
+    return {text: name for name in names(kind) for text in spellings(kind, name)}
+
+
+@functools.cache
+def _organisations() -> frozenset[str]:
+    """Return the organisations whose weights the models name, such as ``moonshotai``."""
+    weights = [item.id for name in names("models") for item in model(name).weights.values()]
+    return frozenset(_plain(one.partition("/")[0]) for one in weights if "/" in one)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\s_-]+", "-", text.strip()).casefold()
+
+
+def _folded(kind: str, text: str) -> str:
+    """Return a name in the form of `spellings`; of a model's id on a hub, the part after ``/``."""
+    organisation, _, name = text.partition("/")
+    on_hub = kind == "models" and name and _plain(organisation) in _organisations()
+    return _plain(name if on_hub else text)
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -165,7 +211,10 @@ def _load(kind: str, table: type[_Table], given: str) -> _Table:
     """Return the table for a name that the project ships, or for the path of a user's file."""
     if not isinstance(given, str) or not given.strip():
         raise ParameterError(choice(kind.rstrip("s"), given, names(kind)))
-    is_path = "/" in given or given.endswith((".yaml", ".yml"))
+    of_hub = (
+        kind == "models" and _folded(kind, given) != _plain(given) and not os.path.exists(given)
+    )
+    is_path = not of_hub and ("/" in given or given.endswith((".yaml", ".yml")))
     path = (
         user_path(given, kind.rstrip("s"))
         if is_path
@@ -178,6 +227,7 @@ def _load(kind: str, table: type[_Table], given: str) -> _Table:
                 given,
                 names(kind),
                 "A path to a file of your own works too (./mine.yaml).",
+                _spelt(kind),
             )
         )
     found = _extended(path, kind)
@@ -208,6 +258,7 @@ def _ours(kind: str, table: type[_Table], name: str) -> _Table:
 
 
 def _get(kind: str, table: type[_Table], given: str) -> _Table:
+    given = canonical(kind, given)
     # Files that ship with the project do not change while a process runs; the user's may.
     return _ours(kind, table, given) if given in names(kind) else _load(kind, table, given)
 

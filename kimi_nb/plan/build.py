@@ -192,7 +192,7 @@ def from_request(asked: Request) -> Plan:
         scenario=_name_of(asked),
         variant=recipe.variant,
         site=site.name,
-        title=f"{recipe.title}, {_shape(roles)}",
+        title=f"{_head(asked, roles, placed)}, {_shape(roles)}",
         documented=recipe.documented and recipe.hardware == asked.hardware.name,
         source=str((asked.scenario or recipe).source),
         engine=asked.hardware.engine,
@@ -224,6 +224,27 @@ def from_request(asked: Request) -> Plan:
         flags=flags,
         env=env,
         request=asked,
+    )
+
+
+def _head(asked: Request, roles: Mapping[str, RolePlan], placed: tuple[EngineSpec, ...]) -> str:
+    """Return the recipe's title, or what is there instead where nodes or drafts are others."""
+    recipe, scenario = asked.recipe, asked.scenario
+    switched = [*asked.dropped, *asked.chosen]
+    if scenario:
+        switched += [*scenario.without, *scenario.features]
+    if not any(load.features()[name].draft for name in switched) and all(
+        (roles[name].groups, roles[name].nodes) == (spec.groups, spec.nodes)
+        for name, spec in recipe.roles.items()
+    ):
+        return recipe.title
+    nodes = len({engine.node for engine in placed})
+    groups = " and ".join(
+        f"{role.groups} {'' if name == 'mixed' else f'{name} '}group{'s' * (role.groups > 1)}"
+        for name, role in roles.items()
+    )
+    return (
+        f"{asked.model.title} on {nodes} node{'s' * (nodes > 1)} of {asked.hardware.name}, {groups}"
     )
 
 

@@ -91,6 +91,17 @@ def test_plan_options(tmp_path):
     assert "HCCL_BUFFSIZE" in text and "k2.5-balance-scheduling" in text
 
 
+def test_names_and_lists_as_people_write_them():
+    plain = kimi(*PLAN, "pd", "--with", "tool-parser", "--with", "reasoning-parser", "--json")
+    words = ("--model", "moonshotai/Kimi-K2.5", "--hw", "A3", "--layout", "pd")
+    done = kimi("plan", *words, "--with", "tool-parser, reasoning-parser", "--json")
+    assert plain.returncode == 0 and done.stdout == plain.stdout
+    found = kimi("check", "--as-documented", *words)
+    assert found.returncode == 1 and "k2.5/a3/pd/prefill0" in found.stdout
+    wrong = kimi(*PLAN, "pd", "--without", "jemalloc,jemaloc")
+    assert wrong.returncode == 2 and "did you mean 'jemalloc'" in wrong.stderr
+
+
 def test_out_twice(tmp_path):
     where = str(tmp_path / "b")
     assert "new or changed" in kimi(*PLAN, "pd", "--out", where).stdout

@@ -75,6 +75,61 @@ def test_unknown_name_says_what_there_is():
 
 
 @pytest.mark.parametrize(
+    "kind, given, name",
+    [
+        ("hardware", "A3", "a3"),
+        ("hardware", "atlas 800 a3 (16 NPUs of 64 GB)", "a3"),
+        ("hardware", "Atlas 800 A3", "a3"),
+        ("hardware", "DGX-H200", "h200"),
+        ("model", "K2.5", "k2.5"),
+        ("model", "kimi-k2.5", "k2.5"),
+        ("model", " Kimi K2.5 ", "k2.5"),
+        ("model", "moonshotai/Kimi-K2.5", "k2.5"),
+        ("model", "moonshotai/kimi-k2.6", "k2.6"),
+        ("model", "Kimi_K2_Thinking", "k2-thinking"),
+        ("model", "moonshotai/Kimi-K2-Thinking", "k2-thinking"),
+        ("site", "A3", "a3"),
+    ],
+)
+def test_names_as_people_write_them(kind, given, name):
+    assert getattr(load, kind)(given) is getattr(load, kind)(name)
+
+
+def test_no_two_files_have_a_spelling_in_common():
+    """Else which one is meant would be a matter of chance."""
+    for kind in ("hardware", "models", "sites"):
+        by_name = {name: load.spellings(kind, name) for name in load.names(kind)}
+        every = [one for spellings in by_name.values() for one in spellings]
+        assert len(every) == len(set(every)), kind
+
+
+@pytest.mark.parametrize(
+    "kind, given, near",
+    [
+        ("model", "kimi-k2.55", "k2.5"),
+        ("model", "Kimi-K2.7", "k2."),
+        ("model", "moonshotai/Kimi-K2-Thinkin", "k2-thinking"),
+        # Other weights than those that each recipe of the model serves: a suggestion, no alias.
+        ("model", "nvidia/Kimi-K2.5-NVFP4", "k2.5"),
+        ("hardware", "GB-200", "gb200"),
+        ("hardware", "Atlas A3", "a3"),
+    ],
+)
+def test_suggestions_are_names_of_the_right_list(kind, given, near):
+    assert f"did you mean '{near}" in fault(getattr(load, kind), given)
+
+
+def test_a_path_stays_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "no such file" in fault(load.model, "models/kimi-k2.5")
+    (tmp_path / "A3").mkdir()
+    assert load.hardware("A3").name == "a3"
+    (tmp_path / "moonshotai").mkdir()
+    (tmp_path / "moonshotai" / "Kimi-K2.5").write_text("name: mine\n")
+    assert "moonshotai/Kimi-K2.5" in fault(load.model, "moonshotai/Kimi-K2.5")
+
+
+@pytest.mark.parametrize(
     "old, new, wanted",
     [
         ("nic: ", "nics: ", "key 'nics' is not known; did you mean 'nic'? Allowed: name, hardware"),

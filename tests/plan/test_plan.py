@@ -700,3 +700,23 @@ def test_context_parallelism_and_drafts_by_hardware_and_version():
         build.plan("k2.5", "a3", "single", chosen=split)
     build.plan("k2.5", "a3", "single", chosen=split, dropped=["eagle3"])
     build.plan("k2.5", "a3", "single", chosen=split, engine_version="v0.18.0")
+
+
+@pytest.mark.parametrize(
+    "model, layout, given, title",
+    [
+        ("k2.5", "pd", {}, "Four A3 nodes, two prefill groups and one decode group over Mooncake"),
+        ("k2.5", "pd", {"pairs": ["max-num-seqs=4"]}, "Four A3 nodes, two prefill groups"),
+        (
+            "k2.5",
+            "pd",
+            {"pairs": ["prefill.groups=1", "decode.nodes=1", "decode.dp=16"]},
+            "Kimi-K2.5 on 2 nodes of a3, 1 prefill group and 1 decode group, prefill dp2 tp8, ",
+        ),
+        ("k2.6", "pd", {"scenario": "throughput"}, "Kimi-K2.6 on 2 nodes of a3, 1 prefill"),
+        ("k2.6", "single", {}, "One A3 node, prefill and decode together, DFlash drafts"),
+        ("k2.6", "single", {"dropped": ["dflash"]}, "Kimi-K2.6 on 1 node of a3, 1 group, dp4 tp4"),
+    ],
+)
+def test_the_title_is_that_of_what_is_planned(model, layout, given, title):
+    assert build.plan(model, "a3", layout, **given).title.startswith(title)

@@ -45,7 +45,9 @@ def test_the_addresses_of_an_example_are_not_contacted(tmp_path, monkeypatch):
         lambda: lifecycle.up(plan, tmp_path / "run", confirm=plan.site),
         lambda: lifecycle.up(plan, tmp_path / "run", confirm="other"),
         lambda: lifecycle.preview(plan, tmp_path / "run"),
-        lambda: kimi_nb.start(hw="a3", model="k2.5", action="deploy", run_dir=str(tmp_path / "run")),
+        lambda: kimi_nb.start(
+            hw="a3", model="k2.5", action="deploy", run_dir=str(tmp_path / "run")
+        ),
     ):
         with pytest.raises(ParameterError, match=EXAMPLE):
             call()
