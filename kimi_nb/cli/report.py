@@ -41,9 +41,10 @@ def _run(args: argparse.Namespace) -> int:
     from kimi_nb import report
     from kimi_nb.notebook.start import runs_folder
     from kimi_nb.params import load
-    from kimi_nb.report.collect import newest
+    from kimi_nb.report.collect import newest, run_of
 
-    folder = (load.user_path(args.run, "RUN") if args.run else newest(runs_folder())).absolute()
+    given = load.user_path(args.run, "RUN") if args.run else newest(runs_folder())
+    folder = run_of(given.absolute())
     out: Path | None = load.user_path(args.out, "--out").absolute() if args.out else None
     if args.json:
         print(json.dumps(report.collect(folder).as_dict(), indent=2, ensure_ascii=False))

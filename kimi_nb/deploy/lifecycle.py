@@ -50,6 +50,7 @@ Say = Callable[[str], None]
 LIMITS = Limits(ready=5400.0, progress=900.0, answer=120.0, door=180.0)
 _MOST = 40  # changes and failures that are shown
 MARK = "measured"
+_STARTS = ("start", "submit")  # the steps that start engines, on nodes and under SLURM
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,13 +61,14 @@ class Deployed(show.Shown):
         ok: Whether the service has answered.
         ready: How many engines are ready.
         changes: What was changed; empty if everything was in place already.
-        ready_s: Seconds from the start of this call until every engine was ready.
-        first_answer_s: Seconds from the start of this call until the first answer.
+        ready_s: Seconds from the start of this call until every engine was ready; None if this
+            call has started no engine.
+        first_answer_s: Seconds from the start of this call until the first answer; None likewise.
         memory_mb: The memory of the service's processes in MB; 0 if they run in containers.
         moved_tokens: The prompt tokens whose KV cache moved from prefill to decode.
         moved_bytes: The size of that cache in bytes, if the engine reports it.
         failed: What is wrong, the first failure first.
-        times: Seconds until the first completion, by rank.
+        times: Seconds until the first completion, by rank; empty if this call has started none.
         events: Every sign of a failure, the first cause first.
     """
 
@@ -111,8 +113,7 @@ class Deployed(show.Shown):
                 ("changed" if not at else "", line)
                 for at, line in enumerate((together(self.changes) or ["no change"])[:_MOST])
             ),
-            ("ready after", show.seconds(self.ready_s)),
-            ("first answer after", show.seconds(self.first_answer_s)),
+            *self._times(),
             ("memory", f"{self.memory_mb:.0f} MB" if self.memory_mb else "not measured"),
             ("answer", self.answer or "none"),
         ]
@@ -141,6 +142,14 @@ class Deployed(show.Shown):
             ("logs", str(self.folder)),
         ]
         return show.Table(f"{self.plan} on {self.site}", ("what", "is"), tuple(rows))
+
+    def _times(self) -> list[tuple[str, Any]]:
+        if self.ok and self.ready_s is None:
+            return [("ready after", "not measured: every engine ran before this call")]
+        return [
+            ("ready after", show.seconds(self.ready_s)),
+            ("first answer after", show.seconds(self.first_answer_s)),
+        ]
 
 
 @contextlib.contextmanager
@@ -345,13 +354,15 @@ class _Deployment:
         self._watch: Watch | None = None
         self._step = ""
         self._untouched = False
+        self._started = False  # by this call: only then its times say how long a start takes
 
     def run(self) -> Deployed:
         failed: Sequence[Diagnosis] = ()
         try:
             for step in self._site.steps:
                 self._step = step.name
-                if step.name in self._journal.steps and not step.always:
+                done = step.name in self._journal.steps and not step.always
+                if done and not self._site.undone(step.name):
                     self._say(f"{step.name}: done before")
                     continue
                 self._say(f"{step.name}: {step.title}")
@@ -383,6 +394,7 @@ class _Deployment:
     def _do(self, work: Callable[[], Outcome]) -> None:
         begun = time.monotonic()
         outcome = work()
+        self._started |= self._step in _STARTS and bool(outcome.changes)
         self._changes += outcome.changes
         self._warnings += outcome.warnings
         self._facts |= {name: value for name, value in outcome.facts.items() if name != "reached"}
@@ -402,13 +414,15 @@ class _Deployment:
         )
         self._step = "ready"
         watch.wait_ready()
-        self._ready_s = round(time.monotonic() - self._begun, 2)
+        if self._started:
+            self._ready_s = round(time.monotonic() - self._begun, 2)
         self._step = "open"
         self._do(self._site.open_door)
         self._step = "answer"
         watch.first_answer()
-        self._first_s = round(time.monotonic() - self._begun, 2)
-        self._say(f"first answer after {self._first_s:.1f} s")
+        if self._started:
+            self._first_s = round(time.monotonic() - self._begun, 2)
+            self._say(f"first answer after {self._first_s:.1f} s")
         self._step = "verify"
         watch.check_transfer()
         watch.look_at_answers()
@@ -473,7 +487,7 @@ class _Deployment:
             step=self._step if failed else "",
             notes=tuple(watch.notes) if watch else (),
             facts=self._facts,
-            times=dict(watch.times) if watch else {},
+            times=dict(watch.times) if watch and self._started else {},
             events=first_failure.timeline(self._site.logs.all(), plan, watch.when)
             if failed and watch
             else (),

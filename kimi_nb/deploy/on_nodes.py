@@ -25,7 +25,7 @@ from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnose import remedies
 from kimi_nb.diagnose.first_failure import Diagnosis, error_line
 from kimi_nb.plan.spec import Plan
-from kimi_nb.service import probe
+from kimi_nb.service import probe, readiness
 
 _ANSWER = 5.0  # seconds for a probe in `status`
 TITLES = {
@@ -139,6 +139,12 @@ class OnNodes:
             )
         return Outcome(facts={"reached": list(self.plan.nodes)})
 
+    def undone(self, step: str) -> bool:
+        """Return whether engines that were started have ended; see `_claim`, which looks."""
+        return step == "start" and any(
+            line.kind == "change" for found in self._found.values() for line in found.get(step, ())
+        )
+
     def preview(self) -> list[Change]:
         """Return what the steps would change. Raises StepFailed if anything is wrong on a node."""
         self.reach()
@@ -226,7 +232,9 @@ class OnNodes:
         }
         if not texts:
             return Outcome()
+        ended: tuple[Change, ...] = ()
         if name == "start":
+            ended = self._ended_before(texts)
             texts |= self._whole_groups(texts)
         answers = self.nodes.change(texts, name)
         out = Outcome(
@@ -235,7 +243,8 @@ class OnNodes:
                 for node, answer in answers.items()
                 for line in answer.of("changed")
             ),
-            tuple(
+            ended
+            + tuple(
                 Change(node, f"{line.thing}: {line.text}")
                 for node, answer in answers.items()
                 for line in answer.of("warn")
@@ -258,6 +267,18 @@ class OnNodes:
         if failed:
             raise StepFailed(name, failed, out)
         return out
+
+    def _ended_before(self, nodes: Iterable[str]) -> tuple[Change, ...]:
+        """Return how the engines that this run has started before came to their end."""
+        answers = self.nodes.look({node: self.text(node, ["state"]) for node in nodes})
+        return tuple(
+            Change(node, f"engines: had ended with {readiness.how(int(code.partition(',')[0]))}")
+            for node, answer in answers.items()
+            for line in answer.of("fact")
+            if line.thing == "engines"
+            for how, _, code in [line.text.partition(" ")]
+            if how == "ended"
+        )
 
     def _whole_groups(self, starting: Iterable[str]) -> dict[str, str]:
         """Stop the other nodes of the starting groups; return the scripts to start them again.

@@ -119,6 +119,9 @@ class Target(Protocol):
     def after(self) -> Sequence[Step]:
         """The steps that follow once the service has answered."""
 
+    def undone(self, step: str) -> bool:
+        """Return whether a step that was done before has something to do again, as was seen."""
+
     def preview(self) -> Sequence[Change]:
         """Return what the steps would change; nothing is changed."""
 

@@ -46,6 +46,8 @@ _ERROR = re.compile(
     r"\bERROR\b|^\w*(?:Error|Exception)\b|Traceback|"
     r"(?:^|[ :])[\w.]*(?:Error|Exception): "
 )
+# vLLM logs the refusal of a request, a client's mistake, at level error.
+_REFUSED = re.compile(r"\bErrorInfo\(.*\bcode=4\d\d\b")
 EXCEPTION = re.compile(r"\b\w+(?:Error|Exception): ")
 
 
@@ -99,6 +101,7 @@ def told_calmly(line: str) -> bool:
 def tells_error(line: str) -> bool:
     """Return whether a line reports an error.
 
-    A line of level warning or below does not, whatever words it contains.
+    A line of level warning or below does not, whatever words it contains, nor does the refusal of a
+    request: `kimi_nb.prove.verify` asks for a model that is not there.
     """
-    return bool(_ERROR.search(line)) and not _CALM.match(line)
+    return bool(_ERROR.search(line)) and not _CALM.match(line) and not _REFUSED.search(line)

@@ -392,6 +392,8 @@ def _engines(
     if asked.recipe.router:
         extra = [(groups[0].nodes[0].name, _router_port(asked), "the router")]
     placement.check_ports(places, extra)
+    for name in roles:
+        env[name] |= _of_first(asked, env[name], next(p for p in places if p.group.role == name))
     built = tuple(
         engine
         for group, mine in by_group
@@ -400,6 +402,17 @@ def _engines(
         )
     )
     return built, flags, env
+
+
+def _of_first(asked: Request, env: Mapping[str, Value], place: placement.Place) -> dict[str, Value]:
+    """Return the variables that differ from engine to engine with the values of the first one."""
+    words = command_lines.words_of(asked, place)
+    filled = {name: fill(value.value, words) for name, value in env.items()}
+    return {
+        name: Value(filled[name], value.layer, value.source, "first engine; each has its own")
+        for name, value in env.items()
+        if filled[name] != value.value
+    }
 
 
 def _router_port(asked: Request) -> int:

@@ -117,6 +117,15 @@ def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any
     return out
 
 
+def words_of(request: Request, place: Place) -> dict[str, str]:
+    """Return the values of the placeholders that differ from engine to engine."""
+    return {
+        "address": place.node.address,
+        "nic": place.node.nic or request.site.nic,
+        "leader": place.group.address,
+    }
+
+
 def group_engines(
     request: Request,
     role: RolePlan,
@@ -147,14 +156,9 @@ def group_engines(
         words = list(built)
         for name, index in at.items():
             words[index] = text_of(own[name])
-        group, node = place.group, place.node
         mine = dict(env)
         if templated:
-            fills = {
-                "address": node.address,
-                "nic": node.nic or request.site.nic,
-                "leader": group.address,
-            }
+            fills = words_of(request, place)
             mine |= {name: fill(env[name], fills) for name in templated}
         if per_rank:
             mine[request.hardware.devices.visible] = ",".join(map(str, place.devices))

@@ -103,6 +103,18 @@ def is_run(folder: Path) -> bool:
     return (folder / evidence.FILE).is_file() or bool(_plan_folders(folder))
 
 
+def run_of(folder: Path) -> Path:
+    """Return the run that a folder inside of it belongs to, and any other folder as it is.
+
+    Commands on deployments take the folder of a plan or of a deployment as well.
+    """
+    for up in (folder, *folder.parents[:3]):
+        if up.name in ("deployments", "rehearsals"):
+            return up.parent.parent
+    inside = any((folder / name).is_dir() for name in ("deployments", "rehearsals"))
+    return folder.parent if inside else folder
+
+
 def newest(runs: Path) -> Path:
     """Return the run below a folder that was written to last; raise ParameterError without one."""
     found = (

@@ -140,13 +140,15 @@ def _deployment(
         ),
         {},
     )
+    told = [mapping(one.get("facts")) for one in reversed(steps)]
     facts: list[tuple[str, str, str]] = []
     if mine:
         facts.append(
             ("engines ready", f"{mine.get('ready', '?')} of {mine.get('engines', '?')}", "measured")
         )
-    last = mapping(steps[-1].get("facts")) if steps else {}
-    facts += _seconds(mine or last, "")
+    # A call that found every engine running has measured no start; the one before it has.
+    timed = (one for one in (mine, *told) if number(one.get("ready_s")) is not None)
+    facts += _seconds(next(timed, {}), "")
     if mine.get("moved_tokens"):
         facts.append(
             ("prompt tokens moved from prefill to decode", str(mine["moved_tokens"]), "measured")

@@ -477,13 +477,13 @@ class Watch:
         node, _, step = name.partition(" ")
         self._logs.read()
         file, lines = self._logs.last_of(name)
-        how = "did not end" if code is None else f"ended with {_how(code)}"
+        ending = "did not end" if code is None else f"ended with {how(code)}"
         raise Found(
             Diagnosis(
                 "step-failed",
                 node,
                 None,
-                f"{step} {how}",
+                f"{step} {ending}",
                 f"{file}: {lines}",
                 remedies.of("start/ended", file=file),
             )
@@ -491,18 +491,18 @@ class Watch:
 
     def _died(self, when: str, name: str, code: int) -> Diagnosis:
         """Return the diagnosis of a program that ended without a message."""
-        how = _how(code)
+        ending = how(code)
         node = name.partition(" ")[0]
         mine = [engine for engine in self._plan.engines if engine.node == node]
         file, line = self._logs.last_of(name)
-        help_ = remedies.of("start/killed" if code == -9 else "start/ended", file=file)
+        help_ = remedies.of("start/killed" if code in (-9, 137) else "start/ended", file=file)
         if name == ROUTER or not mine:
             router = self._plan.router
             return Diagnosis(
                 "proxy-died",
                 router.node if router else node,
                 None,
-                f"the proxy ended {when}: {how}",
+                f"the proxy ended {when}: {ending}",
                 f"{file}: {line}",
                 help_,
             )
@@ -511,14 +511,24 @@ class Watch:
             kind,
             node,
             mine[0].rank if len(mine) == 1 else None,
-            f"rank died {when}: {how}",
+            f"rank died {when}: {ending}",
             f"{file}: {line}",
             help_,
         )
 
 
-def _how(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+def how(code: int) -> str:
+    """Return how a program ended, in words; a shell tells signal N as 128 + N.
+
+    >>> how(-9), how(137), how(2)
+    ('SIGKILL', 'exit code 137 (SIGKILL)', 'exit code 2')
+    """
+    if code < 0:
+        return signal.Signals(-code).name
+    try:
+        return f"exit code {code} ({signal.Signals(code - 128).name})"
+    except ValueError:
+        return f"exit code {code}"
 
 
 def _no_answer(one: probe.Endpoint, reply: probe.Reply) -> Diagnosis:

@@ -383,3 +383,29 @@ def test_answers_of_a_status_are_json(tmp_path):
     )
     assert done.returncode == 1
     assert [one["state"] for one in json.loads(done.stdout)] == ["down"]
+
+
+def test_a_start_that_was_none_is_not_measured(tmp_path):
+    made = lifecycle.Deployed(
+        ok=True,
+        plan="p",
+        site="s",
+        engines=2,
+        ready=2,
+        url="http://127.0.0.1:1",
+        changes=(),
+        warnings=(),
+        ready_s=None,
+        first_answer_s=None,
+        memory_mb=0.0,
+        moved_tokens=0,
+        moved_bytes=0,
+        answer="four",
+        failed=(),
+        folder=tmp_path,
+    )
+    rows = dict(made.table().rows)
+    assert rows["ready after"] == "not measured: every engine ran before this call"
+    assert "first answer after" not in rows
+    failed = dict(dataclasses.replace(made, ok=False).table().rows)
+    assert failed["ready after"] == "never"

@@ -550,3 +550,36 @@ def test_a_group_starts_anew_as_a_whole(site, tmp_path):
     assert code == 0, said
     started = [one["node"] for one in made["changes"] if "started: serve.sh" in one["what"]]
     assert started == TWO and made["ready"] == 2
+
+
+def test_an_engine_that_was_killed_is_started_again_by_resume(site, tmp_path):
+    """Its start was done before, but what it has started is gone."""
+    code, made, said = site.up(tmp_path)
+    assert code == 0 and made["ready_s"] > 0, said
+    killed = [line for line in site.engines() if line.startswith("h2 ")]
+    assert len(killed) == 1
+    for pid in subprocess.run(
+        ["ip", "netns", "pids", site.host("h2").netns], text=True, capture_output=True, check=True
+    ).stdout.split():
+        if "path_stub.py" in Path(f"/proc/{pid}/cmdline").read_text():
+            os.kill(int(pid), signal.SIGKILL)
+    code, made, said = site.up(tmp_path, "--resume")
+    assert code == 0, (made and made["failed"], said)
+    started = [one["node"] for one in made["changes"] if "started: serve.sh" in one["what"]]
+    assert started == TWO and made["ready"] == 2 and len(site.engines()) == 2
+    assert "prepare: done before" in said and "start: done before" not in said
+    ended = [one for one in made["warnings"] if "had ended" in one["what"]]
+    # Its peer ends for want of it, with a code of its own.
+    assert [one["node"] for one in ended if "137 (SIGKILL)" in one["what"]] == ["h2"]
+    assert "137 (SIGKILL)" in said
+
+    # What ran already has no time of a start, and the report keeps the one that was measured.
+    measured = made["ready_s"]
+    code, made, said = site.up(tmp_path, "--resume")
+    assert code == 0 and made["changes"] == [], said
+    assert made["ready_s"] is None and made["first_answer_s"] is None and made["times"] == {}
+    found = json.loads(site.kimi("report", str(tmp_path), "--json").stdout)
+    facts = [tuple(fact) for one in found["plans"][0]["attempts"] for fact in one["facts"]]
+    assert ("ready after", f"{measured:.1f} s", "measured") in facts
+    inside = site.kimi("report", str(tmp_path / "k2.5-a2-dp/deployments/001"), "--json").stdout
+    assert json.loads(inside)["folder"] == found["folder"] == str(tmp_path)

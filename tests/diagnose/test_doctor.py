@@ -349,3 +349,17 @@ def test_the_faq_is_searched_by_words_and_by_lines():
     assert not len(faq.search("")) and not len(faq.search("flux capacitor"))
     with pytest.raises(ParameterError, match="Allowed: api"):
         faq.topic("apis")
+
+
+def test_the_refusal_of_a_request_is_no_failure_of_the_engine(tmp_path):
+    """vLLM logs it at level error; it was blamed for an engine that was killed."""
+    log = tmp_path / "rank_0.log"
+    log.write_text(
+        "(APIServer pid=1) ERROR 11-22 10:00:00 [serving.py:1] Error with model "
+        "error=ErrorInfo(message='The model `no-such-model` does not exist.', "
+        "type='NotFoundError', param='model', code=404)\n"
+        '(APIServer pid=1) INFO:     127.0.0.1:5 - "POST /v1/chat/completions" 404 Not Found\n'
+    )
+    assert doctor.examine([str(log)]).ok
+    log.write_text(log.read_text().replace("code=404", "code=500"))
+    assert not doctor.examine([str(log)]).ok

@@ -720,3 +720,13 @@ def test_context_parallelism_and_drafts_by_hardware_and_version():
 )
 def test_the_title_is_that_of_what_is_planned(model, layout, given, title):
     assert build.plan(model, "a3", layout, **given).title.startswith(title)
+
+
+def test_variables_are_shown_with_the_values_of_the_first_engine(each_plan):
+    """As flags are: a placeholder is no value."""
+    for row in each_plan.explain():
+        assert not re.search(r"\{(address|nic|leader)\}", str(row.value)), row
+    for role, values in each_plan.env.items():
+        first = each_plan.first(role)
+        for name, value in values.items():
+            assert first.env[name] == value.value, name

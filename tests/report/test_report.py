@@ -22,6 +22,7 @@ from kimi_nb.cli import main
 from kimi_nb.core import evidence, known_secrets, paths
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.notebook import runbook
+from kimi_nb.report.collect import run_of
 from kimi_nb.report.sections import Sections
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -595,6 +596,15 @@ def test_no_run(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("kimi_nb.notebook.start.runs_folder", lambda: tmp_path / "runs")
     assert main.main(["report"]) == 2
     assert "holds no run yet" in capsys.readouterr().err
+
+
+def test_a_folder_inside_a_run_names_the_run(tmp_path):
+    """As kimi-nb status, logs and down take it."""
+    place = tmp_path / "k2.5-a3" / "k2.5-a3-pd" / "deployments" / "001"
+    place.mkdir(parents=True)
+    for folder in (place, place.parent, place.parent.parent, tmp_path / "k2.5-a3"):
+        assert run_of(folder) == tmp_path / "k2.5-a3"
+    assert run_of(tmp_path) == tmp_path
 
 
 def test_the_newest_run_is_taken(tmp_path, capsys, monkeypatch):

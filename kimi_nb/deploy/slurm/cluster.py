@@ -482,6 +482,10 @@ class Cluster:
             )
         return out
 
+    def undone(self, step: str) -> bool:
+        """Return False: every step that starts something is always repeated."""
+        return False
+
     def preview(self) -> Sequence[Change]:
         """Return what the steps would change, and sbatch's verdict on each job.
 
