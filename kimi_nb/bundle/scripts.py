@@ -367,6 +367,8 @@ def _readme(plan: Plan, nodes: list[str]) -> str:
     if plan.secrets:
         names = ", ".join(sorted(set(plan.secrets.values())))
         lines += [f"Secrets are read from the environment: set {names} on every node.", ""]
+    if plan.errata_off:
+        lines += [f"As published, on purpose: {', '.join(plan.errata_off)}.", ""]
     if plan.errata:
         lines += ["Differences from the document, each with its reason:", ""]
         lines += [f"- {entry['id']}: {entry['uses']}" for entry in plan.errata]

@@ -18,21 +18,43 @@ from dataclasses import replace
 from pathlib import Path
 
 from kimi_nb import catalog
-from kimi_nb.check.findings import SEVERITIES, Bar, Finding, Findings
+from kimi_nb.check.findings import ERROR, SEVERITIES, WARNING, Bar, Finding, Findings
 from kimi_nb.check.rules import capacity, registry
 from kimi_nb.check.view import clients, commands, container_start, engine_view
 from kimi_nb.check.view.deployment import Batch, Deployment, Program
 from kimi_nb.check.view.engine_view import EngineView, Spot
 from kimi_nb.core.errors import CheckError, ParameterError, choice
 from kimi_nb.params import load, schema
+from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 
 PACKAGES = ("vllm", "vllm-ascend")
 
 
 def plan(plan: Plan) -> Findings:
-    """Check a plan against every rule."""
-    return _checked(of_plan(plan))
+    """Check a plan against every rule.
+
+    Errors that come of errata which the user has switched off are warnings: the documents' own
+    settings were asked for, and their authors have run them.
+    """
+    found = _checked(of_plan(plan))
+    if found.ok or not plan.errata_off:
+        return found
+    usual = build.from_request(replace(plan.request, errata=(), errata_off=frozenset()))
+    errors = {(one.rule, one.where) for one in _checked(of_plan(usual)).errors}
+    return replace(
+        found,
+        findings=by_severity(
+            [
+                one
+                if one.severity != ERROR or (one.rule, one.where) in errors
+                else replace(
+                    one, severity=WARNING, message=f"{one.message} (as published, on purpose)"
+                )
+                for one in found.findings
+            ]
+        ),
+    )
 
 
 def _checked(deployment: Deployment) -> Findings:

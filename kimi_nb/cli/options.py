@@ -58,7 +58,24 @@ def choices(parser: argparse.ArgumentParser) -> None:
         help="max-num-seqs=32, decode.dp=16, env.NAME=VALUE, router=vllm-router",
     )
     parser.add_argument(
+        "--erratum",
+        metavar="ID=on|off,..",
+        type=_names,
+        action="extend",
+        default=[],
+        help="switch corrections of the documents (plan --explain lists them)",
+    )
+    parser.add_argument(
         "--engine-version", default="", metavar="V", help="speak the language of this version"
+    )
+
+
+def as_documented(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--as-documented`` for a command that plans."""
+    parser.add_argument(
+        "--as-documented",
+        action="store_true",
+        help="the documents' own settings: every correction off that can be, as all=off",
     )
 
 
@@ -98,6 +115,7 @@ def plan(args: argparse.Namespace) -> Plan:
         dropped=args.dropped,
         pairs=args.pairs,
         engine_version=args.engine_version,
+        erratum=[*(["all=off"] if args.as_documented else []), *args.erratum],
     )
 
 
@@ -109,6 +127,7 @@ def given_for_plans(args: argparse.Namespace) -> list[str]:
         "--with": args.chosen,
         "--without": args.dropped,
         "--set": args.pairs,
+        "--erratum": args.erratum,
     }
     return [name for name, value in values.items() if value]
 

@@ -21,6 +21,7 @@ def add(commands: options.Commands) -> None:
     parser = commands.add_parser("plan", help="one deployment: engines, router, scripts")
     options.target(parser)
     options.choices(parser)
+    options.as_documented(parser)
     parser.add_argument(
         "--out", metavar="DIR", help="write the bundle to DIR, unless a rule finds an error"
     )
@@ -65,6 +66,9 @@ def run(args: argparse.Namespace) -> int:
         f"{len(plan.errata)} differences from the documents"
         + ("." if args.explain else ": --explain shows each, with every setting.")
     )
+    print(f"errata on: {', '.join(entry['id'] for entry in plan.errata) or 'none'}")
+    if plan.errata_off:
+        print(f"errata off, as published: {', '.join(plan.errata_off)}")
     if args.out is not None:
         print(
             f"{len(files)} files in {args.out}"

@@ -17,6 +17,7 @@ def add(commands: options.Commands) -> None:
     )
     options.target(parser)
     options.choices(parser)
+    options.as_documented(parser)
     parser.add_argument(
         "--confirm",
         default="",

@@ -168,6 +168,7 @@ class Journal:
             "dropped": list(request.dropped),
             "pairs": list(request.pairs),
             "engine_version": request.engine.version,
+            "erratum": list(request.errata),
         }
         self.write()
 

@@ -17,7 +17,7 @@ class Choice(show.Shown):
     """A deployment in the terms of the parameters cell; "" stands for a field's default.
 
     ``features`` and ``without`` are names separated by commas, ``overrides`` are key=value pairs
-    separated by semicolons.
+    separated by semicolons. ``errata`` are ID=on or ID=off, separated by commas.
     """
 
     model: str
@@ -30,6 +30,7 @@ class Choice(show.Shown):
     features: str = ""
     without: str = ""
     overrides: str = ""
+    errata: str = ""
 
     def plan(self) -> Plan:
         """Return the plan of this choice. Raises KimiErrors."""
@@ -44,6 +45,7 @@ class Choice(show.Shown):
             dropped=inputs.words(self.without),
             pairs=inputs.words(self.overrides, ";"),
             engine_version=self.engine_version,
+            erratum=inputs.words(self.errata),
         )
 
     def lines(self) -> str:
@@ -70,7 +72,7 @@ class Choice(show.Shown):
         ]
         rows += [
             (name, getattr(self, name))
-            for name in ("features", "without", "overrides")
+            for name in ("features", "without", "overrides", "errata")
             if getattr(self, name)
         ]
         return show.Table("Choice", ("what", "is"), tuple(rows))

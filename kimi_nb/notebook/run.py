@@ -100,11 +100,14 @@ class Run:
         without: Iterable[str] = (),
         overrides: Iterable[str] = (),
         engine_version: str = "",
+        errata: Iterable[str] = (),
+        as_documented: bool = False,
     ) -> Choice:
         """Choose what to serve; `panel`, `plan` and others take the choice.
 
         ``layout`` is single, dp or pd; "largest" has the most nodes, "smallest" the fewest devices,
-        "" is the first one described. Raises NoRecipeError.
+        "" is the first one described. ``as_documented`` takes the documents' own settings, and
+        ``errata`` switches single corrections of them, as ``k2.5-host=off``. Raises NoRecipeError.
         """
         return Choice(
             self.model,
@@ -117,6 +120,7 @@ class Run:
             ",".join(inputs.words(features)),
             ",".join(inputs.words(without)),
             ";".join(inputs.words(overrides, ";")),
+            ",".join([*(["all=off"] if as_documented else []), *inputs.words(errata)]),
         )
 
     def panel(self, choice: Choice | None = None) -> Panel:
@@ -175,6 +179,7 @@ class Run:
             variant=plan.variant,
             scenario=plan.scenario,
             errata=[entry["id"] for entry in plan.errata],
+            errata_off=plan.errata_off,
         )
         serving.draw(self, plan, topology_picture.picture(plan))
         show.show(tables.topology(plan))

@@ -44,11 +44,13 @@ def plan(
     dropped: Iterable[str] = (),
     pairs: Iterable[str] = (),
     engine_version: str = "",
+    erratum: Iterable[str] = (),
 ) -> Plan:
     """Return the plan for these names, which may be paths of a user's own files.
 
     ``chosen`` and ``dropped`` are features to switch on and off, ``pairs`` are key=value overrides,
-    and ``site`` defaults to the hardware's example site. Raises KimiErrors.
+    and ``site`` defaults to the hardware's example site. ``erratum`` switches corrections of the
+    documents off and on, as ID=off; ``all=off`` is as documented. Raises KimiErrors.
     """
     return from_request(
         request(
@@ -62,6 +64,7 @@ def plan(
             dropped=dropped,
             pairs=pairs,
             engine_version=engine_version,
+            erratum=erratum,
         )
     )
 
@@ -78,6 +81,7 @@ def request(
     dropped: Iterable[str] = (),
     pairs: Iterable[str] = (),
     engine_version: str = "",
+    erratum: Iterable[str] = (),
 ) -> Request:
     """Return everything that the plan is made from, loaded and looked up."""
     chip, named = load.hardware(hardware), load.model(model)
@@ -90,6 +94,7 @@ def request(
     changes = overrides.parse(given, tuple(recipe.roles))
     if recipe.router is None and (changes.router or changes.router_port):
         raise ParameterError(f"--set router: layout {recipe.layout} has no router.")
+    switches = tuple(erratum)
     return Request(
         model=served,
         hardware=chip,
@@ -102,7 +107,30 @@ def request(
         dropped=tuple(dict.fromkeys(dropped)),
         pairs=given,
         named="" if served.name == named.name else named.name,
+        errata=switches,
+        errata_off=_errata_off(switches, served, recipe),
     )
+
+
+def _commands(model: schema.Model, recipe: schema.Recipe) -> list[str]:
+    """Return the names of the documents' commands that a recipe stands for."""
+    clients = (name for key in recipe.clients for name in model.clients[key].source.commands)
+    return [*recipe.source.commands, *clients]
+
+
+def _errata_off(
+    switches: tuple[str, ...], model: schema.Model, recipe: schema.Recipe
+) -> frozenset[str]:
+    if not switches:
+        return frozenset()
+    commands = _commands(model, recipe)
+    known = errata.touching(commands)
+    able = [
+        entry["id"]
+        for entry in known
+        if not recipe.jobs and errata.switchable(entry, recipe.source.commands)
+    ]
+    return errata.switched_off(switches, able, [entry["id"] for entry in known])
 
 
 def example_site(
@@ -165,10 +193,7 @@ def from_request(asked: Request) -> Plan:
     # Without --served-model-name vLLM serves a model under the path or id that it was loaded from.
     served = str(named.value) if named else asked.located(asked.weights)
     commands = client_commands.clients(asked, url, served)
-    golden = {
-        *recipe.source.commands,
-        *(name for key in recipe.clients for name in asked.model.clients[key].source.commands),
-    }
+    known = errata.touching(_commands(asked.model, recipe))
     first, built = next(iter(roles.values())), _containers(asked, placed)
     _check_context(asked, flags)
     for role, values in flags.items():
@@ -218,7 +243,9 @@ def from_request(asked: Request) -> Plan:
         features={name: role.features for name, role in roles.items()},
         host_tuning=_host_tuning(asked, first),
         secrets={"VLLM_API_KEY": site.api_key_env} if site.api_key_env else {},
-        errata=errata.touching(golden),
+        errata=tuple(entry for entry in known if entry["id"] not in asked.errata_off),
+        errata_off=tuple(entry["id"] for entry in known if entry["id"] in asked.errata_off),
+        as_documented=_is_documented(asked),
         notes=_notes(asked, roles),
         edits=(asked.weights.edit,) if asked.weights.edit else (),
         flags=flags,
@@ -246,6 +273,10 @@ def _head(asked: Request, roles: Mapping[str, RolePlan], placed: tuple[EngineSpe
     return (
         f"{asked.model.title} on {nodes} node{'s' * (nodes > 1)} of {asked.hardware.name}, {groups}"
     )
+
+
+def _is_documented(asked: Request) -> bool:
+    return f"{errata.ALL}=off" in asked.errata
 
 
 def _shape(roles: Mapping[str, RolePlan]) -> str:

@@ -88,8 +88,11 @@ def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any
     """Return the flags in which one engine differs from the others of its role."""
     group = place.group
     out: dict[str, Any] = {}
+    if role.host != ():
+        if role.host is not None:
+            out["host"] = role.host
     # With several nodes the network of a container is the host's: `all` would be all of its own.
-    if request.recipe.bind == "address" or len(group.nodes) > 1:
+    elif request.recipe.bind == "address" or len(group.nodes) > 1:
         out["host"] = place.node.address
     if role.ports["http"] is not None:
         out["port"] = place.http_port or role.ports["http"]

@@ -13,7 +13,7 @@ from typing import Any
 from kimi_nb import catalog
 from kimi_nb.catalog import language
 from kimi_nb.core.errors import ParameterError, PlanError, choice
-from kimi_nb.params import load, schema
+from kimi_nb.params import errata, load, schema
 from kimi_nb.params.fields import Role
 from kimi_nb.params.overrides import Overrides, refuse_derived
 from kimi_nb.params.settings import Layer, Layered, Value, fold
@@ -24,7 +24,8 @@ class Request:
     """Everything that a plan is made from, already loaded.
 
     ``chosen``, ``dropped`` and ``pairs`` are the user's --with, --without and --set. ``named`` is
-    the model that was asked for, where another one replaces it.
+    the model that was asked for, where another one replaces it. ``errata`` is what --erratum says
+    and ``errata_off`` what it comes to.
     """
 
     model: schema.Model
@@ -38,6 +39,8 @@ class Request:
     dropped: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
     named: str = ""
+    errata: tuple[str, ...] = ()
+    errata_off: frozenset[str] = frozenset()
 
     @property
     def weights(self) -> schema.Weights:
@@ -76,6 +79,7 @@ class RolePlan:
     features: tuple[str, ...]
     host_tuning: bool
     notes: tuple[str, ...]
+    host: str | tuple[()] | None = ()  # where it listens, if not at its address; None: all over
 
 
 def fill(text: Any, words: Mapping[str, str]) -> Any:
@@ -100,6 +104,8 @@ def resolve(request: Request, role: Role) -> RolePlan:
         refuse_derived(name, value.source)
     given = [Layer(one, "override", where) for where, one in request.overrides.of(role)]
     settings, notes = language.speak(fold(given, settings), request.engine, role)
+    base = {**spec.ports.model_dump(), **request.overrides.ports.get(role, {})}
+    settings, ports, host = _as_published(request, role, settings, base)
     shape = {
         key: getattr(change, key, None) or getattr(spec, key)
         for key in ("groups", "nodes", "dp", "tp")
@@ -107,12 +113,42 @@ def resolve(request: Request, role: Role) -> RolePlan:
     return RolePlan(
         role=role,
         **shape | request.overrides.shape.get(role, {}),
-        ports={**spec.ports.model_dump(), **request.overrides.ports.get(role, {})},
+        ports=ports,
+        host=host,
         settings=_filled(settings, request.places()),
         features=active,
-        notes=notes,
+        notes=tuple(
+            note
+            for note in notes  # of a variable that stands there again, as it was published
+            if note.partition(" ")[0] not in settings.env
+        ),
         host_tuning=any(_known(name).host for name in active),
     )
+
+
+def _as_published(
+    request: Request, role: Role, settings: Layered, ports: dict[str, int | None]
+) -> tuple[Layered, dict[str, int | None], str | tuple[()] | None]:
+    """Return settings, ports and host of a role, with the document's own where errata are off.
+
+    They come after the engine's language, which would write the document's words anew.
+    """
+    host: str | tuple[()] | None = ()
+    for entry in errata.touching(request.recipe.source.commands):
+        if entry["id"] not in request.errata_off:
+            continue
+        has = {
+            "argv": {name: value.value for name, value in settings.flags.items()},
+            "env": {name: value.value for name, value in settings.env.items()},
+        }
+        found = errata.published(entry, role, has)
+        tables = {"flags": found.flags, "env": found.env}
+        source = f"{entry['document']}, as published (erratum {entry['id']} is off)"
+        settings = fold([Layer(tables, "recipe", source)], settings)
+        host = found.host if found.host != () else host
+        if found.kv_port is not None and "kv" not in request.overrides.ports.get(role, {}):
+            ports = {**ports, "kv": found.kv_port}
+    return settings, ports, host
 
 
 def _layers(request: Request, role: Role, active: Collection[str]) -> Iterator[Layer]:

@@ -208,6 +208,8 @@ class Plan:
     edits: tuple[str, ...]
     flags: Mapping[str, Mapping[str, Value]] = field(default_factory=dict, repr=False)
     env: Mapping[str, Mapping[str, Value]] = field(default_factory=dict, repr=False)
+    errata_off: tuple[str, ...] = ()
+    as_documented: bool = False
     request: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -218,6 +220,7 @@ class Plan:
             for part in (
                 self.variant if self.variant != "docker" else "",
                 self.scenario if self.scenario != "default" else "",
+                "as-documented" if self.as_documented else "",
             )
             if part
         ]

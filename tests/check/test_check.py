@@ -560,3 +560,25 @@ def test_what_does_not_fit_says_so():
     arch = load.model("k2.5").architecture
     small = memory.fit(memory.Shape(tp=1), arch, "INT4", 64)
     assert small.headroom < 0 and small.tokens == 0 and "over the budget" in str(small)
+
+
+def test_errors_that_were_asked_for_are_warnings():
+    """Of an erratum that is off; what the user's other changes break stays an error."""
+    off = judge.plan(build.plan("k2.5", "a3", "pd", erratum=["k2.5-kv-port=off"]))
+    assert off.ok
+    assert [one.rule for one in off.of("warning") if "on purpose" in one.message] == [
+        "topology/random-ports"
+    ] * 3
+    broken = build.plan(
+        "k2.5",
+        "a3",
+        "pd",
+        erratum=["k2.5-kv-port=off"],
+        pairs=["gpu-memory-utilization=0.3"],
+    )
+    assert {one.rule for one in judge.plan(broken).errors} == {
+        one.rule
+        for one in judge.plan(
+            build.plan("k2.5", "a3", "pd", pairs=["gpu-memory-utilization=0.3"])
+        ).errors
+    }

@@ -102,6 +102,39 @@ def test_names_and_lists_as_people_write_them():
     assert wrong.returncode == 2 and "did you mean 'jemalloc'" in wrong.stderr
 
 
+def test_as_documented_on_purpose(tmp_path):
+    """The vendor's own commands can be had, whole or in part, and the plan says so."""
+    out = tmp_path / "b"
+    done = kimi(*PLAN, "pd", "--as-documented", "--erratum", "k2.5-host=on", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    on, off = (
+        next(line for line in done.stdout.splitlines() if line.startswith(f"errata {state}"))
+        for state in ("on", "off")
+    )
+    assert "k2.5-host" in on and "k2.5-mounts" in on and "k2.5-kv-port" in off
+    assert "As published, on purpose: " in (out / "README.md").read_text()
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan["name"] == "k2.5-a3-pd-as-documented" and "k2.5-kv-port" in plan["errata_off"]
+    assert "k2.5-host" in [one["id"] for one in plan["errata"]]
+    usual = json.loads(kimi(*PLAN, "pd", "--json").stdout)
+    assert usual["errata_off"] == [] and usual["name"] == "k2.5-a3-pd"
+
+
+@pytest.mark.parametrize(
+    "given, wanted",
+    [
+        ("k2.5-kvport=off", "did you mean 'k2.5-kv-port'"),
+        ("k2.5-kv-port", "ID=on or ID=off"),
+        ("k2.5-kv-port=no", "ID=on or ID=off"),
+        ("k2.5-mounts=off", "cannot be off"),
+        ("k2.5-local-media=off", "is not known"),  # of another layout
+    ],
+)
+def test_an_erratum_that_is_none(given, wanted):
+    done = kimi(*PLAN, "pd", "--erratum", given)
+    assert done.returncode == 2 and wanted in done.stderr and done.stdout == ""
+
+
 def test_out_twice(tmp_path):
     where = str(tmp_path / "b")
     assert "new or changed" in kimi(*PLAN, "pd", "--out", where).stdout

@@ -257,6 +257,13 @@ def test_the_plan_that_was_deployed_comes_back(each_plan, tmp_path):
     assert journal.Journal.read(made.folder).kept_plan().as_json() == each_plan.as_json()
 
 
+def test_a_plan_as_documented_comes_back(tmp_path):
+    plan = build.plan("k2.5", "a3", "pd", erratum=["all=off", "k2.5-host=on"])
+    kept = journal.Journal.open(tmp_path, plan)
+    kept.keep(plan)
+    assert scripts.files(kept.kept_plan()) == scripts.files(plan)
+
+
 def test_a_deployment_is_gone_on_with_until_it_is_down(tmp_path):
     plan = build.plan("tiny-k2.5", "cpu", "single")
     first = journal.Journal.open(tmp_path, plan)

@@ -22,3 +22,12 @@ def test_a_plan_with_errors_is_not_written(run, capsys):
     capsys.readouterr()
     assert run.write(plan, force=True).folder == bundle
     assert bundle.is_dir() and "2 errors" in capsys.readouterr().out
+
+
+def test_as_documented(run):
+    choice = run.choose("pd", as_documented=True, errata="k2.5-host=on")
+    plan = run.plan(choice)
+    assert plan.name == "k2.5-a3-pd-as-documented"
+    assert "k2.5-kv-port" in plan.errata_off and "k2.5-host" not in plan.errata_off
+    assert choice == run.choose("pd", errata="all=off, k2.5-host=on")
+    assert 'errata: str = "all=off,k2.5-host=on"' in choice.lines()

@@ -47,6 +47,7 @@ def plan_of(key: tuple) -> Plan:
         chosen=named.get("with", ()),
         dropped=named.get("without", ()),
         scenario=named.get("scenario", ""),
+        erratum=named.get("erratum", ()),
     )
 
 
@@ -411,3 +412,40 @@ def test_a_difference_is_noticed():
         assert ("argv", "max-num-seqs", "63", "64") in differences("k2.5/a3/single")
     finally:
         entry["argv"][at] = before
+
+
+ENGINES = [name for name, spec in WHERE.items() if spec["part"] == "engine"]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_as_documented_is_what_the_document_has(name, monkeypatch):
+    """What still differs is of errata that cannot be off, each of which the plan names."""
+    monkeypatch.setitem(WHERE, name, {**WHERE[name], "erratum": ["all=off"]})
+    spec = {key: value for key, value in WHERE[name].items() if key not in ("part", "pick")}
+    plan = plan_of(
+        tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in spec.items()))
+    )
+    on = [entry for entry in plan.errata if name in entry["commands"]]
+    assert set(plan.errata_off).isdisjoint(entry["id"] for entry in on)
+    assert [
+        difference
+        for difference in sorted(differences(name), key=str)
+        if not any(explains(entry, difference) for entry in on)
+        # Where one of its documents' commands says nothing: vLLM listens everywhere by default.
+        and difference != ("argv", "host", None, "0.0.0.0")
+    ] == []
+
+
+def test_each_erratum_alone():
+    """One that is off gives its own differences back, and no other."""
+    key = (("hw", "a3"), ("layout", "pd"), ("model", "k2.5"))
+    usual = plan_of(key)
+    for name in plan_of((("erratum", ("all=off",)), *key)).errata_off:
+        plan = plan_of((("erratum", (f"{name}=off",)), *key))
+        assert plan.errata_off == (name,)
+        assert {entry["id"] for entry in usual.errata} - {entry["id"] for entry in plan.errata} == {
+            name
+        }
+        assert [one.argv for one in plan.engines] != [one.argv for one in usual.engines] or [
+            one.env for one in plan.engines
+        ] != [one.env for one in usual.engines]
