@@ -67,6 +67,29 @@ def test_the_title_has_the_shape_of_the_plan(given, pairs, shape):
     assert plan.title.endswith(shape), plan.title
 
 
+# Rows of the tuning tables of ascend-k2.6 9.1: (scenario, nodes, prefill dp x tp, decode dp x tp).
+TABLE_K26_PD = [
+    ("throughput", 2, (2, 8), (2, 8)),  # 1P1D
+    ("throughput-2p2d", 4, (4, 4), (8, 4)),  # 2P2D
+    ("multimodal", 2, (2, 8), (16, 1)),  # 1P1D, dp2 tp8 or dp16 tp1 on decode
+    ("multimodal-decode-tp8", 2, (2, 8), (2, 8)),
+    ("multimodal-2p2d", 4, (8, 2), (32, 1)),
+]
+
+
+@pytest.mark.parametrize("scenario, nodes, prefill, decode", TABLE_K26_PD)
+def test_every_row_of_the_tables_of_k26_is_a_scenario(scenario, nodes, prefill, decode):
+    plan = build.plan("k2.6", "a3", "pd", scenario=scenario)
+    shapes = {one.role: (one.dp_size, one.tp_size) for one in plan.engines}
+    assert shapes == {"prefill": prefill, "decode": decode}
+    assert len({one.node for one in plan.engines}) == nodes
+    assert all("--max-model-len 16384" in " ".join(one.argv) for one in plan.engines)
+    assert "ascend-k2.6 9.1" in plan.source
+    named = recipes.find(load.model("k2.6"), load.hardware("a3"), "pd").scenarios
+    assert set(named) == {row[0] for row in TABLE_K26_PD}
+    assert judge.plan(plan).errors == ()
+
+
 def test_json_contract():
     plan = build.plan("k2.5", "a3", "pd")
     data = json.loads(plan.as_json(scripts.files(plan)))

@@ -127,10 +127,10 @@ def test_sizes_that_are_none(wrong):
 def test_scenarios_of_the_documents():
     table = scenarios.listing(load.model("k2.6"), load.hardware("a3"))
     named = {(row[0], row[2]): row for row in table.rows}
-    assert len(table) == 10
+    assert len(table) == 12
     assert named["single", "long-context-cached"][5] == "03_single_node"
     assert named["pd", "multimodal"][4] == "published (ascend-k2.6 9.1)"
-    assert len(scenarios.listing(load.model("k2.6"), load.hardware("a3"), "pd")) == 4
+    assert len(scenarios.listing(load.model("k2.6"), load.hardware("a3"), "pd")) == 6
     with pytest.raises(NoRecipeError):
         scenarios.listing(load.model("k2.6"), load.hardware("a3"), "dp")
 
