@@ -272,6 +272,46 @@ def test_a_fault_behind_a_url(manner, wanted):
         assert failed(verify(odd(server), max_context=2048)) == wanted
 
 
+@pytest.mark.parametrize(
+    "manner, told",
+    [
+        ("garbled", "over and over"),
+        ("word-salad", "the words copper, willow and seven were to be repeated"),
+        ("mixed-scripts", "letters of 6 scripts"),
+    ],
+)
+def test_one_of_four_ranks_that_talks_nonsense(manner, told):
+    with OddServer(f"{manner}@2") as server:
+        ranks = tuple(
+            probe.Endpoint("mixed0-node0", "mixed", "a3-0", rank, server.url, rank, True, True)
+            for rank in range(4)
+        )
+        found = verify(odd(server, endpoints=ranks), only=["engines", "canary/words"])
+        (bad,) = found.failed
+        assert bad.name == "canary/words" and bad.got.startswith("mixed0-rank2: ") and bad.help
+        assert told in bad.got and "rank1" not in bad.got
+
+
+def test_counts_as_text_end_no_check_with_a_traceback():
+    """The one check that judges counts fails; those that need them do not apply, and say why."""
+    with OddServer("text-usage") as server:
+        found = verify(odd(server), max_context=2048)
+        assert failed(found) == {"api/usage"}, found
+        told = reasons(found)
+        assert "prompt_tokens is the text" in told["content/image"]
+        assert "prompt_tokens is the text" in told["canary/contexts"]
+
+
+def test_arguments_as_an_object_fail_where_arguments_are_judged():
+    with OddServer("object-arguments") as server:
+        found = verify(odd(server), only=["tool-calls"])
+        assert failed(found) == {
+            "tool-calls/arguments",
+            "tool-calls/required",
+            "tool-calls/named",
+        }, found
+
+
 # Faults of anybody ----------------------------------------------------------------------
 
 
@@ -298,6 +338,9 @@ def test_a_fault_behind_a_url(manner, wanted):
         ("wrong-reason", "finish_reason", "api/finish-reason"),
         ("accepts-all", "200, not 404", "errors/unknown-model"),
         ("mixes", "was told", "load/concurrent"),
+        ("loses-words", "4 of 16 did not say their word", "load/concurrent"),
+        ("text-usage", "prompt_tokens is the text '26', not a whole number", "api/usage"),
+        ("object-arguments", "an object, not a text of JSON", "tool-calls/arguments"),
         ("bad-schema", "JSON of another form", "content/json-schema"),
     ],
 )
@@ -433,7 +476,12 @@ def test_what_is_no_url(url):
         ("the end of the line " * 12, "again and again"),
         ("So " + "and so it is, " * 80, "again and again"),
         ("".join(f"and so it is {at % 3}, " for at in range(300)) + "end of all", "variety"),
+        ("I am потому 一个 assistant ที่ made по 由 Moonshot และ здесь by עם AI.", "letters of"),
+        ("Я аssistаnt Kimi, создaнный Mооnshоt для пoмoщи.", "inside of words"),
         ("I am Kimi, a helpful assistant.", ""),
+        ("Kimi (月之暗面, Moonshot AI) says привет: hello.", ""),
+        ("The angle \u03b1 and the angle \u03b2 of 月 are 30 degrees in the picture of Kimi.", ""),
+        ("こんにちは、私はKimiです。月之暗面のアシスタントです。", ""),
         ("", ""),
         ("Wow!!! Really?", ""),
         ("| a | b |\n|---|---|\n| 1 | 2 |", ""),

@@ -1,6 +1,8 @@
 """A small OpenAI-compatible server that keeps the contract, or breaks it in one manner.
 
 with OddServer("cut-stream") as server: server.url
+
+"word-salad@2": only the rank of this X-data-parallel-rank breaks it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 _LENGTH = 4096
+_SALAD = "lantern whereof quickly the tuple of banana under seventh marble but oven so grey walks "
+_SCRIPTS = "I am потому 一个 assistant สวัสดี made по 由 Moonshot และ здесь 助手 כאשר by عندما AI."
 
 
 class OddServer:
@@ -91,7 +95,9 @@ def _answer(odd: OddServer, to: BaseHTTPRequestHandler, raw: bytes | None) -> No
 
 
 def _chat(odd: OddServer, to: BaseHTTPRequestHandler, body: dict) -> None:
-    manner = odd.manner
+    manner, _, rank = odd.manner.partition("@")
+    if rank and to.headers.get("X-data-parallel-rank") != rank:
+        manner = ""
     with odd.lock:
         odd.completions += 1
         number = odd.completions
@@ -155,6 +161,10 @@ def _message(body: dict, manner: str, number: int) -> dict:
                 reason = "stop"
     elif manner == "garbled":
         message["content"] = "!" * 60
+    elif manner == "word-salad":
+        message["content"] = _SALAD
+    elif manner == "mixed-scripts":
+        message["content"] = f"{_SCRIPTS} {said}"
     elif manner == "leaked-thoughts" and "reasoning" in message:
         message["content"] = f"{message.pop('reasoning')}</think>{message['content']}"
     if body.get("response_format"):
@@ -167,23 +177,30 @@ def _message(body: dict, manner: str, number: int) -> dict:
         reason = None
     if manner == "mixes" and "Say this word" in said:
         message["content"] = "kw0000x"
+    if manner == "loses-words" and "Say this word" in said and number % 4 == 0:
+        message["content"] = "Good morning."
     prompt, made = _tokens(body), min(4, body["max_tokens"])
+    usage: dict = {
+        "prompt_tokens": prompt,
+        "completion_tokens": made,
+        "total_tokens": prompt + made + (manner == "bad-usage"),
+    }
+    if manner == "text-usage":
+        usage = {name: str(count) for name, count in usage.items()}
     return {
         "id": f"id-{number}",
         "choices": [{"message": message, "finish_reason": reason}],
-        "usage": {
-            "prompt_tokens": prompt,
-            "completion_tokens": made,
-            "total_tokens": prompt + made + (manner == "bad-usage"),
-        },
+        "usage": usage,
     }
 
 
 def _call(name: str, at: int, manner: str) -> dict:
     given = {"city": "Beijing"} | ({"unit": "celsius"} if name == "get_weather" else {})
-    text = json.dumps(given)
+    text: object = json.dumps(given)
+    if manner == "object-arguments":
+        text = given
     if manner == "bad-arguments":
-        text = text[:-3]
+        text = json.dumps(given)[:-3]
     elif manner == "wrong-arguments":
         text = '{"town": "Beijing"}'
     return {
@@ -202,6 +219,7 @@ def _stream(to: BaseHTTPRequestHandler, made: dict, manner: str) -> None:
         deltas += [{name: text[at : at + 7]} for at in range(0, len(text), 7)]
     for at, one in enumerate(message.get("tool_calls") or ()):
         text = one["function"]["arguments"]
+        text = text if isinstance(text, str) else json.dumps(text)
         deltas.append(
             {
                 "tool_calls": [

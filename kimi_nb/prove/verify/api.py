@@ -67,10 +67,10 @@ def usage(ask: Ask) -> str:
     def look(place: Place) -> str:
         most = 24
         counts = ask.chat(place, said(QUESTION, max_tokens=most)).usage
-        numbers = list(counts.values())
-        if len(numbers) != 3 or not all(type(one) is int for one in numbers):
-            raise Failed(f"usage {counts}")
-        prompt, made, total = numbers
+        wrong = [http_exchange.no_count(name, value) for name, value in counts.items()]
+        if len(counts) != 3 or any(wrong):
+            raise Failed(f"usage: {', '.join(filter(None, wrong)) or 'the answer has none'}")
+        prompt, made, total = counts.values()
         if prompt + made != total or not 0 < made <= most or prompt < 1:
             raise Failed(f"usage {counts} for max_tokens {most}")
         return f"{prompt} + {made} = {total}"
@@ -92,7 +92,7 @@ def usage_exact(ask: Ask) -> str:
         )
         count = reply.body.get("count") if reply.status == 200 else None
         if isinstance(count, int):
-            told = ask.chat(place, said(QUESTION, max_tokens=2)).usage.get("prompt_tokens")
+            told = ask.chat(place, said(QUESTION, max_tokens=2)).prompt_tokens
             how = "as /tokenize counts"
         else:
             reply = ask.send(

@@ -1,13 +1,16 @@
 """Is the text garbled? First a short answer everywhere, then answers after ever longer prompts.
 
 Broken kernels, transfers and parsers give text that no model would say: one character over and
-over, replacement characters, an endless phrase, or hardly any variety.
+over, replacement characters, an endless phrase, hardly any variety, or letters of many scripts. A
+salad of real words looks like none of these; an engine that gives it cannot repeat three words.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 import zlib
+from collections import Counter
 
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
@@ -23,6 +26,13 @@ _PERIOD = re.compile(r"(.{2,80}?)\1{7,}$", re.DOTALL)
 _RANDOM = "random weights say nothing that could be judged"
 _FIRST, _STEP = 1024, 2  # tokens of the shortest prompt, and the factor from one to the next
 _LINES = 40
+_REPEATED = ("copper", "willow", "seven")
+_SCRIPTS = 4  # a text with letters of so many scripts is none that answers our questions
+_SCRIPT_OF = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "BOPOMOFO": "CJK", "HANGUL": "CJK"}
+_KNOWN = frozenset(
+    "LATIN GREEK CYRILLIC ARMENIAN GEORGIAN HEBREW ARABIC DEVANAGARI BENGALI TAMIL TELUGU KANNADA "
+    "MALAYALAM GUJARATI GURMUKHI SINHALA THAI LAO KHMER MYANMAR TIBETAN ETHIOPIC CJK".split()
+)
 
 
 def fault(text: str) -> str:
@@ -39,6 +49,8 @@ def fault(text: str) -> str:
         return f"{run[0][0]!r} over and over"
     if probe.garbled(text):
         return "one or two characters only"
+    if mixed := _mixed(text):
+        return mixed
     period = _PERIOD.search(text[-1000:])
     if period:
         return f"{short(period[1], 40)!r} again and again at the end"
@@ -46,6 +58,32 @@ def fault(text: str) -> str:
     if len(text) >= _FROM and len(raw) > _SQUEEZED * len(zlib.compress(raw, 9)):
         return "next to no variety"
     return ""
+
+
+def _mixed(text: str) -> str:
+    """Return how a text mixes scripts, or "" if it is no mixture.
+
+    A word or a name in another script is none. Japanese and Korean count as one script with
+    Chinese, and Greek letters inside of words are units and formulas.
+    """
+    if text.isascii():
+        return ""
+    count = Counter(map(_script, text))
+    found = sorted(name for name, letters in count.items() if name and letters > 1)
+    if len(found) >= _SCRIPTS:
+        return f"letters of {len(found)} scripts ({', '.join(found).lower()})"
+    words = [word for word in re.findall(r"\w+", text) if _two_alphabets(word)]
+    return f"letters of two scripts inside of words ({', '.join(words[:3])})" if words[1:] else ""
+
+
+def _two_alphabets(word: str) -> bool:
+    return {"LATIN", "CYRILLIC"} <= {_script(letter) for letter in word}
+
+
+def _script(letter: str) -> str:
+    first = unicodedata.name(letter, "").partition(" ")[0] if letter.isalpha() else ""
+    script = _SCRIPT_OF.get(first, first)
+    return script if script in _KNOWN else ""
 
 
 def _judged(answer: Answer) -> str:
@@ -59,14 +97,28 @@ def _judged(answer: Answer) -> str:
 
 @check("canary/words")
 def words(ask: Ask) -> str:
-    """Check that every place answers a short question with text that is not garbled."""
+    """Check that every place answers a short question with text, and can repeat three words."""
     if not ask.target.sense:
         raise Skip(_RANDOM)
 
     def look(place: Place) -> str:
-        return _judged(ask.chat(place, said(QUESTION, max_tokens=ask.budget(128))))
+        told = _judged(ask.chat(place, said(QUESTION, max_tokens=ask.budget(128))))
+        _repeats(ask, place)
+        return told
 
     return ask.everywhere(look, drop=True)
+
+
+def _repeats(ask: Ask, place: Place) -> None:
+    """Check that three words come back; text that answers nothing may look like any other."""
+    *first, last = _REPEATED
+    wanted = f"{', '.join(first)} and {last}"
+    body = said(f"Repeat these words: {wanted}.", max_tokens=ask.budget(256), **ask.quiet)
+    answer = ask.chat(place, body)
+    _judged(answer)
+    text = answer.text.casefold()
+    if not all(word in text for word in _REPEATED):
+        raise Failed(f"the words {wanted} were to be repeated: {short(answer.text, 80)!r}")
 
 
 @check("canary/contexts")
@@ -88,7 +140,7 @@ def contexts(ask: Ask) -> str:
             _ledger(lines, len(lengths), answer_tokens),
             seconds=(ask.target.seconds * (1 + wanted / 8192)),
         )
-        told = answer.usage.get("prompt_tokens") or 0
+        told = answer.prompt_tokens
         per_line = max(told / lines, 1.0)
         lengths.append(told)
         ask.say(f"    {ask.name}: {told} tokens of context")

@@ -70,7 +70,7 @@ def image(ask: Ask) -> str:
             raise
         if not seen.answered:
             raise Failed(f"200 without words: {seen}", "empty-200")
-        grown = (seen.usage.get("prompt_tokens") or 0) - (plain.usage.get("prompt_tokens") or 0)
+        grown = seen.prompt_tokens - plain.prompt_tokens
         if grown < 1:
             raise Failed(f"the picture added no tokens to the prompt: {seen}")
         return f"{grown} tokens of picture; {seen}"

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused, NoAPI
+from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused, NoAPI, Skip
 from kimi_nb.prove.verify.target import Place, Target
 from kimi_nb.service import probe
 
@@ -30,11 +30,17 @@ _LONGEST = 160  # characters to show of an answer
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One tool call; ``arguments`` is the text as received."""
+    """One tool call.
+
+    Attributes:
+        arguments: The text as received, or the JSON of what was received in its place.
+        form: What was received in place of a text, such as "an object"; "" for a text.
+    """
 
     id: str
     name: str
     arguments: str
+    form: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,18 @@ class Answer:
         return self.thoughts + self.content
 
     @property
+    def prompt_tokens(self) -> int:
+        """The counted tokens of the prompt.
+
+        Raises:
+            Skip: If the usage has no such count, which is for api/usage to report.
+        """
+        told = self.usage.get("prompt_tokens")
+        if wrong := no_count("prompt_tokens", told):
+            raise Skip(f"usage: {wrong}; api/usage says more")
+        return int(told)  # type: ignore[arg-type] # no_count has looked
+
+    @property
     def answered(self) -> bool:
         """Whether there is any text or tool call."""
         return bool(self.text or self.calls)
@@ -79,6 +97,30 @@ def short(text: str, most: int = _LONGEST) -> str:
     'garb ... (7 characters)'
     """
     return text if len(text) <= most else f"{text[:most]} ... ({len(text)} characters)"
+
+
+def no_count(name: str, value: object) -> str:
+    """Return why a value of usage is no count of tokens, or "" if it is one.
+
+    >>> no_count("prompt_tokens", "15")
+    "prompt_tokens is the text '15', not a whole number"
+    """
+    if type(value) is int:  # True is an int as well
+        return ""
+    return f"{name} is {form(value)}, not a whole number"
+
+
+def form(value: object) -> str:
+    """Say what kind of JSON a value is.
+
+    >>> form({"city": "Beijing"}), form(None), form(1.5)
+    ('an object', 'null', 'the number 1.5')
+    """
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    if isinstance(value, str):
+        return f"the text {short(value, 40)!r}"
+    return "null" if value is None else f"the number {value}" if type(value) is float else f"{value}"
 
 
 def send(
@@ -368,10 +410,12 @@ def _call(one: Any, text: str) -> ToolCall:
     if not isinstance(function, dict):
         raise Failed(f"a tool call without function: {short(text)}", "malformed")
     arguments = function.get("arguments")
+    is_text = isinstance(arguments, str)
     return ToolCall(
         _text(one.get("id")),
         _text(function.get("name")),
-        arguments if isinstance(arguments, str) else json.dumps(arguments),
+        arguments if is_text else json.dumps(arguments),
+        "" if is_text else form(arguments),
     )
 
 

@@ -11,6 +11,7 @@ from kimi_nb.prove.verify.contract import Failed
 from kimi_nb.prove.verify.http_exchange import Answer
 from kimi_nb.prove.verify.registry import check
 
+_WORDS, _THINKING_WORDS = 48, 128  # tokens of an answer; of one whose thinking cannot be turned off
 _EACH, _MOST = 2, 64  # requests for each engine, and at most in all
 _LEAST = 16
 
@@ -19,14 +20,16 @@ _LEAST = 16
 def concurrent(ask: Ask) -> str:
     """Check that each of many concurrent answers belongs to its own question.
 
-    Each must have its own id and must not contain a word of another request. Each prompt is longer
-    than the one before it, and so must be its prompt_tokens.
+    Each must have its own id, must say its own word and must not contain a word of another request.
+    Each prompt is longer than the one before it, and so must be its prompt_tokens. Random weights
+    say no word.
     """
     door = ask.door
     count = min(_MOST, max(_LEAST, _EACH * len(ask.target.engines)))
     words = [f"kw{at * 7919 % 9973:04d}x" for at in range(count)]
+    most = ask.budget(_WORDS if ask.quiet else _THINKING_WORDS)
     bodies = [
-        said(f"Say this word: {word}." + " and so on" * at, max_tokens=ask.budget(48), **ask.quiet)
+        said(f"Say this word: {word}." + " and so on" * at, max_tokens=most, **ask.quiet)
         for at, word in enumerate(words)
     ]
     answers = fan_out.each(lambda body: ask.chat(door, body), bodies, width=count)
@@ -39,8 +42,14 @@ def concurrent(ask: Ask) -> str:
                 else one
             )
     _apart(answers, words)
-    own = sum(word in answer.text for word, answer in zip(words, answers, strict=True))
-    return f"{count} at once, each its own; {own} said their word"
+    silent = [at for at, word in enumerate(words) if word not in answers[at].text]
+    if silent and ask.target.sense:
+        at = silent[0]
+        raise Failed(
+            f"{len(silent)} of {count} did not say their word: request {at} asked for {words[at]} "
+            f"and was told {answers[at]}"
+        )
+    return f"{count} at once, each its own; {count - len(silent)} said their word"
 
 
 def _apart(answers: list[Answer], words: list[str]) -> None:
@@ -52,7 +61,8 @@ def _apart(answers: list[Answer], words: list[str]) -> None:
             raise Failed(f"request {at} asked for {words[at]}, and was told {min(others)}")
     if len({answer.id for answer in answers}) != len(answers):
         raise Failed("two answers have one id")
-    lengths = [answer.usage.get("prompt_tokens") or 0 for answer in answers]
+    counted = all(type(answer.usage.get("prompt_tokens")) is int for answer in answers)
+    lengths = [answer.prompt_tokens for answer in answers] if counted else []
     for at, (one, following) in enumerate(itertools.pairwise(lengths)):
         if one >= following:
             raise Failed(

@@ -70,7 +70,8 @@ def arguments(call: ToolCall, tools: list[dict[str, Any]]) -> Any:
     """Return the arguments of a call.
 
     Raises:
-        Failed: If the function was not offered, or if the arguments do not fit its schema.
+        Failed: If the function was not offered, or if the arguments are no text or do not fit its
+            schema.
     """
     schema = next(
         (one["function"]["parameters"] for one in tools if one["function"]["name"] == call.name),
@@ -78,6 +79,11 @@ def arguments(call: ToolCall, tools: list[dict[str, Any]]) -> Any:
     )
     if schema is None:
         raise Failed(f"a call of {call.name!r}, which was not offered")
+    if call.form:
+        raise Failed(
+            f"arguments of {call.name} are {call.form}, not a text of JSON, which clients parse: "
+            f"{short(call.arguments)}"
+        )
     try:
         value = json.loads(call.arguments)
     except ValueError as error:

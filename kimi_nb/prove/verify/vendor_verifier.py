@@ -339,6 +339,7 @@ def fits(call: http_exchange.ToolCall, tools: Any) -> bool:
         None,
     )
     try:
-        return bool(schema) and not schemas.fault(json.loads(call.arguments), schema)
+        wrong = call.form or schemas.fault(json.loads(call.arguments), schema)
+        return bool(schema) and not wrong
     except ValueError:
         return False
