@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import nbformat
@@ -18,6 +20,7 @@ from kimi_nb.core import data_files, evidence, paths
 from kimi_nb.core.errors import KimiError, NoRecipeError, WriteError
 from kimi_nb.notebook import runbook
 from kimi_nb.params import load, recipes
+from kimi_nb.service import prerequisites
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -31,6 +34,23 @@ def test_the_manifest_lists_every_notebook():
 def test_form(path):
     """What the form is, and how a fault in it is told: tests/habits/test_habits.py."""
     assert not [str(flaw) for flaw in notebook_form.flaws(path)]
+
+
+LOOKING = [path for path in NOTEBOOKS if "run.prerequisites(" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("action, stops", [("plan", False), ("rehearse", False), ("deploy", True)])
+@pytest.mark.parametrize("path", LOOKING, ids=[path.stem for path in LOOKING])
+def test_only_a_deployment_is_stopped_by_a_look_that_fails(path, action, stops):
+    look = prerequisites.Look("disk", "space", ("df",), "600 GB", "", 600, "", "ours")
+    failed = prerequisites.Looks((prerequisites.Seen(look, "fail", "12 GB"),))
+    run = types.SimpleNamespace(action=action, prerequisites=lambda choice: failed)
+    sources = ["".join(one["source"]) for one in json.loads(path.read_text())["cells"]]
+    cells = [one for one in sources if "looks = " in one or "looks.failed" in one]
+    assert cells
+    with pytest.raises(AssertionError, match="12 GB") if stops else contextlib.nullcontext():
+        for cell in cells:
+            exec(cell, {"run": run, "choice": None, "layout": "", "looks": failed})
 
 
 def papermill(*args: str, cwd: Path) -> subprocess.CompletedProcess:
