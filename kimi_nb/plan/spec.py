@@ -231,6 +231,12 @@ class Plan:
         """The nodes in use, in the site's order."""
         return tuple(dict.fromkeys(engine.node for engine in self.engines))
 
+    @property
+    def random_weights(self) -> bool:
+        """Whether its engines make up their weights, so that answers mean nothing."""
+        formats = (flags.get("load-format") for flags in self.flags.values())
+        return any(one is not None and str(one.value) == "dummy" for one in formats)
+
     def first(self, role: str) -> EngineSpec:
         """Return the first engine of a role; raise KeyError where the plan has no such role."""
         for engine in self.engines:

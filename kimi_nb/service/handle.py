@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from kimi_nb import show
 from kimi_nb.core.errors import ServiceError
-from kimi_nb.core.marks import MARK
+from kimi_nb.core.marks import MARK, RANDOM
 from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service import probe
@@ -151,8 +152,19 @@ class Service(show.Shown):
 
     @property
     def endpoints(self) -> tuple[probe.Endpoint, ...]:
-        """Every rank and how to reach it; empty for a service that already ran."""
-        return probe.endpoints(self.serving) if self.live else ()
+        """Every rank and how to reach it; empty where the plan does not know that.
+
+        A service that already ran is asked at each address of the plan if ``elsewhere`` is the
+        plan's front door, and through ``elsewhere`` if one API serves all ranks.
+        """
+        if not self.up:
+            return ()
+        found = probe.endpoints(self.serving)
+        if self.live is not None or _same_address(self.elsewhere, self.plan.url):
+            return found
+        if self.plan.router is None and {one.url for one in found} == {self.plan.url}:
+            return tuple(replace(one, url=self.elsewhere) for one in found)
+        return ()
 
     @property
     def mark(self) -> str:
@@ -181,7 +193,8 @@ class Service(show.Shown):
                 (
                     ("started", "nothing: it was there already, and is left as it is"),
                     ("model", self.model),
-                    ("mark", self.mark or "none: it is no rehearsal"),
+                    ("mark", self.mark or self._no_mark),
+                    ("ranks", self._reached),
                 ),
             )
         if self.live is None:
@@ -191,6 +204,17 @@ class Service(show.Shown):
                 (("started", "nothing: action plan writes and checks only"),),
             )
         return self.live.result.table()
+
+    @property
+    def _no_mark(self) -> str:
+        return RANDOM if self.plan.random_weights else "none: it is no rehearsal"
+
+    @property
+    def _reached(self) -> str:
+        """How the ranks of a service that already ran are asked."""
+        if found := self.endpoints:
+            return f"{len(found)}, each is asked by itself, as the plan has them"
+        return f"not asked by themselves: the plan's front door is {self.plan.url}"
 
     def stop(self, *, keep: bool = False) -> show.Table:
         """Stop what was started and return its facts; a second call changes nothing.
@@ -214,6 +238,12 @@ class Service(show.Shown):
         self.live.stop()
         self.run.record("stop", mark=result.mark, plan=result.plan)
         return self.table()
+
+
+def _same_address(url: str, other: str) -> bool:
+    """Return whether two URLs lead to the same host and port."""
+    one, two = urlsplit(url), urlsplit(other)
+    return (one.hostname, one.port) == (two.hostname, two.port)
 
 
 def attach(run: Session, plan: Plan, url: str) -> Service:

@@ -582,3 +582,11 @@ def test_errors_that_were_asked_for_are_warnings():
             build.plan("k2.5", "a3", "pd", pairs=["gpu-memory-utilization=0.3"])
         ).errors
     }
+
+
+@pytest.mark.parametrize("model", ["k2.5", "k2.6"])
+def test_a_plan_without_parsers_as_documented_says_so(model):
+    found = judge.plan(build.plan(model, "a3", "pd"))
+    (said,) = [one for one in found.findings if one.rule == "engine/model-parsers"]
+    assert "no --reasoning-parser and no --tool-call-parser" in said.message
+    assert "--with reasoning-parser --with tool-parser" in said.fix

@@ -776,6 +776,7 @@ def test_a_service_that_was_there_already(pair, tmp_path, capsys):
         run.choose("pd", scenario="throughput", features="reasoning-parser,tool-parser")
     )
     service_ = run.serve(plan, url=pair.url)
+    assert not service_.endpoints and plan.url in str(service_), "the example's addresses"
     found = run.verify(service_, run.checks("api,tool-calls/auto"))
     assert found.ok and found.counts[contract.PASS] == 6, found
     assert "6 of 6  tool-calls/auto: pass" in capsys.readouterr().out
@@ -783,3 +784,37 @@ def test_a_service_that_was_there_already(pair, tmp_path, capsys):
     line = next(one for one in evidence.read(tmp_path) if one["stage"] == "verify")
     assert line["ok"] and line["pass"] == 6 and line["mark"] == MARK
     assert len(evidence.read(tmp_path / plan.name, runner.FILE)) == 6
+
+
+def test_each_rank_behind_a_url_is_asked_where_the_plan_knows_it(pair, plain, tmp_path):
+    run = start(hw="a3", model="k2.6", action="plan", run_dir=str(tmp_path))
+    service_ = run.serve(pair.serving, url=f"{pair.url}/v1")
+    assert "4, each is asked by itself" in str(service_)
+    found = run.verify(service_, run.checks("engines"))
+    assert found.ok and "4 of 4 places" in found.results[0].got, found
+    # One API for all ranks: the URL may be another one, such as that of a tunnel.
+    one_port = run.serve(build.plan("k2.5", "a3", "single"), url=plain.url)
+    found = run.verify(one_port, run.checks("engines"))
+    assert found.ok and "4 of 4 places" in found.results[0].got, found
+
+
+def test_a_garbled_rank_behind_a_url_is_found(tmp_path):
+    plan = build.plan("k2.5", "a3", "single", chosen=PARSERS, pairs=["served-model-name=kimi"])
+    run = start(hw="a3", model="k2.5", action="plan", run_dir=str(tmp_path))
+    with OddServer("garbled@3") as server:
+        (bad,) = run.verify(run.serve(plan, url=server.url), run.checks("canary/words")).failed
+    assert bad.got.startswith("mixed0-rank3: ")
+
+
+def test_the_mark_of_random_weights_is_told_before_anything_is_measured(tmp_path):
+    run = start(hw="cpu", model="k2.5", action="plan", run_dir=str(tmp_path))
+    with OddServer("") as server:
+        text = str(run.serve(run.plan(run.choose("single")), url=server.url))
+    assert "RANDOM WEIGHTS" in text and "none" not in text
+
+
+def test_what_the_lack_of_a_parser_leaves_out_is_counted(plain):
+    found = verify(target.of(plain), only=["api/chat", "tool-calls"])
+    (why, names), *rest = found.left_out.items()
+    assert not rest and len(names) == 9 and "--tool-call-parser (feature tool-parser)" in why
+    assert "9 not applicable" in str(found) and found.as_dict()["left_out"] == {why: list(names)}

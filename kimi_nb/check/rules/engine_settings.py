@@ -246,7 +246,8 @@ def tool_parser(d: Deployment) -> Iterator[Problem]:
     "engine/model-parsers",
     NOTE,
     "A thinking model that calls tools has its parsers.",
-    "Add --reasoning-parser kimi_k2, --tool-call-parser kimi_k2 and --enable-auto-tool-choice.",
+    "Add --reasoning-parser kimi_k2, --tool-call-parser kimi_k2 and --enable-auto-tool-choice "
+    "(a plan: --with reasoning-parser --with tool-parser).",
     "vLLM issues 36207, 30238",
     needs=("model",),
 )

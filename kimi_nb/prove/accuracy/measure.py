@@ -19,10 +19,11 @@ from types import ModuleType
 from typing import Any
 
 from kimi_nb.core.errors import AccuracyError, ParameterError, WriteError, choice
+from kimi_nb.core.marks import MARK, RANDOM
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.accuracy import ais_bench, evaluation_faults, evaluators, lm_eval, tool_process
 from kimi_nb.prove.accuracy.evaluation import SHIPPED, Evaluation, longest_answer
-from kimi_nb.prove.accuracy.scores import RANDOM, Score, Subject
+from kimi_nb.prove.accuracy.scores import Score, Subject
 from kimi_nb.service import probe as asked
 from kimi_nb.service.handle import Service
 from kimi_nb.service.session import Session
@@ -101,11 +102,6 @@ def measure(
 
 def subject(plan: Plan, url: str, mark: str) -> Subject:
     """Return what is asked, as the plan describes it."""
-    dummy = any(
-        str(flags["load-format"].value) == "dummy"
-        for flags in plan.flags.values()
-        if "load-format" in flags
-    )
     return Subject(
         plan.model,
         plan.request.weights.id if plan.request else plan.weights,
@@ -114,7 +110,7 @@ def subject(plan: Plan, url: str, mark: str) -> Subject:
         plan.hardware,
         plan.served_name,
         url,
-        mark if mark == "REHEARSAL" else RANDOM if dummy else "",
+        mark if mark == MARK else RANDOM if plan.random_weights else "",
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from kimi_nb import show
 from kimi_nb.prove.accuracy import statistics
 
-RANDOM = "RANDOM WEIGHTS"  # marks an engine with untrained weights
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,15 @@ class Contract(show.Shown):
             for status in (PASS, FAIL, SKIP)
         }
 
+    @property
+    def left_out(self) -> dict[str, tuple[str, ...]]:
+        """The reasons for which several checks do not apply, each with the names of the checks."""
+        out: dict[str, tuple[str, ...]] = {}
+        for one in self.results:
+            if one.status == SKIP and not one.got.endswith(ABOVE):
+                out[one.got] = (*out.get(one.got, ()), one.name)
+        return {why: names for why, names in out.items() if self.url and len(names) > 1}
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
@@ -84,6 +93,7 @@ class Contract(show.Shown):
             "model": self.model,
             "mark": self.mark,
             "logs": self.logs,
+            "left_out": {why: list(names) for why, names in self.left_out.items()},
             "checks": [one.as_dict() for one in self.results],
         }
 
@@ -106,6 +116,10 @@ class Contract(show.Shown):
         where = f"{self.model or 'no model'} at {self.url or 'no service'}"
         told = [one for one in self.results if not one.got.endswith(ABOVE)]
         rest = [one for one in self.results if one not in told]
+        left_out = tuple(
+            ("", f"{len(names)} {SKIP}", "", show.visible(why, lines=False), "")
+            for why, names in self.left_out.items()
+        )
         return show.Table(
             f"{self.mark + ' of ' if self.mark else ''}{where}: {words or 'nothing checked'}",
             ("check", "status", "sent", "got", "way out"),
@@ -119,6 +133,7 @@ class Contract(show.Shown):
                 )
                 for one in told
             )
+            + left_out
             + ((("", f"{len(rest)} {rest[0].status}", "", rest[0].got, ""),) if rest else ())
             + ((("logs", "", "", show.visible(self.logs, lines=False), ""),) if self.logs else ()),
         )

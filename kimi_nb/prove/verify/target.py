@@ -103,9 +103,7 @@ def of(service: Service, *, random_weights: bool = False) -> Target:
     """Return the target of a service that was started, or that is as its plan describes it."""
     plan = service.plan
     flags = [table for role, table in plan.flags.items() if role != "prefill"]
-    sense = not random_weights and all(
-        "load-format" not in table or table["load-format"].value != "dummy" for table in flags
-    )
+    sense = not random_weights and not plan.random_weights
     blind = any("language-model-only" in table for table in flags)
     mark = service.mark
     return Target(

@@ -38,7 +38,7 @@ def _call(ask: Ask, place: Place, question: str, *, stream: bool = False, **more
         Skip: If the engine has no tool parser.
     """
     if place.tools is False:
-        raise Skip("the engine was started without --tool-call-parser")
+        raise Skip("the engine was started without --tool-call-parser (feature tool-parser)")
     body = said(question, **{"max_tokens": ask.budget(1024), "tools": [WEATHER, TIME], **more})
     try:
         return ask.chat(place, body, stream=stream)
