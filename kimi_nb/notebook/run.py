@@ -491,6 +491,16 @@ class Run:
             plan, input_len=input_len, output_len=output_len, concurrency=concurrency
         )
 
+    def shares(self, plan: Plan, result: BenchResult) -> show.Table:
+        """Return the estimated limit under each measurement, and keep it for the report."""
+        from kimi_nb.prove.tune import advice
+        from kimi_nb.report.run_files import LIMITS
+
+        found = advice.under_limits(plan, result)
+        kept = {"title": found.title, "headings": found.headings, "rows": found.rows}
+        evidence.write_json(self.folder / plan.name / LIMITS, kept)
+        return found
+
     def advice(self, plan: Plan | None = None, result: BenchResult | None = None) -> Advices:
         """Return what measurements suggest to try next, and how near they are to the limits.
 

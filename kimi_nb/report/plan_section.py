@@ -59,6 +59,7 @@ class Planned:
     contract: stage_section.Figures | None
     accuracy: stage_section.Figures | None
     performance: stage_section.Figures | None
+    limits: stage_section.Figures | None
     sweep: stage_section.Figures | None
     pictures: Mapping[str, tuple[tuple[str, str, str], ...]]
     hashes: tuple[tuple[str, str], ...]
@@ -118,6 +119,7 @@ def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Pat
         stage_section.contract(folder, gaps, root),
         stage_section.accuracy(folder, entries, gaps, root),
         stage_section.performance(folder, gaps, root),
+        stage_section.limits(folder, gaps, root),
         stage_section.sweep(entries, folder, gaps, root),
         {
             part: stage_section.pictures(folder / "pictures", gaps, root, *names)

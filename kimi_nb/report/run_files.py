@@ -9,6 +9,7 @@ from typing import Any
 
 FILE = "report.html"  # the page, in a run's folder; the executed notebook stands beside it
 NOTEBOOK = "11_report"
+LIMITS = "limits.json"  # the limits under the measurements of a plan, in its folder
 _LARGEST = 64 << 20  # bytes of a file that is read
 
 

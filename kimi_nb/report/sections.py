@@ -130,9 +130,15 @@ class Sections:
 
     @property
     def performance(self) -> Parts:
-        """The measurements under load."""
+        """The measurements under load, and the physical limit under each."""
         nothing = "No performance was measured in this run (notebook 08)."
-        return self._figures(lambda plan: plan.performance, nothing)
+
+        def of(plan: Planned) -> tuple[Any, ...]:
+            if plan.performance is None:
+                return (nothing,)
+            return (*_shown(plan.performance), *(_shown(plan.limits) if plan.limits else ()))
+
+        return self._each(of)
 
     @property
     def sweeps(self) -> Parts:

@@ -18,7 +18,7 @@ from typing import Any
 
 from kimi_nb.prove.accuracy import statistics as intervals
 from kimi_nb.prove.accuracy.score_settings import PUBLISHED
-from kimi_nb.report.run_files import Gaps, items, lines, mapping, number, rows, table
+from kimi_nb.report.run_files import LIMITS, Gaps, items, lines, mapping, number, rows, table
 
 REHEARSAL = "REHEARSAL"
 _LARGEST_PICTURE = 1 << 20  # bytes
@@ -252,6 +252,23 @@ def performance(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
         REHEARSAL if REHEARSAL in marks else "",
         "",
         pictures=pictures(folder / "bench" / "pictures", gaps, root),
+    )
+
+
+def limits(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
+    """Return the physical limit under each measurement, as notebook 08 has kept it."""
+    if not (folder / LIMITS).is_file():
+        return None
+    kept = table(folder / LIMITS, gaps, root)
+    headings = tuple(map(str, items(kept.get("headings"))))
+    out = tuple(
+        tuple(map(str, row)) for row in items(kept.get("rows")) if isinstance(row, list)
+    )
+    return Figures(
+        str(kept.get("title", "")),
+        headings,
+        tuple(row for row in out if len(row) == len(headings)),
+        known="limits estimated",
     )
 
 

@@ -17,7 +17,7 @@ import misbehaving
 import pytest
 
 import kimi_nb
-from kimi_nb import catalog
+from kimi_nb import catalog, report
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import BenchError, ParameterError, PlanError, ServiceError
 from kimi_nb.plan import build
@@ -37,6 +37,7 @@ from kimi_nb.prove.bench import (
     workload,
 )
 from kimi_nb.prove.bench.timed_stream import Timed
+from kimi_nb.report.sections import Sections
 
 SMALL = {"input_len": 16, "output_len": 4}
 # The keys that vllm bench serve 0.32.0 wrote on a CPU, with --save-detailed and percentiles.
@@ -645,3 +646,19 @@ def _measurement(many: int, repetition: int, tokens: float) -> dict:
             "metrics": {"running_max": math.pi},
         },
     }
+
+
+def test_the_physical_limit_stands_under_each_measurement_and_in_the_report(bench, tmp_path):
+    with misbehaving.server() as url:
+        result = bench(url, repetitions=1)
+    run = kimi_nb.start(hw="a3", model="k2.5", action="plan", run_dir=str(tmp_path / "run"))
+    plan = build.plan("k2.5", "a3", "single")
+    found = run.shares(plan, result)
+    (row,) = found.rows
+    assert row[0] == 2 and float(row[2].replace(",", "")) > float(row[1]) > 0
+    assert row[5].endswith("limit (estimated)")
+    assert "not strict: experts are taken to be chosen evenly" in found.title
+    (planned,) = report.collect(run.folder).plans
+    assert planned.limits.rows == (tuple(map(str, row)),)
+    shown = str(Sections(report.collect(run.folder)).performance)
+    assert "limit (estimated)" in shown and "not strict" in shown

@@ -107,6 +107,16 @@ def of(plan: Plan, results: BenchResult | Published) -> Advices:
     )
 
 
+def under_limits(plan: Plan, results: BenchResult) -> show.Table:
+    """Return the limit under each measurement of random prompts made with a plan's settings.
+
+    Raises:
+        ParameterError: If none of the results was measured with the settings of this plan.
+    """
+    cells, kind = cells_of(plan, results, sized=True)
+    return shares.of(plan, cells, kind=kind, drafts=facts(plan).drafts)
+
+
 def documented() -> tuple[Plan, Published]:
     """Return the published concurrency sweep, and the plan that it was measured with.
 
@@ -121,10 +131,13 @@ def documented() -> tuple[Plan, Published]:
     return build.plan(told["model"], told["hardware"], told["layout"]), table
 
 
-def cells_of(plan: Plan, results: BenchResult | Published) -> tuple[list[Cell], str]:
+def cells_of(
+    plan: Plan, results: BenchResult | Published, *, sized: bool = False
+) -> tuple[list[Cell], str]:
     """Return (the cells measured with a plan's settings, their kind).
 
-    The kind is measured, published or REHEARSAL. Loads without a limit on concurrency are left out.
+    The kind is measured, published or REHEARSAL. Loads without a limit on concurrency are left out;
+    with ``sized`` also those of a data set, whose prompts have any length.
 
     Raises:
         ParameterError: If all results were measured with other settings.
@@ -138,7 +151,8 @@ def cells_of(plan: Plan, results: BenchResult | Published) -> tuple[list[Cell], 
             f"advice: none of the {len(rows)} loads in {results.folder} was "
             f"measured with the settings of this plan ({plan.name})."
         )
-    return [Cell.of(row) for row in mine if row["concurrency"]], results.mark or "measured"
+    kept = [row for row in mine if not sized or row["dataset"] == "random"]
+    return [Cell.of(row) for row in kept if row["concurrency"]], results.mark or "measured"
 
 
 def facts(plan: Plan) -> Facts:

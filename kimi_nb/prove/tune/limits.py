@@ -7,8 +7,8 @@ Usage::
     found.share(90.3)  # "6 % of the bandwidth limit (estimated)"
 
 Every figure is estimated: `roofline` computes the work from the model's architecture, and the
-data sheets give the peaks of the devices (params/hardware). A measured throughput is below its
-limit; how far below says how much there is to gain.
+data sheets give the peaks of the devices (params/hardware). How far a measured throughput is below
+its limit says how much there is to gain. The limit is not strict (`ASSUMED`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.tune import roofline
 from kimi_nb.prove.tune.roofline import FORMULAS, Spread, Step
 
+ASSUMED = (
+    "estimated and not strict: experts are taken to be chosen evenly; an uneven choice reads fewer "
+    "of them, so that a measurement may lie above"
+)
 _UNITS = {"bandwidth": "GB", "arithmetic": "10^12 operations", "links": "GB", "transfer": "GB"}
 
 
@@ -140,8 +144,8 @@ class Limits(show.Both):
         ]
         rows += [("", "", "note", note, "", "", "") for note in self.notes]
         return show.Table(
-            f"Limits of {self.plan}, estimated: {self.seqs} sequences a decode rank, "
-            f"{self.accepted:g} tokens a step; * is the tightest",
+            f"Limits of {self.plan} with {self.seqs} sequences a decode rank and "
+            f"{self.accepted:g} tokens a step; * is the tightest ({ASSUMED})",
             (
                 "role",
                 "phase",

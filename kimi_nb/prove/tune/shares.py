@@ -18,12 +18,11 @@ from kimi_nb.prove.tune.advice_registry import Cell
 def of(plan: Plan, cells: Iterable[Cell], *, kind: str, drafts: int) -> show.Table:
     """Return a table of every load next to its estimated limit.
 
-    ``drafts`` is the number of draft tokens of a decode step. A rehearsal's figures are not
-    compared, because no device produced them.
+    ``drafts`` is the number of draft tokens of a decode step. A rehearsal's figures are left out,
+    because no device produced them.
     """
     headings = ("concurrency", "tokens/s", "at most", "TPOT ms", "at least", "share")
-    if kind not in ("measured", "published"):
-        return show.Table(f"{kind}: stand-ins have no share of a device's limits", headings, ())
+    real = kind in ("measured", "published")
     rows = []
     for cell in cells:
         given = None if cell.acceptance is None else 1 + drafts * cell.acceptance
@@ -38,11 +37,12 @@ def of(plan: Plan, cells: Iterable[Cell], *, kind: str, drafts: int) -> show.Tab
         rows.append(
             (
                 cell.concurrency,
-                f"{cell.throughput:.1f}",
+                f"{cell.throughput:.1f}" if real else "-",
                 f"{most:,.0f}" if most else "not known",
-                f"{cell.tpot_ms:.2f}",
+                f"{cell.tpot_ms:.2f}" if real else "-",
                 f"{least:.2f}" if least else "not known",
-                found.share(cell.throughput),
+                found.share(cell.throughput) if real else "none: a stand-in is no device",
             )
         )
-    return show.Table(f"{plan.name}, {kind}, under its limits (estimated)", headings, tuple(rows))
+    title = f"{plan.name}, {kind}, under its limits ({limits.ASSUMED})"
+    return show.Table(title, headings, tuple(rows))
