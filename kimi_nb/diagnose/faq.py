@@ -6,6 +6,9 @@ True
 
 from __future__ import annotations
 
+import functools
+import math
+import re
 from dataclasses import dataclass
 
 from kimi_nb import show
@@ -22,6 +25,14 @@ _HEADINGS = (
     "known as",
     "go to",
     "id",
+)
+_IN_TITLE, _IN_REST = 1.0, 0.6  # what a word counts in what is seen, and in the rest
+_LEAST, _NEAR = 0.3, 0.5  # of the question's weight, and of the best score
+_MOST = 12  # entries
+_STEM = 4  # letters from which on a word stands for its longer forms
+_COMMON = frozenset(
+    "a an and are as at be by can do does for from has have how i if in is it its may my no not of "
+    "on or our should that the there they this to was what when where which why will with you your".split()
 )
 
 
@@ -67,21 +78,50 @@ def topic(name: str) -> Entries:
 
 
 def search(words: str) -> Entries:
-    """Return the entries that contain all of the words, or whose pattern matches the text."""
-    wanted = words.casefold().split()
-    found = tuple(
-        one
-        for one in signatures.entries()
-        if wanted and (one.find(words) is not None or all(word in _text(one) for word in wanted))
-    )
+    """Return the entries that a line of a log or an answer matches, else those for a question.
+
+    An entry for a question shares words with it, in English or Chinese. The best come first: a rare
+    word counts more than a frequent one, and more in what is seen than in the rest.
+    """
+    known = tuple(one for one in signatures.entries() if one.find(words) is not None)
+    found = known or _ranked(words)
     return Entries(f"{len(found)} entries for {words!r}", found)
 
 
-def _text(entry: Signature) -> str:
+def _ranked(question: str) -> tuple[Signature, ...]:
+    wanted = _words(question)
+    texts = [(one, _words(_title(one)), _words(_rest(one))) for one in signatures.entries()]
+    rarity = {
+        word: math.log(
+            (1 + len(texts)) / (0.5 + sum(_has(title | rest, word) for _, title, rest in texts))
+        )
+        for word in wanted
+    }
+    whole = sum(rarity.values())
+    scored = [
+        (
+            sum(
+                weight * (_IN_TITLE if _has(title, word) else _IN_REST if _has(rest, word) else 0)
+                for word, weight in rarity.items()
+            ),
+            one,
+        )
+        for one, title, rest in texts
+    ]
+    best = max((score for score, _ in scored), default=0.0)
+    least = max(_LEAST * whole, _NEAR * best)
+    kept = [(score, one) for score, one in scored if score and score >= least]
+    kept.sort(key=lambda pair: -pair[0])  # stable: the order of the file among equals
+    return tuple(one for _, one in kept[:_MOST])
+
+
+def _title(entry: Signature) -> str:
+    return " ".join((entry.id, entry.asks, *entry.words))
+
+
+def _rest(entry: Signature) -> str:
     return " ".join(
         (
-            entry.id,
-            entry.asks,
             entry.cause,
             entry.help,
             entry.platform,
@@ -89,7 +129,26 @@ def _text(entry: Signature) -> str:
             *entry.refs,
             *entry.examples,
         )
-    ).casefold()
+    )
+
+
+@functools.cache
+def _words(text: str) -> frozenset[str]:
+    """Return the words of a text that tell something; of Chinese, every two characters."""
+    text = text.casefold()
+    latin = set(re.findall(r"[a-z0-9]+(?:\.[a-z0-9]+)*", text)) - _COMMON
+    chinese = re.findall(r"[\u4e00-\u9fff]+", text)
+    pairs = {run[at : at + 2] for run in chinese for at in range(max(1, len(run) - 1))}
+    return frozenset(latin | pairs)
+
+
+def _has(words: frozenset[str], word: str) -> bool:
+    """Return whether a word is among words, also in another form, such as its plural."""
+    if word in words:
+        return True
+    return len(word) >= _STEM and any(
+        one.startswith(word) or (len(one) >= _STEM and word.startswith(one)) for one in words
+    )
 
 
 def _sentence(cause: str) -> str:

@@ -30,7 +30,10 @@ _GROUP = re.compile(r"\(\?P<(\w+)>")
 
 @dataclass(frozen=True)
 class Signature:
-    """One entry; ``pattern`` is all of its patterns in one, ``see`` is "notebook#heading"."""
+    """One entry; ``pattern`` is all of its patterns in one, ``see`` is "notebook#heading".
+
+    ``words`` are others that people search for, also in Chinese.
+    """
 
     id: str
     topic: str
@@ -48,6 +51,7 @@ class Signature:
     waits: bool
     remote: bool
     examples: tuple[str, ...]
+    words: tuple[str, ...] = ()
 
     def find(self, text: str) -> dict[str, str] | None:
         """Return the named groups that a text has filled, or None if no pattern matches."""
@@ -83,6 +87,7 @@ class Signature:
         } | {
             "refs": list(self.refs),
             "examples": list(self.examples),
+            "words": list(self.words),
             "pattern": self.pattern.pattern if self.pattern else "",
         }
 
@@ -120,6 +125,7 @@ def _entry(name: str, item: dict[str, Any]) -> Signature:
         item.get("waits", False),
         item.get("blames") == "remote",
         tuple(_listed(item.get("example"))),
+        tuple(item.get("words", ())),
     )
 
 

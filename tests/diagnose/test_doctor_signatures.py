@@ -51,6 +51,7 @@ KEYS = {
     "waits",
     "blames",
     "example",
+    "words",
 }
 
 
