@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         f"model name {plan.served_name}."
     )
     if args.explain:
-        print(f"\n{tables.settings(plan)}\n\n{tables.errata(plan)}")
+        print(f"\n{tables.settings(plan)}\n\n{tables.errata(plan)}\n\n{tables.sources(plan)}")
     for note in plan.notes:
         print(f"note: {note}")
     print(

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from kimi_nb.prove.verify.runner import Checks
 
 FINDINGS = "findings.json"  # the rules' findings, beside the plan's bundle
-_EXPLAINED = ("settings", "language", "connector", "steps")
+_EXPLAINED = ("settings", "sources", "language", "connector", "steps")
 
 
 @dataclass(frozen=True)
@@ -186,11 +186,13 @@ class Run:
         return plan
 
     def explain(self, plan: Plan, topic: str = "settings") -> show.Table:
-        """Explain a plan: its settings, the engine's language, the connector, or the steps."""
+        """Explain a plan: settings, sources, the engine's language, the connector, or the steps."""
         if topic not in _EXPLAINED:
             raise ParameterError(errors.choice("topic", topic, _EXPLAINED))
         if topic == "settings":
             return tables.settings(plan)
+        if topic == "sources":
+            return tables.sources(plan)
         if topic == "connector":
             return tables.connector(plan)
         if topic == "steps":

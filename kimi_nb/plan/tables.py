@@ -56,6 +56,19 @@ def topology(plan: Plan) -> Table:
     )
 
 
+def sources(plan: Plan) -> Table:
+    """Return the documents that a plan cites, with their addresses and the pages that they name."""
+    known = data_files.facts("check/documents")
+    said = (plan.source, *(row.source for row in plan.explain()))
+    cited = {text.partition(" ")[0] for text in said} | {str(one["document"]) for one in plan.errata}
+    rows = []
+    for name, document in known.items():
+        if name in cited:
+            rows.append((name, document["title"], document.get("url", "")))
+            rows += [("", page, url) for page, url in document.get("links", {}).items()]
+    return Table("Sources", ("cited as", "what", "address"), tuple(rows))
+
+
 def _runs(engines: Sequence[EngineSpec]) -> list[list[EngineSpec]]:
     out: list[list[EngineSpec]] = []
     for engine in engines:

@@ -24,9 +24,10 @@ class Table:
     def __str__(self) -> str:
         from tabulate import tabulate  # start-up: only when printed
 
-        # Short texts stay on one line; longer ones are wrapped so that a row fits the screen.
+        # Short texts stay on one line; longer ones are wrapped so that a row fits the screen. An
+        # address or a path of any length is whole, so that it can be copied.
         widths = [
-            60 if any(len(str(row[i])) > 60 for row in self.rows) else None
+            60 if any(len(str(row[i])) > 60 and " " in str(row[i]) for row in self.rows) else None
             for i in range(len(self.headings))
         ]
         if not self.rows and self.title:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from kimi_nb import catalog
 from kimi_nb.bundle import scripts
 from kimi_nb.check import judge
+from kimi_nb.core import data_files
 from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
 from kimi_nb.params import load, recipes, schema
 from kimi_nb.params.settings import EMPTY, flattened, lay, nested
 from kimi_nb.plan import build, placement
+from kimi_nb.plan import tables as shown
 from kimi_nb.plan.roles import RolePlan
 
 
@@ -88,6 +90,22 @@ def test_every_row_of_the_tables_of_k26_is_a_scenario(scenario, nodes, prefill, 
     named = recipes.find(load.model("k2.6"), load.hardware("a3"), "pd").scenarios
     assert set(named) == {row[0] for row in TABLE_K26_PD}
     assert judge.plan(plan).errors == ()
+
+
+def test_every_cited_document_has_its_address(each_plan):
+    documents = data_files.facts("check/documents")
+    cited = {row[0]: row[2] for row in shown.sources(each_plan).rows if row[0]}
+    assert each_plan.source.partition(" ")[0] in cited
+    for name, url in cited.items():
+        assert url.startswith("https://") or not documents[name]["golden"], name
+        assert f" {url}" in str(shown.sources(each_plan)), "an address is printed whole"
+
+
+def test_the_sources_of_an_ascend_plan_name_the_pages_of_its_document():
+    table = shown.sources(build.plan("k2.6", "a3", "pd"))
+    pages = {row[1]: row[2] for row in table.rows}
+    assert {"support matrix", "feature guide", "Public FAQ", "performance tuning"} <= set(pages)
+    assert pages["Public FAQ"].endswith("/faqs.html")
 
 
 def test_json_contract():
