@@ -131,12 +131,13 @@ def _host_files(plan: Plan, container: Container | None) -> list[str]:
     if container is None:
         return []
     paths = plan.request.site.paths
+    own = (paths.cache, paths.work, plan.request.models)
     mounts = [
         word.partition(":")[0]
         for at, word in enumerate(container.argv)
         if container.argv[at - 1] == "-v"
     ]
-    return [str(PurePosixPath(path)) for path in mounts if path not in (paths.cache, paths.work)]
+    return [str(PurePosixPath(path)) for path in mounts if path not in own]
 
 
 def checkpoints(plan: Plan) -> list[str]:
@@ -170,7 +171,7 @@ def _where(plan: Plan, item: Weights | Draft) -> str:
     )
     if dummy:
         asked.append("--config-only")
-    if site.paths.models:
+    if plan.request.models:
         places = [located]
     else:
         cache, id_ = site.paths.cache, item.id

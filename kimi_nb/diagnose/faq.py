@@ -31,8 +31,7 @@ _LEAST, _NEAR = 0.3, 0.5  # of the question's weight, and of the best score
 _MOST = 12  # entries
 _STEM = 4  # letters from which on a word stands for its longer forms
 _COMMON = frozenset(
-    "a an and are as at be by can do does for from has have how i if in is it its may my no not of "
-    "on or our should that the there they this to was what when where which why will with you your".split()
+    ["a", "an", "and", "are", "as", "at", "be", "by", "can", "do", "does", "for", "from", "has", "have", "how", "i", "if", "in", "is", "it", "its", "may", "my", "no", "not", "of", "on", "or", "our", "should", "that", "the", "there", "they", "this", "to", "was", "what", "when", "where", "which", "why", "will", "with", "you", "your"]
 )
 
 

@@ -223,6 +223,7 @@ class Draft(Table):
     """A draft model for speculative decoding; ``parameters_million`` is an estimate."""
 
     id: Word
+    hub: Literal["huggingface", "modelscope"] = "huggingface"
     method: Literal["eagle3", "dflash"]
     tokens: Count
     directory: Name
@@ -482,7 +483,8 @@ class Paths(Table):
     )
     models: Path | None = Field(
         default=None,
-        description="a folder with the weights; without it they are named by their hub id",
+        description="the folder from which weights are read; without it they are named by their hub "
+        "id, and those that Hugging Face does not have are read from models in work",
         examples=["/data/models"],
     )
     project: Path | None = Field(

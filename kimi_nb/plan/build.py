@@ -539,6 +539,7 @@ def _containers(asked: Request, placed: tuple[EngineSpec, ...]) -> tuple[Contain
             asked.engine,
             first[node.name],
             spread[first[node.name].role, first[node.name].group] > 1,
+            asked.models,
         )
         for node in asked.site.nodes
         if node.name in first

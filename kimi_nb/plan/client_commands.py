@@ -23,7 +23,11 @@ def clients(request: Request, url: str, served_name: str) -> tuple[ClientCommand
         words = {
             "url": url,
             "served_name": served_name,
-            "weights": request.located(request.weights),
+            # For the tokenizer. A client runs on any machine, and asks the hub that its command
+            # names (VLLM_USE_MODELSCOPE) unless the site says where the weights are.
+            "weights": request.located(request.weights)
+            if request.site.paths.models
+            else request.weights.id,
             "concurrency": str(first),
             "prompts": str(10 * first),
         }

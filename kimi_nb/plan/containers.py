@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 from kimi_nb import catalog
 from kimi_nb.core.errors import PlanError
@@ -26,13 +27,15 @@ def container(
     engine: catalog.Engine,
     serves: EngineSpec | None = None,
     grouped: bool = False,
+    models: str = "",
 ) -> Container:
     """Return the container of a node.
 
     It runs a shell for the scripts or, where the image's entry point is ``vllm serve``, the engine
     itself (``serves``). Instead of publishing a port it uses the network of the host if its engine
-    is ``grouped`` with those of other nodes, which reach it at ports that vLLM chooses. Raises
-    PlanError for a hardware without a container.
+    is ``grouped`` with those of other nodes, which reach it at ports that vLLM chooses. ``models``
+    is the folder from which the engine reads its weights, if any. Raises PlanError for a hardware
+    without a container.
     """
     spec = hardware.container
     if spec is None:
@@ -60,14 +63,23 @@ def container(
     runs_engine = spec.entrypoint == "vllm serve"
     if runs_engine and serves:
         argv += _variables(serves)
-    for mount in spec.mounts:
-        argv += ["-v", fill(mount, words)]
+    mounts = [fill(mount, words) for mount in spec.mounts]
+    if models and not any(_shows(mount, models) for mount in mounts):
+        mounts.append(f"{models}:{models}")
+    for mount in mounts:
+        argv += ["-v", mount]
     if not runs_engine:
         argv += ["-it", name, "bash"]
         return Container(node.name, name, {"IMAGE": name}, tuple(argv), False)
     words_inside = serves.argv[2:] if serves else ()
     argv += [name, *(words_inside if grouped else _inside(words_inside))]
     return Container(node.name, name, {}, tuple(argv), True)
+
+
+def _shows(mount: str, folder: str) -> bool:
+    """Return whether a mount shows a folder of the host inside the container under its own name."""
+    source, _, target = mount.partition(":")
+    return source == target and PurePosixPath(folder).is_relative_to(source)
 
 
 def _variables(serves: EngineSpec) -> list[str]:

@@ -47,10 +47,22 @@ class Request:
         """The checkpoint that the recipe serves."""
         return self.model.weights[self.recipe.weights]
 
+    @property
+    def models(self) -> str:
+        """The folder on the nodes that holds the checkpoints; "" where hub ids name them.
+
+        An engine asks one hub for the model, its draft and its tokenizer: Hugging Face, or
+        ModelScope with VLLM_USE_MODELSCOPE. The draft models are on Hugging Face only. Weights that
+        are on ModelScope only are therefore read from a folder, and their draft with them.
+        """
+        paths = self.site.paths
+        if paths.models:
+            return paths.models
+        return f"{paths.work}/models" if self.weights.hub == "modelscope" else ""
+
     def located(self, item: schema.Weights | schema.Draft) -> str:
         """Return how the engine is told the checkpoint: as a folder of the site, or as a hub id."""
-        models = self.site.paths.models
-        return f"{models}/{item.directory}" if models else item.id
+        return f"{self.models}/{item.directory}" if self.models else item.id
 
     def places(self) -> dict[str, str]:
         """Return the site's values for placeholders (``{cache}``, ``{tuning}``, ...)."""

@@ -60,7 +60,9 @@ def sources(plan: Plan) -> Table:
     """Return the documents that a plan cites, with their addresses and the pages that they name."""
     known = data_files.facts("check/documents")
     said = (plan.source, *(row.source for row in plan.explain()))
-    cited = {text.partition(" ")[0] for text in said} | {str(one["document"]) for one in plan.errata}
+    cited = {text.partition(" ")[0] for text in said} | {
+        str(one["document"]) for one in plan.errata
+    }
     rows = []
     for name, document in known.items():
         if name in cited:

@@ -75,7 +75,9 @@ class SimulatedSite:
             request.located(item)
             for item in (*request.model.weights.values(), *request.model.drafts.values())
         ]
-        there += [engine.argv[2] for engine in plan.engines]  # the path that a document publishes
+        # What a document publishes: a path, and a draft model by its id.
+        there += [engine.argv[2] for engine in plan.engines]
+        there += [draft.id for draft in request.model.drafts.values()]
         return cls(
             plan=plan.name,
             engine=plan.engine,

@@ -261,9 +261,7 @@ def limits(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
         return None
     kept = table(folder / LIMITS, gaps, root)
     headings = tuple(map(str, items(kept.get("headings"))))
-    out = tuple(
-        tuple(map(str, row)) for row in items(kept.get("rows")) if isinstance(row, list)
-    )
+    out = tuple(tuple(map(str, row)) for row in items(kept.get("rows")) if isinstance(row, list))
     return Figures(
         str(kept.get("title", "")),
         headings,

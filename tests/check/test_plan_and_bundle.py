@@ -119,7 +119,9 @@ def each_shape(row: tuple[str, ...], nodes_file) -> Iterator[Plan]:
 
 
 def test_every_rule_on_plans_alone_is_in_the_list():
-    assert {one.id for one in registry.all_rules().values() if "plan" in one.needs} == set(ONE_SIDED)
+    assert {one.id for one in registry.all_rules().values() if "plan" in one.needs} == set(
+        ONE_SIDED
+    )
 
 
 DEFAULT = [row for row in ROWS if row[4] == "default"]

@@ -24,6 +24,7 @@ from kimi_nb.plan import build
 KIMI = [str(Path(sys.executable).with_name("kimi-nb"))]
 TWO, NAMES = ["h1", "h2"], ["h1", "h2", "h3", "h4"]
 CHECKPOINTS = ("Eco-Tech/Kimi-K2.5-W4A8", "lightseekorg/kimi-k2.5-eagle3")
+FOLDERS = ("Kimi-K2.5-W4A8", "kimi-k2.5-eagle3")  # below models in paths.work
 PORT = "8088"
 SHARD = "model-00001-of-00001.safetensors"
 
@@ -135,8 +136,8 @@ def made(tmp_path_factory):
         stand_ins.prepare(host)
         (host.folder / "etc").mkdir(parents=True)
         (host.folder / "etc" / "hccn.conf").write_text("address_0=192.0.2.1\n")
-        for name in CHECKPOINTS:
-            testbed.checkpoint(host.root / "cache/modelscope/hub/models" / name)
+        for name in FOLDERS:
+            testbed.checkpoint(host.root / "kimi/models" / name)
     with hosts:
         site = Site(folder, hosts, stand_ins)
         site.start(*NAMES)
@@ -400,7 +401,7 @@ def test_docker_is_absent(site, tmp_path):
 
 @pytest.mark.parametrize("fault", ["missing", "cut"])
 def test_weights_on_one_node(site, tmp_path, fault):
-    shard = site.host("h2").root / "cache/modelscope/hub/models" / CHECKPOINTS[0] / SHARD
+    shard = site.host("h2").root / "kimi/models" / FOLDERS[0] / SHARD
     whole = shard.read_bytes()
     if fault == "missing":
         shard.unlink()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kimi_nb import catalog
 from kimi_nb.bundle import scripts
 from kimi_nb.check import judge
-from kimi_nb.core import data_files
+from kimi_nb.core import data_files, paths
 from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
 from kimi_nb.params import load, recipes, schema
 from kimi_nb.params.settings import EMPTY, flattened, lay, nested
@@ -771,3 +771,74 @@ def test_variables_are_shown_with_the_values_of_the_first_engine(each_plan):
         first = each_plan.first(role)
         for name, value in values.items():
             assert first.env[name] == value.value, name
+
+
+# Where weights lie --------------------------------------------------------------------------
+
+
+def _named(engine) -> tuple[str, str | None]:
+    """The model and the draft that an engine's command names."""
+    words = list(engine.argv)
+    draft = None
+    if "--speculative-config" in words:
+        draft = json.loads(words[words.index("--speculative-config") + 1])["model"]
+    return words[2], draft
+
+
+@pytest.mark.parametrize(
+    "names", [("k2.5", "a3", "pd"), ("k2.5", "a2", "dp"), ("k2.6", "a3", "pd")]
+)
+def test_weights_that_hugging_face_lacks_are_served_from_folders_with_their_draft(names):
+    plan = build.plan(*names)
+    for engine in plan.engines:
+        model, draft = _named(engine)
+        assert model.startswith("/root/kimi/models/Kimi-K2.") and model.endswith("-W4A8")
+        assert draft.startswith("/root/kimi/models/")
+        assert engine.argv[engine.argv.index("--served-model-name") + 1] == plan.served_name
+        assert "VLLM_USE_MODELSCOPE" not in engine.env
+    # The work folder is mounted under its own name, and these with it.
+    for box in plan.containers:
+        assert "/root/kimi:/root/kimi" in box.argv
+
+
+@pytest.mark.parametrize("names", [("k2.5", "h200", "single"), ("k2-thinking", "a3", "single")])
+def test_weights_on_hugging_face_keep_their_published_name(names):
+    plan = build.plan(*names)
+    assert _named(plan.engines[0])[0] == plan.weights and plan.weights.startswith("moonshotai/")
+
+
+@pytest.mark.parametrize(
+    "names, folder",
+    [
+        (("k2.5", "h200", "single"), "kimi-k2.5"),
+        (("k2.5", "mi300x", "single"), "kimi-k2.5"),
+        (("k2.5", "a3", "pd"), "Kimi-K2.5-W4A8"),
+        (("k2-thinking", "a3", "single"), "Kimi-K2-Thinking"),
+    ],
+)
+def test_the_folder_of_the_site_is_in_the_container_under_its_name(names, folder, tmp_path):
+    text = (paths.root() / "params" / "sites" / f"{names[1]}.yaml").read_text()
+    mine = tmp_path / "site.yaml"
+    mine.write_text(text.replace("paths: {", "paths: {models: /data/models, "))
+    plan = build.plan(*names, site=str(mine))
+    for box in plan.containers:
+        at = box.argv.index("/data/models:/data/models")
+        assert box.argv[at - 1] == "-v" and at < box.argv.index(box.image)
+    assert all(_named(engine)[0] == f"/data/models/{folder}" for engine in plan.engines)
+
+
+def test_a_folder_that_is_mounted_already_is_mounted_once(tmp_path):
+    text = (paths.root() / "params" / "sites" / "a3.yaml").read_text()
+    mine = tmp_path / "site.yaml"
+    mine.write_text(text.replace("paths: {", "paths: {models: /root/kimi/weights, "))
+    box = build.plan("k2.5", "a3", "single", site=str(mine)).containers[0]
+    assert not [word for word in box.argv if "weights" in word]
+    mine.write_text(text.replace("paths: {", "paths: {models: /root/.cache/weights, "))
+    box = build.plan("k2.5", "a3", "single", site=str(mine)).containers[0]
+    # /root/.cache of the site may be any folder: only the same name on both sides counts.
+    assert [word for word in box.argv if "weights" in word] == []
+    mine.write_text(
+        text.replace("paths: {cache: /root/.cache", "paths: {models: /big/w, cache: /big")
+    )
+    box = build.plan("k2.5", "a3", "single", site=str(mine)).containers[0]
+    assert "/big/w:/big/w" in box.argv

@@ -12,7 +12,6 @@ from kimi_nb import show
 from kimi_nb.prove.accuracy import statistics
 
 
-
 @dataclass(frozen=True)
 class Part:
     """One metric of an evaluation, after one filter on the answers.

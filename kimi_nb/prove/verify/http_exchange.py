@@ -120,7 +120,9 @@ def form(value: object) -> str:
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, str):
         return f"the text {short(value, 40)!r}"
-    return "null" if value is None else f"the number {value}" if type(value) is float else f"{value}"
+    return (
+        "null" if value is None else f"the number {value}" if type(value) is float else f"{value}"
+    )
 
 
 def send(

@@ -29,7 +29,9 @@ def apart(ask: Ask) -> str:
 
     def look(place: Place) -> str:
         if place.reasoning is False:
-            raise Skip("the engine was started without --reasoning-parser (feature reasoning-parser)")
+            raise Skip(
+                "the engine was started without --reasoning-parser (feature reasoning-parser)"
+            )
         more = {} if ask.target.always_thinks else {"chat_template_kwargs": {"thinking": True}}
         answer = ask.chat(place, said(QUESTION, max_tokens=ask.budget(512), **more))
         _no_tags(answer)
