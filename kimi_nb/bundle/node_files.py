@@ -11,10 +11,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
 from kimi_nb.core import paths
-from kimi_nb.params.schema import Draft, Weights
+from kimi_nb.plan import checkpoints
 from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.plan.spec import Container, EngineSpec, Plan
 
+# The scripts that edit weights, by the name used in model files.
+EDITS = {"quantization-target": "edit_quantization_target.py"}
 _NEEDED_BYTES = 64 << 20  # bytes of free space for scripts and the first logs
 
 
@@ -46,9 +48,9 @@ def environment(
     plan: Plan,
     engines: Sequence[EngineSpec],
     container: Container | None,
-    checkpoints: Sequence[str],
+    weights: Sequence[str],
 ) -> str:
-    """Return the text of node.env for the node that runs these engines."""
+    """Return the text of node.env for the node that runs these engines; ``weights`` as below."""
     node, site, router = engines[0].node, plan.request.site, plan.router
     door = router is not None and router.node == node
     in_place = folder(plan, node)
@@ -72,7 +74,8 @@ def environment(
         ),
         ("SYSCTL", [f"{name}={value}" for name, value in tuning.items()]),
         ("HOST_FILES", _host_files(plan, container)),
-        ("WEIGHTS", list(checkpoints)),
+        ("WEIGHTS", list(weights)),
+        ("HUB_VARIABLES", _hub_variables(plan)),
         ("START", start(plan, node, container)),
         ("DOOR", ["bash", f"{in_place}/proxy.sh"] if door else []),
         (
@@ -140,51 +143,34 @@ def _host_files(plan: Plan, container: Container | None) -> list[str]:
     return [str(PurePosixPath(path)) for path in mounts if path not in own]
 
 
-def checkpoints(plan: Plan) -> list[str]:
-    """Return what `weights` in node.sh looks for.
+def weights(plan: Plan) -> list[str]:
+    """Return what `weights` in node.sh has to know of each checkpoint, as one text each.
 
-    These are the weights that are served, and the draft models that the engines' commands name.
+    It is the id; the folders where the engine finds it, and those where a hub's program may have
+    left it; the options of check_weights.py; the folder that a download fills, its size in GB and
+    its command; and the script that edits its config.json. The parts are separated by | and their
+    items by tabs, neither of which a path contains.
     """
-    request = plan.request
-    named = " ".join(
-        " ".join(engine.argv)
-        for engine in {engine.role: engine for engine in plan.engines}.values()
-    )
-    there = [
-        request.weights,
-        *(draft for draft in request.model.drafts.values() if request.located(draft) in named),
-    ]
-    return [_where(plan, item) for item in there]
-
-
-def _where(plan: Plan, item: Weights | Draft) -> str:
-    """Return the name, the possible folders and the required files of a checkpoint, as one text.
-
-    The three parts are separated by | and their items by tabs, neither of which a path contains.
-    The folders are glob patterns; see `weights` in node.sh.
-    """
-    site, located = plan.request.site, plan.request.located(item)
-    asked = list(item.files) if isinstance(item, Weights) else []
-    dummy = any(
-        values.get("load-format") and values["load-format"].value == "dummy"
-        for values in plan.flags.values()
-    )
-    if dummy:
-        asked.append("--config-only")
-    if plan.request.models:
-        places = [located]
-    else:
-        cache, id_ = site.paths.cache, item.id
-        hub = f"hub/models--{id_.replace('/', '--')}/snapshots/*"
-        # A container mounts the cache as /root/.cache or as /root/.cache/huggingface; ModelScope
-        # replaces a dot in a name by three underscores.
-        places = [
-            f"{cache}/{hub}",
-            f"{cache}/huggingface/{hub}",
-            *(
-                f"{cache}/modelscope/{base}/{name}"
-                for base in ("hub/models", "models", "hub")
-                for name in dict.fromkeys([id_, id_.replace(".", "___")])
-            ),
+    out = []
+    for one in checkpoints.of(plan):
+        options = [word for name in one.files for word in ("--file", name)]
+        options += ["--config-only"] * one.config_only
+        parts = [
+            one.id,
+            "\t".join(one.places),
+            "\t".join(one.elsewhere),
+            "\t".join(options),
+            one.into,
+            str(one.size_gb or ""),
+            shlex.join(one.command),
+            EDITS.get(one.edit, ""),
         ]
-    return "|".join([item.id, "\t".join(places), "\t".join(asked)])
+        out.append("|".join(parts))
+    return out
+
+
+def _hub_variables(plan: Plan) -> list[str]:
+    """Return the variables of a download as NAME=VALUE."""
+    request, env = plan.request, plan.engines[0].env
+    home = checkpoints.hub_home(request.hardware, request.site, plan.install, env)
+    return [f"{name}={value}" for name, value in checkpoints.hub_variables(env, home).items()]

@@ -23,8 +23,7 @@ POSITIONS = {
     "--data-parallel-rpc-port": 6,
     "--tensor-parallel-size": 7,
 }
-# The scripts that edit weights, by the name used in model files.
-EDITS = {"quantization-target": "edit_quantization_target.py"}
+EDITS = node_files.EDITS
 
 
 @functools.cache
@@ -41,12 +40,12 @@ def files(plan: Plan) -> dict[str, str]:
     by_node: dict[str, list[EngineSpec]] = {}
     for engine in plan.engines:
         by_node.setdefault(engine.node, []).append(engine)
-    checkpoints = node_files.checkpoints(plan)
+    weights = [] if plan.jobs else node_files.weights(plan)
     for node, engines in by_node.items():
         mine = _node_files(plan, engines, containers.get(node), launches.get(node))
         if not plan.jobs:
             mine["node.env"] = node_files.environment(
-                plan, engines, containers.get(node), checkpoints
+                plan, engines, containers.get(node), weights
             )
             mine |= node_files.static()
         out |= {f"{node}/{name}": text for name, text in mine.items()}

@@ -141,7 +141,11 @@ class Run:
         recipe = subject.recipe(layout)
         site, here = subject.site(recipe), prerequisites.is_node(subject.site(recipe))
         looks = prerequisites.looks(
-            subject.hardware, site, subject.weights(recipe), recipe.layout if recipe else "dp"
+            subject.hardware,
+            site,
+            subject.weights(recipe),
+            recipe.layout if recipe else "dp",
+            recipe.install if recipe else "docker",
         )
         found = prerequisites.Looks(tuple(prerequisites.look(item, site, here) for item in looks))
         self.record("prerequisites", **found.counts, failed=found.failed)

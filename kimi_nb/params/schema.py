@@ -131,7 +131,6 @@ class Check(Table):
 
     Attributes:
         pattern: A regular expression that the output of ``argv`` must match.
-        least_gb: The minimum, in GB, for the last number of the output, which is in bytes.
         needs: When the check can run at all: where the tool is installed, where the file (the
             last
             word of ``argv``) exists, or only on a node of the site.
@@ -141,7 +140,6 @@ class Check(Table):
     argv: tuple[str, ...]
     expect: Line
     pattern: str = ""
-    least_gb: str = ""
     each: Literal["node", "device", "peer"] = "node"
     needs: Literal["tool", "file", "node"] = "tool"
     layouts: tuple[Layout, ...] = LAYOUTS

@@ -49,16 +49,8 @@ class Request:
 
     @property
     def models(self) -> str:
-        """The folder on the nodes that holds the checkpoints; "" where hub ids name them.
-
-        An engine asks one hub for the model, its draft and its tokenizer: Hugging Face, or
-        ModelScope with VLLM_USE_MODELSCOPE. The draft models are on Hugging Face only. Weights that
-        are on ModelScope only are therefore read from a folder, and their draft with them.
-        """
-        paths = self.site.paths
-        if paths.models:
-            return paths.models
-        return f"{paths.work}/models" if self.weights.hub == "modelscope" else ""
+        """The folder on the nodes that holds the checkpoints; "" where hub ids name them."""
+        return models_folder(self.site, self.weights)
 
     def located(self, item: schema.Weights | schema.Draft) -> str:
         """Return how the engine is told the checkpoint: as a folder of the site, or as a hub id."""
@@ -75,6 +67,18 @@ class Request:
             "tuning": f"{base}/configs/moe_tuning",
             "virtual_env": f"{base}/virt_envs/vllm-kimi",
         }
+
+
+def models_folder(site: schema.Site, weights: schema.Weights) -> str:
+    """Return the folder on the nodes that holds the checkpoints; "" where hub ids name them.
+
+    An engine asks one hub for the model, its draft and its tokenizer: Hugging Face, or ModelScope
+    with VLLM_USE_MODELSCOPE. The draft models are on Hugging Face only. Weights that are on
+    ModelScope only are therefore read from a folder, and their draft with them.
+    """
+    if site.paths.models:
+        return site.paths.models
+    return f"{site.paths.work}/models" if weights.hub == "modelscope" else ""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,11 @@ from pathlib import Path
 
 from kimi_nb import show
 from kimi_nb.params import schema
-from kimi_nb.plan.roles import fill
+from kimi_nb.plan import checkpoints
+from kimi_nb.plan.roles import fill, models_folder
+from kimi_nb.service import weights as weights_command
 
+PLACES = "{weights_places}"  # as a word of a check's command: every place of the weights
 Runner = Callable[[Sequence[str]], tuple[int, str]]
 
 
@@ -30,7 +33,7 @@ class Look:
     """A read-only command that checks one property of a node, with its placeholders filled in.
 
     ``title`` says what is checked, ``expect`` what a good node shows. The output must match
-    ``pattern``, or name at least ``least_gb`` GB. ``needs`` is "node" for a command that only makes
+    ``pattern``. ``needs`` is "node" for a command that only makes
     sense on a node of the site, and "file" for one whose last argument must exist.
     """
 
@@ -39,7 +42,6 @@ class Look:
     argv: tuple[str, ...]
     expect: str
     pattern: str
-    least_gb: int
     needs: str
     source: str
 
@@ -96,13 +98,22 @@ class Looks(show.Shown):
 
 
 def looks(
-    hardware: schema.Hardware, site: schema.Site, weights: schema.Weights, layout: str
+    hardware: schema.Hardware,
+    site: schema.Site,
+    weights: schema.Weights,
+    layout: str,
+    install: str = "docker",
 ) -> Iterator[Look]:
-    """Yield every check for this layout, one for each device or peer where a check asks so."""
-    folder = f"{site.paths.models}/{weights.directory}" if site.paths.models else site.paths.cache
+    """Yield every check for this layout, one for each device or peer where a check asks so.
+
+    ``install`` is how the engine is installed: one in a container sees another cache.
+    """
+    home = checkpoints.hub_home(hardware, site, install, {})
+    there = checkpoints.checkpoint(site, weights, models_folder(site, weights), home)
     words = {
-        "weights_folder": folder,
-        "weights_gb": str(weights.size_gb or 0),
+        "weights_folder": there.places[0],
+        "weights_gb": str(there.size_gb or 0),
+        "check_weights": str(Path(weights_command.__file__)),
         "engine": site.paths.engine or "",
         "devices": str(hardware.devices.count),
     }
@@ -119,10 +130,13 @@ def looks(
             yield Look(
                 name=" ".join([name, *extra.values()]),
                 title=check.title,
-                argv=tuple(fill(word, here) for word in check.argv),
+                argv=tuple(
+                    filled
+                    for word in check.argv
+                    for filled in (there.places if word == PLACES else (fill(word, here),))
+                ),
                 expect=fill(check.expect, here),
                 pattern=check.pattern,
-                least_gb=int(fill(check.least_gb, here) or 0),
                 needs=check.needs,
                 source=check.source,
             )
@@ -140,14 +154,6 @@ def look(asked: Look, site: schema.Site, here: bool, runner: Runner | None = Non
     shown = " ".join(text.split())[:160]
     if code:
         return Seen(asked, "fail", f"exit code {code}: {shown}")
-    if asked.least_gb:
-        numbers = re.findall(r"\d+", text)
-        free = int(numbers[-1]) // 10**9 if numbers else 0
-        return Seen(
-            asked,
-            "pass" if free >= asked.least_gb else "fail",
-            f"{free} GB free, {asked.least_gb} GB wanted",
-        )
     good = re.search(asked.pattern, text, re.MULTILINE) if asked.pattern else True
     return Seen(asked, "pass" if good else "fail", shown)
 

@@ -500,7 +500,7 @@ def test_every_check_of_a_node_passes(name, tmp_path, capsys, monkeypatch):
         result = prerequisites.look(look, site, True, runner)
         assert result.status == "pass", result
         seen.add(look.name.split()[0])
-    assert {"devices", "disk", "weights"} <= seen
+    assert "devices" in seen
 
 
 def test_the_tool_of_another_vendor_is_not_there(a3, h200, tmp_path):

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kimi_nb.core import evidence, paths
 from kimi_nb.core.errors import WriteError
 from kimi_nb.params import load
+from kimi_nb.plan import checkpoints, roles
 from kimi_nb.service import prerequisites, weights
 
+ROOT = paths.root()
 EDIT = paths.DATA / "bundle" / "edit_quantization_target.py"
 
 
@@ -55,8 +60,10 @@ def test_one_node_needs_no_network():
         ("link 3", (0, "link status: DOWN"), "fail"),
         ("tls 0", (0, "dev_id:0, tls switch[0](0:disable, 1:enable)"), "pass"),
         ("tls 0", (0, "dev_id:0, tls switch[1](0:disable, 1:enable)"), "fail"),
-        ("disk", (0, "Avail\n700000000000\n"), "pass"),
-        ("disk", (0, "Avail\n300000000000\n"), "fail"),
+        ("disk", (0, "560 GB are wanted, 500.0 GB are there, 90.0 GB are free in /"), "pass"),
+        ("disk", (1, "560 GB are wanted, 400.0 GB are there, 90.0 GB are free in /"), "fail"),
+        ("weights", (0, "9 files in /root/kimi/models/Kimi-K2.5-W4A8, 9 bytes"), "pass"),
+        ("weights", (3, "not on this node, looked for /root/kimi/models/x"), "fail"),
         ("reach 192.0.2.12", (0, "2 packets transmitted, 2 received, 0% packet loss"), "pass"),
         ("reach 192.0.2.12", (1, "2 transmitted, 0 received, 100% packet loss"), "fail"),
     ],
@@ -87,7 +94,7 @@ def test_this_machine_is_a_node_when_it_has_the_address():
 
 
 def checkpoint(folder: Path, shards: int = 2) -> Path:
-    folder.mkdir()
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text("{}")
     header = json.dumps({"t": {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}}).encode()
     names = [f"model-{i}-of-{shards}.safetensors" for i in range(shards)]
@@ -233,3 +240,115 @@ def test_start_can_be_called_again(tmp_path):
         assert run.plan(run.choose("pd")).engines
     for name in kimi_nb.__all__:
         assert callable(getattr(kimi_nb, name)) or name == "__version__"
+
+
+# Where weights are found ----------------------------------------------------------------------
+
+ID = "moonshotai/Kimi-K2.5"
+REV = "54383e83fa343a1331754112fb9e3410c55efa2f"
+
+
+def there(tmp_path, hw: str, model: str, weights_of: str, paths: str, install: str = "docker"):
+    """The checkpoint of a site whose folders are below tmp_path."""
+    text = (ROOT / "params" / "sites" / f"{hw}.yaml").read_text()
+    assert "paths: {" in text
+    file = tmp_path / "site.yaml"
+    file.write_text(re.sub(r"paths: \{.*\}", f"paths: {{{paths.format(tmp_path)}}}", text))
+    site, chip = load.site(str(file)), load.hardware(hw)
+    item = load.model(model).weights[weights_of]
+    home = checkpoints.hub_home(chip, site, install, {})
+    found = checkpoints.checkpoint(site, item, roles.models_folder(site, item), home)
+    looks = prerequisites.looks(chip, site, item, "single", install)
+    return found, {one.name: prerequisites.look(one, site, True) for one in looks}
+
+
+@pytest.mark.parametrize(
+    "hw, paths, folder, passes",
+    [
+        # A container sees the site's cache as ~/.cache/huggingface, or as ~/.cache.
+        ("h200", "cache: {0}/c", f"c/hub/models--moonshotai--Kimi-K2.5/snapshots/{REV}", True),
+        ("h200", "cache: {0}/c", "c", False),  # a folder there is none of the cache's
+        ("a3", "cache: {0}/c", f"c/huggingface/hub/models--moonshotai--Kimi-K2.5/snapshots/{REV}", True),
+        ("a3", "cache: {0}/c", f"c/hub/models--moonshotai--Kimi-K2.5/snapshots/{REV}", False),
+        ("h200", "cache: {0}/c, models: {0}/m", "m/kimi-k2.5", True),
+        ("h200", "cache: {0}/c, models: {0}/m", "c/hub/models--moonshotai--Kimi-K2.5/snapshots/1", False),
+    ],
+)
+def test_weights_are_found_where_the_engine_looks(hw, paths, folder, passes, tmp_path):
+    checkpoint(tmp_path / folder)
+    found, seen = there(tmp_path, hw, "k2.5", "int4", paths)
+    assert (weights.find(found.places) == tmp_path / folder) == passes
+    assert seen["weights"].status == ("pass" if passes else "fail"), seen["weights"]
+    if not passes:
+        assert "not on this node, looked for" in seen["weights"].found
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "c/modelscope/hub/models/Eco-Tech/Kimi-K2___5-W4A8",  # before 1.38
+        "c/modelscope/models/Eco-Tech--Kimi-K2.5-W4A8/snapshots/master",  # since
+        "c/models/Eco-Tech--Kimi-K2.5-W4A8/snapshots/master",  # MODELSCOPE_CACHE
+        "c/huggingface/hub/models--Eco-Tech--Kimi-K2.5-W4A8/snapshots/1",
+        "w/models/Eco-Tech/Kimi-K2.5-W4A8",
+    ],
+)
+def test_the_caches_of_both_hubs_are_known(folder, tmp_path):
+    """The engine reads none of them: they are what a download need not fetch."""
+    checkpoint(tmp_path / folder)
+    found, _ = there(tmp_path, "a3", "k2.5", "w4a8", "cache: {0}/c, work: {0}/w")
+    assert found.places == (f"{tmp_path}/w/models/Kimi-K2.5-W4A8",)
+    assert weights.find(found.places) is None
+    assert weights.find(found.elsewhere) == tmp_path / folder
+
+
+def test_of_several_snapshots_the_one_that_main_means(tmp_path):
+    base = tmp_path / "hub" / "models--a--b"
+    for name in ("aaa", "bbb", "ccc"):
+        checkpoint(base / "snapshots" / name)
+    places = [f"{base}/snapshots/*"]
+    assert weights.find(places).name == "ccc"
+    (base / "refs").mkdir()
+    (base / "refs" / "main").write_text("bbb")
+    assert weights.find(places).name == "bbb"
+    (base / "refs" / "main").write_text("gone")
+    assert weights.find(places).name == "ccc"
+
+
+def test_without_a_container_the_cache_is_that_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "mine"))
+    checkpoint(tmp_path / "mine/hub/models--moonshotai--Kimi-K2.5/snapshots" / REV)
+    _, seen = there(tmp_path, "h200", "k2.5", "int4", "cache: {0}/c", install="pip")
+    assert seen["weights"].status == "pass"
+
+
+def test_the_disk_counts_what_is_there(tmp_path, monkeypatch):
+    base = tmp_path / "hub" / "models--a--b"
+    checkpoint(base / "snapshots" / "1")
+    part = base / "blobs" / "x.incomplete"
+    part.parent.mkdir()
+    part.write_bytes(bytes(3_000_000))
+    place = f"{base}/snapshots/*"
+    found, free, at = weights.room([place])
+    assert 3_000_000 < found < 3_001_000 and at == str(base)
+    monkeypatch.setattr(weights.shutil, "disk_usage", lambda at: SimpleNamespace(free=10**9 - 10**6))
+    assert weights.main(["--room", "1", place]) == 0
+    part.unlink()
+    assert weights.main(["--room", "1", place]) == 1
+    # A folder that is not there yet is on the disk of the nearest one that is.
+    assert weights.room([f"{tmp_path}/none/such/*"])[2] == str(tmp_path)
+
+
+def test_an_edited_config_is_compared_as_it_was_published(tmp_path):
+    checkpoint(tmp_path)
+    notes = tmp_path / ".cache/huggingface/download"
+    notes.mkdir(parents=True)
+    config = tmp_path / "config.json"
+    (notes / "config.json.metadata").write_text(
+        f"commit\n{hashlib.sha256(config.read_bytes()).hexdigest()}\n1.0\n"
+    )
+    (tmp_path / "config.json.before-quantization-edit").write_bytes(config.read_bytes())
+    config.write_text('{"edited": true}\n')
+    assert weights.unequal(tmp_path) == []
+    (tmp_path / "config.json.before-quantization-edit").write_text("other")
+    assert "config.json: its SHA-256" in weights.unequal(tmp_path)[0]

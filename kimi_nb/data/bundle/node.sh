@@ -159,36 +159,54 @@ engine() {
     fi
 }
 
-# WEIGHTS: name, folders where it may be (patterns), what is asked of it; with | between,
-# and tabs within.
+# WEIGHTS: name, folders where the engine finds it (patterns), folders where a hub's program may
+# have left it, options of check_weights.py, the folder that a download fills, its size in GB and its
+# command, the script that edits its config.json; with | between, and tabs within.
 weights() {
-    local entry name pattern found at patterns asked folders needed
+    local entry name places elsewhere options into gb fetch _ found
     for entry in "${WEIGHTS[@]}"; do
-        IFS='|' read -r name patterns asked <<< "$entry"
-        IFS=$'\t' read -ra folders <<< "$patterns"
-        IFS=$'\t' read -ra needed <<< "$asked"
-        found=
-        for pattern in "${folders[@]}"; do
-            # The last: of several snapshots one has to be taken.
-            if found=$(compgen -G "$pattern" | tail -n 1) && [ -n "$found" ]; then break; fi
-        done
-        if [ -z "$found" ]; then
-            say fail weights "$name is not on this node: looked for ${folders[*]}"
-        elif at=$(check_weights "$found" "${needed[@]}" 2>&1); then
-            say same weights "$name: $at"
+        IFS='|' read -r name places elsewhere options into gb fetch _ <<< "$entry"
+        into=${into/#\~/$HOME}
+        IFS=$'\t' read -ra places <<< "$places"
+        IFS=$'\t' read -ra elsewhere <<< "$elsewhere"
+        IFS=$'\t' read -ra options <<< "$options"
+        if found=$(check_weights ${CHECKSUMS:+--checksums} ${options[@]+"${options[@]}"} "${places[@]}" 2>&1); then
+            say same weights "$name: $found"
         else
-            say fail weights "$name in $found: $at"
+            lacking
         fi
     done
 }
 
-check_weights() {
-    local python=python3
-    if ! command -v python3 > /dev/null; then
-        # The image has one; the folder is seen inside under the same name.
-        python="docker run --rm -i -v $1:$1:ro --entrypoint python3 $IMAGE"
+# A checkpoint that is missing, or not whole.
+lacking() {
+    local other
+    if [ -z "$fetch" ]; then say fail weights "$name: $found"; return; fi
+    other=
+    if [ ${#elsewhere[@]} != 0 ] && other=$(check_weights --where "${elsewhere[@]}" 2> /dev/null); then
+        other="; what is in $other, the engine does not read"
     fi
-    $python - ${CHECKSUMS:+--checksums} "$@" <<< "${CHECK_WEIGHTS:-$(cat "$(dirname "$0")/check_weights.py")}"
+    say fail weights "$name: $found$other; ${gb:+$gb GB, }to be downloaded into $into: $fetch"
+}
+
+check_weights() {
+    in_python "${CHECK_WEIGHTS:-$(cat "$(dirname "$0")/check_weights.py")}" "$@"
+}
+
+# in_python SCRIPT WORDS...: where the node has no python3, that of the image, which sees the
+# folders of the checkpoint under the same names.
+in_python() {
+    local script=$1 at place run=(python3) mounts=()
+    shift
+    if ! command -v python3 > /dev/null && [ -n "$IMAGE" ]; then
+        for place in "${places[@]}" ${elsewhere[@]+"${elsewhere[@]}"} "$into"; do
+            at=${place%%/snapshots/*}
+            until [ -d "$at" ] || [ -z "$at" ]; do at=${at%/*}; done
+            if [ -n "$at" ] && [[ " ${mounts[*]-} " != *" $at:$at "* ]]; then mounts+=(-v "$at:$at"); fi
+        done
+        run=(docker run --rm -i ${mounts[@]+"${mounts[@]}"} --entrypoint python3 "$IMAGE")
+    fi
+    env ${HUB_VARIABLES[@]+"${HUB_VARIABLES[@]}"} "${run[@]}" - "$@" <<< "$script"
 }
 
 # The processes of this node's run: by what they inherited, by their session, and what is below
