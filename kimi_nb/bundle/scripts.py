@@ -7,11 +7,12 @@ plan in, text out. `bundle.writer` writes the files to disk.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 
 from kimi_nb.bundle import inventory, node_files
 from kimi_nb.core import paths, shell
-from kimi_nb.plan import client_commands, jobs
+from kimi_nb.plan import checkpoints, client_commands, jobs
 from kimi_nb.plan.spec import Container, EngineSpec, Launch, Plan
 
 # The positions of launch_online_dp.py's arguments to the template, by the flag they fill in.
@@ -68,6 +69,8 @@ def _node_files(
         out["host_tuning.sh"] = _host_tuning(plan.host_tuning)
     for edit in plan.edits:
         out[EDITS[edit]] = static(EDITS[edit])
+    if not plan.jobs and (fetched := [one for one in checkpoints.of(plan) if one.command]):
+        out["weights.sh"] = _weights(plan, fetched)
     if container is not None:
         out["docker_run.sh"] = _docker_run(plan, container)
     if launch is not None:
@@ -104,6 +107,32 @@ def _host_tuning(tuning: tuple[tuple[str, str], ...]) -> str:
             "each start of the machine; they are gone after a restart.",
         ],
         lines,
+    )
+
+
+def _weights(plan: Plan, fetched: Sequence[checkpoints.Checkpoint]) -> str:
+    """Return the script that downloads what is missing of these checkpoints on a node."""
+    lines = []
+    for one in fetched:
+        size = f"about {one.size_gb} GB" if one.size_gb else "size not published"
+        lines += [
+            f"{one.id} ({size}) into {one.into}:",
+            f"    {shlex.join(one.command)}",
+        ]
+    return shell.script(
+        [
+            "Download the weights that this node lacks, and check them; run it again to go on.",
+            "On a file system that the nodes share one of them downloads, and the others wait.",
+            "",
+            *lines,
+            "",
+            "Where the node has no such program, that of the engine's image is used. Variables:",
+            "    DRY=1 says what would be done; CHECKSUMS=1 reads every byte where sums are known",
+            "    WORKERS=16 files at the same time",
+            "    HF_ENDPOINT, MODELSCOPE_ENDPOINT a mirror; HTTPS_PROXY; HF_TOKEN for a gated model",
+            "    HF_HUB_OFFLINE=1 asks no hub",
+        ],
+        ['DOWNLOAD=1 exec bash "$(dirname "$0")/node.sh" weights'],
     )
 
 
@@ -280,6 +309,7 @@ def _clients(plan: Plan) -> dict[str, str]:
 
 _STEPS = {
     "host_tuning.sh": "as root on the host, once after each start of the machine",
+    "weights.sh": "downloads the weights that this node lacks, and checks them",
     "edit_quantization_target.py": "once for the weights: `python edit_quantization_target.py "
     "apply FOLDER` (`revert` undoes it)",
     "docker_run.sh": "opens the container; run what follows inside it",

@@ -38,11 +38,13 @@ class Line:
 
 
 def text(folder: Path, verbs: Sequence[str], *, run: str, holder: str = "", dry: bool = False,
-         secrets: Mapping[str, str] | None = None, checksums: bool = False, seen: str = "") -> str:
+         secrets: Mapping[str, str] | None = None, checksums: bool = False, seen: str = "",
+         download: bool = False) -> str:
     """What `READER` is to read on the node whose files are in ``folder``.
 
     ``run`` names the run that the node belongs to, ``holder`` the person; ``secrets`` are
-    exported there and written nowhere; ``seen`` is how far each log was read.
+    exported there and written nowhere; ``seen`` is how far each log was read. With ``download``
+    the verb weights fetches what is missing.
     """
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     values = {"RUN": run, "HOLDER": holder, "DRY": "1" if dry else "", "SEEN": seen,
@@ -50,6 +52,7 @@ def text(folder: Path, verbs: Sequence[str], *, run: str, holder: str = "", dry:
     if "push" in verbs:
         values["ARCHIVE"] = base64.b64encode(_archive(files)).decode()
     if "weights" in verbs:
+        values["DOWNLOAD"] = "1" if download else ""
         values["CHECK_WEIGHTS"] = files["check_weights.py"].decode()
     head = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
     head += [f"export {name}={shlex.quote(value)}" for name, value in (secrets or {}).items()]

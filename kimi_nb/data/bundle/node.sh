@@ -4,7 +4,8 @@
 #   ./node.sh VERB...     look claim prepare engine weights push start open state tails stop release
 #
 # Each verb creates what is missing and reuses what is there, so that a second run changes nothing.
-# With DRY=1, and behind the word dry, they say what they would change. One line on stdout for each thing that was looked at:
+# With DRY=1, and behind the word dry, they say what they would change. With DOWNLOAD=1 weights
+# fetches what is missing. One line on stdout for each thing that was looked at:
 #   kind <tab> thing <tab> text      kinds: same, change (with DRY), changed, warn, fail, fact
 # The verbs are called by name; node.env gives the rest.
 # shellcheck disable=SC1091,SC2329,SC2016,SC2153
@@ -170,23 +171,136 @@ weights() {
         IFS=$'\t' read -ra places <<< "$places"
         IFS=$'\t' read -ra elsewhere <<< "$elsewhere"
         IFS=$'\t' read -ra options <<< "$options"
-        if found=$(check_weights ${CHECKSUMS:+--checksums} ${options[@]+"${options[@]}"} "${places[@]}" 2>&1); then
-            say same weights "$name: $found"
-        else
-            lacking
-        fi
+        if found=$(whole "${places[@]}"); then say same weights "$name: $found"; else lacking; fi
     done
 }
 
-# A checkpoint that is missing, or not whole.
+# whole PLACE...: says what is there, or what is wrong with it.
+whole() {
+    check_weights ${CHECKSUMS:+--checksums} ${options[@]+"${options[@]}"} "$@" 2>&1
+}
+
+# A checkpoint that is missing, or not whole. What the hub's own program has left in its cache need
+# not be fetched again: links to its files cost no space.
 lacking() {
-    local other
+    local other='' linked='' room what
     if [ -z "$fetch" ]; then say fail weights "$name: $found"; return; fi
-    other=
-    if [ ${#elsewhere[@]} != 0 ] && other=$(check_weights --where "${elsewhere[@]}" 2> /dev/null); then
-        other="; what is in $other, the engine does not read"
+    if [ ${#elsewhere[@]} != 0 ] && other=$(check_weights --where "${elsewhere[@]}" 2> /dev/null) \
+            && whole "$other" > /dev/null; then
+        if [ "$(device "$other")" = "$(device "$into")" ]; then linked=1; fi
+        what="take the files of $other into $into"
+    else
+        other='' what="download ${gb:+$gb GB }into $into: $fetch"
     fi
-    say fail weights "$name: $found$other; ${gb:+$gb GB, }to be downloaded into $into: $fetch"
+    if [ -z "$linked" ] && ! room=$(check_weights --room "${gb:-0}" "${places[@]}" 2>&1); then
+        say fail room "$name: the disk is too full: $room"
+    fi
+    if [ -z "${DOWNLOAD:-}" ]; then
+        say fail weights "$name: $found; ${other:+$other, which the engine does not read, has it: }$what"
+    elif [ -z "$other" ] && [ -z "$IMAGE" ] && ! program > /dev/null; then
+        say fail hub-program "$name: ${fetch%% *} is not on PATH, and there is no image that has it"
+    elif [ -z "$other" ] && [ "${fetch%% *}" = hf ] && offline; then
+        say fail offline "$name: $found; HF_HUB_OFFLINE is set, so that nothing is asked of the hub"
+    elif [ -n "$DRY" ]; then
+        say change weights "$name: $what"
+    elif [ $failed = 0 ]; then
+        fill_in
+    fi
+}
+
+# The file system of a folder that may be made later.
+device() {
+    local at=$1
+    until [ -d "$at" ]; do at=${at%/*} at=${at:-/}; done
+    stat -c %d "$at"
+}
+
+# The hub's program on this node; the engine's environment has one.
+program() {
+    if [ -n "$ENGINE" ]; then PATH=$ENGINE/bin:$PATH; fi
+    command -v "${fetch%% *}"
+}
+
+offline() {
+    env ${HUB_VARIABLES[@]+"${HUB_VARIABLES[@]}"} bash -c \
+        '[[ "${HF_HUB_OFFLINE:-${TRANSFORMERS_OFFLINE:-}}" =~ ^(1|ON|YES|TRUE|on|yes|true|On|Yes|True)$ ]]'
+}
+
+# Fetches a checkpoint, or goes on with it. On a file system that nodes share one of them does, and
+# the others wait for it.
+fill_in() {
+    local lock=$into/.weights-${name//\//--}.lock log=$WORK/weights-${name//\//--}.log out beat code=0
+    if ! out=$(mkdir -p "$into" "$WORK" 2>&1 && take "$lock" 2>&1); then say fail weights "$name: $out"; return; fi
+    while kill -0 $$ && [ -e "$lock" ]; do touch -c "$lock"; sleep 5; done < /dev/null > /dev/null 2>&1 &
+    beat=$!
+    if found=$(whole "${places[@]}"); then
+        say same weights "$name: $found"
+    else
+        if [ -n "$other" ]; then take_files; else download; fi > "$log" 2>&1 < /dev/null || code=$?
+        # Not the exit code: hf ends with 0 where the hub does not answer and the folder is there.
+        if found=$(whole "${places[@]}"); then say changed weights "$name: $found"; else why; fi
+    fi
+    kill "$beat" 2> /dev/null
+    rm -f "$lock"
+}
+
+# take LOCK: waits until it is ours. Who holds it touches it; one that nobody touches is left over.
+take() {
+    local seen waited
+    until ( set -C; : > "$1" ) 2> /dev/null; do
+        if [ ! -w "${1%/*}" ]; then echo "${1%/*}: cannot be written"; return 1; fi
+        seen=$(stat -c %Y "$1" 2> /dev/null)
+        for ((waited = 0; waited < ${LOCK_SECONDS:-60}; waited++)); do
+            sleep 1
+            if [ "$(stat -c %Y "$1" 2> /dev/null)" != "$seen" ]; then continue 2; fi
+        done
+        rm -f "$1"
+    done
+}
+
+take_files() {
+    if [ -n "$linked" ] && cp -rlLf "$other/." "$into/"; then return 0; fi
+    cp -rL "$other/." "$into/"
+}
+
+# In the image where the node has no such program. WORKERS is how many files at the same time.
+download() {
+    local words=() at tool variables options=()
+    eval "words=($fetch)"
+    for at in "${!words[@]}"; do
+        if [ "${words[at]}" = --max-workers ]; then words[at + 1]=${WORKERS:-${words[at + 1]}}; fi
+    done
+    variables=("HF_XET_HIGH_PERFORMANCE=${HF_XET_HIGH_PERFORMANCE:-1}"
+        "MODELSCOPE_DOWNLOAD_PARALLELS=${MODELSCOPE_DOWNLOAD_PARALLELS:-4}"
+        ${HUB_VARIABLES[@]+"${HUB_VARIABLES[@]}"})
+    if tool=$(program); then
+        env "${variables[@]}" "$tool" "${words[@]:1}"
+        return
+    fi
+    for at in "${variables[@]}" HF_TOKEN HF_ENDPOINT HTTP_PROXY HTTPS_PROXY NO_PROXY MODELSCOPE_API_TOKEN \
+            MODELSCOPE_ENDPOINT MODELSCOPE_DOMAIN; do
+        options+=(-e "$at")
+    done
+    docker run --rm --net=host -v "$into:$into" "${options[@]}" --entrypoint "${words[0]}" "$IMAGE" "${words[@]:1}"
+}
+
+# Why a checkpoint is still not whole, by what the hub's program said.
+why() {
+    local line thing=weights
+    if line=$(said 'No space left on device|Errno 28|Disk quota exceeded'); then
+        thing=room line="the disk is full"
+    elif line=$(said 'cannot be accessed|Name or service not known|resolve|Connection|Network is unreachable|timed out|Max retries'); then
+        thing=hub line="the hub does not answer: $line"
+    elif line=$(said '(^|[^0-9])40[13]([^0-9]|$)|[Gg]ated|[Uu]nauthorized'); then
+        thing=hub-key line="the hub refuses: $line"
+    else
+        line="exit code $code: $(said .)"
+    fi
+    say fail "$thing" "$name: $line. It is not whole, $found. What was said: $log"
+}
+
+said() {
+    tr '\r' '\n' < "$log" | grep -E "$1" | tail -n 1 | cut -c 1-300 | grep .
 }
 
 check_weights() {
