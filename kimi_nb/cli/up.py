@@ -34,6 +34,11 @@ def add(commands: options.Commands) -> None:
         help="read every byte of the weights where checksums are known",
     )
     parser.add_argument(
+        "--download",
+        action="store_true",
+        help="download the weights that a node lacks; without it they are named, and nothing changes",
+    )
+    parser.add_argument(
         "--run-dir", default="", metavar="DIR", help="where results go (default: runs/<model>-<hw>)"
     )
     options.json_output(parser)
@@ -55,7 +60,9 @@ def run(args: argparse.Namespace) -> int:
         lifecycle.check_confirmed(plan, args.confirm)
     if args.dry_run or not args.confirm:
         try:
-            changes, diff = lifecycle.preview(plan, folder, checksums=args.checksums)
+            changes, diff = lifecycle.preview(
+                plan, folder, checksums=args.checksums, download=args.download
+            )
         except StepFailed as error:
             return output.failed(error, args.json)
         if args.json:
@@ -76,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         confirm=args.confirm,
         resume=args.resume,
         checksums=args.checksums,
+        download=args.download,
         say=output.progress(begun),
     ).result
     if args.json:

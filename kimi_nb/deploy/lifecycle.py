@@ -154,7 +154,12 @@ class Deployed(show.Shown):
 
 @contextlib.contextmanager
 def target(
-    plan: Plan, journal: Journal, *, checksums: bool = False, say: Say = lambda text: None
+    plan: Plan,
+    journal: Journal,
+    *,
+    checksums: bool = False,
+    download: bool = False,
+    say: Say = lambda text: None,
 ) -> Iterator[Target]:
     """Provide the site for this plan; it is reached at first use and released at the end."""
     if plan.transport == "slurm":
@@ -173,6 +178,7 @@ def target(
             lambda: _connect(plan, journal),
             _secrets(plan),
             checksums,
+            download=download,
         )
     known_secrets.name(plan.secrets.values())
     try:
@@ -246,7 +252,9 @@ class Up:
         return self.result
 
 
-def preview(plan: Plan, folder: Path, *, checksums: bool = False) -> tuple[list[Change], str]:
+def preview(
+    plan: Plan, folder: Path, *, checksums: bool = False, download: bool = False
+) -> tuple[list[Change], str]:
     """Return what `up` would change on the site, and the changes of the scripts as ``diff -u``.
 
     Nothing is changed. Raises StepFailed if something is already wrong on the site, and
@@ -258,7 +266,7 @@ def preview(plan: Plan, folder: Path, *, checksums: bool = False) -> tuple[list[
         # In a folder of its own, but under the run that may be deployed already.
         journal = dataclasses.replace(kept, folder=Path(name))
         writer.write(scripts.files(plan), journal.folder / "bundle")
-        with target(plan, journal, checksums=checksums) as site:
+        with target(plan, journal, checksums=checksums, download=download) as site:
             return list(site.preview()), site.diff()
 
 
@@ -269,16 +277,17 @@ def up(
     confirm: str,
     resume: bool = False,
     checksums: bool = False,
+    download: bool = False,
     say: Say = lambda text: None,
     limits: Limits = LIMITS,
 ) -> Up:
     """Deploy a plan and wait until its service has answered.
 
     The files of the deployment go below ``folder``, that of the plan in the run. ``resume`` skips
-    what an earlier call has done. Failures on the site are returned in the result's ``failed``; the
-    service is then left as it is. Raises ParameterError unless ``confirm`` is the name of the site
-    and its nodes are the user's own, and KimiError if another process is working on this
-    deployment.
+    what an earlier call has done; ``download`` fetches the weights that a node lacks. Failures on
+    the site are returned in the result's ``failed``; the service is then left as it is. Raises
+    ParameterError unless ``confirm`` is the name of the site and its nodes are the user's own, and
+    KimiError if another process is working on this deployment.
     """
     check_addresses(plan)
     check_confirmed(plan, confirm)
@@ -298,7 +307,7 @@ def up(
         if not resume:
             journal.steps.clear()
         journal.set("starting")
-        with target(plan, journal, checksums=checksums, say=say) as site:
+        with target(plan, journal, checksums=checksums, download=download, say=say) as site:
             result = _Deployment(plan, journal, site, say, limits).run()
             return Up(journal, result, site.serving() if result.ok else plan)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from kimi_nb.deploy import node_call
 from kimi_nb.deploy.node_answers import Answer
 
-_SECONDS = 600.0  # for one verb; the slowest one reads every byte of the weights
+_SECONDS = 600.0  # for one verb; that which reads or downloads the weights has no limit
 
 
 class LocalNodes:
@@ -23,17 +23,18 @@ class LocalNodes:
     def look(self, texts: Mapping[str, str]) -> dict[str, Answer]:
         """Run read-only verbs; ``texts`` are the scripts by name of the node."""
         # Not in parallel: nodes on the same machine share its claim and its settings.
-        return {node: _run(text) for node, text in texts.items()}
+        return {node: _run(text, _SECONDS) for node, text in texts.items()}
 
     def change(self, texts: Mapping[str, str], verb: str) -> dict[str, Answer]:
         """Run a verb that changes nodes; ``texts`` are the scripts by name of the node."""
-        return self.look(texts)
+        seconds = None if verb == "weights" else _SECONDS
+        return {node: _run(text, seconds) for node, text in texts.items()}
 
     def close(self) -> None:
         """Do nothing: there is no connection to close."""
 
 
-def _run(text: str) -> Answer:
+def _run(text: str, seconds: float | None) -> Answer:
     try:
         # Programs beside this Python (vllm-router) are found even if the environment is not
         # activated. A session of its own: what is started survives the end of the terminal.
@@ -44,7 +45,7 @@ def _run(text: str) -> Answer:
             capture_output=True,
             text=True,
             env={**os.environ, "PATH": path},
-            timeout=_SECONDS,
+            timeout=seconds,
             check=False,
             start_new_session=True,
         )

@@ -47,7 +47,8 @@ class OnNodes:
         every: The time between two polls of the logs, in seconds.
 
     The arguments: ``files`` is the folder of the plan's bundle, ``connect`` reaches the nodes, and
-    ``secrets`` are values by name, which are sent to the nodes and written nowhere.
+    ``secrets`` are values by name, which are sent to the nodes and written nowhere; with
+    ``download`` the weights that a node lacks are fetched.
     """
 
     def __init__(
@@ -61,10 +62,12 @@ class OnNodes:
         secrets: Mapping[str, str] | None = None,
         checksums: bool = False,
         every: float = 1.0,
+        download: bool = False,
     ) -> None:
         self.plan, self._files, self.root = plan, files, root
         self._run, self._holder, self._secrets = run, holder, dict(secrets or {})
         self._checksums, self._connect, self.every = checksums, connect, every
+        self._download = download
         self.logs = NodeLogs(self)
         self.steps: Sequence[Step] = (
             Step("reach", "reach every node", self.reach, always=True),
@@ -112,6 +115,7 @@ class OnNodes:
             secrets=self._secrets,
             checksums=self._checksums,
             seen=seen,
+            download=self._download,
         )
 
     # Steps ----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,15 +17,16 @@ from pathlib import Path
 
 import pytest
 from testbed import hosts as testbed
+from testbed.hub import HUB
 
-from kimi_nb.core import evidence
+from kimi_nb.core import evidence, paths
 from kimi_nb.params import load
 from kimi_nb.plan import build
 
 KIMI = [str(Path(sys.executable).with_name("kimi-nb"))]
 TWO, NAMES = ["h1", "h2"], ["h1", "h2", "h3", "h4"]
 CHECKPOINTS = ("Eco-Tech/Kimi-K2.5-W4A8", "lightseekorg/kimi-k2.5-eagle3")
-FOLDERS = ("Kimi-K2.5-W4A8", "kimi-k2.5-eagle3")  # below models in paths.work
+FOLDERS = ("Kimi-K2.5-W4A8", "kimi-k2.5-eagle3")  # below paths.models
 PORT = "8088"
 SHARD = "model-00001-of-00001.safetensors"
 
@@ -137,7 +139,7 @@ def made(tmp_path_factory):
         (host.folder / "etc").mkdir(parents=True)
         (host.folder / "etc" / "hccn.conf").write_text("address_0=192.0.2.1\n")
         for name in FOLDERS:
-            testbed.checkpoint(host.root / "kimi/models" / name)
+            testbed.checkpoint(host.root / "models" / name)
     with hosts:
         site = Site(folder, hosts, stand_ins)
         site.start(*NAMES)
@@ -401,7 +403,7 @@ def test_docker_is_absent(site, tmp_path):
 
 @pytest.mark.parametrize("fault", ["missing", "cut"])
 def test_weights_on_one_node(site, tmp_path, fault):
-    shard = site.host("h2").root / "kimi/models" / FOLDERS[0] / SHARD
+    shard = site.host("h2").root / "models" / FOLDERS[0] / SHARD
     whole = shard.read_bytes()
     if fault == "missing":
         shard.unlink()
@@ -413,6 +415,62 @@ def test_weights_on_one_node(site, tmp_path, fault):
         shard.write_bytes(whole)
     code, made, said = site.up(tmp_path, "--resume")
     assert code == 0 and made["ready"] == 2, said
+
+
+def test_weights_that_are_missing_are_downloaded(site, tmp_path):
+    """Named first, with the command; fetched with --download; a hub that fails on one node is
+    named with it, and --resume goes on."""
+    text = (paths.root() / "params/models/k2.5.yaml").read_text()
+    small = tmp_path / "k2.5.yaml"  # this machine's disk has no room for 560 GB
+    small.write_text(
+        text.replace("size_gb: 560", "size_gb: 1").replace(
+            "parameters_million: 1900", "parameters_million: 1"
+        )
+    )
+    for host in (site.host("h1"), site.host("h2")):
+        for name in ("hf", "modelscope"):
+            program = host.folder / "rehearsal/bin" / name
+            program.parent.parent.joinpath("hub.json").write_text('{"hub": ""}')
+            program.write_text(f"#!{sys.executable}\n{HUB}")
+            program.chmod(0o755)
+        testbed.checkpoint(host.folder / "rehearsal/source")
+    lost = site.host("h2").root / "models" / FOLDERS[0]
+    away = lost.with_name("away")
+    lost.rename(away)
+    target = site.target()
+    target[target.index("--model") + 1] = str(small)
+    words = [*KIMI, "up", *target, "--run-dir", str(tmp_path / "run"), "--json"]
+    words += ["--confirm", "testbed"]
+
+    def up(*more):
+        done = site.hosts.run([*words, *more])
+        return done.returncode, json.loads(done.stdout or "null"), done.stderr
+
+    try:
+        code, made, said = up()
+        assert code == 1 and [one["node"] for one in made["failed"]] == ["h2"], said
+        command = f"modelscope download --model {CHECKPOINTS[0]} --local_dir /srv/models/{FOLDERS[0]}"
+        cause = made["failed"][0]["cause"]
+        assert command in cause and "1 GB" in cause and "--download" in made["failed"][0]["help"]
+        assert site.claims() == [] and not lost.exists()
+        hub = site.host("h2").folder / "rehearsal/hub.json"
+        hub.write_text(json.dumps({"hub": "", CHECKPOINTS[0]: "unreachable"}))
+        code, made, said = up("--download")
+        assert code == 1 and [one["node"] for one in made["failed"]] == ["h2"], said
+        assert "the hub does not answer" in made["failed"][0]["cause"]
+        assert "--resume --download" in made["failed"][0]["help"] and site.engines() == []
+        hub.write_text(json.dumps({"hub": ""}))
+        code, made, said = up("--download", "--resume")
+        assert code == 0 and made["ready"] == 2, said
+        assert (lost / SHARD).exists()
+        assert not (site.host("h1").folder / "rehearsal/calls").exists()  # it had them
+        assert site.kimi("down", str(tmp_path / "run")).returncode == 0
+    finally:
+        for host in (site.host("h1"), site.host("h2")):
+            for name in ("hf", "modelscope"):
+                (host.folder / "rehearsal/bin" / name).unlink()
+        shutil.rmtree(lost, ignore_errors=True)
+        away.rename(lost)
 
 
 def test_a_port_in_use(site, tmp_path):

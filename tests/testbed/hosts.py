@@ -254,7 +254,7 @@ class Hosts:
         listed = ", ".join(f"{name}: {value}" for name, value in ssh.items() if value)
         return (
             f"name: testbed\nhardware: {hardware}\ntransport: ssh\nnic: eth0\nnodes:\n{nodes}\n"
-            f"ssh: {{{listed}}}\npaths: {{cache: /srv/cache, work: /srv/kimi}}\n"
+            f"ssh: {{{listed}}}\npaths: {{cache: /srv/cache, work: /srv/kimi, models: /srv/models}}\n"
         )
 
 

@@ -183,7 +183,7 @@ whole() {
 # A checkpoint that is missing, or not whole. What the hub's own program has left in its cache need
 # not be fetched again: links to its files cost no space.
 lacking() {
-    local other='' linked='' room what
+    local other='' linked='' room='' what
     if [ -z "$fetch" ]; then say fail weights "$name: $found"; return; fi
     if [ ${#elsewhere[@]} != 0 ] && other=$(check_weights --where "${elsewhere[@]}" 2> /dev/null) \
             && whole "$other" > /dev/null; then
@@ -192,11 +192,11 @@ lacking() {
     else
         other='' what="download ${gb:+$gb GB }into $into: $fetch"
     fi
-    if [ -z "$linked" ] && ! room=$(check_weights --room "${gb:-0}" "${places[@]}" 2>&1); then
-        say fail room "$name: the disk is too full: $room"
-    fi
+    if [ -n "$linked" ] || room=$(check_weights --room "${gb:-0}" "${places[@]}" 2>&1); then room=; fi
     if [ -z "${DOWNLOAD:-}" ]; then
-        say fail weights "$name: $found; ${other:+$other, which the engine does not read, has it: }$what"
+        say fail weights "$name: $found;${other:+ $other, which the engine does not read, has it:} $what${room:+ (the disk is too full: $room)}"
+    elif [ -n "$room" ]; then
+        say fail room "$name: the disk is too full: $room"
     elif [ -z "$other" ] && [ -z "$IMAGE" ] && ! program > /dev/null; then
         say fail hub-program "$name: ${fetch%% *} is not on PATH, and there is no image that has it"
     elif [ -z "$other" ] && [ "${fetch%% *}" = hf ] && offline; then
