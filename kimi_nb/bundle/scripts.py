@@ -310,8 +310,8 @@ def _clients(plan: Plan) -> dict[str, str]:
 _STEPS = {
     "host_tuning.sh": "as root on the host, once after each start of the machine",
     "weights.sh": "downloads the weights that this node lacks, and checks them",
-    "edit_quantization_target.py": "once for the weights: `python edit_quantization_target.py "
-    "apply FOLDER` (`revert` undoes it)",
+    "edit_quantization_target.py": "once for the weights, unless weights.sh did: `python "
+    "edit_quantization_target.py apply FOLDER` (`revert` undoes it)",
     "docker_run.sh": "opens the container; run what follows inside it",
     "serve.sh": "starts the engine",
     "launch.sh": "starts every rank of this node with launch_online_dp.py and "

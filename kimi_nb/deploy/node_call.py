@@ -53,6 +53,8 @@ def text(folder: Path, verbs: Sequence[str], *, run: str, holder: str = "", dry:
         values["ARCHIVE"] = base64.b64encode(_archive(files)).decode()
     if "weights" in verbs:
         values["DOWNLOAD"] = "1" if download else ""
+        values["EDIT"] = "".join(data.decode() for name, data in files.items()
+                                 if name.startswith("edit_"))
         values["CHECK_WEIGHTS"] = files["check_weights.py"].decode()
     head = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
     head += [f"export {name}={shlex.quote(value)}" for name, value in (secrets or {}).items()]

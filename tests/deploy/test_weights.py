@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -293,3 +294,60 @@ def test_the_image_serves_where_the_node_has_no_hub_program(tmp_path):
     )
     found = node.call("weights", download=True)
     assert "fail" not in found and len(node.calls()) == 2, found
+
+
+# The edit of K2-Thinking --------------------------------------------------------------------
+
+
+def _targets(folder: Path):
+    config = json.loads((folder / "config.json").read_text())
+    return config["quantization_config"]["config_groups"]["group_0"]["targets"]
+
+
+@pytest.mark.parametrize("download", [True, False])
+def test_the_edit_is_made_once_and_can_be_undone(tmp_path, download):
+    node = Node(tmp_path, "k2-thinking")
+    room(node.files, 10**12)
+    folder = tmp_path / "cache/huggingface/hub/models--moonshotai--Kimi-K2-Thinking/snapshots/abc"
+    if not download:  # they are there already, as links to blobs
+        blobs = folder.parent.parent / "blobs"
+        shutil.copytree(tmp_path / "source", blobs)
+        folder.mkdir(parents=True)
+        for path in blobs.iterdir():
+            (folder / path.name).symlink_to(path)
+        dry = node.call("weights", dry=True)
+        assert [thing for thing, _ in dry["change"]] == ["config"] and _targets(folder) == ["Linear"]
+    found = node.call("weights", download=download)
+    assert ("config" in [thing for thing, _ in found["changed"]]) and "fail" not in found, found
+    assert _targets(folder) == ["MoE"]
+    before = (folder / "config.json.before-quantization-edit").read_text()
+    assert before == (tmp_path / "source/config.json").read_text()
+    again = node.call("weights", dry=True)
+    assert "change" not in again and ("config" in [thing for thing, _ in again["same"]])
+    script = node.files / "edit_quantization_target.py"
+    subprocess.run([sys.executable, str(script), "revert", str(folder)], check=True)
+    assert (folder / "config.json").read_text() == before
+
+
+def test_another_config_is_refused(tmp_path):
+    node = Node(tmp_path, "k2-thinking")
+    room(node.files, 10**12)
+    (tmp_path / "source/config.json").write_text('{"quantization_config": {}}')
+    found = node.call("weights", download=True)
+    assert [thing for thing, _ in found["fail"]] == ["config"]
+    assert "is it Kimi-K2-Thinking?" in found["fail"][0][1]
+
+
+def test_a_script_of_the_bundle_edits_too(tmp_path):
+    node = Node(tmp_path, "k2-thinking", models=f"{tmp_path}/m")
+    room(node.files, 10**12)
+    env = {**os.environ, "PATH": f"{node.bin}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", str(node.files / "weights.sh")],
+        text=True,
+        capture_output=True,
+        env=env,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    assert _targets(tmp_path / "m/Kimi-K2-Thinking") == ["MoE"]

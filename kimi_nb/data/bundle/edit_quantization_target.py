@@ -4,6 +4,7 @@
     python edit_quantization_target.py apply  /path/to/Kimi-K2-Thinking
     python edit_quantization_target.py revert /path/to/Kimi-K2-Thinking
     python edit_quantization_target.py show   /path/to/Kimi-K2-Thinking
+    python edit_quantization_target.py look   /path/to/Kimi-K2-Thinking   # 3: to be applied
 
 The checkpoint's config.json names ``Linear`` as the target of its quantization group;
 vLLM-Ascend has a scheme for it only when the target is ``MoE``. A second run changes nothing
@@ -17,6 +18,7 @@ import sys
 import tempfile
 
 BEFORE, AFTER = ["Linear"], ["MoE"]
+TO_BE_APPLIED = 3  # the exit code of look
 KEYS = ("quantization_config", "config_groups", "group_0", "targets")
 BACKUP = ".before-quantization-edit"
 
@@ -48,22 +50,28 @@ def replace(path, text):
         raise
 
 
-def change(path, wanted, new):
-    """Bring the file to ``new`` targets; the sentence that says what happened.
-
-    Raises ValueError for a file that has something else there.
-    """
+def read(path, wanted, new):
+    """The file's text and its targets; ValueError for a file that has something else there."""
     with open(path, encoding="utf-8", newline="") as file:
         text = file.read()
     try:
         found = targets(json.loads(text))
     except (KeyError, TypeError) as error:
         raise ValueError(f"no {'.'.join(KEYS)} in it ({error}); is it Kimi-K2-Thinking?") from None
-    if found == new:
-        return f"No change: the targets are {new} already."
-    if found != wanted:
+    if found not in (wanted, new):
         raise ValueError(f"the targets are {found}; {wanted} or {new} is wanted here. "
                          "Nothing was changed.")
+    return text, found
+
+
+def change(path, wanted, new):
+    """Bring the file to ``new`` targets; the sentence that says what happened.
+
+    Raises ValueError for a file that has something else there.
+    """
+    text, found = read(path, wanted, new)
+    if found == new:
+        return f"No change: the targets are {new} already."
     backup = path + BACKUP
     if new == AFTER:
         with open(backup, "w", encoding="utf-8", newline="") as file:
@@ -84,7 +92,7 @@ def change(path, wanted, new):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("action", choices=("apply", "revert", "show"))
+    parser.add_argument("action", choices=("apply", "revert", "show", "look"))
     parser.add_argument("folder", help="the folder that holds config.json")
     args = parser.parse_args(argv)
     path = os.path.join(args.folder, "config.json")
@@ -92,6 +100,10 @@ def main(argv=None):
         if args.action == "show":
             with open(path, encoding="utf-8") as file:
                 print(targets(json.load(file)))
+        elif args.action == "look":
+            found = read(path, BEFORE, AFTER)[1]
+            print(f"the targets are {found}" + f", {AFTER} is wanted" * (found != AFTER))
+            return 0 if found == AFTER else TO_BE_APPLIED
         else:
             steps = (BEFORE, AFTER) if args.action == "apply" else (AFTER, BEFORE)
             print(change(path, *steps))

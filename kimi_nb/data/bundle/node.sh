@@ -164,15 +164,32 @@ engine() {
 # have left it, options of check_weights.py, the folder that a download fills, its size in GB and its
 # command, the script that edits its config.json; with | between, and tabs within.
 weights() {
-    local entry name places elsewhere options into gb fetch _ found
+    local entry name places elsewhere options into gb fetch edit found is_whole
     for entry in "${WEIGHTS[@]}"; do
-        IFS='|' read -r name places elsewhere options into gb fetch _ <<< "$entry"
+        IFS='|' read -r name places elsewhere options into gb fetch edit <<< "$entry"
         into=${into/#\~/$HOME}
         IFS=$'\t' read -ra places <<< "$places"
         IFS=$'\t' read -ra elsewhere <<< "$elsewhere"
         IFS=$'\t' read -ra options <<< "$options"
-        if found=$(whole "${places[@]}"); then say same weights "$name: $found"; else lacking; fi
+        is_whole=
+        if found=$(whole "${places[@]}"); then is_whole=1; say same weights "$name: $found"; else lacking; fi
+        if [ -n "$edit" ] && [ -n "$is_whole" ]; then edited; fi
     done
+}
+
+# The edit of config.json that the engine needs: looked at, and made where it is not there.
+edited() {
+    local folder said code=0 script=${EDIT:-}
+    folder=$(check_weights --where "${places[@]}" 2> /dev/null)
+    if [ -z "$script" ]; then script=$(cat "$(dirname "$0")/$edit"); fi
+    said=$(in_python "$script" look "$folder" 2>&1) || code=$?
+    if [ "$code" = 0 ]; then
+        say same config "$folder/config.json: $said"
+    elif [ "$code" = 3 ]; then
+        do_it config "$folder/config.json: $said" in_python "$script" apply "$folder"
+    else
+        say fail config "$name: $said"
+    fi
 }
 
 # whole PLACE...: says what is there, or what is wrong with it.
@@ -234,11 +251,12 @@ fill_in() {
     while kill -0 $$ && [ -e "$lock" ]; do touch -c "$lock"; sleep 5; done < /dev/null > /dev/null 2>&1 &
     beat=$!
     if found=$(whole "${places[@]}"); then
+        is_whole=1
         say same weights "$name: $found"
     else
         if [ -n "$other" ]; then take_files; else download; fi > "$log" 2>&1 < /dev/null || code=$?
         # Not the exit code: hf ends with 0 where the hub does not answer and the folder is there.
-        if found=$(whole "${places[@]}"); then say changed weights "$name: $found"; else why; fi
+        if found=$(whole "${places[@]}"); then is_whole=1; say changed weights "$name: $found"; else why; fi
     fi
     kill "$beat" 2> /dev/null
     rm -f "$lock"
