@@ -260,7 +260,13 @@ def _proxy(plan: Plan) -> str:
     )
     return shell.script(
         [f"The front door: {router.url}. {source}"],
-        [*keys, *_engine_path(plan), *shell.command(["exec", *router.argv])],
+        [
+            # docker exec begins in the image's working folder, and the program is beside this.
+            'cd "$(dirname "$0")"',
+            *keys,
+            *_engine_path(plan),
+            *shell.command(["exec", *router.argv]),
+        ],
     )
 
 

@@ -165,9 +165,20 @@ class Stage:
         if router is None:
             return
         self._say(f"{router.node}: bash proxy.sh")
+        folder = self.work / router.node
         if router.kind == "upstream":
-            shutil.copy(front_door.UPSTREAM, self.work / router.node / UPSTREAM)
-        self._start(ROUTER, router.node, ["bash", "proxy.sh"], self.work / router.node)
+            shutil.copy(front_door.UPSTREAM, folder / UPSTREAM)
+        argv = ["bash", "proxy.sh"]
+        if box := next((box for box in self.plan.containers if box.node == router.node), None):
+            # As node.sh does: what the proxy imports is in the image.
+            passed = [
+                word
+                for name in sorted({*self.plan.secrets, *self.plan.secrets.values()})
+                for word in ("-e", name)
+            ]
+            name = box.argv[box.argv.index("--name") + 1]
+            argv = ["docker", "exec", *passed, name, "bash", str(folder / "proxy.sh")]
+        self._start(ROUTER, router.node, argv, folder)
 
     def _start(self, name: str, node: str, argv: Sequence[str], folder: Path) -> None:
         log = file_of(self.root, name)

@@ -156,6 +156,7 @@ def _become(
     except Replace as other:
         text = "\0".join(
             [
+                other.folder,
                 str(len(other.argv)),
                 *other.argv,
                 *(f"{name}={value}" for name, value in other.env.items()),

@@ -22,10 +22,13 @@ class Refused(Exception):
 
 
 class Replace(Exception):
-    """The stand-in becomes another program: its arguments and environment."""
+    """The stand-in becomes another program: its arguments and environment.
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        self.argv, self.env = tuple(argv), dict(env)
+    ``folder`` is the program's working directory; "" is that of the caller.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], folder: str = "") -> None:
+        self.argv, self.env, self.folder = tuple(argv), dict(env), folder
         super().__init__(*argv)
 
 

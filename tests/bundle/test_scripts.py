@@ -174,6 +174,22 @@ def test_proxies(tmp_path, echo):
         assert tuple(echo.calls[-1][0]) == plan.router.argv
 
 
+def test_the_proxy_starts_from_any_folder(tmp_path, echo):
+    """docker exec begins in the image's working folder; the proxy's program is beside proxy.sh."""
+    echo.add("python", then="pwd")
+    folder = put(build.plan("k2.5", "a3", "pd"), tmp_path / "bundle")
+    (tmp_path / "workspace").mkdir()
+    done = subprocess.run(
+        ["bash", folder / "a3-0" / "proxy.sh"],
+        cwd=tmp_path / "workspace",
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": f"{echo.bin}:/usr/bin:/bin"},
+    )
+    assert done.stdout.strip() == str(folder / "a3-0")
+
+
 def test_slurm_jobs_run_their_commands(tmp_path, echo):
     """Each job's script on stand-ins: its main command is the plan's; a second run of the first
     job changes nothing."""

@@ -353,16 +353,8 @@ def test_a_script_in_the_current_folder_is_not_in_the_container(a3):
     inner = a3.becomes(
         "docker", "run", "-v", f"{folder}:{folder}", "-w", folder, ASCEND, "bash", "serve.sh"
     )
-    assert inner.argv[-3:] == (folder, "bash", f"{folder}/serve.sh")
-    done = subprocess.run(
-        [*inner.argv[:-2], "pwd"],
-        env=inner.env,
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd="/",
-    )
-    assert done.stdout.strip() == folder
+    assert inner.argv == ("bash", f"{folder}/serve.sh")
+    assert inner.folder == folder
 
 
 def test_a_file_that_nobody_may_run(a3):
@@ -443,6 +435,36 @@ def test_a_detached_container(a3, capsys):
     assert capsys.readouterr().out == ""
     assert a3.run("docker", *words) == 0
     assert a3.run("docker", "rm", "-f", "box", "nobody") == 0
+
+
+@pytest.mark.parametrize(("image", "workdir"), [(ASCEND, "workspace"), (CUDA, "vllm-workspace")])
+def test_a_container_begins_in_the_working_folder_of_its_image(a3, h200, image, workdir, capsys):
+    """Not in the caller's: a file beside the caller is not found by its name alone."""
+    site = a3 if image == ASCEND else h200
+    own = str(site.root / "nodes" / site.node / "images" / workdir)
+    assert own != str(site.root) == str(site.call("docker").folder)
+    assert site.becomes("docker", "run", "--entrypoint", "true", image).folder == own
+    words = ("run", "-d", "--name", "box", "--entrypoint", "sleep", image, "60")
+    assert site.run("docker", *words) == 0
+    try:
+        assert site.becomes("docker", "exec", "box", "true").folder == own
+        folder = str(site.root)
+        inner = site.becomes("docker", "exec", "-w", folder, "box", "true")
+        assert inner.folder == folder
+        refusal = site.refusal("docker", "exec", "--workdir=/not/there", "box", "true")
+        assert (refusal.code, "chdir to cwd" in str(refusal)) == (126, True)
+    finally:
+        site.run("docker", "rm", "-f", "box")
+
+
+def test_exec_keeps_the_working_folder_of_run(a3, capsys):
+    mount = f"{a3.root}:{a3.root}"
+    words = ("run", "-d", "--name", "box", "-v", mount, "-w", str(a3.root))
+    assert a3.run("docker", *words, ASCEND, "sleep", "60") == 0
+    try:
+        assert a3.becomes("docker", "exec", "box", "true").folder == str(a3.root)
+    finally:
+        a3.run("docker", "rm", "-f", "box")
 
 
 def test_images_and_versions(a3, capsys):

@@ -108,9 +108,14 @@ def _ps(call: Call, words: Sequence[str]) -> int:
 
 
 def _exec(call: Call, words: Sequence[str]) -> int:
-    rest, env = list(words), docker_run.inside(call)
+    rest, env, told = list(words), docker_run.inside(call), ""
     while rest and rest[0].startswith("-"):
-        word = rest.pop(0)
+        word, equals, value = rest.pop(0).partition("=")
+        if equals and word.startswith("--"):
+            rest.insert(0, value)
+        if word in ("-w", "--workdir") and rest:
+            told = rest.pop(0)
+            continue
         if word in ("-e", "--env") and rest:
             name, equals, value = rest.pop(0).partition("=")
             env |= {name: value} if equals else {name: call.env[name]} if name in call.env else {}
@@ -118,8 +123,15 @@ def _exec(call: Call, words: Sequence[str]) -> int:
             raise Refused(f"{MARK}: docker exec {word} is not part of a rehearsal", 1)
     if len(rest) < 2:
         raise too_few("exec", "Usage:  docker exec [OPTIONS] CONTAINER COMMAND [ARG...]")
-    if find(call, rest[0]) is None:
+    one = find(call, rest[0])
+    if one is None:
         raise Refused(f"Error response from daemon: No such container: {rest[0]}", 1)
+    if told and not os.path.isdir(told):
+        raise Refused(
+            "OCI runtime exec failed: exec failed: unable to start container process: chdir to cwd "
+            f'("{told}") set in config.json failed: no such file or directory: unknown',
+            126,
+        )
     # The image contains vLLM-Ascend's example proxy at this path.
     raise Replace(
         [
@@ -129,6 +141,8 @@ def _exec(call: Call, words: Sequence[str]) -> int:
             for word in rest[1:]
         ],
         env,
+        # Not the caller's folder.
+        told or one.folder,
     )
 
 

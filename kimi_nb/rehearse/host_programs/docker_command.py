@@ -11,6 +11,7 @@ from pathlib import Path
 from kimi_nb.check.view import container_start as reader
 from kimi_nb.check.view.commands import base
 from kimi_nb.check.view.deployment import Box
+from kimi_nb.rehearse.host_programs import docker_images
 from kimi_nb.rehearse.host_programs.docker_options import OCI, daemon, last
 from kimi_nb.rehearse.stand_in_call import Call, Refused
 
@@ -93,8 +94,12 @@ def _mounted(box: Box, inside: str) -> str | None:
     return best[0].rstrip("/") + inside[len(best[1].rstrip("/")) :] if best[0] else None
 
 
-def folder_of(box: Box) -> str | None:
-    """Return this machine's path for ``--workdir``, or None if it does not exist."""
-    told = last(box, "-w", "--workdir")
-    found = (_mounted(box, os.path.normpath(told)) or told) if told else ""
-    return found if found and os.path.isdir(found) else None
+def folder_of(call: Call, box: Box) -> str:
+    """Return this machine's path for the folder in which a container begins.
+
+    That is ``--workdir``, which docker makes if it is missing, or else the image's WORKDIR. It is
+    never the caller's folder.
+    """
+    told = os.path.normpath(last(box, "-w", "--workdir") or docker_images.workdir(box.image))
+    found = _mounted(box, told)
+    return found if found and os.path.isdir(found) else docker_images.folder(call, told)

@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from kimi_nb.rehearse.host_programs.docker_options import daemon
@@ -25,6 +25,7 @@ class Container:
     Attributes:
         pid: Its process.
         began: When the process started; it tells apart processes with the same id.
+        folder: This machine's path for its working directory, in which ``docker exec`` begins too.
         command: The command line that it runs.
     """
 
@@ -33,6 +34,7 @@ class Container:
     image: str
     pid: int
     began: str
+    folder: str
     command: str = ""
 
     @property
@@ -47,7 +49,7 @@ class Container:
 
     def of(self, pid: int, argv: Sequence[str]) -> Container:
         """Return the same container with the process that runs in it."""
-        return Container(self.id, self.name, self.image, pid, _began(pid), " ".join(argv))
+        return replace(self, pid=pid, began=_began(pid), command=" ".join(argv))
 
     def text(self) -> str:
         """Return the container as JSON, for its file."""

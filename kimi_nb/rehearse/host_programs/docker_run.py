@@ -57,20 +57,15 @@ def run(call: Call, words: Sequence[str]) -> int:
         raise Refused("the input device is not a TTY", 1)
     _check_image(call, box.image)
     _check_devices(call.site, box)
-    container = Container(secrets.token_hex(32), box.name, box.image, os.getpid(), "")
+    folder = folder_of(call, box)
+    container = Container(secrets.token_hex(32), box.name, box.image, os.getpid(), "", folder)
     env = _environment(call, box, container)
     argv = program(call, box, env)
-    folder = folder_of(box)
     # Attached, the program that called this stand-in becomes the inner command.
     pid = os.getpid() if detached else docker_names.caller(call)
     docker_names.hold(call, container.of(pid, argv))
     if not detached:
-        raise Replace(
-            argv
-            if folder is None
-            else ("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", folder, *argv),
-            env,
-        )
+        raise Replace(argv, env, folder)
     with call.state("containers", f"{container.label}.log").open("wb") as log:
         inner = subprocess.Popen(
             argv,

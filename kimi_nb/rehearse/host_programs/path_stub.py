@@ -51,7 +51,9 @@ def main() -> int:
         answer += got
         end = 13 + int.from_bytes(answer[5:13], "big")
         if answer[:5] == b"exec\0" and len(answer) >= max(13, end):
-            count, *given = answer[13:end].split(b"\0")
+            start, count, *given = answer[13:end].split(b"\0")
+            if start:
+                os.chdir(start)
             argv, pairs = (
                 given[: int(count)],
                 (pair.partition(b"=") for pair in given[int(count) :]),
