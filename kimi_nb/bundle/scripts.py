@@ -7,6 +7,7 @@ plan in, text out. `bundle.writer` writes the files to disk.
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 
@@ -45,9 +46,7 @@ def files(plan: Plan) -> dict[str, str]:
     for node, engines in by_node.items():
         mine = _node_files(plan, engines, containers.get(node), launches.get(node))
         if not plan.jobs:
-            mine["node.env"] = node_files.environment(
-                plan, engines, containers.get(node), weights
-            )
+            mine["node.env"] = node_files.environment(plan, engines, containers.get(node), weights)
             mine |= node_files.static()
         out |= {f"{node}/{name}": text for name, text in mine.items()}
     out |= inventory.files(plan)
@@ -136,15 +135,34 @@ def _weights(plan: Plan, fetched: Sequence[checkpoints.Checkpoint]) -> str:
     )
 
 
-def _exports(env: Mapping[str, str], secrets: Mapping[str, str]) -> list[str]:
+def _exports(plan: Plan, env: Mapping[str, str]) -> list[str]:
+    """Return lines that set the variables of an engine, its libraries and its secrets."""
     lines = []
     for name, value in env.items():
-        line = shell.export(name, value)
-        if name == "LD_PRELOAD":
-            # A missing preload makes every command print an error, and it is only an optimisation.
-            line = f"if [ -e {shell.quote(value)} ]; then {line}; fi"
-        lines.append(line)
-    return lines + _secrets(secrets)
+        lines += _preload(value) if name == "LD_PRELOAD" else [shell.export(name, value)]
+    if plan.libraries:
+        lines += [
+            shell.remark("The image adds this in ~/.bashrc, which a script does not read."),
+            shell.append("LD_LIBRARY_PATH", plan.libraries),
+        ]
+    return lines + _secrets(plan.secrets)
+
+
+def _preload(value: str) -> list[str]:
+    """Return lines that preload a library where it is there.
+
+    A missing preload makes every command print an error, and it is only an optimisation. The folder
+    of Debian and Ubuntu that is named after the processor is that of the machine.
+    """
+    parts = re.split("(?<=/)(?:aarch64|x86_64)(?=-linux-gnu/)", value)
+    return [
+        "library=" + '"$(uname -m)"'.join(map(shell.quote, parts)),
+        'if [ -e "$library" ]; then',
+        "    export LD_PRELOAD=$library${LD_PRELOAD:+:$LD_PRELOAD}",
+        "else",
+        '    echo "$library is not here: the engine runs without it, a little slower" >&2',
+        "fi",
+    ]
 
 
 def _secrets(secrets: Mapping[str, str]) -> list[str]:
@@ -172,7 +190,7 @@ def _serve(plan: Plan, engine: EngineSpec) -> str:
             f"Engine {engine.name} on {engine.node} "
             f"({engine.address}), {plan.engine} {plan.engine_version}.",
         ],
-        [*_engine_path(plan), *_exports(engine.env, plan.secrets), "", *shell.command(argv)],
+        [*_engine_path(plan), *_exports(plan, engine.env), "", *shell.command(argv)],
     )
 
 
@@ -184,7 +202,7 @@ def _template(plan: Plan, engine: EngineSpec) -> str:
             words[i + 1] = shell.Raw(f'"${POSITIONS[word]}"')
     visible = _visible(engine)
     env = {name: value for name, value in engine.env.items() if name != visible}
-    lines = [*_exports(env, plan.secrets), f'export {visible}="$1"', "", *shell.command(words)]
+    lines = [*_exports(plan, env), f'export {visible}="$1"', "", *shell.command(words)]
     return shell.script(
         [
             f"{plan.title}.",

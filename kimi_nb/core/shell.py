@@ -56,9 +56,22 @@ def export(name: str, value: object) -> str:
     >>> export("PATH", "/opt/vllm/bin")
     'export PATH=/opt/vllm/bin${PATH:+:$PATH}'
     """
+    if name == "LD_LIBRARY_PATH":
+        # Of an image's value that ends in a colon: the loader takes an empty element for the
+        # current folder.
+        return f"export {name}={quote(value)}${{{name}:+:${{{name}%:}}}}"
     if name in LISTS:
         return f"export {name}={quote(value)}${{{name}:+:${name}}}"
     return f"export {name}={quote(value)}"
+
+
+def append(name: str, value: object) -> str:
+    """Return a line that puts a folder at the end of a variable that holds a list of folders.
+
+    >>> append("LD_LIBRARY_PATH", "/usr/local/lib")
+    'export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+${LD_LIBRARY_PATH%:}:}/usr/local/lib'
+    """
+    return f"export {name}=${{{name}:+${{{name}%:}}:}}{quote(value)}"
 
 
 def remark(text: str) -> str:

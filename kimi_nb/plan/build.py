@@ -233,6 +233,7 @@ def from_request(asked: Request) -> Plan:
         url=url,
         engines=placed,
         engine_folder=site.paths.engine or "",
+        libraries=_libraries(asked, flags),
         router=fronted,
         launches=_launches(asked, placed),
         containers=built,
@@ -324,6 +325,17 @@ def _check_jobs(asked: Request, roles: Mapping[str, RolePlan]) -> None:
         f"node; this plan needs {nodes} nodes. Leave nodes and groups at 1"
         + (f", or choose {' or '.join(others)}." if others else ".")
     )
+
+
+def _libraries(asked: Request, flags: Mapping[str, Mapping[str, Value]]) -> str:
+    """Return the folder that the scripts append to LD_LIBRARY_PATH: that of Mooncake, or ""."""
+    connector = "kv-transfer-config.kv_connector"
+    moves = any(
+        str(values[connector].value).startswith("Mooncake")
+        for values in flags.values()
+        if connector in values
+    )
+    return catalog.mooncake_libraries(asked.engine) if moves else ""
 
 
 def _check_context(asked: Request, flags: dict[str, Any]) -> None:

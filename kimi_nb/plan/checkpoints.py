@@ -61,9 +61,7 @@ def of(plan: Plan) -> tuple[Checkpoint, ...]:
         " ".join(engine.argv)
         for engine in {engine.role: engine for engine in plan.engines}.values()
     )
-    drafts = (
-        draft for draft in request.model.drafts.values() if request.located(draft) in named
-    )
+    drafts = (draft for draft in request.model.drafts.values() if request.located(draft) in named)
     dummy = any(
         values.get("load-format") and values["load-format"].value == "dummy"
         for values in plan.flags.values()

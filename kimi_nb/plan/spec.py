@@ -167,7 +167,8 @@ class Setting:
 class Plan:
     """Everything about a deployment, as values; the module shows its use.
 
-    ``flags`` and ``env`` are by role, with their layers; ``request`` is the `roles.Request` that
+    ``engine_folder`` is the virtual environment that the scripts enter, and ``libraries`` the folder
+    that they append to LD_LIBRARY_PATH; "" is none. ``flags`` and ``env`` are by role, with their layers; ``request`` is the `roles.Request` that
     the plan was made from.
     """
 
@@ -202,6 +203,7 @@ class Plan:
     host_tuning: tuple[tuple[str, str], ...]
     secrets: Mapping[str, str]
     engine_folder: str
+    libraries: str
     modules: tuple[str, ...]
     errata: tuple[Mapping[str, Any], ...]
     notes: tuple[str, ...]

@@ -165,6 +165,55 @@ def test_host_tuning(tmp_path, echo):
     assert len(calls) == 3
 
 
+def libraries_of_a_rank(tmp_path, echo, version: str, there: str) -> str:
+    """LD_LIBRARY_PATH of the first rank of a plan, where its container's is ``there``."""
+    plan = build.plan("k2.5", "a3", "pd", engine_version=version)
+    text = scripts.files(plan)["a3-0/run_dp_template.sh"]
+    script = tmp_path / "run_dp_template.sh"
+    script.write_text(text)
+    echo.add("vllm")
+    done = echo.run(script, *"0 1 2 3 4 5 6".split(), LD_LIBRARY_PATH=there)
+    assert done.returncode == 0, done.stderr
+    return echo.calls[-1][1]["LD_LIBRARY_PATH"]
+
+
+MOONCAKE = "/usr/local/Ascend/ascend-toolkit/latest/python/site-packages/mooncake"
+
+
+@pytest.mark.parametrize("version", ["0.18.0", "0.22.1rc1"])
+@pytest.mark.parametrize("there", ["", "/usr/local/Ascend/driver/lib64:"])
+def test_mooncake_finds_its_libraries(version, there, tmp_path, echo):
+    """These images put /usr/local/lib on the path in ~/.bashrc only, which no script reads. What
+    is there stays before it, and an empty element, which would be the current folder, does not."""
+    got = libraries_of_a_rank(tmp_path, echo, version, there)
+    assert got.split(":") == [MOONCAKE, *filter(None, there.split(":")), "/usr/local/lib"]
+
+
+def test_a_mooncake_that_is_a_wheel_needs_no_folder(tmp_path, echo):
+    got = libraries_of_a_rank(tmp_path, echo, "0.23.0", "/lib64:")
+    assert got.split(":") == [MOONCAKE, "/lib64"]
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "x86_64"])
+def test_jemalloc_is_that_of_the_machine(machine, tmp_path, echo):
+    """An x86_64 host has the library elsewhere; a missing one is said, and stops nothing."""
+    script = tmp_path / "serve.sh"
+    text = scripts.files(build.plan("k2.5", "a2", "dp"))["a2-0/serve.sh"]
+    script.write_text(text.replace("/usr/lib/", f"{tmp_path}/"))
+    echo.add("vllm")
+    (echo.bin / "uname").write_text(f"#!/bin/sh\necho {machine}\n")
+    (echo.bin / "uname").chmod(0o755)
+    done = echo.run(script)
+    library = tmp_path / f"{machine}-linux-gnu" / "libjemalloc.so.2"
+    assert done.returncode == 0 and "LD_PRELOAD" not in echo.calls[-1][1]
+    assert f"{library} is not here" in done.stderr
+    library.parent.mkdir()
+    library.touch()
+    done = echo.run(script)
+    assert done.returncode == 0
+    assert echo.calls[-1][1]["LD_PRELOAD"] == str(library)
+
+
 def test_proxies(tmp_path, echo):
     echo.add("python", "vllm-router")
     for kind in ("upstream", "vllm-router"):

@@ -449,7 +449,9 @@ def test_weights_that_are_missing_are_downloaded(site, tmp_path):
     try:
         code, made, said = up()
         assert code == 1 and [one["node"] for one in made["failed"]] == ["h2"], said
-        command = f"modelscope download --model {CHECKPOINTS[0]} --local_dir /srv/models/{FOLDERS[0]}"
+        command = (
+            f"modelscope download --model {CHECKPOINTS[0]} --local_dir /srv/models/{FOLDERS[0]}"
+        )
         cause = made["failed"][0]["cause"]
         assert command in cause and "1 GB" in cause and "--download" in made["failed"][0]["help"]
         assert site.claims() == [] and not lost.exists()

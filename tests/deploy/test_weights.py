@@ -37,7 +37,9 @@ class Node:
         more = f", models: {models}" if models else ""
         site = root / "site.yaml"
         site.write_text(
-            re.sub(r"paths: \{.*\}", f"paths: {{cache: {root}/cache, work: {root}/work{more}}}", text)
+            re.sub(
+                r"paths: \{.*\}", f"paths: {{cache: {root}/cache, work: {root}/work{more}}}", text
+            )
         )
         self.plan = build.plan(model, hw, "single", site=str(site), dropped=self._no_tuning())
         writer.write(scripts.files(self.plan), root / "files")
@@ -59,7 +61,9 @@ class Node:
             if not (self.root / "source" / name).exists():
                 (self.root / "source" / name).write_text("x")
         (self.root / "source" / "config.json").write_text(
-            json.dumps({"quantization_config": {"config_groups": {"group_0": {"targets": ["Linear"]}}}})
+            json.dumps(
+                {"quantization_config": {"config_groups": {"group_0": {"targets": ["Linear"]}}}}
+            )
         )
 
     def program(self, name: str, text: str):
@@ -110,9 +114,7 @@ def test_what_is_missing_is_named_with_size_folder_and_command(tmp_path):
 def room(monkeypatch_files: Path, free: int):
     """The node's look at the disk with so many bytes free."""
     check = monkeypatch_files / "check_weights.py"
-    check.write_text(
-        check.read_text().replace("shutil.disk_usage(at).free", str(free))
-    )
+    check.write_text(check.read_text().replace("shutil.disk_usage(at).free", str(free)))
 
 
 def test_both_hubs_are_asked_and_the_second_time_none(tmp_path):
@@ -316,7 +318,9 @@ def test_the_edit_is_made_once_and_can_be_undone(tmp_path, download):
         for path in blobs.iterdir():
             (folder / path.name).symlink_to(path)
         dry = node.call("weights", dry=True)
-        assert [thing for thing, _ in dry["change"]] == ["config"] and _targets(folder) == ["Linear"]
+        assert [thing for thing, _ in dry["change"]] == ["config"] and _targets(folder) == [
+            "Linear"
+        ]
     found = node.call("weights", download=download)
     assert ("config" in [thing for thing, _ in found["changed"]]) and "fail" not in found, found
     assert _targets(folder) == ["MoE"]

@@ -268,10 +268,20 @@ def there(tmp_path, hw: str, model: str, weights_of: str, paths: str, install: s
         # A container sees the site's cache as ~/.cache/huggingface, or as ~/.cache.
         ("h200", "cache: {0}/c", f"c/hub/models--moonshotai--Kimi-K2.5/snapshots/{REV}", True),
         ("h200", "cache: {0}/c", "c", False),  # a folder there is none of the cache's
-        ("a3", "cache: {0}/c", f"c/huggingface/hub/models--moonshotai--Kimi-K2.5/snapshots/{REV}", True),
+        (
+            "a3",
+            "cache: {0}/c",
+            f"c/huggingface/hub/models--moonshotai--Kimi-K2.5/snapshots/{REV}",
+            True,
+        ),
         ("a3", "cache: {0}/c", f"c/hub/models--moonshotai--Kimi-K2.5/snapshots/{REV}", False),
         ("h200", "cache: {0}/c, models: {0}/m", "m/kimi-k2.5", True),
-        ("h200", "cache: {0}/c, models: {0}/m", "c/hub/models--moonshotai--Kimi-K2.5/snapshots/1", False),
+        (
+            "h200",
+            "cache: {0}/c, models: {0}/m",
+            "c/hub/models--moonshotai--Kimi-K2.5/snapshots/1",
+            False,
+        ),
     ],
 )
 def test_weights_are_found_where_the_engine_looks(hw, paths, folder, passes, tmp_path):
@@ -331,7 +341,9 @@ def test_the_disk_counts_what_is_there(tmp_path, monkeypatch):
     place = f"{base}/snapshots/*"
     found, free, at = weights.room([place])
     assert 3_000_000 < found < 3_001_000 and at == str(base)
-    monkeypatch.setattr(weights.shutil, "disk_usage", lambda at: SimpleNamespace(free=10**9 - 10**6))
+    monkeypatch.setattr(
+        weights.shutil, "disk_usage", lambda at: SimpleNamespace(free=10**9 - 10**6)
+    )
     assert weights.main(["--room", "1", place]) == 0
     part.unlink()
     assert weights.main(["--room", "1", place]) == 1

@@ -13,6 +13,8 @@ set -uo pipefail
 if [ -z "${NODE:-}" ]; then . "$(dirname "$0")/node.env"; fi
 RUN=${RUN:-by-hand-${USER:-$EUID}} HOLDER=${HOLDER:-${USER:-$EUID}@$HOSTNAME} DRY=${DRY:-} FILES=${FILES:-by-hand}
 failed=0
+# Debian and Ubuntu name the folder after the processor.
+JEMALLOC=${JEMALLOC/aarch64-linux-gnu/$(uname -m)-linux-gnu}
 
 say() {
     local text=${3//[$'\n\t']/ }

@@ -30,7 +30,31 @@ _REPEATED = ("copper", "willow", "seven")
 _SCRIPTS = 4  # a text with letters of so many scripts is none that answers our questions
 _SCRIPT_OF = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "BOPOMOFO": "CJK", "HANGUL": "CJK"}
 _KNOWN = frozenset(
-    ["LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "KANNADA", "MALAYALAM", "GUJARATI", "GURMUKHI", "SINHALA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "ETHIOPIC", "CJK"]
+    [
+        "LATIN",
+        "GREEK",
+        "CYRILLIC",
+        "ARMENIAN",
+        "GEORGIAN",
+        "HEBREW",
+        "ARABIC",
+        "DEVANAGARI",
+        "BENGALI",
+        "TAMIL",
+        "TELUGU",
+        "KANNADA",
+        "MALAYALAM",
+        "GUJARATI",
+        "GURMUKHI",
+        "SINHALA",
+        "THAI",
+        "LAO",
+        "KHMER",
+        "MYANMAR",
+        "TIBETAN",
+        "ETHIOPIC",
+        "CJK",
+    ]
 )
 
 
