@@ -27,6 +27,12 @@ POSITIONS = {
 }
 EDITS = node_files.EDITS
 
+# How to get the programs of an installation that no host has by itself.
+_WAYS_TO_GET = {
+    "uv": "curl -LsSf https://astral.sh/uv/install.sh | sh, or python3 -m pip install uv; then "
+    "open a new shell."
+}
+
 
 @functools.cache
 def static(name: str) -> str:
@@ -290,6 +296,16 @@ def _proxy(plan: Plan) -> str:
 
 def _install(plan: Plan, name: str) -> str:
     lines: list[str] = []
+    programs = {step.argv[0] for step in plan.installs[name]}
+    for program in sorted(programs & set(_WAYS_TO_GET)):
+        told = shell.quote(f"{program} is not on PATH: {_WAYS_TO_GET[program]}")
+        lines += [
+            f"if ! command -v {program} > /dev/null; then",
+            f"    echo {told} >&2",
+            "    exit 127",
+            "fi",
+            "",
+        ]
     for step in plan.installs[name]:
         text = shell.command(step.argv)
         if step.env:

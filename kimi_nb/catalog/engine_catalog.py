@@ -115,15 +115,6 @@ def satisfies(engine: Engine, needed: str) -> bool:
     return not needed or SpecifierSet(needed).contains(engine.vllm, prereleases=True)
 
 
-def mooncake_libraries(engine: Engine) -> str:
-    """Return the folder that a script has to add to LD_LIBRARY_PATH for Mooncake, or ""."""
-    fact = data_files.facts("catalog/versions")["mooncake_libraries"]
-    if engine.package != "vllm-ascend":
-        return ""
-    inside = _order(fact["first"]) <= _order(engine.version) <= _order(fact["last"])
-    return str(fact["folder"]) if inside else ""
-
-
 def active(runs: list[dict[str, Any]], version: str) -> dict[str, Any] | None:
     """Return the entry of a run-length list that applies to a version of the catalog, or None."""
     order = _order(version)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kimi_nb import show
 from kimi_nb.core import shell
 from kimi_nb.notebook.subject import Subject
+from kimi_nb.params.fields import Layout
 from kimi_nb.plan import build, containers
 
 
@@ -39,19 +40,19 @@ class Installs(show.Shown):
         return show.Table(f"{len(rows)} ways to install", ("way", "lines"), rows)
 
 
-def installs(subject: Subject, version: str = "") -> Installs:
-    """Return every way to install the engine at a version. Raises KimiErrors."""
+def installs(subject: Subject, layout: Layout, version: str = "") -> Installs:
+    """Return every way to install the engine at a version, for a layout. Raises KimiErrors."""
     engine, site, hardware = subject.engine(version), subject.site(), subject.hardware
     ways = {}
     for method in hardware.installs:
         lines = []
-        for step in build.install_steps(hardware, site, engine, method):
+        for step in build.install_steps(hardware, site, engine, method, layout):
             where = f"  [in {step.directory}]" if step.directory else ""
             words = [*(f"{name}={value}" for name, value in step.env.items()), *step.argv]
             lines += [f"# {step.says}{where}", *shell.command(words)]
         ways[method] = show.Text(f"{hardware.engine} by {method}", "\n".join(lines))
     if hardware.container is None:
         return Installs(ways, show.Text(f"{hardware.name} has no container", ""))
-    made = containers.container(hardware, site, site.nodes[0], engine)
+    made = containers.container(hardware, site, site.nodes[0], engine, layout=layout)
     text = "\n".join(shell.command(made.argv))
     return Installs(ways, show.Text(f"Container on {made.node}", text))

@@ -153,7 +153,9 @@ class Run:
 
     def install(self, choice: Choice | None = None) -> Installs:
         """Return the commands of every way to install the engine, and those of its container."""
-        found = installs(self.subject, choice.engine_version if choice else "")
+        recipe = self.subject.recipe(choice.layout if choice else "")
+        layout = recipe.layout if recipe else "single"
+        found = installs(self.subject, layout, choice.engine_version if choice else "")
         self.record("install", methods=found.names)
         return found
 

@@ -118,10 +118,19 @@ class Peaks(Table):
 
 
 class Container(Table):
-    """The ``docker run`` command up to the image; ``options`` are (option, value) pairs."""
+    """The ``docker run`` command up to the image; ``options`` are (option, value) pairs.
+
+    Attributes:
+        image: The name and the tag; ``{cuda}`` in it is the suffix of vLLM's image for CUDA 13.
+        shm_size: The size of /dev/shm by layout, for ``{shm_size}`` in the options.
+        several_nodes: Options where the engines are on several nodes. The container then has the
+            network of the host, so that no port is published.
+    """
 
     image: Word
     options: tuple[tuple[Text, ...], ...] = ()
+    shm_size: dict[Layout, Word] = {}
+    several_nodes: tuple[tuple[Text, ...], ...] = ()
     mounts: tuple[Text, ...] = ()
     entrypoint: Literal["bash", "vllm serve"]
 
@@ -147,9 +156,10 @@ class Check(Table):
 
 
 class Step(Table):
-    """One command of an installation."""
+    """One command of an installation, in the ``layouts`` that need it."""
 
     says: Line
+    layouts: tuple[Layout, ...] = LAYOUTS
     argv: tuple[str, ...]
     directory: Text = ""
     env: dict[Variable, Text] = {}
@@ -492,7 +502,8 @@ class Paths(Table):
     )
     engine: Path | None = Field(
         default=None,
-        description="the virtual environment that holds vllm, where the shell would not find it",
+        description="the virtual environment with vllm: install/pip.sh makes it, and the scripts enter "
+        "it; without it engine in work, where the engine is installed by pip",
         examples=["/opt/vllm"],
     )
     work: Path = Field(

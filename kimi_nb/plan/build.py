@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kimi_nb import catalog
+from kimi_nb.catalog import companions
 from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.params import errata, fields, load, overrides, recipes, schema
 from kimi_nb.params.settings import Value
@@ -232,7 +233,7 @@ def from_request(asked: Request) -> Plan:
         transport=site.transport,
         url=url,
         engines=placed,
-        engine_folder=site.paths.engine or "",
+        engine_folder=_engine_folder(asked),
         libraries=_libraries(asked, flags),
         router=fronted,
         launches=_launches(asked, placed),
@@ -335,7 +336,7 @@ def _libraries(asked: Request, flags: Mapping[str, Mapping[str, Value]]) -> str:
         for values in flags.values()
         if connector in values
     )
-    return catalog.mooncake_libraries(asked.engine) if moves else ""
+    return companions.mooncake_libraries(asked.engine) if moves else ""
 
 
 def _check_context(asked: Request, flags: dict[str, Any]) -> None:
@@ -505,15 +506,37 @@ def _installs(asked: Request) -> dict[str, tuple[InstallStep, ...]]:
     if asked.recipe.jobs:
         return {}
     return {
-        name: install_steps(asked.hardware, asked.site, asked.engine, name)
+        name: install_steps(asked.hardware, asked.site, asked.engine, name, asked.recipe.layout)
         for name in asked.hardware.installs
     }
 
 
+def _engine_folder(asked: Request) -> str:
+    """Return the virtual environment that the scripts enter; "" where there is none.
+
+    That is what the site names, or else what the installation of this recipe makes.
+    """
+    site = asked.site
+    if site.paths.engine or asked.recipe.jobs:
+        return site.paths.engine or ""
+    steps = asked.hardware.installs.get(asked.recipe.install, ())
+    made = any("{engine}" in word for step in steps for word in step.argv)
+    return _own_environment(site) if made else ""
+
+
+def _own_environment(site: schema.Site) -> str:
+    """Return where an installation puts the engine's environment: the site's, or in its folder."""
+    return site.paths.engine or f"{site.paths.work}/engine"
+
+
 def install_steps(
-    hardware: schema.Hardware, site: schema.Site, engine: catalog.Engine, method: str
+    hardware: schema.Hardware,
+    site: schema.Site,
+    engine: catalog.Engine,
+    method: str,
+    layout: schema.Layout,
 ) -> tuple[InstallStep, ...]:
-    """Return the commands of one way to install the engine, for this site and version."""
+    """Return the commands of one way to install the engine, for this site, version and layout."""
     if method not in hardware.installs:
         raise ParameterError(
             choice(f"way to install on {hardware.name}:", method, hardware.installs)
@@ -521,9 +544,12 @@ def install_steps(
     words = {
         "image": containers.image(hardware, engine),
         "work": site.paths.work,
-        "engine": site.paths.engine or f"{site.paths.work}/engine",
+        "engine": _own_environment(site),
         "version": engine.version,
         "vllm": engine.vllm,
+        "torch": companions.torch_build(engine),
+        "nixl": companions.nixl(engine),
+        "router": companions.router(),
     }
     return tuple(
         InstallStep(
@@ -533,6 +559,7 @@ def install_steps(
             dict(step.env),
         )
         for step in hardware.installs[method]
+        if layout in step.layouts
     )
 
 
@@ -550,7 +577,9 @@ def _containers(asked: Request, placed: tuple[EngineSpec, ...]) -> tuple[Contain
             node,
             asked.engine,
             first[node.name],
-            spread[first[node.name].role, first[node.name].group] > 1,
+            asked.recipe.layout,
+            spread[first[node.name].role, first[node.name].group] > 1
+            or (asked.recipe.layout == "pd" and len(first) > 1),
             asked.models,
         )
         for node in asked.site.nodes

@@ -131,7 +131,7 @@ def hub_home(hardware: Hardware, site: Site, install: str, env: Mapping[str, str
     if install == "docker" and hardware.container:
         for mount in hardware.container.mounts:
             source, _, target = fill(mount, {"cache": site.paths.cache}).partition(":")
-            if _HOME_INSIDE == target or _HOME_INSIDE.startswith(f"{target}/"):
+            if target == _HOME_INSIDE or _HOME_INSIDE.startswith(f"{target}/"):
                 return source + _HOME_INSIDE.removeprefix(target)
     return env.get("HF_HOME", _HOME)
 

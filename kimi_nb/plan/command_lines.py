@@ -92,7 +92,11 @@ def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any
         if role.host is not None:
             out["host"] = role.host
     # With several nodes the network of a container is the host's: `all` would be all of its own.
-    elif request.recipe.bind == "address" or len(group.nodes) > 1:
+    elif (
+        request.recipe.bind == "address"
+        or len(group.nodes) > 1
+        or (request.recipe.install == "docker" and request.recipe.layout == "pd")
+    ):
         out["host"] = place.node.address
     if role.ports["http"] is not None:
         out["port"] = place.http_port or role.ports["http"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from kimi_nb import catalog
+from kimi_nb.catalog import companions
 from kimi_nb.core.errors import PlanError
 from kimi_nb.core.shell import LISTS
 from kimi_nb.params import schema
@@ -17,7 +18,12 @@ def image(hardware: schema.Hardware, engine: catalog.Engine) -> str:
     """Return the image's name with its tag; "" for a hardware without one."""
     if hardware.container is None:
         return ""
-    return fill(hardware.container.image, {"version": engine.version, "vllm": engine.vllm})
+    words = {
+        "version": engine.version,
+        "vllm": engine.vllm,
+        "cuda": companions.cuda_tag(engine),
+    }
+    return fill(hardware.container.image, words)
 
 
 def container(
@@ -26,16 +32,17 @@ def container(
     node: schema.Node,
     engine: catalog.Engine,
     serves: EngineSpec | None = None,
-    grouped: bool = False,
+    layout: schema.Layout = "single",
+    reached: bool = False,
     models: str = "",
 ) -> Container:
-    """Return the container of a node.
+    """Return the container of a node of a plan with this layout.
 
     It runs a shell for the scripts or, where the image's entry point is ``vllm serve``, the engine
-    itself (``serves``). Instead of publishing a port it uses the network of the host if its engine
-    is ``grouped`` with those of other nodes, which reach it at ports that vLLM chooses. ``models``
-    is the folder from which the engine reads its weights, if any. Raises PlanError for a hardware
-    without a container.
+    itself (``serves``). An engine that engines of other nodes have to reach (``reached``), at ports
+    that vLLM chooses, uses the network of the host instead of publishing a port. ``models`` is the
+    folder from which the engine reads its weights, if any. Raises PlanError for a hardware without
+    a container.
     """
     spec = hardware.container
     if spec is None:
@@ -49,12 +56,16 @@ def container(
         "cache": site.paths.cache,
         "work": site.paths.work,
         "publish": authority(node.address, port),
+        "shm_size": spec.shm_size.get(layout, "1g"),
     }
     argv = ["docker", "run"]
-    for option in spec.options:
-        if grouped and any("{publish}" in word for word in option):
-            argv.append("--net=host")
-        elif any("{device}" in word for word in option):
+    options = list(spec.options)
+    if reached:
+        options = [one for one in options if not any("{publish}" in word for word in one)]
+        if len(options) < len(spec.options):
+            options += spec.several_nodes or (("--net=host",),)
+    for option in options:
+        if any("{device}" in word for word in option):
             for device in range(hardware.devices.count):
                 argv += [fill(word, {"device": str(device)}) for word in option]
         else:
@@ -71,8 +82,8 @@ def container(
     if not runs_engine:
         argv += ["-it", name, "bash"]
         return Container(node.name, name, {"IMAGE": name}, tuple(argv), False)
-    words_inside = serves.argv[2:] if serves else ()
-    argv += [name, *(words_inside if grouped else _inside(words_inside))]
+    inside: Sequence[str] = serves.argv[2:] if serves else ()
+    argv += [name, *(inside if reached else _inside(inside))]
     return Container(node.name, name, {}, tuple(argv), True)
 
 

@@ -20,6 +20,7 @@ from kimi_nb.core.errors import ParameterError, WriteError
 from kimi_nb.core.shell import LISTS
 from kimi_nb.plan import build
 
+ROOT = Path(__file__).resolve().parents[2]
 SHELLCHECK = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or "shellcheck"
 
 
@@ -165,6 +166,62 @@ def test_host_tuning(tmp_path, echo):
     assert len(calls) == 3
 
 
+PIP = [
+    ("k2.5", "h200", "single", "pip"),
+    ("k2.5", "gb200", "pd", "nvfp4"),
+    ("k2.5", "gb200", "dp", "tensor-parallel"),
+    ("k2.5", "mi300x", "single", "pip"),
+]
+
+
+@pytest.mark.parametrize("where", PIP, ids=["-".join(where[1:]) for where in PIP])
+@pytest.mark.parametrize("named", ["", "/opt/vllm"])
+def test_the_scripts_enter_what_pip_installs(where, named, tmp_path, echo):
+    """One folder: what install/pip.sh makes is first on PATH where vllm and python are called."""
+    site = ROOT / "params" / "sites" / f"{where[1]}.yaml"
+    text = site.read_text().replace("work: /root/kimi", f"work: {tmp_path}/work")
+    if named:
+        text = text.replace("paths: {", f"paths: {{engine: {tmp_path}{named}, ")
+    mine = tmp_path / "site.yaml"
+    mine.write_text(text)
+    plan = build.plan(*where[:3], variant=where[3], site=str(mine))
+    folder = put(plan, tmp_path / "bundle")
+    engine = tmp_path / (named.lstrip("/") or "work/engine")
+    for name in ("vllm", "python", "vllm-router"):
+        own = engine / "bin" / name
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text(f'#!/bin/bash\necho "$0" >> {tmp_path}/ran\n')
+        own.chmod(0o755)
+    echo.add("uv")
+    assert echo.run(folder / "install" / "pip.sh").returncode == 0
+    made = [argv for argv, _ in echo.calls if argv[:2] == ["uv", "venv"]]
+    assert [(argv[argv.index("--python") + 1], argv[-1]) for argv in made] == [
+        ("3.12", str(engine))
+    ]
+    for node in plan.nodes:
+        script = "launch.sh" if plan.launches else "serve.sh"
+        assert echo.run(folder / node / script).returncode == 0
+        assert f"ENGINE={engine}\n" in (folder / node / "node.env").read_text()
+    if plan.router:
+        assert echo.run(folder / plan.router.node / "proxy.sh").returncode == 0
+    ran = (tmp_path / "ran").read_text().split()
+    assert len(ran) == 1 + len(plan.nodes) + bool(plan.router)
+    assert all(Path(name).is_relative_to(engine) for name in ran)
+
+
+def test_uv_that_is_not_there_is_named(tmp_path):
+    folder = put(build.plan("k2.5", "h200", "single", variant="pip"), tmp_path / "bundle")
+    done = subprocess.run(
+        ["/bin/bash", folder / "install" / "pip.sh"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": str(tmp_path)},
+    )
+    assert done.returncode == 127 and "uv is not on PATH" in done.stderr
+    assert "astral.sh/uv/install.sh" in done.stderr
+
+
 def libraries_of_a_rank(tmp_path, echo, version: str, there: str) -> str:
     """LD_LIBRARY_PATH of the first rank of a plan, where its container's is ``there``."""
     plan = build.plan("k2.5", "a3", "pd", engine_version=version)
@@ -172,7 +229,7 @@ def libraries_of_a_rank(tmp_path, echo, version: str, there: str) -> str:
     script = tmp_path / "run_dp_template.sh"
     script.write_text(text)
     echo.add("vllm")
-    done = echo.run(script, *"0 1 2 3 4 5 6".split(), LD_LIBRARY_PATH=there)
+    done = echo.run(script, *["0", "1", "2", "3", "4", "5", "6"], LD_LIBRARY_PATH=there)
     assert done.returncode == 0, done.stderr
     return echo.calls[-1][1]["LD_LIBRARY_PATH"]
 

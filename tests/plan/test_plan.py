@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -842,3 +843,79 @@ def test_a_folder_that_is_mounted_already_is_mounted_once(tmp_path):
     )
     box = build.plan("k2.5", "a3", "single", site=str(mine)).containers[0]
     assert "/big/w:/big/w" in box.argv
+
+
+# What the scripts run in ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chip", "version", "image"),
+    [
+        ("h200", "0.11.2", "vllm/vllm-openai:v0.11.2"),
+        ("h200", "0.17.0", "vllm/vllm-openai:v0.17.0-cu130"),
+        ("h200", "0.19.1", "vllm/vllm-openai:v0.19.1-cu130"),
+        ("h200", "0.20.2", "vllm/vllm-openai:v0.20.2"),
+        ("h200", "0.22.1", "vllm/vllm-openai:v0.22.1"),
+        ("gb200", "0.19.1", "vllm/vllm-openai:v0.19.1-aarch64-cu130"),
+        ("gb200", "0.25.1", "vllm/vllm-openai:v0.25.1-aarch64"),
+    ],
+)
+def test_the_tag_of_an_image_is_that_of_its_version(chip, version, image):
+    """From 0.20.0 the image for CUDA 13 has no suffix, and there is none with -cu130."""
+    plan = build.plan("k2.5", chip, "single", variant="docker", engine_version=version)
+    assert plan.image == plan.containers[0].image == image
+    assert image in plan.containers[0].argv
+    assert all(step.argv[-1] == image for step in plan.installs["docker"])
+
+
+@pytest.mark.parametrize(("version", "torch"), [("0.19.1", "cu129"), ("0.22.1", "cu130")])
+def test_torch_has_the_cuda_of_the_wheel(version, torch):
+    plan = build.plan("k2.5", "h200", "single", variant="pip", engine_version=version)
+    (argv,) = [step.argv for step in plan.installs["pip"] if f"vllm=={version}" in step.argv]
+    assert argv[argv.index("--torch-backend") + 1] == torch
+
+
+@pytest.mark.parametrize(("version", "nixl"), [("0.19.1", "0.9.0"), ("0.25.1", "1.3.0")])
+def test_disaggregation_installs_its_connector_and_its_router(version, nixl):
+    """Each pinned; NIXL and its two backends alike, which it does not do itself."""
+    plan = build.plan("k2.5", "gb200", "pd", engine_version=version)
+    words = [word for step in plan.installs["pip"] for word in step.argv]
+    assert {word for word in words if word.startswith("nixl")} == {
+        f"{name}=={nixl}" for name in ("nixl", "nixl-cu12", "nixl-cu13")
+    }
+    assert "vllm-router==0.1.17" in words
+    for layout in ("single", "dp"):
+        other = build.plan("k2.5", "gb200", layout, variant="nvfp4" if layout == "single" else "")
+        assert not any("nixl" in word for step in other.installs["pip"] for word in step.argv)
+
+
+def test_shared_memory_is_enough_for_sixteen_engines():
+    sizes = {
+        layout: next(
+            word
+            for word in build.plan("k2.5", "a3", layout).containers[0].argv
+            if word.startswith("--shm-size")
+        )
+        for layout in ("single", "pd")
+    }
+    assert sizes == {"single": "--shm-size=1g", "pd": "--shm-size=512g"}
+
+
+def test_containers_on_several_nodes_reach_each_other(tmp_path):
+    """The network of the host, the RDMA device, and memory that may be locked."""
+    site = tmp_path / "two.yaml"
+    text = (Path(__file__).parents[2] / "params" / "sites" / "h200.yaml").read_text()
+    one = "  - {name: dgx-0, address: 198.51.100.11}\n"
+    assert one in text
+    site.write_text(text.replace(one, one + "  - {name: dgx-1, address: 198.51.100.12}\n"))
+    plan = build.plan(
+        "k2.5", "h200", "single", variant="docker", site=str(site), pairs=["nodes=2", "tp=16"]
+    )
+    for container, engine in zip(plan.containers, plan.engines, strict=True):
+        argv = container.argv
+        assert {"--net=host", "IPC_LOCK", "memlock=-1", "stack=67108864"} <= set(argv)
+        assert argv[argv.index("/dev/infiniband") - 1] == "--device" and "-p" not in argv
+        assert engine.argv[engine.argv.index("--host") + 1] == engine.address
+        assert argv[-len(engine.argv) + 2 :] == engine.argv[2:]
+    alone = build.plan("k2.5", "h200", "single", variant="docker")
+    assert "/dev/infiniband" not in alone.containers[0].argv and "-p" in alone.containers[0].argv

@@ -148,7 +148,7 @@ engine() {
     local out found
     if [ -z "$IMAGE" ]; then
         if [ -n "$ENGINE" ]; then PATH=$ENGINE/bin:$PATH; fi
-        if found=$(command -v vllm); then say same engine "$found"; else say fail engine "vllm is not on PATH"; fi
+        if found=$(command -v vllm); then say same engine "$found"; else say fail engine "vllm is not ${ENGINE:+in $ENGINE/bin, nor }on PATH"; fi
         return
     fi
     if ! command -v docker > /dev/null; then say fail docker "docker is not installed"; return; fi

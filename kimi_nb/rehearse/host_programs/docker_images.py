@@ -7,7 +7,6 @@ import os
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.stand_in_call import Call
 
-
 # WORKDIR by the name of an image, from the build files of vllm-ascend 0.17.0rc1 to 0.22.1rc1 and
 # of vLLM 0.11.2 to 0.32.0.
 _WORKDIRS = {
