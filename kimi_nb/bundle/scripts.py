@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from kimi_nb.bundle import inventory, node_files
 from kimi_nb.core import paths, shell
 from kimi_nb.plan import checkpoints, client_commands, jobs
+from kimi_nb.plan.router import DOOR
 from kimi_nb.plan.spec import Container, EngineSpec, Launch, Plan
 
 # The positions of launch_online_dp.py's arguments to the template, by the flag they fill in.
@@ -86,6 +87,8 @@ def _node_files(
         out["serve.sh"] = _serve(plan, first)
     if plan.router and plan.router.node == first.node:
         out["proxy.sh"] = _proxy(plan)
+        if DOOR in plan.router.argv:
+            out[DOOR] = static(DOOR)
     out["README.md"] = _node_readme(plan, first, list(out))
     return out
 
@@ -276,7 +279,7 @@ def _proxy(plan: Plan) -> str:
         if router.kind == "upstream"
         else "pip install vllm-router"
     )
-    # Both proxies send the engines the value of OPENAI_API_KEY.
+    # Both proxies send the engines the value of OPENAI_API_KEY, for which the door asks.
     keys = _secrets(
         dict.fromkeys(
             ["OPENAI_API_KEY"] if plan.secrets else [], plan.secrets.get("VLLM_API_KEY", "")

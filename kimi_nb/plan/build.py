@@ -187,7 +187,7 @@ def from_request(asked: Request) -> Plan:
     fronted = None
     if recipe.router is not None:
         kind = asked.overrides.router or recipe.router
-        fronted = router.router(kind, _router_port(asked), placed)
+        fronted = router.router(kind, _router_port(asked), placed, bool(site.api_key_env))
     url = fronted.url if fronted else next(engine.url for engine in placed if engine.url) or ""
     answering = flags["decode" if "decode" in roles else "mixed"]
     named = answering.get("served-model-name")

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kimi_nb.bundle import scripts, writer
+from kimi_nb.check import judge
 from kimi_nb.core import shell
 from kimi_nb.core.errors import ParameterError, WriteError
 from kimi_nb.core.shell import LISTS
@@ -278,6 +280,23 @@ def test_proxies(tmp_path, echo):
         folder = put(plan, tmp_path / kind)
         assert echo.run(folder / "a3-0" / "proxy.sh").returncode == 0
         assert tuple(echo.calls[-1][0]) == plan.router.argv
+
+
+@pytest.mark.parametrize("kind", ["upstream", "vllm-router"])
+def test_a_keyed_service_has_a_door_that_asks(kind, site_file):
+    site = site_file(("transport:", "api_key_env: KIMI_KEY\ntransport:"))
+    plan = build.plan("k2.5", "a3", "pd", site=site, pairs=[f"router={kind}"])
+    argv = plan.router.argv
+    assert argv[:7] == ("python", "keyed_door.py", "--host", "192.0.2.11", "--port", "1999", "--")
+    assert plan.router.url == "http://192.0.2.11:1999"
+    assert (argv[argv.index("--host", 7) + 1], argv[argv.index("--port", 7) + 1]) == (
+        "{host}",
+        "{port}",
+    )
+    assert "security/open-door" not in {one.rule for one in judge.plan(plan).findings}
+    open_ = replace(plan, router=replace(plan.router, argv=argv[7:]))
+    (found,) = [one for one in judge.plan(open_).errors if one.rule == "security/open-door"]
+    assert "keyed_door.py" in found.fix
 
 
 def test_the_proxy_starts_from_any_folder(tmp_path, echo):

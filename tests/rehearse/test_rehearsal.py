@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import http.server
 import json
 import random
 import re
@@ -10,6 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -23,7 +28,7 @@ from kimi_nb.diagnose import doctor, first_failure, signatures
 from kimi_nb.plan import build
 from kimi_nb.rehearse import documented, faults, loopback, rehearsal
 from kimi_nb.rehearse.fault_names import FaultName
-from kimi_nb.rehearse.host_programs import path_folder, programs_by_name
+from kimi_nb.rehearse.host_programs import front_door, path_folder, programs_by_name
 from kimi_nb.rehearse.simulated_site import SimulatedSite, rebound
 
 # Every recipe ---------------------------------------------------------------------------
@@ -501,13 +506,94 @@ def test_action_plan_starts_nothing(tmp_path):
         run.serve(plan, fault="slow-start")
 
 
-def test_a_key_goes_through_the_front_door(tmp_path, site_file):
-    """The proxy hands the engines the key under the name that it reads."""
+@pytest.mark.parametrize("router", ["upstream", "vllm-router"])
+def test_a_key_goes_through_the_front_door(router, tmp_path, site_file):
+    """The proxy hands the engines the key under the name that it reads, and a door before it asks
+    the callers for theirs."""
     site = site_file(("transport:", "api_key_env: KIMI_KEY\ntransport:"))
-    plan = build.plan("k2.6", "a3", "pd", scenario="throughput", site=site)
-    assert 'export OPENAI_API_KEY="${KIMI_KEY:?' in scripts.files(plan)["a3-0/proxy.sh"]
+    plan = build.plan(
+        "k2.6", "a3", "pd", scenario="throughput", site=site, pairs=[f"router={router}"]
+    )
+    files = scripts.files(plan)
+    assert 'export OPENAI_API_KEY="${KIMI_KEY:?' in files["a3-0/proxy.sh"]
+    assert "keyed_door.py" in files["a3-0/proxy.sh"] and "a3-0/keyed_door.py" in files
     found = rehearsal.rehearse(plan, tmp_path / "run")
     assert found.ok, found
+    log = (Path(found.folder) / "logs" / "router.log").read_text()
+    assert "asks for the key; behind it: " in log
+
+
+@pytest.mark.parametrize("program", ["stand-in", "vllm-router"])
+def test_a_proxy_alone_asks_nobody(program, tmp_path):
+    """What the door is for: the real router, and what stands for the upstream proxy, send the
+    engines the key of their own environment, whoever calls. (So does the upstream proxy, by its
+    source.)"""
+    seen: list[str | None] = []
+
+    class Engine(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append(self.headers.get("Authorization"))
+            text = b'{"choices": [], "kv_transfer_params": {"a": 1}}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, form: str, *args: object) -> None:
+            pass
+
+    here = Path(sys.executable).parent
+    if not (here / "vllm-router").exists():
+        pytest.skip("no vllm-router here")
+    engines = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Engine) for _ in range(2)]
+    for engine in engines:
+        threading.Thread(target=engine.serve_forever, daemon=True).start()
+    prefill, decode = (str(engine.server_port) for engine in engines)
+    with contextlib.ExitStack() as held:
+        free = [held.enter_context(socket.socket()) for _ in range(2)]
+        for one in free:
+            one.bind(("127.0.0.1", 0))
+        port, metrics = (str(one.getsockname()[1]) for one in free)
+    listens = ["--host", "127.0.0.1", "--port", port]
+    if program == "stand-in":
+        # The router of its PATH: the real one, with a port of its own for its metrics.
+        script = tmp_path / "vllm-router"
+        script.write_text(f'#!/bin/sh\nexec {here}/vllm-router "$@" --prometheus-port {metrics}\n')
+        script.chmod(0o755)
+        argv = [sys.executable, str(front_door.UPSTREAM), *listens]
+        argv += ["--prefiller-hosts", "127.0.0.1", "--prefiller-ports", prefill]
+        argv += ["--decoder-hosts", "127.0.0.1", "--decoder-ports", decode]
+    else:
+        argv = [str(here / "vllm-router"), *listens, "--prometheus-port", metrics]
+        argv += ["--vllm-pd-disaggregation", "--policy", "round_robin"]
+        argv += ["--prefill", f"http://127.0.0.1:{prefill}"]
+        argv += ["--decode", f"http://127.0.0.1:{decode}"]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "OPENAI_API_KEY": "k-1"}
+    process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/chat/completions",
+            b'{"model": "m", "messages": [{"role": "user", "content": "a"}]}',
+            {"Content-Type": "application/json", "Authorization": "Bearer of-a-stranger"},
+        )
+        until = time.monotonic() + 30
+        while not seen and time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                assert urllib.request.urlopen(asked, timeout=10).status == 200
+            time.sleep(0.1)
+        assert set(seen) == {"Bearer k-1"}
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+        for engine in engines:
+            engine.shutdown()
+            engine.server_close()
 
 
 def test_a_secret_whose_name_is_taken(tmp_path, site_file):

@@ -38,6 +38,7 @@ _ORDER = (
     "security",
     "shell",
     "client",
+    "containers",
     "programs",
     "truth",
     "truth_claims",

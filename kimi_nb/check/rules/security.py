@@ -96,6 +96,32 @@ def published(d: Deployment) -> Iterator[Problem]:
 
 
 @rule(
+    "security/open-door",
+    ERROR,
+    "A front door asks for the key that its engines ask for.",
+    "Put a server that checks Authorization before the proxy, and the proxy at 127.0.0.1: a bundle "
+    "for a site with api_key_env has keyed_door.py for it.",
+    "load_balance_proxy_server_example.py v0.17.0rc1 to v0.23.0; vllm-router 0.1.17, tried",
+)
+def open_door(d: Deployment) -> Iterator[Problem]:
+    """The upstream proxy and vllm-router put OPENAI_API_KEY of their own environment into every
+    request to the engines, whoever calls: with it everybody gets in, without it nobody."""
+    keyed = (d.plan is not None and bool(d.plan.secrets)) or any(
+        server.flags.get("api-key") or server.env.get("VLLM_API_KEY") for server in d.servers
+    )
+    for proxy in d.proxies:
+        if keyed and not proxy.asks and proxy.host not in LOOPBACK:
+            yield Problem(
+                proxy.spot,
+                f"the engines ask for a key, and {_PROXIES.get(proxy.kind, proxy.kind)} sends its "
+                "own for every caller",
+            )
+
+
+_PROXIES = {"upstream": "the upstream proxy"}
+
+
+@rule(
     "security/floating-code",
     NOTE,
     "Code of a checkpoint is pinned where it may run.",

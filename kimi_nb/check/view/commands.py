@@ -12,10 +12,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from kimi_nb.check.view.deployment import Batch, Launcher, Proxy
 from kimi_nb.check.view.engine_view import Spot
+from kimi_nb.plan.router import DOOR
 
 _PROXY = re.compile(r"(load_balance_proxy|toy_proxy|disagg_proxy|proxy_server).*\.py")
 
@@ -80,7 +82,17 @@ def is_proxy(words: Sequence[str]) -> bool:
 
 
 def proxy(words: Sequence[str], spot: Spot, node: str = "") -> Proxy:
-    """Read the command line of the upstream proxy or of vllm-router."""
+    """Read the command line of the upstream proxy or of vllm-router, also behind keyed_door.py."""
+    door = program_at(words, re.escape(DOOR))
+    if door is not None and "--" in words[door:]:
+        inner = list(words).index("--", door)
+        given = lists(words[door:inner])
+        return replace(
+            proxy(words[inner + 1 :], spot, node),
+            host=given.get("host", ("",))[0],
+            port=number(given.get("port", ("",))[0]),
+            asks=True,
+        )
     at = word_at(words, "vllm-router")
     given = lists(words[at if at is not None else program_at(words, _PROXY) or 0 :])
     host, port = given.get("host", ("",))[0], number(given.get("port", ("",))[0])

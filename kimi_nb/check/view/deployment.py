@@ -30,7 +30,8 @@ from kimi_nb.plan.spec import Plan
 class Proxy:
     """The front door of a service: a proxy or router.
 
-    ``workers`` are (role, host, port); ``lists`` are the options as written.
+    ``workers`` are (role, host, port); ``lists`` are the options as written, and ``asks`` is whether
+    callers are asked for the key.
     """
 
     spot: Spot
@@ -40,6 +41,7 @@ class Proxy:
     port: int | None
     workers: tuple[tuple[str, str, int | None], ...]
     lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    asks: bool = False
 
 
 @dataclass(frozen=True)
