@@ -16,6 +16,7 @@ from kimi_nb import catalog
 from kimi_nb.catalog import companions
 from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.params import errata, fields, load, overrides, recipes, schema
+from kimi_nb.params.fields import Layout
 from kimi_nb.params.settings import Value
 from kimi_nb.plan import (
     client_commands,
@@ -534,7 +535,7 @@ def install_steps(
     site: schema.Site,
     engine: catalog.Engine,
     method: str,
-    layout: schema.Layout,
+    layout: Layout,
 ) -> tuple[InstallStep, ...]:
     """Return the commands of one way to install the engine, for this site, version and layout."""
     if method not in hardware.installs:

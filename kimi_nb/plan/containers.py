@@ -10,6 +10,7 @@ from kimi_nb.catalog import companions
 from kimi_nb.core.errors import PlanError
 from kimi_nb.core.shell import LISTS
 from kimi_nb.params import schema
+from kimi_nb.params.fields import Layout
 from kimi_nb.plan.roles import fill
 from kimi_nb.plan.spec import Container, EngineSpec, authority
 
@@ -32,7 +33,7 @@ def container(
     node: schema.Node,
     engine: catalog.Engine,
     serves: EngineSpec | None = None,
-    layout: schema.Layout = "single",
+    layout: Layout = "single",
     reached: bool = False,
     models: str = "",
 ) -> Container:

@@ -231,7 +231,7 @@ def libraries_of_a_rank(tmp_path, echo, version: str, there: str) -> str:
     script = tmp_path / "run_dp_template.sh"
     script.write_text(text)
     echo.add("vllm")
-    done = echo.run(script, *["0", "1", "2", "3", "4", "5", "6"], LD_LIBRARY_PATH=there)
+    done = echo.run(script, *map(str, range(7)), LD_LIBRARY_PATH=there)
     assert done.returncode == 0, done.stderr
     return echo.calls[-1][1]["LD_LIBRARY_PATH"]
 

@@ -130,7 +130,7 @@ def main(argv):
     try:
         at = argv.index("--")
         given, command = argv[:at], argv[at + 1 :]
-        options = dict(zip(given[::2], given[1::2]))
+        options = dict(zip(given[::2], given[1::2], strict=True))
         host, port = options["--host"], int(options["--port"])
     except (ValueError, KeyError):
         print(__doc__, file=sys.stderr)
