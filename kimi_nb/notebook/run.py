@@ -38,7 +38,7 @@ from kimi_nb.notebook.installing import Installs, installs
 from kimi_nb.notebook.pictures import device_memory, topology_picture
 from kimi_nb.notebook.subject import Subject
 from kimi_nb.params import load
-from kimi_nb.plan import tables
+from kimi_nb.plan import checkpoints, tables
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service import prerequisites, weights
 from kimi_nb.service.handle import Running, Service, attach
@@ -159,11 +159,25 @@ class Run:
         self.record("install", methods=found.names)
         return found
 
+    def downloads(self, gbit_s: float) -> show.Table:
+        """List the model's checkpoints: page, size, and minutes of a download at ``gbit_s`` Gbit/s."""
+        if not gbit_s > 0:
+            raise ParameterError(f"gbit_s: {gbit_s} found, a bandwidth above 0 Gbit/s is allowed.")
+        return tables.weights(self.subject.model, gbit_s)
+
     def check_weights(self, folder: str) -> tuple[str, ...]:
-        """Return the faults of a checkpoint in a folder of this machine; () if it has none."""
-        needed = {name for item in self.subject.model.weights.values() for name in item.files}
-        found = weights.faults(load.user_path(folder, "weights_folder"), sorted(needed))
-        self.record("weights", folder=folder, faults=found)
+        """Return the faults of a checkpoint in a folder of this machine; () if it has none.
+
+        The folder is the checkpoint's own, or a cache of a hub that holds one of this model.
+        """
+        root = load.user_path(folder, "weights_folder")
+        items = self.subject.model.weights.values()
+        if not (root / "config.json").is_file():
+            places = [place for item in items for place in checkpoints.cached(str(root), item.id)]
+            root = weights.find([*places, f"{root}/snapshots/*"]) or root
+        needed = {name for item in items for name in item.files}
+        found = weights.faults(root, sorted(needed))
+        self.record("weights", where=str(root), faults=found)
         return tuple(found)
 
     # Plan, check, write -----------------------------------------------------------------

@@ -78,14 +78,15 @@ def checkpoint(
 ) -> Checkpoint:
     """Return where a checkpoint lies: below the folder ``models``, or else in the cache ``home``."""
     folder = f"{models}/{item.directory}" if models else ""
-    cached = tuple(_cached(site.paths.cache, item.id))
     snapshots = f"{home}/hub/models--{item.id.replace('/', '--')}/snapshots/*"
     return Checkpoint(
         id=item.id,
         hub=item.hub,
         into=folder or home,
         places=(folder,) if folder else (snapshots,),
-        elsewhere=(f"{models}/{item.id}", snapshots, *cached) if folder else (),
+        elsewhere=(f"{models}/{item.id}", snapshots, *cached(site.paths.cache, item.id))
+        if folder
+        else (),
         files=item.files if isinstance(item, Weights) else (),
         config_only=config_only,
         size_gb=size_gb(item),
@@ -142,8 +143,8 @@ def hub_variables(env: Mapping[str, str], home: str) -> dict[str, str]:
     return found | ({} if home == _HOME else {"HF_HOME": home})
 
 
-def _cached(cache: str, id_: str) -> Iterator[str]:
-    """Yield the folders of a checkpoint in the caches of both hubs, below the site's cache.
+def cached(cache: str, id_: str) -> Iterator[str]:
+    """Yield patterns of the folders of a checkpoint in the caches of both hubs, below ``cache``.
 
     ModelScope's program lays it out as models/OWNER/NAME before 1.38, with a dot in the name
     replaced by three underscores, and since as models/OWNER--NAME/snapshots/REVISION.

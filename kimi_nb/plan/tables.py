@@ -8,6 +8,7 @@ from typing import Any
 from kimi_nb import catalog
 from kimi_nb.core import data_files
 from kimi_nb.params import load, schema
+from kimi_nb.plan import checkpoints
 from kimi_nb.plan.spec import EngineSpec, Plan
 from kimi_nb.show import Table, spans
 
@@ -175,23 +176,46 @@ def features(model: schema.Model, hardware: schema.Hardware) -> Table:
     return Table("Features", ("feature", "reason", "price", "excludes"), tuple(rows))
 
 
-def weights(model: schema.Model) -> Table:
-    """Return the checkpoints of a model and their sizes."""
-    rows = [
-        (
-            name,
-            item.id,
-            item.precision,
-            item.hub,
-            f"{item.size_gb} GB ({item.size_is})" if item.size_gb else "not published",
+def weights(model: schema.Model, gbit_s: float = 0) -> Table:
+    """Return the checkpoints of a model: their hub, page and size on disk.
+
+    With a bandwidth ``gbit_s`` in Gbit/s also the minutes that a download takes at the least, when
+    nothing else uses the link.
+    """
+    rows = []
+    for name, item in (*model.weights.items(), *model.drafts.items()):
+        size = checkpoints.size_gb(item)
+        if isinstance(item, schema.Weights):
+            kind, known = item.precision, f"{size} GB ({item.size_is})"
+        else:
+            kind, known = f"draft, {item.method}", f"{size} GB (estimated)"
+        rows.append(
+            (
+                name,
+                item.id,
+                kind,
+                item.hub,
+                checkpoints.link(item),
+                known if size else "not published",
+                *([_minutes(size, gbit_s)] if gbit_s else []),
+            )
         )
-        for name, item in model.weights.items()
-    ]
-    rows += [
-        (name, draft.id, f"draft, {draft.method}", "huggingface", "not published")
-        for name, draft in model.drafts.items()
-    ]
-    return Table("Weights", ("name", "id", "precision", "hub", "size on disk"), tuple(rows))
+    timed = [f"minutes at {gbit_s:g} Gbit/s"] if gbit_s else []
+    return Table(
+        "Weights", ("name", "id", "precision", "hub", "page", "size on disk", *timed), tuple(rows)
+    )
+
+
+def _minutes(size_gb: int | None, gbit_s: float) -> str:
+    """Return the minutes of a download.
+
+    >>> _minutes(594, 1), _minutes(594, 10), _minutes(None, 1)
+    ('79', '7.9', 'not known')
+    """
+    if size_gb is None:
+        return "not known"
+    minutes = size_gb * 8 / gbit_s / 60
+    return f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}"
 
 
 def versions(engine: catalog.Engine) -> Table:

@@ -17,7 +17,7 @@ from kimi_nb.core import data_files, paths
 from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
 from kimi_nb.params import load, recipes, schema
 from kimi_nb.params.settings import EMPTY, flattened, lay, nested
-from kimi_nb.plan import build, placement
+from kimi_nb.plan import build, checkpoints, placement, tables
 from kimi_nb.plan import tables as shown
 from kimi_nb.plan.roles import RolePlan
 
@@ -919,3 +919,56 @@ def test_containers_on_several_nodes_reach_each_other(tmp_path):
         assert argv[-len(engine.argv) + 2 :] == engine.argv[2:]
     alone = build.plan("k2.5", "h200", "single", variant="docker")
     assert "/dev/infiniband" not in alone.containers[0].argv and "-p" in alone.containers[0].argv
+
+
+@pytest.mark.parametrize("name", ["k2.5", "k2.6", "k2-thinking"])
+def test_downloads_have_a_page_a_size_and_minutes(name):
+    model = load.model(name)
+    table = tables.weights(model, 10)
+    assert len(table.rows) == len(model.weights) + len(model.drafts)
+    assert table.headings[-1] == "minutes at 10 Gbit/s"
+    for row in table.rows:
+        page, size, minutes = row[-3:]
+        host = {"modelscope": "modelscope.cn/models", "huggingface": "huggingface.co"}[row[3]]
+        assert page == f"https://{host}/{row[1]}"
+        assert float(minutes) == pytest.approx(int(size.split()[0]) * 8 / 10 / 60, abs=0.1)
+    assert tables.weights(model).headings[-1] == "size on disk"
+
+
+def test_a_download_is_told_to_the_hub_that_has_it():
+    plan = build.plan("k2.5", "a3", "pd")
+    commands = [" ".join(one.command) for one in checkpoints.of(plan)]
+    assert commands == [
+        "modelscope download --model Eco-Tech/Kimi-K2.5-W4A8 "
+        "--local_dir /root/kimi/models/Kimi-K2.5-W4A8 --max-workers 8",
+        "hf download lightseekorg/kimi-k2.5-eagle3 "
+        "--local-dir /root/kimi/models/kimi-k2.5-eagle3 --max-workers 8",
+    ]
+    assert [one.command for one in checkpoints.of(build.plan("tiny-llama", "cpu", "dp"))] == [()]
+
+
+@pytest.mark.parametrize(
+    "names, home",
+    [
+        (("k2.5", "h200", "single", "docker"), "/root/.cache/huggingface"),
+        (("k2.5", "mi300x", "single", "docker"), "/root/.cache/huggingface"),
+        (("k2-thinking", "a3", "single", "docker"), "/root/.cache/huggingface"),
+        (("k2.5", "h200", "single", "pip"), "~/.cache/huggingface"),
+    ],
+)
+def test_what_is_named_by_its_id_is_in_the_cache_that_the_engine_sees(names, home):
+    *names, variant = names
+    (one, *_) = checkpoints.of(build.plan(*names, variant=variant))
+    dashed = one.id.replace("/", "--")
+    assert one.places == (f"{home}/hub/models--{dashed}/snapshots/*",) and one.into == home
+    assert one.command[:3] == ("hf", "download", one.id) and "--local-dir" not in one.command
+
+
+def test_a_site_names_the_mirror_of_its_downloads():
+    env = {"HF_ENDPOINT": "https://m.example", "https_proxy": "http://p", "OMP_NUM_THREADS": "1"}
+    assert checkpoints.hub_variables(env, "/c") == {
+        "HF_ENDPOINT": "https://m.example",
+        "https_proxy": "http://p",
+        "HF_HOME": "/c",
+    }
+    assert checkpoints.hub_variables({}, "~/.cache/huggingface") == {}

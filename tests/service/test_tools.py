@@ -13,8 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
+import kimi_nb
 from kimi_nb.core import evidence, paths
-from kimi_nb.core.errors import WriteError
+from kimi_nb.core.errors import ParameterError, WriteError
 from kimi_nb.params import load
 from kimi_nb.plan import checkpoints, roles
 from kimi_nb.service import prerequisites, weights
@@ -364,3 +365,28 @@ def test_an_edited_config_is_compared_as_it_was_published(tmp_path):
     assert weights.unequal(tmp_path) == []
     (tmp_path / "config.json.before-quantization-edit").write_text("other")
     assert "config.json: its SHA-256" in weights.unequal(tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    "folder, given",
+    [
+        ("m", "m"),
+        ("hf/hub/models--moonshotai--Kimi-K2.5/snapshots/1", "hf"),
+        ("hub/models--moonshotai--Kimi-K2.5/snapshots/1", "hub/models--moonshotai--Kimi-K2.5"),
+        ("ms/models/Eco-Tech--Kimi-K2.5-W4A8/snapshots/master", "ms"),
+    ],
+)
+def test_a_notebook_checks_a_folder_or_a_cache(folder, given, tmp_path):
+    checkpoint(tmp_path / folder)
+    run = kimi_nb.start(hw="a3", model="k2.5", run_dir=str(tmp_path / "run"))
+    assert run.check_weights(str(tmp_path / given)) == ()
+    (tmp_path / folder / "model-0-of-2.safetensors").unlink()
+    assert "model-0-of-2" in run.check_weights(str(tmp_path / given))[0]
+    assert "no *.safetensors" in run.check_weights(str(tmp_path))[-1]
+
+
+def test_a_bandwidth_of_nothing_is_refused(tmp_path):
+    run = kimi_nb.start(hw="a3", model="k2.5", run_dir=str(tmp_path / "run"))
+    assert "minutes at 2.5 Gbit/s" in run.downloads(2.5).headings
+    with pytest.raises(ParameterError, match="gbit_s: 0 found"):
+        run.downloads(0)
