@@ -183,7 +183,8 @@ def weights(model: schema.Model, gbit_s: float = 0) -> Table:
     nothing else uses the link.
     """
     rows = []
-    for name, item in (*model.weights.items(), *model.drafts.items()):
+    items: dict[str, schema.Weights | schema.Draft] = {**model.weights, **model.drafts}
+    for name, item in items.items():
         size = checkpoints.size_gb(item)
         if isinstance(item, schema.Weights):
             kind, known = item.precision, f"{size} GB ({item.size_is})"

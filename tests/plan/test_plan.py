@@ -17,8 +17,8 @@ from kimi_nb.core import data_files, paths
 from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
 from kimi_nb.params import load, recipes, schema
 from kimi_nb.params.settings import EMPTY, flattened, lay, nested
-from kimi_nb.plan import build, checkpoints, placement, tables
-from kimi_nb.plan import tables as shown
+from kimi_nb.plan import build, checkpoints, placement
+from kimi_nb.plan import tables as plan_tables
 from kimi_nb.plan.roles import RolePlan
 
 
@@ -95,15 +95,15 @@ def test_every_row_of_the_tables_of_k26_is_a_scenario(scenario, nodes, prefill, 
 
 def test_every_cited_document_has_its_address(each_plan):
     documents = data_files.facts("check/documents")
-    cited = {row[0]: row[2] for row in shown.sources(each_plan).rows if row[0]}
+    cited = {row[0]: row[2] for row in plan_tables.sources(each_plan).rows if row[0]}
     assert each_plan.source.partition(" ")[0] in cited
     for name, url in cited.items():
         assert url.startswith("https://") or not documents[name]["golden"], name
-        assert f" {url}" in str(shown.sources(each_plan)), "an address is printed whole"
+        assert f" {url}" in str(plan_tables.sources(each_plan)), "an address is printed whole"
 
 
 def test_the_sources_of_an_ascend_plan_name_the_pages_of_its_document():
-    table = shown.sources(build.plan("k2.6", "a3", "pd"))
+    table = plan_tables.sources(build.plan("k2.6", "a3", "pd"))
     pages = {row[1]: row[2] for row in table.rows}
     assert {"support matrix", "feature guide", "Public FAQ", "performance tuning"} <= set(pages)
     assert pages["Public FAQ"].endswith("/faqs.html")
@@ -924,7 +924,7 @@ def test_containers_on_several_nodes_reach_each_other(tmp_path):
 @pytest.mark.parametrize("name", ["k2.5", "k2.6", "k2-thinking"])
 def test_downloads_have_a_page_a_size_and_minutes(name):
     model = load.model(name)
-    table = tables.weights(model, 10)
+    table = plan_tables.weights(model, 10)
     assert len(table.rows) == len(model.weights) + len(model.drafts)
     assert table.headings[-1] == "minutes at 10 Gbit/s"
     for row in table.rows:
@@ -932,7 +932,7 @@ def test_downloads_have_a_page_a_size_and_minutes(name):
         host = {"modelscope": "modelscope.cn/models", "huggingface": "huggingface.co"}[row[3]]
         assert page == f"https://{host}/{row[1]}"
         assert float(minutes) == pytest.approx(int(size.split()[0]) * 8 / 10 / 60, abs=0.1)
-    assert tables.weights(model).headings[-1] == "size on disk"
+    assert plan_tables.weights(model).headings[-1] == "size on disk"
 
 
 def test_a_download_is_told_to_the_hub_that_has_it():
