@@ -183,8 +183,11 @@ def weights(model: schema.Model, gbit_s: float = 0) -> Table:
     nothing else uses the link.
     """
     rows = []
-    items: dict[str, schema.Weights | schema.Draft] = {**model.weights, **model.drafts}
-    for name, item in items.items():
+    items: list[tuple[str, schema.Weights | schema.Draft]] = [
+        *model.weights.items(),
+        *model.drafts.items(),
+    ]
+    for name, item in items:
         size = checkpoints.size_gb(item)
         if isinstance(item, schema.Weights):
             kind, known = item.precision, f"{size} GB ({item.size_is})"

@@ -222,7 +222,7 @@ lacking() {
         say fail offline "$name: $found; HF_HUB_OFFLINE is set, so that nothing is asked of the hub"
     elif [ -n "$DRY" ]; then
         say change weights "$name: $what"
-    elif [ $failed = 0 ]; then
+    elif [ "$failed" = 0 ]; then
         fill_in
     fi
 }
@@ -298,7 +298,7 @@ download() {
         return
     fi
     for at in "${variables[@]}" HF_TOKEN HF_ENDPOINT HTTP_PROXY HTTPS_PROXY NO_PROXY MODELSCOPE_API_TOKEN \
-            MODELSCOPE_ENDPOINT MODELSCOPE_DOMAIN; do
+            MODELSCOPE_ENDPOINT MODELSCOPE_DOMAIN http_proxy https_proxy no_proxy; do
         options+=(-e "$at")
     done
     docker run --rm --net=host -v "$into:$into" "${options[@]}" --entrypoint "${words[0]}" "$IMAGE" "${words[@]:1}"
