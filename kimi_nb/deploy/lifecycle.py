@@ -300,7 +300,7 @@ def up(
                 "that first (kimi-nb down), or name another run_dir."
             )
         files = scripts.files(plan)
-        _check_same(journal, files)
+        _check_same(journal, plan, files)
         writer.write(files, journal.folder / "bundle")
         if "claim" not in journal.begun_steps:
             journal.keep(plan)
@@ -312,13 +312,24 @@ def up(
             return Up(journal, result, site.serving() if result.ok else plan)
 
 
-def _check_same(journal: Journal, files: dict[str, str]) -> None:
+def _check_same(journal: Journal, plan: Plan, files: dict[str, str]) -> None:
     """Refuse to replace the scripts of a service that may be running.
 
     A service has to be stopped with the scripts that started it.
     """
     changes = writer.diff(writer.read(journal.folder / "bundle") or {}, files)
     if "claim" in journal.begun_steps and changes:
+        before, now = (
+            list(dict.fromkeys(engine.address for engine in one.engines))
+            for one in (journal.kept_plan(), plan)
+        )
+        if not set(before) & set(now):
+            raise ParameterError(
+                f"two sites have the name {plan.site}: {journal.plan} is {journal.state} on "
+                f"{', '.join(before[:4])}, and this site file has {', '.join(now[:4])}. Give each "
+                "site file a name of its own (name:), which is what --confirm asks for; or end the "
+                f"other first: kimi-nb down {shlex.quote(str(journal.folder))}"
+            )
         raise ParameterError(
             f"{journal.plan} on {journal.site} is {journal.state} with other scripts "
             f"({', '.join(sorted(changes)[:3])}{', ...' * (len(changes) > 3)}). End it first: "

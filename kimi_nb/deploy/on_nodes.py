@@ -27,8 +27,13 @@ from kimi_nb.diagnose.first_failure import Diagnosis, error_line
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service import probe, readiness
 
+# /sys/class/net may be another network's; this one is that of the process.
+_INTERFACE = """grep -q '^ *{nic}:' /proc/net/dev || printf 'fail\\tinterface\\t%s\\n' \\
+    "{nic} is not there; this node has $(sed -n 's/^ *\\([^:]*\\):.*/\\1/p' /proc/net/dev | paste -sd ' ')"
+"""
 _ANSWER = 5.0  # seconds for a probe in `status`
 TITLES = {
+    "reach": "the network",
     "claim": "take the nodes for this run",
     "prepare": "settings of the host",
     "engine": "the engine's image",
@@ -141,7 +146,33 @@ class OnNodes:
                 ],
                 Outcome(facts={"reached": [node for node in self.plan.nodes if node not in gone]}),
             )
+        self._check_interfaces()
         return Outcome(facts={"reached": list(self.plan.nodes)})
+
+    def _check_interfaces(self) -> None:
+        """Refuse a network interface of the site that a node has not.
+
+        The engines would wait for each other until their time is up.
+        """
+        site = self.plan.request.site
+        named = {node.name: node.nic or site.nic for node in site.nodes}
+        texts = {
+            node: _INTERFACE.format(nic=named[node].partition(":")[0])
+            for node in self.plan.nodes
+            if any(
+                name.endswith("_SOCKET_IFNAME") and value == named[node]
+                for engine in self.plan.of(node)
+                for name, value in engine.env.items()
+            )
+        }
+        answers = self.nodes.look(texts) if texts else {}
+        failed = [
+            self._diagnosis(node, "reach", line)
+            for node, answer in answers.items()
+            for line in answer.of("fail")
+        ]
+        if failed:
+            raise StepFailed("reach", failed)
 
     def undone(self, step: str) -> bool:
         """Return whether engines that were started have ended; see `_claim`, which looks."""

@@ -6,6 +6,7 @@ rejects unknown keys, so that a typing error is reported instead of being ignore
 
 from __future__ import annotations
 
+import posixpath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -482,6 +483,19 @@ class Slurm(Table):
     )
 
 
+# The folders that may not lie in these others, or be the same.
+_APART = {
+    "work": ("models", "cache", "engine"),
+    "models": ("engine",),
+    "engine": ("models", "cache"),
+}
+
+
+def _inside(path: str, folder: str) -> bool:
+    inner, outer = posixpath.normpath(path), posixpath.normpath(folder)
+    return inner == outer or inner.startswith(f"{outer.rstrip('/')}/")
+
+
 class Paths(Table):
     """Folders on the nodes; ``{root}`` at the start of a path is the folder with ``params/``."""
 
@@ -509,6 +523,19 @@ class Paths(Table):
     work: Path = Field(
         default="/root/kimi", description="where the bundle and the logs go on the nodes"
     )
+
+    @model_validator(mode="after")
+    def _nothing_lies_where_it_would_be_replaced(self) -> Paths:
+        """Refuse scripts among weights, and weights among programs; both are removed as a whole."""
+        for key, others in _APART.items():
+            for other in others:
+                mine, theirs = getattr(self, key), getattr(self, other)
+                if mine and theirs and _inside(mine, theirs):
+                    raise ValueError(
+                        f"{key}: {mine} lies in {theirs}, which is paths.{other}: what is replaced "
+                        f"or removed in one is lost in the other. Give {key} a folder of its own"
+                    )
+        return self
 
 
 class Site(Table):

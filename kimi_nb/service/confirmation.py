@@ -28,7 +28,8 @@ def check(site: str, confirm: str, nodes: int = 0) -> None:
         count = f"{nodes} node{'s' * (nodes > 1)} of " if nodes else ""
         raise ParameterError(
             f"confirm {confirm!r}: this changes {count}site {site}; confirm it by its name: "
-            f"confirm={site!r}, or kimi-nb up --confirm {shlex.quote(site)}."
+            f"confirm={site!r}, or kimi-nb up --confirm {shlex.quote(site)}. "
+            "The name stands in the site file (name:)."
         )
 
 

@@ -644,3 +644,33 @@ def test_an_engine_that_was_killed_is_started_again_by_resume(site, tmp_path):
     assert ("ready after", f"{measured:.1f} s", "measured") in facts
     inside = site.kimi("report", str(tmp_path / "k2.5-a2-dp/deployments/001"), "--json").stdout
     assert json.loads(inside)["folder"] == found["folder"] == str(tmp_path)
+
+
+def test_an_interface_that_a_node_has_not(site, tmp_path):
+    file = tmp_path / "mine.yaml"
+    text = site.hosts.site("a2", 2)
+    file.write_text(text.replace("address: 10.77.0.2}", "address: 10.77.0.2, nic: enp9s0}"))
+    for more in (("--confirm", "testbed"), ("--dry-run",)):
+        done = site.hosts.run(site.words(tmp_path / "run", *more, site=file))
+        assert done.returncode == 1, done.stderr
+        failed = json.loads(done.stdout)["failed"]
+        assert [one["node"] for one in failed] == ["h2"]
+        assert "enp9s0" in failed[0]["cause"] and "eth0" in failed[0]["cause"]
+        assert "nic" in failed[0]["help"]
+    assert site.claims() == []
+
+
+def test_two_sites_of_one_name(site, tmp_path):
+    """The second one's nodes are others: its name confirms nothing of the first's."""
+    code, _made, said = site.up(tmp_path)
+    assert code == 0, said
+    other = tmp_path / "other.yaml"
+    text = site.hosts.site("a2", 2)
+    for at in (2, 1):
+        text = text.replace(f"10.77.0.{at}}}", f"10.77.0.{at + 2}}}")
+    other.write_text(text)
+    done = site.hosts.run(site.words(tmp_path, "--confirm", "testbed", site=other))
+    assert done.returncode == 2 and "two sites have the name testbed" in done.stderr, done.stderr
+    assert "10.77.0.1" in done.stderr and "10.77.0.3" in done.stderr and "name:" in done.stderr
+    assert site.claims() == TWO
+    assert site.kimi("down", str(tmp_path)).returncode == 0

@@ -360,3 +360,34 @@ def test_site_settings_have_their_layer(site_file):
     assert rows["seed"].layer == "recipe" and rows["seed"].source == "ascend-k2.5 5.1"
     assert rows["HCCL_OP_EXPANSION_MODE"].layer == "hardware"
     assert rows["quantization"].layer == "model"
+
+
+@pytest.mark.parametrize(
+    "paths_, key, other",
+    [
+        ("{cache: /c, models: /data/models, work: /data/models/kimi}", "work", "models"),
+        ("{cache: /c, models: /data/models, work: /data/models}", "work", "models"),
+        ("{cache: /data/cache/, work: /data/x/../cache/kimi}", "work", "cache"),
+        ("{cache: /c, engine: /opt/vllm, work: /opt/vllm/kimi}", "work", "engine"),
+        ("{cache: /c, models: /opt/vllm/m, engine: /opt/vllm, work: /w}", "models", "engine"),
+        ("{cache: /c, models: /m, engine: /m/vllm, work: /w}", "engine", "models"),
+    ],
+)
+def test_folders_that_lie_in_each_other_are_refused(site_file, paths_, key, other):
+    path = site_file(("{cache: /root/.cache, work: /root/kimi}", paths_))
+    told = fault(load.site, path)
+    assert path in told and f"paths: {key}: " in told and f"paths.{other}" in told
+    assert "a folder of its own" in told
+
+
+@pytest.mark.parametrize(
+    "paths_",
+    [
+        "{cache: /w/cache, models: /w/models, engine: /w/engine, work: /w}",
+        "{cache: /c, models: /c/hub/models, work: /work}",
+        "{cache: /data/models, models: /data/models, work: /data/models2}",
+        "{cache: /p/c, models: /p/m, project: /p, work: /p}",
+    ],
+)
+def test_folders_that_may_lie_in_each_other(site_file, paths_):
+    load.site(site_file(("{cache: /root/.cache, work: /root/kimi}", paths_)))
