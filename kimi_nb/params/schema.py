@@ -270,11 +270,15 @@ class RoleChange(Table):
 
 
 class Scenario(Table):
-    """A named row of a tuning chapter."""
+    """A named row of a tuning chapter.
+
+    ``concurrency`` is the number of requests of the full length that it is to serve at once.
+    """
 
     title: Line
     source: Source
     figures: Literal["published", "estimated", "measured", "rehearsal"] = "published"
+    concurrency: Count | None = None
     features: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     settings: Settings = Settings()

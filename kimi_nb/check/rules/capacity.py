@@ -130,6 +130,36 @@ def cache_holds_context(d: Deployment) -> Iterator[Problem]:
 
 
 @rule(
+    "capacity/concurrency",
+    WARNING,
+    "The cache holds the requests that a scenario is for.",
+    "Lower --max-model-len, or spread the model over more devices; further requests wait.",
+    "estimated by kimi_nb/plan/memory.py",
+    needs=("plan", "model", "weights", "hardware"),
+)
+def cache_holds_requests(d: Deployment) -> Iterator[Problem]:
+    """Requests of the full length queue, or are preempted and computed again, so that the latency
+    is not that of the row."""
+    assert d.plan is not None
+    scenario = d.plan.request.scenario
+    wanted: int = (scenario.concurrency or 0) if scenario else 0
+    for server, _ in d.profiles():
+        found = fit_of(d, server)
+        if server.role == "prefill" or found is None or not found.shape.model_len:
+            continue
+        groups = {engine.group for engine in d.plan.engines if engine.role == server.role}
+        ranks, length = found.shape.dp * len(groups), found.shape.model_len
+        cached, admitted = found.tokens // length * ranks, found.shape.seqs * ranks
+        if min(cached, admitted) < wanted:
+            who = "the cache holds" if cached < wanted else "--max-num-seqs admits"
+            yield Problem(
+                server.of("max-model-len" if cached < wanted else "max-num-seqs"),
+                f"{who} {min(cached, admitted)} requests of --max-model-len {length} at once, "
+                f"the scenario is for {wanted}; estimated",
+            )
+
+
+@rule(
     "capacity/headroom",
     WARNING,
     "The device keeps some memory beside the engine.",
