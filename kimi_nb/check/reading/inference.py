@@ -68,8 +68,8 @@ def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
                 if tagged is not None:
                     found.append((*tagged, spot))
             found += [(match[1], match[2], spot) for match in _PIP.finditer(line)]
-            if match := _BUNDLE.fullmatch(line):
-                found.append((match[1], match[2], spot))
+            if stated := _BUNDLE.fullmatch(line):
+                found.append((stated[1], stated[2], spot))
     package = package or (found[0][0] if found else _package(texts))
     versions = {its: spot for name, its, spot in reversed(found) if name == package and its}
     if not versions:

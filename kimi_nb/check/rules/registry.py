@@ -30,6 +30,7 @@ _ORDER = (
     "topology_disaggregation",
     "engine",
     "engine_settings",
+    "engine_experts",
     "json_flags",
     "variables",
     "variables_features",
