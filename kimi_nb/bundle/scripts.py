@@ -7,6 +7,7 @@ plan in, text out. `bundle.writer` writes the files to disk.
 from __future__ import annotations
 
 import functools
+import json
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -26,6 +27,7 @@ POSITIONS = {
     "--data-parallel-rpc-port": 6,
     "--tensor-parallel-size": 7,
 }
+PICTURE = "client/picture.py"  # of plans whose model takes pictures
 EDITS = node_files.EDITS
 
 # How to get the programs of an installation that no host has by itself.
@@ -333,6 +335,8 @@ def _clients(plan: Plan) -> dict[str, str]:
             ["One chat completion; OK is HTTP 200 and JSON with choices."], shell.command(chat)
         )
     }
+    if plan.takes_pictures:
+        out[PICTURE] = _picture(plan)
     for client in plan.clients:
         exports = [shell.export(name, value) for name, value in client.env.items()]
         if client.sweep:
@@ -348,6 +352,14 @@ def _clients(plan: Plan) -> dict[str, str]:
             body = shell.command(client.argv)
         out[f"client/{client.name}.sh"] = shell.script([f"{client.title}."], [*exports, *body])
     return out
+
+
+def _picture(plan: Plan) -> str:
+    """Return the usage guide's client for pictures, with this service's address, model and key."""
+    text, marked = static("picture.py"), "SERVICE, MODEL, KEY = "
+    line = next(one for one in text.splitlines() if one.startswith(marked))
+    mine = (f"{plan.url}/v1", plan.served_name, plan.secrets.get("VLLM_API_KEY", ""))
+    return text.replace(line, marked + ", ".join(map(json.dumps, mine)))
 
 
 _STEPS = {
@@ -436,6 +448,8 @@ def _readme(plan: Plan, nodes: list[str]) -> str:
         if plan.router:
             lines.append(f"3. `{plan.router.node}/proxy.sh`, when every engine answers.")
     lines += ["", "Then `client/chat.sh`; OK is HTTP 200 and JSON with choices.", ""]
+    if plan.takes_pictures:
+        lines += [f"`{PICTURE}` asks about a picture, with OpenAI's Python client.", ""]
     if plan.secrets:
         names = ", ".join(sorted(set(plan.secrets.values())))
         lines += [f"Secrets are read from the environment: set {names} on every node.", ""]

@@ -321,9 +321,12 @@ class Run:
 
     # Verify -----------------------------------------------------------------------------
 
-    def chat(self, plan: Plan) -> show.Text:
-        """Return the request with which the documents try the service."""
-        return show.Text("client/chat.sh", scripts.files(plan)["client/chat.sh"])
+    def chat(self, plan: Plan, *, picture: bool = False) -> show.Text:
+        """Return the request with which the documents try the service; with ``picture`` a picture's."""
+        if not picture:
+            return show.Text("client/chat.sh", scripts.files(plan)["client/chat.sh"])
+        text = scripts.files(plan).get(scripts.PICTURE, "there is none: the model takes text only")
+        return show.Text(scripts.PICTURE, text)
 
     def curl(self, service: Service) -> Curl:
         """Send the documents' request to the service with bash and curl."""

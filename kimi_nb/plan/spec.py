@@ -239,6 +239,12 @@ class Plan:
         formats = (flags.get("load-format") for flags in self.flags.values())
         return any(one is not None and str(one.value) == "dummy" for one in formats)
 
+    @property
+    def takes_pictures(self) -> bool:
+        """Whether its model has eyes, and every engine was left to use them."""
+        blind = any("language-model-only" in flags for flags in self.flags.values())
+        return "vision_parameters" in self.request.model.architecture and not blind
+
     def first(self, role: str) -> EngineSpec:
         """Return the first engine of a role; raise KeyError where the plan has no such role."""
         for engine in self.engines:

@@ -554,3 +554,27 @@ def test_the_diff_shows_the_lines_that_change():
     text = writer.unified(one, two)
     assert "-    --max-num-seqs 64 \\" in text and "+    --max-num-seqs 8 \\" in text
     assert writer.unified(one, one) == ""
+
+
+def test_the_client_for_a_picture_is_that_of_a_plan_whose_model_has_eyes(each_plan):
+    files = scripts.files(each_plan)
+    has_eyes = "vision_parameters" in each_plan.request.model.architecture
+    if not has_eyes or "tiny" in each_plan.model:
+        assert scripts.PICTURE not in files
+        return
+    text = files[scripts.PICTURE]
+    compile(text, scripts.PICTURE, "exec")
+    assert f'SERVICE, MODEL, KEY = "{each_plan.url}/v1", "{each_plan.served_name}", ""' in text
+    assert scripts.PICTURE in files["README.md"] and "localhost" not in text
+
+
+def test_the_client_for_a_picture_names_the_variable_of_the_key(site_file, tmp_path):
+    site = site_file(("transport:", "api_key_env: KIMI_KEY\ntransport:"))
+    text = scripts.files(build.plan("k2.5", "a3", "single", site=site))[scripts.PICTURE]
+    path = tmp_path / "picture.py"
+    path.write_text(text)
+    (tmp_path / "openai.py").write_text("OpenAI = None\n")
+    done = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, env={"PATH": "/bin"}, check=False
+    )
+    assert done.returncode == 1 and done.stderr == "Set KIMI_KEY before you start.\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import http.server
@@ -18,6 +19,7 @@ import pytest
 from testbed.odd_server import OddServer
 
 from kimi_nb import start
+from kimi_nb.bundle import scripts
 from kimi_nb.cli import main
 from kimi_nb.core import data_files, evidence
 from kimi_nb.core.errors import ParameterError
@@ -25,6 +27,7 @@ from kimi_nb.core.marks import MARK
 from kimi_nb.plan import build
 from kimi_nb.prove.verify import (
     canary,
+    content,
     contract,
     curl,
     http_exchange,
@@ -818,3 +821,42 @@ def test_what_the_lack_of_a_parser_leaves_out_is_counted(plain):
     (why, names), *rest = found.left_out.items()
     assert not rest and len(names) == 9 and "--tool-call-parser (feature tool-parser)" in why
     assert "9 not applicable" in str(found) and found.as_dict()["left_out"] == {why: list(names)}
+
+
+# As much of OpenAI's library as the client of the bundle uses; it is no dependency of ours.
+OPENAI = """
+import json, types, urllib.request
+
+class OpenAI:
+    def __init__(self, *, api_key, base_url, timeout):
+        assert api_key == "EMPTY" and timeout == 3600
+        self.url = base_url + "/chat/completions"
+        self.chat = types.SimpleNamespace(completions=types.SimpleNamespace(create=self.create))
+
+    def create(self, **body):
+        headers = {"Content-Type": "application/json"}
+        asked = urllib.request.Request(self.url, json.dumps(body).encode(), headers)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked) as answer:
+            told = json.load(answer)
+        message = types.SimpleNamespace(**told["choices"][0]["message"])
+        return types.SimpleNamespace(choices=[types.SimpleNamespace(message=message)])
+"""
+
+
+def test_the_client_of_the_bundle_asks_about_a_picture(plain, tmp_path):
+    for name, text in {
+        "picture.py": scripts.files(plain.serving)[scripts.PICTURE],
+        "openai.py": OPENAI,
+    }.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "red.png").write_bytes(base64.b64decode(content.picture().partition(",")[2]))
+    done = subprocess.run(
+        [sys.executable, "picture.py", "red.png", "Which colour is this?"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Response costs: " in done.stdout and f"Generated text: {MARK}" in done.stdout

@@ -104,7 +104,6 @@ def of(service: Service, *, random_weights: bool = False) -> Target:
     plan = service.plan
     flags = [table for role, table in plan.flags.items() if role != "prefill"]
     sense = not random_weights and not plan.random_weights
-    blind = any("language-model-only" in table for table in flags)
     mark = service.mark
     return Target(
         service.url,
@@ -114,7 +113,7 @@ def of(service: Service, *, random_weights: bool = False) -> Target:
         # A stand-in's answer depends on the prompt only, whatever the weights are.
         sense=bool(mark) or sense,
         always_thinks=_always_thinks(plan.request.model.name),
-        vision="vision_parameters" in plan.request.model.architecture and not blind,
+        vision=plan.takes_pictures,
         reasoning=all("reasoning-parser" in table for table in flags),
         tools=all("tool-call-parser" in table for table in flags),
         disaggregated="prefill" in plan.flags,
