@@ -43,7 +43,18 @@ ASCEND_INNER = {
 }
 
 
+def of_flag(flag: str) -> str | None:
+    """Return the class behind a JSON flag, None if there is none that the catalog knows."""
+    return STRICT.get(flag) or OTHERS.get(flag)
+
+
+def refuses_unknown(name: str, row: str) -> bool:
+    """Return whether a class refuses keys that it does not know, at a version (``row``)."""
+    runs = catalog.tables("vllm")["configs"].get(name, {}).get("*", [])
+    return name in STRICT.values() or catalog.active(runs, row) is not None
+
+
 def fields(name: str, row: str) -> dict[str, Any]:
     """Return the fields of a configuration class at a vLLM version of the catalog (``row``)."""
     table = catalog.tables("vllm")["configs"].get(name, {})
-    return {key: runs for key, runs in table.items() if catalog.active(runs, row)}
+    return {key: runs for key, runs in table.items() if key != "*" and catalog.active(runs, row)}

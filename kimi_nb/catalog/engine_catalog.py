@@ -26,7 +26,7 @@ from kimi_nb.core.errors import ParameterError, PlanError, choice
 
 # Sizes such as 32k or 1M, which the parser calls human readable integers.
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
-_JSON = ("json", "loads", "optional_type.<locals>._optional_type(loads)", "union_dict_and_str")
+_JSON = ("json", "loads", "union_dict_and_str")
 _INTEGERS = ("int", "human_readable_int", "human_readable_int_or_auto")
 
 
@@ -201,7 +201,7 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
         raise _absent(engine, top, where)
     if rest:
         return
-    kind = found.get("type", "")
+    kind = _type_of(found)
     if not found["takes_value"]:
         if not isinstance(value, bool):
             raise ParameterError(f"{where}: --{top} is a switch: true or false, found {value!r}.")
@@ -216,22 +216,31 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
         raise ParameterError(f"{where}: --{top} takes a whole number, found {value!r}.")
     elif kind == "float" and not isinstance(value, int | float):
         raise ParameterError(f"{where}: --{top} takes a number, found {value!r}.")
+    elif kind == "union_dict_and_str" and isinstance(value, str):
+        pass
     elif kind in _JSON and not isinstance(value, dict):
         raise ParameterError(f"{where}: --{top} takes a JSON object, found {value!r}.")
+    elif kind not in _JSON and isinstance(value, dict | list):
+        raise ParameterError(f"{where}: --{top} takes one value, found {value!r}.")
     elif found.get("choices") and str(value) not in map(str, found["choices"]):
         raise ParameterError(
             f"{where}: " + choice(f"--{top} value", value, map(str, found["choices"]))
         )
     least, most = data_files.facts("catalog/versions")["limits"].get(top, (None, None))
-    if least is not None and not least <= _number(value) <= most:
+    if least is not None and kind != "str" and not least <= _number(value) <= most:
         raise ParameterError(f"{where}: --{top} is {least} to {most}, found {value!r}.")
+
+
+def _type_of(row: dict[str, Any]) -> str:
+    """Return the name of a flag's type, without what makes it optional."""
+    return str(row.get("type", "")).rpartition("_optional_type(")[2].rstrip(")")
 
 
 def _number(value: Any) -> float:
     """Return a size such as 32k as a number; ``auto`` counts as 1."""
     if isinstance(value, str):
-        return float(value[:-1]) * _SIZES[value[-1]] if value[-1] in _SIZES else 1
-    return value
+        return float(value[:-1]) * _SIZES[value[-1]] if value[-1:] in _SIZES else 1
+    return float(value)
 
 
 def _is_integer(value: Any, kind: str) -> bool:

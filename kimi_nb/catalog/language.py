@@ -8,11 +8,13 @@ that it does not have yet is an error. ``notes`` reports every change.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from kimi_nb import catalog
+from kimi_nb.catalog import setting_values
 from kimi_nb.core import data_files
-from kimi_nb.core.errors import PlanError
+from kimi_nb.core.errors import ParameterError, PlanError
 from kimi_nb.params.settings import Layered, Value
 
 _BOOLEANS = {"1": True, "0": False, "true": True, "false": False}
@@ -101,5 +103,9 @@ def _speak_flags(
             notes.append(f"--{top} is left out: vLLM {runs[-1]['last']} was the last with it")
             continue
         catalog.check_flag(engine, name, value.value, value.source)
+        if allowed := setting_values.fault(engine, name, value.value):
+            raise ParameterError(
+                f"{value.source}: --{name} {json.dumps(value.value)[:60]}: {allowed} in {engine}."
+            )
         out[name] = value
     return out

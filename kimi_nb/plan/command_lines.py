@@ -13,7 +13,7 @@ from kimi_nb.plan.spec import EngineSpec
 
 # These flags come first, in this order; the others follow in the order of the layers.
 _FIRST = ("host", "port", "served-model-name")
-_KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+_KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "mixed": "kv_both"}
 
 
 def argv_of(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:

@@ -148,7 +148,10 @@ def _shaped(found: Mapping[str, Any]) -> dict[str, Any]:
         command: {name: [{**row, **run}] for name, row in sorted(found[command].items())}
         for command in differences.COMMANDS
     }
-    configs = {name: names(fields) for name, fields in sorted(found["configs"].items())}
+    configs = {
+        name: {field: [{**row, **run}] for field, row in sorted(fields.items())}
+        for name, fields in sorted(found["configs"].items())
+    }
     return {"version": version, **commands, "configs": configs, "env": names(found["env"])}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kimi_nb import catalog
-from kimi_nb.catalog import differences
+from kimi_nb.catalog import differences, setting_values
 from kimi_nb.catalog.differences import Change, difference
 from kimi_nb.core import paths
 from kimi_nb.core.errors import KimiError, ParameterError
@@ -31,6 +31,7 @@ FLAG = {
     "nargs",
     "deprecated",
     "required",
+    *setting_values.BOUNDS,
 }
 
 
@@ -252,6 +253,31 @@ FAKE = {
     """,
     "config/__init__.py": """
         from vllm.config.compilation import CompilationConfig, CompilationMode
+        from vllm.config.parallel import EPLBConfig
+    """,
+    "config/parallel.py": """
+        from typing import Annotated, Literal
+        from pydantic import ConfigDict, Field, SkipValidation, field_validator
+        from pydantic.dataclasses import dataclass
+        from vllm.config.compilation import CompilationMode
+        @dataclass(config=ConfigDict(extra="forbid"))
+        class EPLBConfig:
+            seed: int = Field(default=0, ge=0)
+            share: float = Field(default=0.9, gt=0, le=1)
+            policy: Literal["default"] = "default"
+            role: Literal["a", "b"] | None = None
+            sizes: list[int] | None = None
+            mode: CompilationMode = CompilationMode.NONE
+            least: Annotated[int, Field(ge=1)] = 1
+            late: int = None
+            own: SkipValidation[int] = 1
+            odd: int = 1
+            @field_validator("mode", mode="before")
+            def named(cls, value): return value
+            @field_validator("odd", mode="before")
+            def odd_only(cls, value): return value
+            @field_validator("late", mode="wrap")
+            def skip_none(cls, value, handler): return value
     """,
     "config/compilation.py": """
         import dataclasses, enum
@@ -361,19 +387,37 @@ def fake(tmp_path, monkeypatch):
 
 
 def test_dump(fake):
+    """What a version takes, each field with its kinds, choices and limits where those are known."""
     dumped = installed_engine.dump(fake())
     assert list(dumped) == ["version", *differences.COMMANDS, "configs", "env"]
     assert dumped["version"] == "0.20.2"
     run = {"first": "0.20.2", "last": "0.20.2"}
+
+    def accepts(**row):
+        return [{**run, "accepts": row}]
+
     assert dumped["env"] == {"VLLM_HOST_IP": [run], "VLLM_PORT": [run]}
     assert dumped["configs"] == {
         "CompilationConfig": {"_private": [run], "mode": [run]},
+        "EPLBConfig": {
+            "*": [run],
+            "seed": accepts(kinds=["int"], ge=0),
+            "share": accepts(kinds=["float"], gt=0, le=1),
+            "policy": accepts(choices=["default"]),
+            "role": accepts(choices=["a", "b"], kinds=["null"]),
+            "sizes": accepts(kinds=["list", "null"], items={"kinds": ["int"]}),
+            "mode": accepts(choices=["NONE", "VLLM_COMPILE", 0, 3], caseless=True),
+            "least": accepts(kinds=["int"], ge=1),
+            "late": accepts(kinds=["int", "null"]),
+            "own": [run],
+            "odd": [run],
+        },
         "enum:CompilationMode": {"NONE": [run], "VLLM_COMPILE": [run]},
     }
     value, switch = {**run, "takes_value": True}, {**run, "takes_value": False}
     engine = {
         "--help": {**switch, "aliases": ["-h"]},
-        "--seed": {**value, "type": "int", "default": 0},
+        "--seed": {**value, "type": "int", "default": 0, "ge": 0},
         "--swap": {**value, "type": "float", "deprecated": True},
         "--dtype": {**value, "type": "str", "choices": ["auto", "half"], "default": "auto"},
         "--subset": {**value, "choices": ["a", "b"]},

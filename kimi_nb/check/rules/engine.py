@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 
 from kimi_nb import catalog
-from kimi_nb.catalog import arguments
+from kimi_nb.catalog import arguments, setting_values
 from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
@@ -229,7 +229,20 @@ def value_kind(d: Deployment) -> Iterator[Problem]:
                 )
             least, most = limits.get(given.name, (None, None))
             number = server.number(given.name)
-            if (
+            row = catalog.flag(d.engine, given.name)
+            bounds = (
+                setting_values.limits(row, number)
+                if row and number is not None and not given.path
+                else ""
+            )
+            if bounds and given is last.get(given.name):
+                yield Problem(
+                    server.at(given.index),
+                    f"{given.spelt} {given.text}: {bounds}",
+                    "",
+                    "" if d.engine_known else WARNING,
+                )
+            elif (
                 least is not None
                 and number is not None
                 and not least <= number <= most

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kimi_nb import catalog
-from kimi_nb.catalog import arguments, config_classes
+from kimi_nb.catalog import arguments, config_classes, setting_values
 from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
@@ -82,12 +83,13 @@ def _tables(server: EngineView) -> Iterator[tuple[str, Mapping[str, Any], Spot]]
 )
 def key_exists(d: Deployment) -> Iterator[Problem]:
     """Compilation, KV transfer, balancing and speculation refuse unknown keys, so that nothing
-    starts; other tables drop them silently."""
+    starts, and so do all tables from vLLM 0.16.0 on; others before it drop them silently."""
     for server, _ in d.profiles():
         for flag, table, spot in _tables(server):
-            name = config_classes.STRICT.get(flag) or config_classes.OTHERS.get(flag)
+            name = config_classes.of_flag(flag)
             if name:
-                severity = ERROR if flag in config_classes.STRICT and d.engine_known else WARNING
+                strict = config_classes.refuses_unknown(name, d.engine.known)
+                severity = ERROR if strict and d.engine_known else WARNING
                 yield from _unknown(d, flag, name, table, spot, severity, flag)
 
 
@@ -217,22 +219,29 @@ def _strange_key(
 
 
 @rule(
-    "json/mode",
+    "json/value",
     ERROR,
-    "A graph mode is one that the version has.",
-    "Choose one of those named.",
+    "A value in a JSON flag is one that its key takes.",
+    "Write one that is named.",
     _CATALOG,
 )
-def graph_mode(d: Deployment) -> Iterator[Problem]:
-    """The configuration check refuses an unknown mode."""
-    modes = config_classes.fields("enum:CUDAGraphMode", d.engine.known)
+def json_values(d: Deployment) -> Iterator[Problem]:
+    """The configuration classes refuse a number out of range, a name that they do not know and a
+    value of another kind, on every node, after the arguments were parsed."""
     for server, _ in d.profiles():
-        mode = server.table("compilation-config").get("cudagraph_mode")
-        if isinstance(mode, str) and modes and mode.upper() not in modes:
-            yield Problem(
-                server.of("compilation-config"),
-                f"cudagraph_mode {mode}: {', '.join(modes)} are known",
-            )
+        for flag, table, spot in _tables(server):
+            for path, value in _leaves(table):
+                if isinstance(value, str) and re.search(r"[$<]", value):
+                    continue
+                name = f"{flag}.{path}"
+                if allowed := setting_values.fault(d.engine, name, value):
+                    sure = d.engine_known or setting_values.never_taken(name, value)
+                    yield Problem(
+                        spot,
+                        f"--{flag}: {path} is {json.dumps(value)[:60]}: {allowed}",
+                        "",
+                        "" if sure else WARNING,
+                    )
 
 
 @rule(
@@ -268,17 +277,11 @@ def _leaves(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
     "vLLM KVTransferConfig: kv_role is mandatory with kv_connector",
 )
 def kv_role(d: Deployment) -> Iterator[Problem]:
-    """The configuration check refuses a connector without a role, and an unknown role."""
+    """The configuration check refuses a connector without a role."""
     for server, _ in d.profiles():
         kv = server.table("kv-transfer-config")
-        role = kv.get("kv_role")
-        if (
-            kv.get("kv_connector")
-            and role not in ("kv_producer", "kv_consumer", "kv_both")
-            and "$" not in str(role)
-        ):
+        if kv.get("kv_connector") and kv.get("kv_role") is None:
             yield Problem(
                 server.of("kv-transfer-config"),
-                f"kv_connector {kv['kv_connector']} with kv_role "
-                f"{role if role is not None else 'not given'}",
+                f"kv_connector {kv['kv_connector']} with kv_role not given",
             )

@@ -3,7 +3,7 @@
     /opt/vllm/bin/python dump_vllm.py > found.json
 
 kimi_nb/catalog_dump.py runs this with the interpreter of a vLLM environment, where kimi_nb is
-not installed: the standard library (Python 3.9 on) and vllm only. It needs no accelerator,
+not installed: the standard library (Python 3.10 on) and vllm only. It needs no accelerator,
 loads no plugin, opens no connection. Exit 3: there is no vllm.
 """
 
@@ -17,6 +17,8 @@ import json
 import os
 import pkgutil
 import sys
+import types
+import typing
 
 COMMANDS = ("serve", "bench_serve", "bench_latency", "bench_throughput")
 # The enumerations whose members people write in a JSON flag.
@@ -117,16 +119,108 @@ def flags(command):
         parser = serve.subparser_init(parser.add_subparsers())
     else:
         find(f"vllm.benchmarks.{command.removeprefix('bench_')}:add_cli_args")(parser)
-    found = {}
+    found, limits = {}, class_limits()
     for action in parser._actions:
         long = [name for name in action.option_strings if name.startswith("--")]
         if long:
-            found[long[0]] = flag(action, long[0], parser)
+            found[long[0]] = {**flag(action, long[0], parser), **limits.get(action.dest, {})}
     return found
 
 
+KINDS = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", dict: "dict",
+         list: "list", tuple: "list", set: "list", frozenset: "list"}
+BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
+
+
+def bounds(metadata):
+    """The limits of a number among what is annotated to its type."""
+    return {key: getattr(one, key) for one in metadata or () for key in BOUNDS
+            if isinstance(getattr(one, key, None), (int, float))}
+
+
+def accepts(kind, named=False):
+    """What a type takes: its kinds, choices and limits; None where only the class itself knows.
+
+    ``named``: a validator turns the names of an enumeration into its members.
+    """
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        if any(type(one).__name__ == "SkipValidation" for one in inside[1:]):
+            return None
+        found = accepts(inside[0], named)
+        return found and {**found, **bounds(inside[1:])}
+    if origin is typing.Literal:
+        return {"choices": [plain(one) for one in inside if one is not None],
+                **({"kinds": ["null"]} if None in inside else {})}
+    if origin in (typing.Union, types.UnionType):
+        parts = [accepts(one, named) for one in inside]
+        if not all(parts):
+            return None
+        found = {}
+        for part in parts:
+            for key in ("kinds", "choices"):
+                if part.get(key):
+                    found[key] = list(dict.fromkeys([*found.get(key, ()), *part[key]]))
+            found.update({key: part[key] for key in part if key not in ("kinds", "choices")})
+        if "str" in found.get("kinds", ()):
+            found.pop("choices", None)
+        return found
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        names = list(kind.__members__) if named else []
+        values = [one.value for one in kind if isinstance(one.value, (int, str)) and not (
+            named and isinstance(one.value, str))]
+        return {"choices": [*names, *values], **({"caseless": True} if named else {})}
+    if (origin or kind) in KINDS:
+        found = {"kinds": [KINDS[origin or kind]]}
+        items = accepts(inside[0], named) if inside and found["kinds"] == ["list"] else None
+        return {**found, **({"items": items} if items else {})}
+    return {"kinds": ["dict"]} if dataclasses.is_dataclass(kind) else None
+
+
+def field_row(cls, name):
+    """One field of a config class: what it takes, and nothing where that is not known."""
+    info = getattr(cls, "__pydantic_fields__", {}).get(name)
+    if info is None or any("SkipValidation" in repr(one) for one in info.metadata):
+        return {}
+    validators = getattr(getattr(cls, "__pydantic_decorators__", None), "field_validators", {})
+    ours = {function: one.info.mode for function, one in validators.items()
+            if name in one.info.fields or "*" in one.info.fields}
+    absent = any("skip_none" in function for function in ours)
+    modes = {mode for function, mode in ours.items() if "skip_none" not in function}
+    found = accepts(info.annotation, bool(modes & {"before", "wrap"})) or {}
+    if "plain" in modes or (modes & {"before", "wrap"} and "choices" not in found):
+        return {}
+    if absent and found:
+        found["kinds"] = list(dict.fromkeys([*found.get("kinds", ()), "null"]))
+    return {"accepts": {**found, **bounds(info.metadata)}} if found else {}
+
+
+def class_limits():
+    """The limits of the plain flags: those of the one config field that has a flag's name."""
+    import vllm.config as package
+
+    found = {}
+    for cls in vars(package).values():
+        if isinstance(cls, type) and dataclasses.is_dataclass(cls):
+            for name in getattr(cls, "__pydantic_fields__", {}):
+                row = field_row(cls, name).get("accepts", {})
+                found.setdefault(name, []).append(
+                    {key: row[key] for key in BOUNDS if key in row})
+    return {name: rows[0] for name, rows in found.items()
+            if rows[0] and all(row == rows[0] for row in rows)}
+
+
+def refuses(cls):
+    """Whether a config class refuses a key that it does not know."""
+    settings = getattr(cls, "__pydantic_config__", None) or {}
+    return settings.get("extra") == "forbid"
+
+
 def configs():
-    """The fields of every config class, and the members of enumerations as ``enum:NAME``."""
+    """The fields of every config class, and the members of enumerations as ``enum:NAME``.
+
+    A class that refuses unknown keys has the field ``*`` too.
+    """
     import vllm.config as package
 
     modules = [package] + [importlib.import_module(f"vllm.config.{item.name}")
@@ -136,9 +230,12 @@ def configs():
         if not isinstance(value, type) or not value.__module__.startswith("vllm.config"):
             continue
         if name in ENUMS:
-            found[f"enum:{name}"] = list(value.__members__)
+            found[f"enum:{name}"] = {member: {} for member in value.__members__}
         elif dataclasses.is_dataclass(value):
-            found[name] = [field.name for field in dataclasses.fields(value)]
+            found[name] = {field.name: field_row(value, field.name)
+                           for field in dataclasses.fields(value)}
+            if refuses(value):
+                found[name]["*"] = {}
     return found
 
 
