@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kimi_nb import catalog
@@ -598,10 +599,15 @@ def _jobs(
     if not asked.recipe.jobs:
         return ()
 
+    # The user's choice replaces what it excludes in a scenario that the user did not name.
+    features = load.features()
+    replaced = {one for name in asked.chosen for one in features[name].excludes} - {*asked.chosen}
+
     def engine(scenario: schema.Scenario | None) -> EngineSpec:
         if scenario is asked.scenario:
             return placed[0]
-        other = Request(**{**vars(asked), "scenario": scenario})
+        dropped = (*asked.dropped, *(name for name in features if name in replaced))
+        other = replace(asked, scenario=scenario, dropped=dropped)
         return _engines(other, {"mixed": resolve(other, "mixed")})[0][0]
 
     best = asked.scenario or asked.recipe.scenarios["optimised"]

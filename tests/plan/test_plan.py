@@ -351,6 +351,36 @@ def test_features_that_do_not_fit(where, on, off, words):
         assert word in str(caught.value), str(caught.value)
 
 
+def test_a_draft_on_a_serving_job_that_has_none():
+    """The optimised job of the same plan has another draft, which gives way to the chosen one."""
+    plan = build.plan("k2.5", "h200", "single", variant="slurm", chosen=["eagle3-thinking"])
+    drafts = {
+        job.name: json.loads(job.argv[job.argv.index("--speculative-config") + 1])["model"]
+        for job in plan.jobs
+        if job.name in ("baseline", "optimised")
+    }
+    folder = "/projects/kimi/models/kimi-k2.5-thinking-eagle3"
+    assert drafts == {"baseline": folder, "optimised": folder}
+    with pytest.raises(PlanError, match=r"eagle3-thinking needs vLLM >=0.18.0; .* 0.17.0"):
+        build.plan(
+            "k2.5",
+            "h200",
+            "single",
+            variant="slurm",
+            chosen=["eagle3-thinking"],
+            engine_version="0.17.0",
+        )
+    with pytest.raises(PlanError, match="exclude each other"):  # the scenario's own is the user's
+        build.plan(
+            "k2.5",
+            "h200",
+            "single",
+            variant="slurm",
+            scenario="optimised",
+            chosen=["eagle3-thinking"],
+        )
+
+
 def test_every_feature_switches_something():
     """Each feature, on a recipe that can have it, on and off: the command line differs."""
     places = [
