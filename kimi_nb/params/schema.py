@@ -345,13 +345,20 @@ class Client(Table):
 
 
 class Model(Table):
-    """A model to serve; ``parameters_billion`` is None if it is far less than one."""
+    """A model to serve.
+
+    Attributes:
+        parameters_billion: None if it is far less than one.
+        language_config: The key of the checkpoint's config.json below which the sizes of the
+            language model stand; None if they stand at its top.
+    """
 
     name: Name
     title: Line
     context_length: Count
     parameters_billion: Count | None = None
     architecture: dict[str, Count]
+    language_config: Line | None = None
     weights: dict[Name, Weights]
     drafts: dict[Name, Draft] = {}
     settings: Settings = Settings()

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kimi_nb import catalog
 from kimi_nb.core import data_files, shell
 from kimi_nb.params import schema
 from kimi_nb.plan.roles import Request
@@ -31,13 +32,8 @@ def jobs(
     request: Request, baseline: EngineSpec, optimised: EngineSpec, benchmark: Sequence[str]
 ) -> tuple[Job, ...]:
     """Return the seven jobs in the order in which they are submitted."""
-    table = data_files.facts("plan/slurm")
-    makers = {
-        "create-env": _create_env,
-        "install": _install,
-        "download": _download,
-        "tune-moe": _tune_moe,
-    }
+    table = data_files.facts("plan/slurm")["jobs"]
+    makers = {"create-env": _create_env, "install": _install, "download": _download}
     out = []
     for number, (name, spec) in enumerate(table.items(), start=1):
         env = _environment(request, name)
@@ -45,6 +41,8 @@ def jobs(
             engine = baseline if name == "baseline" else optimised
             env |= {key: value for key, value in engine.env.items() if key not in env}
             argv, body = _serve(request, engine)
+        elif name == "tune-moe":
+            argv, body = _tune_moe(request, optimised)
         elif name == "benchmark":
             argv, body = _benchmark(request, benchmark)
         else:
@@ -109,12 +107,15 @@ def _environment(request: Request, name: str) -> dict[str, str]:
 
 def _create_env(request: Request) -> tuple[list[str], list[str]]:
     folder = request.places()["virtual_env"]
-    argv = ["conda", "create", "--prefix", folder, f"python={PYTHON}", "-y"]
+    channel = ["-c", "conda-forge", "--override-channels"]
+    argv = ["conda", "create", *channel, "--prefix", folder, f"python={PYTHON}", "-y"]
     return argv, [
         f"if [ -x {shell.quote(folder + '/bin/python')} ]; then",
         f"    echo {shell.quote(f'No change: {folder} is there already.')}",
         "    exit 0",
         "fi",
+        "# Anaconda's own channels ask for their terms of service, and a job has nobody to accept",
+        "# them (CondaToSNonInteractiveError). conda-forge asks for none.",
         *shell.command(argv),
         f"echo {shell.quote(f'Made {folder}.')}",
     ]
@@ -123,7 +124,7 @@ def _create_env(request: Request) -> tuple[list[str], list[str]]:
 def _install(request: Request) -> tuple[list[str], list[str]]:
     places = request.places()
     source, tag = f"{places['project']}/vllm", request.engine.tag
-    argv = ["pip", "install", f"vllm=={request.engine.vllm}"]
+    argv = ["pip", "install", f"vllm=={request.engine.vllm}", *_packages(request)]
     clone = [
         "git",
         "clone",
@@ -138,13 +139,24 @@ def _install(request: Request) -> tuple[list[str], list[str]]:
         *_needs_environment(places["virtual_env"]),
         "# pip must be the environment's own: any other writes into the home folder.",
         'echo "pip: $(command -v pip)"',
+        "# vLLM requires neither ray, which the kernel tuner imports, nor datasets and pandas, which",
+        "# the benchmark imports. The versions are those with which this vLLM is tested.",
         *shell.command(argv),
-        *shell.command(["pip", "install", "huggingface_hub"]),
         "# The kernel tuner is not in the wheel; it is run from the source of the same version.",
         f"[ -d {shell.quote(source)} ] || {shlex.join(clone)}",
         "python -c 'import vllm; print(vllm.__version__, vllm.__file__)'",
         "echo 'Install complete.'",
     ]
+
+
+def _packages(request: Request) -> list[str]:
+    """Return the packages that go with this version of vLLM, each with its exact version."""
+    row = next(
+        row
+        for row in data_files.facts("plan/slurm")["packages"]
+        if catalog.satisfies(request.engine, row["vllm"])
+    )
+    return [f"{name}=={version}" for name, version in row.items() if name != "vllm"]
 
 
 def _download(request: Request) -> tuple[list[str], list[str]]:
@@ -179,17 +191,24 @@ def _serve(request: Request, engine: EngineSpec) -> tuple[list[str], list[str]]:
     return list(engine.argv), lines
 
 
-def _tune_moe(request: Request) -> tuple[list[str], list[str]]:
-    places = request.places()
-    role = request.recipe.roles["mixed"]
+def _tune_moe(request: Request, engine: EngineSpec) -> tuple[list[str], list[str]]:
+    """Return the job that tunes the kernels of ``engine``, for the shape that it will look up.
+
+    Without expert parallelism too, the engine spreads its experts over all ranks of tensor and data
+    parallelism, so that the tuner's --tp-size is their product.
+    """
+    places, arch = request.places(), request.model.architecture
+    parallel = "--enable-expert-parallel" in engine.argv
+    ranks, nested = engine.tp_size * engine.dp_size, request.model.language_config
     argv = [
         "python",
         f"{places['project']}/vllm/benchmarks/kernels/benchmark_moe.py",
         "--model",
         request.located(request.weights),
+        *(["--model-prefix", nested] if nested else []),
         "--tp-size",
-        str(role.tp),
-        "--enable-expert-parallel",
+        str(ranks),
+        *(["--enable-expert-parallel"] if parallel else []),
         "--dtype",
         "int4_w4a16",
         "--trust-remote-code",
@@ -197,10 +216,14 @@ def _tune_moe(request: Request) -> tuple[list[str], list[str]]:
         "--save-dir",
         places["tuning"],
     ]
-    there = f"No change: {places['tuning']} holds tuned kernels; empty it to tune again."
+    experts, size = arch["experts"], arch["moe_intermediate_size"]
+    shape = f"E={experts // ranks},N={size}" if parallel else f"E={experts},N={size // ranks}"
+    table = f"{places['tuning']}/{shape},*.json"
+    there = f"No change: {places['tuning']} holds kernels for {shape}; remove them to tune again."
     return argv, [
         *_needs_environment(places["virtual_env"]),
-        f"if compgen -G {shell.quote(places['tuning'] + '/*.json')} > /dev/null; then",
+        f"# The server looks for {shape}: experts of a GPU, and the size of each.",
+        f"if compgen -G {shell.quote(table)} > /dev/null; then",
         f"    echo {shell.quote(there)}",
         "    exit 0",
         "fi",

@@ -320,6 +320,7 @@ ROWS = [
     ("k2.5", "h200", "single", "slurm", "programs/moe-tuner", "tune-moe", "--dtype bfloat16"),
     ("k2.5", "h200", "single", "slurm", "programs/moe-tuner", "tune-moe", "pip wheel"),
     ("k2.5", "h200", "single", "slurm", "programs/moe-tuner", "tune-moe", "48"),
+    ("k2.5", "h200", "single", "slurm", "programs/moe-tuner", "tune-moe", "--model-prefix"),
     ("k2.5", "h200", "single", "slurm", "truth/claimed-file", "h200-slurm", "NVIDIA_H200"),
     ("k2.5", "h200", "single", "slurm", "truth/claimed-file", "h200-slurm", "48"),
     ("k2.5", "h200", "single", "pip", "json/syntax", "eagle3", "<eagle3_model_name>"),

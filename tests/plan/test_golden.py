@@ -30,6 +30,7 @@ WHERE = yaml.safe_load((HERE / "where.yaml").read_text())
 # Short names of the documents, and switches of tools that the catalog does not describe.
 SHORT = {"-tp": "--tensor-parallel-size"}
 SWITCHES = {
+    "conda": {"--override-channels"},
     "docker": {"--rm", "-it"},
     "lm_eval": {"--apply_chat_template", "--fewshot_as_multiturn"},
     "benchmark_moe": {"--tune", "--enable-expert-parallel", "--trust-remote-code"},

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os.path
 import re
 from collections.abc import Iterator, Sequence
 
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
-from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.deployment import Deployment, Program
+from kimi_nb.params import schema
 
+_TUNED = "VLLM_TUNED_CONFIG_FOLDER"
+_TUNER_SIZES = ("--tp-size", "-tp", "--tensor-parallel-size")
 TUNER_TYPES = ("auto", "fp8_w8a8", "int8_w8a16", "int4_w4a16")
 
 
@@ -48,14 +52,14 @@ def hub_tool(d: Deployment) -> Iterator[Problem]:
 @rule(
     "programs/moe-tuner",
     ERROR,
-    "The MoE tuner is called as it is.",
+    "The MoE tuner is called as it is, and tunes the shape that the server looks up.",
     "Run benchmarks/kernels/benchmark_moe.py of the source at the engine's version, with one of "
     f"{', '.join(TUNER_TYPES)}.",
-    "the tuner's own argument parser; the wheel's list of files",
+    "the tuner's source at 0.11.2 to 0.32.0; the wheel's list of files",
 )
 def moe_tuner(d: Deployment) -> Iterator[Problem]:
     """The job ends at its first line: the script is not in the wheel, or the type is no choice;
-    without --enable-expert-parallel it tunes for a shape that the server does not have."""
+    or it takes an hour and writes a table whose name, the shape, no server ever looks for."""
     for one in d.programs:
         if not any(word.endswith("benchmark_moe.py") for word in one.argv[:3]):
             continue
@@ -73,17 +77,76 @@ def moe_tuner(d: Deployment) -> Iterator[Problem]:
                 "Fetch the source of the same version and name the script in it.",
                 WARNING,
             )
-        parallel = [server for server in d.servers if server.flags.get("enable-expert-parallel")]
-        if parallel and "--enable-expert-parallel" not in one.argv and d.model is not None:
-            ranks = (parallel[0].tp or 1) * (parallel[0].dp or 1)
-            experts = d.model.architecture["experts"]
-            yield Problem(
-                one.spot,
-                f"tunes {experts} experts a device, the server runs with "
-                f"expert parallelism: {experts} / {ranks} = {experts // ranks}",
-                "Add --enable-expert-parallel to the tuner.",
-                WARNING,
-            )
+        if d.model is not None:
+            yield from _tuned_shape(one, d.model, _tuned_servers(d))
+
+
+def _tuned_shape(
+    one: Program, model: schema.Model, servers: Sequence[tuple[int, bool]]
+) -> Iterator[Problem]:
+    """Yield where the tuner's shape is not that of the model and of the servers."""
+    arch, nested = model.architecture, model.language_config
+    if nested and _option(one.argv, "--model-prefix") is None:
+        yield Problem(
+            one.spot,
+            f"without --model-prefix {nested} it tunes for {arch['intermediate_size']} instead of "
+            f"{arch['moe_intermediate_size']}: it does not know the architecture of {model.title}, "
+            "and takes the size of the dense layers",
+            f"Add --model-prefix {nested}.",
+        )
+    if not servers:
+        return
+    ranks, parallel = servers[0]
+    tuned = bool({"--enable-expert-parallel", "-enable-ep"} & set(one.argv))
+    told = _option(one.argv, *_TUNER_SIZES)
+    size = int(told) if told and told.isdecimal() else None
+    experts = arch["experts"]
+    if parallel and not tuned:
+        yield Problem(
+            one.spot,
+            f"tunes {experts} experts a device, the server runs with "
+            f"expert parallelism: {experts} / {ranks} = {experts // ranks}",
+            "Add --enable-expert-parallel to the tuner.",
+            WARNING,
+        )
+    elif tuned and not parallel:
+        yield Problem(
+            one.spot,
+            f"tunes {experts // (size or ranks)} experts a device, the server runs without expert "
+            f"parallelism: {experts}",
+            "Take --enable-expert-parallel away from the tuner.",
+            WARNING,
+        )
+    elif size is not None and size != ranks:
+        yield Problem(
+            one.spot,
+            f"tunes for {size} devices, the server spreads its experts over {ranks}",
+            f"Write --tp-size {ranks}: tensor parallel size x data parallel size.",
+            WARNING,
+        )
+
+
+def _tuned_servers(d: Deployment) -> list[tuple[int, bool]]:
+    """Return (devices of the experts, expert parallelism) of each server that reads the table.
+
+    Where none names the folder of it, all servers count.
+    """
+    found = [
+        (
+            _TUNED in server.env,
+            (server.tp or 1) * (server.dp or 1),
+            bool(server.flags.get("enable-expert-parallel")),
+        )
+        for server in d.servers
+    ]
+    reads = [(ranks, parallel) for named, ranks, parallel in found if named]
+    # A plan has both serving jobs among its programs, and only one of them as its engines.
+    for one in d.programs:
+        if one.argv[:2] == ("vllm", "serve") and _TUNED in one.env:
+            sizes = (_option(one.argv, f"--{name}-parallel-size") for name in ("tensor", "data"))
+            ranks = math.prod(int(size or 1) for size in sizes)
+            reads.append((ranks, "--enable-expert-parallel" in one.argv))
+    return reads or [(ranks, parallel) for _, ranks, parallel in found]
 
 
 @rule(
