@@ -603,15 +603,15 @@ def _jobs(
     features = load.features()
     replaced = {one for name in asked.chosen for one in features[name].excludes} - {*asked.chosen}
 
-    def engine(scenario: schema.Scenario | None) -> EngineSpec:
+    def engines(scenario: schema.Scenario | None) -> tuple[EngineSpec, ...]:
         if scenario is asked.scenario:
-            return placed[0]
+            return placed
         dropped = (*asked.dropped, *(name for name in features if name in replaced))
         other = replace(asked, scenario=scenario, dropped=dropped)
-        return _engines(other, {"mixed": resolve(other, "mixed")})[0][0]
+        return _engines(other, {"mixed": resolve(other, "mixed")})[0]
 
     best = asked.scenario or asked.recipe.scenarios["optimised"]
-    return jobs.jobs(asked, engine(None), engine(best), commands[0].argv)
+    return jobs.jobs(asked, engines(None), engines(best), commands[0].argv)
 
 
 def _host_tuning(asked: Request, role: RolePlan) -> tuple[tuple[str, str], ...]:

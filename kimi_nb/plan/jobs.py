@@ -12,11 +12,12 @@ from typing import Any
 from kimi_nb import catalog
 from kimi_nb.core import data_files, shell
 from kimi_nb.params import schema
+from kimi_nb.plan import serving_job
 from kimi_nb.plan.roles import Request
+from kimi_nb.plan.serving_job import SERVER_FILE
 from kimi_nb.plan.spec import EngineSpec, Job
 
 PYTHON = "3.11"
-SERVER_FILE = "server_host.txt"
 # How the output of a finished job ends: this tells when SLURM no longer knows the job. A serving
 # job has no such words.
 LAST_WORDS = {
@@ -29,20 +30,27 @@ LAST_WORDS = {
 
 
 def jobs(
-    request: Request, baseline: EngineSpec, optimised: EngineSpec, benchmark: Sequence[str]
+    request: Request,
+    baseline: Sequence[EngineSpec],
+    optimised: Sequence[EngineSpec],
+    benchmark: Sequence[str],
 ) -> tuple[Job, ...]:
-    """Return the seven jobs in the order in which they are submitted."""
+    """Return the seven jobs in the order in which they are submitted.
+
+    ``baseline`` and ``optimised`` are the engines of the two serving jobs, one for each node.
+    """
     table = data_files.facts("plan/slurm")["jobs"]
     makers = {"create-env": _create_env, "install": _install, "download": _download}
     out = []
     for number, (name, spec) in enumerate(table.items(), start=1):
-        env = _environment(request, name)
+        env, nodes = _environment(request, name), 1
         if name in ("baseline", "optimised"):
-            engine = baseline if name == "baseline" else optimised
-            env |= {key: value for key, value in engine.env.items() if key not in env}
-            argv, body = _serve(request, engine)
+            engines = baseline if name == "baseline" else optimised
+            nodes, first = len(engines), engines[0]
+            env |= {key: value for key, value in first.env.items() if key not in env}
+            argv, body = _serve(request, engines, spec)
         elif name == "tune-moe":
-            argv, body = _tune_moe(request, optimised)
+            argv, body = _tune_moe(request, optimised[0])
         elif name == "benchmark":
             argv, body = _benchmark(request, benchmark)
         else:
@@ -52,7 +60,7 @@ def jobs(
                 name=name,
                 file=f"{number}_{name.replace('-', '_')}.sbatch",
                 after=spec["after"],
-                options=_options(request.site, spec),
+                options=_options(request.site, spec, nodes),
                 env=env,
                 argv=tuple(argv),
                 body=tuple(body),
@@ -72,14 +80,13 @@ def complete(name: str, output: str) -> bool:
     return last.startswith(LAST_WORDS.get(name, ()))
 
 
-def _options(site: schema.Site, spec: Mapping[str, Any]) -> tuple[str, ...]:
+def _options(site: schema.Site, spec: Mapping[str, Any], nodes: int) -> tuple[str, ...]:
     slurm = site.slurm
     assert slurm is not None  # `build` refuses other sites for a recipe with jobs
     gpu = spec["partition"] == "gpu"
     qos = slurm.qos if gpu else slurm.cpu_qos
     whole = "gpus" in spec  # a job that needs a whole node
     memory = (whole and slurm.memory) or spec["memory"]
-    cpus = (whole and slurm.cpus) or spec["cpus"]
     limit = (whole and slurm.time) or spec["time"]
     return (
         f"--partition={slurm.partition if gpu else slurm.cpu_partition}",
@@ -87,14 +94,19 @@ def _options(site: schema.Site, spec: Mapping[str, Any]) -> tuple[str, ...]:
         f"--time={limit}",
         f"--account={slurm.account}",
         *([f"--qos={qos}"] if qos else []),
-        "--nodes=1",
+        f"--nodes={nodes}",
         f"--ntasks-per-node={spec['tasks']}",
         *([f"--gpus-per-node={spec['gpus']}"] if "gpus" in spec else []),
-        f"--cpus-per-task={cpus}",
+        f"--cpus-per-task={_cpus(slurm, spec)}",
         f"--mem={memory}",
         f"-o {spec['job_name']}.%j.out",
         f"-e {spec['job_name']}.%j.err",
     )
+
+
+def _cpus(slurm: schema.Slurm, spec: Mapping[str, Any]) -> Any:
+    """Return the cores of each task; the site's number counts for jobs that hold GPUs."""
+    return ("gpus" in spec and slurm.cpus) or spec["cpus"]
 
 
 def _environment(request: Request, name: str) -> dict[str, str]:
@@ -171,24 +183,18 @@ def _download(request: Request) -> tuple[list[str], list[str]]:
     return argv, [*lines, "echo 'Download complete.'"]
 
 
-def _serve(request: Request, engine: EngineSpec) -> tuple[list[str], list[str]]:
-    places = request.places()
-    host_file = f"{places['project']}/{SERVER_FILE}"
-    lines = _needs_environment(places["virtual_env"])
-    for name, value in engine.env.items():
-        if name in ("VIRTUAL_ENV", "PATH", "HF_HOME"):
-            continue
-        line = shell.export(name, value)
-        if name == "VLLM_TUNED_CONFIG_FOLDER":
-            line = f"if [ -d {shell.quote(value)} ]; then {line}; fi"
-        lines.append(line)
-    lines += _secret(request, "VLLM_API_KEY")
-    lines += [
-        "# The other jobs, and you, find the server by this file.",
-        f"hostname > {shell.quote(host_file)}",
-        *shell.command(engine.argv),
+def _serve(
+    request: Request, engines: Sequence[EngineSpec], spec: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    places, slurm = request.places(), request.site.slurm
+    assert slurm is not None  # as in `_options`
+    return list(engines[0].argv), [
+        *_needs_environment(places["virtual_env"]),
+        *_secret(request, "VLLM_API_KEY"),
+        *serving_job.lines(
+            engines, f"{places['project']}/{SERVER_FILE}", spec["job_name"], _cpus(slurm, spec)
+        ),
     ]
-    return list(engine.argv), lines
 
 
 def _tune_moe(request: Request, engine: EngineSpec) -> tuple[list[str], list[str]]:
@@ -288,8 +294,6 @@ def script(job: Job, modules: Sequence[str]) -> str:
     ]
     # Only what every job needs; a serving job adds its own variables in its body.
     lines += [
-        shell.export(name, job.env[name])
-        for name in ("VIRTUAL_ENV", "PATH", "HF_HOME")
-        if name in job.env
+        shell.export(name, job.env[name]) for name in serving_job.EVERYWHERE if name in job.env
     ]
     return "\n".join([*lines, "", *job.body]) + "\n"

@@ -578,3 +578,61 @@ def test_the_client_for_a_picture_names_the_variable_of_the_key(site_file, tmp_p
         [sys.executable, path], capture_output=True, text=True, env={"PATH": "/bin"}, check=False
     )
     assert done.returncode == 1 and done.stderr == "Set KIMI_KEY before you start.\n"
+
+
+_SRUN = """
+for SLURM_NODEID in 0 1; do
+    export SLURM_NODEID
+    "${@:$#-2}" || exit
+done
+"""
+
+
+@pytest.fixture(params=[["nodes=2", "dp=2", "rpc-port=13345"], ["nodes=2", "tp=16"]])
+def two_nodes(request, tmp_path, echo):
+    """A plan of two nodes under SLURM, and its serving job, whose nodes are dgx-07 and dgx-09."""
+    text = (Path(__file__).parents[2] / "params/sites/h200-slurm.yaml").read_text()
+    first = "  - {name: dgx-01, address: 198.51.100.21}\n"
+    text = text.replace(first, f"{first}  - {{name: dgx-02, address: 198.51.100.22}}\n")
+    site = tmp_path / "site.yaml"
+    site.write_text(text.replace("/projects/kimi", str(tmp_path / "projects")))
+    plan = build.plan(
+        "k2.5", "h200", "single", variant="slurm", site=str(site), pairs=request.param
+    )
+    (tmp_path / "projects" / "virt_envs" / "vllm-kimi").mkdir(parents=True)
+    echo.add("module", "vllm")
+    echo.add("srun", then=_SRUN)
+    echo.add("scontrol", then="echo dgx-07; echo dgx-09")
+    job = next(job for job in plan.jobs if job.name == "baseline")
+    return plan, put(plan, tmp_path / "bundle") / "jobs" / job.file
+
+
+def test_a_slurm_job_of_two_nodes_starts_the_engines_of_the_plan(two_nodes, echo):
+    """One script, one task on each node: what each is given is what the plan says."""
+    plan, script = two_nodes
+    echo.add("getent", then='[ "$2" = dgx-07 ] && echo "198.51.100.21 STREAM dgx-07"')
+    done = echo.run(script, SLURM_JOB_NODELIST="dgx-[07,09]")
+    assert done.returncode == 0, done.stderr
+    started = [argv for argv, _ in echo.calls if argv[0] == "vllm"]
+    for argv, engine in zip(started, plan.engines, strict=True):
+        # What a node alone is told comes last; the options are the same.
+        assert sorted(" ".join(argv).split(" --")) == sorted(" ".join(engine.argv).split(" --"))
+
+
+@pytest.mark.parametrize("address", ["", "127.0.1.1"])
+def test_a_slurm_job_whose_first_node_has_no_address_says_so(address, two_nodes, echo):
+    echo.add("getent", then=f"echo {address}" if address else "exit 2")
+    done = echo.run(two_nodes[1], SLURM_JOB_NODELIST="dgx-[07,09]")
+    assert done.returncode == 1 and "dgx-07 has no address for the other nodes" in done.stderr
+    assert not [argv for argv, _ in echo.calls if argv[0] in ("srun", "vllm")]
+
+
+@pytest.mark.skipif(not shutil.which(SHELLCHECK), reason="no shellcheck here")
+def test_shellcheck_accepts_a_slurm_job_of_two_nodes(two_nodes):
+    done = subprocess.run(
+        [SHELLCHECK, "--shell=bash", "--exclude=SC2317", str(two_nodes[1])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout

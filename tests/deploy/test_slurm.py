@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -121,9 +122,9 @@ def start(slurm_site, tmp_path, request):
     """Make runs whose jobs are gone after the test; each test has a project of its own."""
     runs = []
 
-    def make(scenario="default", more="", **how):
-        name = request.node.name.replace("[", "-").rstrip("]")[-40:]
-        runs.append(Run(slurm_site, tmp_path, slurm_site.plan(name, scenario, more), **how))
+    def make(scenario="default", more="", pairs=(), **how):
+        name = re.sub(r"[^\w.-]+", "-", request.node.name)[-40:].strip("-")
+        runs.append(Run(slurm_site, tmp_path, slurm_site.plan(name, scenario, more, pairs), **how))
         return runs[-1]
 
     yield make
@@ -201,6 +202,75 @@ def test_the_jobs_from_an_empty_folder_to_a_benchmark(start, scenario):
     if secret:
         for path in [*run.folder.rglob("*"), *cluster.bundle.rglob("*")]:
             assert not path.is_file() or key not in path.read_text(), path
+
+
+DATA_PARALLEL = ("nodes=2", "dp=2", "rpc-port=13345")
+
+
+def engines_of(run) -> dict[int, int]:
+    """{number of the node within the job: process number} of the run's engines, from /proc."""
+    out = {}
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            env = dict(one.partition("=")[::2] for one in path.read_text().split("\0"))
+            if env.get("SLURM_SUBMIT_DIR", "").startswith(str(run.project)) and (
+                b"serve" in path.with_name("cmdline").read_bytes().split(b"\0")
+            ):
+                out[int(env["SLURM_NODEID"])] = int(path.parent.name)
+    return out
+
+
+@pytest.mark.parametrize("pairs", [DATA_PARALLEL, ("nodes=2", "tp=16")])
+def test_a_plan_of_two_nodes_is_one_job_on_both(start, pairs):
+    run = start(pairs=pairs).prepared()
+    run.to("wait")
+    serving, addresses = run.cluster.serving(), run.site.addresses
+    assert serving.nodes == ("n1", "n2")
+    assert [engine.address for engine in serving.engines] == list(addresses.values())
+    assert serving.url == f"http://{addresses['n1']}:8000"
+    assert (run.project / "server_host.txt").read_text() == "n1\n"
+
+    watch = run.watch()
+    watch.wait_ready()
+    assert watch.first_answer().answered
+    watch.load()
+    assert sorted(engines_of(run)) == [0, 1]
+    assert [(one.node, one.state) for one in run.cluster.status()] == [
+        ("n1", "ready"),
+        ("n2", "ready"),
+    ]
+    logs = {log.node: "\n".join(log.lines) for log in run.cluster.logs.all() if ".node" in log.file}
+    assert set(logs) == {"n1", "n2"}
+    number = run.cluster._book.entries["baseline"]["id"]
+    follower = (run.cluster.bundle / "jobs" / f"vllm_kimi.{number}.node1.err").read_text()
+    assert "REHEARSAL" in follower
+
+    run.cluster.submit_benchmark()
+    output = Path(run.cluster.wait_benchmark().facts["output"]).read_text()
+    assert "asked http://n1:8000/v1" in output and "Successful requests: 2" in output
+
+    left = engines_of(run)
+    assert run.cluster.down().changes
+    for pid in left.values():
+        assert not Path(f"/proc/{pid}").exists()
+    assert engines_of(run) == {}
+    assert not (run.project / "server_host.txt").exists()
+
+
+def test_a_follower_that_dies_ends_the_job(start):
+    run = start(pairs=DATA_PARALLEL).prepared()
+    run.to("wait")
+    watch = run.watch()
+    watch.wait_ready()
+    os.kill(engines_of(run)[1], signal.SIGKILL)
+    end = time.monotonic() + 20
+    while not run.cluster.ended():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert set(run.cluster.ended()) == {"n1 engines", "n2 engines"}
+    with pytest.raises(readiness.Found):
+        watch.load()
+    assert engines_of(run) == {}
 
 
 def test_up_status_logs_and_down_as_commands(slurm_site, start, tmp_path):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,13 +28,18 @@ from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
 HERE = Path(__file__).parent
 NODES = ("n1", "n2")
 _TOOLS = ("module", "conda", "pip", "git", "hf", "vllm", "python", "python3")
+# The tasks of a step connect to srun at the address from which srun came. On one machine that is
+# 127.0.0.1 for every node, but srun listens where its host name points to.
+_SRUN = """\
+#!/bin/sh
+exec unshare --uts sh -c 'hostname localhost && exec /usr/bin/srun "$@"' srun "$@"
+"""
 _SITE = """\
 name: testbed
 hardware: h200
 transport: slurm
 nodes:
-  - {{name: dgx-01, address: 198.51.100.21}}
-slurm: {{account: kimi, partition: gpu, cpu_partition: common, modules: [anaconda3]}}
+{nodes}slurm: {{account: kimi, partition: gpu, cpu_partition: common, modules: [anaconda3]}}
 {more}paths:
   cache: {root}/cache
   models: {root}/models
@@ -72,12 +77,25 @@ class SlurmSite:
             argv, env=self.env, capture_output=True, text=True, check=True, timeout=60
         ).stdout
 
-    def plan(self, name: str, scenario: str = "default", more: str = "") -> Plan:
-        """A plan with a project folder of its own, below the site's."""
+    def plan(
+        self, name: str, scenario: str = "default", more: str = "", pairs: Sequence[str] = ()
+    ) -> Plan:
+        """A plan with a project folder of its own, below the site's; ``pairs`` are of --set."""
         path = self.root / f"{name}.yaml"
-        path.write_text(_SITE.format(root=self.root, project=self.project(name), more=more))
+        nodes = "".join(
+            f"  - {{name: dgx-0{at}, address: 198.51.100.2{at}}}\n"
+            for at in range(1, len(NODES) + 1)
+        )
+        text = _SITE.format(root=self.root, project=self.project(name), more=more, nodes=nodes)
+        path.write_text(text)
         return build.plan(
-            "k2.5", "h200", "single", variant="slurm", scenario=scenario, site=str(path)
+            "k2.5",
+            "h200",
+            "single",
+            variant="slurm",
+            scenario=scenario,
+            site=str(path),
+            pairs=pairs,
         )
 
     def project(self, name: str) -> Path:
@@ -184,6 +202,8 @@ def _stand_ins(site: SlurmSite) -> Iterator[None]:
             else ""
         )
         path.write_text(f'{first}\nexport {NODE}="${{SLURMD_NODENAME:-}}"\n{bench}{rest}')
+    (root / "bin" / "srun").write_text(_SRUN)
+    (root / "bin" / "srun").chmod(0o755)
     simulated = replace(SimulatedSite.of(site.plan("simulated", "optimised")), nodes=site.addresses)
     (root / "logs").mkdir()
     with Programs(root / "logs" / "supervisor.log") as programs:

@@ -30,7 +30,7 @@ from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnose import remedies
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan import build, jobs
-from kimi_nb.plan.spec import Job, Plan
+from kimi_nb.plan.spec import EngineSpec, Job, Plan
 from kimi_nb.service import probe
 
 LOGIN = "login node"  # the node named in changes on this machine
@@ -76,9 +76,7 @@ class Cluster:
             self._slurm, self._book, self._files, self.bundle / "jobs", say, poll
         )
         self._bound: tuple[object, Plan] = (None, plan)
-        self.logs = job_logs.JobLogs(
-            self.log_folder, lambda: self.serving().nodes[0], self._serving_files, self._word
-        )
+        self.logs = job_logs.JobLogs(self.log_folder, self._serving_files, self._word)
 
     @property
     def log_folder(self) -> Path:
@@ -339,10 +337,11 @@ class Cluster:
     def _wait(self) -> Outcome:
         state = self._queue.until("wait", self._chain, lambda one: one.state == "RUNNING")
         try:
-            host, address = self._queue.host(state)
+            hosts = self._queue.hosts(state)
             said = self._host_said(state)
         except SlurmError as error:
             raise StepFailed("wait", [job_faults.silent(error)]) from None
+        host, address = hosts[0]
         warnings = (
             ()
             if said
@@ -353,13 +352,15 @@ class Cluster:
                 ),
             )
         )
-        self._say(f"{state} runs on {host} ({address})")
+        places = ", ".join(f"{name} ({where})" for name, where in hosts)
+        self._say(f"{state} runs on {places}")
         return Outcome(
             warnings=warnings,
             facts={
                 "jobs": self._queue.ids(),
                 "host": host,
                 "address": address,
+                "hosts": [name for name, _ in hosts],
                 "server_host": said,
             },
         )
@@ -379,23 +380,25 @@ class Cluster:
     # The service --------------------------------------------------------------------------
 
     def serving(self) -> Plan:
-        """Return the plan with the node that SLURM chose instead of the site file's.
+        """Return the plan with the nodes that SLURM chose instead of the site file's.
 
-        While that node is not known, the plan is returned as it is.
+        While those nodes are not known, the plan is returned as it is.
         """
-        entry = self._book.entries.get(self._serving_job.name, {})
-        where = (entry.get("host"), entry.get("address"))
-        if not where[0] or not where[1]:
+        hosts = self._book.entries.get(self._serving_job.name, {}).get("hosts", [])
+        if not hosts:
             return self.plan
-        if self._bound[0] != where:
+        if self._bound[0] != hosts:
             request = self.plan.request
-            node = request.site.nodes[0].model_copy(update={"name": where[0], "address": where[1]})
-            site = request.site.model_copy(update={"nodes": (node,)})
-            self._bound = (where, build.from_request(replace(request, site=site)))
+            nodes = tuple(
+                request.site.nodes[0].model_copy(update={"name": name, "address": address})
+                for name, address in hosts
+            )
+            site = request.site.model_copy(update={"nodes": nodes})
+            self._bound = (hosts, build.from_request(replace(request, site=site)))
         return self._bound[1]
 
     def ended(self) -> Mapping[str, int]:
-        """Return {"NODE engines": exit code} if the serving job has ended, else {}.
+        """Return {"NODE engines": exit code} for every node if the serving job has ended, else {}.
 
         While SLURM does not answer, nothing counts as ended.
         """
@@ -403,8 +406,11 @@ class Cluster:
             state = self._queue.now()[self._serving_job.name]
         except SlurmError:
             return {}
-        node = self.serving().nodes[0]
-        return {f"{node} engines": self._queue.code(state)} if state.ended else {}
+        if not state.ended:
+            return {}
+        return dict.fromkeys(
+            (f"{node} engines" for node in self.serving().nodes), self._queue.code(state)
+        )
 
     def open_door(self) -> Outcome:
         """Do nothing: one engine on one node needs no front door."""
@@ -459,17 +465,20 @@ class Cluster:
         self.logs.read()
         lines = [line for log in self.logs.all() for line in log.lines if job_faults.tells(line)]
         key = self._slurm.env.get(self.plan.secrets.get("VLLM_API_KEY", ""), "")
+        ways = {one.engine: one for one in reversed(probe.endpoints(plan))}
+        heads = {_rank(engine): ways[engine.name] for engine in plan.engines if engine.name in ways}
+        asked: dict[probe.Endpoint, bool] = {}
         out = []
         for engine in plan.engines:
             state = "ended" if job.ended else "not started"
             if job.state == "RUNNING":
-                ready = (
-                    engine.url is not None
-                    and probe.chat(
-                        engine.url, plan.served_name, _PROBE, key=key, max_tokens=1
+                # A part of a rank that spans nodes is ready when the rank's head answers.
+                one = heads[_rank(engine)]
+                if one not in asked:
+                    asked[one] = probe.chat(
+                        one, plan.served_name, _PROBE, key=key, max_tokens=1
                     ).answered
-                )
-                state = "ready" if ready else "starting"
+                state = "ready" if asked[one] else "starting"
             out.append(
                 EngineState(
                     engine.name,
@@ -555,7 +564,7 @@ class Cluster:
         That is also recognised if nobody waited for the file to be written.
         """
         entry = self._book.entries.get(self._serving_job.name, {})
-        known = {entry.get("said"), entry.get("host"), entry.get("node")} - {None, ""}
+        known = {entry.get("said"), entry.get("node"), *dict(entry.get("hosts", []))} - {None, ""}
         return host in known or host.partition(".")[0] in known
 
     def close(self) -> None:
@@ -571,8 +580,12 @@ class Cluster:
         except SlurmError:
             return ""
 
-    def _serving_files(self) -> list[Path]:
-        return self._queue.files_of(self._serving_job)
+    def _serving_files(self) -> dict[Path, str]:
+        """Return the node of each file that the serving job writes."""
+        nodes = self.serving().nodes
+        paths = self._queue.files_of(self._serving_job)
+        # Two files of the job, which its first node writes, then two of the task on each node.
+        return {path: nodes[max(at // 2 - 1, 0)] for at, path in enumerate(paths)}
 
     def _all_files(self) -> dict[str, list[Path]]:
         self._book.load()
@@ -580,6 +593,10 @@ class Cluster:
             job_book.option(job, "job-name"): self._queue.files_of(job)
             for job in (*self._chain, self._benchmark)
         }
+
+
+def _rank(engine: EngineSpec) -> tuple[str, int, int]:
+    return engine.role, engine.group, engine.rank
 
 
 def _partition(job: Job) -> str:

@@ -18,18 +18,18 @@ class JobLogs:
     """The logs of the serving job, as `readiness.Logs`.
 
     They are its output, its error output and, once it has ended, SLURM's description of its end.
-    ``files`` and ``word`` are called at each look, because the job may have been replaced. What was
-    read is kept in ``folder``.
+    ``files`` returns the node of each file, that of the job itself first; it and ``word`` are
+    called at each look, because the job may have been replaced. What was read is kept in
+    ``folder``.
     """
 
     def __init__(
         self,
         folder: Path,
-        node: Callable[[], str],
-        files: Callable[[], Sequence[Path]],
+        files: Callable[[], Mapping[Path, str]],
         word: Callable[[], str],
     ) -> None:
-        self._folder, self._node, self._files, self._word = folder, node, files, word
+        self._folder, self._files, self._word = folder, files, word
         self._tails = Tails()
         self._said = ""
 
@@ -50,24 +50,28 @@ class JobLogs:
 
     def all(self) -> list[Log]:
         """Return everything read so far."""
+        files = self._files()
         out = [
-            Log(self._node(), None, path.name, self._tails.lines.get(path, ()))
-            for path in self._files()
+            Log(node, None, path.name, self._tails.lines.get(path, ()))
+            for path, node in files.items()
         ]
-        return [*out, Log(self._node(), None, SLURM, [self._said])] if self._said else out
+        first = next(iter(files.values()), "")
+        return [*out, Log(first, None, SLURM, [self._said])] if self._said else out
 
     def last(self, node: str, rank: int) -> tuple[str, str]:
-        """Return (file, last line); a job has one log for all of its ranks."""
-        return self._last(1)
+        """Return (file, last line); a node has one log for all of its ranks."""
+        return self._last(node, 1)
 
     def last_of(self, name: str) -> tuple[str, str]:
-        """Return (file, last lines) of the job, with SLURM's description of its end."""
-        return self._last(_LAST)
+        """Return (file, last lines) of the job on a node, with SLURM's description of its end."""
+        return self._last(name.partition(" ")[0], _LAST)
 
-    def _last(self, most: int) -> tuple[str, str]:
+    def _last(self, node: str, most: int) -> tuple[str, str]:
         word = f"{SLURM}: {self._said} | " if self._said else ""
+        files = self._files()
+        mine = [path for path, where in files.items() if where == node] or list(files)
         # vLLM logs to the error output; if that is empty, the standard output may explain the end.
-        for path in reversed(self._files()):
+        for path in reversed(mine):
             lines = [line for line in self._tails.lines.get(path, ()) if line.strip()]
             if lines:
                 return path.name, word + " | ".join(lines[-most:])

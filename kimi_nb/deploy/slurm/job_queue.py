@@ -14,6 +14,7 @@ from kimi_nb.deploy.slurm import job_book, job_faults, slurm_commands
 from kimi_nb.deploy.slurm.job_book import Book, JobState
 from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError
 from kimi_nb.deploy.steps import Change, Outcome, StepFailed
+from kimi_nb.plan import serving_job
 from kimi_nb.plan.spec import Job
 
 QUEUE = "SLURM"  # the node named in changes of the queue
@@ -83,27 +84,37 @@ class JobQueue:
         return {name: one["id"] for name, one in self.book.entries.items()}
 
     def files_of(self, job: Job) -> list[Path]:
-        """Return the output and error output of a job; [] if it was not submitted."""
+        """Return the output and error output of a job; [] if it was not submitted.
+
+        A job on several nodes also has those of its task on each node, in the order of the nodes.
+        """
         number = self.book.entries.get(job.name, {}).get("id")
-        return (
-            []
-            if number is None
-            else [self.book.path(job, suffix, number) for suffix in (".out", ".err")]
-        )
+        if number is None:
+            return []
+        nodes = int(job_book.option(job, "nodes") or 1)
+        parts = ["", *map(serving_job.task_suffix, range(nodes))] if nodes > 1 else [""]
+        return [
+            self.book.path(job, f"{part}{suffix}", number)
+            for part in parts
+            for suffix in (".out", ".err")
+        ]
 
     def same(self, job: Job) -> bool:
         """Return whether a job was submitted with its present script, as far as is known."""
         before = self.book.entries.get(job.name, {}).get("digest")
         return before in (None, job_book.digest(self._files[f"jobs/{job.file}"]))
 
-    def host(self, state: JobState) -> tuple[str, str]:
-        """Return (name, address) of the node on which a job runs, and record them."""
+    def hosts(self, state: JobState) -> list[tuple[str, str]]:
+        """Return (name, address) of each node on which a job runs, and record them.
+
+        The first is the one that runs the job's script, and on which the API listens.
+        """
         entry = self.book.entries.get(state.name, {})
-        if not entry.get("host"):
-            host = self._slurm.hosts(state.node)[0]
-            self.book.note(state.name, host=host, address=self._slurm.address(host))
+        if not entry.get("hosts"):
+            names = self._slurm.hosts(state.node)
+            self.book.note(state.name, hosts=[[name, self._slurm.address(name)] for name in names])
             entry = self.book.entries[state.name]
-        return entry["host"], entry["address"]
+        return [(name, address) for name, address in entry["hosts"]]
 
     # Changes ------------------------------------------------------------------------------
 
