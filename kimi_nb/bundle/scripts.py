@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kimi_nb.bundle import inventory, node_files
 from kimi_nb.core import paths, shell
-from kimi_nb.plan import checkpoints, client_commands, jobs
+from kimi_nb.plan import checkpoints, client_commands, jobs, serving_job
 from kimi_nb.plan.router import DOOR
 from kimi_nb.plan.spec import Container, EngineSpec, Launch, Plan
 
@@ -420,6 +420,22 @@ def _node_readme(plan: Plan, first: EngineSpec, names: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _where_the_server_is(plan: Plan) -> str:
+    """Return where SLURM puts the engines, and how a client finds the API."""
+    file = f"{plan.request.places()['project']}/{serving_job.SERVER_FILE}"
+    count = len(plan.nodes)
+    takes = (
+        f"A serving job takes {count} nodes and starts an engine on each, with a log of its own "
+        "(`*.nodeN.err`). "
+        if count > 1
+        else ""
+    )
+    return (
+        f"{takes}SLURM chooses the nodes: `{file}` names the one on which the API listens, and the "
+        "benchmark asks there. Put that name into `client/chat.sh` for the address of the site file."
+    )
+
+
 def _readme(plan: Plan, nodes: list[str]) -> str:
     shown = nodes if len(nodes) <= 16 else [*nodes[:16], "..."]
     lines = [
@@ -439,6 +455,7 @@ def _readme(plan: Plan, nodes: list[str]) -> str:
             f"{i}. `sbatch jobs/{job.file}`" + (f" (after {job.after})" if job.after else "")
             for i, job in enumerate(plan.jobs, start=1)
         ]
+        lines += ["", _where_the_server_is(plan)]
     else:
         lines += [
             "1. `install/`: one way to install, on every node.",

@@ -184,7 +184,6 @@ def from_request(asked: Request) -> Plan:
     roles: dict[str, RolePlan] = {
         role: resolve(asked, role) for role in fields.ROLES if role in recipe.roles
     }
-    _check_jobs(asked, roles)
     placed, flags, env = _engines(asked, roles)
     fronted = None
     if recipe.router is not None:
@@ -309,24 +308,6 @@ def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:
     )
     return tuple(
         dict.fromkeys([*stands, *(note for role in roles.values() for note in role.notes)])
-    )
-
-
-def _check_jobs(asked: Request, roles: Mapping[str, RolePlan]) -> None:
-    """Refuse several nodes for a recipe of jobs: a job starts one engine, on its first node."""
-    recipe = asked.recipe
-    nodes = sum(role.groups * role.nodes for role in roles.values())
-    if not recipe.jobs or nodes == 1:
-        return
-    others = [
-        f"--variant {one.variant}"
-        for one in asked.model.recipes
-        if (one.hardware, one.layout) == (recipe.hardware, recipe.layout) and not one.jobs
-    ]
-    raise PlanError(
-        f"Variant {recipe.variant} is made of SLURM jobs, each of which starts the engine of one "
-        f"node; this plan needs {nodes} nodes. Leave nodes and groups at 1"
-        + (f", or choose {' or '.join(others)}." if others else ".")
     )
 
 

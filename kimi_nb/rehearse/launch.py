@@ -20,7 +20,7 @@ from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import faults
 from kimi_nb.rehearse.fault_names import FaultName
-from kimi_nb.rehearse.host_programs import front_door, path_folder
+from kimi_nb.rehearse.host_programs import front_door, path_folder, slurm_programs
 from kimi_nb.rehearse.loopback import RehearsalError
 from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
 from kimi_nb.service.readiness import ROUTER, Watch
@@ -106,15 +106,23 @@ class Stage:
         if self.plan.host_tuning:
             self._on_every_node(watch, "host_tuning", _always("bash", "host_tuning.sh"))
         for file in self._jobs_before():
-            self._on_every_node(watch, file, _always("bash", f"../jobs/{file}"))
+            self._on_nodes([self._first], watch, file, _always("bash", f"../jobs/{file}"))
+
+    @property
+    def _first(self) -> str:
+        """The node on which the script of a job runs."""
+        return next(iter(self.site.nodes))
 
     def _on_every_node(self, watch: Watch, step: str, argv: Callable[[str], list[str]]) -> None:
-        """Run a command on every node, and report failures once all nodes have finished."""
-        for node in self.site.nodes:
+        self._on_nodes(list(self.site.nodes), watch, step, argv)
+
+    def _on_nodes(
+        self, nodes: Sequence[str], watch: Watch, step: str, argv: Callable[[str], list[str]]
+    ) -> None:
+        """Run a command on nodes, and report failures once all of them have finished."""
+        for node in nodes:
             self._start(f"{node} {step}", node, argv(node), self.work / node)
-        codes = {
-            node: self._programs.wait(f"{node} {step}", _STEP_WAIT) for node in self.site.nodes
-        }
+        codes = {node: self._programs.wait(f"{node} {step}", _STEP_WAIT) for node in nodes}
         failed = [node for node, code in codes.items() if code != 0]
         if failed:
             if "spawner" in self._programs.ended():
@@ -142,9 +150,9 @@ class Stage:
         return "baseline" if self.plan.scenario == "default" else "optimised"
 
     def start_engines(self) -> None:
-        """Start on each node what its README says."""
+        """Start on each node what its README says; a job starts its own tasks on its nodes."""
         containers = {box.node: box for box in self.plan.containers}
-        for node in self.site.nodes:
+        for node in [self._first] if self.plan.jobs else self.site.nodes:
             folder = self.work / node
             inner = "launch.sh" if (folder / "launch.sh").exists() else "serve.sh"
             if self.plan.jobs:
@@ -201,6 +209,7 @@ class Stage:
             "USER": "root",
             "LANG": "C.UTF-8",
             "HOSTNAME": node,
+            **(slurm_programs.job(self.site.nodes) if self.plan.jobs else {}),
             NODE: node,
             FOLDER: str(self.root),
         }

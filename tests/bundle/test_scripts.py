@@ -589,16 +589,9 @@ done
 
 
 @pytest.fixture(params=[["nodes=2", "dp=2", "rpc-port=13345"], ["nodes=2", "tp=16"]])
-def two_nodes(request, tmp_path, echo):
+def two_nodes(request, two_dgx, tmp_path, echo):
     """A plan of two nodes under SLURM, and its serving job, whose nodes are dgx-07 and dgx-09."""
-    text = (Path(__file__).parents[2] / "params/sites/h200-slurm.yaml").read_text()
-    first = "  - {name: dgx-01, address: 198.51.100.21}\n"
-    text = text.replace(first, f"{first}  - {{name: dgx-02, address: 198.51.100.22}}\n")
-    site = tmp_path / "site.yaml"
-    site.write_text(text.replace("/projects/kimi", str(tmp_path / "projects")))
-    plan = build.plan(
-        "k2.5", "h200", "single", variant="slurm", site=str(site), pairs=request.param
-    )
+    plan = build.plan("k2.5", "h200", "single", variant="slurm", site=two_dgx, pairs=request.param)
     (tmp_path / "projects" / "virt_envs" / "vllm-kimi").mkdir(parents=True)
     echo.add("module", "vllm")
     echo.add("srun", then=_SRUN)
@@ -617,6 +610,11 @@ def test_a_slurm_job_of_two_nodes_starts_the_engines_of_the_plan(two_nodes, echo
     for argv, engine in zip(started, plan.engines, strict=True):
         # What a node alone is told comes last; the options are the same.
         assert sorted(" ".join(argv).split(" --")) == sorted(" ".join(engine.argv).split(" --"))
+
+
+def test_the_readme_says_where_the_server_is(two_nodes):
+    readme = (two_nodes[1].parents[1] / "README.md").read_text()
+    assert "takes 2 nodes" in readme and "server_host.txt" in readme
 
 
 @pytest.mark.parametrize("address", ["", "127.0.1.1"])

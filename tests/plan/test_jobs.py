@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,6 @@ from kimi_nb import catalog
 from kimi_nb.core.errors import PlanError
 from kimi_nb.plan import build, jobs
 from kimi_nb.plan.spec import Plan
-
-ROOT = Path(__file__).parents[2]
 
 
 @cache
@@ -100,16 +97,6 @@ def test_the_tuner_follows_the_optimised_server_also_in_the_default_plan():
 # Two nodes -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def two_nodes(tmp_path_factory):
-    """A site file of two nodes."""
-    text = (ROOT / "params/sites/h200-slurm.yaml").read_text()
-    first = "  - {name: dgx-01, address: 198.51.100.21}\n"
-    path = tmp_path_factory.mktemp("site") / "two.yaml"
-    path.write_text(text.replace(first, f"{first}{first.replace('01', '02').replace('21', '22')}"))
-    return str(path)
-
-
 def spanning(site: str, *pairs: str, **more) -> Plan:
     return build.plan("k2.5", "h200", "single", variant="slurm", site=site, pairs=pairs, **more)
 
@@ -118,8 +105,8 @@ DATA_PARALLEL = ("nodes=2", "dp=2", "rpc-port=13345")
 
 
 @pytest.mark.parametrize("pairs", [DATA_PARALLEL, ("nodes=2", "tp=16")])
-def test_serving_jobs_of_two_nodes_ask_for_two_and_start_a_task_on_each(two_nodes, pairs):
-    plan = spanning(two_nodes, *pairs)
+def test_serving_jobs_of_two_nodes_ask_for_two_and_start_a_task_on_each(two_dgx, pairs):
+    plan = spanning(two_dgx, *pairs)
     for job in plan.jobs:
         serves = job.name in ("baseline", "optimised")
         assert f"--nodes={2 if serves else 1}" in job.options
@@ -136,6 +123,6 @@ def test_serving_jobs_of_two_nodes_ask_for_two_and_start_a_task_on_each(two_node
             assert "198.51.100." not in text  # SLURM chooses the nodes
 
 
-def test_a_variable_with_an_address_of_the_site_file_is_refused(two_nodes):
+def test_a_variable_with_an_address_of_the_site_file_is_refused(two_dgx):
     with pytest.raises(PlanError, match=r"MY_ADDRESS=198.51.100.21 .* not known before it runs"):
-        spanning(two_nodes, *DATA_PARALLEL, "env.MY_ADDRESS={address}")
+        spanning(two_dgx, *DATA_PARALLEL, "env.MY_ADDRESS={address}")

@@ -69,6 +69,21 @@ def test_shapes_of_no_document_start(hardware, layout, variant, nodes, pairs, no
     assert found.ready == found.engines == len(plan.engines)
 
 
+@pytest.mark.parametrize("pairs", [["nodes=2", "dp=2", "rpc-port=13345"], ["nodes=2", "tp=16"]])
+def test_a_slurm_job_of_two_nodes_is_rehearsed(pairs, two_dgx, tmp_path):
+    """One script on the first node, whose tasks are on both; the jobs before it run once."""
+    plan = build.plan("k2.5", "h200", "single", variant="slurm", site=two_dgx, pairs=pairs)
+    found = rehearsal.rehearse(plan, tmp_path / "run")
+    assert found.ok, found.diagnosis
+    assert found.ready == found.engines == 2
+    logs = found.folder / "logs"
+    for node in ("dgx-01", "dgx-02"):
+        assert "Application startup" in (logs / node / "engines.log").read_text() or (
+            "headless" in (logs / node / "engines.log").read_text()
+        )
+    assert not list((logs / "dgx-02").glob("*create_env*"))
+
+
 def test_the_scripts_are_those_of_the_plan(each_plan, tmp_path):
     """Only addresses, the network interface and the folders differ; and an engine of the site's
     own is not on PATH, where the stand-ins are."""

@@ -22,14 +22,19 @@ from kimi_nb.core.marks import MARK
 from kimi_nb.params import fields, recipes
 from kimi_nb.plan import build
 from kimi_nb.rehearse import fault_names
-from kimi_nb.rehearse.host_programs import docker, host_settings, job_programs
+from kimi_nb.rehearse.host_programs import docker, host_settings, job_programs, slurm_programs
 from kimi_nb.rehearse.host_programs.docker_run import DEVICES, PUBLISHED
 from kimi_nb.rehearse.loopback import Block
 from kimi_nb.rehearse.simulated_site import NODE, Fault, SimulatedSite, rebound
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 from kimi_nb.service import prerequisites
 
-TOOLS = {"docker": docker.docker, **host_settings.TOOLS, **job_programs.TOOLS}
+TOOLS = {
+    "docker": docker.docker,
+    **host_settings.TOOLS,
+    **job_programs.TOOLS,
+    **slurm_programs.TOOLS,
+}
 # Of each hardware the model and layout that need most of it. A CPU is looked at as it is
 # (test_cpu): nothing stands in for this machine itself.
 _BACKWARDS = recipes.listing()[::-1]
@@ -767,6 +772,29 @@ def test_jobs_refuse(slurm, tool, words, text, code):
     assert text in str(refusal)
     assert refusal.code == code
     assert not Path("/elsewhere").exists()
+
+
+def test_a_job_finds_its_nodes(slurm, capsys):
+    assert slurm.run("scontrol", "show", "hostnames", "n1,n2") == 0
+    assert capsys.readouterr().out == "n1\nn2\n"
+    ((node, address),) = slurm.site.nodes.items()
+    assert slurm.run("getent", "ahostsv4", node) == 0
+    assert capsys.readouterr().out.split()[0] == address
+    assert "not part of a rehearsal" in str(slurm.refusal("scontrol", "show", "job", "1"))
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (["--nodes=3", "true"], "asked for 3 nodes, the job has 2"),
+        (["--nodes=2"], "No command given"),
+        (["--mpi=pmix", "true"], "--mpi=pmix is not part of a rehearsal"),
+    ],
+)
+def test_srun_refuses(slurm, words, text):
+    job = slurm_programs.job(["n1", "n2"])
+    assert text in str(slurm.refusal("srun", *words, **job))
+    assert "outside of a job" in str(slurm.refusal("srun", "true"))
 
 
 def test_a_download_to_a_full_disk(slurm):

@@ -29,7 +29,7 @@ from kimi_nb.deploy.slurm.slurm_commands import Slurm, SlurmError
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnose import remedies
 from kimi_nb.diagnose.first_failure import Diagnosis
-from kimi_nb.plan import build, jobs
+from kimi_nb.plan import build, serving_job
 from kimi_nb.plan.spec import EngineSpec, Job, Plan
 from kimi_nb.service import probe
 
@@ -66,7 +66,7 @@ class Cluster:
         self._run_id, self._folder = run_id, folder
         paths = plan.request.site.paths
         self._work = Path(paths.work)
-        self._host_file = Path(plan.request.places()["project"], jobs.SERVER_FILE)
+        self._host_file = Path(plan.request.places()["project"], serving_job.SERVER_FILE)
         self._chain = job_book.chain(plan)
         self._serving_job = self._chain[-1]
         self._benchmark = next(job for job in plan.jobs if job.name == "benchmark")

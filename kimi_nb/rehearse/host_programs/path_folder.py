@@ -27,6 +27,9 @@ NAMES = (
     "uv",
     "git",
     "hf",
+    "srun",
+    "scontrol",
+    "getent",
     "ssh",
     "vllm-router",
 )

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kimi_nb.rehearse.engine.start import serve
-from kimi_nb.rehearse.host_programs import docker, front_door, host_settings, job_programs
+from kimi_nb.rehearse.host_programs import (
+    docker,
+    front_door,
+    host_settings,
+    job_programs,
+    slurm_programs,
+)
 from kimi_nb.rehearse.stand_in_call import Call
 
 TOOLS: dict[str, Callable[[Call], int]] = {
@@ -19,6 +25,7 @@ TOOLS: dict[str, Callable[[Call], int]] = {
     "ssh": front_door.ssh,
     **host_settings.TOOLS,
     **job_programs.TOOLS,
+    **slurm_programs.TOOLS,
 }
 
 
