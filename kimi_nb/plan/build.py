@@ -297,7 +297,7 @@ def _shape(roles: Mapping[str, RolePlan]) -> str:
 
 
 def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:
-    """Return what to know about a plan: a model replaced, flags that the engine has renamed."""
+    """Return what to know about a plan: a model replaced, groups alone, flags renamed."""
     stands = (
         [
             f"{asked.model.name} stands for {asked.named}: random weights, {asked.hardware.name} "
@@ -306,8 +306,17 @@ def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:
         if asked.named
         else []
     )
+    groups = 0 if asked.recipe.router else sum(role.groups for role in roles.values())
+    alone = (
+        [
+            f"{groups} groups serve on their own, and this layout has no router: clients of the "
+            "service's URL reach the first only. Put a router in front of all of them."
+        ]
+        if groups > 1
+        else []
+    )
     return tuple(
-        dict.fromkeys([*stands, *(note for role in roles.values() for note in role.notes)])
+        dict.fromkeys([*stands, *alone, *(note for role in roles.values() for note in role.notes)])
     )
 
 

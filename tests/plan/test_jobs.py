@@ -126,3 +126,12 @@ def test_serving_jobs_of_two_nodes_ask_for_two_and_start_a_task_on_each(two_dgx,
 def test_a_variable_with_an_address_of_the_site_file_is_refused(two_dgx):
     with pytest.raises(PlanError, match=r"MY_ADDRESS=198.51.100.21 .* not known before it runs"):
         spanning(two_dgx, *DATA_PARALLEL, "env.MY_ADDRESS={address}")
+
+
+def test_replicas_without_a_router_are_said_to_be_alone(two_dgx):
+    """Both nodes serve; nothing shares out the requests of the service's URL."""
+    plan = spanning(two_dgx, "groups=2")
+    assert [engine.headless for engine in plan.engines] == [False, False]
+    (note,) = (note for note in plan.notes if "groups" in note)
+    assert "no router" in note and "first" in note
+    assert not any("groups" in note for note in spanning(two_dgx, *DATA_PARALLEL).notes)
