@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 import requests
 
+from kimi_nb import catalog
 from kimi_nb.core.marks import MARK
 from kimi_nb.plan import build
 from kimi_nb.rehearse import rehearsal
@@ -25,7 +26,9 @@ from kimi_nb.rehearse.engine import engine_log
 from kimi_nb.rehearse.engine.api import answers, decode_steps
 from kimi_nb.rehearse.engine.api.stand_in import groups as groups_of
 from kimi_nb.rehearse.engine.ranks import rendezvous
-from kimi_nb.rehearse.simulated_site import FOLDER, NODE
+from kimi_nb.rehearse.engine.start import start_settings
+from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
+from kimi_nb.rehearse.stand_in_call import Call
 
 CONTRACT = json.loads((Path(__file__).parent / "contract" / "api.json").read_text())
 
@@ -422,6 +425,29 @@ def test_a_key_is_asked_for(tmp_path, site_file):
 
 
 # Where ranks meet -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "port"),
+    [
+        ("--data-parallel-size 2 --data-parallel-size-local 1", 29550),
+        (
+            "--data-parallel-size 2 --data-parallel-size-local 1 --data-parallel-address localhost",
+            29550,
+        ),
+        ("--tensor-parallel-size 16 --nnodes 2 --node-rank 1", 29501),
+    ],
+)
+def test_who_is_told_no_address_waits_at_its_own(words, port, tmp_path):
+    """vLLM takes 127.0.0.1: each node its own, where the nodes of a rehearsal have one address."""
+    plan = build.plan("k2.5", "h200", "single", variant="pip")
+    site = SimulatedSite.of(plan)
+    address = site.nodes["dgx-0"]
+    call = Call(
+        "vllm", ("serve", "m", *words.split(" ")), {NODE: "dgx-0"}, tmp_path, tmp_path, site
+    )
+    made = start_settings.settings(call, catalog.engine("vllm", "0.19.1"))
+    assert address and made.meets == (address, port)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from kimi_nb.rehearse.host_programs.docker_run import DEVICES, PUBLISHED
 from kimi_nb.rehearse.stand_in_call import Call
 
 _EVERYWHERE = (None, "", "0.0.0.0", "::")
-DEFAULT_RPC, DEFAULT_MASTER = 29550, 29501
 DEFAULT_SEQS = 256  # vLLM's own default
 # Flags with which an external load balancer distributes requests over the ranks.
 _BALANCED = ("data-parallel-hybrid-lb", "data-parallel-external-lb")
@@ -146,7 +145,7 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         nodes=nodes,
         node_rank=int(one.number("node-rank") or 0),
         devices=visible[: local * ranks],
-        meets=_meets(one, nodes, dp, ranks),
+        meets=_meets(one, call.address, nodes, dp, ranks),
         transfer=_transfer(one, call, rank, ranks, tp),
         shared=_shared(one),
         api_key=one.text("api-key") or call.env.get("VLLM_API_KEY", ""),
@@ -180,15 +179,19 @@ def _length(one: engine_view.EngineView, most: int) -> int:
     return int(found) if found else most
 
 
-def _meets(one: engine_view.EngineView, nodes: int, dp: int, ranks: int) -> tuple[str, int] | None:
+def _meets(
+    one: engine_view.EngineView, own: str, nodes: int, dp: int, ranks: int
+) -> tuple[str, int] | None:
+    """Return where the group meets. A loopback address, the default, is that of the ``own`` node."""
     if nodes > 1:
-        return (
-            one.text("master-addr") or "127.0.0.1",
-            int(one.number("master-port") or DEFAULT_MASTER),
-        )
-    if dp > ranks:
-        return (one.text("data-parallel-address") or "127.0.0.1", one.rpc_port or DEFAULT_RPC)
-    return None
+        address = one.text("master-addr")
+        port = int(one.number("master-port") or ports.MASTER)
+    elif dp > ranks:
+        address = one.text("data-parallel-address")
+        port = one.rpc_port or ports.RPC
+    else:
+        return None
+    return (own if not address or address in engine_view.LOOPBACK else address, port)
 
 
 def _shared(one: engine_view.EngineView) -> dict[str, Any]:
