@@ -30,56 +30,9 @@ _IN_TITLE, _IN_REST = 1.0, 0.6  # what a word counts in what is seen, and in the
 _LEAST, _NEAR = 0.3, 0.5  # of the question's weight, and of the best score
 _MOST = 12  # entries
 _STEM = 4  # letters from which on a word stands for its longer forms
-_COMMON = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "can",
-        "do",
-        "does",
-        "for",
-        "from",
-        "has",
-        "have",
-        "how",
-        "i",
-        "if",
-        "in",
-        "is",
-        "it",
-        "its",
-        "may",
-        "my",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "our",
-        "should",
-        "that",
-        "the",
-        "there",
-        "they",
-        "this",
-        "to",
-        "was",
-        "what",
-        "when",
-        "where",
-        "which",
-        "why",
-        "will",
-        "with",
-        "you",
-        "your",
-    ]
+_COMMON = re.compile(
+    "a|an|and|are|as|at|be|by|can|do|does|for|from|has|have|how|i|if|in|is|it|its|may|my|no|not|of|"
+    "on|or|our|should|that|the|there|they|this|to|was|what|when|where|which|why|will|with|you|your"
 )
 
 
@@ -183,7 +136,8 @@ def _rest(entry: Signature) -> str:
 def _words(text: str) -> frozenset[str]:
     """Return the words of a text that tell something; of Chinese, every two characters."""
     text = text.casefold()
-    latin = set(re.findall(r"[a-z0-9]+(?:\.[a-z0-9]+)*", text)) - _COMMON
+    found = re.findall(r"[a-z0-9]+(?:\.[a-z0-9]+)*", text)
+    latin = {word for word in found if not _COMMON.fullmatch(word)}
     chinese = re.findall(r"[\u4e00-\u9fff]+", text)
     pairs = {run[at : at + 2] for run in chinese for at in range(max(1, len(run) - 1))}
     return frozenset(latin | pairs)

@@ -434,7 +434,9 @@ def test_what_the_engine_refuses_is_an_error(as_documented):
             for one in found.findings
             if one.rule == rule and where in one.where and word in one.message
         }
-        expected = "warning" if "wheel" in word or word in ("48", "= 48", "NVIDIA_H200") else "error"
+        expected = (
+            "warning" if "wheel" in word or word in ("48", "= 48", "NVIDIA_H200") else "error"
+        )
         assert severities == {expected}, (rule, severities)
 
 

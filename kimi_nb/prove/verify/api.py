@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kimi_nb.prove.verify import http_exchange
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
@@ -92,7 +94,7 @@ def usage_exact(ask: Ask) -> str:
         )
         count = reply.body.get("count") if reply.status == 200 else None
         if isinstance(count, int):
-            told = ask.chat(place, said(QUESTION, max_tokens=2)).prompt_tokens
+            told: Any = ask.chat(place, said(QUESTION, max_tokens=2)).prompt_tokens
             how = "as /tokenize counts"
         else:
             reply = ask.send(

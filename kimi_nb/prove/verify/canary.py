@@ -29,32 +29,9 @@ _LINES = 40
 _REPEATED = ("copper", "willow", "seven")
 _SCRIPTS = 4  # a text with letters of so many scripts is none that answers our questions
 _SCRIPT_OF = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "BOPOMOFO": "CJK", "HANGUL": "CJK"}
-_KNOWN = frozenset(
-    [
-        "LATIN",
-        "GREEK",
-        "CYRILLIC",
-        "ARMENIAN",
-        "GEORGIAN",
-        "HEBREW",
-        "ARABIC",
-        "DEVANAGARI",
-        "BENGALI",
-        "TAMIL",
-        "TELUGU",
-        "KANNADA",
-        "MALAYALAM",
-        "GUJARATI",
-        "GURMUKHI",
-        "SINHALA",
-        "THAI",
-        "LAO",
-        "KHMER",
-        "MYANMAR",
-        "TIBETAN",
-        "ETHIOPIC",
-        "CJK",
-    ]
+_KNOWN = re.compile(
+    "LATIN|GREEK|CYRILLIC|ARMENIAN|GEORGIAN|HEBREW|ARABIC|DEVANAGARI|BENGALI|TAMIL|TELUGU|KANNADA|"
+    "MALAYALAM|GUJARATI|GURMUKHI|SINHALA|THAI|LAO|KHMER|MYANMAR|TIBETAN|ETHIOPIC|CJK"
 )
 
 
@@ -106,7 +83,7 @@ def _two_alphabets(word: str) -> bool:
 def _script(letter: str) -> str:
     first = unicodedata.name(letter, "").partition(" ")[0] if letter.isalpha() else ""
     script = _SCRIPT_OF.get(first, first)
-    return script if script in _KNOWN else ""
+    return script if _KNOWN.fullmatch(script) else ""
 
 
 def _judged(answer: Answer) -> str:

@@ -412,13 +412,10 @@ def _call(one: Any, text: str) -> ToolCall:
     if not isinstance(function, dict):
         raise Failed(f"a tool call without function: {short(text)}", "malformed")
     arguments = function.get("arguments")
-    is_text = isinstance(arguments, str)
-    return ToolCall(
-        _text(one.get("id")),
-        _text(function.get("name")),
-        arguments if is_text else json.dumps(arguments),
-        "" if is_text else form(arguments),
-    )
+    name = _text(one.get("id")), _text(function.get("name"))
+    if isinstance(arguments, str):
+        return ToolCall(*name, arguments)
+    return ToolCall(*name, json.dumps(arguments), form(arguments))
 
 
 def _thoughts(message: Mapping[str, Any]) -> str:
