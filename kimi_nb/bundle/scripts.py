@@ -10,11 +10,11 @@ import functools
 import json
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from kimi_nb.bundle import inventory, node_files
+from kimi_nb.bundle import inventory, node_files, readmes
 from kimi_nb.core import paths, shell
-from kimi_nb.plan import checkpoints, client_commands, jobs, serving_job
+from kimi_nb.plan import checkpoints, client_commands, jobs
 from kimi_nb.plan.router import DOOR
 from kimi_nb.plan.spec import Container, EngineSpec, Launch, Plan
 
@@ -27,7 +27,7 @@ POSITIONS = {
     "--data-parallel-rpc-port": 6,
     "--tensor-parallel-size": 7,
 }
-PICTURE = "client/picture.py"  # of plans whose model takes pictures
+PICTURE = readmes.PICTURE
 EDITS = node_files.EDITS
 
 # How to get the programs of an installation that no host has by itself.
@@ -62,7 +62,8 @@ def files(plan: Plan) -> dict[str, str]:
     out |= {f"jobs/{job.file}": jobs.script(job, plan.modules) for job in plan.jobs}
     out |= {f"install/{name}.sh": _install(plan, name) for name in plan.installs}
     out |= _clients(plan)
-    out["README.md"] = _readme(plan, list(by_node))
+    out["README.md"] = readmes.bundle(plan, list(by_node))
+    out["DAY.md"] = readmes.day(plan)
     out["plan.json"] = plan.as_json([*out, "plan.json"]) + "\n"
     return out
 
@@ -91,7 +92,7 @@ def _node_files(
         out["proxy.sh"] = _proxy(plan)
         if DOOR in plan.router.argv:
             out[DOOR] = static(DOOR)
-    out["README.md"] = _node_readme(plan, first, list(out))
+    out["README.md"] = readmes.node(plan, first, list(out))
     return out
 
 
@@ -362,117 +363,6 @@ def _picture(plan: Plan) -> str:
     return text.replace(line, marked + ", ".join(map(json.dumps, mine)))
 
 
-_STEPS = {
-    "host_tuning.sh": "as root on the host, once after each start of the machine",
-    "weights.sh": "downloads the weights that this node lacks, and checks them",
-    "edit_quantization_target.py": "once for the weights, unless weights.sh did: `python "
-    "edit_quantization_target.py apply FOLDER` (`revert` undoes it)",
-    "docker_run.sh": "opens the container; run what follows inside it",
-    "serve.sh": "starts the engine",
-    "launch.sh": "starts every rank of this node with launch_online_dp.py and "
-    "run_dp_template.sh; one log for each rank in `logs/`",
-    "proxy.sh": "starts the front door, when every engine answers",
-}
-
-
-_ROLES = {"mixed": "prefill and decode together", "prefill": "prefill", "decode": "decode"}
-
-
 def steps(plan: Plan) -> list[tuple[str, str, str]]:
     """Return (where, what to run, what it does), in the order in which a person proceeds."""
-    if plan.jobs:
-        rows = [
-            ("login node", f"sbatch jobs/{job.file}", f"after {job.after}" if job.after else "")
-            for job in plan.jobs
-        ]
-    else:
-        rows = [("every node", "bash install/<one way>.sh", "installs the engine")]
-        present = {name.rpartition("/")[2] for name in files(plan)}
-        for name, text in _STEPS.items():
-            if name in present and name != "proxy.sh":
-                rows.append(("every node", f"./{name}", _says(name, text, present)))
-        if plan.router:
-            rows.append((plan.router.node, "./proxy.sh", _STEPS["proxy.sh"]))
-    return [*rows, ("anywhere", "bash client/chat.sh", "asks one question")]
-
-
-def _says(name: str, text: str, present: Collection[str]) -> str:
-    """Return what a step does; a container that starts nothing else runs the engine itself."""
-    if name == "docker_run.sh" and not {"serve.sh", "launch.sh"} & set(present):
-        return "starts the engine in its image"
-    return text
-
-
-def _node_readme(plan: Plan, first: EngineSpec, names: list[str]) -> str:
-    steps = [(name, _STEPS[name]) for name in _STEPS if name in names]
-    lines = [
-        f"# {first.node} ({first.address})",
-        "",
-        f"{plan.title}. Role of this node: {_ROLES[first.role]}.",
-        "",
-        "Run in this order:",
-        "",
-    ]
-    for number, (name, text) in enumerate(steps, start=1):
-        lines.append(f"{number}. `{name}`: {_says(name, text, names)}.")
-    if plan.jobs:
-        lines.append("The jobs in `../jobs` start the engine here.")
-    return "\n".join(lines) + "\n"
-
-
-def _where_the_server_is(plan: Plan) -> str:
-    """Return where SLURM puts the engines, and how a client finds the API."""
-    file = f"{plan.request.places()['project']}/{serving_job.SERVER_FILE}"
-    count = len(plan.nodes)
-    takes = (
-        f"A serving job takes {count} nodes and starts an engine on each, with a log of its own "
-        "(`*.nodeN.err`). "
-        if count > 1
-        else ""
-    )
-    return (
-        f"{takes}SLURM chooses the nodes: `{file}` names the one on which the API listens, and the "
-        "benchmark asks there. Put that name into `client/chat.sh` for the address of the site file."
-    )
-
-
-def _readme(plan: Plan, nodes: list[str]) -> str:
-    shown = nodes if len(nodes) <= 16 else [*nodes[:16], "..."]
-    lines = [
-        f"# {plan.name}",
-        "",
-        f"{plan.title}.",
-        "",
-        f"- Engine: {plan.engine} {plan.engine_version} (vLLM {plan.vllm_version})",
-        f"- Site: {plan.site}, {len(nodes)} node{'s' * (len(nodes) > 1)}: {', '.join(shown)}",
-        f"- Front door: {plan.url}, model name {plan.served_name}",
-        f"- Source: {plan.source}{'' if plan.documented else ' (not documented)'}",
-        "",
-    ]
-    if plan.jobs:
-        lines += ["Submit in this order, each after the one it needs:", ""]
-        lines += [
-            f"{i}. `sbatch jobs/{job.file}`" + (f" (after {job.after})" if job.after else "")
-            for i, job in enumerate(plan.jobs, start=1)
-        ]
-        lines += ["", _where_the_server_is(plan)]
-    else:
-        lines += [
-            "1. `install/`: one way to install, on every node.",
-            "2. Copy each node's folder to that node and follow its README.md; "
-            "start all nodes of a group within a few minutes of each other.",
-        ]
-        if plan.router:
-            lines.append(f"3. `{plan.router.node}/proxy.sh`, when every engine answers.")
-    lines += ["", "Then `client/chat.sh`; OK is HTTP 200 and JSON with choices.", ""]
-    if plan.takes_pictures:
-        lines += [f"`{PICTURE}` asks about a picture, with OpenAI's Python client.", ""]
-    if plan.secrets:
-        names = ", ".join(sorted(set(plan.secrets.values())))
-        lines += [f"Secrets are read from the environment: set {names} on every node.", ""]
-    if plan.errata_off:
-        lines += [f"As published, on purpose: {', '.join(plan.errata_off)}.", ""]
-    if plan.errata:
-        lines += ["Differences from the document, each with its reason:", ""]
-        lines += [f"- {entry['id']}: {entry['uses']}" for entry in plan.errata]
-    return "\n".join(lines).rstrip() + "\n"
+    return readmes.steps(plan, files(plan))

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from kimi_nb import catalog
 from kimi_nb.core import data_files
@@ -67,5 +67,5 @@ def check(engine: catalog.Engine, role: str, flags: Mapping[str, Any], word: str
         )
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
