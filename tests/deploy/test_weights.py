@@ -99,6 +99,7 @@ W4A8, DRAFT = "Eco-Tech/Kimi-K2.5-W4A8", "lightseekorg/kimi-k2.5-eagle3"
 
 def test_what_is_missing_is_named_with_size_folder_and_command(tmp_path):
     node = Node(tmp_path)
+    room(node.files, 10**12)
     found = node.call("weights")
     folder = node.folder("Kimi-K2.5-W4A8")
     (first, second) = [text for thing, text in found["fail"] if thing == "weights"]
