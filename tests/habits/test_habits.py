@@ -83,7 +83,7 @@ def swap(notebook, one, other):
         ),
         (lambda nb: nb.cells.pop(27), ", cell 28: ", "no sentence above"),
         (
-            lambda nb: edit(nb, "OK is no `fail`.", "No `fail`. BROKEN."),
+            lambda nb: edit(nb, "OK is no `fail`", "No `fail`. BROKEN."),
             ", cell 9: ",
             "what OK looks",
         ),
