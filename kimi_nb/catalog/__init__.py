@@ -22,6 +22,7 @@ from kimi_nb.catalog.engine_catalog import (
     satisfies,
     tables,
     takes_number,
+    type_of,
     variable,
     versions,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "satisfies",
     "tables",
     "takes_number",
+    "type_of",
     "variable",
     "versions",
 ]

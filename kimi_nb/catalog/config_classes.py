@@ -21,6 +21,13 @@ OTHERS = {
     "profiler-config": "ProfilerConfig",
     "pooler-config": "PoolerConfig",
     "kernel-config": "KernelConfig",
+    "aux-output-config": "AuxOutputConfig",
+    "ec-manager-config": "EncoderCacheManagerConfig",
+    "engram-config": "EngramConfig",
+    "fault-tolerance-config": "FaultToleranceConfig",
+    "logging-config": "LoggingConfig",
+    "watchdog-config": "WatchdogConfig",
+    "watermark-config": "WatermarkConfig",
     "weight-transfer-config": "WeightTransferConfig",
     "structured-outputs-config": "StructuredOutputsConfig",
 }
@@ -28,6 +35,14 @@ OTHERS = {
 INNER = {
     ("CompilationConfig", "pass_config"): "PassConfig",
     ("CompilationConfig", "dynamic_shapes_config"): "DynamicShapesConfig",
+}
+# Plain flags whose value a field of another name or class judges.
+FIELDS = {
+    "attention-backend": ("AttentionConfig", "backend"),
+    "mamba-backend": ("MambaConfig", "backend"),
+    "spec-tokens": ("SpeculativeConfig", "num_speculative_tokens"),
+    "tensor-parallel-size": ("ParallelConfig", "tensor_parallel_size"),
+    "video-pruning-rate": ("MultiModalConfig", "video_pruning_rate"),
 }
 ASCEND_INNER = {
     "ascend_compilation_config": "AscendCompilationConfig",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,7 +202,7 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
         raise _absent(engine, top, where)
     if rest:
         return
-    kind = _type_of(found)
+    kind = type_of(found)
     if not found["takes_value"]:
         if not isinstance(value, bool):
             raise ParameterError(f"{where}: --{top} is a switch: true or false, found {value!r}.")
@@ -231,7 +232,7 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
         raise ParameterError(f"{where}: --{top} is {least} to {most}, found {value!r}.")
 
 
-def _type_of(row: dict[str, Any]) -> str:
+def type_of(row: Mapping[str, Any]) -> str:
     """Return the name of a flag's type, without what makes it optional."""
     return str(row.get("type", "")).rpartition("_optional_type(")[2].rstrip(")")
 

@@ -47,12 +47,21 @@ def fault(engine: catalog.Engine, name: str, value: Any) -> str:
     """
     top, _, rest = name.partition(".")
     if not rest:
+        if place := config_classes.FIELDS.get(top):
+            run = catalog.active(_runs(*place), engine.known) or {}
+            return judged(run["accepts"], value) if "accepts" in run else ""
         row = catalog.flag(engine, top)
         return limits(row, value) if row and _is_number(value) else ""
     cls: str | None = config_classes.of_flag(top)
     *parents, last = rest.split(".")
     for key in parents:
-        cls = config_classes.INNER.get((cls or "", key))
+        inner = config_classes.INNER.get((cls or "", key))
+        if inner is None:  # what is set is an object, of which this is one key
+            last, value = key, {}
+            break
+        cls = inner
+    if (cls, last) in config_classes.INNER and not isinstance(value, dict | None):
+        return "an object is allowed"
     run = catalog.active(_runs(cls, last), engine.known) if cls else None
     accepts = (run or {}).get("accepts")
     return judged(accepts, value) if accepts else ""
@@ -76,6 +85,8 @@ def judged(accepts: Mapping[str, Any], value: Any) -> str:
     if _chosen(choices, value, bool(accepts.get("caseless"))):
         return ""
     fitting = [kind for kind in kinds if _is(kind, value)]
+    if not choices and not kinds:
+        return "nothing is allowed, the engine sets it itself"
     if not fitting:
         allowed = [*map(str, choices[:_SHOWN]), *(["..."] if len(choices) > _SHOWN else [])]
         allowed += [_NAMES[kind] for kind in kinds]

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kimi_nb import catalog
 from kimi_nb.check import judge
+from kimi_nb.check.rules import registry
+from kimi_nb.check.view import engine_view
+from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.core.errors import KimiError
 from kimi_nb.plan import build
 
+RECORDED = "0.32.0"
+VERDICTS = yaml.safe_load(
+    Path(__file__).with_name(f"settings_vllm_{RECORDED}.yaml").read_text(encoding="utf-8")
+)
 KEYS = sorted(
     {flag.removeprefix("--") for flag in catalog.tables("vllm")["serve"]}
     | {
@@ -73,3 +83,28 @@ def test_a_refused_setting_names_key_value_and_what_is_allowed(key, value, allow
         build.plan("k2.5", "a3", "pd", pairs=[f"{key}={value}"])
     for word in (key.removeprefix("decode."), value.strip('[]"'), allowed):
         assert word in str(caught.value), str(caught.value)
+
+
+def errors(words: list[str]) -> list[str]:
+    """Return what the rules refuse in the words after ``vllm serve MODEL``."""
+    engine = catalog.engine("vllm", RECORDED)
+    argv = ["vllm", "serve", "/models/m", "--trust-remote-code", *words]
+    server = engine_view.of(engine, argv, {}, engine_view.Spot("engine"))
+    found = registry.check(Deployment("settings", engine, True, servers=(server,)))
+    return [one.message for one in found.findings if one.severity == "error"]
+
+
+def test_what_the_engine_takes_is_no_error():
+    assert {str(words): found for words in VERDICTS["taken"] if (found := errors(words))} == {}
+
+
+def test_what_the_engine_refuses_is_an_error():
+    """The rules agree on each setting that they are recorded to refuse, and on most of all."""
+    assert [words for words in VERDICTS["refused"] if not errors(words)] == []
+    refused, missed = len(VERDICTS["refused"]), len(VERDICTS["missed"])
+    assert refused / (refused + missed) > 0.89
+
+
+def test_what_is_still_missed_is_said():
+    """A row that a rule has learnt to refuse moves to the refused ones."""
+    assert [words for words in VERDICTS["missed"] if errors(words)] == []

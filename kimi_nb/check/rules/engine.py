@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from kimi_nb import catalog
 from kimi_nb.catalog import arguments, setting_values
@@ -229,12 +230,12 @@ def value_kind(d: Deployment) -> Iterator[Problem]:
                 )
             least, most = limits.get(given.name, (None, None))
             number = server.number(given.name)
-            row = catalog.flag(d.engine, given.name)
-            bounds = (
-                setting_values.limits(row, number)
-                if row and number is not None and not given.path
-                else ""
-            )
+            bounds = ""
+            if not given.path and not isinstance(value, arguments.Unread | dict | list):
+                bounds = setting_values.fault(d.engine, given.name, value)
+            spec = catalog.flag(d.engine, given.name) or {}
+            if given.name in server.flags and not given.path and "$" not in str(given.text):
+                bounds = bounds or _wrong_shape(given.name, spec, value)
             if bounds and given is last.get(given.name):
                 yield Problem(
                     server.at(given.index),
@@ -253,6 +254,21 @@ def value_kind(d: Deployment) -> Iterator[Problem]:
                     server.at(given.index),
                     f"{given.spelt} {given.text}: {least} to {most} is allowed",
                 )
+
+
+def _wrong_shape(name: str, spec: Mapping[str, Any], value: Any) -> str:
+    """Return what is wanted where a list holds what is no number, or JSON is no object."""
+    if isinstance(value, list) and spec.get("nargs"):
+        unread = [one for one in value if isinstance(one, arguments.Unread)]
+        return f"{unread[0].text[:40]}: {unread[0].why}" if unread else ""
+    is_object = isinstance(spec.get("default"), dict) or name.endswith("-config")
+    if (
+        is_object
+        and catalog.type_of(spec) in ("json", "loads")
+        and not isinstance(value, dict | arguments.Unread | None)
+    ):
+        return "a JSON object is wanted"
+    return ""
 
 
 @rule(

@@ -167,6 +167,23 @@ def capture_sizes(d: Deployment) -> Iterator[Problem]:
 
 
 @rule(
+    "engine/capture-twice",
+    ERROR,
+    "Graph sizes stand in one place.",
+    "Keep one of them.",
+    "vLLM create_engine_config: mutually exclusive",
+)
+def capture_sizes_once(d: Deployment) -> Iterator[Problem]:
+    """The configuration check refuses sizes in a flag of their own and in --compilation-config."""
+    for server, _ in d.profiles():
+        for key in ("cudagraph_capture_sizes", "max_cudagraph_capture_size"):
+            flag = key.replace("_", "-")
+            inside = server.table("compilation-config").get(key)
+            if flag in server.flags and inside is not None:
+                yield Problem(server.of(flag), f"--{flag} and --compilation-config {key}")
+
+
+@rule(
     "engine/draft-method",
     ERROR,
     "The draft method is known for the model at this version.",
@@ -282,6 +299,13 @@ def eplb_needs_ep(d: Deployment) -> Iterator[Problem]:
         if server.flags.get("enable-eplb") and not server.flags.get("enable-expert-parallel"):
             yield Problem(
                 server.of("enable-eplb"), "--enable-eplb without --enable-expert-parallel"
+            )
+        more = server.table("eplb-config").get("num_redundant_experts")
+        if isinstance(more, int) and more > 0 and not server.flags.get("enable-eplb"):
+            yield Problem(
+                server.of("eplb-config"),
+                f"num_redundant_experts is {more} without --enable-eplb",
+                "Add --enable-eplb, or leave num_redundant_experts out.",
             )
 
 

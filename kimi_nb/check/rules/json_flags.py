@@ -245,6 +245,32 @@ def json_values(d: Deployment) -> Iterator[Problem]:
 
 
 @rule(
+    "json/draft-model",
+    ERROR,
+    "A draft that is a model of its own names it.",
+    'Add "model": the folder or hub id of the draft.',
+    "vLLM SpeculativeConfig: num_speculative_tokens without a speculative model",
+)
+def draft_model(d: Deployment) -> Iterator[Problem]:
+    """The configuration check refuses a number of drafts without a model to propose them, and the
+    size of the engine in the place of the draft's."""
+    for server, _ in d.profiles():
+        table = server.table("speculative-config")
+        method = str(table.get("method") or "draft_model")
+        own = method in ("draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash")
+        if own and table.get("num_speculative_tokens") and table.get("model") is None:
+            yield Problem(
+                server.of("speculative-config"), f"the method {method} has no model for its drafts"
+            )
+        if table.get("tensor_parallel_size") is not None:
+            yield Problem(
+                server.of("speculative-config"),
+                "tensor_parallel_size is no key for a draft",
+                "Write draft_tensor_parallel_size.",
+            )
+
+
+@rule(
     "json/quoted-boolean",
     WARNING,
     "A boolean in JSON has no quotes.",
@@ -263,7 +289,7 @@ def booleans_bare(d: Deployment) -> Iterator[Problem]:
 def _leaves(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         here = f"{path}.{key}" if path else str(key)
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from _leaves(value, here)
         else:
             yield here, value

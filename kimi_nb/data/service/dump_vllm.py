@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import json
 import os
+import pathlib
 import pkgutil
 import sys
 import types
@@ -128,7 +129,7 @@ def flags(command):
 
 
 KINDS = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", dict: "dict",
-         list: "list", tuple: "list", set: "list", frozenset: "list"}
+         pathlib.Path: "str", list: "list", tuple: "list", set: "list", frozenset: "list"}
 BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
 
 
@@ -195,6 +196,12 @@ def field_row(cls, name):
     return {"accepts": {**found, **bounds(info.metadata)}} if found else {}
 
 
+def takes(cls, field):
+    """Whether a field can be given, or is only set by the class itself."""
+    info = getattr(cls, "__pydantic_fields__", {}).get(field.name)
+    return field.init and (info is None or info.init is not False)
+
+
 def class_limits():
     """The limits of the plain flags: those of the one config field that has a flag's name."""
     import vllm.config as package
@@ -232,8 +239,8 @@ def configs():
         if name in ENUMS:
             found[f"enum:{name}"] = {member: {} for member in value.__members__}
         elif dataclasses.is_dataclass(value):
-            found[name] = {field.name: field_row(value, field.name)
-                           for field in dataclasses.fields(value)}
+            found[name] = {field.name: field_row(value, field.name) if takes(value, field)
+                           else {"accepts": {"kinds": []}} for field in dataclasses.fields(value)}
             if refuses(value):
                 found[name]["*"] = {}
     return found
