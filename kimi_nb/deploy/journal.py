@@ -216,6 +216,14 @@ def newest(folder: Path) -> Journal | None:
     return Journal.read(found[-1].parent) if found else None
 
 
+def up_on(site: str, runs: Path) -> list[Journal]:
+    """Return the deployments below ``runs`` that are up on a site, the newest first."""
+    found = [path.parent for path in runs.glob(f"*/*/deployments/*/{_FILE}")]
+    journals = [Journal.read(folder) for folder in found if _is_whole(folder)]
+    there = [one for one in journals if (one.site, one.state) == (site, "up")]
+    return sorted(there, key=lambda one: one.begun, reverse=True)
+
+
 def find(run_dir: str, runs: Path) -> Journal:
     """Return the deployment that the user means, in a run's folder or in all of ``runs``.
 

@@ -36,7 +36,7 @@ from kimi_nb.notebook import inputs, listing, serving
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.installing import Installs, installs
 from kimi_nb.notebook.pictures import device_memory, topology_picture
-from kimi_nb.notebook.subject import Subject
+from kimi_nb.notebook.subject import LARGEST, Subject
 from kimi_nb.params import load
 from kimi_nb.plan import checkpoints, tables
 from kimi_nb.plan.spec import Plan
@@ -107,8 +107,16 @@ class Run:
 
         ``layout`` is single, dp or pd; "largest" has the most nodes, "smallest" the fewest devices,
         "" is the first one described. ``as_documented`` takes the documents' own settings, and
-        ``errata`` switches single corrections of them, as ``k2.5-host=off``. Raises NoRecipeError.
+        ``errata`` switches single corrections of them, as ``k2.5-host=off``. With action deploy,
+        "largest" and nothing else chosen, it is the service that is up on the site, where one is.
+        Raises NoRecipeError.
         """
+        asked = (scenario, variant, features, without, overrides, engine_version, errata)
+        if self.action == "deploy" and layout == LARGEST and not any((*asked, as_documented)):
+            from kimi_nb.notebook import running  # start-up: only for a deployment
+
+            if deployed := running.choice(self, self.subject.site(self.subject.recipe()).name):
+                return deployed
         return Choice(
             self.model,
             self.hw,

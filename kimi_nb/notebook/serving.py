@@ -15,7 +15,7 @@ from kimi_nb.show.picture import Picture
 ACTIONS = {
     "plan": "files are written to the run's folder, nothing else is touched",
     "rehearse": "the scripts run on this machine, on stand-ins; no node is touched",
-    "deploy": "the scripts run on the site, once it is confirmed by its name",
+    "deploy": "the scripts run on the site, once it is confirmed by its name; the service stays up",
 }
 _REHEARSED = (
     "mark",
@@ -57,12 +57,14 @@ def gate(session: Session, plan: Plan, confirm: str) -> show.Table:
         return show.Table(f"Action {session.action}", ("what",), ((ACTIONS[session.action],),))
     from kimi_nb.deploy import lifecycle  # pyinfra and others: only for a deployment
     from kimi_nb.deploy.steps import together
+    from kimi_nb.notebook import running
 
-    changes, diff = lifecycle.preview(plan, session.folder / plan.name)
+    changes, diff = lifecycle.preview(plan, running.folder(session, plan))
     if diff:
         show.show(show.Text("The scripts that are there, and the new ones", diff))
     lines = tuple((line,) for line in together(changes))
-    table = show.Table(f"{len(changes)} changes on {plan.site}", ("change",), lines)
+    title = f"{len(changes)} changes on {plan.site}; afterwards the service stays up"
+    table = show.Table(title, ("change",), lines)
     confirmed = confirmation.is_confirmed(plan.site, confirm)
     session.record(
         "gate", plan=plan.name, site=plan.site, changes=len(changes), confirmed=confirmed
@@ -87,8 +89,10 @@ def rehearse(session: Session, plan: Plan, fault: str) -> Running:
 def deploy(session: Session, plan: Plan, confirm: str, resume: bool) -> Running:
     """Run the plan's scripts on its site. Raises ServiceError with what failed."""
     from kimi_nb.deploy import lifecycle  # pyinfra and others: only for a deployment
+    from kimi_nb.notebook import running
 
-    up = lifecycle.up(plan, session.folder / plan.name, confirm=confirm, resume=resume, say=print)
+    folder = running.folder(session, plan)
+    up = lifecycle.up(plan, folder, confirm=confirm, resume=resume, say=print)
     facts = up.result.as_dict()
     session.record("deploy", **{key: facts[key] for key in _DEPLOYED}, logs=up.result.folder)
     if up.result.times or up.result.events:
