@@ -48,8 +48,7 @@ def fault(engine: catalog.Engine, name: str, value: Any) -> str:
     top, _, rest = name.partition(".")
     if not rest:
         if place := config_classes.FIELDS.get(top):
-            run = catalog.active(_runs(*place), engine.known) or {}
-            return judged(run["accepts"], value) if "accepts" in run else ""
+            return _field_fault(engine, *place, value)
         row = catalog.flag(engine, top)
         return limits(row, value) if row and _is_number(value) else ""
     cls: str | None = config_classes.of_flag(top)
@@ -62,9 +61,7 @@ def fault(engine: catalog.Engine, name: str, value: Any) -> str:
         cls = inner
     if (cls, last) in config_classes.INNER and not isinstance(value, dict | None):
         return "an object is allowed"
-    run = catalog.active(_runs(cls, last), engine.known) if cls else None
-    accepts = (run or {}).get("accepts")
-    return judged(accepts, value) if accepts else ""
+    return _field_fault(engine, cls, last, value) if cls else ""
 
 
 def never_taken(name: str, value: Any) -> bool:
@@ -74,9 +71,10 @@ def never_taken(name: str, value: Any) -> bool:
     )
 
 
-def _runs(cls: str, key: str) -> list[dict[str, Any]]:
+def _field_fault(engine: catalog.Engine, cls: str, key: str, value: Any) -> str:
     runs: list[dict[str, Any]] = catalog.tables("vllm")["configs"].get(cls, {}).get(key, [])
-    return runs
+    accepts = (catalog.active(runs, engine.known) or {}).get("accepts")
+    return judged(accepts, value) if accepts else ""
 
 
 def judged(accepts: Mapping[str, Any], value: Any) -> str:

@@ -256,6 +256,7 @@ FAKE = {
         from vllm.config.parallel import EPLBConfig
     """,
     "config/parallel.py": """
+        from pathlib import Path
         from typing import Annotated, Literal
         from pydantic import ConfigDict, Field, SkipValidation, field_validator
         from pydantic.dataclasses import dataclass
@@ -272,6 +273,8 @@ FAKE = {
             late: int = None
             own: SkipValidation[int] = 1
             odd: int = 1
+            folder: Path | None = None
+            made: int = Field(default=0, init=False)
             @field_validator("mode", mode="before")
             def named(cls, value): return value
             @field_validator("odd", mode="before")
@@ -409,6 +412,8 @@ def test_dump(fake):
             "mode": accepts(choices=["NONE", "VLLM_COMPILE", 0, 3], caseless=True),
             "least": accepts(kinds=["int"], ge=1),
             "late": accepts(kinds=["int", "null"]),
+            "folder": accepts(kinds=["str", "null"]),
+            "made": accepts(kinds=[]),
             "own": [run],
             "odd": [run],
         },

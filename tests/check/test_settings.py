@@ -102,7 +102,7 @@ def test_what_the_engine_refuses_is_an_error():
     """The rules agree on each setting that they are recorded to refuse, and on most of all."""
     assert [words for words in VERDICTS["refused"] if not errors(words)] == []
     refused, missed = len(VERDICTS["refused"]), len(VERDICTS["missed"])
-    assert refused / (refused + missed) > 0.89
+    assert refused / (refused + missed) > 0.92
 
 
 def test_what_is_still_missed_is_said():
