@@ -42,7 +42,7 @@ LOOKING = [path for path in NOTEBOOKS if "run.prerequisites(" in path.read_text(
 @pytest.mark.parametrize("action, stops", [("plan", False), ("rehearse", False), ("deploy", True)])
 @pytest.mark.parametrize("path", LOOKING, ids=[path.stem for path in LOOKING])
 def test_only_a_deployment_is_stopped_by_a_look_that_fails(path, action, stops):
-    look = prerequisites.Look("disk", "space", ("df",), "600 GB", "", 600, "", "ours")
+    look = prerequisites.Look("disk", "space", ("df",), "600 GB", "", "", "ours")
     failed = prerequisites.Looks((prerequisites.Seen(look, "fail", "12 GB"),))
     run = types.SimpleNamespace(action=action, prerequisites=lambda choice: failed)
     sources = ["".join(one["source"]) for one in json.loads(path.read_text())["cells"]]

@@ -213,7 +213,8 @@ lacking() {
     fi
     if [ -n "$linked" ] || room=$(check_weights --room "${gb:-0}" "${places[@]}" 2>&1); then room=; fi
     if [ -z "${DOWNLOAD:-}" ]; then
-        say fail weights "$name: $found;${other:+ $other, which the engine does not read, has it:} $what${room:+ (the disk is too full: $room)}"
+        if [ -n "$room" ]; then what="$what; the disk is too full: $room"; fi
+        say fail weights "$name: $found;${other:+ $other, which the engine does not read, has it:} $what"
     elif [ -n "$room" ]; then
         say fail room "$name: the disk is too full: $room"
     elif [ -z "$other" ] && [ -z "$IMAGE" ] && ! program > /dev/null; then
@@ -285,7 +286,7 @@ take_files() {
 
 # In the image where the node has no such program. WORKERS is how many files at the same time.
 download() {
-    local words=() at tool variables options=()
+    local words=() at tool variables options=() run
     eval "words=($fetch)"
     for at in "${!words[@]}"; do
         if [ "${words[at]}" = --max-workers ]; then words[at + 1]=${WORKERS:-${words[at + 1]}}; fi
@@ -301,7 +302,8 @@ download() {
             MODELSCOPE_ENDPOINT MODELSCOPE_DOMAIN http_proxy https_proxy no_proxy; do
         options+=(-e "$at")
     done
-    docker run --rm --net=host -v "$into:$into" "${options[@]}" --entrypoint "${words[0]}" "$IMAGE" "${words[@]:1}"
+    run=(docker run --rm --net=host -v "$into:$into" "${options[@]}" --entrypoint "${words[0]}" "$IMAGE")
+    "${run[@]}" "${words[@]:1}"
 }
 
 # Why a checkpoint is still not whole, by what the hub's program said.
