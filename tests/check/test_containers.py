@@ -460,3 +460,20 @@ def test_several_options_in_one_line(options, read):
 )
 def test_devices_of_a_job(options, count):
     assert inference.devices([], [Batch(Spot("x"), options, ())]) == count
+
+
+@pytest.mark.parametrize(
+    ("entry", "inside", "counts"),
+    [
+        ("--entrypoint python3", "- --where /data", False),
+        ('--entrypoint "${words[0]}"', '"${words[@]:1}"', False),
+        ("--entrypoint hf", "download moonshotai/Kimi-K2.5", False),
+        ("--entrypoint bash", "serve.sh", True),
+        ("--entrypoint python3", "-m vllm.entrypoints.openai.api_server --model m", True),
+        ("", "--model m", True),
+    ],
+)
+def test_a_container_of_one_tool_is_none_of_the_deployment(entry, inside, counts):
+    text = f"docker run --rm {entry} vllm/vllm-openai:v0.19.1 {inside}\n"
+    found = assemble.of_texts([Text("run.sh", "", "bash", text)])
+    assert len(found.boxes) == counts

@@ -351,6 +351,8 @@ class _Assembler:
         depth: int,
     ) -> None:
         box = container_start.box(command.argv, command.env, spot, home, at)
+        if container_start.runs_a_tool(box):
+            return
         if not box.host_network:
             # A network, and so ports, of its own; each turn of a loop starts another.
             home = f"{spot.name} ({len(self.found.boxes) + 1})"

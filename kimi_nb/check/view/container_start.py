@@ -49,6 +49,7 @@ _SWITCHES = frozenset(
         "--help",
     ]
 )
+_SHELLS = frozenset(["bash", "sh", "dash", "env", "tini", "dumb-init"])
 _ACCELERATORS = re.compile(r"/dev/(davinci[0-9]+|kfd|dri|nvidia[0-9]+)$")
 
 
@@ -66,6 +67,19 @@ def container_at(words: Sequence[str]) -> int | None:
         if rest == ["container", "run"]:
             return at + 2
     return None
+
+
+def runs_a_tool(box: Box) -> bool:
+    """Return whether a container runs a program in place of its own that is no shell and no vLLM.
+
+    It ends with that program, such as a download, and serves nothing.
+    """
+    entry = " ".join(box.options.get("--entrypoint", ())[-1:])
+    return (
+        bool(entry)
+        and base(entry) not in _SHELLS
+        and not any("vllm" in word for word in (entry, *box.argv))
+    )
 
 
 def box(
