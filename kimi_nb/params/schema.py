@@ -581,7 +581,8 @@ class Site(Table):
     )
     settings: Settings = Field(
         default=Settings(),
-        description="flags and environment variables of this site, for every engine",
+        description="flags and environment variables of this site, for every engine; downloads take "
+        "its mirrors and proxies (HF_ENDPOINT, MODELSCOPE_ENDPOINT, HTTPS_PROXY)",
         examples=[{"flags": {"max-num-seqs": 32}, "env": {"HF_HUB_OFFLINE": 1}}],
     )
 

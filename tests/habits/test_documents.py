@@ -23,7 +23,7 @@ from kimi_nb.plan import build
 ROOT = Path(__file__).resolve().parents[2]
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 PAGES = sorted(ROOT.glob("docs/*.md"))
-SITE = "my-cluster.yaml"  # what the documents call the copy of an example site
+SITE = "my-cluster.yaml"  # what the documents call the site file of the A3 nodes
 
 
 def commands(program: str) -> list[tuple[str, ...]]:
@@ -102,12 +102,14 @@ def test_make_has_the_targets_of_a_command():
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A folder with the copied and renamed site file that the documents tell of."""
-    text = (ROOT / "params/sites/a3.yaml").read_text()
-    assert text.count("name: a3-example") == 1
-    (tmp_path / SITE).write_text(text.replace("name: a3-example", f"name: {Path(SITE).stem}"))
+def here(tmp_path, monkeypatch, capsys):
+    """A folder with the site files that the documents' own commands write."""
     monkeypatch.chdir(tmp_path)
+    for words in KIMI_NB:
+        if words[:2] == ("site", "new"):
+            assert main([*words, "--force"]) == 0
+    assert SITE in {path.name for path in tmp_path.iterdir()}
+    capsys.readouterr()
     return tmp_path
 
 
@@ -132,7 +134,11 @@ def test_a_command_that_needs_nothing_else_does_what_it_says(words, here, capsys
 def test_what_confirms_is_the_name_of_the_site(words, here):
     given = options(words)
     plan = build.plan(
-        given["--model"], given["--hw"], given["--layout"], site=given.get("--site", "")
+        given["--model"],
+        given["--hw"],
+        given.get("--layout"),
+        variant=given.get("--variant", ""),
+        site=given.get("--site", ""),
     )
     lifecycle.check_confirmed(plan, given["--confirm"])  # raises for another name
 
