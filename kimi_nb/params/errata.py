@@ -80,6 +80,15 @@ def switchable(entry: Mapping[str, Any], commands: Sequence[str]) -> bool:
     return bool(entry.get("changes")) and "" not in roles and whole
 
 
+def renaming(commands: Iterable[str]) -> frozenset[str]:
+    """Return the ids of the errata that give the model of these commands another name or folder."""
+    return frozenset(
+        entry["id"]
+        for entry in touching(commands)
+        if any(change["name"] == "model" for change in entry.get("changes", ()))
+    )
+
+
 def switched_off(pairs: Iterable[str], ids: Sequence[str], every: Sequence[str]) -> frozenset[str]:
     """Return the errata that are off, from ``ID=on``, ``ID=off`` and ``all=off``, in this order.
 

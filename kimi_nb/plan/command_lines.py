@@ -94,7 +94,8 @@ def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any
     # With several nodes the network of a container is the host's: `all` would be all of its own.
     elif (
         request.recipe.bind == "address"
-        or len(group.nodes) > 1
+        # SLURM chooses the nodes of jobs, so that their addresses are not known.
+        or (len(group.nodes) > 1 and not request.recipe.jobs)
         or (request.recipe.install == "docker" and request.recipe.layout == "pd")
     ):
         out["host"] = place.node.address

@@ -50,6 +50,8 @@ class Request:
     @property
     def models(self) -> str:
         """The folder on the nodes that holds the checkpoints; "" where hub ids name them."""
+        if self.errata_off & errata.renaming(self.recipe.source.commands):
+            return self.site.paths.models or ""
         return models_folder(self.site, self.weights)
 
     def located(self, item: schema.Weights | schema.Draft) -> str:

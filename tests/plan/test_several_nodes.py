@@ -78,20 +78,6 @@ def test_a_container_of_one_node_keeps_a_network_of_its_own():
     assert "--net=host" not in container.argv and "198.51.100.11:8000:8000" in container.argv
 
 
-def test_slurm_jobs_of_several_nodes_are_refused(nodes_file):
-    with pytest.raises(PlanError) as caught:
-        build.plan(
-            "k2.5",
-            "h200",
-            "single",
-            variant="slurm",
-            site=nodes_file("h200-slurm", 2),
-            pairs=["nodes=2", "dp=2"],
-        )
-    for word in ("slurm", "2 nodes", "one node", "--variant pip"):
-        assert word in str(caught.value)
-
-
 # Groups of one rank -----------------------------------------------------------------------------
 
 
