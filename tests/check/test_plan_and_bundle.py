@@ -22,6 +22,7 @@ from kimi_nb.plan.spec import Plan
 # Rules that can by nature see one of both only, and why.
 ONE_SIDED = {
     "truth/errata": "only a plan knows which document it departs from",
+    "capacity/concurrency": "only a plan knows the scenario and its number of requests",
     "truth/untested-version": "only a plan knows the version that its recipe was written for",
 }
 ONE_SIDED_OF_JOBS = {

@@ -33,7 +33,7 @@ def test_a_tiny_model_stands_for_a_real_one_and_says_so(model, layout):
         f"{TINY[layout]} stands for {model}: random weights, cpu has no room for the real ones."
     )
     mine, own = scripts.files(plan), scripts.files(build.plan(TINY[layout], "cpu", layout))
-    assert {name for name in own if mine[name] != own[name]} == {"plan.json"}  # which has notes
+    assert {name for name in own if mine[name] != own[name]} == {"DAY.md", "plan.json"}  # which has notes
 
 
 def test_a_tiny_model_stands_for_none_where_it_is_named_itself():
@@ -89,13 +89,14 @@ def test_a_rehearsal_never_reaches_the_engine(tmp_path):
     assert SimulatedSite.of(plan).images == ()
 
 
-def test_a_site_without_an_engine_leaves_path_alone(tmp_path):
+def test_a_site_without_an_engine_enters_the_one_that_is_installed(tmp_path):
     text = (paths.root() / "params" / "sites" / "cpu.yaml").read_text()
     site = tmp_path / "mine.yaml"
     site.write_text(text.replace('  engine: "{root}/.engine"\n', ""))
     plan = build.plan("k2.5", "cpu", "single", site=str(site))
-    assert "PATH=" not in scripts.files(plan)["local-0/serve.sh"]
-    assert plan.installs["engine"][0].argv[-1] == f"{paths.root()}/runs/.local/engine"
+    made = f"{paths.root()}/runs/.local/engine"
+    assert f"export PATH={made}/bin" in scripts.files(plan)["local-0/serve.sh"]
+    assert plan.installs["engine"][0].argv[-1] == made
 
 
 def test_a_container_is_not_asked_for():

@@ -34,7 +34,7 @@ def main(picture=PICTURE, question=QUESTION):
     """Print what the model says about a picture, and how long that took."""
     if KEY and KEY not in os.environ:
         sys.exit(f"Set {KEY} before you start.")
-    client = OpenAI(api_key=os.environ[KEY] if KEY else "EMPTY", base_url=SERVICE, timeout=3600)
+    client = OpenAI(api_key=(os.environ[KEY] if KEY else "EMPTY"), base_url=SERVICE, timeout=3600)
     content = [
         {"type": "image_url", "image_url": {"url": address(picture)}},
         {"type": "text", "text": question},
