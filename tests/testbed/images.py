@@ -39,6 +39,7 @@ _PROGRAMS = (
     "sleep",
     "stat",
     "true",
+    "uname",
 )
 # Of the standard library, what no engine loads and what takes most of the room.
 _LEFT_OUT = re.compile(
