@@ -33,7 +33,10 @@ def test_a_tiny_model_stands_for_a_real_one_and_says_so(model, layout):
         f"{TINY[layout]} stands for {model}: random weights, cpu has no room for the real ones."
     )
     mine, own = scripts.files(plan), scripts.files(build.plan(TINY[layout], "cpu", layout))
-    assert {name for name in own if mine[name] != own[name]} == {"DAY.md", "plan.json"}  # which has notes
+    assert {name for name in own if mine[name] != own[name]} == {
+        "DAY.md",
+        "plan.json",
+    }  # which has notes
 
 
 def test_a_tiny_model_stands_for_none_where_it_is_named_itself():
