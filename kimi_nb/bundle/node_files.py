@@ -63,6 +63,7 @@ def environment(
         ("NEEDED_BYTES", _NEEDED_BYTES),
         ("IMAGE", container.image if container else ""),
         ("CONTAINER", _name_of(container)),
+        ("VLLM", plan.vllm_version),
         ("ENGINE", plan.engine_folder),
         ("GOVERNOR", tuning.pop("governor", "")),
         ("JEMALLOC", _jemalloc(engines, container)),

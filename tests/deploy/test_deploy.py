@@ -117,6 +117,59 @@ def test_dry_changes_nothing(node):
     assert not node.work.exists()
 
 
+@pytest.mark.parametrize("text", ["{}", "{}+empty", "{}rc1.dev3+g1a2b3c", "{}.post1"])
+def test_the_version_that_the_plan_is_for(node, text):
+    told = text.format(_installed(node, text))
+    assert ("version", f"vLLM {told}") in node.call("engine")["same"]
+
+
+@pytest.mark.parametrize("text", ["0.1.0", "{}1", "{}.1", "1{}"])
+def test_another_version_is_named_before_anything_starts(node, text):
+    own = _installed(node, text)
+    told = text.format(own)
+    found = node.call("engine")["fail"]
+    program = node.root.parent / "engine" / "bin" / "vllm"
+    assert found == [("version", f"vLLM {told} is in {program}, and the plan is for {own}")]
+
+
+def test_an_engine_without_records_is_taken_as_it_is(node):
+    _installed(node, "")
+    assert "fail" not in node.call("engine")
+
+
+def test_an_image_of_another_version_is_named(node, tmp_path):
+    """The tag is that of the plan, what it holds is not: pulled once, and moved since."""
+    own = _installed(node, "9.9.9")
+    (tmp_path / "engine" / "bin" / "docker").write_text(
+        '#!/bin/bash\n[ "$1" = run ] || exit 0\n'
+        '[ "$*" = "run --rm --entrypoint python3 some/image:v1 ${*:6}" ] && echo 9.9.9\n'
+    )
+    (tmp_path / "engine" / "bin" / "docker").chmod(0o755)
+    env = node.files / "node.env"
+    env.write_text(f"{env.read_text()}IMAGE=some/image:v1\nPATH={tmp_path}/engine/bin:$PATH\n")
+    found = node.call("engine")
+    assert found["same"] == [("image", "some/image:v1")]
+    assert found["fail"] == [
+        ("version", f"vLLM 9.9.9 is in some/image:v1, and the plan is for {own}")
+    ]
+
+
+def _installed(node: Node, text: str) -> str:
+    """Put an engine into a folder whose Python tells ``text``; {} is the plan's version."""
+    own = build.plan("tiny-llama", "cpu", "dp").vllm_version
+    folder = node.root.parent / "engine"
+    python = folder / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    line = f"echo {shlex.quote(text.format(own))}" if text else "exit 1"
+    python.write_text(f"#!/bin/bash\n{line}\n")
+    (folder / "bin" / "vllm").write_text(f"#!{python}\n")
+    for program in python.parent.iterdir():
+        program.chmod(0o755)
+    env = node.files / "node.env"
+    env.write_text(f"{env.read_text()}ENGINE={folder}\n")
+    return own
+
+
 def test_of_many_claims_one_is_taken(node):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda at: node.call("claim", run=f"r{at}"), range(16)))

@@ -148,18 +148,35 @@ engine() {
     local out found
     if [ -z "$IMAGE" ]; then
         if [ -n "$ENGINE" ]; then PATH=$ENGINE/bin:$PATH; fi
-        if found=$(command -v vllm); then say same engine "$found"; else say fail engine "vllm is not ${ENGINE:+in $ENGINE/bin, nor }on PATH"; fi
+        if found=$(command -v vllm); then say same engine "$found"; version; else say fail engine "vllm is not ${ENGINE:+in $ENGINE/bin, nor }on PATH"; fi
         return
     fi
     if ! command -v docker > /dev/null; then say fail docker "docker is not installed"; return; fi
-    if docker image inspect "$IMAGE" > /dev/null 2>&1; then say same image "$IMAGE"; return; fi
+    if docker image inspect "$IMAGE" > /dev/null 2>&1; then say same image "$IMAGE"; version; return; fi
     if ! out=$(docker info 2>&1 > /dev/null); then say fail docker "docker does not answer: $(tail -n 1 <<< "$out")"; return; fi
     if [ -n "$DRY" ]; then say change image "pull $IMAGE"; return; fi
     if out=$(docker pull "$IMAGE" 2>&1); then
         say changed image "pulled $IMAGE"
+        version
     else
         say fail image "$IMAGE: $(tail -n 1 <<< "$out")"
     fi
+}
+
+# The version of vLLM that is installed: a tag or a folder may hold another than the plan is for. A
+# program that is no Python script, or an image without pip's records, does not tell.
+version() {
+    local run line='' told
+    if [ -n "$IMAGE" ]; then
+        run=(docker run --rm --entrypoint python3 "$IMAGE")
+    else
+        { read -r line < "$found"; } 2> /dev/null
+        if [[ $line != '#!'*python* ]]; then return; fi
+        read -ra run <<< "${line#??}"
+    fi
+    told=$("${run[@]}" -c 'from importlib import metadata; print(metadata.version("vllm"))' 2> /dev/null) || return 0
+    if [[ $told =~ ^$VLLM([^0-9.]|\.[a-z]|$) ]]; then say same version "vLLM $told"; return; fi
+    say fail version "vLLM $told is in ${IMAGE:-$found}, and the plan is for $VLLM"
 }
 
 # WEIGHTS: name, folders where the engine finds it (patterns), folders where a hub's program may
