@@ -1,4 +1,4 @@
-"""Print what several commands have in common: progress and failed steps."""
+"""Print what several commands have in common: progress, failed steps, errors of a plan."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kimi_nb.core.errors import CheckError
 from kimi_nb.show import visible
 
 if TYPE_CHECKING:
     from kimi_nb.deploy.steps import StepFailed
+    from kimi_nb.plan.spec import Plan
 
 
 def progress(begun: float) -> Callable[[str], None]:
@@ -38,3 +40,22 @@ def failed(error: StepFailed, as_json: bool) -> int:
         )
     print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
     return 1
+
+
+def allowed(plan: Plan, force: bool, done: str) -> bool:
+    """Print the errors that the rules find in a plan; return whether to go on.
+
+    ``done`` is what happens to the plan then, such as "written".
+    """
+    from kimi_nb.check import judge  # start-up: only where the rules are asked
+
+    try:
+        judge.passed(judge.plan(plan))
+    except CheckError as error:
+        if force:
+            head, end = "warning: ", f"--force: it is {done} all the same."
+        else:
+            head, end = "", f"So it is not {done}. Change the plan, or go on all the same: --force."
+        print(f"kimi-nb: {visible(f'{head}{error}')}\n{end}", file=sys.stderr)
+        return force
+    return True

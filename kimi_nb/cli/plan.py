@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import TYPE_CHECKING
 
-from kimi_nb.cli import options
-from kimi_nb.core.errors import CheckError, ParameterError
-from kimi_nb.show import visible
-
-if TYPE_CHECKING:
-    from kimi_nb.plan.spec import Plan
-
-_REFUSED = "So nothing is written. Change the plan, or write it in spite of that: --force."
+from kimi_nb.cli import options, output
+from kimi_nb.core.errors import ParameterError
 
 
 def add(commands: options.Commands) -> None:
@@ -45,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if args.force and args.out is None:
         raise ParameterError("plan: --force says nothing without --out DIR.")
     plan = options.plan(args)
-    if args.out is not None and not _writable(plan, args.force):
+    if args.out is not None and not output.allowed(plan, args.force, "written"):
         return 1
     files = scripts.files(plan) if args.json or args.out is not None else {}
     if args.out is not None:
@@ -78,17 +70,3 @@ def run(args: argparse.Namespace) -> int:
         print("--out DIR writes the scripts.")
     print("kimi-nb check, with the same words, asks the rules of it.")
     return 0
-
-
-def _writable(plan: Plan, force: bool) -> bool:
-    """Print the errors that the rules find; return whether the bundle is to be written."""
-    from kimi_nb.check import judge  # start-up: only for a bundle
-
-    try:
-        judge.passed(judge.plan(plan))
-    except CheckError as error:
-        end = "--force: it is written all the same." if force else _REFUSED
-        said = f"kimi-nb: {'warning: ' if force else ''}{error}\n{end}"
-        print(visible(said), file=sys.stderr)
-        return force
-    return True

@@ -35,6 +35,9 @@ def add(commands: options.Commands) -> None:
         help="make something go wrong (kimi-nb list --faults)",
     )
     parser.add_argument(
+        "--force", action="store_true", help="rehearse it in spite of errors that the rules find"
+    )
+    parser.add_argument(
         "--run-dir",
         default="",
         metavar="DIR",
@@ -50,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     begun = time.monotonic()
     signals.end_like_ctrl_c()
     plan, make = _documented(args) if args.as_documented else (options.plan(args), None)
+    if make is None and not output.allowed(plan, args.force, "rehearsed"):
+        return 1
     found = rehearsal.rehearse(
         plan,
         options.run_folder(args, plan),

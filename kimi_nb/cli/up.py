@@ -39,6 +39,9 @@ def add(commands: options.Commands) -> None:
         help="download the weights that a node lacks; without it they are named, and nothing changes",
     )
     parser.add_argument(
+        "--force", action="store_true", help="deploy it in spite of errors that the rules find"
+    )
+    parser.add_argument(
         "--run-dir", default="", metavar="DIR", help="where results go (default: runs/<model>-<hw>)"
     )
     options.json_output(parser)
@@ -46,7 +49,6 @@ def add(commands: options.Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show the changes and, if confirmed, deploy; return 1 if a step failed."""
-    from kimi_nb.check import judge
     from kimi_nb.deploy import lifecycle
     from kimi_nb.deploy.steps import StepFailed, together
 
@@ -54,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     signals.end_like_ctrl_c()
     plan = options.plan(args)
     lifecycle.check_addresses(plan)
-    judge.passed(judge.plan(plan))
+    if not output.allowed(plan, args.force, "deployed"):
+        return 1
     folder = options.run_folder(args, plan)
     if args.confirm and not args.dry_run:  # a wrong name is told before any node is asked
         lifecycle.check_confirmed(plan, args.confirm)

@@ -150,7 +150,7 @@ def test_a_plan_with_errors_is_not_written(tmp_path, more):
     done = kimi(*TOO_LITTLE, "--out", str(folder), *more)
     assert done.returncode == 1 and done.stdout == ""
     assert "k2.5-a3-pd: 2 errors" in done.stderr and "[capacity/" in done.stderr
-    assert "nothing is written" in done.stderr and "--force" in done.stderr
+    assert "not written" in done.stderr and "--force" in done.stderr
     assert not folder.exists()
 
 
@@ -159,6 +159,26 @@ def test_a_plan_with_errors_is_written_by_force(tmp_path):
     assert done.returncode == 0 and "files in" in done.stdout
     assert "warning" in done.stderr and "k2.5-a3-pd: 2 errors" in done.stderr
     assert (tmp_path / "b" / "plan.json").exists()
+
+
+def test_a_plan_with_errors_is_rehearsed_by_force_only(tmp_path):
+    words = ("rehearse", *PLAN[1:], "single", "--set", "gpu-memory-utilization=0.3")
+    done = kimi(*words, "--run-dir", str(tmp_path / "run"))
+    assert done.returncode == 1 and done.stdout == ""
+    assert "[capacity/" in done.stderr and "not rehearsed" in done.stderr
+    assert not (tmp_path / "run").exists()
+    done = kimi(*words, "--run-dir", str(tmp_path / "run"), "--force")
+    assert "it is rehearsed all the same" in done.stderr and "engines ready" in done.stdout
+
+
+def test_a_plan_with_errors_is_not_deployed(tmp_path):
+    site = tmp_path / "mine.yaml"
+    made = kimi("site", "new", "--hw", "a3", "--nodes", "127.0.0.9", "--out", str(site))
+    assert made.returncode == 0, made.stderr
+    words = ("up", *PLAN[1:], "single", "--set", "gpu-memory-utilization=0.3", "--site", str(site))
+    done = kimi(*words, "--run-dir", str(tmp_path / "run"), "--dry-run")
+    assert done.returncode == 1 and "not deployed" in done.stderr and "--force" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_force_needs_a_folder():
