@@ -174,4 +174,7 @@ def _hub_variables(plan: Plan) -> list[str]:
     """Return the variables of a download as NAME=VALUE."""
     request, env = plan.request, plan.engines[0].env
     home = checkpoints.hub_home(request.hardware, request.site, plan.install, env)
-    return [f"{name}={value}" for name, value in checkpoints.hub_variables(env, home).items()]
+    return [
+        f"{name}={value}"
+        for name, value in checkpoints.hub_variables(env, home, request.site.network).items()
+    ]

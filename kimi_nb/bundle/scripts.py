@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from kimi_nb.bundle import inventory, node_files, readmes
 from kimi_nb.core import paths, shell
-from kimi_nb.plan import checkpoints, client_commands, jobs
+from kimi_nb.plan import checkpoints, client_commands, jobs, network
 from kimi_nb.plan.router import DOOR
 from kimi_nb.plan.spec import Container, EngineSpec, Launch, Plan
 
@@ -301,7 +301,7 @@ def _proxy(plan: Plan) -> str:
 
 
 def _install(plan: Plan, name: str) -> str:
-    lines: list[str] = []
+    lines = [shell.export(*item) for item in network.variables(plan.request.site.network).items()]
     programs = {step.argv[0] for step in plan.installs[name]}
     for program in sorted(programs & set(_WAYS_TO_GET)):
         told = shell.quote(f"{program} is not on PATH: {_WAYS_TO_GET[program]}")

@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise WriteError(f"--out {out}: cannot be written: {error.strerror}.") from None
     shown = str(out) if out.is_absolute() else f"./{out}"
-    print(f"{shown}: {len(values['nodes'])} nodes. Look through it, then for example:")
+    number = len(values["nodes"])
+    print(f"{shown}: {number} node{'s' * (number > 1)}. Look through it, then for example:")
     print(f"  kimi-nb plan --model k2.5 --hw {args.hw} --site {shown}")
     return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
@@ -127,6 +128,28 @@ def _variable(text: str) -> str:
     return text
 
 
+def _url(text: str) -> str:
+    safe_text(text)
+    found = urlsplit(text)
+    if found.scheme not in ("http", "https") or not found.hostname or " " in text:
+        raise ValueError("a URL is wanted here, such as http://proxy.example.org:3128")
+    if found.username or found.password:
+        raise ValueError(
+            "a URL without an account is wanted here: no password stands in a site file. Set the "
+            "variable itself where the command runs"
+        )
+    return text
+
+
+def _registry(text: str) -> str:
+    host, *folders = text.split("/")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*([.:][a-z0-9-]+)+", host) or not all(
+        re.fullmatch(r"[a-z0-9]+([._-]+[a-z0-9]+)*", folder) for folder in folders
+    ):
+        raise ValueError("a registry is wanted here, as in an image's name: mirror.example.org")
+    return text
+
+
 def _line(text: str) -> str:
     """Return prose for a heading or a comment: any characters, but on one line."""
     if not text.strip() or any(
@@ -144,6 +167,8 @@ Range = Annotated[str, AfterValidator(_range)]
 Sysctl = Annotated[str, AfterValidator(_sysctl)]
 Address = Annotated[str, AfterValidator(_address)]
 Path = Annotated[str, AfterValidator(_path)]
+Url = Annotated[str, AfterValidator(_url)]
+Registry = Annotated[str, AfterValidator(_registry)]
 Interface = Annotated[str, AfterValidator(_interface)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]

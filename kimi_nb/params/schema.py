@@ -24,9 +24,11 @@ from kimi_nb.params.fields import (
     Path,
     Port,
     Range,
+    Registry,
     Role,
     Sysctl,
     Text,
+    Url,
     Variable,
     Word,
 )
@@ -549,6 +551,47 @@ class Paths(Table):
         return self
 
 
+class Network(Table):
+    """The way out of the nodes, for downloads and installations; engines are not told of it."""
+
+    https_proxy: Url | None = Field(
+        default=None,
+        description="the proxy for https; one with a password is set on the nodes instead",
+        examples=["http://proxy.example.org:3128"],
+    )
+    http_proxy: Url | None = Field(
+        default=None,
+        description="the proxy for http",
+        examples=["http://proxy.example.org:3128"],
+    )
+    no_proxy: tuple[Text, ...] = Field(
+        default=(),
+        description="hosts and domains that are reached without the proxy",
+        examples=[["localhost", ".example.org"]],
+    )
+    huggingface: Url | None = Field(
+        default=None,
+        description="a mirror of Hugging Face (HF_ENDPOINT)",
+        examples=["https://hf-mirror.example.org"],
+    )
+    modelscope: Url | None = Field(
+        default=None,
+        description="a mirror of ModelScope (MODELSCOPE_ENDPOINT)",
+        examples=["https://modelscope.example.org"],
+    )
+    registry: Registry | None = Field(
+        default=None,
+        description="a mirror of the registry of the engine's image, in the place of quay.io or "
+        "docker.io",
+        examples=["mirror.example.org/quay.io"],
+    )
+    pip_index: Url | None = Field(
+        default=None,
+        description="the package index for pip (PIP_INDEX_URL)",
+        examples=["https://pypi.example.org/simple"],
+    )
+
+
 class Site(Table):
     """The user's own cluster."""
 
@@ -571,6 +614,9 @@ class Site(Table):
     ssh: Ssh = Field(default=Ssh(), description="how the nodes are reached over SSH")
     slurm: Slurm | None = Field(default=None, description="what sbatch is told")
     paths: Paths = Field(description="folders on the nodes")
+    network: Network = Field(
+        default=Network(), description="the way out of the nodes: proxies and mirrors"
+    )
     container_name: Name = Field(
         default="vllm-ascend", description="the name of the container on each node"
     )
@@ -581,8 +627,7 @@ class Site(Table):
     )
     settings: Settings = Field(
         default=Settings(),
-        description="flags and environment variables of this site, for every engine; downloads take "
-        "its mirrors and proxies (HF_ENDPOINT, MODELSCOPE_ENDPOINT, HTTPS_PROXY)",
+        description="flags and environment variables of this site, for every engine",
         examples=[{"flags": {"max-num-seqs": 32}, "env": {"HF_HUB_OFFLINE": 1}}],
     )
 

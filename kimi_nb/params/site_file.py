@@ -133,7 +133,7 @@ def _default(field: FieldInfo) -> str:
     """Return the value that holds without the key, in parentheses; "" where none is to be told."""
     value = field.default
     words = value if isinstance(value, tuple) else [value]
-    told = all(isinstance(word, str | int) for word in words)
+    told = words and all(isinstance(word, str | int) for word in words)
     return f" ({', '.join(map(str, words))})" if told else ""
 
 

@@ -225,7 +225,7 @@ def from_request(asked: Request) -> Plan:
         engine=asked.hardware.engine,
         engine_version=asked.engine.version,
         vllm_version=asked.engine.vllm,
-        image=containers.image(asked.hardware, asked.engine),
+        image=containers.image(asked.hardware, asked.engine, site.network.registry),
         served_name=served,
         weights=asked.weights.id,
         devices_per_node=asked.hardware.devices.count,
@@ -534,7 +534,7 @@ def install_steps(
             choice(f"way to install on {hardware.name}:", method, hardware.installs)
         )
     words = {
-        "image": containers.image(hardware, engine),
+        "image": containers.image(hardware, engine, site.network.registry),
         "work": site.paths.work,
         "engine": _own_environment(site),
         "version": engine.version,

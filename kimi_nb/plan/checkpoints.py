@@ -16,7 +16,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kimi_nb.params.schema import Draft, Hardware, Site, Weights
+from kimi_nb.params.schema import Draft, Hardware, Network, Site, Weights
+from kimi_nb.plan.network import variables
 from kimi_nb.plan.roles import fill
 from kimi_nb.plan.spec import Plan
 
@@ -137,9 +138,13 @@ def hub_home(hardware: Hardware, site: Site, install: str, env: Mapping[str, str
     return env.get("HF_HOME", _HOME)
 
 
-def hub_variables(env: Mapping[str, str], home: str) -> dict[str, str]:
-    """Return the variables of a download: what the engine's ``env`` says of hubs, and the cache."""
-    found = {name: value for name, value in env.items() if name.upper().startswith(_HUB_PREFIXES)}
+def hub_variables(env: Mapping[str, str], home: str, network: Network) -> dict[str, str]:
+    """Return the variables of a download: the site's ``network``, the engine's ``env``, the cache.
+
+    Of the engine's variables those count that say something of hubs and proxies.
+    """
+    found = variables(network)
+    found |= {name: value for name, value in env.items() if name.upper().startswith(_HUB_PREFIXES)}
     return found | ({} if home == _HOME else {"HF_HOME": home})
 
 

@@ -15,8 +15,11 @@ from kimi_nb.plan.roles import fill
 from kimi_nb.plan.spec import Container, EngineSpec, authority
 
 
-def image(hardware: schema.Hardware, engine: catalog.Engine) -> str:
-    """Return the image's name with its tag; "" for a hardware without one."""
+def image(hardware: schema.Hardware, engine: catalog.Engine, registry: str | None = None) -> str:
+    """Return the image's name with its tag; "" for a hardware without one.
+
+    ``registry`` is a mirror that stands for the image's own registry.
+    """
     if hardware.container is None:
         return ""
     words = {
@@ -24,7 +27,12 @@ def image(hardware: schema.Hardware, engine: catalog.Engine) -> str:
         "vllm": engine.vllm,
         "cuda": companions.cuda_tag(engine),
     }
-    return fill(hardware.container.image, words)
+    name = fill(hardware.container.image, words)
+    if registry is None:
+        return name
+    # As docker reads names: a first part without a dot or a colon is a folder of Docker Hub.
+    host, _, path = name.partition("/")
+    return f"{registry}/{path if {*'.:'} & {*host} else name}"
 
 
 def container(
@@ -71,7 +79,7 @@ def container(
                 argv += [fill(word, {"device": str(device)}) for word in option]
         else:
             argv += [fill(word, words) for word in option]
-    name = image(hardware, engine)
+    name = image(hardware, engine, site.network.registry)
     runs_engine = spec.entrypoint == "vllm serve"
     if runs_engine and serves:
         argv += _variables(serves)

@@ -12,7 +12,7 @@ from typing import Any
 from kimi_nb import catalog
 from kimi_nb.core import data_files, shell
 from kimi_nb.params import schema
-from kimi_nb.plan import serving_job
+from kimi_nb.plan import network, serving_job
 from kimi_nb.plan.roles import Request
 from kimi_nb.plan.serving_job import SERVER_FILE
 from kimi_nb.plan.spec import EngineSpec, Job
@@ -55,6 +55,7 @@ def jobs(
             argv, body = _benchmark(request, benchmark)
         else:
             argv, body = makers[name](request)
+            body = [*_way_out(request), *body]
         out.append(
             Job(
                 name=name,
@@ -169,6 +170,11 @@ def _packages(request: Request) -> list[str]:
         if catalog.satisfies(request.engine, row["vllm"])
     )
     return [f"{name}=={version}" for name, version in row.items() if name != "vllm"]
+
+
+def _way_out(request: Request) -> list[str]:
+    """Return the exports of the site's proxies and mirrors."""
+    return [shell.export(*item) for item in network.variables(request.site.network).items()]
 
 
 def _download(request: Request) -> tuple[list[str], list[str]]:

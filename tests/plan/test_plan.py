@@ -994,11 +994,97 @@ def test_what_is_named_by_its_id_is_in_the_cache_that_the_engine_sees(names, hom
     assert one.command[:3] == ("hf", "download", one.id) and "--local-dir" not in one.command
 
 
+NETWORK = """network:
+  https_proxy: http://proxy.example.org:3128
+  no_proxy: [localhost, .example.org]
+  huggingface: https://hf-mirror.example.org
+  modelscope: https://ms-mirror.example.org:8443
+  pip_index: https://pypi.example.org/simple
+"""
+WAY_OUT = {
+    "https_proxy": "http://proxy.example.org:3128",
+    "HTTPS_PROXY": "http://proxy.example.org:3128",
+    "no_proxy": "localhost,.example.org",
+    "NO_PROXY": "localhost,.example.org",
+    "HF_ENDPOINT": "https://hf-mirror.example.org",
+    "MODELSCOPE_ENDPOINT": "https://ms-mirror.example.org:8443",
+    "MODELSCOPE_DOMAIN": "ms-mirror.example.org:8443",
+    "PIP_INDEX_URL": "https://pypi.example.org/simple",
+}
+
+
+@pytest.mark.parametrize(
+    "names, variant, sources, engine",
+    [
+        (
+            ("k2.5", "a3", "pd"),
+            "",
+            ["a3-0/node.env", "install/source.sh"],
+            "a3-0/run_dp_template.sh",
+        ),
+        (
+            ("k2.5", "h200", "single"),
+            "slurm",
+            ["jobs/1_create_env.sbatch", "jobs/2_install.sbatch", "jobs/3_download.sbatch"],
+            "jobs/4_baseline.sbatch",
+        ),
+    ],
+)
+def test_downloads_and_installations_take_the_sites_way_out(
+    tmp_path, names, variant, sources, engine
+):
+    example = f"{names[1]}{'-slurm' if variant else ''}.yaml"
+    site = tmp_path / "site.yaml"
+    site.write_text((paths.root() / "params" / "sites" / example).read_text() + NETWORK)
+    made = scripts.files(build.plan(*names, variant=variant, site=str(site)))
+    for name in sources:
+        for variable, value in WAY_OUT.items():
+            assert f"{variable}={value}" in made[name], (name, variable)
+    # Engines and routers talk to each other: a proxy would stand between them.
+    assert not [variable for variable in WAY_OUT if variable in made[engine]]
+
+
+@pytest.mark.parametrize(
+    "names, registry, wanted",
+    [
+        (("k2.5", "a3", "pd"), "quay.example.org", "quay.example.org/ascend/vllm-ascend:v"),
+        (("k2.5", "a3", "pd"), "m.example/quay.io", "m.example/quay.io/ascend/vllm-ascend:v"),
+        (("k2.5", "h200", "single"), "hub.example:5000", "hub.example:5000/vllm/vllm-openai:v"),
+    ],
+)
+def test_the_image_of_a_mirror(tmp_path, names, registry, wanted):
+    site = tmp_path / "site.yaml"
+    text = (paths.root() / "params" / "sites" / f"{names[1]}.yaml").read_text()
+    site.write_text(text + f"network: {{registry: {registry}}}\n")
+    plan = build.plan(*names, variant="docker", site=str(site))
+    assert plan.image.startswith(wanted) and plan.containers[0].image == plan.image
+    assert any(plan.image in step.argv for step in plan.installs["docker"])
+    assert judge.plan(plan).verdict == judge.plan(build.plan(*names, variant="docker")).verdict
+
+
+@pytest.mark.parametrize("registry", ["quay", "https://quay.io", "quay.io/", "a.b/C", "-x.y"])
+def test_what_is_no_registry(tmp_path, registry):
+    site = tmp_path / "site.yaml"
+    text = (paths.root() / "params" / "sites" / "a3.yaml").read_text()
+    site.write_text(text + f"network: {{registry: '{registry}'}}\n")
+    with pytest.raises(ParameterError, match=r"network\.registry"):
+        build.plan("k2.5", "a3", "pd", site=str(site))
+
+
+def test_a_password_of_a_proxy_is_refused(tmp_path):
+    site = tmp_path / "site.yaml"
+    text = (paths.root() / "params" / "sites" / "a3.yaml").read_text()
+    site.write_text(text + "network: {https_proxy: 'http://me:pw@proxy.example.org:3128'}\n")
+    with pytest.raises(ParameterError, match=r"network\.https_proxy.*without an account"):
+        build.plan("k2.5", "a3", "pd", site=str(site))
+
+
 def test_a_site_names_the_mirror_of_its_downloads():
     env = {"HF_ENDPOINT": "https://m.example", "https_proxy": "http://p", "OMP_NUM_THREADS": "1"}
-    assert checkpoints.hub_variables(env, "/c") == {
+    none = schema.Network()
+    assert checkpoints.hub_variables(env, "/c", none) == {
         "HF_ENDPOINT": "https://m.example",
         "https_proxy": "http://p",
         "HF_HOME": "/c",
     }
-    assert checkpoints.hub_variables({}, "~/.cache/huggingface") == {}
+    assert checkpoints.hub_variables({}, "~/.cache/huggingface", none) == {}
