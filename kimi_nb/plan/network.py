@@ -16,7 +16,7 @@ def variables(network: Network) -> dict[str, str]:
     >>> variables(Network(huggingface="https://hf-mirror.example.org"))
     {'HF_ENDPOINT': 'https://hf-mirror.example.org'}
     """
-    out = {}
+    out: dict[str, str] = {}
     for name, value in (
         ("http_proxy", network.http_proxy),
         ("https_proxy", network.https_proxy),
