@@ -361,15 +361,21 @@ def _kernels(sockets: str, log: Path) -> Iterator[dict[str, Any]]:
     TCP ports of kernels that start at the same time can collide. At the end no kernel runs:
     nbclient, when interrupted, leaves one that is still starting to itself.
     """
-    from jupyter_client.manager import AsyncKernelManager  # start-up: only for a run
+    from jupyter_client.asynchronous.client import AsyncKernelClient  # start-up: only for a run
+    from jupyter_client.manager import AsyncKernelManager
 
     managers: list[AsyncKernelManager] = []
+    clients: list[AsyncKernelClient] = []
 
     class QuietKernelManager(AsyncKernelManager):
         def __init__(self, **options: Any) -> None:
             ipc = {"transport": "ipc", "ip": f"{sockets}/k"} if sys.platform == "linux" else {}
             super().__init__(**ipc, **options)
             managers.append(self)
+
+        def client(self, **options: Any) -> AsyncKernelClient:  # type: ignore[override]
+            clients.append(made := super().client(**options))
+            return made
 
         # jupyter_client declares its own as a Callable attribute; it is awaited like this one.
         async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
@@ -387,6 +393,11 @@ def _kernels(sockets: str, log: Path) -> Iterator[dict[str, Any]]:
                     os.killpg(kernel.pid, signal.SIGKILL)
                 kernel.wait()
             manager.cleanup_connection_file()
+        for client in clients:
+            # Left to the garbage collector, its ZeroMQ context may be ended before its sockets are
+            # closed, and then waits for them for ever.
+            client.stop_channels()
+            client.context.destroy(linger=0)
 
 
 def _fault(error: Any) -> str:

@@ -263,7 +263,10 @@ def ended(folder, number, begun, **env):
         while not begun() and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()  # or the end of this block waits for what hangs
     assert process.returncode == 130 and "interrupted" in errors
     assert "Traceback" not in errors, errors
     last = json.loads((folder / "evidence.jsonl").read_text().splitlines()[-1])
