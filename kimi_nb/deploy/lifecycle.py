@@ -165,6 +165,10 @@ def target(
     if plan.transport == "slurm":
         from kimi_nb.deploy.slurm.cluster import Cluster  # start-up: only under SLURM
 
+        if download:
+            say("--download: no effect under SLURM, one of the jobs downloads the weights anyway")
+        if checksums:
+            say("--checksums: no effect under SLURM, no job reads the weights before the server")
         made: Target = Cluster(plan, scripts.files(plan), journal.folder, journal.run, say)
     else:
         if any(not (journal.folder / "bundle" / node / "node.env").exists() for node in plan.nodes):

@@ -22,6 +22,7 @@ from kimi_nb.core.errors import ParameterError, choice
 ALL = "all"
 # The names of the documents' commands that start an engine; the last part says its role.
 _ENGINE = re.compile(r"(?:.*/)?(single|eagle3|node\d+|prefill[^/]*|decode[^/]*)")
+_PLACE = re.compile(r"\{[a-z_]+\}")  # filled for each engine
 _DERIVED = {"host": "host", "kv-transfer-config.kv_port": "kv_port"}
 
 
@@ -180,4 +181,6 @@ def _first(says: Any) -> Any:
 def _value(text: Any) -> Any:
     if text in ("true", "false"):
         return text == "true"
-    return json.loads(text) if isinstance(text, str) and text[:1] in ("[", "{") else text
+    if not isinstance(text, str) or text[:1] not in ("[", "{") or _PLACE.fullmatch(text):
+        return text
+    return json.loads(text)

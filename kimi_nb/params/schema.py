@@ -199,6 +199,7 @@ class Hardware(Table):
     host_tuning: HostTuning = HostTuning()
     settings: Settings = Settings()
     network_env: dict[Variable, Text] = {}
+    group_env: dict[Variable, Text] = {}
     source: Source
     notes: tuple[Line, ...] = ()
 

@@ -260,6 +260,8 @@ def _benchmark(request: Request, command: Sequence[str]) -> tuple[list[str], lis
         f'    SERVER_URL="http://$(cat {shell.quote(host_file)}):{port}"',
         "fi",
         *_secret(request, "OPENAI_API_KEY"),
+        "# The dataset goes where there is room.",
+        shell.export("HF_HOME", places["cache"]),
         *shell.command(words),
         "echo 'Benchmark complete.'",
     ]

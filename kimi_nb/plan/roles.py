@@ -117,20 +117,20 @@ def resolve(request: Request, role: Role) -> RolePlan:
     spec, scenario = request.recipe.roles[role], request.scenario
     change = scenario.roles.get(role) if scenario else None
     active = _active(request, role)
-    settings = fold(_layers(request, role, active))
+    shape = {
+        key: getattr(change, key, None) or getattr(spec, key)
+        for key in ("groups", "nodes", "dp", "tp")
+    } | request.overrides.shape.get(role, {})
+    settings = fold([*_of_groups(request, shape["nodes"]), *_layers(request, role, active)])
     for name, value in settings.flags.items():
         refuse_derived(name, value.source)
     given = [Layer(one, "override", where) for where, one in request.overrides.of(role)]
     settings, notes = language.speak(fold(given, settings), request.engine, role)
     base = {**spec.ports.model_dump(), **request.overrides.ports.get(role, {})}
     settings, ports, host = _as_published(request, role, settings, base)
-    shape = {
-        key: getattr(change, key, None) or getattr(spec, key)
-        for key in ("groups", "nodes", "dp", "tp")
-    }
     return RolePlan(
         role=role,
-        **shape | request.overrides.shape.get(role, {}),
+        **shape,
         ports=ports,
         host=host,
         settings=_filled(settings, request.places()),
@@ -167,6 +167,17 @@ def _as_published(
         if found.kv_port is not None and "kv" not in request.overrides.ports.get(role, {}):
             ports = {**ports, "kv": found.kv_port}
     return settings, ports, host
+
+
+def _of_groups(request: Request, nodes: int) -> Iterator[Layer]:
+    """Yield the variables of a group that has more than one node.
+
+    SLURM chooses the nodes, so that nobody has looked whether a default interface is there.
+    """
+    site = request.site
+    if nodes > 1 and (site.transport != "slurm" or "nic" in site.model_fields_set):
+        source = f"site {site.name}, a group on {nodes} nodes"
+        yield Layer({"env": request.hardware.group_env}, "hardware", source)
 
 
 def _layers(request: Request, role: Role, active: Collection[str]) -> Iterator[Layer]:

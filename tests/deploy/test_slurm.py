@@ -321,8 +321,9 @@ def test_up_status_logs_and_down_as_commands(slurm_site, start, tmp_path):
     assert code == 0 and "1 of 1 engines ready" in out and "benchmark" in out, out + said
     code, out, said = call("logs", "--no-follow", str(tmp_path / "run"))
     assert "download_kimi | Download complete." in out
-    code, out, said = call("up", *target, "--confirm", "testbed", "--json")
+    code, out, said = call("up", *target, "--confirm", "testbed", "--download", "--json")
     assert code == 0 and json.loads(out)["changes"] == [], said
+    assert "--download: no effect under SLURM" in said
     code, out, said = call("down", str(tmp_path / "run"))
     assert code == 0 and "is down" in out, said
     assert call("down", str(tmp_path / "run"))[1].endswith("no change.\n")

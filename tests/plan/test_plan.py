@@ -1044,6 +1044,35 @@ def test_downloads_and_installations_take_the_sites_way_out(
     assert not [variable for variable in WAY_OUT if variable in made[engine]]
 
 
+@pytest.mark.parametrize("hardware", ["h200", "gb200", "mi300x"])
+@pytest.mark.parametrize("nodes, named", [(1, False), (2, True)])
+def test_ranks_on_several_nodes_meet_at_the_sites_interface(tmp_path, hardware, nodes, named):
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        f"name: mine\nhardware: {hardware}\ntransport: ssh\nnic: enp65s0f0\n"
+        "nodes: [{name: a, address: 10.0.0.1}, {name: b, address: 10.0.0.2}]\n"
+        "paths: {cache: /root/.cache}\n"
+    )
+    pairs = [f"mixed.nodes={nodes}", f"mixed.dp={nodes}"]
+    plan = build.plan("k2.5", hardware, "single", site=str(site), pairs=pairs)
+    wanted = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), "enp65s0f0")
+    for engine in plan.engines:
+        assert {k: v for k, v in engine.env.items() if k in wanted} == (wanted if named else {})
+
+
+@pytest.mark.parametrize("line, named", [("", False), ("nic: ib0\n", True)])
+def test_a_job_names_an_interface_that_the_site_file_names(tmp_path, line, named):
+    site = tmp_path / "site.yaml"
+    text = (paths.root() / "params" / "sites" / "h200-slurm.yaml").read_text()
+    more = "nodes:\n  - {name: dgx-02, address: 198.51.100.22}\n"
+    site.write_text(text.replace("nodes:\n", f"{line}{more}"))
+    pairs = ["mixed.nodes=2", "mixed.dp=2"]
+    plan = build.plan("k2.5", "h200", "single", variant="slurm", site=str(site), pairs=pairs)
+    script = scripts.files(plan)["jobs/4_baseline.sbatch"]
+    assert ("export GLOO_SOCKET_IFNAME=ib0" in script) is named
+    assert ("SOCKET_IFNAME" in script) is named
+
+
 @pytest.mark.parametrize(
     "names, registry, wanted",
     [
