@@ -11,6 +11,9 @@ from kimi_nb.notebook import inputs
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 
+_LISTS = ("features", "without", "overrides", "errata")
+_CHOSEN = ("scenario", "variant", "engine_version", *_LISTS)
+
 
 @dataclass(frozen=True, repr=False)
 class Choice(show.Shown):
@@ -48,6 +51,10 @@ class Choice(show.Shown):
             erratum=inputs.words(self.errata),
         )
 
+    def within(self, other: Choice) -> bool:
+        """Return whether another choice has all that is chosen here beside the layout."""
+        return all(getattr(self, name) in ("", getattr(other, name)) for name in _CHOSEN)
+
     def lines(self) -> str:
         """Return the lines for the parameters cell that make the same choice."""
         values = dataclasses.asdict(self)
@@ -70,9 +77,5 @@ class Choice(show.Shown):
             ("site", self.site or "the example of the hardware"),
             ("engine version", self.engine_version or "the recipe's"),
         ]
-        rows += [
-            (name, getattr(self, name))
-            for name in ("features", "without", "overrides", "errata")
-            if getattr(self, name)
-        ]
+        rows += [(name, getattr(self, name)) for name in _LISTS if getattr(self, name)]
         return show.Table("Choice", ("what", "is"), tuple(rows))

@@ -107,17 +107,11 @@ class Run:
 
         ``layout`` is single, dp or pd; "largest" has the most nodes, "smallest" the fewest devices,
         "" is the first one described. ``as_documented`` takes the documents' own settings, and
-        ``errata`` switches single corrections of them, as ``k2.5-host=off``. With action deploy,
-        "largest" and nothing else chosen, it is the service that is up on the site, where one is.
-        Raises NoRecipeError.
+        ``errata`` switches single corrections of them, as ``k2.5-host=off``. With action deploy and
+        "largest" it is the service that is up on the site, with all that it was deployed with,
+        unless something else than that is chosen. Raises NoRecipeError.
         """
-        asked = (scenario, variant, features, without, overrides, engine_version, errata)
-        if self.action == "deploy" and layout == LARGEST and not any((*asked, as_documented)):
-            from kimi_nb.notebook import running  # start-up: only for a deployment
-
-            if deployed := running.choice(self, self.subject.site(self.subject.recipe()).name):
-                return deployed
-        return Choice(
+        chosen = Choice(
             self.model,
             self.hw,
             self.subject.layout(layout),
@@ -130,6 +124,13 @@ class Run:
             ";".join(inputs.words(overrides, ";")),
             ",".join([*(["all=off"] if as_documented else []), *inputs.words(errata)]),
         )
+        if self.action == "deploy" and layout == LARGEST:
+            from kimi_nb.notebook import running  # start-up: only for a deployment
+
+            deployed = running.choice(self, self.subject.site(self.subject.recipe()).name)
+            if deployed and chosen.within(deployed):
+                return deployed
+        return chosen
 
     def panel(self, choice: Choice | None = None) -> Panel:
         """Return the panel, to explore and rehearse choices: as widgets, or as a table."""

@@ -18,7 +18,7 @@ from habits import notebook_form
 
 from kimi_nb.core import data_files, evidence, paths
 from kimi_nb.core.errors import KimiError, NoRecipeError, WriteError
-from kimi_nb.notebook import runbook
+from kimi_nb.notebook import choice, runbook
 from kimi_nb.params import load, recipes
 from kimi_nb.service import prerequisites
 
@@ -34,6 +34,21 @@ def test_the_manifest_lists_every_notebook():
 def test_form(path):
     """What the form is, and how a fault in it is told: tests/habits/test_habits.py."""
     assert not [str(flaw) for flaw in notebook_form.flaws(path)]
+
+
+SERVING = [path for path in NOTEBOOKS if "run.serve(" in path.read_text(encoding="utf-8")]
+SERVING += [ROOT / "notebooks" / "09_tuning.ipynb"]  # its sweep serves
+
+
+@pytest.mark.parametrize("path", SERVING, ids=[path.stem for path in SERVING])
+def test_what_a_plan_is_made_of_can_be_said_in_each(path):
+    """So that one notebook can verify or measure what another one has deployed."""
+    sources = ["".join(one["source"]) for one in json.loads(path.read_text())["cells"]]
+    parameters = next(one for one in sources if one.startswith("hw: str"))
+    chosen = next(one for one in sources if "run.choose(" in one)
+    for name in choice.Choice.__dataclass_fields__.keys() - {"model", "hw", "site", "layout"}:
+        assert f"\n{name}: str = " in parameters
+        assert f"{name}={name}" in chosen
 
 
 LOOKING = [path for path in NOTEBOOKS if "run.prerequisites(" in path.read_text(encoding="utf-8")]

@@ -3,6 +3,7 @@
 import pytest
 
 import kimi_nb
+from kimi_nb.bundle import scripts
 from kimi_nb.deploy.journal import Journal
 from kimi_nb.notebook import running
 from kimi_nb.params import load
@@ -68,6 +69,28 @@ def test_another_model_site_action_or_choice_is_not_replaced(tmp_path, site, sit
     assert start(tmp_path, site, action="plan").choose("largest").layout == "pd"
     assert start(tmp_path, site).choose("pd").layout == "pd"
     assert start(tmp_path, site).choose("largest", scenario="16k-throughput").layout == "pd"
+
+
+@pytest.mark.parametrize("erratum", [["k2.5-host=off"], ["all=off", "k2.5-host=on"]])
+def test_a_service_with_errata_off_is_taken_with_its_own_plan(erratum, tmp_path, site):
+    plan, journal = deployed(tmp_path, site, "up", erratum=erratum)
+    run = start(tmp_path, site)
+    # Named again or not: the layout is that of the service, which is not the largest.
+    for asked in ("", ",".join(erratum)):
+        choice = run.choose("largest", errata=asked)
+        again = choice.plan()
+        assert (choice.layout, choice.errata) == ("single", ",".join(erratum))
+        assert again.errata_off == plan.errata_off and plan.errata_off
+        assert scripts.files(again) == scripts.files(plan)  # `up` refuses other ones
+        assert running.folder(run, again) == journal.folder.parent.parent
+    assert run.choose("largest", errata="k2.5-moved-variables=off").layout == "pd"
+
+
+def test_what_is_chosen_as_it_is_up_is_the_service(tmp_path, site):
+    deployed(tmp_path, site, "up", chosen=["prefix-caching"], pairs=["port=8100"])
+    run = start(tmp_path, site)
+    assert run.choose("largest", overrides="port=8100").features == "prefix-caching"
+    assert run.choose("largest", overrides="port=8200").layout == "pd"
 
 
 def test_a_damaged_journal_hides_nothing(tmp_path, site):

@@ -186,6 +186,26 @@ def test_the_winner_is_planned_from_its_file(layout, pairs, more, tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["tuned.yaml"]
 
 
+def test_the_winner_with_errata_off_is_planned_with_them_off(tmp_path):
+    plan = plan_of(erratum=["k2.5-moved-variables=off"])
+    made = design.of(plan, "max-num-seqs: [8, 16]", input_len=64, output_len=32)
+    assert {group.plan.errata_off for group in made.groups} == {("k2.5-moved-variables",)}
+    files = measured(tmp_path, made.groups[1].plan, {1: (10, 100, 20)})
+    run = Run("k2.5", "a3", "", "deploy", "", tmp_path, Subject.load("k2.5", "a3"))
+    found = sweep.Sweep(made, BenchResult(tmp_path, tuple(files)), {}, 0, 0, run)
+    shown = str(found.write())
+    assert "--erratum k2.5-moved-variables=off" in shown
+    assert "errata = 'k2.5-moved-variables=off'" in shown
+    again = build.plan(
+        str(tmp_path / "tuned.yaml"),
+        "a3",
+        "single",
+        scenario="tuned",
+        erratum=["k2.5-moved-variables=off"],
+    )
+    assert again.engines == made.groups[1].plan.engines
+
+
 def test_a_model_of_ones_own_is_written_whole(tmp_path):
     own = tmp_path / "mine.yaml"
     own.write_text("extends: k2.5\nnotes: [mine]\n")

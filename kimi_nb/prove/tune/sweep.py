@@ -239,7 +239,9 @@ class Sweep(show.Shown):
             plan.variant,
             "--scenario",
             winner.SCENARIO,
+            *(word for pair in plan.request.errata for word in ("--erratum", pair)),
         ]
+        errata = ",".join(plan.request.errata)
         changes = [word for pair in best.group.pairs for word in ("--set", pair)]
         return show.Text(
             best.title,
@@ -252,6 +254,7 @@ class Sweep(show.Shown):
                     f"model = {str(path)!r}",
                     f"scenario = {winner.SCENARIO!r}",
                     f"variant = {plan.variant!r}",
+                    *([f"errata = {errata!r}"] if errata else []),
                     "# Without the file, beside what the plan was made from:",
                     shlex.join(changes) or "# nothing: the plan as it was has won",
                 ]

@@ -136,6 +136,8 @@ def _prove(plan: Plan, path: Path) -> None:
             asked.engine,
             overrides.parse((), tuple(recipe.roles)),
             named=asked.named,
+            errata=asked.errata,  # no part of a model's file: whoever plans from it names them
+            errata_off=asked.errata_off,
         )
     )
     if made.engines != plan.engines or made.router != plan.router:
