@@ -51,6 +51,23 @@ def test_what_a_plan_is_made_of_can_be_said_in_each(path):
         assert f"{name}={name}" in chosen
 
 
+@pytest.mark.parametrize("path", SERVING, ids=[path.stem for path in SERVING])
+def test_one_word_ends_what_a_notebook_has_deployed(path):
+    """`stop`, where a service is left up for the next notebook; a sweep leaves none."""
+    cells = [
+        "".join(one["source"])
+        for one in json.loads(path.read_text())["cells"]
+        if one["cell_type"] == "code"
+    ]
+    parameters = next(one for one in cells if one.startswith("hw: str"))
+    ends = [one for one in cells if ".stop(" in one or ".clean_up(" in one]
+    assert len(ends) == 1 and "\nkeep: " not in parameters
+    if "service.stop(keep=not stop)" in ends[0]:
+        assert "\nstop: bool = False" in parameters
+    else:
+        assert "found.clean_up()" in ends[0] and "\nstop: " not in parameters
+
+
 LOOKING = [path for path in NOTEBOOKS if "run.prerequisites(" in path.read_text(encoding="utf-8")]
 
 

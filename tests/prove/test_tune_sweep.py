@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kimi_nb import show
 from kimi_nb.check import judge
 from kimi_nb.core import evidence
-from kimi_nb.core.errors import ParameterError, PlanError, ServiceError
+from kimi_nb.core.errors import BenchError, ParameterError, PlanError, ServiceError
 from kimi_nb.notebook import start as session
 from kimi_nb.notebook.run import Run
 from kimi_nb.notebook.subject import Subject
@@ -291,6 +294,40 @@ def test_a_setting_that_does_not_start_is_told_and_the_others_go_on(run, monkeyp
     assert "failed: a3-0" in str(found)
     told = [one for one in evidence.read(run.folder) if one["stage"] == "sweep-failed"]
     assert "logs: here" in told[0]["error"]
+
+
+def test_what_a_sweep_has_deployed_it_stops(tmp_path, monkeypatch):
+    """Each setting, also one that answers no request; nothing is left to decide at the end."""
+    made = session.start(hw="a3", model="k2.5", run_dir=str(tmp_path / "run"))
+    run = replace(made, action="deploy")
+    up: list[str] = []
+    started: list[str] = []
+
+    class Live:
+        def __init__(self, plan):
+            self.plan, self.result = plan, SimpleNamespace(mark="measured", plan=plan.name)
+            self.result.table = lambda: show.Table("", (), ())
+            self.up, self.key, self.url = True, "", plan.url
+            assert not up  # one after the other
+            up.append(identity.flags_hash(plan))
+            started.append(up[0])
+
+        def stop(self):
+            self.up = False
+            up.clear()
+
+    def measure(served, loads, folder, **_):
+        if len(started) == 1:
+            raise BenchError("no request was answered")
+        return BenchResult(folder, tuple(measured(tmp_path, served.plan, {1: (10, 100, 20)})))
+
+    monkeypatch.setattr(Run, "serve", lambda self, plan, **_: Service(self, plan, Live(plan)))
+    monkeypatch.setattr(bench, "measure", measure)
+    found = run.sweep(run.design(plan_of(), "max-num-seqs: [8, 16]"), repetitions=1)
+    assert found.best() and list(found.failed) == ["max-num-seqs=8"]
+    assert "Nothing of the sweep runs" in str(found.clean_up())
+    assert len(started) == 2 and not up
+    assert [one["stage"] for one in evidence.read(run.folder)].count("stop") == 2
 
 
 def test_a_mistake_in_what_was_asked_stops_the_sweep(run, monkeypatch):

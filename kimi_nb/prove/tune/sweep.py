@@ -261,14 +261,8 @@ class Sweep(show.Shown):
             ),
         )
 
-    def clean_up(self, *, keep: bool = False) -> show.Table:
-        """Return a table of what the sweep started and stopped.
-
-        With ``keep`` and action deploy, the winner is started once more and stays up.
-        """
-        best = self.best()
-        if keep and best is not None and self.session.action == "deploy":
-            return self.session.serve(best.group.plan).stop(keep=True)
+    def clean_up(self) -> show.Table:
+        """Return a table of what the sweep started and stopped."""
         return show.Table(
             "Nothing of the sweep runs",
             ("what", "is"),
