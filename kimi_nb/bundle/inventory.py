@@ -7,11 +7,13 @@ operations that use them.
 from __future__ import annotations
 
 import pprint
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kimi_nb.core import paths
 from kimi_nb.params import schema
 from kimi_nb.plan.spec import Plan
+
+Hosts = list[tuple[str, dict[str, object]]]
 
 # Files that are the same for every plan: name in the bundle, path in the package.
 _STATIC = {
@@ -29,16 +31,33 @@ def files(plan: Plan) -> dict[str, str]:
     """
     if plan.transport != "ssh":
         return {}
-    out = {
+    return of_nodes(plan.request.site, hosts(plan))
+
+
+def of_nodes(site: schema.Site, listed: Hosts) -> dict[str, str]:
+    """Return the files for these nodes of a site, by path in the bundle."""
+    static = {
         f"deploy/{name}": (paths.PACKAGE / path).read_text(encoding="utf-8")
         for name, path in _STATIC.items()
     }
-    return {"deploy/inventory.py": _inventory(plan), "deploy/ssh_config": _ssh_config(plan), **out}
+    return {
+        "deploy/inventory.py": _inventory(site.name, listed),
+        "deploy/ssh_config": _ssh_config(site, [str(data["ssh_hostname"]) for _, data in listed]),
+        **static,
+    }
 
 
-def hosts(plan: Plan) -> list[tuple[str, dict[str, object]]]:
+def hosts(plan: Plan) -> Hosts:
     """Return (name, data for pyinfra) of every node in use."""
-    ssh: schema.Ssh = plan.request.site.ssh
+    addresses = {engine.node: engine.address for engine in plan.engines}
+    return hosts_of(plan.request.site, addresses, {*plan.secrets, *plan.secrets.values()})
+
+
+def hosts_of(
+    site: schema.Site, addresses: Mapping[str, str], secrets: Collection[str] = ()
+) -> Hosts:
+    """Return (name, data for pyinfra) of nodes, whose addresses are given by name."""
+    ssh = site.ssh
     data: dict[str, object] = {
         "ssh_user": ssh.user,
         "ssh_port": ssh.port,
@@ -47,34 +66,29 @@ def hosts(plan: Plan) -> list[tuple[str, dict[str, object]]]:
     }
     if ssh.key_file:
         data["ssh_key"] = ssh.key_file  # read once for all nodes; ssh takes it from ssh_config
-    if plan.secrets:
-        data["secrets"] = sorted({*plan.secrets, *plan.secrets.values()})
-    return [
-        (engine.node, {"ssh_hostname": engine.address, **data})
-        for engine in {engine.node: engine for engine in plan.engines}.values()
-    ]
+    if secrets:
+        data["secrets"] = sorted(secrets)
+    return [(name, {"ssh_hostname": address, **data}) for name, address in addresses.items()]
 
 
 def _checking(ssh: schema.Ssh) -> str:
     return "yes" if ssh.host_keys == "known" else "accept-new"
 
 
-def _inventory(plan: Plan) -> str:
-    listed = pprint.pformat(hosts(plan), width=100, sort_dicts=False)
+def _inventory(site: str, listed: Hosts) -> str:
+    nodes = pprint.pformat(listed, width=100, sort_dicts=False)
     return (
-        f"# The nodes of site {plan.site} for pyinfra: pyinfra inventory.py up.py\n"
+        f"# The nodes of site {site} for pyinfra: pyinfra inventory.py up.py\n"
         "from pathlib import Path\n\n"
-        f"nodes = (\n{listed},\n"
+        f"nodes = (\n{nodes},\n"
         '    {"ssh_config_file": str(Path(__file__).resolve().parent / "ssh_config")},\n)\n'
     )
 
 
-def _ssh_config(plan: Plan) -> str:
-    ssh: schema.Ssh = plan.request.site.ssh
+def _ssh_config(site: schema.Site, listed: Sequence[str]) -> str:
+    ssh = site.ssh
     # The jump host may be one of the nodes, and must not be reached through itself.
-    addresses = " ".join(
-        dict.fromkeys(engine.address for engine in plan.engines if engine.address != ssh.jump_host)
-    )
+    addresses = " ".join(dict.fromkeys(one for one in listed if one != ssh.jump_host))
 
     def block(names: str, user: bool) -> Iterator[str]:
         yield f"Host {names}"
@@ -88,7 +102,7 @@ def _ssh_config(plan: Plan) -> str:
             yield f'    UserKnownHostsFile "{ssh.known_hosts}"'
 
     lines = [
-        f"# How the nodes of site {plan.site} are reached: ssh -F ssh_config ADDRESS",
+        f"# How the nodes of site {site.name} are reached: ssh -F ssh_config ADDRESS",
         *block(addresses, user=True),
     ]
     if ssh.jump_host:

@@ -28,6 +28,7 @@ from kimi_nb import show
 from kimi_nb.bundle import scripts, writer
 from kimi_nb.core import evidence, known_secrets
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.deploy import node_looks
 from kimi_nb.deploy.journal import Journal, alone, holder
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
@@ -198,13 +199,7 @@ def _connect(plan: Plan, journal: Journal) -> Any:
     from kimi_nb.bundle import inventory  # start-up: only over SSH
     from kimi_nb.deploy.ssh.transport import SshNodes
 
-    key = plan.request.site.ssh.key_file
-    if key is not None and not Path(key).expanduser().is_file():
-        raise ParameterError(
-            f"Site {plan.site}, ssh.key_file {key}: there is no such file on this "
-            "machine. Name the private key, or leave it out for the agent's and "
-            "those of ~/.ssh."
-        )
+    node_looks.check_key(plan.request.site)
     return SshNodes(
         inventory.hosts(plan),
         journal.folder / "bundle" / "deploy",

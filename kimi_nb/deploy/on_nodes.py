@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kimi_nb.bundle import writer
-from kimi_nb.deploy import node_call
+from kimi_nb.deploy import node_call, node_looks, unreachable
 from kimi_nb.deploy.node_answers import Answer, Line, Nodes
 from kimi_nb.deploy.node_logs import NodeLogs
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
@@ -137,9 +137,9 @@ class OnNodes:
                         "unreachable",
                         node,
                         None,
-                        f"cannot be reached: {_why(gone[node])}",
+                        f"cannot be reached: {unreachable.why(gone[node])}",
                         f"ssh {self._address(node)}: {gone[node]}",
-                        _reach_help(gone[node], others),
+                        unreachable.way_out(gone[node], others),
                     )
                     for node in self.plan.nodes
                     if node in gone
@@ -147,7 +147,7 @@ class OnNodes:
                 Outcome(facts={"reached": [node for node in self.plan.nodes if node not in gone]}),
             )
         self._check_interfaces()
-        return Outcome(facts={"reached": list(self.plan.nodes)})
+        return Outcome(warnings=self._check_links(), facts={"reached": list(self.plan.nodes)})
 
     def _check_interfaces(self) -> None:
         """Refuse a network interface of the site that a node has not.
@@ -173,6 +173,20 @@ class OnNodes:
         ]
         if failed:
             raise StepFailed("reach", failed)
+
+    def _check_links(self) -> tuple[Change, ...]:
+        """Refuse a link between devices of two nodes that is down; return those not tried.
+
+        The collectives would wait for each other until their time is up.
+        """
+        if self.plan.transport != "ssh":
+            return ()
+        hardware = self.plan.request.hardware
+        seen = node_looks.links(self.nodes, hardware, self.plan.nodes, every=False)
+        down, unknown = node_looks.diagnoses(seen)
+        if down:
+            raise StepFailed("reach", down)
+        return tuple(Change(node, what) for node, what in unknown)
 
     def undone(self, step: str) -> bool:
         """Return whether engines that were started have ended; see `_claim`, which looks."""
@@ -364,7 +378,7 @@ class OnNodes:
         """Yield (node and program or rank, line) of every log, until ``stop`` returns true."""
         shown: dict[str, int] = {}
         for node, why in self.nodes.unreachable.items():
-            yield node, f"cannot be reached: {_why(why)}"
+            yield node, f"cannot be reached: {unreachable.why(why)}"
         told: set[str] = set()
         while True:
             last = stop()
@@ -455,7 +469,7 @@ class OnNodes:
                 "unreachable",
                 node,
                 None,
-                f"cannot be reached: {_why(why)}",
+                f"cannot be reached: {unreachable.why(why)}",
                 f"ssh {self._address(node)}: {why}",
                 remedies.of("node/unreachable"),
             )
@@ -509,21 +523,3 @@ def _by_verb(answer: Answer) -> dict[str, list[Line]]:
         else:
             out.setdefault(verb, []).append(line)
     return out
-
-
-def _why(error: str) -> str:
-    """Return the reason in an error of pyinfra, which is in its last parentheses."""
-    return error.rpartition("(")[2].rstrip(")") or error
-
-
-def _reach_help(error: str, others: bool) -> str:
-    """Return what to do about an unreachable node; ``others`` is whether any other one answered."""
-    for words, cause in (
-        ("does not match", "host-key-changed"),
-        ("found in known_hosts", "host-key-unknown"),
-        ("Authentication", "key-refused"),
-        ("key", "key-file"),
-    ):
-        if words in error:
-            return remedies.of(f"reach/{cause}")
-    return remedies.of("reach/one-node" if others else "reach/every-node")

@@ -45,6 +45,7 @@ from kimi_nb.service.handle import Running, Service, attach
 from kimi_nb.show.picture import Picture
 
 if TYPE_CHECKING:
+    from kimi_nb.deploy.node_looks import NodeLooks
     from kimi_nb.diagnose.doctor_report import Report
     from kimi_nb.notebook.panel.panel import Panel
     from kimi_nb.prove.accuracy.measure import Evaluations
@@ -141,22 +142,39 @@ class Run:
         self._panels.append(Panel(self, choice or self.choose()))
         return self._panels[-1]
 
-    def prerequisites(self, choice: Choice | None = None) -> prerequisites.Looks:
+    def prerequisites(
+        self, choice: Choice | None = None, *, every_node: bool = False
+    ) -> prerequisites.Looks | NodeLooks:
         """Check this machine as a node of the site; without a choice, for the largest layout.
 
-        Each check passes, fails, or is skipped with the reason and the command.
+        Each check passes, fails, or is skipped with the reason and the command. With ``every_node``
+        and action deploy it is every node of the site, over its transport, and the links between
+        them; nothing is changed there.
         """
         subject, layout = self.subject, choice.layout if choice else ""
         recipe = subject.recipe(layout)
-        site, here = subject.site(recipe), prerequisites.is_node(subject.site(recipe))
-        looks = prerequisites.looks(
+        site = subject.site(recipe)
+        what = (
             subject.hardware,
             site,
             subject.weights(recipe),
             recipe.layout if recipe else "dp",
             recipe.install if recipe else "docker",
         )
-        found = prerequisites.Looks(tuple(prerequisites.look(item, site, here) for item in looks))
+        found: prerequisites.Looks | NodeLooks
+        if every_node and self.action == "deploy":
+            from kimi_nb.deploy import node_looks  # pyinfra and others: only for a deployment
+
+            if site.transport == "slurm":
+                found = node_looks.of_cluster((choice or self.choose()).plan())
+            else:
+                found = node_looks.of_site(*what)
+        else:
+            here = prerequisites.is_node(site)
+            looks = prerequisites.looks(*what)
+            found = prerequisites.Looks(
+                tuple(prerequisites.look(item, site, here) for item in looks)
+            )
         self.record("prerequisites", **found.counts, failed=found.failed)
         return found
 

@@ -138,24 +138,47 @@ class Container(Table):
     entrypoint: Literal["bash", "vllm serve"]
 
 
+class DeviceAddress(Table):
+    """The command that prints the address of a device between nodes; the pattern's group is it."""
+
+    argv: tuple[str, ...]
+    pattern: str
+
+
 class Check(Table):
     """One check of a node before anything starts (notebook 01).
 
     Attributes:
         pattern: A regular expression that the output of ``argv`` must match.
+        each: How often the check is made: once on a node, for each device, for each other node, or
+            from devices to those of other nodes (link).
         needs: When the check can run at all: where the tool is installed, where the file (the
             last
             word of ``argv``) exists, or only on a node of the site.
+        address: Of a link, what prints the ``{device_address}`` at its other end.
+        broken: Of a link, a regular expression for output by which it is down; other output that
+            does not match ``pattern`` leaves that open.
     """
 
     title: Line
     argv: tuple[str, ...]
     expect: Line
     pattern: str = ""
-    each: Literal["node", "device", "peer"] = "node"
+    each: Literal["node", "device", "peer", "link"] = "node"
     needs: Literal["tool", "file", "node"] = "tool"
     layouts: tuple[Layout, ...] = LAYOUTS
     source: str = ""
+    address: DeviceAddress | None = None
+    broken: str = ""
+
+    @model_validator(mode="after")
+    def _a_link_has_an_address(self) -> Check:
+        if (self.each == "link") != (self.address is not None):
+            raise ValueError(
+                f"each link and an address go together: each is {self.each}, address is "
+                f"{'there' if self.address else 'missing'}"
+            )
+        return self
 
 
 class Step(Table):

@@ -24,6 +24,7 @@ from kimi_nb.plan import checkpoints
 from kimi_nb.plan.roles import fill, models_folder
 from kimi_nb.service import weights as weights_command
 
+CHECK_WEIGHTS = str(Path(weights_command.__file__))
 PLACES = "{weights_places}"  # as a word of a check's command: every place of the weights
 Runner = Callable[[Sequence[str]], tuple[int, str]]
 
@@ -33,7 +34,7 @@ class Look:
     """A read-only command that checks one property of a node, with its placeholders filled in.
 
     ``title`` says what is checked, ``expect`` what a good node shows. The output must match
-    ``pattern``. ``needs`` is "node" for a command that only makes
+    ``pattern``; of a link, what matches ``broken`` is down. ``needs`` is "node" for a command that only makes
     sense on a node of the site, and "file" for one whose last argument must exist.
     """
 
@@ -44,6 +45,7 @@ class Look:
     pattern: str
     needs: str
     source: str
+    broken: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,13 @@ class Seen:
     """The result of a `Look`.
 
     ``status`` is pass, fail or skipped; ``found`` is what the command printed, or why it was
-    skipped.
+    skipped. ``text`` is all of the output.
     """
 
     look: Look
     status: str
     found: str
+    text: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,19 +109,20 @@ def looks(
 ) -> Iterator[Look]:
     """Yield every check for this layout, one for each device or peer where a check asks so.
 
-    ``install`` is how the engine is installed: one in a container sees another cache.
+    ``install`` is how the engine is installed: one in a container sees another cache. Those from
+    node to node need the addresses of the other nodes' devices: `addresses` and `link`.
     """
     home = checkpoints.hub_home(hardware, site, install, {})
     there = checkpoints.checkpoint(site, weights, models_folder(site, weights), home)
     words = {
         "weights_folder": there.places[0],
         "weights_gb": str(there.size_gb or 0),
-        "check_weights": str(Path(weights_command.__file__)),
+        "check_weights": CHECK_WEIGHTS,
         "engine": site.paths.engine or "",
         "devices": str(hardware.devices.count),
     }
     for name, check in hardware.checks.items():
-        if layout not in check.layouts:
+        if layout not in check.layouts or check.each == "link":
             continue
         over: list[dict[str, str]] = [{}]
         if check.each == "device":
@@ -142,6 +146,45 @@ def looks(
             )
 
 
+def addresses(hardware: schema.Hardware, devices: Sequence[int]) -> dict[tuple[str, int], Look]:
+    """Return what prints the address of each of these devices, by the name of a link and device."""
+    return {
+        (name, device): Look(
+            name=f"{name} of {device}",
+            title=check.title,
+            argv=tuple(fill(word, {"device": str(device)}) for word in check.address.argv),
+            expect="an address",
+            pattern=check.address.pattern,
+            needs=check.needs,
+            source=check.source,
+        )
+        for name, check in hardware.checks.items()
+        if check.address is not None
+        for device in devices
+    }
+
+
+def address_in(seen: Seen) -> str:
+    """Return the address that the command of `addresses` has printed; "" where it did not."""
+    found = re.search(seen.look.pattern, seen.text) if seen.status == "pass" else None
+    return found[1] if found else ""
+
+
+def link(check: schema.Check, name: str, device: int, peer: str, other: int, address: str) -> Look:
+    """Return the check of a link: from a device of the node to one of the node ``peer``."""
+    words = {"device": str(device), "device_address": address}
+    return Look(
+        name=f"{name} {device} to {other} of {peer} ({address})",
+        title=check.title,
+        argv=tuple(fill(word, words) for word in check.argv),
+        expect=check.expect,
+        pattern=check.pattern,
+        needs=check.needs,
+        source=check.source,
+        broken=check.broken,
+    )
+
+
 def look(asked: Look, site: schema.Site, here: bool, runner: Runner | None = None) -> Seen:
     """Run a check if it can run on this machine.
 
@@ -150,12 +193,16 @@ def look(asked: Look, site: schema.Site, here: bool, runner: Runner | None = Non
     why = _skip(asked, site, here)
     if why:
         return Seen(asked, "skipped", f"{why}; would have run: {shlex.join(asked.argv)}")
-    code, text = (runner or run)(asked.argv)
+    return verdict(asked, *(runner or run)(asked.argv))
+
+
+def verdict(asked: Look, code: int, text: str) -> Seen:
+    """Judge what the command of a check has printed."""
     shown = " ".join(text.split())[:160]
     if code:
-        return Seen(asked, "fail", f"exit code {code}: {shown}")
+        return Seen(asked, "fail", f"exit code {code}: {shown}", text)
     good = re.search(asked.pattern, text, re.MULTILINE) if asked.pattern else True
-    return Seen(asked, "pass" if good else "fail", shown)
+    return Seen(asked, "pass" if good else "fail", shown, text)
 
 
 def _skip(asked: Look, site: schema.Site, here: bool) -> str:

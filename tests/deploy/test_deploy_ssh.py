@@ -6,8 +6,10 @@ pyinfra by hand, all as processes on the controller's side of the network.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -674,3 +676,147 @@ def test_two_sites_of_one_name(site, tmp_path):
     assert "10.77.0.1" in done.stderr and "10.77.0.3" in done.stderr and "name:" in done.stderr
     assert site.claims() == TWO
     assert site.kimi("down", str(tmp_path)).returncode == 0
+
+
+# Looking at every node ------------------------------------------------------------------------
+
+LOOKING = """
+import json, sys
+import kimi_nb
+
+hw, file, layout, folder = sys.argv[1:]
+run = kimi_nb.start(hw=hw, model="k2.5", site=file, action="deploy", run_dir=folder)
+found = run.prerequisites(run.choose(layout), every_node=True)
+print("JSON" + json.dumps([vars(one) for one in found.rows]))
+print(found)
+"""
+
+
+def _looked(site, tmp_path, hw="a2", layout="dp", file=None):
+    """{(node, check): row} and all that was printed."""
+    words = [hw, str(file or site.folder / f"{hw}.yaml"), layout, str(tmp_path / "run")]
+    done = site.hosts.run([sys.executable, "-c", LOOKING, *words])
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("JSON"))
+    rows = json.loads(line.removeprefix("JSON"))
+    return {(one["node"], one["check"]): one for one in rows}, done.stdout
+
+
+@contextlib.contextmanager
+def _instead(site, name: str, tool: str, script: str):
+    """Put a script before a host's program; without a script the host has none."""
+    path = site.host(name).folder / "rehearsal" / "bin" / tool
+    real = path.parent.parent / "real" / tool
+    real.parent.mkdir(exist_ok=True)
+    path.rename(real)
+    if script:
+        path.write_text(f'#!/bin/bash\n{script}\nexec {real} "$@"\n')
+        path.chmod(0o755)
+    try:
+        yield
+    finally:
+        real.rename(path)
+
+
+def _files(site) -> dict[str, float]:
+    """What is on the hosts: every file below /srv, with its time."""
+    return {
+        str(path): path.stat().st_mtime
+        for host in site.hosts.hosts
+        for path in host.root.rglob("*")
+    }
+
+
+def test_every_node_is_looked_at_and_nothing_is_changed(site, tmp_path):
+    before = _files(site)
+    found, shown = _looked(site, tmp_path, "a3", "pd")
+    assert {node for node, _ in found} == set(NAMES)
+    for name in NAMES:
+        assert found[name, "link"]["found"] == "16 of 16"
+        # Each NPU to the same one of the next node, and one to each of the two others.
+        assert (found[name, "npu-ping"]["status"], found[name, "npu-ping"]["found"]) == (
+            "pass",
+            "18 of 18",
+        )
+        assert found[name, "weights"]["status"] == "pass"
+        assert found[name, "hccn-conf"]["status"] == "pass"
+    assert {one["check"] for one in found.values() if one["status"] == "fail"} <= {"driver", "disk"}
+    assert "testbed: " in shown and _files(site) == before and not site.claims()
+    line = evidence.read(tmp_path / "run")[-1]
+    assert line["stage"] == "prerequisites" and line["pass"] > 20
+
+
+def test_a_link_that_is_down_is_a_row_and_stops_up(site, tmp_path):
+    down = """if [[ " $* " == *" -i 1 -link "* ]]; then echo "link status: DOWN"; exit 0; fi
+if [[ " $* " == *ping* ]]; then
+    echo "3 packets transmitted, 0 received, 100.00% packet loss"; exit 1
+fi"""
+    with _instead(site, "h2", "hccn_tool", down):
+        found, shown = _looked(site, tmp_path)
+        code, made, _said = site.up(tmp_path / "up")
+    assert found["h2", "link"]["status"] == "fail" and found["h1", "link"]["status"] == "pass"
+    assert found["h2", "link"]["found"] == "1: link status: DOWN"
+    assert "switch port of these NPUs of h2" in found["h2", "link"]["help"]
+    assert "100.00% packet loss" in found["h2", "npu-ping"]["found"]
+    assert found["h1", "npu-ping"]["status"] == "pass"
+    assert "not looked" in shown  # no ping on the host
+    assert (code, made["step"]) == (1, "reach")
+    (failed,) = made["failed"]
+    assert failed["node"] == "h2" and "100.00% packet loss" in failed["cause"]
+    assert "hccn_tool -i 0 -ping -g address 10." in failed["evidence"]
+    assert "npu" in failed["cause"] and "netmask" in failed["help"]
+    assert site.claims() == []
+
+
+def test_a_node_without_the_tool_is_a_row_and_up_goes_on(site, tmp_path):
+    with _instead(site, "h2", "hccn_tool", ""):
+        found, _shown = _looked(site, tmp_path)
+        code, made, said = site.up(tmp_path / "up")
+    for check in ("link", "tls", "net-health", "npu-ping"):
+        row = found["h2", check]
+        assert row["status"] == "fail" and "hccn_tool: command not found" in row["found"]
+        assert "Is hccn_tool on h2?" in row["help"]
+    assert found["h1", "npu-ping"]["status"] == "skipped"
+    assert "h2 does not say the address" in found["h1", "npu-ping"]["found"]
+    # What cannot be tried is told, and no reason to refuse the deployment.
+    assert code == 0, (made and made["failed"], said)
+    warned = {one["node"]: one["what"] for one in made["warnings"] if "link" in one["what"]}
+    assert set(warned) == {"h1", "h2"} and "command not found" in warned["h2"]
+
+
+def test_a_node_that_is_not_reached_is_a_row(site, tmp_path):
+    site.host("h2").sshd.send_signal(signal.SIGSTOP)
+    try:
+        found, shown = _looked(site, tmp_path)
+    finally:
+        site.host("h2").sshd.send_signal(signal.SIGCONT)
+    (row,) = (one for (node, _), one in found.items() if node == "h2")
+    assert row["status"] == "fail" and "cannot be reached" in row["found"]
+    assert "other nodes answered" in row["help"]
+    assert found["h1", "devices"]["status"] == "pass" and "h2" in shown
+
+
+def test_notebook_01_shows_the_table_of_all_nodes(site, tmp_path):
+    """Headless: the table stands in the notebook, and what failed ends it with the same table."""
+    out = tmp_path / "out.ipynb"
+    with _instead(site, "h2", "npu-smi", "echo none; exit 1"):
+        done = site.hosts.run(
+            [
+                *(sys.executable, "-m", "papermill", "--no-progress-bar"),
+                *(str(paths.root() / "notebooks/01_prerequisites.ipynb"), str(out)),
+                *("-p", "hw", "a2", "-p", "action", "deploy", "-p", "layout", "dp"),
+                *("-p", "site", str(site.folder / "a2.yaml")),
+                *("-p", "run_dir", str(tmp_path / "run")),
+            ]
+        )
+    assert done.returncode == 1
+    cells = json.loads(out.read_text())["cells"]
+    shown = [
+        "".join(output["data"]["text/plain"])
+        for cell in cells
+        for output in cell.get("outputs", ())
+        if "what to do" in "".join(output.get("data", {}).get("text/plain", ""))
+    ]
+    assert len(shown) == 1 and "8 of 8" in shown[0] and "exit code 1: none" in shown[0]
+    assert re.search(r"h2 +devices +fail", shown[0]) and "by hand" in shown[0]
+    assert re.search(r"h2 +devices +fail", done.stderr)  # the run fails, by the same table

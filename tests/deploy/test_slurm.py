@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from kimi_nb.bundle import scripts
-from kimi_nb.deploy import claim
+from kimi_nb.deploy import claim, node_looks
 from kimi_nb.deploy.slurm import job_book, job_faults, slurm_commands
 from kimi_nb.deploy.slurm.cluster import Cluster
 from kimi_nb.deploy.steps import StepFailed
@@ -378,6 +378,31 @@ def test_a_partition_that_is_not_there_is_found_before_anything_is_written(start
         r"(?s:.*)slurm.cpu_partition",
     ):
         run.to("reach")
+
+
+def test_a_look_at_the_cluster_changes_nothing_and_says_what_cannot_be_looked_at(
+    start, slurm_site, monkeypatch
+):
+    run = start()
+    monkeypatch.setattr(slurm_commands, "here", lambda: slurm_site.commands)
+    before = sorted(slurm_site.root.rglob("*"))
+    found = node_looks.of_cluster(run.plan)
+    assert not found.failed and found.rows[0].check == "SLURM"
+    assert "sbatch takes 5 jobs" in found.rows[0].found
+    assert found.rows[-1].status == "skipped" and "before one runs" in str(found)
+    other = {
+        name: text.replace("--mem=1800G", "--mem=9000G")
+        for name, text in scripts.files(run.plan).items()
+    }
+    monkeypatch.setattr(scripts, "files", lambda plan: other)
+    refused = node_looks.of_cluster(run.plan)
+    assert refused.failed and "slurm.memory" in refused.rows[0].help
+    monkeypatch.setattr(
+        slurm_commands, "here", lambda: slurm_commands.Slurm({"PATH": "/nonexistent"})
+    )
+    (gone,) = (one for one in node_looks.of_cluster(run.plan).rows if one.status == "fail")
+    assert "login node" in gone.help and "sbatch" in gone.found
+    assert run.ours() == [] and sorted(slurm_site.root.rglob("*")) == before
 
 
 def test_a_machine_without_slurm_says_where_to_run(start):

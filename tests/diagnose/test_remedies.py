@@ -5,8 +5,10 @@ import re
 from conftest import ROOT
 
 from kimi_nb.core import data_files
+from kimi_nb.deploy import node_looks
 from kimi_nb.deploy.slurm import job_faults
 from kimi_nb.diagnose import remedies
+from kimi_nb.params import load
 
 TOLD = data_files.facts("diagnose/remedies")
 SOURCE = "\n".join(
@@ -34,9 +36,17 @@ def test_each_is_asked_for():
     assert len(ours) > 40 and unused == []
 
 
+def test_each_check_of_a_node_has_one():
+    """Those of the hardware files; two are also causes of a step, and stand there once."""
+    checks = {name for hw in load.names("hardware") for name in load.hardware(hw).checks}
+    told = {one.removeprefix("look/") for one in TOLD if one.startswith("look/")} - {"program"}
+    assert told | set(node_looks._CAUSES) == checks and not told & set(node_looks._CAUSES)
+    assert set(node_looks._CAUSES.values()) <= set(TOLD)
+
+
 def test_words_are_filled_in_once():
     assert remedies.of("node/docker", node="{file}").startswith("Install Docker on {file} and")
     assert remedies.first(["node/nothing", "node/port"]) == TOLD["node/port"]
     assert remedies.first(["node/nothing"], node="a3-0") == ""
     left = {word for text in TOLD.values() for word in re.findall(r"\{(\w+)\}", text)}
-    assert left <= {"file", "node", "err", "key", "names"}
+    assert left <= {"file", "node", "err", "key", "names", "program"}

@@ -76,7 +76,7 @@ LOOKING = [path for path in NOTEBOOKS if "run.prerequisites(" in path.read_text(
 def test_only_a_deployment_is_stopped_by_a_look_that_fails(path, action, stops):
     look = prerequisites.Look("disk", "space", ("df",), "600 GB", "", "", "ours")
     failed = prerequisites.Looks((prerequisites.Seen(look, "fail", "12 GB"),))
-    run = types.SimpleNamespace(action=action, prerequisites=lambda choice: failed)
+    run = types.SimpleNamespace(action=action, prerequisites=lambda choice, **_: failed)
     sources = ["".join(one["source"]) for one in json.loads(path.read_text())["cells"]]
     cells = [one for one in sources if "looks = " in one or "looks.failed" in one]
     assert cells

@@ -187,6 +187,24 @@ class Cluster:
             raise StepFailed("reach", failed)
         return Outcome(warnings=tuple(warnings), facts={"controller": says})
 
+    def look(self) -> tuple[Sequence[Diagnosis], str]:
+        """Return what is wrong before anything is submitted, and what the controller says.
+
+        Nothing is changed: the jobs are shown to sbatch with --test-only.
+        """
+        try:
+            says = str(self._reach().facts["controller"])
+            refused = [(job, self._refusal(job)) for job in (*self._chain, self._benchmark)]
+        except StepFailed as error:
+            return error.failed, ""
+        except SlurmError as error:
+            return [job_faults.silent(error)], ""
+        return [
+            job_faults.refused(job, refusal, self._files[f"jobs/{job.file}"])
+            for job, refusal in refused
+            if refusal
+        ], f"{says}; sbatch takes {len(refused)} jobs"
+
     def _claim(self) -> Outcome:
         path = self._work / "claim"
         try:
