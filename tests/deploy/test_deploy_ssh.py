@@ -412,6 +412,9 @@ def test_weights_on_one_node(site, tmp_path, fault):
     else:
         shard.write_bytes(whole[:-1])
     try:
+        code, looked, said = site.up(tmp_path, "--dry-run")
+        assert code == 1 and [one["node"] for one in looked["failed"]] == ["h2"], said
+        assert SHARD in looked["failed"][0]["cause"] and "no answer" not in said
         _fails(site, tmp_path, "h2", "weights", CHECKPOINTS[0], SHARD)
     finally:
         shard.write_bytes(whole)

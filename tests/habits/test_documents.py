@@ -180,7 +180,11 @@ def _keys(table: type[BaseModel], before: str = "") -> Iterator[str]:
     """The dotted keys of a table; a list and the engine's own settings count as one key."""
     for name, part in table.model_fields.items():
         kinds = (part.annotation, *typing.get_args(part.annotation))
-        inner = [kind for kind in kinds if kind in (schema.Ssh, schema.Slurm, schema.Paths)]
+        inner = [
+            kind
+            for kind in kinds
+            if kind in (schema.Ssh, schema.Slurm, schema.Paths, schema.Network)
+        ]
         yield from _keys(inner[0], f"{before}{name}.") if inner else [before + name]
 
 

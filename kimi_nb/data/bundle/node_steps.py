@@ -21,12 +21,14 @@ TITLES = {
 
 
 class Looked(FactBase):
-    """What a verb would change: the lines that the node answers."""
+    """What a verb would change: the lines that the node answers, the last with the exit code.
+
+    A command that fails is no fact to pyinfra, and what it has found would be lost."""
 
     shell_executable = "bash"
 
     def command(self, verb):
-        return f"{node_call.READ}; : {verb}"
+        return f"({node_call.READ}); printf 'fact\\texit\\t%s\\n' $?; : {verb}"
 
     def process(self, output):
         return node_call.lines(output)

@@ -90,12 +90,9 @@ class _Hosts:
         out = {}
         for name, job in jobs.items():
             job.join()
-            lines = job.value
-            out[name] = (
-                {"lines": [[line.kind, line.thing, line.text] for line in lines]}
-                if lines is not None
-                else {"error": str(job.exception or "") or _none(seconds)}
-            )
+            out[name] = _looked(job.value) or {
+                "error": str(job.exception or "") or _none(seconds)
+            }
         return out
 
     def change(self, texts: dict[str, str], verb: str, seconds: int | None) -> dict[str, Any]:
@@ -134,6 +131,17 @@ class _Hosts:
         if not meta.did_succeed() and not any(line.kind == "fail" for line in lines):
             out["error"] = " ".join(meta.stderr_lines)[-300:] or _none(seconds)
         return out
+
+
+def _looked(lines: Any) -> dict[str, Any]:
+    """Return the answer of a look; {} where the connection ended before its last line."""
+    if not lines or (lines[-1].kind, lines[-1].thing) != ("fact", "exit"):
+        return {}
+    *found, end = lines
+    out: dict[str, Any] = {"lines": [[line.kind, line.thing, line.text] for line in found]}
+    if end.text != "0" and not any(line.kind == "fail" for line in found):
+        out["error"] = f"node.sh ended with exit code {end.text}"
+    return out
 
 
 def main() -> int:
