@@ -101,9 +101,9 @@ def _by_hand(plan: Plan, first: EngineSpec, names: Collection[str]) -> list[str]
         ]
     return [
         *lines,
-        "`node.sh` does the same, and is what `kimi-nb up` runs: `RUN=by-hand DRY=1 ./node.sh "
-        "prepare engine weights start` says what it would do, `RUN=by-hand ./node.sh stop` ends what "
-        "it has started.",
+        "`node.sh` does the same, and is what `kimi-nb up` runs: `RUN=by-hand ./node.sh claim prepare "
+        "engine weights start` does it (with `DRY=1` it only says what it would do), and "
+        "`RUN=by-hand ./node.sh stop release` ends what it has started and gives the node back.",
     ]
 
 
@@ -173,10 +173,7 @@ _UNKNOWN = "not measured"
 
 def day(plan: Plan) -> str:
     """Return the day of a deployment: what to run, how long, what OK looks like, how to go back."""
-    given, url = '"${PLAN[@]}"', plan.url
-    download = "" if plan.jobs else " --download"
-    if plan.jobs:
-        url = f"http://NODE:{plan.engines[0].http_port or 8000}"
+    given, download = '"${PLAN[@]}"', "" if plan.jobs else " --download"
     rows = [
         (f"kimi-nb check {given}", "seconds", "0 errors", "nothing is touched"),
         (f"kimi-nb rehearse {given}", "seconds", "result ok", "nothing is touched"),
@@ -194,15 +191,16 @@ def day(plan: Plan) -> str:
         ),
         ("kimi-nb status", "seconds", "every engine ready", "nothing is changed"),
         (
-            f"kimi-nb verify {url} --model {plan.served_name}",
+            'papermill notebooks/06_verification.ipynb 06.ipynb "${SERVICE[@]}"',
             _UNKNOWN,
             "no failed check",
             "the service stays up",
         ),
         (
-            f"papermill notebooks/08_performance.ipynb out.ipynb -p url {url}",
+            'papermill notebooks/08_performance.ipynb 08.ipynb "${SERVICE[@]}" -p input_len 1024 '
+            "-p output_len 1024 -p concurrency 1,16,64",
             _UNKNOWN,
-            "figures beside the published ones",
+            "figures beside the published ones, below the physical limit",
             "the service stays up",
         ),
         (
@@ -220,13 +218,15 @@ def day(plan: Plan) -> str:
         "",
         "```bash",
         f"PLAN=({_words(plan)})",
+        f"SERVICE=({_parameters(plan)})",
         "```",
         "",
         "| run | how long | OK is | go back |",
         "| --- | --- | --- | --- |",
         *(f"| `{run}` | {' | '.join(others)} |" for run, *others in rows),
         "",
-        *(["NODE is where SLURM has put the API: README.md.", ""] if plan.jobs else []),
+        "The notebooks find the service that runs on the site, and its own settings.",
+        "",
         "The minutes of a download are derived from sizes. Nothing here was timed on accelerators: "
         "loading takes at least the weights divided by the speed at which a node reads them.",
     ]
@@ -248,6 +248,21 @@ def _words(plan: Plan) -> str:
     ):
         words += [word for value in values for word in (option, value)]
     return shlex.join(words)
+
+
+def _parameters(plan: Plan) -> str:
+    """Return the parameters by which a notebook finds the service of this plan."""
+    request = plan.request
+    values = {
+        "hw": request.hardware.name,
+        "model": request.named or request.model.name,
+        "layout": plan.layout,
+        "variant": plan.variant,
+        "site": f"./{plan.site}.yaml",
+        "action": "deploy",
+        "confirm": plan.site,
+    }
+    return shlex.join([word for key, value in values.items() for word in ("-p", key, value)])
 
 
 def _downloads(plan: Plan) -> str:

@@ -17,7 +17,10 @@ def add(commands: options.Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stop the deployment and print the changes; return 1 if a step failed."""
+    """Stop the deployment and print the changes; return 1 if a step failed.
+
+    It is 1 too where another run holds a node.
+    """
     from kimi_nb.deploy import lifecycle
     from kimi_nb.deploy.steps import StepFailed, together
 
@@ -27,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
         outcome = lifecycle.down(journal)
     except StepFailed as error:
         return output.failed(error, args.json)
+    others = any(one.what.startswith("claim: left alone") for one in outcome.warnings)
     if args.json:
         print(
             json.dumps(
@@ -41,8 +45,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         for line in together((*outcome.changes, *outcome.warnings)):
             print(visible(line))
-        print(
-            f"{journal.plan} on {journal.site} is down"
-            + ("." if outcome.changes else ": no change.")
-        )
-    return 0
+        if others:
+            print(
+                f"This run of {journal.plan} holds nothing there. What runs belongs to another run: "
+                "kimi-nb down with the folder of that one ends it."
+            )
+        else:
+            print(
+                f"{journal.plan} on {journal.site} is down"
+                + ("." if outcome.changes else ": no change.")
+            )
+    return 1 if others else 0

@@ -37,7 +37,7 @@ def add(commands: options.Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file, and print what comes next."""
-    from kimi_nb.params import load, site_file
+    from kimi_nb.params import load, recipes, site_file
     from kimi_nb.plan import build
 
     chip = load.hardware(args.hw)
@@ -59,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
         raise WriteError(f"--out {out}: cannot be written: {error.strerror}.") from None
     shown = str(out) if out.is_absolute() else f"./{out}"
     number = len(values["nodes"])
-    print(f"{shown}: {number} node{'s' * (number > 1)}. Look through it, then for example:")
-    print(f"  kimi-nb plan --model k2.5 --hw {args.hw} --site {shown}")
+    print(f"{shown}: {number} node{'s' * (number > 1)}.")
+    if left := site_file.left(values, args.pairs):
+        print(f"These have an example's values, look at them: {', '.join(left)}.")
+    layouts = sorted({one.layout for one in recipes.of(load.model("k2.5"), chip)})
+    kind = "--variant slurm" if args.slurm else f"--layout {'|'.join(layouts)}"
+    print(f"Then, for example: kimi-nb plan --model k2.5 --hw {args.hw} {kind} --site {shown}")
     return 0

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 
 from kimi_nb.cli import options, output, signals
 from kimi_nb.show import visible
+
+_LEFT = (
+    "What was started is left as it is: kimi-nb logs shows it, kimi-nb up --resume goes on, "
+    "kimi-nb down cleans up."
+)
 
 
 def add(commands: options.Commands) -> None:
@@ -80,15 +86,19 @@ def run(args: argparse.Namespace) -> int:
             print(f"{len(changes)} changes" if changes else "no change")
         if args.dry_run:
             return 0
-    made = lifecycle.up(
-        plan,
-        folder,
-        confirm=args.confirm,
-        resume=args.resume,
-        checksums=args.checksums,
-        download=args.download,
-        say=output.progress(begun),
-    ).result
+    try:
+        made = lifecycle.up(
+            plan,
+            folder,
+            confirm=args.confirm,
+            resume=args.resume,
+            checksums=args.checksums,
+            download=args.download,
+            say=output.progress(begun),
+        ).result
+    except KeyboardInterrupt:
+        print(f"kimi-nb: {_LEFT}", file=sys.stderr)
+        raise
     if args.json:
         print(json.dumps(made.as_dict(), indent=2, ensure_ascii=False, default=str))
     else:
@@ -98,8 +108,5 @@ def run(args: argparse.Namespace) -> int:
         elif not made.changes and not made.ready:
             print("Nothing was changed there by this call.")
         else:
-            print(
-                "What was started is left as it is: kimi-nb logs shows it, kimi-nb up --resume "
-                "goes on, kimi-nb down cleans up."
-            )
+            print(_LEFT)
     return 0 if made.ok else 1

@@ -38,6 +38,7 @@ from kimi_nb.deploy.steps import (
     Outcome,
     StepFailed,
     Target,
+    alike,
     together,
 )
 from kimi_nb.diagnose import first_failure
@@ -51,6 +52,7 @@ Say = Callable[[str], None]
 LIMITS = Limits(ready=5400.0, progress=900.0, answer=120.0, door=180.0)
 _MOST = 40  # changes and failures that are shown
 MARK = "measured"
+_PROVES = ("ready", "open", "answer", "verify", "benchmark")  # the steps that ask engines
 _STARTS = ("start", "submit")  # the steps that start engines, on nodes and under SLURM
 
 
@@ -108,16 +110,19 @@ class Deployed(show.Shown):
     def table(self) -> show.Table:
         """Return the facts as a table, one per row."""
         rows: list[tuple[str, Any]] = [
-            ("engines ready", f"{self.ready} of {self.engines}"),
+            ("engines ready", f"{self.ready} of {self.engines}" if self.asked else "not asked"),
             ("front door", self.url),
             *(
                 ("changed" if not at else "", line)
                 for at, line in enumerate((together(self.changes) or ["no change"])[:_MOST])
             ),
-            *self._times(),
-            ("memory", f"{self.memory_mb:.0f} MB" if self.memory_mb else "not measured"),
-            ("answer", self.answer or "none"),
         ]
+        if self.asked:
+            rows += [
+                *self._times(),
+                ("memory", f"{self.memory_mb:.0f} MB" if self.memory_mb else "not measured"),
+                ("answer", self.answer or "none"),
+            ]
         if self.moved_tokens:
             rows.insert(
                 -1,
@@ -127,10 +132,10 @@ class Deployed(show.Shown):
                     + (f", {self.moved_bytes:,} bytes" if self.moved_bytes else ""),
                 ),
             )
-        for one in self.failed[:_MOST]:
+        for one in alike(self.failed)[:_MOST]:
             rows += [
                 ("node", one.node),
-                ("rank", "none" if one.rank is None else one.rank),
+                *([] if one.rank is None else [("rank", one.rank)]),
                 ("step", self.step),
                 ("cause", one.cause),
                 ("seen", one.evidence),
@@ -143,6 +148,11 @@ class Deployed(show.Shown):
             ("logs", str(self.folder)),
         ]
         return show.Table(f"{self.plan} on {self.site}", ("what", "is"), tuple(rows))
+
+    @property
+    def asked(self) -> bool:
+        """Whether it came as far as asking the engines."""
+        return self.ok or self.ready > 0 or self.step in _PROVES
 
     def _times(self) -> list[tuple[str, Any]]:
         if self.ok and self.ready_s is None:

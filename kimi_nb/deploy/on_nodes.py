@@ -263,6 +263,9 @@ class OnNodes:
             for line in by_verb.get(verb, ())
             if line.kind == "fail"
         ]
+        # What runs on a node that another run holds is that run's: its ports say nothing more.
+        held = {one.node for verb, one in wrong if verb == "claim"}
+        wrong = [(verb, one) for verb, one in wrong if verb == "claim" or one.node not in held]
         wrong += [
             ("look", self._silent(node, answer)) for node, answer in answers.items() if answer.error
         ]

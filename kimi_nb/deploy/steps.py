@@ -11,8 +11,9 @@ A `Target` is a site with a plan on it: nodes (`on_nodes.OnNodes`) or a SLURM cl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -46,6 +47,33 @@ def together(changes: Iterable[Change]) -> list[str]:
     ]
 
 
+def alike(failed: Iterable[Diagnosis]) -> list[Diagnosis]:
+    """Return one diagnosis for all nodes on which the same is wrong, with all their names.
+
+    Only what concerns a node as a whole is put together, not its ranks.
+    """
+    groups: dict[tuple[str, str, str, int | None], list[Diagnosis]] = {}
+    for at, one in enumerate(failed):
+        name = re.compile(rf"(?<![\w-]){re.escape(one.node)}(?![\w-])")
+        texts = [name.sub("each node", text) for text in (one.cause, one.evidence, one.help)]
+        key = (texts[0], texts[1], texts[2], None if one.rank is None else at)
+        groups.setdefault(key, []).append(one)
+    out = []
+    for (cause, evidence, way_out, _), group in groups.items():
+        first, names = group[0], [one.node for one in group]
+        if len(names) > 1:
+            more = f" and {len(names) - 8} more" * (len(names) > 8)
+            first = replace(
+                first,
+                node=f"{', '.join(names[:8])}{more}",
+                cause=cause,
+                evidence=evidence,
+                help=way_out,
+            )
+        out.append(first)
+    return out
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of a step.
@@ -70,7 +98,7 @@ class StepFailed(KimiError):
         self, step: str, failed: Sequence[Diagnosis], outcome: Outcome | None = None
     ) -> None:
         self.step, self.failed, self.outcome = step, tuple(failed), outcome or Outcome()
-        super().__init__("\n".join(f"{step}: {one}" for one in failed))
+        super().__init__("\n".join(f"{step}: {one}" for one in alike(failed)))
 
 
 @dataclass(frozen=True)

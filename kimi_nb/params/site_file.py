@@ -69,6 +69,8 @@ def new(
     ParameterError that names every key that is unknown or has a value of the wrong kind.
     """
     values: dict[str, Any] = example.model_dump(mode="json", exclude_unset=True)
+    if "slurm" in values:  # no cluster has the example's
+        values["slurm"] = {k: v for k, v in values["slurm"].items() if not k.endswith("qos")}
     values |= {"name": name, "nodes": [dict(node) for node in members]}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -93,6 +95,20 @@ def _put(values: dict[str, Any], key: str, value: str) -> None:
         values[last] = yaml.safe_load(value)
     except yaml.YAMLError:
         raise ParameterError(f"--set {key}: {value!r} is not a value in YAML.") from None
+
+
+def left(values: Mapping[str, Any], pairs: Iterable[str]) -> list[str]:
+    """Return the keys that still have the value of an example and are different at each site.
+
+    >>> left({"nic": "enp67s0f5", "slurm": {"account": "kimi"}}, ["slurm.account=me"])
+    ['nic']
+    """
+    given = {pair.partition("=")[0] for pair in pairs}
+    there = [
+        *(["nic"] if "nic" in values else []),
+        *(f"{name}.{key}" for name in ("slurm", "paths") for key in values.get(name, ())),
+    ]
+    return [key for key in there if key not in given]
 
 
 def text(values: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ def check_addresses(site: str, addresses: Iterable[str]) -> None:
     if found:
         raise ParameterError(
             f"site {site}: {', '.join(found[:4])}{' and more' * (len(found) > 4)}: these are the "
-            "example's addresses, so nothing was contacted. Copy the site file from params/sites, "
-            "write your nodes and a name of your own (name:) into the copy, and name its path: "
-            "--site ./my-cluster.yaml, in a notebook site."
+            "example's addresses, so nothing was contacted. Write a site file for your own nodes, "
+            "kimi-nb site new --hw HW --nodes ADDRESS,..., and name its path: --site "
+            "./my-cluster.yaml, in a notebook site."
         )

@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.deploy import journal, lifecycle, node_call
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
+from kimi_nb.deploy.steps import alike
+from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan import build
 from kimi_nb.service import weights
 
@@ -117,6 +120,39 @@ def test_dry_changes_nothing(node):
     assert not node.work.exists()
 
 
+def test_the_claim_comes_first_by_hand(node):
+    assert node.call("push")["fail"] == [
+        ("claim", "nobody holds the node: the verb claim comes first")
+    ]
+    assert "fail" not in node.call("claim", "push", "start")
+
+
+def test_the_front_door_of_this_run_keeps_its_port(node):
+    """An engine was killed, and the front door of its node goes on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        env = node.files / "node.env"
+        env.write_text(
+            f"{env.read_text()}ADDRESS=127.0.0.1\nPORTS='{port} the front door'\nDOOR=(sleep 60)\n"
+        )
+        node.call("claim", "push")
+        ((thing, text),) = node.call("start")["fail"]
+        assert thing == "port" and f"{port}, wanted for the front door" in text
+        assert node.call("open")["changed"] == [("router", "started: proxy.sh")]
+        assert "fail" not in node.call("start")
+
+
+def test_what_is_alike_is_told_once():
+    def weights(node):
+        return Diagnosis("w", node, None, "no weights", f"node.sh on {node}", f"copy to {node}")
+
+    ranks = [Diagnosis("r", "a", rank, "died", "log", "read it") for rank in (1, 2)]
+    several, other, *rest = alike([weights("a"), weights("b"), weights("c"), *ranks])
+    assert (several.node, several.help) == ("a, b, c", "copy to each node")
+    assert [other, *rest] == ranks
+    assert alike([weights("a")]) == [weights("a")]
+
+
 @pytest.mark.parametrize("text", ["{}", "{}+empty", "{}rc1.dev3+g1a2b3c", "{}.post1"])
 def test_the_version_that_the_plan_is_for(node, text):
     told = text.format(_installed(node, text))
@@ -184,8 +220,11 @@ def test_of_many_claims_one_is_taken(node):
 
 
 def test_who_does_not_hold_the_node_starts_nothing(node):
-    assert "not held by this run" in node.call("push", "start")["fail"][0][1]
+    assert "nobody holds the node" in node.call("push", "start")["fail"][0][1]
     assert not node.folder.exists()
+    node.call("claim", run="other")
+    assert "not held by this run: other" in node.call("push", "start")["fail"][0][1]
+    node.call("release", run="other")
 
 
 def test_an_engine_that_ends_is_told_with_its_code(tmp_path):

@@ -570,13 +570,15 @@ def test_two_runs_on_one_site(site, tmp_path):
     assert code == 0, said
     code, made, said = site.up(tmp_path / "second")
     assert code == 1 and made["step"] == "claim"
+    assert [one["node"] for one in made["failed"]] == ["h1", "h2"]  # and no port of the other's
     held = made["failed"][0]
     assert "@" in held["cause"] and "since" in held["cause"] and "k2.5-a2-dp" in held["cause"]
     assert "kimi-nb down" in held["help"]
     running = site.engines()
     assert running
     # Its own end changes nothing of the other's.
-    site.kimi("down", str(tmp_path / "second"))
+    other = site.kimi("down", str(tmp_path / "second"))
+    assert other.returncode == 1 and "belongs to another run" in other.stdout, other.stdout
     assert site.engines() == running and site.claims() == TWO
     assert site.kimi("down", str(tmp_path / "first")).returncode == 0
 

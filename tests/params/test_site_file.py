@@ -28,11 +28,13 @@ def test_the_file_says_what_was_asked(name):
     assert yaml.safe_load(text) == values
     site = schema.Site.model_validate(values)
     assert [node.address for node in site.nodes] == NODES.split(",")
+    # A quality of service is the cluster's own, and may be left out.
+    slurm = example.slurm and example.slurm.model_copy(update={"qos": None, "cpu_qos": None})
     assert (site.name, site.paths, site.ssh, site.slurm) == (
         "mine",
         example.paths,
         example.ssh,
-        example.slurm,
+        slurm,
     )
 
 
@@ -92,7 +94,9 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert main([*words, "--set", "ssh.user=ops"]) == 0
     site = load.site("./my-cluster.yaml")
     assert (site.name, site.hardware, site.ssh.user) == ("my-cluster", "a3", "ops")
-    assert "--site ./my-cluster.yaml" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "--layout pd|single --site ./my-cluster.yaml" in said
+    assert "an example's values, look at them: nic, paths.cache" in said
     kept = (tmp_path / "my-cluster.yaml").read_text()
     assert main([*words, "--set", "ssh.user=root"]) == 2
     assert "is there already" in capsys.readouterr().err

@@ -516,9 +516,10 @@ class Cluster:
     def preview(self) -> Sequence[Change]:
         """Return what the steps would change, and sbatch's verdict on each job.
 
-        Nothing is changed. Raises SlurmError.
+        Nothing is changed. Raises StepFailed for jobs that sbatch would refuse, and SlurmError.
         """
-        out = []
+        self._reach()
+        out, refused = [], []
         path = self._work / "claim"
         held = claim.holder(path)
         if held is None:
@@ -531,19 +532,15 @@ class Cluster:
         ]
         for job, wanted in self._wanted(self._book.look(self._slurm.queue(), keep=False)):
             if wanted:
-                refusal = self._refusal(job)
-                out.append(
-                    Change(
-                        QUEUE,
-                        f"jobs/{job.file} ({job_book.option(job, 'job-name')}): "
-                        + (
-                            f"would be refused: {refusal}"
-                            if refusal
-                            else "would be submitted"
-                            + (" when the service is ready" * (job is self._benchmark))
-                        ),
-                    )
-                )
+                if refusal := self._refusal(job):
+                    text = self._files[f"jobs/{job.file}"]
+                    refused.append(job_faults.refused(job, refusal, text))
+                    continue
+                when = " when the service is ready" * (job is self._benchmark)
+                name = job_book.option(job, "job-name")
+                out.append(Change(QUEUE, f"jobs/{job.file} ({name}): would be submitted{when}"))
+        if refused:
+            raise StepFailed("test", refused)
         return out
 
     def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:

@@ -90,9 +90,7 @@ class _Hosts:
         out = {}
         for name, job in jobs.items():
             job.join()
-            out[name] = _looked(job.value) or {
-                "error": str(job.exception or "") or _none(seconds)
-            }
+            out[name] = _looked(job.value) or {"error": str(job.exception or "") or _none(seconds)}
         return out
 
     def change(self, texts: dict[str, str], verb: str, seconds: int | None) -> dict[str, Any]:
