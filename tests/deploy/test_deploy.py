@@ -30,6 +30,8 @@ from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan import build
 from kimi_nb.service import weights
 
+# Other tests run at the same time, and a run stops whatever bears its name on the machine.
+RUN = f"r{os.getpid()}"
 ALL = ("look", *node_call.VERBS, "open", "state", "tails", "stop", "release")
 
 
@@ -47,7 +49,7 @@ class Node:
         env = self.files / "node.env"
         env.write_text(env.read_text() + f"WORK={self.work}\nFOLDER={self.folder}\nPORTS=\n")
 
-    def call(self, *verbs: str, run: str = "r1", **more) -> dict[str, list[tuple[str, str]]]:
+    def call(self, *verbs: str, run: str = RUN, **more) -> dict[str, list[tuple[str, str]]]:
         """Lines by kind: (thing, text)."""
         text = node_call.text(self.files, verbs, run=run, holder=f"{run}-holder", **more)
         answer = LocalNodes().change({"n": text}, verbs[-1])["n"]
@@ -71,7 +73,7 @@ def node(tmp_path):
 def test_each_call_carries_all_that_it_needs(node):
     for verb in ALL:
         for dry in (True, False):
-            text = node_call.text(node.files, [verb], run="r1", dry=dry)
+            text = node_call.text(node.files, [verb], run=RUN, dry=dry)
             assert (
                 subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
             )
@@ -256,7 +258,7 @@ def test_what_hides_and_does_not_listen_is_stopped_too(tmp_path):
     node = Node(tmp_path, [sys.executable, "-c", hidden])
     node.call("claim", "push", "start")
     time.sleep(0.5)
-    text = node_call.text(node.files, ["stop"], run="r1").replace("${STOP_SECONDS:-20}", "1")
+    text = node_call.text(node.files, ["stop"], run=RUN).replace("${STOP_SECONDS:-20}", "1")
     answer = LocalNodes().change({"n": text}, "stop")["n"]
     assert [line.text for line in answer.of("changed")] == ["stopped"], answer
     left = subprocess.run(
@@ -314,7 +316,7 @@ def test_logs_are_read_to_their_end_and_belong_to_one_run(node, tmp_path):
         path = tmp_path / run / "logs" / plan.nodes[0] / "engines.log"
         return path.read_text() if path.exists() else ""
 
-    assert len(text) > 1 << 20 and copy("r1") == text
+    assert len(text) > 1 << 20 and copy(RUN) == text
     assert copy("r2") == ""
 
 
