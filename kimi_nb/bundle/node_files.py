@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from kimi_nb.core import paths
 from kimi_nb.plan import checkpoints
-from kimi_nb.plan.router import UPSTREAM
+from kimi_nb.plan.router import UPSTREAM, VLLM_ROUTER
 from kimi_nb.plan.spec import Container, EngineSpec, Plan
 
 # The scripts that edit weights, by the name used in model files.
@@ -68,6 +68,8 @@ def environment(
         ("GOVERNOR", tuning.pop("governor", "")),
         ("JEMALLOC", _jemalloc(engines, container)),
         ("UPSTREAM", UPSTREAM if door and router and router.kind == "upstream" else ""),
+        ("ROUTER", VLLM_ROUTER if door and router and router.kind == VLLM_ROUTER else ""),
+        ("ROUTER_PATH", _bin(router.folder or plan.engine_folder) if door and router else ""),
         (
             "PORTS",
             "\n".join(f"{port} {what}" for port, what in _ports(engines))
@@ -97,6 +99,11 @@ def environment(
         )
         + "\n"
     )
+
+
+def _bin(folder: str) -> str:
+    """Return where a virtual environment has its programs, "" where there is none."""
+    return f"{folder}/bin" if folder else ""
 
 
 def _text(value: object) -> str:

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from kimi_nb.bundle import inventory, node_files, readmes
+from kimi_nb.catalog import companions
 from kimi_nb.core import paths, shell
 from kimi_nb.plan import checkpoints, client_commands, jobs, network
 from kimi_nb.plan.router import DOOR
@@ -188,9 +189,8 @@ def _secrets(secrets: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _engine_path(plan: Plan) -> list[str]:
-    """Return the line that puts the engine's virtual environment first on PATH, if it has one."""
-    folder = plan.engine_folder
+def _path(folder: str) -> list[str]:
+    """Return the line that puts a virtual environment first on PATH, if there is one."""
     return [shell.export("PATH", f"{folder}/bin")] if folder else []
 
 
@@ -202,7 +202,7 @@ def _serve(plan: Plan, engine: EngineSpec) -> str:
             f"Engine {engine.name} on {engine.node} "
             f"({engine.address}), {plan.engine} {plan.engine_version}.",
         ],
-        [*_engine_path(plan), *_exports(plan, engine.env), "", *shell.command(argv)],
+        [*_path(plan.engine_folder), *_exports(plan, engine.env), "", *shell.command(argv)],
     )
 
 
@@ -234,7 +234,11 @@ def _launch(plan: Plan, engines: list[EngineSpec], launch: Launch) -> str:
     ranks = f"{engines[0].rank} to {engines[-1].rank}" if len(engines) > 1 else f"{engines[0].rank}"
     return shell.script(
         [f"Start the {engines[0].role} ranks {ranks} of {launch.node}."],
-        ['cd "$(dirname "$0")"', *_engine_path(plan), *shell.command(["exec", *launch.argv])],
+        [
+            'cd "$(dirname "$0")"',
+            *_path(plan.engine_folder),
+            *shell.command(["exec", *launch.argv]),
+        ],
     )
 
 
@@ -280,7 +284,7 @@ def _proxy(plan: Plan) -> str:
         "The program is in the repository of vllm-ascend, examples/disaggregated_prefill_v1; "
         "run this beside it."
         if router.kind == "upstream"
-        else "pip install vllm-router"
+        else f"pip install vllm-router=={companions.router()}; install/ does."
     )
     # Both proxies send the engines the value of OPENAI_API_KEY, for which the door asks.
     keys = _secrets(
@@ -294,7 +298,7 @@ def _proxy(plan: Plan) -> str:
             # docker exec begins in the image's working folder, and the program is beside this.
             'cd "$(dirname "$0")"',
             *keys,
-            *_engine_path(plan),
+            *_path(router.folder or plan.engine_folder),
             *shell.command(["exec", *router.argv]),
         ],
     )

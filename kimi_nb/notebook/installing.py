@@ -9,7 +9,7 @@ from kimi_nb import show
 from kimi_nb.core import shell
 from kimi_nb.notebook.subject import Subject
 from kimi_nb.params.fields import Layout
-from kimi_nb.plan import build, containers
+from kimi_nb.plan import build, containers, router
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,10 +43,13 @@ class Installs(show.Shown):
 def installs(subject: Subject, layout: Layout, version: str = "") -> Installs:
     """Return every way to install the engine at a version, for a layout. Raises KimiErrors."""
     engine, site, hardware = subject.engine(version), subject.site(), subject.hardware
+    routed = any(
+        recipe.router == router.VLLM_ROUTER for recipe in subject.recipes if recipe.layout == layout
+    )
     ways = {}
     for method in hardware.installs:
         lines = []
-        for step in build.install_steps(hardware, site, engine, method, layout):
+        for step in build.install_steps(hardware, site, engine, method, layout, routed):
             where = f"  [in {step.directory}]" if step.directory else ""
             words = [*(f"{name}={value}" for name, value in step.env.items()), *step.argv]
             lines += [f"# {step.says}{where}", *shell.command(words)]

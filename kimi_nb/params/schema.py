@@ -182,10 +182,14 @@ class Check(Table):
 
 
 class Step(Table):
-    """One command of an installation, in the ``layouts`` that need it."""
+    """One command of an installation, in the ``layouts`` that need it.
+
+    With ``router`` only where vllm-router is the front door.
+    """
 
     says: Line
     layouts: tuple[Layout, ...] = LAYOUTS
+    router: bool = False
     argv: tuple[str, ...]
     directory: Text = ""
     env: dict[Variable, Text] = {}
@@ -298,7 +302,8 @@ class RoleChange(Table):
 class Scenario(Table):
     """A named row of a tuning chapter.
 
-    ``concurrency`` is the number of requests of the full length that it is to serve at once.
+    ``concurrency`` is the number of requests of the full length that it is to serve at once, and
+    ``router`` what it puts in front of several groups, in layouts other than pd.
     """
 
     title: Line
@@ -309,6 +314,7 @@ class Scenario(Table):
     without: tuple[str, ...] = ()
     settings: Settings = Settings()
     roles: dict[Role, RoleChange] = {}
+    router: Literal["vllm-router"] | None = None
 
 
 class Recipe(Table):
@@ -346,6 +352,12 @@ class Recipe(Table):
                 "layout pd and a router go together: layout is "
                 f"{self.layout}, router is {self.router}"
             )
+        for name, scenario in self.scenarios.items():
+            if scenario.router and self.layout == "pd":
+                raise ValueError(
+                    f"scenarios.{name}.router: layout pd has the router of its recipe; a scenario "
+                    "names one for the groups of the layouts single and dp"
+                )
         if self.jobs and not ("optimised" in self.scenarios and self.clients):
             raise ValueError(
                 "a recipe of jobs has a scenario 'optimised' and a client: they are the last jobs"

@@ -95,8 +95,6 @@ def request(
     _check_site(cluster, chip, recipe)
     given = tuple(pairs)
     changes = overrides.parse(given, tuple(recipe.roles))
-    if recipe.router is None and (changes.router or changes.router_port):
-        raise ParameterError(f"--set router: layout {recipe.layout} has no router.")
     switches = tuple(erratum)
     return Request(
         model=served,
@@ -184,11 +182,22 @@ def from_request(asked: Request) -> Plan:
     roles: dict[str, RolePlan] = {
         role: resolve(asked, role) for role in fields.ROLES if role in recipe.roles
     }
+    router.check(
+        asked.router,
+        asked.overrides.router_port,
+        recipe.layout,
+        sum(role.groups for role in roles.values()),
+    )
     placed, flags, env = _engines(asked, roles)
     fronted = None
-    if recipe.router is not None:
-        kind = asked.overrides.router or recipe.router
-        fronted = router.router(kind, _router_port(asked), placed, bool(site.api_key_env))
+    if asked.router is not None:
+        fronted = router.router(
+            asked.router,
+            _router_port(asked),
+            placed,
+            bool(site.api_key_env),
+            _router_folder(asked),
+        )
     url = fronted.url if fronted else next(engine.url for engine in placed if engine.url) or ""
     answering = flags["decode" if "decode" in roles else "mixed"]
     named = answering.get("served-model-name")
@@ -306,11 +315,11 @@ def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:
         if asked.named
         else []
     )
-    groups = 0 if asked.recipe.router else sum(role.groups for role in roles.values())
+    groups = 0 if asked.router else sum(role.groups for role in roles.values())
     alone = (
         [
-            f"{groups} groups serve on their own, and this layout has no router: clients of the "
-            "service's URL reach the first only. Put a router in front of all of them."
+            f"{groups} groups serve on their own, without a router: clients of the service's URL "
+            f"reach the first only. --set router={router.VLLM_ROUTER} puts one in front of all."
         ]
         if groups > 1
         else []
@@ -425,7 +434,7 @@ def _engines(
             for key, value in command_lines.place_flags(asked, role, first).items()
         }
     extra = []
-    if asked.recipe.router:
+    if asked.router:
         extra = [(groups[0].nodes[0].name, _router_port(asked), "the router")]
     placement.check_ports(places, extra)
     for name in roles:
@@ -498,9 +507,29 @@ def _installs(asked: Request) -> dict[str, tuple[InstallStep, ...]]:
     if asked.recipe.jobs:
         return {}
     return {
-        name: install_steps(asked.hardware, asked.site, asked.engine, name, asked.recipe.layout)
+        name: install_steps(
+            asked.hardware,
+            asked.site,
+            asked.engine,
+            name,
+            asked.recipe.layout,
+            asked.router == router.VLLM_ROUTER,
+        )
         for name in asked.hardware.installs
     }
+
+
+def _router_folder(asked: Request) -> str:
+    """Return the router's own virtual environment, if the recipe's installation makes one."""
+    steps = asked.hardware.installs.get(asked.recipe.install, ())
+    own = asked.router == router.VLLM_ROUTER and any(
+        "{router_folder}" in word for step in steps if step.router for word in step.argv
+    )
+    return _environment_of_router(asked.site) if own else ""
+
+
+def _environment_of_router(site: schema.Site) -> str:
+    return f"{site.paths.work}/router"
 
 
 def _engine_folder(asked: Request) -> str:
@@ -527,8 +556,12 @@ def install_steps(
     engine: catalog.Engine,
     method: str,
     layout: Layout,
+    routed: bool,
 ) -> tuple[InstallStep, ...]:
-    """Return the commands of one way to install the engine, for this site, version and layout."""
+    """Return the commands of one way to install the engine, for this site, version and layout.
+
+    ``routed`` is whether vllm-router is the front door.
+    """
     if method not in hardware.installs:
         raise ParameterError(
             choice(f"way to install on {hardware.name}:", method, hardware.installs)
@@ -542,6 +575,7 @@ def install_steps(
         "torch": companions.torch_build(engine),
         "nixl": companions.nixl(engine),
         "router": companions.router(),
+        "router_folder": _environment_of_router(site),
     }
     return tuple(
         InstallStep(
@@ -551,7 +585,7 @@ def install_steps(
             dict(step.env),
         )
         for step in hardware.installs[method]
-        if layout in step.layouts
+        if layout in step.layouts and (routed or not step.router)
     )
 
 

@@ -48,6 +48,12 @@ class Request:
         return self.model.weights[self.recipe.weights]
 
     @property
+    def router(self) -> str | None:
+        """The kind of the front door that is asked for; None where clients ask an engine."""
+        scenario = self.scenario.router if self.scenario else None
+        return self.overrides.router or scenario or self.recipe.router
+
+    @property
     def models(self) -> str:
         """The folder on the nodes that holds the checkpoints; "" where hub ids name them."""
         if self.errata_off & errata.renaming(self.recipe.source.commands):

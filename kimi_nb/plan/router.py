@@ -1,40 +1,83 @@
-"""Configure the front door of a prefill-decode plan: the upstream proxy, or vllm-router."""
+"""Configure the front door of a plan: the upstream proxy, or vllm-router.
+
+In layout pd it has each request go through prefill and decode. In front of groups that serve alike
+it is vllm-router, which hands the requests to them in turn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.plan.spec import EngineSpec, Router
 
 UPSTREAM = "load_balance_proxy_server_example.py"
-
+VLLM_ROUTER = "vllm-router"
 
 DOOR = "keyed_door.py"  # of the bundle; it replaces {host} and {port} in what follows --
 
 
-def router(kind: str, port: int, engines: Sequence[EngineSpec], keyed: bool = False) -> Router:
-    """Return the router on the first prefill node, for every engine with an API, in their order.
+def router(
+    kind: str, port: int, engines: Sequence[EngineSpec], keyed: bool = False, folder: str = ""
+) -> Router:
+    """Return the router on the first node, for every engine with an API, in their order.
 
-    Both send the engines the key of their own environment, whoever calls (the upstream proxy by its
-    source from v0.17.0rc1 to v0.23.0, vllm-router 0.1.17 as tried). With a key (``keyed``) they
-    therefore stand behind a door that asks for it.
+    In layout pd both kinds send the engines the key of their own environment, whoever calls (the
+    upstream proxy by its source from v0.17.0rc1 to v0.23.0, vllm-router 0.1.17 as tried). In front
+    of equal groups vllm-router passes the caller's key on, but also takes further workers from
+    anybody (POST /add_worker, as tried), who would see the requests and their keys. With a key
+    (``keyed``) they therefore stand behind a door that asks for it. ``folder`` is that of `Router`.
     """
-    prefill, decode = (
-        [engine for engine in engines if engine.role == role and engine.url]
-        for role in ("prefill", "decode")
-    )
-    host = prefill[0].address
-    listens = ("{host}", "{port}") if keyed else (host, str(port))
-    argv = (_upstream if kind == "upstream" else _vllm_router)(*listens, prefill, decode)
+    workers = [
+        engine
+        for role in ("prefill", "decode", "mixed")
+        for engine in engines
+        if engine.role == role and engine.url
+    ]
+    first = workers[0]
+    listens = ("{host}", "{port}") if keyed else (first.address, str(port))
+    argv = (_upstream if kind == "upstream" else vllm_router)(*listens, workers)
     if keyed:
-        argv = ["python", DOOR, "--host", host, "--port", str(port), "--", *argv]
-    workers = tuple((engine.role, engine.url or "", engine.name) for engine in prefill + decode)
-    return Router(kind, prefill[0].node, host, port, workers, tuple(argv))
+        argv = door(first.address, port, argv)
+    listed = tuple((engine.role, engine.url or "", engine.name) for engine in workers)
+    return Router(kind, first.node, first.address, port, listed, tuple(argv), folder)
 
 
-def _upstream(
-    host: str, port: str, prefill: list[EngineSpec], decode: list[EngineSpec]
-) -> list[str]:
+def door(host: str, port: int, inner: Sequence[str], program: str = DOOR) -> list[str]:
+    """Return the command line of the door that asks for the key, in front of a router."""
+    return ["python", program, "--host", host, "--port", str(port), "--", *inner]
+
+
+def check(kind: str | None, port: int | None, layout: str, groups: int) -> None:
+    """Refuse a router where it has nothing to do, and its port where there is none.
+
+    ``kind`` and ``port`` are None where nobody asks for them. Raises ParameterError.
+    """
+    if layout == "pd":
+        return
+    if kind is None:
+        if port is not None:
+            raise ParameterError(
+                f"--set router.port={port}: layout {layout} has no router of its own; "
+                f"router={VLLM_ROUTER} puts one in front of several groups (groups=2)."
+            )
+    elif kind != VLLM_ROUTER:
+        raise ParameterError(
+            f"--set router={kind}: the upstream proxy sends each request to a prefill and then to a "
+            f"decode engine, which only layout pd has. In layout {layout} choose "
+            f"router={VLLM_ROUTER}."
+        )
+    elif groups < 2:
+        raise ParameterError(
+            f"router {VLLM_ROUTER}: layout {layout} has one group here, and the API of one group "
+            "needs no router. Plan several (--set groups=2), or leave the router out."
+        )
+
+
+def _upstream(host: str, port: str, workers: Sequence[EngineSpec]) -> list[str]:
+    prefill, decode = (
+        [engine for engine in workers if engine.role == role] for role in ("prefill", "decode")
+    )
     return [
         "python",
         UPSTREAM,
@@ -53,20 +96,29 @@ def _upstream(
     ]
 
 
-def _vllm_router(
-    host: str, port: str, prefill: list[EngineSpec], decode: list[EngineSpec]
-) -> list[str]:
+def vllm_router(host: str, port: str, workers: Sequence[EngineSpec]) -> list[str]:
+    """Return the command line of vllm-router for engines that have an API.
+
+    The policy is round_robin in every layout. cache_aware would ask every engine to render every
+    chat before it chooses one (/v1/chat/completions/render, as tried with 0.1.17).
+    """
+    alike = [engine.url or "" for engine in workers if engine.role == "mixed"]
     return [
-        "vllm-router",
+        VLLM_ROUTER,
         "--host",
         host,
         "--port",
         port,
-        "--vllm-pd-disaggregation",
+        *([] if alike else ["--vllm-pd-disaggregation"]),
         "--policy",
         "round_robin",
-        *(word for engine in prefill for word in ("--prefill", engine.url or "")),
-        *(word for engine in decode for word in ("--decode", engine.url or "")),
+        *(["--worker-urls", *alike] if alike else []),
+        *(
+            word
+            for engine in workers
+            if engine.role != "mixed"
+            for word in (f"--{engine.role}", engine.url or "")
+        ),
         "--worker-startup-timeout-secs",
         "3600",
         "--worker-startup-check-interval",

@@ -81,7 +81,11 @@ class EngineSpec:
 
 @dataclass(frozen=True)
 class Router:
-    """The front door of a prefill-decode plan; ``workers`` are (role, URL, engine name)."""
+    """The front door of several groups.
+
+    ``workers`` are (role, URL, engine name). ``folder`` is the virtual environment that has the
+    router where the engine is in an image; "" where it is in the engine's.
+    """
 
     kind: str
     node: str
@@ -89,6 +93,7 @@ class Router:
     port: int
     workers: tuple[tuple[str, str, str], ...]
     argv: tuple[str, ...]
+    folder: str = ""
 
     @property
     def url(self) -> str:

@@ -177,8 +177,9 @@ class Stage:
         if router.kind == "upstream":
             shutil.copy(front_door.UPSTREAM, folder / UPSTREAM)
         argv = ["bash", "proxy.sh"]
-        if box := next((box for box in self.plan.containers if box.node == router.node), None):
-            # As node.sh does: what the proxy imports is in the image.
+        box = next((box for box in self.plan.containers if box.node == router.node), None)
+        if box and router.kind == "upstream":
+            # As node.sh does: what that proxy imports is in the image.
             passed = [
                 word
                 for name in sorted({*self.plan.secrets, *self.plan.secrets.values()})

@@ -60,7 +60,7 @@ class Site:
     def __init__(self, folder: Path, hosts: testbed.Hosts, stand_ins: testbed.StandIns) -> None:
         self.folder, self.hosts, self.stand_ins = folder, hosts, stand_ins
         self.plans = {}
-        for hardware, layout, number in (("a3", "pd", 4), ("a2", "dp", 2)):
+        for hardware, layout, number in (("a3", "pd", 4), ("a2", "dp", 2), ("a3", "single", 4)):
             file = folder / f"{hardware}.yaml"
             file.write_text(hosts.site(hardware, number))
             self.plans[layout] = build.plan(
@@ -199,6 +199,39 @@ def test_up_twice_status_logs_down_twice(site, tmp_path):
     assert lines[-1]["stage"] == "down"
     start = next(line for line in lines if line.get("step") == "start")
     assert start["codes"] == dict.fromkeys(NAMES, 0)
+
+
+REPLICAS = ["--set", "groups=2", "--set", "router=vllm-router"]
+
+
+def test_replicas_behind_the_router_of_the_first_node(site, tmp_path):
+    """The containers run the engines, the host of the first node the router."""
+    run = tmp_path / "run"
+    code, made, said = site.up(run, *REPLICAS, layout="single")
+    assert code == 0, (made and made["failed"], said[-400:])
+    assert made["ready"] == made["engines"] == 2 and made["url"].endswith(":1999")
+    logs = site.kimi("logs", "--no-follow", str(run)).stdout
+    said_by = {line.partition(" | ")[0] for line in logs.splitlines()}
+    assert "h1 router" in said_by and "h2 router" not in said_by
+    code, again, said = site.up(run, *REPLICAS, layout="single")
+    assert (code, again["changes"], again["ready"]) == (0, [], 2), said
+    ended = site.kimi("down", str(run))
+    assert ended.returncode == 0 and site.engines() == [] and site.claims() == []
+
+
+def test_a_router_that_is_not_installed_is_named_before_anything_starts(site, tmp_path):
+    program = site.host("h1").folder / "rehearsal" / "bin" / "vllm-router"
+    text = program.read_text()
+    program.unlink()
+    try:
+        code, made, _said = site.up(tmp_path, *REPLICAS, layout="single")
+    finally:
+        program.write_text(text)
+        program.chmod(0o755)
+    (failed,) = made["failed"]
+    assert code == 1 and failed["node"] == "h1" and made["ready"] == 0
+    assert "vllm-router is not in" in json.dumps(failed) and "install/" in json.dumps(failed)
+    assert site.engines() == []
 
 
 def test_without_the_sites_name_nothing_is_changed(site, tmp_path):

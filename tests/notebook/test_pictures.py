@@ -124,6 +124,22 @@ def test_every_shape_has_its_topology(hardware, layout):
     assert ("KV cache" in said) == (layout == "pd")
 
 
+def test_replicas_stand_behind_their_router(nodes_file):
+    routed = build.plan(
+        "k2.5",
+        "h200",
+        "single",
+        variant="pip",
+        site=nodes_file("h200", 2),
+        pairs=["groups=2", "router=vllm-router"],
+    )
+    picture = topology_picture.picture(routed)
+    said = texts(picture)
+    assert any("router (vllm-router) on node-0" in text and ":1999" in text for text in said)
+    assert {"node-0", "node-1"} <= {word for text in said for word in text.split()}
+    assert "KV cache" not in said and "hands them to 2 engines in turn" in picture.alt
+
+
 def test_a_device_shows_its_rank(plan):
     said = texts(topology_picture.picture(plan))
     assert {f"r{rank}" for rank in range(32)} <= set(said)

@@ -568,6 +568,19 @@ def test_the_hash_knows_every_flag_and_no_address():
     )
 
 
+def test_replicas_behind_a_router_are_another_measurement(nodes_file):
+    """Of the same two engines: the router decides who gets which request."""
+
+    def hashed(*pairs):
+        site = nodes_file("h200", 2)
+        plan = build.plan("k2.5", "h200", "single", variant="pip", site=site, pairs=pairs)
+        return identity.flags_hash(plan)
+
+    alone, routed = hashed("groups=2"), hashed("groups=2", "router=vllm-router")
+    assert len({hashed(), alone, routed}) == 3
+    assert routed == hashed("groups=2", "router=vllm-router", "router.port=1998")
+
+
 # Beside the documents -----------------------------------------------------------------
 
 

@@ -178,12 +178,14 @@ def test_the_front_beats_all_others_and_none_of_it_another(points):
             ),
             {"dropped": ["jemalloc"]},
         ),
+        ("single", ("groups=2", "router=vllm-router", "router.port=1998"), {}),
     ],
 )
 def test_the_winner_is_planned_from_its_file(layout, pairs, more, tmp_path):
     plan = plan_of(*pairs, layout=layout, **more)
     path = winner.write(plan, tmp_path / "tuned.yaml", title="Best of a sweep", figures="measured")
     made = build.plan(str(path), "a3", layout, scenario=winner.SCENARIO)
+    assert build.plan(str(path), "a3", layout), "the recipe without the scenario"
     assert made.engines == plan.engines and made.router == plan.router
     assert judge.plan(made).ok and made.name.endswith("-tuned")
     assert [one.name for one in tmp_path.iterdir()] == ["tuned.yaml"]

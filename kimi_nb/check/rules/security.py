@@ -104,18 +104,21 @@ def published(d: Deployment) -> Iterator[Problem]:
     "load_balance_proxy_server_example.py v0.17.0rc1 to v0.23.0; vllm-router 0.1.17, tried",
 )
 def open_door(d: Deployment) -> Iterator[Problem]:
-    """The upstream proxy and vllm-router put OPENAI_API_KEY of their own environment into every
-    request to the engines, whoever calls: with it everybody gets in, without it nobody."""
+    """Between prefill and decode the upstream proxy and vllm-router put OPENAI_API_KEY of their own
+    environment into every request, whoever calls: with it everybody gets in, without it nobody.
+    In front of equal engines vllm-router takes further ones from anybody, who see the keys."""
     keyed = (d.plan is not None and bool(d.plan.secrets)) or any(
         server.flags.get("api-key") or server.env.get("VLLM_API_KEY") for server in d.servers
     )
     for proxy in d.proxies:
         if keyed and not proxy.asks and proxy.host not in LOOPBACK:
-            yield Problem(
-                proxy.spot,
-                f"the engines ask for a key, and {_PROXIES.get(proxy.kind, proxy.kind)} sends its "
-                "own for every caller",
+            name = _PROXIES.get(proxy.kind, proxy.kind)
+            does = (
+                "takes engines from anybody (POST /add_worker), which then get the callers' keys"
+                if "worker-urls" in proxy.lists
+                else "sends its own for every caller"
             )
+            yield Problem(proxy.spot, f"the engines ask for a key, and {name} {does}")
 
 
 _PROXIES = {"upstream": "the upstream proxy"}

@@ -90,10 +90,15 @@ def _split_groups(d: Deployment) -> Iterator[Problem]:
 def _split_engines(d: Deployment) -> Iterator[Problem]:
     """Report nodes that would form one engine or group but do not name the same rendezvous."""
     heads = [server for server in d.servers if server.certain and server.number("nnodes")]
+    parts: dict[object, set[int | None]] = {}
+    for one in heads:
+        parts.setdefault(one.group, set()).add(one.number("node-rank"))
     for i, one in enumerate(heads):
         for two in heads[i + 1 :]:
+            # Two that both have a part of the same rank are two engines, such as replicas.
             if (
                 one.group != two.group
+                and not parts[one.group] & parts[two.group]
                 and one.node != two.node
                 and one.model == two.model
                 and one.number("nnodes") == two.number("nnodes")

@@ -3,7 +3,8 @@
     python keyed_door.py --host 10.0.0.1 --port 1999 -- PROXY --host {host} --port {port} ...
 
 The proxies of prefill-decode disaggregation send the engines the value of OPENAI_API_KEY, whoever
-calls them. This starts one on a free port of 127.0.0.1, and passes on only what comes with
+calls them, and vllm-router in front of equal engines takes more of them from anybody (/add_worker).
+This starts one on a free port of 127.0.0.1, and passes on only what comes with
 `Authorization: Bearer` and that value. /health and /healthcheck are open, as vLLM's own are. A
 connection carries one request. It ends when the proxy ends, with the same code.
 """

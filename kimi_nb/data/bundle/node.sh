@@ -150,6 +150,13 @@ prepare() {
 
 engine() {
     local out found
+    if [ -n "$ROUTER" ]; then
+        if found=$(PATH=${ROUTER_PATH:+$ROUTER_PATH:}$PATH command -v "$ROUTER"); then
+            say same router "$found"
+        else
+            say fail router "$ROUTER is not ${ROUTER_PATH:+in $ROUTER_PATH, nor }on PATH"
+        fi
+    fi
     if [ -z "$IMAGE" ]; then
         if [ -n "$ENGINE" ]; then PATH=$ENGINE/bin:$PATH; fi
         if found=$(command -v vllm); then say same engine "$found"; version; else say fail engine "vllm is not ${ENGINE:+in $ENGINE/bin, nor }on PATH"; fi
@@ -487,8 +494,8 @@ open() {
     if [ -n "$DRY" ]; then say change router "start proxy.sh"; return; fi
     cd "$FOLDER" || { say fail router "$FOLDER is missing"; return; }
     local inside=()
-    if [ -n "$CONTAINER" ] && [ -n "$(container)" ]; then
-        # The program and what it imports are in the image.
+    if [ -n "$UPSTREAM" ] && [ -n "$CONTAINER" ] && [ -n "$(container)" ]; then
+        # The program and what it imports are in the image. vllm-router is in none.
         inside=(docker exec -e "KIMI_NB_RUN=$RUN:$NODE/router" ${SECRET_OPTIONS[@]+"${SECRET_OPTIONS[@]}"} "$CONTAINER")
     fi
     if [ -n "$UPSTREAM" ] && [ ! -e "$UPSTREAM" ] && ! ${inside[@]+"${inside[@]}"} cp \

@@ -240,12 +240,14 @@ def _words(plan: Plan) -> str:
             + (f" and {len(column) - _NODES} more" if len(column) > _NODES else "")
             + f" with {ranks} rank{'s' * (ranks > 1)}"
         )
-    flow = (
-        "requests reach the router at " + plan.url + ", which asks prefill, then decode; the "
-        "KV cache goes from prefill to decode"
-        if plan.router
-        else "requests reach " + plan.url
-    )
+    flow = "requests reach " + plan.url
+    if plan.router:
+        does = (
+            "asks prefill, then decode; the KV cache goes from prefill to decode"
+            if "prefill" in plan.flags
+            else f"hands them to {len(plan.router.workers)} engines in turn"
+        )
+        flow = f"requests reach the router at {plan.url}, which {does}"
     return (
         f"{plan.title}: {len(plan.engines)} engine{'s' * (len(plan.engines) > 1)}, "
         f"{'; '.join(parts)}; {flow}."

@@ -64,7 +64,7 @@ def content(plan: Plan, title: str, figures: str) -> dict[str, Any]:
     changes = asked.overrides
     for role, ports in changes.ports.items():
         recipe["roles"][role]["ports"] = {**(recipe["roles"][role].get("ports") or {}), **ports}
-    if changes.router:
+    if changes.router and asked.recipe.layout == "pd":
         recipe["router"] = changes.router
     if changes.router_port:
         recipe["router_port"] = changes.router_port
@@ -110,6 +110,8 @@ def _scenario(asked: Request, title: str, figures: str) -> dict[str, Any]:
         ],
         "roles": roles,
     }
+    if asked.overrides.router and asked.recipe.layout != "pd":  # there the recipe has it
+        out["router"] = asked.overrides.router
     return {key: value for key, value in out.items() if value}
 
 
