@@ -117,6 +117,12 @@ def _where_the_server_is(plan: Plan) -> str:
         if count > 1
         else ""
     )
+    if plan.router:
+        takes += (
+            f"The job starts vllm-router on its first node, in front of all of them, at port "
+            f"{plan.router.port}; the job ends, with an error, as soon as an engine or the router "
+            "does. "
+        )
     return (
         f"{takes}SLURM chooses the nodes: `{file}` names the one on which the API listens, and the "
         "benchmark asks there. Put that name into `client/chat.sh` for the address of the site file."

@@ -61,6 +61,8 @@ def files(plan: Plan) -> dict[str, str]:
         out |= {f"{node}/{name}": text for name, text in mine.items()}
     out |= inventory.files(plan)
     out |= {f"jobs/{job.file}": jobs.script(job, plan.modules) for job in plan.jobs}
+    if plan.jobs and plan.router and DOOR in plan.router.argv:
+        out[f"jobs/{DOOR}"] = static(DOOR)
     out |= {f"install/{name}.sh": _install(plan, name) for name in plan.installs}
     out |= _clients(plan)
     out["README.md"] = readmes.bundle(plan, list(by_node))
@@ -89,7 +91,7 @@ def _node_files(
         out["launch.sh"] = _launch(plan, engines, launch)
     elif not plan.jobs and not (container and container.runs_engine):
         out["serve.sh"] = _serve(plan, first)
-    if plan.router and plan.router.node == first.node:
+    if plan.router and plan.router.node == first.node and not plan.jobs:
         out["proxy.sh"] = _proxy(plan)
         if DOOR in plan.router.argv:
             out[DOOR] = static(DOOR)

@@ -30,6 +30,7 @@ from kimi_nb.plan import (
     step_tokens,
 )
 from kimi_nb.plan.roles import Request, RolePlan, fill, resolve
+from kimi_nb.plan.serving_job import Serving
 from kimi_nb.plan.spec import Container, EngineSpec, InstallStep, Job, Launch, Plan
 
 ROUTER_PORT = 1999  # that of the documents
@@ -627,15 +628,19 @@ def _jobs(
     features = load.features()
     replaced = {one for name in asked.chosen for one in features[name].excludes} - {*asked.chosen}
 
-    def engines(scenario: schema.Scenario | None) -> tuple[EngineSpec, ...]:
-        if scenario is asked.scenario:
-            return placed
-        dropped = (*asked.dropped, *(name for name in features if name in replaced))
-        other = replace(asked, scenario=scenario, dropped=dropped)
-        return _engines(other, {"mixed": resolve(other, "mixed")})[0]
+    def served(scenario: schema.Scenario | None) -> Serving:
+        other, engines = asked, placed
+        if scenario is not asked.scenario:
+            dropped = (*asked.dropped, *(name for name in features if name in replaced))
+            other = replace(asked, scenario=scenario, dropped=dropped)
+            engines = _engines(other, {"mixed": resolve(other, "mixed")})[0]
+        routed = other.router and len({engine.group for engine in engines}) > 1
+        return Serving(
+            engines, _router_port(asked) if routed else None, bool(asked.site.api_key_env)
+        )
 
     best = asked.scenario or asked.recipe.scenarios["optimised"]
-    return jobs.jobs(asked, engines(None), engines(best), commands[0].argv)
+    return jobs.jobs(asked, served(None), served(best), commands[0].argv)
 
 
 def _host_tuning(asked: Request, role: RolePlan) -> tuple[tuple[str, str], ...]:

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kimi_nb import catalog
+from kimi_nb.catalog import companions
 from kimi_nb.core import data_files, shell
 from kimi_nb.params import schema
-from kimi_nb.plan import network, serving_job
+from kimi_nb.plan import network, router, serving_job
 from kimi_nb.plan.roles import Request
-from kimi_nb.plan.serving_job import SERVER_FILE
+from kimi_nb.plan.serving_job import SERVER_FILE, Serving
 from kimi_nb.plan.spec import EngineSpec, Job
 
 PYTHON = "3.11"
@@ -31,13 +32,13 @@ LAST_WORDS = {
 
 def jobs(
     request: Request,
-    baseline: Sequence[EngineSpec],
-    optimised: Sequence[EngineSpec],
+    baseline: Serving,
+    optimised: Serving,
     benchmark: Sequence[str],
 ) -> tuple[Job, ...]:
     """Return the seven jobs in the order in which they are submitted.
 
-    ``baseline`` and ``optimised`` are the engines of the two serving jobs, one for each node.
+    ``baseline`` and ``optimised`` are what the two serving jobs serve.
     """
     table = data_files.facts("plan/slurm")["jobs"]
     makers = {"create-env": _create_env, "install": _install, "download": _download}
@@ -45,12 +46,12 @@ def jobs(
     for number, (name, spec) in enumerate(table.items(), start=1):
         env, nodes = _environment(request, name), 1
         if name in ("baseline", "optimised"):
-            engines = baseline if name == "baseline" else optimised
-            nodes, first = len(engines), engines[0]
+            serving = baseline if name == "baseline" else optimised
+            nodes, first = len(serving.engines), serving.engines[0]
             env |= {key: value for key, value in first.env.items() if key not in env}
-            argv, body = _serve(request, engines, spec)
+            argv, body = _serve(request, serving, spec)
         elif name == "tune-moe":
-            argv, body = _tune_moe(request, optimised[0])
+            argv, body = _tune_moe(request, optimised.engines[0])
         elif name == "benchmark":
             argv, body = _benchmark(request, benchmark)
         else:
@@ -138,6 +139,8 @@ def _install(request: Request) -> tuple[list[str], list[str]]:
     places = request.places()
     source, tag = f"{places['project']}/vllm", request.engine.tag
     argv = ["pip", "install", f"vllm=={request.engine.vllm}", *_packages(request)]
+    if request.router:
+        argv.append(f"{router.VLLM_ROUTER}=={companions.router()}")
     clone = [
         "git",
         "clone",
@@ -190,15 +193,16 @@ def _download(request: Request) -> tuple[list[str], list[str]]:
 
 
 def _serve(
-    request: Request, engines: Sequence[EngineSpec], spec: Mapping[str, Any]
+    request: Request, serving: Serving, spec: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
     places, slurm = request.places(), request.site.slurm
     assert slurm is not None  # as in `_options`
-    return list(engines[0].argv), [
+    return list(serving.engines[0].argv), [
         *_needs_environment(places["virtual_env"]),
         *_secret(request, "VLLM_API_KEY"),
+        *(_secret(request, "OPENAI_API_KEY") if serving.router_port else []),  # the door's
         *serving_job.lines(
-            engines, f"{places['project']}/{SERVER_FILE}", spec["job_name"], _cpus(slurm, spec)
+            serving, f"{places['project']}/{SERVER_FILE}", spec["job_name"], _cpus(slurm, spec)
         ),
     ]
 

@@ -35,11 +35,15 @@ def router(
         if engine.role == role and engine.url
     ]
     first = workers[0]
+    listed = tuple((engine.role, engine.url or "", engine.name) for engine in workers)
     listens = ("{host}", "{port}") if keyed else (first.address, str(port))
-    argv = (_upstream if kind == "upstream" else vllm_router)(*listens, workers)
+    argv = (
+        _upstream(*listens, workers)
+        if kind == "upstream"
+        else vllm_router(*listens, [(role, url) for role, url, _ in listed])
+    )
     if keyed:
         argv = door(first.address, port, argv)
-    listed = tuple((engine.role, engine.url or "", engine.name) for engine in workers)
     return Router(kind, first.node, first.address, port, listed, tuple(argv), folder)
 
 
@@ -96,13 +100,16 @@ def _upstream(host: str, port: str, workers: Sequence[EngineSpec]) -> list[str]:
     ]
 
 
-def vllm_router(host: str, port: str, workers: Sequence[EngineSpec]) -> list[str]:
-    """Return the command line of vllm-router for engines that have an API.
+def vllm_router(
+    host: str, port: str, workers: Sequence[tuple[str, str]], patience: int = 3600
+) -> list[str]:
+    """Return the command line of vllm-router for (role, URL) of each engine with an API.
 
     The policy is round_robin in every layout. cache_aware would ask every engine to render every
-    chat before it chooses one (/v1/chat/completions/render, as tried with 0.1.17).
+    chat before it chooses one (/v1/chat/completions/render, as tried with 0.1.17). ``patience`` is
+    how many seconds the engines may take to start.
     """
-    alike = [engine.url or "" for engine in workers if engine.role == "mixed"]
+    alike = [url for role, url in workers if role == "mixed"]
     return [
         VLLM_ROUTER,
         "--host",
@@ -113,14 +120,9 @@ def vllm_router(host: str, port: str, workers: Sequence[EngineSpec]) -> list[str
         "--policy",
         "round_robin",
         *(["--worker-urls", *alike] if alike else []),
-        *(
-            word
-            for engine in workers
-            if engine.role != "mixed"
-            for word in (f"--{engine.role}", engine.url or "")
-        ),
+        *(word for role, url in workers if role != "mixed" for word in (f"--{role}", url)),
         "--worker-startup-timeout-secs",
-        "3600",
+        str(patience),
         "--worker-startup-check-interval",
         "5",
     ]

@@ -1,41 +1,62 @@
 """Write how a SLURM job serves: one engine on its only node, or one engine on each of its nodes.
 
-SLURM chooses the nodes, so that nothing of the site file's names and addresses may be in the job.
+Replicas have a router in front of them, which the job starts on its first node. SLURM chooses the
+nodes, so that nothing of the site file's names and addresses may be in the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kimi_nb.core import shell
 from kimi_nb.core.errors import PlanError
+from kimi_nb.plan import ports, router
 from kimi_nb.plan.spec import EngineSpec
 
 SERVER_FILE = "server_host.txt"
 # Variables of every job, which its script exports before anything else.
 EVERYWHERE = ("VIRTUAL_ENV", "PATH", "HF_HOME")
 LEADER = shell.Raw('"$leader"')
-_FIND_LEADER = [
-    "# The ranks meet at the address of the first node, on which also the API listens.",
-    'mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
-    "leader=$(getent ahostsv4 \"${nodes[0]}\" | awk 'NR == 1 {print $1}') || true",
-    'case "$leader" in',
-    "    '' | 127.0.*)",
-    "        echo \"${nodes[0]} has no address for the other nodes: getent says '$leader'\" >&2",
-    "        exit 1",
-    "        ;;",
-    "esac",
-    "export leader",
-]
+_NODES = 'mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+# The router starts with the engines and listens once all of them answer. That one of them fails is
+# seen by its end, so that here it has the time of the job.
+_PATIENCE = 86400
 
 
-def lines(
-    engines: Sequence[EngineSpec], host_file: str, job_name: str, cpus: int | str
-) -> list[str]:
-    """Return the lines of a job that serve ``engines``, which are one for each node.
+@dataclass(frozen=True)
+class Serving:
+    """What a job serves: an engine for each of its nodes.
+
+    ``router_port`` is where vllm-router listens in front of them, None without it; ``keyed`` is
+    whether callers are asked for the key there.
+    """
+
+    engines: Sequence[EngineSpec]
+    router_port: int | None = None
+    keyed: bool = False
+
+
+def _address(name: str, at: int) -> list[str]:
+    """Return the lines that set a variable to the address of a node of the job, by its number."""
+    node = f"${{nodes[{at}]}}"
+    return [
+        f"{name}=$(getent ahostsv4 \"{node}\" | awk 'NR == 1 {{print $1}}') || true",
+        f'case "${name}" in',
+        "    '' | 127.0.*)",
+        f"        echo \"{node} has no address for the other nodes: getent says '${name}'\" >&2",
+        "        exit 1",
+        "        ;;",
+        "esac",
+    ]
+
+
+def lines(serving: Serving, host_file: str, job_name: str, cpus: int | str) -> list[str]:
+    """Return the lines of a job that serve these engines.
 
     ``job_name`` and ``cpus`` (for each task) are what the job's options say. Raises PlanError.
     """
+    engines = serving.engines
     _check(engines)
     host = [
         "# The other jobs, and you, find the server by this file.",
@@ -48,7 +69,7 @@ def lines(
     own = [[group for group in mine if group not in same] for mine in words]
     serve = shell.command(["exec", *(word for group in same for word in group)])
     return [
-        *(_FIND_LEADER if any(LEADER in group for group in same) else []),
+        *_find(serving, any(LEADER in group for group in same)),
         "# What the engine of one node is told; SLURM_NODEID is its number within the job.",
         "serve() {",
         "    local own=()",
@@ -64,9 +85,66 @@ def lines(
         "# not take over --cpus-per-task of the job.",
         f"srun --nodes={len(engines)} --ntasks-per-node=1 --cpus-per-task={cpus} \\",
         "    --kill-on-bad-exit=1 \\",
+        # A replica that ends without an error would otherwise leave the others waiting for it.
+        *(["    --wait=1 \\"] if serving.router_port else []),
         f"    --output={job_name}.%j{task_suffix('%n')}.out \\",
         f"    --error={job_name}.%j{task_suffix('%n')}.err \\",
-        '    bash -c "$(declare -f serve); serve"',
+        '    bash -c "$(declare -f serve); serve"' + (" &" if serving.router_port else ""),
+        *(_router(serving, serving.router_port) if serving.router_port else []),
+    ]
+
+
+def _find(serving: Serving, led: bool) -> list[str]:
+    """Return the lines that look up addresses: of the first node (``led``), or of each replica."""
+    if serving.router_port:
+        return [
+            "# The router finds the replicas by the addresses of their nodes, and has the first one's.",
+            _NODES,
+            *(line for at in range(len(serving.engines)) for line in _address(f"replica{at}", at)),
+        ]
+    if not led:
+        return []
+    return [
+        "# The ranks meet at the address of the first node, on which also the API listens.",
+        _NODES,
+        *_address("leader", 0),
+        "export leader",
+    ]
+
+
+def _router(serving: Serving, port: int) -> list[str]:
+    """Return the lines that start the router, and end the job with the first of all that ends."""
+    host = shell.Raw('"$replica0"')
+    workers = [
+        ("mixed", shell.Raw(f'"http://$replica{at}:{engine.http_port or ports.HTTP}"'))
+        for at, engine in enumerate(serving.engines)
+    ]
+    listens = ("{host}", "{port}") if serving.keyed else (host, str(port))
+    argv = router.vllm_router(*listens, workers, _PATIENCE)
+    door = []
+    if serving.keyed:
+        door = [
+            "# It asks for the key; the job is submitted from this folder or from the one above.",
+            f"door={router.DOOR}",
+            f'[ -e "$door" ] || door=jobs/{router.DOOR}',
+        ]
+        argv = router.door(host, port, argv, shell.Raw('"$door"'))
+    start = shell.command(argv)
+    return [
+        "engines=$!",
+        *door,
+        *start[:-1],
+        f"{start[-1]} &",
+        "router=$!",
+        "# The replicas and their router are one service: none of them serves on without the others.",
+        'trap \'kill "$engines" "$router" 2> /dev/null || true\' EXIT',
+        "trap 'exit 143' TERM",
+        "code=0",
+        "wait -n || code=$?",
+        'if kill -0 "$router" 2> /dev/null; then ended="a replica"; else ended="the router"; fi',
+        'echo "$ended has ended with exit code $code, and the job with it" >&2',
+        '[ "$code" != 0 ] || code=1',
+        'exit "$code"',
     ]
 
 

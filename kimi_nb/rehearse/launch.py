@@ -168,9 +168,9 @@ class Stage:
             self._start(f"{node} engines", node, argv, folder)
 
     def open_door(self) -> None:
-        """Start the proxy if the plan has one."""
+        """Start the proxy if the plan has one; a job starts its own."""
         router = self.plan.router
-        if router is None:
+        if router is None or self.plan.jobs:
             return
         self._say(f"{router.node}: bash proxy.sh")
         folder = self.work / router.node
@@ -210,7 +210,7 @@ class Stage:
             "USER": "root",
             "LANG": "C.UTF-8",
             "HOSTNAME": node,
-            **(slurm_programs.job(self.site.nodes) if self.plan.jobs else {}),
+            **(slurm_programs.job(self.site.nodes, self.work / "jobs") if self.plan.jobs else {}),
             NODE: node,
             FOLDER: str(self.root),
         }

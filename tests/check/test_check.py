@@ -64,8 +64,8 @@ def same_after_rendering(plan) -> None:
     mine, theirs = judge.of_plan(plan), linted(plan)
     assert not theirs.unread
     wanted, found = Counter(map(identity, mine.servers)), Counter(map(identity, theirs.servers))
-    if plan.jobs:  # the jobs hold the other engine as well
-        assert wanted <= found
+    if plan.jobs:  # the jobs hold the other engine as well, and one text for replicas
+        assert wanted.keys() <= found.keys()
         return
     assert wanted == found
     if not plan.containers or not plan.containers[0].runs_engine:

@@ -90,6 +90,7 @@ def shapes(hardware: str, layout: str) -> Iterator[list[str]]:
         yield ["nodes=2", "dp=2", f"tp={count}"]
         yield ["nodes=2", f"dp={2 * count}", "tp=1"]
         yield ["nodes=2", "dp=1", f"tp={2 * count}"]
+        yield ["groups=2", "router=vllm-router"]
         return
     alone = ["decode.nodes=1", f"decode.dp={count}", "decode.tp=1"]
     yield ["prefill.nodes=1", "prefill.dp=1"]

@@ -128,6 +128,12 @@ def test_words_are_those_that_bash_makes(text):
         ("python -m vllm.entrypoints.openai.api_server --model m --port 8129", [8129]),
         ("case $1 in a) P=1000;; b) P=2000;; esac\nvllm serve m --port $P", [None]),
         ('f() { shift; vllm serve "$@"; }\nf x m --port 8130', [8130]),
+        # Its text goes to another shell before the script ends.
+        (
+            'f() { vllm serve m --port 8140; }\nsrun bash -c "$(declare -f f); f" &\nwait\nexit 1',
+            [8140],
+        ),
+        ("exit 1\nf() { vllm serve m --port 8141; }\nf", []),
         (
             "docker run --gpus all -p 8131:8131 vllm/vllm-openai:v0.19.1 --model m --port 8131",
             [8131],

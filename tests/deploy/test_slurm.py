@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -271,6 +273,93 @@ def test_a_follower_that_dies_ends_the_job(start):
     with pytest.raises(readiness.Found):
         watch.load()
     assert engines_of(run) == {}
+
+
+def routers_of(run) -> list[int]:
+    """Process numbers of the run's routers, and of the doors in front of them, from /proc.
+
+    By their folder: the router writes its title over its words and its variables.
+    """
+    out = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            title = path.read_bytes().rstrip(b"\0 ")
+            if path.with_name("cwd").readlink().is_relative_to(run.project) and (
+                title == b"vllm::router" or b"keyed_door.py" in title
+            ):
+                out.append(int(path.parent.name))
+    return out
+
+
+def wait_for(what) -> None:
+    end = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def prompts(engine) -> float:
+    """How many prompt tokens an engine says that it has computed."""
+    with urllib.request.urlopen(f"{engine.url}/metrics", timeout=20) as reply:
+        text = reply.read().decode()
+    return sum(map(float, re.findall(r"^vllm:prompt_tokens_total\{.*\} (\S+)$", text, re.M)))
+
+
+@pytest.mark.parametrize("key", ["", "sk-only-in-the-environment"], ids=["open", "keyed"])
+def test_replicas_are_one_job_behind_the_real_router(start, key):
+    more = "api_key_env: KIMI_KEY\n" if key else ""
+    run = start("replicas", more=more, env={"KIMI_KEY": key} if key else None).prepared()
+    run.to("wait")
+    serving, addresses = run.cluster.serving(), run.site.addresses
+    assert serving.nodes == ("n1", "n2")
+    assert serving.url == f"http://{addresses['n1']}:1999"
+    assert (run.project / "server_host.txt").read_text() == "n1\n"
+    assert (run.cluster.bundle / "jobs" / "keyed_door.py").exists() == bool(key)
+
+    watch = run.watch(key)
+    watch.wait_ready()
+    before = [prompts(engine) for engine in serving.engines]
+    assert watch.first_answer().answered
+    watch.load()
+    after = [prompts(engine) for engine in serving.engines]
+    assert all(now > then for now, then in zip(after, before, strict=True)), (before, after)
+    assert sorted(engines_of(run)) == [0, 1] and routers_of(run)
+    assert [one.state for one in run.cluster.status()] == ["ready", "ready"]
+    if key:
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{serving.url}/list_workers", timeout=20)
+
+    run.cluster.submit_benchmark()
+    output = Path(run.cluster.wait_benchmark().facts["output"]).read_text()
+    assert "asked http://n1:1999/v1" in output and "Successful requests: 2" in output
+
+    left = [*engines_of(run).values(), *routers_of(run)]
+    assert run.cluster.down().changes
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
+    assert engines_of(run) == {} and routers_of(run) == []
+
+
+@pytest.mark.parametrize(
+    ("who", "number"),
+    [("replica", signal.SIGKILL), ("replica", signal.SIGTERM), ("router", signal.SIGKILL)],
+)
+def test_the_first_that_ends_ends_the_job_of_replicas(start, who, number):
+    """Also a replica that ends without an error, as an engine does that is asked to."""
+    run = start("replicas").prepared()
+    run.to("wait")
+    watch = run.watch()
+    watch.wait_ready()
+    assert watch.first_answer().answered
+    os.kill(engines_of(run)[1] if who == "replica" else routers_of(run)[0], number)
+    wait_for(run.cluster.ended)
+    codes = run.cluster.ended()
+    assert set(codes) == {"n1 engines", "n2 engines"} and all(codes.values()), codes
+    wait_for(lambda: engines_of(run) == {} and routers_of(run) == [])
+    run.cluster.logs.read()
+    said = [line for log in run.cluster.logs.all() for line in log.lines]
+    assert any(f"a {who} has ended" in line or f"the {who} has ended" in line for line in said)
+    with pytest.raises(readiness.Found):
+        watch.load()
 
 
 def test_up_status_logs_and_down_as_commands(slurm_site, start, tmp_path):

@@ -37,7 +37,7 @@ def test_every_recipe(each_plan):
             assert catalog.flag(engine, name) or word in negated.get("negations", ()), word
     heads = [one for one in plan.engines if one.http_port]
     assert heads and plan.url
-    assert bool(plan.router) == (plan.layout == "pd")
+    assert bool(plan.router) == (plan.layout == "pd" or plan.scenario == "replicas")
 
 
 def test_every_setting_tells_its_layer_source_and_meaning(each_plan):

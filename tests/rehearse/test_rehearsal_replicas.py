@@ -107,3 +107,32 @@ def test_nobody_adds_an_engine_without_the_key(nodes_file, tmp_path):
         assert asked(where, **chat) == asked(where, "wrong", **chat) == 401
         assert asked(where, live.key, **chat) == 200
         assert asked(live.plan.engines[1].url + "/v1/models") == 401, "engines ask for it too"
+
+
+@pytest.mark.parametrize("more", ["", "api_key_env: KIMI_KEY\n"], ids=["open", "keyed"])
+def test_a_slurm_job_of_replicas_is_rehearsed(nodes_file, tmp_path, more):
+    path = tmp_path / "site.yaml"
+    path.write_text(Path(nodes_file("h200-slurm", 2)).read_text() + more)
+    plan = build.plan(
+        "k2.5", "h200", "single", variant="slurm", scenario="replicas", site=str(path)
+    )
+    with rehearsal.start(plan, tmp_path / "run") as live:
+        assert live.result.ok and live.result.ready == 2, live.result
+        before = [prompts(engine.url) for engine in live.plan.engines]
+        for at in range(4):
+            body = {"role": "user", "content": f"Request {at}: who are you?"}
+            chat = f"{live.url}/v1/chat/completions"
+            asks = {"model": live.plan.served_name, "messages": [body]}
+            assert asked(chat, live.key, **asks) == 200
+            assert asked(chat, "wrong", **asks) == (401 if more else 200)
+        after = [prompts(engine.url) for engine in live.plan.engines]
+        assert all(now > then for now, then in zip(after, before, strict=True)), (before, after)
+    log = live.result.folder / "logs" / "node-0" / "engines.log"
+    assert ("asks for the key; behind it: vllm-router" in log.read_text()) == bool(more)
+
+
+def test_a_replica_that_dies_in_a_job_is_named(nodes_file, tmp_path):
+    site = nodes_file("h200-slurm", 2)
+    plan = build.plan("k2.5", "h200", "single", variant="slurm", scenario="replicas", site=site)
+    found = rehearsal.rehearse(plan, tmp_path, fault="out-of-memory-at-load")
+    assert not found.ok and found.diagnosis.kind == "out-of-memory-at-load", found

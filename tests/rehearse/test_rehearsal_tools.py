@@ -791,8 +791,8 @@ def test_a_job_finds_its_nodes(slurm, capsys):
         (["--mpi=pmix", "true"], "--mpi=pmix is not part of a rehearsal"),
     ],
 )
-def test_srun_refuses(slurm, words, text):
-    job = slurm_programs.job(["n1", "n2"])
+def test_srun_refuses(slurm, words, text, tmp_path):
+    job = slurm_programs.job(["n1", "n2"], tmp_path)
     assert text in str(slurm.refusal("srun", *words, **job))
     assert "outside of a job" in str(slurm.refusal("srun", "true"))
 

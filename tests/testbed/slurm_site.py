@@ -27,7 +27,7 @@ from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
 
 HERE = Path(__file__).parent
 NODES = ("n1", "n2")
-_TOOLS = ("module", "conda", "pip", "git", "hf", "vllm", "python", "python3")
+_TOOLS = ("module", "conda", "pip", "git", "hf", "vllm", "python", "python3", "vllm-router")
 # The tasks of a step connect to srun at the address from which srun came. On one machine that is
 # 127.0.0.1 for every node, but srun listens where its host name points to.
 _SRUN = """\

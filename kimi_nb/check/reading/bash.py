@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kimi_nb.check.reading.script import Command, Enough, Script, Variable, Word
+from kimi_nb.check.reading.script import Command, Ended, Enough, Script, Variable, Word
 from kimi_nb.check.reading.syntax import Unparsed, above, nodes, text_of, tree
 from kimi_nb.check.reading.words import MOST_TURNS, Words
 
@@ -48,7 +48,12 @@ def interpret(
     for name, value in (env or {}).items():
         script.variables[name] = Variable(value, (env_lines or {}).get(name, 0), True)
     try:
-        reader.block((root or tree(text)).root_node)
+        try:
+            reader.block((root or tree(text)).root_node)
+        except Ended:
+            # Its functions may have gone to another shell before: bash -c "$(declare -f serve); ..."
+            script.unread.append((reader.line, ""))
+            reader.depth = reader.beside = reader.doubt = 0
         reader.uncalled()
     except Enough as stop:
         script.unread.append((reader.line, str(stop)))
@@ -202,7 +207,7 @@ class _Reader(Words):
             )
         )
         if name in ("exit", "exec") and self.doubt == 0 and name == "exit":
-            raise Enough("")
+            raise Ended("")
 
     def spend(self, bytes_: int) -> None:
         """Count work, and stop the reading of a script that makes too much of it."""

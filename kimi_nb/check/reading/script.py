@@ -83,3 +83,7 @@ class Script:
 
 class Enough(Exception):
     """Raised to stop reading; the message is empty if the script itself ends there."""
+
+
+class Ended(Enough):
+    """Raised where the script itself ends."""

@@ -90,7 +90,7 @@ def _split_groups(d: Deployment) -> Iterator[Problem]:
 def _split_engines(d: Deployment) -> Iterator[Problem]:
     """Report nodes that would form one engine or group but do not name the same rendezvous."""
     heads = [server for server in d.servers if server.certain and server.number("nnodes")]
-    parts: dict[object, set[int | None]] = {}
+    parts: dict[object, set[float | None]] = {}
     for one in heads:
         parts.setdefault(one.group, set()).add(one.number("node-rank"))
     for i, one in enumerate(heads):

@@ -431,7 +431,7 @@ class Cluster:
         )
 
     def open_door(self) -> Outcome:
-        """Do nothing: one engine on one node needs no front door."""
+        """Do nothing: a job of replicas starts its router itself."""
         return Outcome()
 
     def submit_benchmark(self) -> Outcome:

@@ -63,13 +63,16 @@ class JobLogs:
         return self._last(node, 1)
 
     def last_of(self, name: str) -> tuple[str, str]:
-        """Return (file, last lines) of the job on a node, with SLURM's description of its end."""
+        """Return (file, last lines) of the job on a node, with SLURM's description of its end.
+
+        What stands on no node by itself, such as the router, writes into the job's own files.
+        """
         return self._last(name.partition(" ")[0], _LAST)
 
     def _last(self, node: str, most: int) -> tuple[str, str]:
         word = f"{SLURM}: {self._said} | " if self._said else ""
         files = self._files()
-        mine = [path for path, where in files.items() if where == node] or list(files)
+        mine = [path for path, where in files.items() if where == node] or list(files)[:2]
         # vLLM logs to the error output; if that is empty, the standard output may explain the end.
         for path in reversed(mine):
             lines = [line for line in self._tails.lines.get(path, ()) if line.strip()]

@@ -19,15 +19,16 @@ _OPTIONS = (
     "--ntasks-per-node",
     "--cpus-per-task",
     "--kill-on-bad-exit",
+    "--wait",
     "--output",
     "--error",
 )
 
 
-def job(nodes: Iterable[str]) -> dict[str, str]:
-    """Return the variables that SLURM gives a job on these nodes.
+def job(nodes: Iterable[str], folder: Path) -> dict[str, str]:
+    """Return the variables that SLURM gives a job on these nodes, submitted in ``folder``.
 
-    >>> job(["dgx-01", "dgx-02"])["SLURM_JOB_NODELIST"]
+    >>> job(["dgx-01", "dgx-02"], Path("jobs"))["SLURM_JOB_NODELIST"]
     'dgx-01,dgx-02'
     """
     names = list(nodes)
@@ -35,6 +36,7 @@ def job(nodes: Iterable[str]) -> dict[str, str]:
         "SLURM_JOB_ID": "1",
         "SLURM_JOB_NODELIST": ",".join(names),
         "SLURM_NNODES": str(len(names)),
+        "SLURM_SUBMIT_DIR": str(folder),
     }
 
 
@@ -55,7 +57,8 @@ def srun(call: Call) -> int:
             1,
         )
     call.say(f"starts a task on {', '.join(nodes)}")
-    words = (sys.executable, "-I", "-S", str(_TASKS), str(call.root), NODE, ",".join(nodes))
+    until = "any" if "--wait" in options else "all"
+    words = (sys.executable, "-I", "-S", str(_TASKS), str(call.root), NODE, ",".join(nodes), until)
     raise Replace((*words, *command), call.env)
 
 

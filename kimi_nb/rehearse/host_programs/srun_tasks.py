@@ -1,8 +1,9 @@
 """REHEARSAL: start a command on every node of a job, and end all with the first that fails.
 
-    python srun_tasks.py FOLDER VARIABLE NODE,NODE COMMAND...
+    python srun_tasks.py FOLDER VARIABLE NODE,NODE all|any COMMAND...
 
-VARIABLE tells a stand-in its node. The first task has the output of the job; what the others say
+VARIABLE tells a stand-in its node. With `any` all end with the first that ends at all, as with
+srun's --wait. The first task has the output of the job; what the others say
 goes into the log of their node. The exit code is that of the first task that fails.
 """
 
@@ -15,7 +16,7 @@ import time
 _KILL = 5.0  # seconds after which a task that was asked to end is killed
 
 
-def main(folder: str, variable: str, nodes: list[str], command: list[str]) -> int:
+def main(folder: str, variable: str, nodes: list[str], until: str, command: list[str]) -> int:
     """Start the tasks, wait for them, and return the exit code."""
     tasks: list[subprocess.Popen[bytes]] = []
     for number, node in enumerate(nodes):
@@ -26,6 +27,8 @@ def main(folder: str, variable: str, nodes: list[str], command: list[str]) -> in
         signal.signal(name, lambda number, frame: sys.exit(128 + number))
     try:
         while None in (codes := [task.poll() for task in tasks]) and not any(codes):
+            if until == "any" and any(code is not None for code in codes):
+                break
             time.sleep(0.05)
         failed = next((code for code in codes if code), 0)
         return failed if failed >= 0 else 128 - failed
@@ -58,4 +61,4 @@ def _end(tasks: "list[subprocess.Popen[bytes]]") -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3].split(","), sys.argv[4:]))
+    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3].split(","), sys.argv[4], sys.argv[5:]))
