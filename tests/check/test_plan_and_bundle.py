@@ -219,3 +219,24 @@ def test_a_wrong_command_line_is_wrong_on_both_sides(
                 assert spots[rule] == found[rule], (flag, value, rule)
         errors += any(severity == "error" for _, severity in here)
     assert errors >= 3
+
+
+@pytest.mark.parametrize(
+    ("hardware", "variant"), [("h200", "pip"), ("h200", "docker"), ("a3", "docker")]
+)
+def test_a_router_that_misses_a_replica_is_wrong_on_both_sides(
+    hardware, variant, nodes_file, tmp_path
+):
+    pairs = ["groups=2", "router=vllm-router"]
+    site = nodes_file(hardware, 2)
+    right = build.plan("k2.5", hardware, "single", variant=variant, site=site, pairs=pairs)
+    last = right.engines[1].url
+    for number, url in enumerate(("", "http://192.0.2.99:8000")):
+        argv = (url if word == last else word for word in right.router.argv)
+        wrong = replace(right, router=replace(right.router, argv=tuple(filter(None, argv))))
+        mine, theirs = deployments(wrong, tmp_path / str(number))
+        wanted = ("topology/proxy", "error")
+        here = wanted in told(wrong, mine)
+        assert here == (wanted in told(wrong, theirs))
+        # A container's engine listens all over, so that it may well have another address.
+        assert here or (url and variant == "docker" and hardware == "h200")

@@ -29,6 +29,21 @@ def rule_ids(text: str, **how) -> set[str]:
     return {one.rule for one in registry.check(lint(text, **how)).findings}
 
 
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [
+        ("vllm-router --port 1999 --worker-urls http://192.0.2.11:8000", [1999]),
+        ("nohup vllm-router --port 1999 > log &", [1999]),
+        ("pip install vllm-router", []),
+        ("uv pip install --python env vllm-router", []),
+        ("R=vllm-router\nfound=$(command -v $R)", []),
+        ("which vllm-router && echo there", []),
+    ],
+)
+def test_a_router_that_is_only_named_does_not_start(text, ports):
+    assert [one.port for one in lint(text, engine="vllm").proxies] == ports
+
+
 # As bash does ------------------------------------------------------------------------------
 
 _VALUE = st.text(alphabet="ab7 _.:/=,*?~#-é", max_size=8)

@@ -19,6 +19,8 @@ from kimi_nb.check.view.deployment import Batch, Launcher, Proxy
 from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.plan.router import DOOR
 
+# What only names the program behind it: it looks for that, or installs it.
+_NO_START = {"install", "uninstall", "show", "which", "type"}
 _PROXY = re.compile(r"(load_balance_proxy|toy_proxy|disagg_proxy|proxy_server).*\.py")
 
 
@@ -77,8 +79,18 @@ def program_at(words: Sequence[str], pattern: re.Pattern[str] | str) -> int | No
 
 
 def is_proxy(words: Sequence[str]) -> bool:
-    """Return whether these words start a known proxy or router."""
-    return program_at(words, _PROXY) is not None or word_at(words, "vllm-router") is not None
+    """Return whether these words start a known proxy or router.
+
+    >>> is_proxy(["nohup", "vllm-router", "--port", "1999"]), is_proxy(["which", "vllm-router"])
+    (True, False)
+    """
+    if program_at(words, _PROXY) is not None:
+        return True
+    at = word_at(words, "vllm-router")
+    if at is None:
+        return False
+    before = [base(word) for word in words[: at - 1]]
+    return not _NO_START & {*before} and before[-2:] != ["command", "-v"]
 
 
 def proxy(words: Sequence[str], spot: Spot, node: str = "") -> Proxy:
