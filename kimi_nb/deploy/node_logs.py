@@ -9,13 +9,13 @@ Example::
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from kimi_nb.core import known_secrets
+from kimi_nb.deploy import node_facts
 from kimi_nb.deploy.journal import alone
 from kimi_nb.deploy.node_answers import Answer, Line
 from kimi_nb.diagnose.log_files import Logs, file_of
@@ -23,7 +23,7 @@ from kimi_nb.plan.spec import Plan
 from kimi_nb.service import readiness
 
 LOST = 255  # the exit code of ssh for an unreachable node
-_PIECE, _PIECES = 262144, 4096  # bytes of a log per poll (as in node.sh), maximum number of polls
+_PIECES = 4096  # polls for one reading, at the most
 _BACK = 4096  # bytes before a piece that are searched for secrets again
 _LOST = 5  # polls without an answer after which a node counts as lost
 
@@ -61,6 +61,7 @@ class NodeLogs(Logs):
         self.codes: dict[str, int] = {}
         self.states: dict[str, str] = {}
         self.memory: dict[str, int] = {}
+        self.strange: dict[str, str] = {}  # by node, the first line that is no answer
 
     def lost(self) -> set[str]:
         """Return the nodes that have not answered for some time."""
@@ -104,34 +105,42 @@ class NodeLogs(Logs):
             if self._misses[node] >= _LOST:
                 self.codes[f"{node} engines"] = LOST
             for line in answer.lines:
-                more |= self._take(node, line)
+                try:
+                    more |= self._take(node, line)
+                except ValueError as error:
+                    # A stranger wrote it, or a login's banner: the others still count.
+                    self.strange.setdefault(node, f"{line.thing} {line.text[:80]!r}: {error}")
         return more
 
     def _take(self, node: str, line: Line) -> bool:
-        """Process a line of an answer; return whether the log it brings continues."""
+        """Process a line of an answer; return whether the log it brings continues.
+
+        Raises ValueError for a line that is none.
+        """
         if line.thing == "log":
-            name, begin, data = line.text.split(" ")
-            path = self._copy(node, name)
+            piece = node_facts.log(line.text)
+            path = self._copy(node, piece.name)
+            if not path.exists() and len(list(path.parent.glob("*.log"))) >= node_facts.LOGS:
+                raise ValueError(f"more than {node_facts.LOGS} logs")
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists() and int(begin) < path.stat().st_size:
+            if path.exists() and piece.begin < path.stat().st_size:
                 _set_aside(path)
-            piece = base64.b64decode(data)
             with path.open("ab") as file:
-                file.write(piece)
+                file.write(piece.data)
             # The previous piece may have ended within a secret. The file keeps its length.
-            known_secrets.file(path, max(0, path.stat().st_size - len(piece) - _BACK))
-            return len(piece) == _PIECE
+            known_secrets.file(path, max(0, path.stat().st_size - len(piece.data) - _BACK))
+            return len(piece.data) == node_facts.PIECE
         if line.thing == "memory":
-            self.memory[node] = int(line.text)
+            self.memory[node] = node_facts.kilobytes(line.text)
         elif line.thing in ("engines", "router"):
             key = f"{node} engines" if line.thing == "engines" else readiness.ROUTER
-            how, _, code = line.text.partition(" ")
-            if how == "ended":
-                self.codes[key] = int(code.partition(",")[0])
-            else:
+            program = node_facts.program(line.text)
+            if program.runs:
                 self.codes.pop(key, None)
+            else:
+                self.codes[key] = program.code
             if line.thing == "engines":
-                self.states[node] = "starting" if how == "runs" else f"ended {code}"
+                self.states[node] = "starting" if program.runs else f"ended {program.code}"
         return False
 
     def _copy(self, node: str, name: str) -> Path:

@@ -11,14 +11,14 @@ Every node is checked before any node is changed, so that all problems are known
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kimi_nb.bundle import writer
-from kimi_nb.deploy import node_call, node_looks, unreachable
+from kimi_nb.deploy import node_call, node_facts, node_looks, unreachable
 from kimi_nb.deploy.node_answers import Answer, Line, Nodes
 from kimi_nb.deploy.node_logs import NodeLogs
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
@@ -211,13 +211,16 @@ class OnNodes:
         before: dict[str, str] = {}
         after: dict[str, str] = {}
         for node, by_verb in self._found.items():
-            there = dict(
-                line.text.split(" ", 1) for line in by_verb.get("push", ()) if line.thing == "file"
-            )
-            for name, data in there.items():
+            for line in by_verb.get("push", ()):
+                if line.thing != "file":
+                    continue
+                try:
+                    name, data = node_facts.file(line.text)
+                except ValueError:
+                    continue
                 path = self._files / node / name
                 if path.is_file():
-                    before[f"{node}/{name}"] = base64.b64decode(data).decode("utf-8", "replace")
+                    before[f"{node}/{name}"] = data.decode("utf-8", "replace")
                     after[f"{node}/{name}"] = path.read_text(encoding="utf-8")
         return writer.unified(before, after)
 
@@ -323,14 +326,16 @@ class OnNodes:
     def _ended_before(self, nodes: Iterable[str]) -> tuple[Change, ...]:
         """Return how the engines that this run has started before came to their end."""
         answers = self.nodes.look({node: self.text(node, ["state"]) for node in nodes})
-        return tuple(
-            Change(node, f"engines: had ended with {readiness.how(int(code.partition(',')[0]))}")
-            for node, answer in answers.items()
-            for line in answer.of("fact")
-            if line.thing == "engines"
-            for how, _, code in [line.text.partition(" ")]
-            if how == "ended"
-        )
+        out = []
+        for node, answer in answers.items():
+            for line in answer.of("fact"):
+                if line.thing == "engines":
+                    with contextlib.suppress(ValueError):
+                        program = node_facts.program(line.text)
+                        if not program.runs:
+                            how = readiness.how(program.code)
+                            out.append(Change(node, f"engines: had ended with {how}"))
+        return tuple(out)
 
     def _whole_groups(self, starting: Iterable[str]) -> dict[str, str]:
         """Stop the other nodes of the starting groups; return the scripts to start them again.
@@ -383,6 +388,7 @@ class OnNodes:
         for node, why in self.nodes.unreachable.items():
             yield node, f"cannot be reached: {unreachable.why(why)}"
         told: set[str] = set()
+        strange: set[str] = set()
         while True:
             last = stop()
             self.logs.read(now=True)
@@ -391,6 +397,9 @@ class OnNodes:
                 for line in log.lines[at:]:
                     yield f"{log.node} {Path(log.file).stem}", line
                 shown[log.file] = len(log.lines)
+            for node in self.logs.strange.keys() - strange:
+                strange.add(node)
+                yield node, f"sent a line that is no answer: {self.logs.strange[node]}"
             for node in self.logs.lost() - told:
                 told.add(node)
                 yield node, "gives no answer any more"
@@ -420,7 +429,9 @@ class OnNodes:
                     engine.rank,
                     engine.http_port,
                     state,
-                    error or self._last_error(engine.node, engine.rank),
+                    error
+                    or self._last_error(engine.node, engine.rank)
+                    or self.logs.strange.get(engine.node, ""),
                 )
             )
         return out

@@ -1,0 +1,123 @@
+"""What nodes send is data of a small grammar: a hostile one changes no file of this machine."""
+
+from __future__ import annotations
+
+import base64
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kimi_nb.deploy import node_facts
+from kimi_nb.deploy.node_answers import Answer, Line
+from kimi_nb.deploy.node_logs import NodeLogs
+from kimi_nb.deploy.on_nodes import OnNodes
+from kimi_nb.plan import build
+
+PLAN = build.plan("k2.5", "h200", "single", variant="pip")
+(NODE,) = PLAN.nodes
+HI = base64.b64encode(b"hi\n").decode()
+HOSTILE = [
+    "/etc/cron.d/x.log 0 {}",
+    "{outside}/authorized_keys.log 0 {}",
+    "../../../.bashrc.log 0 {}",
+    "a/b.log 0 {}",
+    "..log/../x.log 0 {}",
+    ".hidden.log 0 {}",
+    "-rf.log 0 {}",
+    "rank 7.log 0 {}",
+    "rank_7 0 {}",
+    "rank_7.log -1 {}",
+    "rank_7.log 1e3 {}",
+    "rank_7.log {}",
+    "rank_7.log 0 not base64",
+    "rank_7.log 0 %%%",
+    "r\u0661nk.log 0 {}",
+    "",
+]
+
+
+def logs(root, *lines):
+    """Copies of the logs of one node that sends these facts."""
+    answer = Answer(tuple(Line("fact", thing, text) for thing, text in lines))
+    target = types.SimpleNamespace(
+        plan=PLAN, root=root, log_folder=root / "logs", every=0.0, poll=lambda verbs: {NODE: answer}
+    )
+    return NodeLogs(target)
+
+
+def files(root):
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_log_by_another_name_is_written_nowhere(tmp_path, text):
+    outside = tmp_path / "home"
+    outside.mkdir()
+    (outside / "authorized_keys.log").write_text("mine\n")
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True)
+    made = logs(
+        run,
+        ("log", text.replace("{}", HI).replace("{outside}", str(outside))),
+        ("log", f"rank_0.log 0 {HI}"),
+        ("engines", "runs"),
+    )
+    made._read(("state", "tails"))
+    assert files(tmp_path) == ["home/authorized_keys.log", f"run/logs/{NODE}/rank_0.log"]
+    assert (outside / "authorized_keys.log").read_text() == "mine\n"
+    assert made.states == {NODE: "starting"}  # what else it said counts
+    assert "log" in made.strange[NODE]
+
+
+@pytest.mark.parametrize(
+    "thing, text",
+    [("engines", "ended"), ("engines", "ended x"), ("engines", "sleeps"), ("router", "ended 999"),
+     ("memory", "much"), ("memory", "1" * 40)],
+)  # fmt: skip
+def test_a_state_that_is_none_is_named_and_skipped(tmp_path, thing, text):
+    made = logs(tmp_path, (thing, text), ("engines", "ended 137, and left processes behind"))
+    (tmp_path / "logs").mkdir()
+    made._read(("state",))
+    assert made.codes == {f"{NODE} engines": 137} and made.memory == {}
+    assert thing in made.strange[NODE] and len(made.strange[NODE]) < 300
+
+
+def test_a_node_cannot_fill_the_folder_with_names(tmp_path):
+    many = [("log", f"rank_{number}.log 0 {HI}") for number in range(node_facts.LOGS + 50)]
+    made = logs(tmp_path, *many)
+    (tmp_path / "logs").mkdir()
+    made._read(("tails",))
+    assert len(files(tmp_path)) == node_facts.LOGS
+    assert "more than" in made.strange[NODE]
+
+
+def test_a_piece_has_a_bound():
+    whole = base64.b64encode(b"x" * node_facts.PIECE).decode()
+    assert len(node_facts.log(f"a.log 0 {whole}").data) == node_facts.PIECE
+    more = base64.b64encode(b"x" * (node_facts.PIECE + 3)).decode()
+    with pytest.raises(ValueError, match="at most"):
+        node_facts.log(f"a.log 0 {more}")
+
+
+@given(st.text(max_size=60))
+def test_any_words_are_a_fact_or_a_value_error(text):
+    for reader in (node_facts.log, node_facts.file, node_facts.program, node_facts.kilobytes):
+        try:
+            found = reader(text)
+        except ValueError:
+            continue
+        name = getattr(found, "name", found[0] if isinstance(found, tuple) else "a")
+        assert "/" not in name and not name.startswith(".")
+
+
+@pytest.mark.parametrize("text", ["/etc/passwd {}", "../x {}", "serve.sh", "serve.sh %%", ""])
+def test_the_diff_of_a_script_reads_no_other_file(tmp_path, text):
+    bundle = tmp_path / "bundle" / NODE
+    bundle.mkdir(parents=True)
+    (bundle / "serve.sh").write_text("mine\n")
+    site = OnNodes(PLAN, tmp_path / "bundle", tmp_path, "r", "me", lambda: None)
+    site._found = {NODE: {"push": [Line("fact", "file", text.replace("{}", HI)),
+                                   Line("fact", "file", f"serve.sh {HI}")]}}  # fmt: skip
+    assert site.diff().count("@@ -") == 1 and "+mine" in site.diff()
