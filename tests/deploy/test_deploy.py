@@ -221,6 +221,20 @@ def test_of_many_claims_one_is_taken(node):
     node.call("release", run=f"r{winner}")
 
 
+def test_a_claim_is_never_half_written(node):
+    """The disk is full, or the script is killed: nothing is left that holds the node."""
+    env = node.files / "node.env"
+    kept = env.read_text()
+    env.write_text(f"{kept}ln() {{ kill -9 $BASHPID; }}\n")
+    node.call("claim")
+    assert not (node.work / "claim").exists()
+    env.write_text(kept)
+    assert node.call("claim")["changed"] == [("claim", "taken")]
+    assert (node.work / "claim").read_text() == f"{RUN}\n{RUN}-holder\n"
+    (node.work / "claim").write_text("")
+    assert "is empty; remove it" in node.call("claim", run="other")["fail"][0][1]
+
+
 def test_who_does_not_hold_the_node_starts_nothing(node):
     assert "nobody holds the node" in node.call("push", "start")["fail"][0][1]
     assert not node.folder.exists()

@@ -48,28 +48,30 @@ look() {
     fi
 }
 
-# Who has the node: a file that only one can make (noclobber opens with O_EXCL).
+# Who has the node: a link that only one can make.
 claim() {
-    local out
+    local out new=$WORK/claim.new.$NODE.$$
     if is_ours; then say same claim "held by this run"; return; fi
     if [ -e "$WORK/claim" ]; then held; return; fi
     if [ -n "$DRY" ]; then say change claim "take the node"; return; fi
     if [ ! -d "$WORK" ] && ! out=$(mkdir -p "$WORK" 2>&1); then say fail claim "$out"; return; fi
-    set -C
-    if ! { : > "$WORK/claim"; } 2> /dev/null; then
-        set +C
-        if [ ! -e "$WORK/claim" ]; then say fail claim "$(: 2>&1 > "$WORK/claim")"; return; fi
-        # Another node of this machine, or another run a moment ago.
-        if is_ours; then say same claim "held by this run"; else held; fi
+    # Written elsewhere and linked: whoever sees the claim sees whose it is, however this ends.
+    if ! out=$(printf '%s\n' "$RUN" "$HOLDER" 2>&1 > "$new"); then
+        rm -f "$new"
+        say fail claim "$out"
         return
     fi
-    set +C
-    if out=$(printf '%s\n' "$RUN" "$HOLDER" 2>&1 > "$WORK/claim"); then
+    if out=$(ln "$new" "$WORK/claim" 2>&1); then
         say changed claim "taken"
+    elif is_ours; then
+        # Another node of this machine.
+        say same claim "held by this run"
+    elif [ -e "$WORK/claim" ]; then
+        held
     else
-        rm -f "$WORK/claim"
         say fail claim "$out"
     fi
+    rm -f "$new"
 }
 
 is_ours() {
@@ -80,7 +82,7 @@ is_ours() {
 held() {
     local who
     who=$(paste -sd ' ' "$WORK/claim" 2> /dev/null)
-    say fail claim "held by ${who:-another run, which takes it just now}"
+    say fail claim "held by ${who:-nobody who says so: $WORK/claim is empty; remove it}"
 }
 
 release() {
