@@ -20,6 +20,16 @@ TITLES = {
     "stop": "Stop what this run has started", "release": "Give the node back"}
 
 
+class Script(str):
+    """What bash reads on a node. It holds secrets, and pyinfra prints the arguments of facts and
+    operations: in their place stands this."""
+
+    def __str__(self):
+        return "(a script)"
+
+    __repr__ = __str__
+
+
 class Looked(FactBase):
     """What a verb would change: the lines that the node answers, the last with the exit code.
 
@@ -44,7 +54,8 @@ def step(verb, text="", run=""):
                    if name in os.environ}
         more = {"run": run or f"by-hand-{getpass.getuser()}", "secrets": secrets,
                 "holder": f"{getpass.getuser()}@{socket.gethostname()}"}
-        seen = host.get_fact(Looked, verb, _stdin=node_call.text(folder, [verb], dry=True, **more))
+        look = Script(node_call.text(folder, [verb], dry=True, **more))
+        seen = host.get_fact(Looked, verb, _stdin=look)
         for line in seen or ():
             host.log(f"{line.kind} {line.thing}: {line.text}")
         wrong = [f"{line.thing}: {line.text}" for line in seen or () if line.kind == "fail"]
@@ -54,4 +65,4 @@ def step(verb, text="", run=""):
             host.noop(f"{verb}: nothing to change")
             return
         text = node_call.text(folder, [verb], **more)
-    yield StringCommand(node_call.READ, _stdin=text, _shell_executable="bash")
+    yield StringCommand(node_call.READ, _stdin=Script(text), _shell_executable="bash")

@@ -81,7 +81,7 @@ class _Hosts:
                     host,
                     self.steps.Looked,
                     args=("look",),
-                    kwargs={"_stdin": texts[host.name], "_timeout": seconds},
+                    kwargs={"_stdin": self.steps.Script(texts[host.name]), "_timeout": seconds},
                     apply_failed_hosts=False,
                 )
 
@@ -109,7 +109,7 @@ class _Hosts:
                 state,
                 self.steps.step,
                 verb,
-                texts[host.name],
+                self.steps.Script(texts[host.name]),
                 host=host,
                 name=verb,
                 _timeout=seconds,
