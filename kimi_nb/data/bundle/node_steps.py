@@ -64,5 +64,5 @@ def step(verb, text="", run=""):
         if not any(line.kind == "change" for line in seen or ()):
             host.noop(f"{verb}: nothing to change")
             return
-        text = node_call.text(folder, [verb], **more)
-    yield StringCommand(node_call.READ, _stdin=Script(text), _shell_executable="bash")
+        text = Script(node_call.text(folder, [verb], **more))
+    yield StringCommand(node_call.READ, _stdin=text, _shell_executable="bash")
