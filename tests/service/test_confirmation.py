@@ -35,7 +35,7 @@ def test_a_notebook_and_a_plan_refuse_another_name_in_the_same_words(mine, tmp_p
     lifecycle.check_confirmed(plan, plan.site)
 
 
-EXAMPLE = r"192\.0\.2\.11, .* example's addresses(?s:.*)params/sites(?s:.*)name:"
+EXAMPLE = r"192\.0\.2\.11, .* example's addresses(?s:.*)kimi-nb site new --hw"
 
 
 def test_the_addresses_of_an_example_are_not_contacted(tmp_path, monkeypatch):

@@ -20,7 +20,9 @@ from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.plan.router import DOOR
 
 # What only names the program behind it: it looks for that, or installs it.
-_NO_START = {"install", "uninstall", "show", "which", "type"}
+_NO_START = set(
+    "install uninstall show which type cp mv ln scp rsync chmod ls cat curl wget".split()
+)
 _PROXY = re.compile(r"(load_balance_proxy|toy_proxy|disagg_proxy|proxy_server).*\.py")
 
 
@@ -84,9 +86,8 @@ def is_proxy(words: Sequence[str]) -> bool:
     >>> is_proxy(["nohup", "vllm-router", "--port", "1999"]), is_proxy(["which", "vllm-router"])
     (True, False)
     """
-    if program_at(words, _PROXY) is not None:
-        return True
-    at = word_at(words, "vllm-router")
+    script = program_at(words, _PROXY)
+    at = word_at(words, "vllm-router") if script is None else script
     if at is None:
         return False
     before = [base(word) for word in words[: at - 1]]
