@@ -20,25 +20,23 @@ from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.plan.router import DOOR
 
 # What only names the program behind it: it looks for that, or installs it.
-_NO_START = set(
-    [
-        "install",
-        "uninstall",
-        "show",
-        "which",
-        "type",
-        "cp",
-        "mv",
-        "ln",
-        "scp",
-        "rsync",
-        "chmod",
-        "ls",
-        "cat",
-        "curl",
-        "wget",
-    ]
-)
+_NO_START = {
+    "install",
+    "uninstall",
+    "show",
+    "which",
+    "type",
+    "cp",
+    "mv",
+    "ln",
+    "scp",
+    "rsync",
+    "chmod",
+    "ls",
+    "cat",
+    "curl",
+    "wget",
+}
 _PROXY = re.compile(r"(load_balance_proxy|toy_proxy|disagg_proxy|proxy_server).*\.py")
 
 
