@@ -42,3 +42,14 @@ def test_no_verbosity_prints_a_secret(tmp_path, more, dry):
     )
     assert KEY not in done.stdout + done.stderr
     assert (tmp_path / "work" / "claim").exists() is (dry == ["-y"]), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("text", ["true", "true\n"])
+def test_a_script_is_hidden_and_whole(text, monkeypatch):
+    monkeypatch.syspath_prepend(str(paths.DATA / "bundle"))
+    monkeypatch.syspath_prepend(str(paths.PACKAGE / "deploy"))
+    import node_steps
+
+    for script in (once := node_steps.Script(text), node_steps.Script(once)):
+        assert f"{script}" == str(script) == repr(script) == "(a script)"
+        assert script.encode() == b"true\n"

@@ -22,7 +22,11 @@ TITLES = {
 
 class Script(str):
     """What bash reads on a node. It holds secrets, and pyinfra prints the arguments of facts and
-    operations: in their place stands this."""
+    operations: in their place stands this. It ends with a newline, or pyinfra would print it into
+    another text to add one."""
+
+    def __new__(cls, text):
+        return super().__new__(cls, text + ("" if text.endswith("\n") else "\n"))
 
     def __str__(self):
         return "(a script)"
