@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 
 from kimi_nb.cli import options, signals
 
@@ -26,8 +28,19 @@ def run(args: argparse.Namespace) -> int:
     from kimi_nb.notebook import runbook
 
     signals.end_like_ctrl_c()
-    outcome = runbook.run(
-        args.model, args.hw, only=args.only, jobs=args.jobs, site=args.site, run_dir=args.run_dir
-    )
+    try:
+        outcome = runbook.run(
+            args.model,
+            args.hw,
+            only=args.only,
+            jobs=args.jobs,
+            site=args.site,
+            run_dir=args.run_dir,
+        )
+    except KeyboardInterrupt:
+        print("kimi-nb: interrupted", file=sys.stderr, flush=True)
+        # All is written. The interpreter's own end would collect what the kernels have left, and
+        # may wait for ever for a socket among it.
+        os._exit(130)
     print(outcome)
     return 0 if outcome.ok else 1

@@ -58,6 +58,11 @@ class Result:
     fault: str
 
 
+# Clients and managers of kernels that were interrupted. The garbage collector may end the ZeroMQ context of
+# one before its sockets are closed, which waits for ever: they are kept until the process ends.
+_left: list[Any] = []
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The result of a run: its folder, the notebooks' results in order, and the report."""
@@ -384,6 +389,9 @@ def _kernels(sockets: str, log: Path) -> Iterator[dict[str, Any]]:
 
     try:
         yield {"kernel_manager_class": QuietKernelManager}
+    except KeyboardInterrupt:
+        _left.extend([*clients, *managers])
+        raise
     finally:
         for manager in managers:
             kernel = getattr(manager.provisioner, "process", None)
@@ -393,11 +401,6 @@ def _kernels(sockets: str, log: Path) -> Iterator[dict[str, Any]]:
                     os.killpg(kernel.pid, signal.SIGKILL)
                 kernel.wait()
             manager.cleanup_connection_file()
-        for client in clients:
-            # Left to the garbage collector, its ZeroMQ context may be ended before its sockets are
-            # closed, and then waits for them for ever.
-            client.stop_channels()
-            client.context.destroy(linger=0)
 
 
 def _fault(error: Any) -> str:
