@@ -129,6 +129,7 @@ def test_every_rule_on_plans_alone_is_in_the_list():
 DEFAULT = [row for row in ROWS if row[4] == "default"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", DEFAULT, ids="-".join)
 def test_the_plan_and_its_bundle_have_the_same_findings(row, nodes_file, tmp_path):
     for number, plan in enumerate(each_shape(row, nodes_file)):
@@ -194,6 +195,7 @@ _CHANGES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", [0, 1], ids=["head", "follower"])
 @pytest.mark.parametrize(("hardware", "layout", "variant", "pairs"), _GROUPS)
 def test_a_wrong_command_line_is_wrong_on_both_sides(
