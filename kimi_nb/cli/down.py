@@ -45,7 +45,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         for line in together((*outcome.changes, *outcome.warnings)):
             print(visible(line))
-        if others:
+        if others and outcome.changes:
+            print(
+                f"{journal.plan} on {journal.site} is down, but for the nodes that another run holds."
+            )
+        elif others:
             print(
                 f"This run of {journal.plan} holds nothing there. What runs belongs to another run: "
                 "kimi-nb down with the folder of that one ends it."

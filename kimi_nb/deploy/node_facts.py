@@ -24,6 +24,7 @@ _LOG = re.compile(
 )
 _FILE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]{0,99}) (?P<data>\S*)", re.ASCII)
 _PROGRAM = re.compile(r"runs|ended (?P<code>[0-9]{1,3})(?:, .*)?", re.ASCII)
+_LOOK = re.compile(r"(?P<code>[0-9]{1,3}) (?P<data>\S*)", re.ASCII)
 _KB = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
@@ -66,6 +67,14 @@ def program(text: str) -> Program:
     if found is None or int(found["code"] or 0) > 255:
         raise ValueError("a state is wanted as runs, or ended CODE")
     return Program(found["code"] is None, int(found["code"] or 0))
+
+
+def look(text: str) -> tuple[int, bytes]:
+    """Return the exit code and the output of a look. Raises ValueError."""
+    found = _LOOK.fullmatch(text)
+    if found is None:
+        raise ValueError("a look is wanted as CODE BASE64")
+    return int(found["code"]), _bytes(found["data"])
 
 
 def kilobytes(text: str) -> int:

@@ -12,7 +12,6 @@ the checks from node to node alone, which a deployment makes as well.
 
 from __future__ import annotations
 
-import base64
 import re
 import shlex
 import tempfile
@@ -23,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from kimi_nb import show
 from kimi_nb.bundle import inventory, scripts, writer
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.deploy import unreachable
+from kimi_nb.deploy import node_facts, unreachable
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.node_answers import Answer, Nodes
 from kimi_nb.diagnose import remedies
@@ -321,19 +320,20 @@ def _carried(argv: Sequence[str]) -> list[str]:
 def _seen(looks: Sequence[Look], answer: Answer) -> Iterator[Seen]:
     said = {line.thing: line.text for line in answer.of("fact")}
     for number, one in enumerate(looks):
-        code, _, text = said.get(f"look {number}", "").partition(" ")
-        if not code:
+        try:
+            code, data = node_facts.look(said.get(f"look {number}", ""))
+        except ValueError:
             yield Seen(one, "fail", f"no answer: {answer.error or 'the look ended early'}")
             continue
-        output = base64.b64decode(text).decode("utf-8", "replace")
-        if int(code) == _LATE and not output:
+        output = data.decode("utf-8", "replace")
+        if code == _LATE and not output:
             yield Seen(one, "skipped", f"no time was left: the looks before it took {_ALL} s")
-        elif int(code) == _MISSING and one.needs == "node":
+        elif code == _MISSING and one.needs == "node":
             yield Seen(one, "skipped", output)
-        elif int(code) == 124:
+        elif code == 124:
             yield Seen(one, "fail", f"no answer within {_EACH} s", "timeout")
         else:
-            yield prerequisites.verdict(one, int(code), output)
+            yield prerequisites.verdict(one, code, output)
 
 
 # Showing ---------------------------------------------------------------------------------

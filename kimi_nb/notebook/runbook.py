@@ -58,8 +58,8 @@ class Result:
     fault: str
 
 
-# Clients and managers of kernels that were interrupted. The garbage collector may end the ZeroMQ context of
-# one before its sockets are closed, which waits for ever: they are kept until the process ends.
+# Clients and managers of kernels that were interrupted. The garbage collector may end the ZeroMQ
+# context of one before its sockets are closed, which waits for ever: they stay until the process ends.
 _left: list[Any] = []
 
 

@@ -10,8 +10,8 @@ from kimi_nb.params.schema import Network
 def variables(network: Network) -> dict[str, str]:
     """Return the variables for hf, modelscope, pip, conda, git and curl.
 
-    Proxies are named in both cases: curl reads http_proxy in lower case only. ModelScope's program
-    reads the domain before 1.39 and the endpoint since (modelscope_hub 0.5.1, config.py).
+    Proxies are named in both cases: curl reads http_proxy in lower case only. modelscope 1.38.0
+    reads the domain (hub/utils/utils.py), modelscope_hub 0.5.1 the endpoint first (config.py).
 
     >>> variables(Network(huggingface="https://hf-mirror.example.org"))
     {'HF_ENDPOINT': 'https://hf-mirror.example.org'}

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kimi_nb.deploy import node_facts
+from kimi_nb.deploy import node_facts, node_looks
 from kimi_nb.deploy.node_answers import Answer, Line
 from kimi_nb.deploy.node_logs import NodeLogs
 from kimi_nb.deploy.on_nodes import OnNodes
 from kimi_nb.plan import build
+from kimi_nb.service import prerequisites
 
 PLAN = build.plan("k2.5", "h200", "single", variant="pip")
 (NODE,) = PLAN.nodes
@@ -103,13 +104,23 @@ def test_a_piece_has_a_bound():
 
 @given(st.text(max_size=60))
 def test_any_words_are_a_fact_or_a_value_error(text):
-    for reader in (node_facts.log, node_facts.file, node_facts.program, node_facts.kilobytes):
+    readers = (node_facts.log, node_facts.file, node_facts.program, node_facts.kilobytes)
+    for reader in (*readers, node_facts.look):
         try:
             found = reader(text)
         except ValueError:
             continue
-        name = getattr(found, "name", found[0] if isinstance(found, tuple) else "a")
+        name = str(getattr(found, "name", found[0] if isinstance(found, tuple) else "a"))
         assert "/" not in name and not name.startswith(".")
+
+
+@pytest.mark.parametrize("text", ["x aGk=", "1 %%", "9999 aGk=", "aGk=", "-1 aGk=", ""])
+def test_a_look_that_is_none_is_no_answer(text):
+    request = PLAN.request
+    look, *_ = prerequisites.looks(request.hardware, request.site, request.weights, "single")
+    answer = Answer((Line("fact", "look 0", text),))
+    (seen,) = node_looks._seen([look], answer)
+    assert (seen.status, seen.found) == ("fail", "no answer: the look ended early")
 
 
 @pytest.mark.parametrize("text", ["/etc/passwd {}", "../x {}", "serve.sh", "serve.sh %%", ""])
