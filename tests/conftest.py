@@ -106,6 +106,22 @@ def two_dgx(tmp_path):
 
 
 @pytest.fixture
+def slurm_in_image(tmp_path):
+    """Write the SLURM example site with its jobs in an image."""
+
+    def write(runtime: str, image: str = "", modules=(), **tables) -> str:
+        site = yaml.safe_load((ROOT / "params" / "sites" / "h200-slurm.yaml").read_text())
+        del site["slurm"]["modules"]
+        site["slurm"] |= {"container": {"runtime": runtime} | ({"image": image} if image else {})}
+        site["slurm"] |= {"modules": list(modules)} if modules else {}
+        path = tmp_path / f"in-{runtime}.yaml"
+        path.write_text(yaml.safe_dump(site | tables, sort_keys=False))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
 def site_file(tmp_path):
     """Write a site file: the A3 example with some lines replaced."""
     text = (ROOT / "params" / "sites" / "a3.yaml").read_text()

@@ -150,6 +150,20 @@ def _registry(text: str) -> str:
     return text
 
 
+def _image(text: str) -> str:
+    if not re.fullmatch(
+        r"/[^\s:,\"'{}]+\.(sif|sqsh)"
+        r"|(?!.*\.(sif|sqsh)$)[a-z0-9][A-Za-z0-9._:-]*(/[A-Za-z0-9._-]+)*(:[A-Za-z0-9._-]+)?"
+        r"(@sha256:[0-9a-f]{64})?",
+        text,
+    ):
+        raise ValueError(
+            "an image is wanted here: its name in a registry (vllm/vllm-openai:v0.19.1), or a file on "
+            "the shared file system (/data/vllm.sif, /data/vllm.sqsh)"
+        )
+    return text
+
+
 def _line(text: str) -> str:
     """Return prose for a heading or a comment: any characters, but on one line."""
     if not text.strip() or any(
@@ -169,6 +183,7 @@ Address = Annotated[str, AfterValidator(_address)]
 Path = Annotated[str, AfterValidator(_path)]
 Url = Annotated[str, AfterValidator(_url)]
 Registry = Annotated[str, AfterValidator(_registry)]
+Image = Annotated[str, AfterValidator(_image)]
 Interface = Annotated[str, AfterValidator(_interface)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]

@@ -17,6 +17,7 @@ from kimi_nb.params.fields import (
     Address,
     Count,
     DeviceCount,
+    Image,
     Interface,
     Layout,
     Line,
@@ -495,6 +496,22 @@ class Ssh(Table):
     )
 
 
+class JobContainer(Table):
+    """The image in which the jobs of a cluster run."""
+
+    runtime: Literal["apptainer", "pyxis"] = Field(
+        description="what runs a job's programs in the image: apptainer, or pyxis (srun "
+        "--container-image)",
+        examples=["apptainer"],
+    )
+    image: Image | None = Field(
+        default=None,
+        description="another image than that of the hardware: its name in a registry, or a .sif or "
+        ".sqsh file on the shared file system",
+        examples=["/data/images/vllm-openai_v0.19.1.sif"],
+    )
+
+
 class Slurm(Table):
     """The options for sbatch; the cluster's own names (sacctmgr show assoc, sinfo)."""
 
@@ -528,8 +545,21 @@ class Slurm(Table):
         examples=["12:00:00"],
     )
     modules: tuple[Text, ...] = Field(
-        default=("anaconda3",), description="the environment modules that the jobs load"
+        default=("anaconda3",),
+        description="the environment modules that the jobs load; none with container",
     )
+    container: JobContainer | None = Field(
+        default=None,
+        description="the image in which the jobs run, instead of an environment made by conda",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _an_image_needs_no_conda(cls, keys: Any) -> Any:
+        """Load no module that only conda needs; one that the site names is loaded all the same."""
+        if isinstance(keys, dict) and keys.get("container") and "modules" not in keys:
+            return {**keys, "modules": ()}
+        return keys
 
 
 # The folders that may not lie in these others, or be the same.

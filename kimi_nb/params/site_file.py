@@ -61,7 +61,7 @@ def new(
     example: schema.Site,
     name: str,
     members: Sequence[Mapping[str, str]],
-    pairs: Iterable[str] = (),
+    pairs: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the keys of a site like ``example``, with other nodes and the values of ``pairs``.
 
@@ -77,6 +77,9 @@ def new(
         if not equals or not key:
             raise ParameterError(f"--set {pair!r}: KEY=VALUE is wanted, such as ssh.user=ops.")
         _put(values, key, value)
+    slurm, told = values.get("slurm"), any(pair.startswith("slurm.modules=") for pair in pairs)
+    if isinstance(slurm, dict) and "container" in slurm and not told:
+        slurm.pop("modules", None)  # the example's is for conda
     try:
         schema.Site.model_validate(values)
     except ValidationError as error:
@@ -108,7 +111,9 @@ def left(values: Mapping[str, Any], pairs: Iterable[str]) -> list[str]:
         *(["nic"] if "nic" in values else []),
         *(f"{name}.{key}" for name in ("slurm", "paths") for key in values.get(name, ())),
     ]
-    return [key for key in there if key not in given]
+    return [
+        key for key in there if not any(one == key or one.startswith(f"{key}.") for one in given)
+    ]
 
 
 def text(values: Mapping[str, Any]) -> str:

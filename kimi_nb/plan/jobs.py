@@ -7,18 +7,32 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb import catalog
 from kimi_nb.catalog import companions
 from kimi_nb.core import data_files, shell
 from kimi_nb.params import schema
-from kimi_nb.plan import network, router, serving_job
+from kimi_nb.plan import job_image, network, router, serving_job
+from kimi_nb.plan.job_image import JobImage
 from kimi_nb.plan.roles import Request
 from kimi_nb.plan.serving_job import SERVER_FILE, Serving
 from kimi_nb.plan.spec import EngineSpec, Job
 
 PYTHON = "3.11"
+_TUNER = "benchmarks/kernels/benchmark_moe.py"  # in the source of vLLM
+_IMAGE_SOURCE = "/vllm-workspace"  # where an image has it (docker/Dockerfile of 0.11.2 to 0.32.0)
+# Exits 1 for an image of another version; it asks pip's records, because vLLM itself is slow to load.
+_VERSION = """\
+import sys
+from importlib.metadata import version
+
+found = version("vllm").partition("+")[0]
+print("vllm", found)
+if found != "{wanted}":
+    sys.exit(f"The image holds vLLM {{found}}, the plan is for {wanted}. Name another image in the site file.")
+"""
 # How the output of a finished job ends: this tells when SLURM no longer knows the job. A serving
 # job has no such words.
 LAST_WORDS = {
@@ -40,22 +54,26 @@ def jobs(
 
     ``baseline`` and ``optimised`` are what the two serving jobs serve.
     """
-    table = data_files.facts("plan/slurm")["jobs"]
+    table = data_files.facts("plan/slurm")
+    image = job_image.of(request)
     makers = {"create-env": _create_env, "install": _install, "download": _download}
     out = []
-    for number, (name, spec) in enumerate(table.items(), start=1):
-        env, nodes = _environment(request, name), 1
+    for number, (name, spec) in enumerate(table["jobs"].items(), start=1):
+        if image:
+            spec = spec | table["with_image"].get(name, {})
+        at = _Place(request, image, spec)
+        env, nodes = at.environment(name), 1
         if name in ("baseline", "optimised"):
             serving = baseline if name == "baseline" else optimised
             nodes, first = len(serving.engines), serving.engines[0]
             env |= {key: value for key, value in first.env.items() if key not in env}
-            argv, body = _serve(request, serving, spec)
+            argv, body = _serve(at, serving)
         elif name == "tune-moe":
-            argv, body = _tune_moe(request, optimised.engines[0])
+            argv, body = _tune_moe(at, optimised.engines[0])
         elif name == "benchmark":
-            argv, body = _benchmark(request, benchmark)
+            argv, body = _benchmark(at, benchmark)
         else:
-            argv, body = makers[name](request)
+            argv, body = makers[name](at)
             body = [*_way_out(request), *body]
         out.append(
             Job(
@@ -66,9 +84,74 @@ def jobs(
                 env=env,
                 argv=tuple(argv),
                 body=tuple(body),
+                products=_products(at, name, argv),
             )
         )
     return tuple(out)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a job's programs are: in an environment made by conda, or in an image."""
+
+    request: Request
+    image: JobImage | None
+    spec: Mapping[str, Any]
+
+    @property
+    def devices(self) -> bool:
+        """Whether the job holds accelerators."""
+        return "gpus" in self.spec
+
+    @property
+    def cpus(self) -> Any:
+        """How many CPUs the job has on each node."""
+        slurm = self.request.site.slurm
+        assert slurm is not None  # as in `_options`
+        count = _cpus(slurm, self.spec)
+        return count if self.spec["tasks"] == 1 else count * self.spec["tasks"]
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the variables of the job of this name."""
+        places = self.request.places()
+        env = {}
+        if self.image is None:
+            folder = places["virtual_env"]
+            env = {"VIRTUAL_ENV": folder, "PATH": f"{folder}/bin"}
+        if name in ("download", "baseline", "optimised"):
+            env["HF_HOME"] = places["cache"]
+        return env
+
+    def call(self, argv: Sequence[object]) -> list[str]:
+        """Return the lines that run a program."""
+        if self.image is None:
+            return shell.command(argv)
+        return self.image.call(argv, self.cpus, self.devices)
+
+    def needs(self) -> list[str]:
+        """Return the lines that end a job before what it needs was made."""
+        if self.image is None:
+            folder = self.request.places()["virtual_env"]
+            return _missing(f"[ ! -d {shell.quote(folder)} ]", folder)
+        file, environment = self.image.needs
+        test = f"[ ! -s {shell.quote(file)} ] || [ ! -e {shell.quote(environment)} ]"
+        lines = _missing(test, f"{file} or {environment}")
+        return [*lines, *self.image.exports(self.devices)]
+
+
+def _missing(test: str, what: str) -> list[str]:
+    why = f"{what} is missing: submit 1_create_env.sbatch first."
+    return [f"if {test}; then", f"    echo {shell.quote(why)} >&2", "    exit 1", "fi"]
+
+
+def _products(at: _Place, name: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """Return what a job leaves behind that can be seen from the login node."""
+    if name == "create-env":
+        return (
+            at.image.needs if at.image else (f"{at.environment(name)['VIRTUAL_ENV']}/bin/python",)
+        )
+    flags = [flag for flag in ("--local-dir", "--save-dir") if flag in argv]
+    return tuple(argv[argv.index(flag) + 1] for flag in flags)
 
 
 def complete(name: str, output: str) -> bool:
@@ -111,16 +194,10 @@ def _cpus(slurm: schema.Slurm, spec: Mapping[str, Any]) -> Any:
     return ("gpus" in spec and slurm.cpus) or spec["cpus"]
 
 
-def _environment(request: Request, name: str) -> dict[str, str]:
-    places = request.places()
-    env = {"VIRTUAL_ENV": places["virtual_env"], "PATH": f"{places['virtual_env']}/bin"}
-    if name in ("download", "baseline", "optimised"):
-        env["HF_HOME"] = places["cache"]
-    return env
-
-
-def _create_env(request: Request) -> tuple[list[str], list[str]]:
-    folder = request.places()["virtual_env"]
+def _create_env(at: _Place) -> tuple[list[str], list[str]]:
+    if at.image:
+        return _fetch_image(at, at.image)
+    folder = at.request.places()["virtual_env"]
     channel = ["-c", "conda-forge", "--override-channels"]
     argv = ["conda", "create", *channel, "--prefix", folder, f"python={PYTHON}", "-y"]
     return argv, [
@@ -135,12 +212,31 @@ def _create_env(request: Request) -> tuple[list[str], list[str]]:
     ]
 
 
-def _install(request: Request) -> tuple[list[str], list[str]]:
+def _fetch_image(at: _Place, image: JobImage) -> tuple[list[str], list[str]]:
+    file, known = image.needs
+    made = f"{file} and {image.packages}"
+    argv = ["python3", "-m", "venv", "--system-site-packages", "--clear", image.packages]
+    return argv, [
+        f"if [ -s {shell.quote(file)} ] && [ -e {shell.quote(known)} ]; then",
+        f"    echo {shell.quote(f'No change: {made} are there already.')}",
+        "    exit 0",
+        "fi",
+        *image.exports(at.devices),
+        *image.fetch(),
+        "# For what the image lacks: this environment sees the packages of the image.",
+        *at.call(argv),
+        f"echo {shell.quote(f'Made {made}.')}",
+    ]
+
+
+def _install(at: _Place) -> tuple[list[str], list[str]]:
+    request = at.request
+    more = [f"{router.VLLM_ROUTER}=={companions.router()}"] if request.router else []
+    if at.image:
+        return _install_beside(at, more)
     places = request.places()
     source, tag = f"{places['project']}/vllm", request.engine.tag
-    argv = ["pip", "install", f"vllm=={request.engine.vllm}", *_packages(request)]
-    if request.router:
-        argv.append(f"{router.VLLM_ROUTER}=={companions.router()}")
+    argv = ["pip", "install", f"vllm=={request.engine.vllm}", *_packages(request), *more]
     clone = [
         "git",
         "clone",
@@ -152,7 +248,7 @@ def _install(request: Request) -> tuple[list[str], list[str]]:
         source,
     ]
     return argv, [
-        *_needs_environment(places["virtual_env"]),
+        *at.needs(),
         "# pip must be the environment's own: any other writes into the home folder.",
         'echo "pip: $(command -v pip)"',
         "# vLLM requires neither ray, which the kernel tuner imports, nor datasets and pandas, which",
@@ -161,6 +257,21 @@ def _install(request: Request) -> tuple[list[str], list[str]]:
         "# The kernel tuner is not in the wheel; it is run from the source of the same version.",
         f"[ -d {shell.quote(source)} ] || {shlex.join(clone)}",
         "python -c 'import vllm; print(vllm.__version__, vllm.__file__)'",
+        "echo 'Install complete.'",
+    ]
+
+
+def _install_beside(at: _Place, more: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the job that adds to an image what it lacks, and looks at what it holds."""
+    lacks = data_files.facts("plan/slurm")["with_image"]["packages"]
+    wanted = [word for word in _packages(at.request) if word.partition("==")[0] in lacks]
+    argv = ["pip", "install", *wanted, *more]
+    look = _VERSION.format(wanted=at.request.engine.vllm)
+    return argv, [
+        *at.needs(),
+        "# What the kernel tuner and the benchmark import and the image lacks; the rest stays as it is.",
+        *at.call(argv),
+        *at.call(["python", "-c", look]),
         "echo 'Install complete.'",
     ]
 
@@ -180,45 +291,41 @@ def _way_out(request: Request) -> list[str]:
     return [shell.export(*item) for item in network.variables(request.site.network).items()]
 
 
-def _download(request: Request) -> tuple[list[str], list[str]]:
-    weights = request.weights
+def _download(at: _Place) -> tuple[list[str], list[str]]:
+    request, weights = at.request, at.request.weights
     argv = ["hf", "download", weights.id, "--local-dir", request.located(weights)]
     drafts = [
         draft for draft in request.model.drafts.values() if request.hardware.vendor in draft.vendors
     ]
-    lines = [*_needs_environment(request.places()["virtual_env"]), *shell.command(argv)]
+    lines = [*at.needs(), *at.call(argv)]
     for draft in drafts:
-        lines += shell.command(["hf", "download", draft.id, "--local-dir", request.located(draft)])
+        lines += at.call(["hf", "download", draft.id, "--local-dir", request.located(draft)])
     return argv, [*lines, "echo 'Download complete.'"]
 
 
-def _serve(
-    request: Request, serving: Serving, spec: Mapping[str, Any]
-) -> tuple[list[str], list[str]]:
-    places, slurm = request.places(), request.site.slurm
-    assert slurm is not None  # as in `_options`
+def _serve(at: _Place, serving: Serving) -> tuple[list[str], list[str]]:
+    request, host = at.request, f"{at.request.places()['project']}/{SERVER_FILE}"
     return list(serving.engines[0].argv), [
-        *_needs_environment(places["virtual_env"]),
+        *at.needs(),
         *_secret(request, "VLLM_API_KEY"),
         *(_secret(request, "OPENAI_API_KEY") if serving.router_port else []),  # the door's
-        *serving_job.lines(
-            serving, f"{places['project']}/{SERVER_FILE}", spec["job_name"], _cpus(slurm, spec)
-        ),
+        *serving_job.lines(serving, host, at.spec["job_name"], at.cpus, at.image),
     ]
 
 
-def _tune_moe(request: Request, engine: EngineSpec) -> tuple[list[str], list[str]]:
+def _tune_moe(at: _Place, engine: EngineSpec) -> tuple[list[str], list[str]]:
     """Return the job that tunes the kernels of ``engine``, for the shape that it will look up.
 
     Without expert parallelism too, the engine spreads its experts over all ranks of tensor and data
     parallelism, so that the tuner's --tp-size is their product.
     """
-    places, arch = request.places(), request.model.architecture
+    request, places = at.request, at.request.places()
+    arch = request.model.architecture
     parallel = "--enable-expert-parallel" in engine.argv
     ranks, nested = engine.tp_size * engine.dp_size, request.model.language_config
     argv = [
         "python",
-        f"{places['project']}/vllm/benchmarks/kernels/benchmark_moe.py",
+        f"{_IMAGE_SOURCE if at.image else places['project'] + '/vllm'}/{_TUNER}",
         "--model",
         request.located(request.weights),
         *(["--model-prefix", nested] if nested else []),
@@ -237,28 +344,28 @@ def _tune_moe(request: Request, engine: EngineSpec) -> tuple[list[str], list[str
     table = f"{places['tuning']}/{shape},*.json"
     there = f"No change: {places['tuning']} holds kernels for {shape}; remove them to tune again."
     return argv, [
-        *_needs_environment(places["virtual_env"]),
+        *at.needs(),
         f"# The server looks for {shape}: experts of a GPU, and the size of each.",
         f"if compgen -G {shell.quote(table)} > /dev/null; then",
         f"    echo {shell.quote(there)}",
         "    exit 0",
         "fi",
         f"mkdir -p {shell.quote(places['tuning'])}",
-        *shell.command(argv),
+        *at.call(argv),
         f"ls {shell.quote(places['tuning'])}",
         "echo 'Tuning complete.'",
     ]
 
 
-def _benchmark(request: Request, command: Sequence[str]) -> tuple[list[str], list[str]]:
-    places = request.places()
-    at = command.index("--base-url") + 1
-    url, host_file = command[at], f"{places['project']}/{SERVER_FILE}"
+def _benchmark(at: _Place, command: Sequence[str]) -> tuple[list[str], list[str]]:
+    request, places = at.request, at.request.places()
+    told = command.index("--base-url") + 1
+    url, host_file = command[told], f"{places['project']}/{SERVER_FILE}"
     port = url.rpartition(":")[2]
     words: list[object] = [*command]
-    words[at] = shell.Raw('"$SERVER_URL"')
+    words[told] = shell.Raw('"$SERVER_URL"')
     return list(command), [
-        *_needs_environment(places["virtual_env"]),
+        *at.needs(),
         f"SERVER_URL={shell.quote(url)}",
         f"if [ -s {shell.quote(host_file)} ]; then",
         f'    SERVER_URL="http://$(cat {shell.quote(host_file)}):{port}"',
@@ -266,7 +373,7 @@ def _benchmark(request: Request, command: Sequence[str]) -> tuple[list[str], lis
         *_secret(request, "OPENAI_API_KEY"),
         "# The dataset goes where there is room.",
         shell.export("HF_HOME", places["cache"]),
-        *shell.command(words),
+        *at.call(words),
         "echo 'Benchmark complete.'",
     ]
 
@@ -278,16 +385,6 @@ def _secret(request: Request, name: str) -> list[str]:
     """
     source = request.site.api_key_env
     return [f'export {name}="${{{source}:?set {source} where you submit}}"'] if source else []
-
-
-def _needs_environment(folder: str) -> list[str]:
-    why = f"{folder} is missing: submit 1_create_env.sbatch first."
-    return [
-        f"if [ ! -d {shell.quote(folder)} ]; then",
-        f"    echo {shell.quote(why)} >&2",
-        "    exit 1",
-        "fi",
-    ]
 
 
 def script(job: Job, modules: Sequence[str]) -> str:

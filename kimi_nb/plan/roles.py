@@ -215,7 +215,11 @@ def _layers(request: Request, role: Role, active: Collection[str]) -> Iterator[L
         yield Layer(scenario.settings, "recipe", str(scenario.source))
         if role in scenario.roles:
             yield Layer(scenario.roles[role].settings, "recipe", str(scenario.source))
-    yield Layer(request.site.settings, "site", f"site {request.site.name}")
+    site = request.site
+    if site.slurm and site.slurm.container:  # the environment is that of the image
+        source = f"site {site.name}, jobs in an image"
+        yield Layer({"env": {"VIRTUAL_ENV": None, "PATH": None}}, "site", source)
+    yield Layer(site.settings, "site", f"site {site.name}")
     for name in request.dropped:
         yield Layer(_known(name).off, "override", f"--without {name}")
     for name in request.chosen:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kimi_nb.core import shell
 from kimi_nb.core.errors import PlanError
 from kimi_nb.plan import ports, router
+from kimi_nb.plan.job_image import JobImage
 from kimi_nb.plan.spec import EngineSpec
 
 SERVER_FILE = "server_host.txt"
@@ -51,10 +53,17 @@ def _address(name: str, at: int) -> list[str]:
     ]
 
 
-def lines(serving: Serving, host_file: str, job_name: str, cpus: int | str) -> list[str]:
+def lines(
+    serving: Serving,
+    host_file: str,
+    job_name: str,
+    cpus: int | str,
+    image: JobImage | None = None,
+) -> list[str]:
     """Return the lines of a job that serve these engines.
 
-    ``job_name`` and ``cpus`` (for each task) are what the job's options say. Raises PlanError.
+    ``job_name`` and ``cpus`` (for each task) are what the job's options say; ``image`` is that in
+    which the engines run, None without one. Raises PlanError.
     """
     engines = serving.engines
     _check(engines)
@@ -63,11 +72,19 @@ def lines(serving: Serving, host_file: str, job_name: str, cpus: int | str) -> l
         f"hostname > {shell.quote(host_file)}",
     ]
     if len(engines) == 1:
-        return [*_exports(engines), *host, *shell.command(engines[0].argv)]
+        alone = engines[0].argv
+        run = image.call(alone, cpus, devices=True) if image else shell.command(alone)
+        return [*_exports(engines), *host, *run]
     words = [_words(engine, engines[0].address) for engine in engines]
     same = [group for group in words[0] if all(group in other for other in words)]
     own = [[group for group in mine if group not in same] for mine in words]
-    serve = shell.command(["exec", *(word for group in same for word in group)])
+    in_image = image.options() if image and image.runtime == "pyxis" else []
+    common = [word for group in same for word in group]
+    serve = (
+        image.apptainer(common, devices=True, head="exec ")
+        if image and image.runtime == "apptainer"
+        else shell.command(["exec", *common])
+    )
     return [
         *_find(serving, any(LEADER in group for group in same)),
         "# What the engine of one node is told; SLURM_NODEID is its number within the job.",
@@ -84,13 +101,14 @@ def lines(serving: Serving, host_file: str, job_name: str, cpus: int | str) -> l
         "# One task on each node; all end with the first that fails. Since Slurm 22.05 srun does",
         "# not take over --cpus-per-task of the job.",
         f"srun --nodes={len(engines)} --ntasks-per-node=1 --cpus-per-task={cpus} \\",
+        *(f"    {shell.quote(option)} \\" for option in in_image),
         "    --kill-on-bad-exit=1 \\",
         # A replica that ends without an error would otherwise leave the others waiting for it.
         *(["    --wait=1 \\"] if serving.router_port else []),
         f"    --output={job_name}.%j{task_suffix('%n')}.out \\",
         f"    --error={job_name}.%j{task_suffix('%n')}.err \\",
         '    bash -c "$(declare -f serve); serve"' + (" &" if serving.router_port else ""),
-        *(_router(serving, serving.router_port) if serving.router_port else []),
+        *(_router(serving, serving.router_port, image) if serving.router_port else []),
     ]
 
 
@@ -112,7 +130,7 @@ def _find(serving: Serving, led: bool) -> list[str]:
     ]
 
 
-def _router(serving: Serving, port: int) -> list[str]:
+def _router(serving: Serving, port: int, image: JobImage | None) -> list[str]:
     """Return the lines that start the router, and end the job with the first of all that ends."""
     host = shell.Raw('"$replica0"')
     workers = [
@@ -120,7 +138,7 @@ def _router(serving: Serving, port: int) -> list[str]:
         for at, engine in enumerate(serving.engines)
     ]
     listens = ("{host}", "{port}") if serving.keyed else (host, str(port))
-    argv = router.vllm_router(*listens, workers, _PATIENCE)
+    argv: list[Any] = router.vllm_router(*listens, workers, _PATIENCE)
     door = []
     if serving.keyed:
         door = [
@@ -128,8 +146,11 @@ def _router(serving: Serving, port: int) -> list[str]:
             f"door={router.DOOR}",
             f'[ -e "$door" ] || door=jobs/{router.DOOR}',
         ]
-        argv = router.door(host, port, argv, shell.Raw('"$door"'))
-    start = shell.command(argv)
+        inner = image.named(argv) if image else argv
+        argv = router.door(host, port, inner, shell.Raw('"$PWD/$door"' if image else '"$door"'))
+    # The engines hold the CPUs of the node: a step of the router shares one of them.
+    step = '--overlap -w "${nodes[0]}"'
+    start = image.call(argv, 1, step=step) if image else shell.command(argv)
     return [
         "engines=$!",
         *door,

@@ -132,7 +132,10 @@ class InstallStep:
 
 @dataclass(frozen=True)
 class Job:
-    """One sbatch job; ``argv`` is its main command, ``body`` the lines of its script."""
+    """One sbatch job; ``argv`` is its main command, ``body`` the lines of its script.
+
+    ``products`` are the files and folders that it leaves behind, as the login node sees them.
+    """
 
     name: str
     file: str
@@ -141,6 +144,7 @@ class Job:
     env: Mapping[str, str]
     argv: tuple[str, ...]
     body: tuple[str, ...]
+    products: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from kimi_nb.bundle import writer
 from kimi_nb.core.marks import MARK
 from kimi_nb.core.processes import Programs
 from kimi_nb.diagnose.log_files import file_of
+from kimi_nb.plan import job_image
 from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import faults
@@ -54,6 +55,11 @@ class Stage:
                 self._occupied = (engine.node, engine.address, engine.http_port or 0)
         self.site = site
         writer.write(files, self.work)
+        image = job_image.of(plan.request) if plan.jobs else None
+        if image and not image.source:  # the site has it already
+            file = Path(image.file)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{MARK}: stands for the image of the site\n", encoding="utf-8")
         path_folder.write(root)
         site.write(root / "world.json")
         self.key = f"{MARK}-key" if self.plan.secrets else ""

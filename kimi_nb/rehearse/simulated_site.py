@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kimi_nb.params.vendor import Vendor
@@ -149,7 +149,17 @@ def rebound(plan: Plan, work: Path, block: Block) -> Plan:
         paths["cache"] = str(work / "project" / "cache")
         if site.paths.models is not None:
             paths["models"] = str(work / "project" / "models")
+    slurm = site.slurm
+    if slurm and slurm.container and (slurm.container.image or "").startswith("/"):
+        file = str(work / "project" / PurePosixPath(slurm.container.image or "").name)
+        container = slurm.container.model_copy(update={"image": file})
+        slurm = slurm.model_copy(update={"container": container})
     local = site.model_copy(
-        update={"nodes": nodes, "nic": "lo", "paths": site.paths.model_copy(update=paths)}
+        update={
+            "nodes": nodes,
+            "nic": "lo",
+            "slurm": slurm,
+            "paths": site.paths.model_copy(update=paths),
+        }
     )
     return build.from_request(replace(plan.request, site=local))

@@ -143,6 +143,21 @@ def test_so_has_each_scenario(row, nodes_file, tmp_path):
         same(plan, tmp_path / str(number))
 
 
+@pytest.mark.parametrize("scenario, pairs", [("replicas", ()), ("optimised", ("nodes=2", "tp=16"))])
+@pytest.mark.parametrize("runtime", ["apptainer", "pyxis"])
+def test_so_have_jobs_in_an_image(slurm_in_image, tmp_path, runtime, scenario, pairs):
+    site = slurm_in_image(runtime)
+    plan = build.plan(
+        "k2.5", "h200", "single", variant="slurm", scenario=scenario, site=site, pairs=pairs
+    )
+    same(plan, tmp_path / "bundle")
+    mine, theirs = deployments(plan, tmp_path / "again")
+    assert {one.kind for one in mine.clients} <= {one.kind for one in theirs.clients}
+    # The scripts hold both serving jobs, each with an engine for every node.
+    argv = {one.spot.file for one in theirs.servers}
+    assert argv == {"jobs/4_baseline.sbatch", "jobs/6_optimised.sbatch"}
+
+
 # What is wrong with a plan is wrong with its bundle --------------------------------------------
 
 _GROUPS = [

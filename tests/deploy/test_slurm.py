@@ -61,7 +61,7 @@ class Run:
         """As if the jobs before the serving one had been done by this run."""
         done = job_book.chain(self.plan)[:-1]
         for job in done:
-            for path in job_book.products(job):
+            for path in map(Path, job.products):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if path.name == "python":
                     path.write_text("")
@@ -124,9 +124,10 @@ def start(slurm_site, tmp_path, request):
     """Make runs whose jobs are gone after the test; each test has a project of its own."""
     runs = []
 
-    def make(scenario="default", more="", pairs=(), **how):
+    def make(scenario="default", more="", pairs=(), programs="modules: [anaconda3]", **how):
         name = re.sub(r"[^\w.-]+", "-", request.node.name)[-40:].strip("-")
-        runs.append(Run(slurm_site, tmp_path, slurm_site.plan(name, scenario, more, pairs), **how))
+        plan = slurm_site.plan(name, scenario, more, pairs, programs)
+        runs.append(Run(slurm_site, tmp_path, plan, **how))
         return runs[-1]
 
     yield make
@@ -136,14 +137,21 @@ def start(slurm_site, tmp_path, request):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("scenario", ["default", "optimised"])
-def test_the_jobs_from_an_empty_folder_to_a_benchmark(start, scenario):
+IN_IMAGE = "container: {runtime: apptainer}"
+
+
+@pytest.mark.parametrize(
+    "scenario, more",
+    [("default", {}), ("optimised", {}), ("optimised", {"programs": IN_IMAGE})],
+)
+def test_the_jobs_from_an_empty_folder_to_a_benchmark(start, scenario, more):
     secret = scenario == "optimised"
     key = "sk-only-in-the-environment" if secret else ""
     run = start(
         scenario,
         "api_key_env: KIMI_KEY\n" if secret else "",
         env={"KIMI_KEY": key} if secret else {},
+        **more,
     )
     cluster = run.cluster
     before = [change.what for change in cluster.preview()]
@@ -152,7 +160,7 @@ def test_the_jobs_from_an_empty_folder_to_a_benchmark(start, scenario):
 
     changed = run.to("wait")
     names = [
-        "create_vllm_env",
+        "make_image" if more else "create_vllm_env",
         "install_vllm",
         "download_kimi",
         *(["tune_moe", "vllm_kimi_opt"] if secret else ["vllm_kimi"]),

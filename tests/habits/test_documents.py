@@ -183,7 +183,7 @@ def _keys(table: type[BaseModel], before: str = "") -> Iterator[str]:
         inner = [
             kind
             for kind in kinds
-            if kind in (schema.Ssh, schema.Slurm, schema.Paths, schema.Network)
+            if kind in (schema.Ssh, schema.Slurm, schema.JobContainer, schema.Paths, schema.Network)
         ]
         yield from _keys(inner[0], f"{before}{name}.") if inner else [before + name]
 

@@ -47,11 +47,24 @@ def test_every_key_is_there_with_its_meaning(name):
         if table == "nodes":
             assert set(everything["nodes"][0]) == {"name", "address"}
             continue
-        assert last in (everything[table] if table else everything), key
+        inner = everything
+        for part in filter(None, table.split(".")):
+            inner = inner[part]
+        assert last in inner, key
         assert " ".join(meaning.split()[1:]) in " ".join(text.split()).replace("# ", "")
     # What an example shows is of the right kind.
     if name == "h200-slurm":
         schema.Site.model_validate(everything)
+
+
+def test_a_container_for_the_jobs_takes_the_place_of_the_modules_of_conda():
+    example, nodes = load.site("h200-slurm"), site_file.nodes(NODES, "n")
+    pairs = ["slurm.container.runtime=pyxis"]
+    values = site_file.new(example, "mine", nodes, pairs)
+    assert "modules" not in values["slurm"]
+    assert "slurm.container" not in site_file.left(values, pairs)
+    more = [*pairs, "slurm.modules=[enroot]"]
+    assert site_file.new(example, "mine", nodes, more)["slurm"]["modules"] == ["enroot"]
 
 
 def test_lines_are_short():

@@ -27,7 +27,10 @@ from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
 
 HERE = Path(__file__).parent
 NODES = ("n1", "n2")
-_TOOLS = ("module", "conda", "pip", "git", "hf", "vllm", "python", "python3", "vllm-router")
+_TOOLS = (
+    *("module", "conda", "pip", "git", "hf", "vllm", "python", "python3", "vllm-router"),
+    "apptainer",
+)
 # The tasks of a step connect to srun at the address from which srun came. On one machine that is
 # 127.0.0.1 for every node, but srun listens where its host name points to.
 _SRUN = """\
@@ -39,7 +42,7 @@ name: testbed
 hardware: h200
 transport: slurm
 nodes:
-{nodes}slurm: {{account: kimi, partition: gpu, cpu_partition: common, modules: [anaconda3]}}
+{nodes}slurm: {{account: kimi, partition: gpu, cpu_partition: common, {programs}}}
 {more}paths:
   cache: {root}/cache
   models: {root}/models
@@ -78,15 +81,26 @@ class SlurmSite:
         ).stdout
 
     def plan(
-        self, name: str, scenario: str = "default", more: str = "", pairs: Sequence[str] = ()
+        self,
+        name: str,
+        scenario: str = "default",
+        more: str = "",
+        pairs: Sequence[str] = (),
+        programs: str = "modules: [anaconda3]",
     ) -> Plan:
-        """A plan with a project folder of its own, below the site's; ``pairs`` are of --set."""
+        """A plan with a project folder of its own, below the site's.
+
+        ``pairs`` are of --set, and ``programs`` says where the jobs find theirs.
+        """
         path = self.root / f"{name}.yaml"
         nodes = "".join(
             f"  - {{name: dgx-0{at}, address: 198.51.100.2{at}}}\n"
             for at in range(1, len(NODES) + 1)
         )
-        text = _SITE.format(root=self.root, project=self.project(name), more=more, nodes=nodes)
+        project = self.project(name)
+        text = _SITE.format(
+            root=self.root, project=project, more=more, nodes=nodes, programs=programs
+        )
         path.write_text(text)
         return build.plan(
             "k2.5",

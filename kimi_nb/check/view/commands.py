@@ -37,6 +37,7 @@ _NO_START = {
     "curl",
     "wget",
 }
+_VLLM = "vllm.entrypoints.cli.main"  # the module behind the program
 _PROXY = re.compile(r"(load_balance_proxy|toy_proxy|disagg_proxy|proxy_server).*\.py")
 
 
@@ -62,23 +63,22 @@ def serve_at(words: Sequence[str]) -> int | None:
             and following.endswith("api_server")
         ):
             return i + 2
-        if (
-            word == "-m"
-            and following == "vllm.entrypoints.cli.main"
-            and list(words[i + 2 : i + 3]) == ["serve"]
-        ):
+        if word == "-m" and following == _VLLM and list(words[i + 2 : i + 3]) == ["serve"]:
             return i + 3
     return None
 
 
 def word_at(words: Sequence[str], name: str, second: str = "") -> int | None:
-    """Return the index after a program's name (and subcommand), None if it is not called."""
+    """Return the index after a program's name (and subcommand), None if it is not called.
+
+    >>> word_at(["python", "-m", "vllm.entrypoints.cli.main", "bench", "serve"], "vllm", "bench")
+    4
+    """
     for i, word in enumerate(words):
         if (
-            word.endswith(name)
-            and base(word) == name
-            and (not second or list(words[i + 1 : i + 2]) == [second])
-        ):
+            (word.endswith(name) and base(word) == name)
+            or (name == "vllm" and word == _VLLM and list(words[i - 1 : i]) == ["-m"])
+        ) and (not second or list(words[i + 1 : i + 2]) == [second]):
             return i + (2 if second else 1)
     return None
 

@@ -293,7 +293,8 @@ class Cluster:
                     and not unfinished
                     and job is not self._serving_job
                     and self._queue.same(job)
-                    and all(path.exists() for path in job_book.products(job))
+                    # What a job has made can have disappeared since.
+                    and all(Path(path).exists() for path in job.products)
                 )
             )
             anew |= not kept

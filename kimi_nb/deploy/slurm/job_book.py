@@ -220,18 +220,3 @@ class Book:
             if lines:
                 return f"{self.path(job, suffix, number).name}: {' | '.join(lines[-most:])}"
         return f"{self.path(job, '.err', number).name}: nothing was said"
-
-
-def products(job: Job) -> tuple[Path, ...]:
-    """Return the files a job leaves behind that can be seen from the login node.
-
-    A job whose products have disappeared no longer counts as done.
-    """
-    if job.name == "create-env":
-        return (Path(job.env["VIRTUAL_ENV"], "bin", "python"),)
-    words = list(job.argv)
-    return tuple(
-        Path(words[words.index(flag) + 1])
-        for flag in ("--local-dir", "--save-dir")
-        if flag in words
-    )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from kimi_nb.core.marks import MARK
 from kimi_nb.params.vendor import Vendor
-from kimi_nb.rehearse.host_programs.docker_run import DEVICES
+from kimi_nb.rehearse.host_programs.docker_run import visible_here
 from kimi_nb.rehearse.stand_in_call import Call, Refused
 
 _DRIVER: dict[Vendor, str] = {"nvidia": "570.133.20", "ascend": "25.2.0"}
@@ -25,12 +25,7 @@ def _there(call: Call, vendor: Vendor) -> tuple[int, ...]:
     if call.site.vendor != vendor:
         raise Refused(f"bash: line 1: {call.tool}: command not found", 127)
     call.say("these devices are pretended")
-    seen = call.env.get(DEVICES)
-    if seen is None:
-        return tuple(range(call.site.devices))
-    numbers = tuple(int(part) for part in seen.split(",") if part)
-    # Inside a container NVIDIA and AMD number from 0; Ascend keeps the node's numbers.
-    return numbers if vendor == "ascend" else tuple(range(len(numbers)))
+    return visible_here(call.env, call.site)
 
 
 # Ascend -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kimi_nb.check.view import container_start as reader
 from kimi_nb.check.view.deployment import Box
@@ -134,9 +134,19 @@ def _is_device(site: SimulatedSite, device: str) -> bool:
 def _visible(site: SimulatedSite, box: Box) -> str:
     """Return the numbers of the devices that a container sees, separated by commas."""
     numbers: Sequence[int] = range(site.devices)
-    if not is_on(box, "--privileged"):
+    if not is_on(box, "--privileged") and site.vendor != "cpu":
         numbers = (reader.device_numbers(box.devices) or numbers) if box.devices else ()
     return ",".join(map(str, numbers))
+
+
+def visible_here(env: Mapping[str, str], site: SimulatedSite) -> tuple[int, ...]:
+    """Return the numbers that devices have for a program: all of the node, outside of containers."""
+    seen = env.get(DEVICES)
+    if seen is None:
+        return tuple(range(site.devices))
+    numbers = tuple(int(part) for part in seen.split(",") if part)
+    # Inside a container NVIDIA and AMD number from 0; Ascend keeps the node's numbers.
+    return numbers if site.vendor == "ascend" else tuple(range(len(numbers)))
 
 
 def inside(call: Call) -> dict[str, str]:

@@ -14,12 +14,21 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from kimi_nb.core.marks import MARK
+from kimi_nb.plan.router import VLLM_ROUTER
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
 _ENGINES = {"vllm": "vllm", "vllm-ascend": "vllm_ascend"}  # the module of each package
+# Calls the stand-in for vllm, as the command line of the real module would run.
+_COMMAND_LINE = f'''"""{MARK}: stands for vLLM's command line."""
+import os
+import sys
+
+os.execvp("vllm", ["vllm", *sys.argv[1:]])
+'''
 _LIBRARY = ("lib", "rehearsal")  # takes the place of an environment's site-packages
-_TUNER = f'''"""{MARK}: stands for the kernel tuner of vLLM; it measures nothing."""
+TUNER = "benchmark_moe.py"
+TUNER_TEXT = f'''"""{MARK}: stands for the kernel tuner of vLLM; it measures nothing."""
 import pathlib
 import sys
 
@@ -114,7 +123,26 @@ def _environment(call: Call, folder: Path) -> None:
         f'export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
         f'exec {shlex.quote(sys.executable)} "$@"',
     )
-    _script(folder / "bin" / "pip", f'exec {shlex.quote(str(call.root / "bin" / "pip"))} "$@"')
+    _program(call, folder, "pip")
+
+
+def _program(call: Call, folder: Path, name: str) -> None:
+    """Write the program of an environment, which calls the stand-in of its name."""
+    line = f"export VIRTUAL_ENV={shlex.quote(str(folder))}\n"
+    _script(folder / "bin" / name, line + f'exec {shlex.quote(str(call.root / "bin" / name))} "$@"')
+
+
+def beside_image(call: Call, folder: Path) -> None:
+    """Make an environment that sees the engine of an image.
+
+    Raises:
+        Refused: The folder is outside the rehearsal's.
+    """
+    if _inside(call, str(folder)) is None:
+        raise Refused(f"Error: [Errno 13] Permission denied: '{folder}'", 1)
+    _environment(call, folder)
+    (folder / "pyvenv.cfg").write_text(f"# {MARK}\ninclude-system-site-packages = true\n")
+    _engine(call, folder, call.site.engine)
 
 
 def _script(path: Path, body: str) -> None:
@@ -167,6 +195,8 @@ def _install(call: Call, verb: str, words: Sequence[str], environment: str) -> i
     if verb == "install" and folder is not None and folder.is_dir():
         for package in packages:
             _engine(call, folder, package)
+            if package.partition("==")[0] == VLLM_ROUTER:
+                _program(call, folder, VLLM_ROUTER)
     print(f"{MARK}: would {verb} {' '.join([*packages, *sources])}")
     return 0
 
@@ -182,6 +212,11 @@ def _engine(call: Call, environment: Path, package: str) -> None:
     (folder / "__init__.py").write_text(
         f'"""{MARK}: stands for {name}."""\n__version__ = {version!r}\n'
     )
+    (folder / "entrypoints" / "cli").mkdir(parents=True, exist_ok=True)
+    (folder / "entrypoints" / "cli" / "main.py").write_text(_COMMAND_LINE)
+    record = folder.parent / f"{_ENGINES[name]}-{version}.dist-info"
+    record.mkdir(exist_ok=True)
+    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 def uv(call: Call) -> int:
@@ -253,9 +288,9 @@ def git(call: Call) -> int:
         raise Refused(
             f"fatal: destination path '{told}' already exists and is not an empty directory.", 128
         )
-    tuner = folder / "benchmarks" / "kernels" / "benchmark_moe.py"
+    tuner = folder / "benchmarks" / "kernels" / TUNER
     tuner.parent.mkdir(parents=True)
-    tuner.write_text(_TUNER)
+    tuner.write_text(TUNER_TEXT)
     call.say(f"would clone {url} {_first(options, '--branch', '-b')}".rstrip())
     print(f"Cloning into '{told}'...", file=sys.stderr)
     return 0

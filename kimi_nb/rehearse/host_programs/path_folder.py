@@ -27,6 +27,8 @@ NAMES = (
     "uv",
     "git",
     "hf",
+    "apptainer",
+    "enroot",
     "srun",
     "scontrol",
     "getent",

@@ -13,6 +13,7 @@ from kimi_nb.rehearse.host_programs import (
     docker,
     front_door,
     host_settings,
+    image_programs,
     job_programs,
     slurm_programs,
 )
@@ -24,6 +25,7 @@ TOOLS: dict[str, Callable[[Call], int]] = {
     "vllm-router": front_door.vllm_router,
     "ssh": front_door.ssh,
     **host_settings.TOOLS,
+    **image_programs.TOOLS,
     **job_programs.TOOLS,
     **slurm_programs.TOOLS,
 }

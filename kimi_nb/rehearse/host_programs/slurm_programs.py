@@ -10,18 +10,29 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from kimi_nb.core.marks import MARK
+from kimi_nb.rehearse.host_programs import image_programs
 from kimi_nb.rehearse.simulated_site import NODE
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
 _TASKS = Path(__file__).with_name("srun_tasks.py")
 _OPTIONS = (
     "--nodes",
+    "--ntasks",
     "--ntasks-per-node",
     "--cpus-per-task",
     "--kill-on-bad-exit",
     "--wait",
     "--output",
     "--error",
+    "--container-image",
+    "--container-mounts",
+)
+_SWITCHES = (
+    "--overlap",
+    "--no-container-entrypoint",
+    "--no-container-mount-home",
+    "--container-remap-root",
+    "--container-writable",
 )
 
 
@@ -50,6 +61,14 @@ def srun(call: Call) -> int:
     asked = options.get("--nodes", str(len(nodes)))
     if "SLURM_JOB_ID" not in call.env:
         raise Refused(f"{MARK}: srun outside of a job is not part of a rehearsal", 1)
+    if asked == "1":
+        told = options.get("-w", nodes[0])
+        if told not in nodes:
+            raise Refused(f"srun: error: Requested nodes are not in the allocation: {told}", 1)
+        done = image_programs.in_step(call, options, command)
+        if done is not None:
+            return done
+        raise Replace(command, {**call.env, NODE: told})
     if asked != str(len(nodes)):
         raise Refused(
             f"srun: error: Unable to create step for job 1: asked for {asked} nodes, the job has "
@@ -57,6 +76,8 @@ def srun(call: Call) -> int:
             1,
         )
     call.say(f"starts a task on {', '.join(nodes)}")
+    if "--container-image" in options:
+        image_programs.look(call, options, command)
     until = "any" if "--wait" in options else "all"
     words = (sys.executable, "-I", "-S", str(_TASKS), str(call.root), NODE, ",".join(nodes), until)
     raise Replace((*words, *command), call.env)
@@ -65,13 +86,21 @@ def srun(call: Call) -> int:
 def _parsed(words: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the options of srun and the command behind them. Raises Refused."""
     options: dict[str, str] = {}
-    for at, word in enumerate(words):
+    at = 0
+    while at < len(words):
+        word = words[at]
         if not word.startswith("-"):
             return options, words[at:]
         name, equals, value = word.partition("=")
-        if name not in _OPTIONS or not equals:
+        if word == "-w":
+            options[word], at = words[at + 1], at + 1
+        elif word in _SWITCHES:
+            options[word] = ""
+        elif name in _OPTIONS and equals:
+            options[name] = value
+        else:
             raise Refused(f"{MARK}: srun {word} is not part of a rehearsal", 1)
-        options[name] = value
+        at += 1
     raise Refused("srun: fatal: No command given to execute.", 1)
 
 

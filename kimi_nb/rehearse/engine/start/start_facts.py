@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kimi_nb import catalog
 from kimi_nb.check.view import engine_view
+from kimi_nb.rehearse.host_programs.docker_run import visible_here
 from kimi_nb.rehearse.simulated_site import SimulatedSite
 
 
@@ -89,7 +90,7 @@ class Start:
         """How many accelerators the process sees; CUDA stops at the first that does not exist."""
         names = self.visible
         if names is None:
-            return self.site.devices
+            return len(self.there)
         outside = [at for at, name in enumerate(names) if not self.exists(name)]
         return outside[0] if outside else len(names)
 
@@ -102,4 +103,9 @@ class Start:
     def exists(self, device: str) -> bool:
         """Return whether the node has the device."""
         # Names that are not numbers (GPU-8a3f...) are accepted.
-        return not device.removeprefix("-").isdecimal() or 0 <= int(device) < self.site.devices
+        return not device.removeprefix("-").isdecimal() or int(device) in self.there
+
+    @property
+    def there(self) -> Sequence[int]:
+        """The numbers of the devices here: those of the node, or those that its container sees."""
+        return visible_here(self.env, self.site)

@@ -120,7 +120,8 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
     nodes = int(one.number("nnodes") or 1)
     tp = one.tp or 1
     local = tp // nodes if nodes > 1 else tp
-    here = _numbers(call.env.get(DEVICES)) or tuple(range(site.devices))
+    seen = call.env.get(DEVICES)
+    here = tuple(range(site.devices)) if seen is None else _numbers(seen)
     visible = (
         here if one.devices is None else tuple(device for device in one.devices if device in here)
     )
@@ -161,8 +162,8 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
     )
 
 
-def _numbers(text: str | None) -> tuple[int, ...]:
-    return tuple(int(part) for part in (text or "").split(",") if part.isdecimal())
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part.isdecimal())
 
 
 def _outside(published: str, port: int) -> int:
