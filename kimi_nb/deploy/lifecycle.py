@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ class Deployed(show.Shown):
                 ("seen", one.evidence),
                 ("next", one.help),
             ]
-        rows += [(name, value) for name, value in self.facts.items()]
+        rows += [(name.replace("_", " "), _words(value)) for name, value in self.facts.items()]
         rows += [("note", note) for note in self.notes]
         rows += [
             ("result", "ok" if self.ok else f"failed at {self.step}"),
@@ -568,6 +569,13 @@ def _down(journal: Journal, plan: Plan, say: Say) -> Outcome:
     return outcome
 
 
+def _words(fact: Any) -> Any:
+    """Return a fact for a table; a list or a table of facts as words."""
+    if isinstance(fact, Mapping):
+        return ", ".join(f"{name} {value}" for name, value in fact.items())
+    return ", ".join(map(str, fact)) if isinstance(fact, list | tuple) else fact
+
+
 def status(journal: Journal) -> tuple[list[EngineState], list[show.Table]]:
     """Return the state of every engine, and tables that show it.
 
@@ -590,11 +598,31 @@ def status(journal: Journal) -> tuple[list[EngineState], list[show.Table]]:
         + (f" at {journal.stopped_at}" if journal.stopped_at else "")
         + f": {ready} of {len(states)} engines ready"
     )
-    table = show.Table(
-        title,
-        ("node", "engine", "rank", "port", "state", "last error"),
-        tuple(
-            (one.node, one.engine, one.rank, one.port or "", one.state, one.error) for one in states
-        ),
-    )
-    return states, [table, *filter(None, [queue])]
+    return states, [_engines(title, states), *filter(None, [queue])]
+
+
+def _engines(title: str, states: Sequence[EngineState]) -> show.Table:
+    """Return a row for the engines of a node that are in the same state, one after the other."""
+
+    def alike(one: EngineState) -> tuple[str, str, str]:
+        return one.node, one.state, one.error
+
+    def span(first: object, last: object) -> str:
+        words = ["" if one is None else str(one) for one in (first, last)]
+        return " to ".join(dict.fromkeys(words))
+
+    rows = []
+    for (node, state, error), group in itertools.groupby(states, alike):
+        members = list(group)
+        first, last = members[0], members[-1]
+        rows.append(
+            (
+                node,
+                span(first.engine, last.engine),
+                span(first.rank, last.rank),
+                span(first.port, last.port),
+                state,
+                error,
+            )
+        )
+    return show.Table(title, ("node", "engine", "rank", "port", "state", "last error"), tuple(rows))

@@ -25,7 +25,7 @@ from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.deploy import journal, lifecycle, node_call
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
-from kimi_nb.deploy.steps import alike
+from kimi_nb.deploy.steps import EngineState, alike
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan import build
 from kimi_nb.service import weights
@@ -524,3 +524,21 @@ def test_a_start_that_was_none_is_not_measured(tmp_path):
     assert "first answer after" not in rows
     failed = dict(dataclasses.replace(made, ok=False).table().rows)
     assert failed["ready after"] == "never"
+
+
+def test_engines_of_a_node_in_one_state_are_one_row():
+    states = [EngineState(f"decode0-rank{at}", "a3-2", at, 7100 + at, "ready") for at in range(16)]
+    states[3] = dataclasses.replace(states[3], state="starting")
+    table = lifecycle._engines("36 engines", states)
+    assert [row[1:5] for row in table.rows] == [
+        ("decode0-rank0 to decode0-rank2", "0 to 2", "7100 to 7102", "ready"),
+        ("decode0-rank3", "3", "7103", "starting"),
+        ("decode0-rank4 to decode0-rank15", "4 to 15", "7104 to 7115", "ready"),
+    ]
+    follower = lifecycle._engines("", [EngineState("mixed0-rank0", "n", 0, None, "ready")])
+    assert follower.rows[0][3] == ""
+
+
+def test_facts_are_words():
+    assert lifecycle._words({"baseline": 7, "benchmark": 8}) == "baseline 7, benchmark 8"
+    assert lifecycle._words(["n1", "n2"]) == "n1, n2" and lifecycle._words("n1") == "n1"

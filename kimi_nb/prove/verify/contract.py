@@ -138,6 +138,17 @@ class Contract(show.Shown):
             + ((("logs", "", "", show.visible(self.logs, lines=False), ""),) if self.logs else ()),
         )
 
+    def __str__(self) -> str:
+        """Return what a terminal of 100 columns holds: what was sent stands with the failures."""
+        whole = self.table()
+        rows = tuple((name, status, got) for name, status, _, got, _ in whole.rows)
+        parts = [str(show.Table(whole.title, ("check", "status", "got"), rows))]
+        for one in self.failed:
+            facts = (("sent", one.sent), ("got", one.got), ("next", one.help))
+            told = tuple((name, show.visible(text, lines=False)) for name, text in facts if text)
+            parts.append(str(show.Table("", (one.name, ""), told)))
+        return "\n\n".join(parts)
+
 
 class Failed(Exception):
     """A check failed; ``got`` is what came back.
