@@ -257,7 +257,7 @@ def stand_in(block: loopback.Block, seconds: float) -> Iterator[Server]:
                     "--tensor-parallel-size",
                     "1",
                 ],
-                executable=root / "bin" / "vllm",
+                executable=root / "stubs" / "vllm",
                 env=env,
                 cwd=work,
                 stdout=log,

@@ -21,7 +21,13 @@ from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import faults
 from kimi_nb.rehearse.fault_names import FaultName
-from kimi_nb.rehearse.host_programs import front_door, path_folder, slurm_programs
+from kimi_nb.rehearse.host_programs import (
+    front_door,
+    image_programs,
+    path_folder,
+    slurm_programs,
+)
+from kimi_nb.rehearse.host_programs.docker_run import SYSTEM
 from kimi_nb.rehearse.loopback import RehearsalError
 from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
 from kimi_nb.service.readiness import ROUTER, Watch
@@ -29,7 +35,6 @@ from kimi_nb.service.readiness import ROUTER, Watch
 WORK = "bundle"  # the folder of the scripts, within the folder of a rehearsal
 _SPAWNER_WAIT = 30.0  # seconds; it usually takes one
 _STEP_WAIT = 60.0  # seconds for a script that must finish
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Stage:
@@ -59,7 +64,7 @@ class Stage:
         if image and not image.source:  # the site has it already
             file = Path(image.file)
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(f"{MARK}: stands for the image of the site\n", encoding="utf-8")
+            image_programs.write(file, plan.image)
         path_folder.write(root)
         site.write(root / "world.json")
         self.key = f"{MARK}-key" if self.plan.secrets else ""
@@ -91,10 +96,10 @@ class Stage:
         for name in path_folder.NAMES:
             # A script must never call the real programs of this machine.
             found = shutil.which(name, path=self._environment(node)["PATH"])
-            if found != str(self.root / "bin" / name):
+            if found is None or not Path(found).is_relative_to(self.root):
                 raise RehearsalError(
                     f"{name} on the rehearsal's PATH would be {found}, not the "
-                    f"stand-in in {self.root / 'bin'}: choose another --run-dir."
+                    f"stand-in in {self.root}: choose another --run-dir."
                 )
         end = time.monotonic() + _SPAWNER_WAIT
         while not (self.root / "spawner.sock").exists():
@@ -111,8 +116,27 @@ class Stage:
         self._on_every_node(watch, "reach", lambda node: ["ssh", self.site.nodes[node], "hostname"])
         if self.plan.host_tuning:
             self._on_every_node(watch, "host_tuning", _always("bash", "host_tuning.sh"))
+        if self._install.is_file():
+            self._on_every_node(watch, "install", _always("bash", str(self._install)))
         for file in self._jobs_before():
             self._on_nodes([self._first], watch, file, _always("bash", f"../jobs/{file}"))
+
+    @property
+    def _install(self) -> Path:
+        """The script that installs what the nodes run; of a document's commands there is none."""
+        # This machine's own CPU engine is never made for a rehearsal.
+        name = "none" if self.site.vendor == "cpu" else self.plan.install
+        return self.work / "install" / f"{name}.sh"
+
+    @property
+    def _path(self) -> str:
+        """The PATH of a login on a node.
+
+        What a document publishes without an installation is started where an engine is on PATH.
+        """
+        ready = self.plan.jobs or self._install.is_file()
+        first = self.root / ("bin" if ready else "stubs")
+        return f"{first}:{SYSTEM}"
 
     @property
     def _first(self) -> str:
@@ -210,7 +234,7 @@ class Stage:
         home.mkdir(parents=True, exist_ok=True)
         return {
             **dict.fromkeys(self.plan.secrets.values(), self.key),
-            "PATH": f"{self.root / 'bin'}:{_PATH}",
+            "PATH": self._path,
             "HOME": str(home),
             "TMPDIR": str(home),
             "USER": "root",

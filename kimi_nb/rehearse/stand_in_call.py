@@ -79,6 +79,6 @@ class Call:
         path = [
             part
             for part in self.env.get("PATH", "").split(":")
-            if part and Path(part).resolve() != (self.root / "bin").resolve()
+            if part and not Path(part).resolve().is_relative_to(self.root.resolve())
         ]
         return shutil.which(self.tool, path=":".join(path))

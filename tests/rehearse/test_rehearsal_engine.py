@@ -264,7 +264,7 @@ def stand_in(found, *words: str, node: str = "a3-0", **env: str) -> subprocess.C
     """Another program on a node of a live rehearsal."""
     root = found.result.folder
     return subprocess.run(
-        [str(root / "bin" / words[0]), *words[1:]],
+        [str(root / "stubs" / words[0]), *words[1:]],
         capture_output=True,
         text=True,
         timeout=20,
@@ -297,7 +297,7 @@ def test_a_stand_in_ends_with_the_signal_that_ends_its_engine(single):
         # Devices that the running engine does not have.
         process = subprocess.Popen(
             [
-                str(root / "bin" / "vllm"),
+                str(root / "stubs" / "vllm"),
                 "serve",
                 single.plan.engines[0].argv[2],
                 "--port",

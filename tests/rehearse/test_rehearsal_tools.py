@@ -22,7 +22,13 @@ from kimi_nb.core.marks import MARK
 from kimi_nb.params import fields, recipes
 from kimi_nb.plan import build
 from kimi_nb.rehearse import fault_names
-from kimi_nb.rehearse.host_programs import docker, host_settings, job_programs, slurm_programs
+from kimi_nb.rehearse.host_programs import (
+    docker,
+    host_settings,
+    job_programs,
+    path_folder,
+    slurm_programs,
+)
 from kimi_nb.rehearse.host_programs.docker_run import DEVICES, PUBLISHED
 from kimi_nb.rehearse.loopback import Block
 from kimi_nb.rehearse.simulated_site import NODE, Fault, SimulatedSite, rebound
@@ -51,13 +57,15 @@ class Rehearsal:
     def __init__(self, root: Path, site: SimulatedSite) -> None:
         self.root, self.site = root, site
         self.node = next(iter(site.nodes))
-        (root / "bin").mkdir(exist_ok=True)
+        if not (root / "stubs").exists():
+            path_folder.write(root)
         for name in ("vllm", "pip"):
-            self.script(root / "bin" / name, 'echo "$0" "$@"')
+            self.script(root / "stubs" / name, 'echo "$0" "$@"')
 
     @staticmethod
     def script(path: Path, body: str = "true") -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # it may be a link to the stand-in
         path.write_text(f"#!/bin/bash\n{body}\n")
         path.chmod(0o755)
         return path
@@ -124,7 +132,7 @@ def test_docker_becomes_what_every_container_runs(each_plan, tmp_path):
         assert caught.value.argv == (("vllm", "serve", *after) if container.runs_engine else after)
         env = caught.value.env
         assert env["HOME"] == "/root" and env[NODE] == container.node
-        assert env["PATH"].startswith(f"{here.root}/bin:")
+        assert env["PATH"].startswith(f"{here.root}/images/")
         assert len(env[DEVICES].split(",")) == here.site.devices
         box = container_start.box(container.argv, {}, None)
         assert box.env.items() <= env.items()
@@ -300,7 +308,7 @@ def test_the_environment_of_a_container_is_clean(h200):
     ).env
     assert env["A"] == "1" and env["HF_TOKEN"] == "x" and env["LANG"] == "C.UTF-8"
     assert env["HOME"] == "/home/me" and env["KIMI_NB_X"] == "z"
-    assert env["PATH"] == f"{h200.root / 'bin'}:/opt/bin"
+    assert env["PATH"] == f"{h200.root}/images/vllm_vllm-openai_v0.17.0-cu130:/opt/bin"
     assert env[PUBLISHED] == "127.0.0.1:9000:8000"
     assert env[DEVICES] == "2"
     assert re.fullmatch("[0-9a-f]{12}", env["HOSTNAME"])
@@ -698,11 +706,17 @@ def test_disk_and_weights(a3, capsys):
 # Jobs -----------------------------------------------------------------------------------------
 
 
+CHANNEL = ("-c", "conda-forge", "--override-channels")
+
+
 def test_a_job_from_an_empty_folder(slurm, capsys):
     """What each job makes is what the next one looks for."""
     root, environment = slurm.root, slurm.root / "virt_envs" / "vllm-kimi"
     assert slurm.run("module", "purge") == 0 and slurm.run("module", "load", "anaconda3") == 0
-    assert slurm.run("conda", "create", "--prefix", str(environment), "python=3.11", "-y") == 0
+    assert (
+        slurm.run("conda", "create", *CHANNEL, "--prefix", str(environment), "python=3.11", "-y")
+        == 0
+    )
     assert slurm.run("pip", "install", "vllm==0.19.1", VIRTUAL_ENV=str(environment)) == 0
     assert slurm.run("pip", "install", "huggingface_hub", VIRTUAL_ENV=str(environment)) == 0
     out, err = capsys.readouterr()

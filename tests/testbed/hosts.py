@@ -274,8 +274,9 @@ class StandIns:
         root.mkdir(parents=True, exist_ok=True)
         path_folder.write(root)
         for path in (root / "bin").iterdir():
-            if path.name not in self.NAMES:
-                path.unlink()  # the host's own are real
+            path.unlink()
+        (root / "bin").rmdir()
+        path_folder.pick(root, root / "bin", self.NAMES, ())  # the host's others are real
         host.env |= {
             "PATH": f"{root / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin",
             FOLDER: str(root),

@@ -208,7 +208,7 @@ def _stand_ins(site: SlurmSite) -> Iterator[None]:
     for path in (root / "bin").iterdir():
         if path.name not in _TOOLS:
             path.unlink()
-            continue
+    for path in map(root.joinpath("stubs").joinpath, _TOOLS):
         first, rest = path.read_text().split("\n", 1)
         bench = (
             f'[ "$1" != bench ] || exec {python} {HERE / "bench.py"} "$@"\n'

@@ -108,7 +108,7 @@ def _ps(call: Call, words: Sequence[str]) -> int:
 
 
 def _exec(call: Call, words: Sequence[str]) -> int:
-    rest, env, told = list(words), docker_run.inside(call), ""
+    rest, given, told, tty = list(words), dict[str, str](), "", False
     while rest and rest[0].startswith("-"):
         word, equals, value = rest.pop(0).partition("=")
         if equals and word.startswith("--"):
@@ -118,8 +118,10 @@ def _exec(call: Call, words: Sequence[str]) -> int:
             continue
         if word in ("-e", "--env") and rest:
             name, equals, value = rest.pop(0).partition("=")
-            env |= {name: value} if equals else {name: call.env[name]} if name in call.env else {}
-        elif word not in ("-i", "-t", "-it", "--interactive", "--tty"):
+            given |= {name: value} if equals else {name: call.env[name]} if name in call.env else {}
+        elif word in ("-t", "-it", "--tty"):
+            tty = True
+        elif word not in ("-i", "--interactive"):
             raise Refused(f"{MARK}: docker exec {word} is not part of a rehearsal", 1)
     if len(rest) < 2:
         raise too_few("exec", "Usage:  docker exec [OPTIONS] CONTAINER COMMAND [ARG...]")
@@ -132,6 +134,7 @@ def _exec(call: Call, words: Sequence[str]) -> int:
             f'("{told}") set in config.json failed: no such file or directory: unknown',
             126,
         )
+    env = docker_run.inside(call, one.image, one.mounts, tty) | given
     # The image contains vLLM-Ascend's example proxy at this path.
     raise Replace(
         [

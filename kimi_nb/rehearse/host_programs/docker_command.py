@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kimi_nb.check.view import container_start as reader
 from kimi_nb.check.view.commands import base
 from kimi_nb.check.view.deployment import Box
 from kimi_nb.rehearse.host_programs import docker_images
@@ -22,7 +21,7 @@ def program(call: Call, box: Box, env: Mapping[str, str]) -> tuple[str, ...]:
     Raises:
         Refused: The container would not find the program or the script.
     """
-    argv = list(_command(box))
+    argv = list(_command(call, box))
     if "/" in argv[0]:
         found = _place(call, box, argv[0])
         if found is None:
@@ -30,7 +29,7 @@ def program(call: Call, box: Box, env: Mapping[str, str]) -> tuple[str, ...]:
         if os.path.exists(found) and not os.access(found, os.X_OK):
             raise _not_run(argv[0], "permission denied", 126)
         argv[0] = found
-    elif shutil.which(argv[0], path=env["PATH"]) is None:
+    elif _lacks(call, box, argv[0]) or shutil.which(argv[0], path=env["PATH"]) is None:
         raise _not_run(argv[0], "executable file not found in $PATH", 127)
     at = _script_at(argv)
     if at is not None:
@@ -45,11 +44,17 @@ def _not_run(name: str, why: str, code: int) -> Refused:
     return daemon(f'{OCI}exec: "{name}": {why}', code)
 
 
-def _command(box: Box) -> tuple[str, ...]:
+def _lacks(call: Call, box: Box, name: str) -> bool:
+    facts = docker_images.facts(call, box.image)
+    return facts is not None and name in facts.absent
+
+
+def _command(call: Call, box: Box) -> tuple[str, ...]:
+    facts = docker_images.facts(call, box.image)
     if "--entrypoint" in box.options:
         entry = tuple(filter(None, [last(box, "--entrypoint")]))
     else:
-        entry = ("vllm", "serve") if reader.serves_by_itself(box.image) else ()
+        entry = facts.entrypoint if facts else ()
     return (*entry, *box.argv) or ("bash",)
 
 
@@ -100,6 +105,6 @@ def folder_of(call: Call, box: Box) -> str:
     That is ``--workdir``, which docker makes if it is missing, or else the image's WORKDIR. It is
     never the caller's folder.
     """
-    told = os.path.normpath(last(box, "-w", "--workdir") or docker_images.workdir(box.image))
+    told = os.path.normpath(last(box, "-w", "--workdir") or docker_images.workdir(call, box.image))
     found = _mounted(box, told)
     return found if found and os.path.isdir(found) else docker_images.folder(call, told)

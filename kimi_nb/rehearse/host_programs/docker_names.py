@@ -26,6 +26,7 @@ class Container:
         pid: Its process.
         began: When the process started; it tells apart processes with the same id.
         folder: This machine's path for its working directory, in which ``docker exec`` begins too.
+        mounts: The paths inside at which folders of the node are.
         command: The command line that it runs.
     """
 
@@ -35,6 +36,7 @@ class Container:
     pid: int
     began: str
     folder: str
+    mounts: tuple[str, ...] = ()
     command: str = ""
 
     @property

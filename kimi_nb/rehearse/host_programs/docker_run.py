@@ -34,6 +34,10 @@ from kimi_nb.rehearse.simulated_site import SimulatedSite
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
 DEVICES = "KIMI_NB_REHEARSAL_DEVICES"  # in a container: the devices of the node that it sees
+IMAGE = "KIMI_NB_REHEARSAL_IMAGE"  # in a container: its image
+MOUNTS = "KIMI_NB_REHEARSAL_MOUNTS"  # in a container: what is mounted, a path on each line
+SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BRIDGED = "KIMI_NB_REHEARSAL_BRIDGED"  # in a container: it has a network of its own
 PUBLISHED = "KIMI_NB_REHEARSAL_PUBLISHED"  # in a container: its published ports (-p)
 
 
@@ -58,7 +62,9 @@ def run(call: Call, words: Sequence[str]) -> int:
     _check_image(call, box.image)
     _check_devices(call.site, box)
     folder = folder_of(call, box)
-    container = Container(secrets.token_hex(32), box.name, box.image, os.getpid(), "", folder)
+    container = Container(
+        secrets.token_hex(32), box.name, box.image, os.getpid(), "", folder, targets(box)
+    )
     env = _environment(call, box, container)
     argv = program(call, box, env)
     # Attached, the program that called this stand-in becomes the inner command.
@@ -149,12 +155,29 @@ def visible_here(env: Mapping[str, str], site: SimulatedSite) -> tuple[int, ...]
     return numbers if site.vendor == "ascend" else tuple(range(len(numbers)))
 
 
-def inside(call: Call) -> dict[str, str]:
-    """Return the variables that a container gets from its node: PATH and the rehearsal's."""
-    return {
-        "PATH": call.env.get("PATH", os.defpath),
-        **{name: value for name, value in call.env.items() if name.startswith("KIMI_NB_")},
-    }
+def inside(call: Call, image: str, mounts: Sequence[str], interactive: bool) -> dict[str, str]:
+    """Return the variables that a container gets from its image, its node and the rehearsal.
+
+    ``interactive`` is whether a shell with a terminal reads what is in ~/.bashrc.
+    """
+    facts = docker_images.facts(call, image)
+    own = {name: value for name, value in call.env.items() if name.startswith("KIMI_NB_")}
+    env = {**(facts.env if facts else {}), **own}
+    if facts and interactive:
+        for name, value in facts.interactive.items():
+            env[name] = f"{env.get(name, '')}:{value}"
+    # The folders of this machine are those of the image's base.
+    env["PATH"] = f"{docker_images.programs(call, image)}:{SYSTEM}"
+    env[IMAGE] = image
+    env[MOUNTS] = "\n".join(mounts)
+    return env
+
+
+def targets(box: Box) -> tuple[str, ...]:
+    """Return the paths inside a container at which folders of the node are."""
+    return tuple(
+        os.path.normpath(mount.split(":")[1]) for mount in box.mounts if mount.count(":") >= 1
+    )
 
 
 def _environment(call: Call, box: Box, container: Container) -> dict[str, str]:
@@ -172,12 +195,14 @@ def _environment(call: Call, box: Box, container: Container) -> dict[str, str]:
     if "LANG" in call.env:
         env["LANG"] = call.env["LANG"]
     env |= {name: call.env[name] for name in box.passes if name in call.env}
-    env |= box.env
-    own = inside(call)
+    own = inside(call, box.image, targets(box), is_on(box, "-t", "--tty"))
+    env = own | env | dict(box.env)
     # The stand-ins come first, whatever PATH the container is given.
-    env["PATH"] = f"{call.root / 'bin'}:{env['PATH']}" if "PATH" in env else own["PATH"]
+    env["PATH"] = f"{docker_images.programs(call, box.image)}:{box.env.get('PATH', SYSTEM)}"
     env |= {name: value for name, value in own.items() if name.startswith("KIMI_NB_")}
     env[DEVICES] = _visible(call.site, box)
-    if box.published and not box.host_network:
-        env[PUBLISHED] = ",".join(box.published)
+    if not box.host_network:
+        env[BRIDGED] = "yes"
+        if box.published:
+            env[PUBLISHED] = ",".join(box.published)
     return env

@@ -13,13 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kimi_nb.core.marks import MARK
-from kimi_nb.rehearse.host_programs import docker_images, job_programs
-from kimi_nb.rehearse.host_programs.docker_run import DEVICES
+from kimi_nb.rehearse.host_programs import docker_images, docker_run, job_programs
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
-# Of what jobs call, the images of vLLM 0.11.2 to 0.32.0 have these by name (docker/Dockerfile);
-# there is no `python` and no `git`.
-_PROGRAMS = ("python3", "pip", "uv", "bash", "vllm", "hf")
+_SAYS = f"{MARK}: stands for "  # what is in the file of an image, before its name
+_OWN = ("PATH", docker_run.IMAGE, docker_run.MOUNTS)
 _SOURCE = "/vllm-workspace/"  # the image's folder with vLLM's examples and benchmarks
 
 
@@ -56,7 +54,7 @@ def _exec(call: Call, words: Sequence[str]) -> int:
             "no such file or directory",
             255,
         )
-    return enter(call, command, folders, devices)
+    return enter(call, file, command, folders, devices)
 
 
 def enroot(call: Call) -> int:
@@ -76,9 +74,14 @@ def _make(call: Call, file: str, name: str) -> int:
     path = call.folder / file
     if not path.resolve().is_relative_to(call.root.resolve()) or not path.parent.is_dir():
         raise Refused(f"{file}: no such folder, or no permission to write there", 255)
-    path.write_text(f"{MARK}: stands for {name}\n")
+    write(path, name)
     call.say(f"would make {file} from {name}")
     return 0
+
+
+def write(path: Path, name: str) -> None:
+    """Write what stands for the file of an image of this name."""
+    path.write_text(f"{_SAYS}{name}\n", encoding="utf-8")
 
 
 def in_step(call: Call, options: Mapping[str, str], command: Sequence[str]) -> int | None:
@@ -90,7 +93,7 @@ def in_step(call: Call, options: Mapping[str, str], command: Sequence[str]) -> i
         return None
     folders = look(call, options, command)
     devices = call.env.get("NVIDIA_VISIBLE_DEVICES", "all") != "void"
-    return enter(call, command, folders, devices)
+    return enter(call, options["--container-image"], command, folders, devices)
 
 
 def look(call: Call, options: Mapping[str, str], command: Sequence[str]) -> list[str]:
@@ -106,14 +109,15 @@ def look(call: Call, options: Mapping[str, str], command: Sequence[str]) -> list
     if any(len(pair) < 2 or pair[0] != pair[1] for pair in pairs):
         raise Refused(f"{MARK}: a mount at another path is not part of a rehearsal", 1)
     folders = [pair[0] for pair in pairs]
-    check(call, command, folders)
+    check(call, image, command, folders)
     return folders
 
 
-def check(call: Call, command: Sequence[str], folders: Sequence[str]) -> None:
+def check(call: Call, file: str, command: Sequence[str], folders: Sequence[str]) -> None:
     """Refuse a command that the image does not have, or that names a folder that is not mounted."""
     name, root = command[0], re.escape(str(call.root))
-    if "/" not in name and name not in _PROGRAMS:
+    facts = docker_images.facts(call, _name(file))
+    if facts and "/" not in name and name not in facts.programs:
         raise Refused(f'FATAL:   "{name}": executable file not found in $PATH', 255)
     for path in re.findall(rf"{root}[^\s\"';,:)]*", " ".join(command)):
         if not any(
@@ -124,18 +128,29 @@ def check(call: Call, command: Sequence[str], folders: Sequence[str]) -> None:
             )
 
 
-def enter(call: Call, command: Sequence[str], folders: Sequence[str], devices: bool) -> int:
+def _name(file: str) -> str:
+    """Return the name of the image whose file this is."""
+    text = Path(file).read_text(encoding="utf-8", errors="replace")
+    return text.removeprefix(_SAYS).strip() if text.startswith(_SAYS) else ""
+
+
+def enter(
+    call: Call, file: str, command: Sequence[str], folders: Sequence[str], devices: bool
+) -> int:
     """Become a program of the image.
 
     Raises:
         Refused: The image does not have it, or it would not see a folder that it names.
         Replace: Always, unless it makes an environment.
     """
-    check(call, command, folders)
+    check(call, file, command, folders)
     if list(command[:3]) == ["python3", "-m", "venv"]:
         return _environment(call, command[3:])
     words = [_in_source(call, word) for word in command]
-    env = {**call.env, DEVICES: ",".join(map(str, range(call.site.devices))) if devices else ""}
+    image = docker_run.inside(call, _name(file), folders, interactive=False)
+    # What the job has exported comes in, but for the image's own PATH.
+    env = image | dict(call.env) | {name: image[name] for name in _OWN}
+    env[docker_run.DEVICES] = ",".join(map(str, range(call.site.devices))) if devices else ""
     raise Replace(words, env)
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from kimi_nb import catalog
 from kimi_nb.core.marks import MARK
-from kimi_nb.plan.router import VLLM_ROUTER
+from kimi_nb.rehearse import image_facts
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
@@ -26,6 +28,7 @@ import sys
 
 os.execvp("vllm", ["vllm", *sys.argv[1:]])
 '''
+_RECORD = "packages"  # a file for each; the nodes of a rehearsal share the folder
 _LIBRARY = ("lib", "rehearsal")  # takes the place of an environment's site-packages
 TUNER = "benchmark_moe.py"
 TUNER_TEXT = f'''"""{MARK}: stands for the kernel tuner of vLLM; it measures nothing."""
@@ -88,7 +91,7 @@ def conda(call: Call) -> int:
     if call.words[:1] != ("create",):
         raise _not_rehearsed(call)
     valued = ("--prefix", "-p", "--name", "-n", "--channel", "-c", "--file", "--solver")
-    packages, options = _parts(call.words[1:], valued)
+    wanted, options = _parts(call.words[1:], valued)
     told = _first(options, "--prefix", "-p")
     name = _first(options, "--name", "-n")
     if not told and not name:
@@ -106,9 +109,18 @@ def conda(call: Call) -> int:
             f"  uid: {os.getuid()}\n  gid: {os.getgid()}\n",
             1,
         )
+    # A channel of Anaconda asks for its terms of service, and a job has nobody to accept them.
+    if "--override-channels" not in options or options.get("-c", "") != "conda-forge":
+        raise Refused(
+            "\nCondaToSNonInteractiveError: Terms of Service have not been accepted for the following "
+            "channels. Please accept or remove them before proceeding:\n"
+            "    - https://repo.anaconda.com/pkgs/main\n    - https://repo.anaconda.com/pkgs/r\n",
+            1,
+        )
     _environment(call, folder)
+    _program(call, folder, "pip")
     print(
-        f"{MARK}: would install {' '.join(packages) or 'nothing'}\n\n## Package Plan ##\n\n"
+        f"{MARK}: would install {' '.join(wanted) or 'nothing'}\n\n## Package Plan ##\n\n"
         f"  environment location: {folder}\n\nPreparing transaction: done\n"
         "Verifying transaction: done\nExecuting transaction: done"
     )
@@ -123,13 +135,34 @@ def _environment(call: Call, folder: Path) -> None:
         f'export PYTHONPATH={library}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
         f'exec {shlex.quote(sys.executable)} "$@"',
     )
-    _program(call, folder, "pip")
+    os.makedirs(folder.joinpath(*_LIBRARY), exist_ok=True)
 
 
 def _program(call: Call, folder: Path, name: str) -> None:
     """Write the program of an environment, which calls the stand-in of its name."""
+    stub = call.root / "stubs" / name
     line = f"export VIRTUAL_ENV={shlex.quote(str(folder))}\n"
-    _script(folder / "bin" / name, line + f'exec {shlex.quote(str(call.root / "bin" / name))} "$@"')
+    if stub.exists():
+        _script(folder / "bin" / name, line + f'exec {shlex.quote(str(stub))} "$@"')
+
+
+def packages(environment: Path) -> frozenset[str]:
+    """Return the names of the packages that were installed into an environment."""
+    folder = environment.joinpath(*_LIBRARY, _RECORD)
+    return frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()
+
+
+def _add(call: Call, environment: Path, requirement: str) -> None:
+    """Record a package and those that it brings, with their programs."""
+    engine = catalog.engine(call.site.engine, call.site.engine_version)
+    name = re.split(r"[\[=<>!~ ]", requirement, maxsplit=1)[0]
+    brought = image_facts.brings(name, engine)
+    folder = environment.joinpath(*_LIBRARY, _RECORD)
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in brought:
+        (folder / one).touch()
+    for script in image_facts.scripts(brought):
+        _program(call, environment, script)
 
 
 def beside_image(call: Call, folder: Path) -> None:
@@ -141,6 +174,7 @@ def beside_image(call: Call, folder: Path) -> None:
     if _inside(call, str(folder)) is None:
         raise Refused(f"Error: [Errno 13] Permission denied: '{folder}'", 1)
     _environment(call, folder)
+    _program(call, folder, "pip")
     (folder / "pyvenv.cfg").write_text(f"# {MARK}\ninclude-system-site-packages = true\n")
     _engine(call, folder, call.site.engine)
 
@@ -162,7 +196,7 @@ def pip(call: Call) -> int:
 
 
 def _install(call: Call, verb: str, words: Sequence[str], environment: str) -> int:
-    packages, options = _parts(
+    wanted, options = _parts(
         words,
         (
             "-e",
@@ -187,17 +221,16 @@ def _install(call: Call, verb: str, words: Sequence[str], environment: str) -> i
     sources = [
         options[name] for name in ("-e", "--editable", "-r", "--requirement") if name in options
     ]
-    if not packages and not sources:
+    if not wanted and not sources:
         raise Refused(
             f'ERROR: You must give at least one requirement to {verb} (see "pip help install")', 1
         )
     folder = _inside(call, environment) if environment else None
     if verb == "install" and folder is not None and folder.is_dir():
-        for package in packages:
+        for package in wanted:
             _engine(call, folder, package)
-            if package.partition("==")[0] == VLLM_ROUTER:
-                _program(call, folder, VLLM_ROUTER)
-    print(f"{MARK}: would {verb} {' '.join([*packages, *sources])}")
+            _add(call, folder, package)
+    print(f"{MARK}: would {verb} {' '.join([*wanted, *sources])}")
     return 0
 
 

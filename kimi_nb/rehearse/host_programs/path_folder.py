@@ -1,9 +1,16 @@
-"""Write the folder that comes first on PATH in a rehearsal."""
+"""Write the folders of a rehearsal that come first on PATH.
+
+``stubs`` holds a stand-in for every program and is on no PATH. ``bin`` is the PATH of the nodes,
+and each image and each environment has a folder of its own: a script finds there what it would
+find on a real node, and not what this machine has.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 _CLIENT = Path(__file__).with_name("path_stub.py")
@@ -35,17 +42,32 @@ NAMES = (
     "ssh",
     "vllm-router",
 )
+PYTHONS = ("python", "python3")
+# What no host has by itself: an installation brings it, or the image has it.
+INSTALLED = ("vllm", "vllm-router", "hf", "pip", "python")
 
 
 def write(root: Path) -> None:
-    """Write ``root/bin``, with a stand-in for each program and with the Python interpreter."""
-    folder = root / "bin"
+    """Write ``root/stubs`` with a stand-in for each program, and ``root/bin`` for the nodes."""
+    folder = root / "stubs"
     folder.mkdir()
     python = shlex.quote(sys.executable)
     for name in NAMES:
         _script(folder / name, f'exec {python} -I -S {shlex.quote(str(_CLIENT))} "$0" "$@"')
-    for name in ("python", "python3"):
+    for name in PYTHONS:
         _script(folder / name, f'exec {python} "$@"')
+    there = {*NAMES, *PYTHONS} - {*INSTALLED}
+    pick(root, root / "bin", there, INSTALLED)
+
+
+def pick(root: Path, folder: Path, names: Iterable[str], absent: Iterable[str]) -> None:
+    """Write a folder with the stand-ins ``names``; a program that is ``absent`` is not found."""
+    folder.mkdir(parents=True)
+    for name in names:
+        if name in NAMES or name in PYTHONS:
+            os.symlink(root / "stubs" / name, folder / name)
+    for name in absent:
+        _script(folder / name, f"echo 'bash: line 1: {name}: command not found' >&2\nexit 127")
 
 
 def _script(path: Path, line: str) -> None:

@@ -9,6 +9,9 @@ import argparse
 import os
 import sys
 
+# Not by PATH: no image has a router of its own.
+_ROUTER = os.path.join(os.environ.get("KIMI_NB_REHEARSAL", ""), "stubs", "vllm-router")
+
 
 def translate(argv: list[str]) -> list[str]:
     """Return the command line of vllm-router for the options of the upstream program."""
@@ -34,7 +37,7 @@ def translate(argv: list[str]) -> list[str]:
                 f"{len(hosts)} hosts, {len(ports)} ports"
             )
     words = [
-        "vllm-router",
+        _ROUTER,
         "--host",
         args.host,
         "--port",

@@ -22,7 +22,7 @@ from kimi_nb.rehearse.engine.api.stand_in import Engine, out_of_memory
 from kimi_nb.rehearse.engine.engine_log import Log, StartError
 from kimi_nb.rehearse.engine.ranks.cache_transfer import Store
 from kimi_nb.rehearse.engine.ranks.rendezvous import Group
-from kimi_nb.rehearse.engine.start import device_claims, refusals
+from kimi_nb.rehearse.engine.start import device_claims, refusals, surroundings
 from kimi_nb.rehearse.engine.start.start_settings import Settings, settings
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.simulated_site import SimulatedSite
@@ -145,6 +145,7 @@ async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
         StartError: The engine cannot start.
     """
     site, core = call.site, log.core(mine.rank, mine.dp)
+    surroundings.check(call, mine)
     _files(call, mine)
     device_claims.claim(call, mine)
     core.info(

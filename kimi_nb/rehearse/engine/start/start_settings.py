@@ -44,6 +44,7 @@ class Settings:
 
     Attributes:
         names: The served model names.
+        host: What --host says; ``address`` is where it listens.
         alone: Whether its API answers for its own ranks only.
         dp: The data parallel size of the group.
         tp: The number of devices of each rank.
@@ -53,12 +54,14 @@ class Settings:
         meets: The address and port where its group meets; None for a group of one process.
         shared: The settings that must be the same in all processes of a group.
         utilization: The share of the device memory that may be used.
+        by_ray: Whether Ray starts its workers or its ranks.
     """
 
     model: str
     draft: str
     names: tuple[str, ...]
     node: str
+    host: str
     address: str
     port: int
     headless: bool
@@ -82,6 +85,7 @@ class Settings:
     auto_tools: bool
     thinking: bool
     eager: bool
+    by_ray: bool
     engine: catalog.Engine
 
     @property
@@ -135,6 +139,7 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         draft=str(one.table("speculative-config").get("model") or ""),
         names=one.names,
         node=call.node,
+        host=str(host or ""),
         address=address,
         port=port,
         headless=one.headless,
@@ -158,6 +163,11 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         auto_tools=one.flags.get("enable-auto-tool-choice") is True,
         thinking=one.table("default-chat-template-kwargs").get("thinking") is not False,
         eager=one.flags.get("enforce-eager") is True,
+        by_ray="ray"
+        in (
+            one.flags.get("distributed-executor-backend"),
+            one.flags.get("data-parallel-backend"),
+        ),
         engine=engine,
     )
 
