@@ -113,19 +113,31 @@ def test_rendering_then_linting_is_the_same_plan(each_plan):
     assert not registry.check(linted(each_plan)).errors
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    st.sampled_from(["k2.5", "k2.6"]),
-    st.sampled_from([1, 2, 4]),
-    st.sampled_from([(16, 1), (8, 2), (4, 4)]),
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(1, 64),
-    st.sampled_from(["", "0.23.0"]),
+any_plan = given(
+    model=st.sampled_from(["k2.5", "k2.6"]),
+    groups=st.sampled_from([1, 2, 4]),
+    shape=st.sampled_from([(16, 1), (8, 2), (4, 4)]),
+    nodes=st.integers(1, 3),
+    draft=st.integers(1, 3),
+    seqs=st.integers(1, 64),
+    version=st.sampled_from(["", "0.23.0"]),
 )
-def test_rendering_then_linting_is_the_same_for_any_plan(
-    model, groups, shape, nodes, draft, seqs, version
-):
+
+
+@settings(max_examples=4)
+@any_plan
+def test_rendering_then_linting_is_the_same_for_any_plan(**shape):
+    the_same_for_any_plan(**shape)
+
+
+@pytest.mark.long
+@settings(max_examples=16)
+@any_plan
+def test_so_it_is_for_many_plans(**shape):
+    the_same_for_any_plan(**shape)
+
+
+def the_same_for_any_plan(model, groups, shape, nodes, draft, seqs, version):
     local, tp = shape
     plan = build.plan(
         model,

@@ -248,6 +248,7 @@ def site_of(fault: Fault, nodes_file, tmp_path) -> str | None:
     return str(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.name)
 def test_a_fault_put_back_is_refused(fault, nodes_file, tmp_path):
     def make(plan, work, block):

@@ -147,11 +147,17 @@ def enter(
     if list(command[:3]) == ["python3", "-m", "venv"]:
         return _environment(call, command[3:])
     words = [_in_source(call, word) for word in command]
+    raise Replace(words, environment(call, file, folders, devices))
+
+
+def environment(
+    call: Call, file: str, folders: Sequence[str], devices: bool = True
+) -> dict[str, str]:
+    """Return the variables of a program in the image: the job's own, but for the image's PATH."""
     image = docker_run.inside(call, _name(file), folders, interactive=False)
-    # What the job has exported comes in, but for the image's own PATH.
     env = image | dict(call.env) | {name: image[name] for name in _OWN}
     env[docker_run.DEVICES] = ",".join(map(str, range(call.site.devices))) if devices else ""
-    raise Replace(words, env)
+    return env
 
 
 def _environment(call: Call, words: Sequence[str]) -> int:

@@ -76,11 +76,13 @@ def srun(call: Call) -> int:
             1,
         )
     call.say(f"starts a task on {', '.join(nodes)}")
+    env = dict(call.env)
     if "--container-image" in options:
-        image_programs.look(call, options, command)
+        folders = image_programs.look(call, options, command)
+        env = image_programs.environment(call, options["--container-image"], folders)
     until = "any" if "--wait" in options else "all"
     words = (sys.executable, "-I", "-S", str(_TASKS), str(call.root), NODE, ",".join(nodes), until)
-    raise Replace((*words, *command), call.env)
+    raise Replace((*words, *command), env)
 
 
 def _parsed(words: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -54,6 +54,8 @@ def _faults(call: Call, mine: Settings) -> Iterator[str]:
         if checkpoint.startswith("/"):
             if _contained(call) and not _seen(call, checkpoint, facts):
                 yield _unknown(mine, checkpoint) + draft
+        elif there is None:
+            continue
         elif (hubs := image_facts.hubs(checkpoint)) and _hub(call, mine) not in hubs:
             yield _unknown(mine, checkpoint) + draft
 
