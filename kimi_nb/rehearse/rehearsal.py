@@ -39,6 +39,10 @@ from kimi_nb.rehearse.loopback import Block, RehearsalError
 from kimi_nb.rehearse.simulated_site import rebound
 from kimi_nb.service.readiness import Found, Limits, Progress, Watch
 
+# What no rehearsal tells: a stand-in has none of it.
+NOT_TRIED = (
+    "device memory, kernels, the network between the nodes, the weights, the images themselves"
+)
 Make = Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]
 _BASE_MB, _ENGINE_MB = 150, 18  # measured: shared by all stand-ins, and for each engine
 _MOST = 12  # further causes to show
@@ -62,6 +66,7 @@ class Rehearsal(show.Shown):
         moved_tokens: Prompt tokens whose KV cache was transferred.
         times: Seconds until the first completion of each rank.
         events: Every sign of a failure, the first cause first.
+        not_tried: What an ok does not cover.
     """
 
     ok: bool
@@ -81,6 +86,7 @@ class Rehearsal(show.Shown):
     times: Mapping[str, float] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
     mark: str = MARK
+    not_tried: str = NOT_TRIED
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as plain values."""
@@ -110,7 +116,11 @@ class Rehearsal(show.Shown):
         if len(self.also) > _MOST:
             rows.append(("", f"and {len(self.also) - _MOST} more, in rehearsal.json"))
         rows += [("note", note) for note in self.notes]
-        rows += [("result", "ok" if self.ok else "failed"), ("logs", str(self.folder))]
+        rows += [
+            ("result", "ok" if self.ok else "failed"),
+            ("not tried", self.not_tried),
+            ("logs", str(self.folder)),
+        ]
         return show.Table(
             f"{MARK} of {self.plan}: stand-ins on this machine, no measure of any hardware",
             ("what", "is"),

@@ -97,6 +97,8 @@ def _rehearsal(path: Path, gaps: Gaps, root: Path) -> Attempt:
         ("answer", str(found.get("answer") or "none"), ""),
         *(("note", str(note), "") for note in items(found.get("notes"))),
     ]
+    if found.get("not_tried"):
+        facts.append(("not tried", str(found["not_tried"]), ""))
     text = f"{found.get('ready', '?')} of {found.get('engines', '?')} engines ready on stand-ins"
     if fault:
         text += f"; the fault {fault} was made on purpose"

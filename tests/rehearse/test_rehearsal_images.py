@@ -90,3 +90,9 @@ def test_a_docker_container_without_gpus_is_refused_too(tmp_path):
     plan = build.plan("k2.5", "h200", "single", variant="docker")
     result = rehearsal.rehearse(plan, tmp_path, make=make)
     assert not result.ok and "available GPUs (0)" in str(result.diagnosis)
+
+
+def test_ok_says_what_it_does_not_cover(slurm_in_image, tmp_path):
+    result = rehearsal.rehearse(plan_of(slurm_in_image("apptainer")), tmp_path)
+    told = dict(result.table().rows)["not tried"]
+    assert result.ok and "device memory" in told and told == result.as_dict()["not_tried"]

@@ -93,7 +93,11 @@ class Work:
         ready = f"{found.ready} of {found.engines} engines ready"
         if found.diagnosis is not None:
             return f"failed, {ready}: {found.diagnosis.short}"
-        return f"{self.state}, {ready} after {show.seconds(found.ready_s)}: {_start(found.answer)}"
+        left = getattr(found, "not_tried", "")  # a deployment leaves nothing out
+        return (
+            f"{self.state}, {ready} after {show.seconds(found.ready_s)}: {_start(found.answer)}"
+            + (f" (not tried: {left})" if left else "")
+        )
 
     def rehearse(self, plan: Plan, fault: str = "") -> None:
         """Start a rehearsal and return at once; a running one is stopped first."""
