@@ -580,11 +580,11 @@ def test_a_proxy_alone_asks_nobody(program, tmp_path):
         port, metrics = (str(one.getsockname()[1]) for one in free)
     listens = ["--host", "127.0.0.1", "--port", port]
     if program == "stand-in":
-        # The router of its PATH: the real one, with a port of its own for its metrics.
-        script = tmp_path / "vllm-router"
-        script.write_text(f'#!/bin/sh\nexec {here}/vllm-router "$@" --prometheus-port {metrics}\n')
-        script.chmod(0o755)
-        argv = [sys.executable, str(front_door.UPSTREAM), *listens]
+        run = (
+            "import os, sys; from kimi_nb.rehearse.host_programs import upstream_proxy as p; "
+            "p.serve(p.options(sys.argv[1:]), 'v0.22.1rc1', os.environ['OPENAI_API_KEY'], print)"
+        )
+        argv = [sys.executable, "-c", run, *listens]
         argv += ["--prefiller-hosts", "127.0.0.1", "--prefiller-ports", prefill]
         argv += ["--decoder-hosts", "127.0.0.1", "--decoder-ports", decode]
     else:

@@ -1,27 +1,42 @@
-"""Start the proxy of a rehearsal: the real vllm-router, for both kinds of command line.
+"""Start the front door of a rehearsal: the real vllm-router, or what stands for the other one.
 
-vLLM-Ascend's proxy (load_balance_proxy_server_example.py) is not available as a package. Where a
-bundle calls it, `UPSTREAM` takes its place beside proxy.sh and translates its options.
+vLLM-Ascend's proxy (load_balance_proxy_server_example.py) is not available as a package, and its
+text is not ours. Where a bundle calls it, the program that `write_upstream` puts beside proxy.sh
+calls `upstream_proxy`, which behaves as the real one was recorded.
 """
 
 from __future__ import annotations
 
-import http.server
 import shutil
 import sys
 from pathlib import Path
 
 from kimi_nb.core.marks import MARK
 from kimi_nb.rehearse.fault_names import FaultName
+from kimi_nb.rehearse.host_programs import empty_door
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
-UPSTREAM = Path(__file__).with_name("upstream_proxy.py")
+_CLIENT = Path(__file__).with_name("path_stub.py")
+
+
+def write_upstream(file: Path) -> None:
+    """Write the program that stands where the upstream proxy would: it calls the spawner."""
+    argv = [sys.executable, "-I", "-S", str(_CLIENT)]
+    file.write_text(
+        f'"""{MARK}: stands for the program of vllm-ascend."""\n'
+        "import os, sys\n"
+        f"argv = {argv!r}\n"
+        "os.execv(argv[0], [*argv, *sys.argv])\n",
+        encoding="utf-8",
+    )
 
 
 def vllm_router(call: Call) -> int:
     """Run the real router, or a server with empty answers of status 200 if that is the fault."""
     if call.site.fault(FaultName.EMPTY_200, call.node):
-        return _empty(call)
+        words = dict(zip(call.words, call.words[1:], strict=False))
+        host, port = words.get("--host", call.address), int(words.get("--port", "30000"))
+        return empty_door.serve(host, port, call.say)
     real = shutil.which("vllm-router", path=str(Path(sys.executable).parent)) or call.real()
     if real is None:
         raise Refused(
@@ -34,26 +49,6 @@ def vllm_router(call: Call) -> int:
         # The default is a port of 127.0.0.1, on which two rehearsals would collide.
         words = (*words, "--prometheus-host", call.address)
     raise Replace((real, *words), call.env)
-
-
-def _empty(call: Call) -> int:
-    words = dict(zip(call.words, call.words[1:], strict=False))
-
-    class Empty(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        do_GET = do_POST
-
-        def log_message(self, form: str, *args: object) -> None:
-            call.say(form % args)
-
-    address = (words.get("--host", call.address), int(words.get("--port", "30000")))
-    http.server.ThreadingHTTPServer(address, Empty).serve_forever()
-    return 0
 
 
 def ssh(call: Call) -> int:

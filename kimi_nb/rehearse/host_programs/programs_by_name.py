@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.rehearse.engine.start import serve
 from kimi_nb.rehearse.host_programs import (
     docker,
@@ -16,6 +17,7 @@ from kimi_nb.rehearse.host_programs import (
     image_programs,
     job_programs,
     slurm_programs,
+    upstream_proxy,
 )
 from kimi_nb.rehearse.stand_in_call import Call
 
@@ -29,8 +31,10 @@ TOOLS: dict[str, Callable[[Call], int]] = {
     **job_programs.TOOLS,
     **slurm_programs.TOOLS,
 }
+# Not on PATH, but beside the script that calls it.
+_BESIDE = {UPSTREAM: upstream_proxy.upstream_proxy}
 
 
 def run(call: Call) -> int:
     """Run the stand-in of this name, and return its exit code."""
-    return TOOLS[call.tool](call)
+    return {**TOOLS, **_BESIDE}[call.tool](call)
