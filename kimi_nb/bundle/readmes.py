@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection
 
 from kimi_nb.bundle import node_files
-from kimi_nb.plan import checkpoints, serving_job
+from kimi_nb.plan import checkpoints, router, serving_job
 from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.plan.spec import EngineSpec, Plan
 
@@ -142,6 +142,7 @@ def bundle(plan: Plan, nodes: list[str]) -> str:
         f"- Front door: {plan.url}, model name {plan.served_name}",
         f"- Source: {plan.source}{'' if plan.documented else ' (not documented)'}",
         "",
+        *(f"{note[0].upper()}{note[1:]}\n" for note in router.notes(plan.router)),
     ]
     if plan.jobs:
         lines += ["Submit in this order, each after the one it needs:", ""]
@@ -173,6 +174,9 @@ def bundle(plan: Plan, nodes: list[str]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+# A 500 of the front door is no 404; each of these results names the door.
+_BUT = " but those of a client's mistakes (errors/...), which the front door causes"
+
 # How long the steps take that no figure is derived for.
 _UNKNOWN = "not measured"
 
@@ -199,7 +203,7 @@ def day(plan: Plan) -> str:
         (
             'papermill notebooks/06_verification.ipynb 06.ipynb "${SERVICE[@]}"',
             _UNKNOWN,
-            "no failed check",
+            "no failed check" + (_BUT if router.notes(plan.router) else ""),
             "the service stays up",
         ),
         (

@@ -31,7 +31,7 @@ from kimi_nb.plan import (
 )
 from kimi_nb.plan.roles import Request, RolePlan, fill, resolve
 from kimi_nb.plan.serving_job import Serving
-from kimi_nb.plan.spec import Container, EngineSpec, InstallStep, Job, Launch, Plan
+from kimi_nb.plan.spec import Container, EngineSpec, InstallStep, Job, Launch, Plan, Router
 
 ROUTER_PORT = 1999  # that of the documents
 
@@ -259,7 +259,7 @@ def from_request(asked: Request) -> Plan:
         errata=tuple(entry for entry in known if entry["id"] not in asked.errata_off),
         errata_off=tuple(entry["id"] for entry in known if entry["id"] in asked.errata_off),
         as_documented=_is_documented(asked),
-        notes=_notes(asked, roles),
+        notes=_notes(asked, roles, fronted),
         edits=(asked.weights.edit,) if asked.weights.edit else (),
         flags=flags,
         env=env,
@@ -306,8 +306,8 @@ def _shape(roles: Mapping[str, RolePlan]) -> str:
     )
 
 
-def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:
-    """Return what to know about a plan: a model replaced, groups alone, flags renamed."""
+def _notes(asked: Request, roles: dict[str, RolePlan], fronted: Router | None) -> tuple[str, ...]:
+    """Return what to know about a plan: a model replaced, groups alone, its door, flags renamed."""
     stands = (
         [
             f"{asked.model.name} stands for {asked.named}: random weights, {asked.hardware.name} "
@@ -326,7 +326,14 @@ def _notes(asked: Request, roles: dict[str, RolePlan]) -> tuple[str, ...]:
         else []
     )
     return tuple(
-        dict.fromkeys([*stands, *alone, *(note for role in roles.values() for note in role.notes)])
+        dict.fromkeys(
+            [
+                *stands,
+                *alone,
+                *router.notes(fronted),
+                *(note for role in roles.values() for note in role.notes),
+            ]
+        )
     )
 
 

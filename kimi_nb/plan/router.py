@@ -14,6 +14,16 @@ from kimi_nb.plan.spec import EngineSpec, Router
 UPSTREAM = "load_balance_proxy_server_example.py"
 VLLM_ROUTER = "vllm-router"
 
+# Measured: tests/rehearse/contract/upstream_proxy.json, recorded of the real program in front of
+# scripted engines.
+_HIDES = (
+    "the front door is vllm-ascend's example proxy: what prefill refuses (an unknown model, bad "
+    "JSON, a prompt too long) is a 500 without a reason, what decode refuses or breaks off is a 200 "
+    "with no text or half of it, an engine that has died goes on getting requests, and there is no "
+    "/v1/models and no /health (measured, vllm-ascend v0.18.0 to v0.25.1rc1, in front of scripted "
+    f"engines). --set router={VLLM_ROUTER} plans a front door that passes refusals on."
+)
+
 DOOR = "keyed_door.py"  # of the bundle; it replaces {host} and {port} in what follows --
 
 
@@ -45,6 +55,11 @@ def router(
     if keyed:
         argv = door(first.address, port, argv)
     return Router(kind, first.node, first.address, port, listed, tuple(argv), folder)
+
+
+def notes(router: Router | None) -> tuple[str, ...]:
+    """Return what a front door does to its users, where they would not expect it."""
+    return (_HIDES,) if router is not None and router.kind == "upstream" else ()
 
 
 def door(host: str, port: int, inner: Sequence[str], program: str = DOOR) -> list[str]:

@@ -205,7 +205,7 @@ class Stage:
         self._say(f"{router.node}: bash proxy.sh")
         folder = self.work / router.node
         if router.kind == "upstream":
-            front_door.write_upstream(folder / UPSTREAM)
+            shutil.copy(front_door.upstream_program(self.root), folder / UPSTREAM)
         argv = ["bash", "proxy.sh"]
         box = next((box for box in self.plan.containers if box.node == router.node), None)
         if box and router.kind == "upstream":

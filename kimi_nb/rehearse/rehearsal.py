@@ -32,6 +32,7 @@ from kimi_nb.core.processes import Programs
 from kimi_nb.diagnose import first_failure
 from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.diagnose.log_files import Logs
+from kimi_nb.plan import router
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import faults, loopback
 from kimi_nb.rehearse.launch import WORK, Stage
@@ -321,7 +322,7 @@ def _run(
         diagnosis=found,
         folder=stage.root,
         fault=fault,
-        notes=tuple(watch.notes),
+        notes=(*_door(stage.plan), *watch.notes),
         moved_tokens=watch.moved_tokens,
         times=dict(watch.times),
         events=() if found is None else first_failure.timeline(logs.all(), stage.plan, watch.when),
@@ -333,6 +334,18 @@ def _run(
             if (one.kind, one.node) != (found.kind, found.node)
             or (one.rank is not None and one.rank != found.rank)
         ),
+    )
+
+
+def _door(plan: Plan) -> tuple[str, ...]:
+    """Return which front door ran."""
+    if plan.router is None:
+        return ()
+    if plan.router.kind != "upstream":
+        return ("the front door that ran is the real vllm-router",)
+    return (
+        "the front door that ran stands for vllm-ascend's example proxy and does as it was recorded",
+        *router.notes(plan.router),
     )
 
 

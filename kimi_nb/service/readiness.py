@@ -269,6 +269,10 @@ class Watch:
             if reply.answered:
                 break
             if reply.status == 200:
+                # A proxy may have begun its answer before an engine refused or failed.
+                time.sleep(_SAY)
+                self.find("while serving")
+                self._check_ended("while serving")
                 raise Found(
                     self._door(
                         "empty-200",
@@ -416,18 +420,28 @@ class Watch:
         self._ask_prefill()
 
     def load(self) -> None:
-        """Send a short load through the front door, enough for every engine to get a part."""
+        """Send a short load through the front door, enough for every engine to get a part.
+
+        The upstream proxy gives what comes while engines are idle to the first of them. Behind it
+        every rank is also asked by itself.
+        """
         self.when = "under load"
         self._tell("a short load")
         behind = [one for one in self._endpoints if one.role != "prefill"]
+        router = self._plan.router
+        alone = self._endpoints if router is not None and router.kind == "upstream" else ()
+        asked: list[probe.Endpoint | None] = [None] * (_LOADS * len(behind))
+        asked += [one for one in alone for _ in range(_LOADS)]
         with ThreadPoolExecutor(_PROBES) as pool:
             replies = list(
                 pool.map(
-                    lambda at: self._chat(self._plan.url, f"Request {at}: {probe.QUESTION}"),
-                    range(_LOADS * len(behind)),
+                    lambda at: self._chat(
+                        asked[at] or self._plan.url, f"Request {at}: {probe.QUESTION}"
+                    ),
+                    range(len(asked)),
                 )
             )
-        self._check_replies(replies, [None] * len(replies))
+        self._check_replies(replies, asked)
         self._check_ended("under load")
 
     def _check_replies(
@@ -438,6 +452,12 @@ class Watch:
         ]
         if not failed:
             return
+        empty = sum(reply.status == 200 and one is None for reply, one in failed)
+        if empty:
+            self.notes.append(
+                f"{empty} of {where.count(None)} requests through the front door got status 200 "
+                "without a completion, which a client may take for an answer"
+            )
         time.sleep(_SAY)
         self.find("under load")
         self._check_ended("under load")

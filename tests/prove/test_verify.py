@@ -46,6 +46,8 @@ from kimi_nb.service.handle import Service
 from kimi_nb.service.readiness import Watch
 
 PARSERS = ("reasoning-parser", "tool-parser")
+PAIR = (("k2.6", "a3", "pd"), "throughput")
+ROUTED = ("router=vllm-router",)
 TROUBLES = set(data_files.facts("diagnose/signatures"))
 
 
@@ -61,9 +63,16 @@ def live(folder, *names, fault="", **more):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Prefill and decode, two ranks each, behind the real router."""
-    with live(
-        tmp_path_factory.mktemp("pair"), "k2.6", "a3", "pd", scenario="throughput", chosen=PARSERS
-    ) as found:
+    folder = tmp_path_factory.mktemp("pair")
+    with live(folder, *PAIR[0], scenario=PAIR[1], chosen=PARSERS, pairs=ROUTED) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory):
+    """The same behind what the plan has by itself: the example proxy, by its stand-in."""
+    folder = tmp_path_factory.mktemp("proxied")
+    with live(folder, *PAIR[0], scenario=PAIR[1], chosen=PARSERS) as found:
         yield found
 
 
@@ -146,6 +155,40 @@ def test_a_prefill_decode_service_keeps_all_of_it(pair):
     told = [int(word) for word in re.findall(r"\d+", got["canary/contexts"])]
     assert told[-1] > 14000 and len(told) > 4 and told == sorted(told)
     assert all(one.sent and one.got for one in found.results)
+
+
+def test_behind_the_example_proxy_a_mistake_is_no_4xx_and_the_door_is_named(proxied):
+    found = verify(target.of(proxied))
+    assert failed(found) == {"errors/unknown-model", "errors/too-long", "errors/bad-json"}, found
+    assert not found.ok and found.only_door
+    for one in found.failed:
+        assert one.got.startswith("front door: 500, not 40"), one
+        assert "--set router=vllm-router" in one.help and "not an engine" in one.help
+    assert "no /v1/models" in reasons(found)["api/models"]
+
+
+def test_behind_the_example_proxy_a_url_alone_is_known_by_its_healthcheck(proxied, capsys):
+    words = ["verify", proxied.url, "--model", proxied.model, "--only", "errors", "--json"]
+    assert main.main(words) == 1, "a failure is one, whoever causes it"
+    told = json.loads(capsys.readouterr().out)
+    by_door = {one["name"] for one in told["checks"] if one["cause"] == contract.DOOR}
+    assert by_door == {"errors/unknown-model", "errors/bad-json"}
+
+
+def test_a_resumed_failure_keeps_its_cause(proxied, tmp_path):
+    found = verify(target.of(proxied), only=["errors"], folder=tmp_path)
+    assert found.only_door and not found.ok
+    assert (
+        found.only_door
+        == verify(target.of(proxied), only=["errors"], folder=tmp_path, resume=True).only_door
+    )
+
+
+def test_a_fault_behind_the_example_proxy_is_not_the_doors(proxied):
+    wrong = dataclasses.replace(target.of(proxied), model="another")
+    found = verify(wrong, only=["api/chat"])
+    assert failed(found) == {"api/chat"} and not found.only_door
+    assert "hides what an engine said" in found.failed[0].help
 
 
 def test_a_url_alone(pair):
@@ -232,7 +275,6 @@ FAULTS = {
 
 
 ONE_PORT = (("k2.5", "a3", "single"), "")
-PAIR = (("k2.6", "a3", "pd"), "throughput")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +290,8 @@ PAIR = (("k2.6", "a3", "pd"), "throughput")
 )
 def test_a_fault_of_one_rank_fails_its_own_checks(fault, of, unwatched, tmp_path):
     names, scenario = of
-    with live(tmp_path, *names, scenario=scenario, chosen=PARSERS, fault=fault) as found:
+    more = {"pairs": ROUTED} if of is PAIR else {}
+    with live(tmp_path, *names, scenario=scenario, chosen=PARSERS, fault=fault, **more) as found:
         whom = dataclasses.replace(target.of(found), seconds=4.0)
         result = verify(whom, max_context=2048)
         assert failed(result) == FAULTS[fault], result
@@ -562,7 +605,9 @@ def test_the_command_line(pair, capsys):
     out = capsys.readouterr()
     told = json.loads(out.out)
     assert told["ok"] and told["model"] == pair.model and told["mark"] == MARK
-    assert all(set(one) == {"name", "status", "sent", "got", "help"} for one in told["checks"])
+    assert all(
+        set(one) == {"name", "status", "sent", "got", "help", "cause"} for one in told["checks"]
+    )
     assert "api/chat: pass" in out.err, "progress as text"
     assert main.main(["verify", pair.url, "--only", "api/models"]) == 0
     assert "REHEARSAL of" in capsys.readouterr().out

@@ -28,7 +28,7 @@ from kimi_nb.diagnose import doctor, first_failure, signatures
 from kimi_nb.plan import build
 from kimi_nb.rehearse import documented, faults, loopback, rehearsal
 from kimi_nb.rehearse.fault_names import FaultName
-from kimi_nb.rehearse.host_programs import front_door, path_folder, programs_by_name
+from kimi_nb.rehearse.host_programs import path_folder, programs_by_name
 from kimi_nb.rehearse.simulated_site import SimulatedSite, rebound
 
 # Every recipe ---------------------------------------------------------------------------

@@ -176,7 +176,9 @@ WHOLE = {
     "usage": {"prompt_tokens": 5, "completion_tokens": 2},
 }
 FRAMES = [
-    "data: " + json.dumps({"id": "d", "choices": [{"index": 0, "delta": {"content": word}}]}) + "\n\n"
+    "data: "
+    + json.dumps({"id": "d", "choices": [{"index": 0, "delta": {"content": word}}]})
+    + "\n\n"
     for word in ("one ", "two")
 ] + ["data: [DONE]\n\n"]
 

@@ -198,7 +198,7 @@ class Ask:
             if all(one.name in self.lost for one in self.target.engines):
                 self.lost.setdefault(self.target.door.name, f"every engine failed in {self.name}")
         if bad:
-            raise Failed(_told(bad, len(places)), bad[0][1].cause)
+            raise Failed(_told(bad, len(places)), self._cause(*bad[0]))
         if not good:
             raise next(one for one in found if isinstance(one, Skip))
         return (
@@ -206,6 +206,13 @@ class Ask:
             + (f"; {len(good)} of {len(places)} places alike" if len(places) > 1 else "")
             + ("; at the second try, alone" if retried else "")
         )
+
+    def _cause(self, place: Place, error: Failed) -> str:
+        """Return the cause of a failure; of a status that the example proxy made, that it did."""
+        hidden = error.cause in ("server-error", "empty-200", "empty-stream", "cut-stream")
+        if place.is_door and self.target.example_proxy and hidden:
+            return "behind-example-proxy"
+        return error.cause
 
     def _unlike(self, engines: set[str], bad: set[str]) -> None:
         """Note that engines differ: then an answer of the front door depends on chance."""

@@ -14,6 +14,7 @@ from typing import Any
 from kimi_nb import show
 
 PASS, FAIL, SKIP = "pass", "fail", "not applicable"
+DOOR = "example-proxy"  # the cause of what no engine can keep behind that front door
 ABOVE = ", as said above"  # ends the text of a check that could not be made any more
 
 
@@ -25,6 +26,7 @@ class Result:
         sent: What was asked.
         got: What came back, or why the check does not apply.
         help: What to do about a failure, with the id of its entry in the troubles.
+        cause: The cause of a failure, where it is not specific to the check.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Result:
     sent: str
     got: str
     help: str
+    cause: str = ""
 
     def as_dict(self) -> dict[str, str]:
         """Return plain values."""
@@ -67,6 +70,14 @@ class Contract(show.Shown):
     def failed(self) -> tuple[Result, ...]:
         """The results of the checks that failed."""
         return tuple(one for one in self.results if one.status == FAIL)
+
+    @property
+    def only_door(self) -> bool:
+        """Whether something failed, and all of it is what the front door makes impossible.
+
+        It is a failure for whoever asks there. Another front door mends it, no engine does.
+        """
+        return bool(self.failed) and all(one.cause == DOOR for one in self.failed)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from kimi_nb.prove.verify import http_exchange
+from kimi_nb.prove.verify import contract, http_exchange
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.registry import check
@@ -23,7 +23,9 @@ def _refused(ask: Ask, status: int, send: Callable[[Place], Reply]) -> str:
         reply = send(place)
         said_ = http_exchange.short(" ".join(reply.text.split()))
         if reply.status != status:
-            cause = "key-refused" if reply.status in (401, 403) else ""
+            hides = place.is_door and ask.target.example_proxy and reply.status == 500
+            cause = contract.DOOR if hides else ""
+            cause = "key-refused" if reply.status in (401, 403) else cause
             raise Failed(f"{reply.status}, not {status}: {said_}", cause)
         return f"{status}: {said_}"
 

@@ -210,6 +210,18 @@ def models(target: Target) -> list[str]:
         return []
 
 
+def is_example_proxy(target: Target) -> bool:
+    """Return whether the front door is vllm-ascend's example proxy, by what only that one tells.
+
+    It counts its engines at GET /healthcheck, in all versions from v0.17.0rc1 to v0.25.1rc1.
+    """
+    try:
+        reply = send(target.door, target, "GET", "/healthcheck")
+    except Failed:  # the checks will report it
+        return False
+    return {"prefill_instances", "decode_instances"} <= set(reply.body)
+
+
 def no_api(target: Target, listed: probe.Reply) -> str:
     """Return why there is no OpenAI API at the front door, or "" if there may be one.
 

@@ -176,17 +176,20 @@ def _made(
         )
     ask.begin(one.name)
     asked_all = not (ask.lost or ask.unlike)
+    cause = ""
     try:
         status, got, help_ = PASS, one.run(ask), ""
     except Skip as why:
         status, got, help_ = SKIP, why.why, ""
     except Failed as error:
-        status, got = FAIL, error.got
+        status, got, cause = FAIL, error.got, error.cause
         help_ = registry.cause_help(error.cause) or one.help
         end = error if isinstance(error, Gone | KeyRefused | NoAPI) else None
     # A result of only some engines is not final: it is repeated once all of them are there.
     return (
-        Result(one.name, status, _clean(ask.sent, ask.target), _clean(got, ask.target), help_),
+        Result(
+            one.name, status, _clean(ask.sent, ask.target), _clean(got, ask.target), help_, cause
+        ),
         end,
         status != FAIL and asked_all,
     )
@@ -196,6 +199,7 @@ def _known(target: Target) -> tuple[Target, str]:
     """Return (the target with what the service says about itself, why there is no API or "")."""
     listed: list[Any] = []
     mark = absent = ""
+    proxied = False
     # The front door may lack the list, as the upstream proxy of vllm-ascend does.
     for place in (target.door, *target.engines[:1]):
         try:
@@ -204,12 +208,14 @@ def _known(target: Target) -> tuple[Target, str]:
             continue
         if place.is_door:
             absent = http_exchange.no_api(target, reply)
+            proxied = reply.status == 404 and http_exchange.is_example_proxy(target)
         listed, mark = listed or http_exchange.listing(reply), mark or reply.mark
     mine: dict[str, Any] = next((one for one in listed if one.get("id") == target.model), {})
     length = mine.get("max_model_len")
     return replace(
         target,
         mark=target.mark or mark,
+        example_proxy=proxied,
         max_model_len=length if isinstance(length, int) else target.max_model_len,
         identity=f"{target.identity} {mine.get('root', '')} {length or ''}".strip(),
     ), absent
@@ -232,7 +238,7 @@ def _kept(folder: Path, target: Target) -> dict[str, Result]:
             continue
         if line.get("final"):
             out[line["name"]] = Result(
-                *(line[key] for key in ("name", "status", "sent", "got", "help"))
+                *(line.get(key, "") for key in ("name", "status", "sent", "got", "help", "cause"))
             )
         else:
             out.pop(str(line.get("name")), None)

@@ -67,6 +67,8 @@ class Target:
         seconds: The time to wait for an answer.
         pauses: Seconds between the attempts of a request that is answered 429.
         identity: Tells one service from another at the same URL.
+        example_proxy: Whether the front door is vllm-ascend's example proxy, which hides what its
+            engines refuse.
     """
 
     url: str
@@ -84,6 +86,7 @@ class Target:
     seconds: float = SECONDS
     pauses: tuple[float, ...] = (1.0, 2.0, 4.0)
     identity: str = ""
+    example_proxy: bool = False
 
     @property
     def door(self) -> Place:

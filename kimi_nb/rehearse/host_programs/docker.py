@@ -138,7 +138,7 @@ def _exec(call: Call, words: Sequence[str]) -> int:
     # The image contains vLLM-Ascend's example proxy at this path.
     raise Replace(
         [
-            str(front_door.UPSTREAM)
+            str(front_door.upstream_program(call.root))
             if word.startswith("/vllm-workspace/") and word.endswith(UPSTREAM)
             else word
             for word in rest[1:]

@@ -90,7 +90,9 @@ class EngineClient:
         self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     @contextlib.asynccontextmanager
-    async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> AsyncIterator[Reply]:
+    async def post(
+        self, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> AsyncIterator[Reply]:
         """Send a JSON body, and give the reply once its headers are there.
 
         Raises:

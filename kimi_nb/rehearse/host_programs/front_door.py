@@ -1,17 +1,19 @@
 """Start the front door of a rehearsal: the real vllm-router, or what stands for the other one.
 
 vLLM-Ascend's proxy (load_balance_proxy_server_example.py) is not available as a package, and its
-text is not ours. Where a bundle calls it, the program that `write_upstream` puts beside proxy.sh
+text is not ours. Where a bundle calls it, the program `upstream_program`, beside proxy.sh,
 calls `upstream_proxy`, which behaves as the real one was recorded.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 from kimi_nb.core.marks import MARK
+from kimi_nb.plan.router import UPSTREAM
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.host_programs import empty_door
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
@@ -19,23 +21,31 @@ from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 _CLIENT = Path(__file__).with_name("path_stub.py")
 
 
-def write_upstream(file: Path) -> None:
-    """Write the program that stands where the upstream proxy would: it calls the spawner."""
-    argv = [sys.executable, "-I", "-S", str(_CLIENT)]
-    file.write_text(
-        f'"""{MARK}: stands for the program of vllm-ascend."""\n'
-        "import os, sys\n"
-        f"argv = {argv!r}\n"
-        "os.execv(argv[0], [*argv, *sys.argv])\n",
-        encoding="utf-8",
-    )
+def upstream_program(root: Path) -> Path:
+    """Return the program that stands where the upstream proxy would: it calls the spawner.
+
+    It is written into the rehearsal's folder, for scripts to copy it or to call it there.
+    """
+    file = root / UPSTREAM
+    if not file.exists():
+        argv = [sys.executable, "-I", "-S", str(_CLIENT)]
+        new = file.with_name(f"{UPSTREAM}.{os.getpid()}")
+        new.write_text(
+            f'"""{MARK}: stands for the program of vllm-ascend."""\n'
+            "import os, sys\n"
+            f"argv = {argv!r}\n"
+            "os.execv(argv[0], [*argv, *sys.argv])\n",
+            encoding="utf-8",
+        )
+        os.replace(new, file)
+    return file
 
 
 def vllm_router(call: Call) -> int:
     """Run the real router, or a server with empty answers of status 200 if that is the fault."""
     if call.site.fault(FaultName.EMPTY_200, call.node):
-        words = dict(zip(call.words, call.words[1:], strict=False))
-        host, port = words.get("--host", call.address), int(words.get("--port", "30000"))
+        given = dict(zip(call.words, call.words[1:], strict=False))
+        host, port = given.get("--host", call.address), int(given.get("--port", "30000"))
         return empty_door.serve(host, port, call.say)
     real = shutil.which("vllm-router", path=str(Path(sys.executable).parent)) or call.real()
     if real is None:
