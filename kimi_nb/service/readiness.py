@@ -344,6 +344,7 @@ class Watch:
         if self._random:
             return
         direct = self._chat(decode[0])
+        self._check_replies([direct], decode[:1])
         if (direct.content, direct.thoughts) != (self.answer.content, self.answer.thoughts):
             raise Found(
                 self._door(

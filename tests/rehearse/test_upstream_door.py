@@ -9,8 +9,15 @@ import multiprocessing
 import pytest
 from testbed import door_scenes
 
+from kimi_nb.bundle import scripts
+from kimi_nb.check import judge
+from kimi_nb.core.marks import MARK
+from kimi_nb.plan import build
+from kimi_nb.rehearse import rehearsal
 from kimi_nb.rehearse.host_programs import upstream_proxy
 from kimi_nb.rehearse.stand_in_call import Refused
+from kimi_nb.service import probe
+from kimi_nb.service.readiness import Found, Watch
 
 RECORDED = json.loads(door_scenes.RECORDING.read_text(encoding="utf-8"))
 SCENES = [
@@ -20,6 +27,7 @@ SCENES = [
     # How long an idle connection is kept takes seconds to see, and is alike in all.
     for tag in (one["tags"] if scene["name"] != "an idle connection" else one["tags"][:1])
 ]
+ROUTED = ("router=vllm-router",)
 # As the spawner does: forked from a process that has imported everything.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([upstream_proxy.__name__])
@@ -64,3 +72,72 @@ def test_the_recording_is_replayed(scene, tag):
 def test_options_that_the_program_does_not_take(words, says):
     with pytest.raises(Refused, match=says):
         upstream_proxy.options(words)
+
+
+# In a rehearsal --------------------------------------------------------------------------
+
+PD = ("k2.6", "a3", "pd")
+
+
+def test_a_rehearsal_says_which_door_ran(tmp_path):
+    """What is planned by itself, and what --set router=vllm-router plans, checks and rehearses."""
+    for pairs, runs, hides in (((), "stands for vllm-ascend", True), (ROUTED, "the real", False)):
+        plan = build.plan(*PD, scenario="throughput", pairs=pairs)
+        assert not judge.plan(plan).errors
+        assert any("--set router=vllm-router" in note for note in plan.notes) == hides
+        found = rehearsal.rehearse(plan, tmp_path / runs.split()[0])
+        assert found.ok, found
+        assert runs in found.notes[0] and ("500 without a reason" in str(found)) == hides
+        log = (found.folder / "logs" / "router.log").read_text()
+        assert ("in place of vllm-ascend 0.20.2rc1's example proxy" in log) == hides
+        assert all(MARK in line for line in log.splitlines()) or not hides
+
+
+def test_the_bundle_says_what_its_door_does():
+    for pairs, hides in (((), True), (ROUTED, False)):
+        files = scripts.files(build.plan(*PD, pairs=pairs))
+        assert ("The front door is vllm-ascend's example proxy" in files["README.md"]) == hides
+        assert ("which the front door causes" in files["DAY.md"]) == hides
+
+
+def test_an_engine_that_dies_behind_it_is_found(tmp_path):
+    """A user gets 200 with nothing in it; the diagnosis is the rank's all the same."""
+    plan = build.plan(*PD, scenario="throughput")
+    found = rehearsal.rehearse(plan, tmp_path, fault="rank-dies-while-serving@decode0-rank0")
+    assert (found.diagnosis.kind, found.diagnosis.rank) == ("rank-dies-while-serving", 0), found
+
+
+class Silent:
+    """Logs that say nothing."""
+
+    progress = 0
+
+    def read(self):
+        pass
+
+    def all(self):
+        return []
+
+    def last_of(self, name):
+        return f"{name}.log", "nothing"
+
+
+def test_what_users_got_for_an_engine_that_is_gone_is_told(monkeypatch):
+    """And each rank is asked by itself: this door leaves idle ones out."""
+    plan, asked = build.plan(*PD, scenario="throughput"), []
+    well = json.dumps({"choices": [{"message": {"content": "words"}}]})
+
+    def chat(self, where, *args, **more):
+        asked.append(where)
+        return probe.Reply(200, "" if where == plan.url else well, 0.1)
+
+    monkeypatch.setattr(Watch, "_chat", chat)
+    watch = Watch(plan, Silent(), dict, rehearsal.LIMITS, say=print)
+    with pytest.raises(Found, match="4 of 12 requests under load had no answer"):
+        watch.load()
+    assert watch.notes == [
+        "4 of 4 requests through the front door got status 200 without a completion, which a "
+        "client may take for an answer"
+    ]
+    alone = [one.name for one in asked if one != plan.url]
+    assert sorted(alone) == sorted(2 * [one.name for one in probe.endpoints(plan)])
