@@ -19,9 +19,9 @@ VLLM_ROUTER = "vllm-router"
 _HIDES = (
     "the front door is vllm-ascend's example proxy: what prefill refuses (an unknown model, bad "
     "JSON, a prompt too long) is a 500 without a reason, what decode refuses or breaks off is a 200 "
-    "with no text or half of it, an engine that has died goes on getting requests, and there is no "
-    "/v1/models and no /health (measured, vllm-ascend v0.18.0 to v0.25.1rc1, in front of scripted "
-    f"engines). --set router={VLLM_ROUTER} plans a front door that passes refusals on."
+    "with no text or half of it, a decode engine that has died goes on getting requests, and there "
+    "is no /v1/models and no /health (measured, vllm-ascend v0.18.0 to v0.25.1rc1, in front of "
+    f"scripted engines). --set router={VLLM_ROUTER} plans a front door that passes refusals on."
 )
 
 DOOR = "keyed_door.py"  # of the bundle; it replaces {host} and {port} in what follows --
