@@ -1,0 +1,118 @@
+"""Random shapes of every recipe: requests to plan, of which most can be served and some cannot.
+
+>>> shapes(2) == shapes(2)
+True
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from plan import shapes_apart
+from plan.shapes_apart import Shape
+
+from kimi_nb import catalog
+from kimi_nb.params import load, recipes
+
+SEED = 20261123
+MOST_NODES = 12
+# Ports that others of a plan have, so that some of the random ones collide.
+NEAR = (1999, 5600, 5700, 7100, 7103, 7200, 8000, 8088, 12321, 13389, 29501, 29550, 36000, 36108)
+ROWS = [
+    (row["model"], row["hardware"], row["layout"], row["variant"], row["scenario"])
+    for row in recipes.listing()
+]
+
+
+def shapes(count: int) -> list[Shape]:
+    """Return as many shapes, the same ones each time; every row comes up before one does again."""
+    dice = random.Random(SEED)
+    return [_drawn(dice, ROWS[number % len(ROWS)]) for number in range(count)]
+
+
+def _drawn(dice: random.Random, row: tuple[str, str, str, str, str]) -> Shape:
+    _, hardware, layout, _, _ = row
+    recipe = shapes_apart.recipe_of(row)
+    count = load.hardware(hardware).devices.count
+    wild = dice.random() < 0.12  # whatever: most of these cannot be planned
+    pairs: list[str] = []
+    left = MOST_NODES
+    needed = before = 0
+    groups_in_all = 0
+    own = dice.random() < 0.2  # the sizes of the recipe and the scenario
+    for role in shapes_apart.asked(Shape(row, "", 0, ())).roles:
+        head = f"{role.name}." if layout == "pd" else ""
+        largest = left // 2 if role.name == "prefill" else left
+        if own:
+            size = {"groups": role.groups, "nodes": role.nodes, "dp": role.dp, "tp": role.tp}
+        else:
+            size = _size(dice, recipe, largest, count, wild)
+            if role.name == "decode" and dice.random() < 0.8:  # as Mooncake wants it
+                size["tp"] = min(size["tp"], before)
+            pairs += [f"{head}{key}={value}" for key, value in size.items()]
+        before = size["tp"]
+        left -= size["groups"] * size["nodes"]
+        needed += size["groups"] * size["nodes"]
+        groups_in_all += size["groups"]
+        pairs += [f"{head}{pair}" for pair in _ports(dice, recipe, role.name, size, wild)]
+    if layout != "pd" and (groups_in_all > 1 or wild) and dice.random() < 0.8:
+        pairs.append("router=vllm-router")
+    elif layout == "pd" and dice.random() < 0.3:
+        pairs.append(f"router={dice.choice(('upstream', 'vllm-router'))}")
+    if (layout == "pd" or "router=vllm-router" in pairs) and dice.random() < 0.3:
+        pairs.append(f"router.port={_port(dice, 1024)}")
+    nodes = min(MOST_NODES, needed + dice.choice((0, 0, 1, 3)))
+    if dice.random() < 0.03:
+        nodes = max(1, needed - 1)
+    return Shape(row, _version(dice, row), max(1, nodes), tuple(pairs))
+
+
+def _size(dice: random.Random, recipe: Any, most: int, devices: int, wild: bool) -> dict[str, int]:
+    """Return groups, nodes, dp and tp: as a rule such that they fit, with some devices left over."""
+    if wild:
+        return {
+            "groups": dice.randint(1, 3),
+            "nodes": dice.randint(1, 4),
+            "dp": dice.choice((1, 2, 3, 4, 6, 8, 16, 24)),
+            "tp": dice.choice((1, 2, 3, 4, 8, 16, 32)),
+        }
+    nodes = dice.choice([n for n in (1, 1, 2, 2, 3, 4, 6, 12) if n <= max(1, most)])
+    groups = dice.randint(1, min(4, max(1, most // nodes)))
+    if recipe.jobs and nodes > 1:
+        groups = 1
+    powers = [n for n in (1, 2, 4, 8, 16) if n <= devices]
+    if recipe.processes == "node" and nodes in (2, 4) and dice.random() < 0.3:
+        return {"groups": groups, "nodes": nodes, "dp": 1, "tp": nodes * devices}
+    tp = dice.choice(powers)
+    each = dice.randint(1, devices // tp)
+    return {"groups": groups, "nodes": nodes, "dp": nodes * each, "tp": tp}
+
+
+def _ports(
+    dice: random.Random, recipe: Any, role: str, size: dict[str, int], wild: bool
+) -> Iterator[str]:
+    if dice.random() < 0.35:
+        yield f"port={_port(dice, 1024)}"
+    meet = size["dp"] > 1 and (recipe.processes == "rank" or size["nodes"] > 1)
+    for name, used in (
+        ("rpc-port", meet),
+        ("master-port", size["nodes"] > 1 and size["dp"] == 1),
+        ("kv-port", shapes_apart.connector_of(recipe, role).startswith("Mooncake")),
+        ("side-channel-port", shapes_apart.connector_of(recipe, role).startswith("Nixl")),
+    ):
+        if (used and dice.random() < 0.3) or (wild and dice.random() < 0.1):
+            # On Ascend the transport takes random ports from 20000 on.
+            yield f"{name}={_port(dice, 36000)}"
+
+
+def _port(dice: random.Random, first: int) -> int:
+    return dice.choice(NEAR) if dice.random() < 0.3 else dice.randint(first, 65535)
+
+
+def _version(dice: random.Random, row: tuple[str, str, str, str, str]) -> str:
+    package = load.hardware(row[1]).engine
+    known = catalog.versions(package)
+    able = [version for version in known if not shapes_apart.too_old(row, version)]
+    return dice.choice(known if dice.random() < 0.06 else able)
