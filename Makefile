@@ -2,7 +2,7 @@
 # make test    the lint, and all tests but those of the three below
 # make test-long  each model on each hardware, each recipe rehearsed, notebooks 06 to 09 (5 minutes)
 # make test-tools  lm-eval and AISBench against services that fail (4 minutes)
-# make test-engine  the real vLLM on this CPU, deployed in all layouts (12 minutes)
+# make test-engine  the real vLLM on this CPU, deployed in all layouts; its parser on our lines (14 minutes)
 # make lint    what a commit must pass; all five of lint-*
 # make coverage  which lines of the pure rooms their tests reach (2 minutes)
 # make lint-code  ruff on code and notebooks
@@ -29,7 +29,7 @@ BIN := .venv/bin
 # The notebooks that prove and tune a service take minutes; each other one is part of make test.
 LONG_NOTEBOOKS := $(wildcard notebooks/0[6-9]*.ipynb)
 # Tests that need what make engine and make tools install.
-APART := --ignore tests/deploy/test_real_engine.py --ignore tests/prove/test_accuracy_tools.py
+APART := --ignore tests/deploy/test_real_engine.py --ignore tests/deploy/test_real_parser.py --ignore tests/prove/test_accuracy_tools.py
 
 # The tests of the rooms that coverage looks at (pyproject.toml), which run in one process.
 PURE := $(addprefix tests/,params catalog plan check bundle/test_scripts.py)
@@ -68,7 +68,7 @@ test-tools: venv tools
 
 # Apart from the others: each of its engines takes both cores for minutes.
 test-engine: venv engine
-	$(BIN)/python -m pytest tests/deploy/test_real_engine.py
+	$(BIN)/python -m pytest tests/deploy/test_real_engine.py tests/deploy/test_real_parser.py
 
 # Apart from make test: Python 3.11 has only the C tracer, with which these tests take twice the time.
 # Newer ones count lines with sys.monitoring.

@@ -7,14 +7,17 @@ True
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from plan import shapes_apart
 from plan.shapes_apart import Shape
 
 from kimi_nb import catalog
+from kimi_nb.core.errors import ParameterError, PlanError
 from kimi_nb.params import load, recipes
+from kimi_nb.plan import build
+from kimi_nb.plan.spec import Plan
 
 SEED = 20261123
 MOST_NODES = 12
@@ -30,6 +33,24 @@ def shapes(count: int) -> list[Shape]:
     """Return as many shapes, the same ones each time; every row comes up before one does again."""
     dice = random.Random(SEED)
     return [_drawn(dice, ROWS[number % len(ROWS)]) for number in range(count)]
+
+
+def planned(shape: Shape, nodes_file: Callable[[str, int], str]) -> Plan | str:
+    """Return the plan of a shape, or the words of its refusal."""
+    model, hardware, layout, variant, scenario = shape.row
+    try:
+        return build.plan(
+            model,
+            hardware,
+            layout,
+            variant=variant,
+            scenario=scenario,
+            site=nodes_file(shape.site, shape.nodes),
+            pairs=shape.pairs,
+            engine_version=shape.version,
+        )
+    except (PlanError, ParameterError) as refusal:
+        return str(refusal)
 
 
 def _drawn(dice: random.Random, row: tuple[str, str, str, str, str]) -> Shape:

@@ -11,11 +11,10 @@ from dataclasses import replace
 
 import pytest
 from plan import random_shapes, script_words, shapes_apart
+from plan.random_shapes import planned
 from plan.shapes_apart import Asked, Engine, Shape
 
 from kimi_nb.bundle import scripts
-from kimi_nb.core.errors import ParameterError, PlanError
-from kimi_nb.plan import build
 
 PART = 30
 SHORT, ALL = 4, 16  # parts of make test, and of make test-long
@@ -34,24 +33,6 @@ PLACE = {
 # Variables whose value is the node's own address, where they are set.
 OWN_ADDRESS = ("HCCL_IF_IP", "VLLM_HOST_IP", "VLLM_NIXL_SIDE_CHANNEL_HOST")
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-
-
-def planned(shape: Shape, nodes_file):
-    """The plan of a shape, or the words of its refusal."""
-    model, hardware, layout, variant, scenario = shape.row
-    try:
-        return build.plan(
-            model,
-            hardware,
-            layout,
-            variant=variant,
-            scenario=scenario,
-            site=nodes_file(shape.site, shape.nodes),
-            pairs=shape.pairs,
-            engine_version=shape.version,
-        )
-    except (PlanError, ParameterError) as refusal:
-        return str(refusal)
 
 
 def places(argv) -> dict[str, str]:
