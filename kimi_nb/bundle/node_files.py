@@ -132,8 +132,11 @@ def _ports(engines: Iterable[EngineSpec]) -> list[tuple[int, str]]:
         if engine.rpc_port is not None and engine.rank == 0:
             out.append((engine.rpc_port, f"the rpc port of {engine.name}"))
         out += [(port, f"the KV cache of {engine.name}") for port in engine.kv_ports]
-        if engine.side_channel_port is not None:
-            out.append((engine.side_channel_port, f"the NIXL side channel of {engine.name}"))
+        out += [
+            (port, f"the NIXL side channel of {engine.name}") for port in engine.side_channel_ports
+        ]
+        if engine.master_port is not None:
+            out.append((engine.master_port, f"the master port of {engine.name}"))
     return out
 
 

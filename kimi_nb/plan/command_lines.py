@@ -189,7 +189,7 @@ def _engine(place: Place, env: Mapping[str, str], argv: tuple[str, ...]) -> Engi
         http_port=place.http_port,
         kv_port=place.kv_ports.start if place.kv_ports else None,
         rpc_port=group.rpc_port,
-        side_channel_port=place.side_channel_port,
+        side_channel_port=place.side_channel_ports.start if place.side_channel_ports else None,
         headless=place.headless,
         env=env,
         argv=argv,

@@ -72,10 +72,10 @@ class Place:
         return range(0) if base is None else ports.kv(base, self.rank, self.group.tp, self.ranks)
 
     @property
-    def side_channel_port(self) -> int | None:
-        """The port of NIXL's handshake."""
+    def side_channel_ports(self) -> range:
+        """The ports of NIXL's handshake, one for each rank."""
         base = self.group.side_channel_port
-        return None if base is None else ports.side_channel(base, self.rank).start
+        return range(0) if base is None else ports.side_channel(base, self.rank, self.ranks)
 
 
 def layout(
@@ -284,8 +284,8 @@ def check_ports(places: list[Place], extra: list[tuple[str, int, str]]) -> None:
             claim(node, place.http_port, f"HTTP of {place.name}")
         for port in place.kv_ports:
             claim(node, port, f"the KV cache of {place.name}")
-        if place.side_channel_port is not None:
-            claim(node, place.side_channel_port, f"the NIXL side channel of {place.name}")
+        for port in place.side_channel_ports:
+            claim(node, port, f"the NIXL side channel of {place.name}")
         group = place.group
         if group.rpc_port is not None and place.rank == 0 and node == group.nodes[0].name:
             claim(node, group.rpc_port, f"the rpc port of {group.role} group {group.number}")

@@ -74,6 +74,15 @@ class EngineSpec:
         return range(0) if first is None else ports.side_channel(first, 0, self.ranks)
 
     @property
+    def master_port(self) -> int | None:
+        """Where the nodes of one rank meet; None on followers, and where each rank has one node."""
+        if self.headless or "--nnodes" not in self.argv:
+            return None
+        if "--master-port" not in self.argv:
+            return ports.MASTER
+        return int(self.argv[self.argv.index("--master-port") + 1])
+
+    @property
     def url(self) -> str | None:
         """The URL of the API, without a path; None for a headless engine."""
         return None if self.http_port is None else url_of(self.address, self.http_port)

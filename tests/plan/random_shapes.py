@@ -22,7 +22,23 @@ from kimi_nb.plan.spec import Plan
 SEED = 20261123
 MOST_NODES = 12
 # Ports that others of a plan have, so that some of the random ones collide.
-NEAR = (1999, 5600, 5700, 7100, 7103, 7200, 8000, 8088, 12321, 13389, 29501, 29550, 36000, 36108)
+NEAR = (
+    1999,
+    5600,
+    5601,
+    5700,
+    7100,
+    7103,
+    7200,
+    8000,
+    8088,
+    12321,
+    13389,
+    29501,
+    29550,
+    36000,
+    36108,
+)
 ROWS = [
     (row["model"], row["hardware"], row["layout"], row["variant"], row["scenario"])
     for row in recipes.listing()
@@ -86,7 +102,7 @@ def _drawn(dice: random.Random, row: tuple[str, str, str, str, str]) -> Shape:
         pairs.append(f"router.port={_port(dice, 1024)}")
     nodes = min(MOST_NODES, needed + dice.choice((0, 0, 1, 3)))
     if dice.random() < 0.03:
-        nodes = max(1, needed - 1)
+        nodes = min(nodes, needed - 1)
     return Shape(row, _version(dice, row), max(1, nodes), tuple(pairs))
 
 

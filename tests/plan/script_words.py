@@ -72,6 +72,12 @@ def _replica(word: str, addresses: list[str]) -> str:
     return re.sub(r"\$replica([0-9]+)", lambda found: addresses[int(found[1])], word)
 
 
+def ports(text: str) -> list[int]:
+    """Return the ports that a node.env says its engines and its router will listen at."""
+    (found,) = re.findall(r"^PORTS=(\$?'.*?'|)$", text, re.MULTILINE | re.DOTALL)
+    return sorted(int(number) for number in re.findall(r"^\W*([0-9]+) ", found, re.MULTILINE))
+
+
 def exports(text: str) -> dict[str, str]:
     """Return the variables that a script exports, with the last value of each."""
     return {

@@ -174,6 +174,12 @@ def in_the_scripts(ask: Asked, plan, files) -> list[str]:
         elif line.options and ("--net=host" not in line.options or "-p" in line.options):
             here.append("the ports of its container are not the node's")
         wrong += [f"scripts, {spec.name}: {one}" for one in here]
+    for node, name in enumerate(ask.name):
+        wanted_here = {port for one in wanted if one.node == node for port in one.listens}
+        wanted_here |= {ask.front} if ask.router and node == 0 else set()
+        if wanted_here and script_words.ports(files[f"{name}/node.env"]) != sorted(wanted_here):
+            said = script_words.ports(files[f"{name}/node.env"])
+            wrong.append(f"{name}: PORTS {said}, not {sorted(wanted_here)}")
     doors = {
         name: script_words.router(text, ask.address)
         for name, text in files.items()
@@ -253,6 +259,29 @@ def test_every_engine_is_told_its_place(nodes_file, shapes):
         wrong += [f"{shape}: {one}" for one in found]
     assert not wrong, "\n".join(wrong)
     assert refused < len(shapes) / 2
+
+
+@pytest.mark.parametrize(
+    ("row", "pairs"),
+    [
+        # The second rank of a process shakes hands for NIXL at the port after the first one's.
+        (("tiny-k2.5", "cpu", "pd"), ("prefill.dp=2", "prefill.port=5601")),
+        (("tiny-k2.5", "cpu", "pd"), ("decode.dp=2", "decode.port=5600")),
+        (("k2.5", "gb200", "pd"), ("decode.port=5703",)),
+        (("k2.5", "a3", "pd"), ("prefill.kv-port=7086",)),
+        (("k2.5", "a3", "pd"), ("prefill.kv-port=7000", "router.port=7010")),
+        (("k2.5", "gb200", "dp"), ("port=29501",)),
+        (("k2.5", "gb200", "dp"), ("port=1024", "master-port=1024")),
+        (("k2.5", "a2", "dp"), ("rpc-port=8088",)),
+    ],
+)
+def test_ports_that_collide_on_one_node_are_refused(nodes_file, row, pairs):
+    (row,) = [one for one in random_shapes.ROWS if one[:3] == row and one[4] == "default"]
+    shape = Shape(row, "0.22.1rc1" if row[1] in ("a2", "a3") else "0.32.0", 5, pairs)
+    reasons = [one.split() for one in shapes_apart.refusals(shapes_apart.asked(shape))]
+    refusal = planned(shape, nodes_file)
+    assert isinstance(refusal, str)
+    assert any(f"{node}: port {port} is wanted twice" in refusal for _, port, _, node in reasons)
 
 
 SPOILED = [
