@@ -387,8 +387,11 @@ def test_no_chat_is_more_than_a_refusal(body):
         b"",
         b"null",
         b'{"messages":[],"temperature":1' + b"0" * 400 + b"}",
-        b'{"messages":[{"role":"user","content":"x"}],"guided_json":"' + b"[" * 900 + b'"}',
-        b'{"messages":[{"role":"user","content":"x"}],"guided_json":"\\"\\\\ud800\\""}',
+        b'{"messages":[{"role":"user","content":"x"}],"structured_outputs":{"json":"'
+        + b"[" * 900
+        + b'"}}',
+        b'{"messages":[{"role":"user","content":"x"}],'
+        b'"structured_outputs":{"json":"\\"\\\\ud800\\""}}',
         b'{"messages":[{"role":"user","content":"x"}],"kv_transfer_params":{"a":'
         + b"[" * 80
         + b"]" * 80

@@ -24,7 +24,7 @@ from kimi_nb.plan import build
 from kimi_nb.rehearse import rehearsal
 from kimi_nb.rehearse.engine import engine_log
 from kimi_nb.rehearse.engine.api import answers, decode_steps
-from kimi_nb.rehearse.engine.api.stand_in import groups as groups_of
+
 from kimi_nb.rehearse.engine.ranks import rendezvous
 from kimi_nb.rehearse.engine.start import start_settings
 from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
@@ -143,7 +143,7 @@ def test_every_frame_belongs_to_one_step(kind, choices, tokens):
         **({"messages": [{"role": "user", "content": "x"}]} if kind == "chat" else {"prompt": "x"}),
     }
     ask = getattr(answers, kind)(served, json.dumps(body).encode(), {}, "id", 0)
-    groups = list(groups_of(ask))
+    groups = answers.steps(ask)
     assert [frame for group in groups for frame in group] == list(answers.frames(ask))
     assert len(groups) == len(ask.tokens) == tokens
 

@@ -7,17 +7,21 @@ from binascii import a2b_base64
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_nb.rehearse.engine.api import stand_in_text
+from kimi_nb.rehearse.engine.api.api_errors import ApiError, parameter
 from kimi_nb.rehearse.engine.api.request_fields import (
-    ApiError,
+    ChatCompletionRequest,
     ChatCompletionToolsParam,
     Message,
     ToolCall,
     compact,
     parse,
 )
+
+if TYPE_CHECKING:
+    from kimi_nb.rehearse.engine.api.chat_requests import Served
 
 IMAGE_TOKENS = 64
 _TEXTS = {
@@ -39,6 +43,7 @@ class Prompt:
         said: The text of the last user message.
         asks: Whether that message comes last.
         earlier: How many tool calls were made so far.
+        numbers: Whether it came as token ids.
     """
 
     tokens: list[str]
@@ -46,45 +51,53 @@ class Prompt:
     said: str
     asks: bool = False
     earlier: int = 0
+    numbers: bool = False
 
 
-def of_completion(prompt: Any) -> Prompt:
-    """Return the prompt of a completion: a text or token ids, alone or in a list of one.
+def of_completion(prompt: Any) -> tuple[Prompt, ...]:
+    """Return the prompts of a completion: a text or token ids, or a list of either.
 
     Raises:
-        ApiError: There is no prompt, more than one, or an unknown token id.
+        ApiError: There is no prompt, an empty one, or an unknown token id.
     """
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
-        if len(prompt) > 1:
-            raise ApiError(400, f"{stand_in_text.MARK}: one prompt per request")
-        prompt = prompt[0]
+    if prompt == []:
+        raise ApiError(400, "You must pass at least one prompt")
+    several = isinstance(prompt, list) and isinstance(prompt[0], (str, list))
+    return tuple(_of_completion(one) for one in (prompt if several else [prompt]))
+
+
+def _of_completion(prompt: str | list[int]) -> Prompt:
     if not prompt:
         raise ApiError(400, "The decoder prompt cannot be empty")
     if isinstance(prompt, str):
         return Prompt(stand_in_text.split(prompt), _digest(prompt), prompt, asks=True)
     if max(prompt) >= stand_in_text.VOCABULARY:
         raise ApiError(400, f"Token id {max(prompt)} is out of vocabulary")
-    tokens = [str(one) for one in prompt]
-    return Prompt(tokens, _digest(prompt), " ".join(tokens[:12]), asks=True)
+    tokens = [stand_in_text.word(one) for one in prompt]
+    said = " ".join(map(str, prompt[:12]))
+    return Prompt(tokens, _digest(prompt), said, asks=True, numbers=True)
 
 
 def of_chat(
     messages: list[Message],
     tools: list[ChatCompletionToolsParam] | None,
     thinking: bool,
-    blind: str,
+    served: Served,
+    fields: ChatCompletionRequest | None = None,
 ) -> Prompt:
     """Render messages as Kimi's chat template does, with markers before, between and after them.
 
-    ``blind`` is the model's name if the model accepts no images, else "".
+    ``fields`` may say that the last message goes on, or that no answer is announced.
 
     Raises:
         ApiError: There is no message, or one has a part that the model does not accept.
     """
     if not messages:
-        raise ApiError(400, "list index out of range")
+        none = "Cannot apply chat template to an empty conversation. Provide at least one message."
+        listed = "served_names_are_listed" in served.changes
+        raise ApiError(400, none if listed else "list index out of range")
     turns = [
-        (message.role, [*_content(message, blind), *_calls(message.tool_calls or [])])
+        (message.role, [*_content(message, served), *_calls(message.tool_calls or [], served)])
         for message in messages
     ]
     offered = [tool.model_dump(exclude_unset=True) for tool in tools] if tools else None
@@ -105,20 +118,25 @@ def of_chat(
                 ["<|media_pad|>"] * IMAGE_TOKENS if kind == "image" else stand_in_text.split(part)
             )
         tokens.append("<|im_end|>")
-    tokens += ["<|im_assistant|>", "assi", "<|im_middle|>", "<think>" if thinking else "</think>"]
+    goes_on = fields is not None and fields.continue_final_message
+    if goes_on:
+        tokens.pop()
+    elif fields is None or fields.add_generation_prompt:
+        begun = "<think>" if thinking else "</think>"
+        tokens += ["<|im_assistant|>", "assi", "<|im_middle|>", begun]
     said: list[tuple[str, str]] = next(
         (parts for role, parts in reversed(turns) if role == "user"), []
     )
     return Prompt(
         tokens,
-        _digest([turns, offered, thinking]),
+        _digest([turns, offered, thinking, *(["goes on"] if goes_on else [])]),
         " ".join(part for kind, part in said if kind == "text"),
         asks=turns[-1][0] == "user",
         earlier=sum(kind == "call" for _, parts in turns for kind, _ in parts),
     )
 
 
-def _content(message: Message, blind: str) -> Iterator[tuple[str, str]]:
+def _content(message: Message, served: Served) -> Iterator[tuple[str, str]]:
     """Yield the kind of each part, "text", "image" or "reasoning", with its text or address."""
     for thought in (message.reasoning, message.reasoning_content):
         if isinstance(thought, str) and thought:
@@ -137,10 +155,11 @@ def _content(message: Message, blind: str) -> Iterator[tuple[str, str]]:
             raise ApiError(400, f"Unknown part type: {kind}")
         if kind in _TEXTS:
             yield "text", getattr(part, _TEXTS[kind])
-        elif blind:
-            raise ApiError(400, f"{blind} is not a multimodal model")
-        elif kind in _SOUNDS:
-            raise ApiError(400, "At most 0 audio(s) may be provided in one prompt.")
+        elif served.blind:
+            raise ApiError(400, f"{served.blind} is not a multimodal model")
+        elif kind in _SOUNDS or served.text_only:
+            what = "audio" if kind in _SOUNDS else "vision_chunk"
+            raise parameter(f"At most 0 {what}(s) may be provided in one prompt.", what)
         else:
             value = getattr(part, _PICTURES[kind], None)
             yield "image", _picture(value.get("url") if isinstance(value, dict) else value)
@@ -164,16 +183,24 @@ def _picture(url: Any) -> str:
     return url
 
 
-def _calls(calls: list[ToolCall]) -> Iterator[tuple[str, str]]:
+def _calls(calls: list[ToolCall], served: Served) -> Iterator[tuple[str, str]]:
     """Yield "call" and the text of each tool call in an assistant's message."""
     for call in calls:
         given = call.function.arguments or {}
         try:
             given = parse(given) if isinstance(given, str) else given
-            words = [f"{call.function.name}{compact(given)}"]
-            yield "call", "".join(stand_in_text.markup([f"{call.id}"], words))
+        except ValueError as error:
+            if "tool_arguments_are_any_text" not in served.changes:
+                raise ApiError(400, str(error)) from None
+        words = given if isinstance(given, str) else compact(given)
+        try:
+            text = "".join(
+                stand_in_text.markup([f"{call.id}"], [f"{call.function.name}{words}"])
+            )
+            text.encode()
         except ValueError as error:
             raise ApiError(400, str(error)) from None
+        yield "call", text
 
 
 def _digest(prompt: Any) -> str:

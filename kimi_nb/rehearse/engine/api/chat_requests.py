@@ -1,4 +1,4 @@
-"""Check the requests of clients as strictly as vLLM 0.20 does.
+"""Check the requests of clients as strictly as vLLM does.
 
     request = chat(served, raw, headers)     # or an ApiError that says what is wrong
 
@@ -8,27 +8,33 @@ sends, its mistakes get status 400 or 404 with vLLM's text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kimi_nb.rehearse.engine.api import chat_prompts, stand_in_text
+from kimi_nb.rehearse.engine.api import chat_prompts, constraints, stand_in_text, versions
+from kimi_nb.rehearse.engine.api.api_errors import ApiError, parameter
 from kimi_nb.rehearse.engine.api.request_fields import (
     CHAT,
     COMPLETION,
+    DETOKENIZE,
     TOKENIZE,
-    ApiError,
     ChatCompletionRequest,
     FunctionDefinition,
     Generation,
     TokenizeCompletionRequest,
-    compact,
-    parse,
     read,
 )
 from kimi_nb.rehearse.fault_names import FaultName
 
 MAX_N = 16384  # vLLM's VLLM_MAX_N_SEQUENCES
+MAX_LOGPROBS = 20  # vLLM's --max-logprobs
+_NOT_BOTH = (
+    "continue_final_message and add_generation_prompt are not compatible. Use "
+    "continue_final_message when you want the model to continue the final message, and "
+    "add_generation_prompt when you want to add a header that will prompt it to start a new "
+    "assistant message instead."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class Served:
         dp_size: The number of ranks that a client can choose from.
         flaw: The fault of its words, if any.
         thinking: Whether the model thinks unless a request says otherwise.
+        text_only: Whether it was started without its eyes (--language-model-only).
     """
 
     names: tuple[str, ...]
@@ -57,6 +64,12 @@ class Served:
     dp_size: int = 1
     flaw: FaultName | None = None
     thinking: bool = True
+    text_only: bool = False
+
+    @property
+    def changes(self) -> frozenset[str]:
+        """How the API of its version differs from earlier ones."""
+        return versions.changes(self.version)
 
     @property
     def calls_tools(self) -> bool:
@@ -75,25 +88,34 @@ class Request:
 
     Attributes:
         fields: The validated fields.
+        prompts: The prompt; several in some requests for completions.
         rank: The rank that the client chose, or None.
-        max_tokens: How many tokens the answer may have, given the context length.
+        max_tokens: How many tokens the answer to each prompt may have, given the context length.
+        top: How many alternatives to each token are asked for; None for no log probabilities.
+        prompt_top: The same for the tokens of the prompt.
         literal: The text that a response format demands, or None.
         shown: Whether the reasoning may be returned.
         choice: "none", "auto" or "required".
+        named: Whether the client has chosen the tool.
+        before: The text that an answer to be echoed begins with.
         parallel: Whether several tools may be called at once.
     """
 
     fields: Generation
-    prompt: chat_prompts.Prompt
+    prompts: tuple[chat_prompts.Prompt, ...]
     rank: int | None
-    max_tokens: int
+    max_tokens: tuple[int, ...]
     stop: list[str]
     literal: str | None
+    top: int | None = None
+    prompt_top: int | None = None
     thinking: bool = False
     shown: bool = True
     tools: tuple[FunctionDefinition, ...] = ()
     choice: str = "none"
+    named: bool = False
     parallel: bool = True
+    before: str = ""
 
 
 def chat(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
@@ -102,7 +124,7 @@ def chat(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
     Raises:
         ApiError: The request is not valid.
     """
-    fields = read(CHAT, raw)
+    fields = read(CHAT, raw, served.changes)
     _known(served, fields.model)
     tools, choice = _chosen(fields)
     if choice != "none" and not served.calls_tools:
@@ -113,23 +135,33 @@ def chat(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
             if choice == "auto"
             else f'tool_choice="{choice}" requires --tool-call-parser to be set',
         )
+    if fields.continue_final_message and fields.add_generation_prompt:
+        raise ApiError(400, _NOT_BOTH)
     param = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"
     limit = getattr(fields, param)
     _fits(served, param, limit)
     thinking = fields.chat_template_kwargs.get("thinking", served.thinking) is not False
-    prompt = chat_prompts.of_chat(fields.messages, fields.tools, thinking, served.blind)
+    thinking = thinking and fields.reasoning_effort != "none"
+    prompt = chat_prompts.of_chat(fields.messages, fields.tools, thinking, served, fields)
+    last = fields.messages[-1]
+    echoed = fields.echo and last.role == "assistant" and isinstance(last.content, str)
+    top = fields.top_logprobs if fields.logprobs else None
     return _request(
         served,
         fields,
         headers,
-        prompt,
+        (prompt,),
         limit,
         {
             "thinking": thinking,
             "shown": fields.include_reasoning,
             "tools": tools,
             "choice": choice,
+            "named": isinstance(fields.tool_choice, dict),
             "parallel": fields.parallel_tool_calls,
+            "before": last.content if echoed else "",
+            "literal": constraints.literal(fields, served.changes),
+            **_probabilities(fields, top, fields.top_logprobs),
         },
     )
 
@@ -140,12 +172,40 @@ def completion(served: Served, raw: bytes, headers: Mapping[str, str]) -> Reques
     Raises:
         ApiError: The request is not valid.
     """
-    fields = read(COMPLETION, raw)
-    prompt = chat_prompts.of_completion(fields.prompt)
+    fields = read(COMPLETION, raw, served.changes)
+    prompts = chat_prompts.of_completion(fields.prompt)
     _known(served, fields.model)
+    if fields.suffix is not None:
+        fim = "suffix is only supported for models with FIM completion rendering"
+        if "suffix_needs_fim" in served.changes:
+            raise ApiError(400, fim, param="suffix")
+        raise ApiError(400, "suffix is not currently supported")
     limit = fields.max_tokens if "max_tokens" in fields.model_fields_set else 16
     _fits(served, "max_tokens", limit)
-    return _request(served, fields, headers, prompt, limit, {})
+    literal = constraints.literal(fields, served.changes)
+    return _request(
+        served,
+        fields,
+        headers,
+        prompts,
+        limit,
+        {
+            # With a reasoning parser the form is demanded after the reasoning, which never ends.
+            "literal": None if served.reasoning_parser else literal,
+            **_probabilities(fields, fields.logprobs, fields.logprobs),
+        },
+    )
+
+
+def detokenize(served: Served, raw: bytes) -> str:
+    """Return the text of the tokens in the body of POST /detokenize.
+
+    Raises:
+        ApiError: The request is not valid.
+    """
+    fields = read(DETOKENIZE, raw, served.changes)
+    _known(served, fields.model)
+    return "".join(map(stand_in_text.word, fields.tokens))
 
 
 def tokenize(served: Served, raw: bytes) -> tuple[list[str], bool]:
@@ -154,19 +214,41 @@ def tokenize(served: Served, raw: bytes) -> tuple[list[str], bool]:
     Raises:
         ApiError: The request is not valid.
     """
-    fields = read(TOKENIZE, raw)
+    fields = read(TOKENIZE, raw, served.changes)
     _known(served, fields.model)
     tokens = (
         stand_in_text.split(fields.prompt)
         if isinstance(fields, TokenizeCompletionRequest)
-        else chat_prompts.of_chat(fields.messages, fields.tools, True, served.blind).tokens
+        else chat_prompts.of_chat(fields.messages, fields.tools, True, served).tokens
     )
     return tokens, bool(fields.return_token_strs)
 
 
 def _known(served: Served, model: str | None) -> None:
     if model and model not in served.names:
-        raise ApiError(404, f"The model `{model}` does not exist.", "NotFoundError", "model")
+        known = f" Valid aliases: {', '.join(served.names)}."
+        more = known if "served_names_are_listed" in served.changes else ""
+        raise ApiError(404, f"The model `{model}` does not exist.{more}", "NotFoundError", "model")
+
+
+def _probabilities(
+    fields: Generation, top: int | None, of_echo: int | None
+) -> dict[str, int | None]:
+    """Return how many log probabilities are wanted, of the answer and of the prompt."""
+    prompt = of_echo if fields.prompt_logprobs is None and fields.echo else fields.prompt_logprobs
+    for kind, name, count in (
+        ("sample", "logprobs", top),
+        ("prompt", "prompt_logprobs", prompt),
+    ):
+        if count is not None and (count > MAX_LOGPROBS or count == -1):
+            found = stand_in_text.VOCABULARY if count == -1 else count
+            raise parameter(
+                f"Requested {kind} logprobs of {found}, which is greater than max allowed: "
+                f"{MAX_LOGPROBS}",
+                name,
+                found,
+            )
+    return {"top": top, "prompt_top": prompt}
 
 
 # Tools and formats ----------------------------------------------------------------------------
@@ -184,37 +266,19 @@ def _chosen(fields: ChatCompletionRequest) -> tuple[tuple[FunctionDefinition, ..
     return tuple(tool for tool in tools if tool.name == choice["function"]["name"])[:1], "required"
 
 
-def _literal(fields: Generation) -> str | None:
-    """Return the text that a response format, or vLLM's own structured outputs, demand."""
-    form, wish = fields.response_format, fields.structured_outputs
-    if form is not None and form.json_schema is not None and form.type == "json_schema":
-        return compact(stand_in_text.example(form.json_schema.get("schema")))
-    if (form is not None and form.type == "json_object") or wish.get("json_object"):
-        return compact({stand_in_text.MARK: True})
-    schema = fields.guided_json if wish.get("json") is None else wish["json"]
-    if isinstance(schema, str):
-        try:
-            schema = parse(schema)
-        except ValueError:
-            raise ApiError(400, "Invalid grammar specification.") from None
-    if schema is not None:
-        return compact(stand_in_text.example(schema))
-    words = wish.get("choice")
-    return words[0] if isinstance(words, list) and words and isinstance(words[0], str) else None
-
-
 # Lengths and sampling -------------------------------------------------------------------------
 
 
 def _fits(served: Served, param: str, limit: int | None) -> None:
     most = served.max_model_len
     if limit is not None and limit > most:
-        raise ApiError(
-            400,
-            f"{param}={limit} cannot be greater than "
-            f"max_model_len=max_total_tokens={most}. Please request fewer output "
-            f"tokens. (parameter={param}, value={limit})",
-            param=param,
+        clamped = "output_is_clamped" in served.changes
+        name = "max_model_len" if clamped else "max_model_len=max_total_tokens"
+        raise parameter(
+            f"{param}={limit} cannot be greater than {name}={most}. "
+            "Please request fewer output tokens.",
+            param,
+            limit,
         )
 
 
@@ -222,40 +286,108 @@ def _request(
     served: Served,
     fields: Generation,
     headers: Mapping[str, str],
-    prompt: chat_prompts.Prompt,
+    prompts: Sequence[chat_prompts.Prompt],
     limit: int | None,
     more: Mapping[str, Any],
 ) -> Request:
     """Check lengths, sampling and rank, and return the request."""
-    room = served.max_model_len - (limit or 0)
-    if len(prompt.tokens) > room:
-        # vLLM stops counting at the first excess token.
-        raise ApiError(
-            400,
-            f"This model's maximum context length is {served.max_model_len} "
-            f"tokens. However, you requested {limit or 0} output tokens and your prompt "
-            f"contains at least {room + 1} input tokens, for a total of at least "
-            f"{room + 1 + (limit or 0)} tokens. Please reduce the length of the input "
-            "prompt or the number of requested output tokens. "
-            f"(parameter=input_tokens, value={room + 1})",
-            param="input_tokens",
-        )
-    most = served.max_model_len - len(prompt.tokens)
-    most = most if limit is None else min(limit, most)
+    prompts = tuple(_truncated(served, fields, one) for one in prompts)
+    rooms = []
+    for prompt in prompts:
+        _room(served, prompt, limit or 0)
+        room = served.max_model_len - len(prompt.tokens)
+        rooms.append(room if limit is None else min(limit, room))
     stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop
-    _sampling(fields, most, stop)
+    only_echo = fields.echo and limit == 0 and "messages" not in type(fields).model_fields
+    rooms = [1] * len(rooms) if only_echo else rooms
+    _sampling(served, fields, min(rooms), stop)
+    _tokens(fields)
     return Request(
         fields=fields,
-        prompt=prompt,
+        prompts=prompts,
         rank=_rank(served, headers),
-        max_tokens=most,
+        max_tokens=tuple(rooms),
         stop=stop,
-        literal=_literal(fields),
         **more,
     )
 
 
-def _sampling(fields: Generation, most: int, stop: list[str]) -> None:
+def _truncated(
+    served: Served, fields: Generation, prompt: chat_prompts.Prompt
+) -> chat_prompts.Prompt:
+    """Return the prompt with as many tokens as the request wants to keep."""
+    keep, most = fields.truncate_prompt_tokens, served.max_model_len
+    if keep is None:
+        return prompt
+    if keep > most:
+        raise parameter(
+            f"truncate_prompt_tokens={keep} cannot be greater than max_model_len = {most}. "
+            "Please request a smaller truncation size.",
+            "truncate_prompt_tokens",
+            keep,
+        )
+    if not keep:
+        raise ApiError(400, "The decoder prompt cannot be empty")
+    keep = most - 1 if keep < 0 else keep
+    kept = prompt.tokens[-keep:] if fields.truncation_side == "left" else prompt.tokens[:keep]
+    return replace(prompt, tokens=kept)
+
+
+def _room(served: Served, prompt: chat_prompts.Prompt, limit: int) -> None:
+    """Refuse a prompt that is too long; vLLM stops counting at the first excess token of a text."""
+    most, length = served.max_model_len, len(prompt.tokens)
+    head = f"This model's maximum context length is {most} tokens. However, "
+    if "output_is_clamped" in served.changes:
+        if length <= most:
+            return
+        found = length if prompt.numbers else most + 1
+        least = "" if prompt.numbers else "at least "
+        raise parameter(
+            f"{head}your prompt contains {least}{found} input tokens, which exceeds this limit "
+            "even without any output tokens. Please reduce the length of the input prompt.",
+            "input_tokens",
+            found,
+        )
+    room = most - limit
+    if length > room:
+        raise parameter(
+            f"{head}you requested {limit} output tokens and your prompt "
+            f"contains at least {room + 1} input tokens, for a total of at least "
+            f"{room + 1 + limit} tokens. Please reduce the length of the input "
+            "prompt or the number of requested output tokens.",
+            "input_tokens",
+            room + 1,
+        )
+
+
+def _tokens(fields: Generation) -> None:
+    """Check the ids of tokens that are wanted or not."""
+    biased, most = fields.logit_bias, stand_in_text.VOCABULARY
+    odd = [key for key in biased if not key.lstrip("+-").isdecimal()]
+    if odd:
+        raise parameter(
+            "logit_bias contains key(s) that cannot be converted to integer token IDs: "
+            f"{odd!r}",
+            "logit_bias",
+            odd,
+        )
+    beyond = [int(key) for key in biased if not 0 <= int(key) < most]
+    if beyond:
+        raise parameter(
+            f"token_id(s) {beyond} in logit_bias contain out-of-vocab token ids. "
+            f"Vocabulary size: {most}",
+            "logit_bias",
+            beyond,
+        )
+    allowed = fields.allowed_token_ids
+    if allowed == []:
+        raise parameter("allowed_token_ids is not None and empty!", "allowed_token_ids", allowed)
+    if allowed and not all(0 <= one < most for one in allowed):
+        words = "allowed_token_ids contains out-of-vocab token id!"
+        raise parameter(words, "allowed_token_ids", allowed)
+
+
+def _sampling(served: Served, fields: Generation, most: int, stop: list[str]) -> None:
     """Check what vLLM's SamplingParams check, in the same order."""
     n, least, heat = fields.n, fields.min_tokens, fields.temperature
     if n < 1:
@@ -272,15 +404,17 @@ def _sampling(fields: Generation, most: int, stop: list[str]) -> None:
     if (value := fields.repetition_penalty) <= 0:
         raise ApiError(400, f"repetition_penalty must be greater than zero, got {value}.")
     if heat < 0:
-        raise _parameter("temperature", heat, f"temperature must be non-negative, got {heat}.")
+        raise parameter(f"temperature must be non-negative, got {heat}.", "temperature", heat)
+    if heat > 2 and "temperature_at_most_2" in served.changes:
+        raise parameter(f"temperature must be in [0, 2], got {heat}.", "temperature", heat)
     if not 0 < (value := fields.top_p) <= 1:
-        raise _parameter("top_p", value, f"top_p must be in (0, 1], got {value}.")
+        raise parameter(f"top_p must be in (0, 1], got {value}.", "top_p", value)
     if (value := fields.top_k) < -1:
         raise ApiError(400, f"top_k must be 0 (disable), or at least 1, got {value}.")
     if not 0 <= (value := fields.min_p) <= 1:
         raise ApiError(400, f"min_p must be in [0, 1], got {value}.")
     if most < 1:
-        raise _parameter("max_tokens", most, f"max_tokens must be at least 1, got {most}.")
+        raise parameter(f"max_tokens must be at least 1, got {most}.", "max_tokens", most)
     if least < 0:
         raise ApiError(400, f"min_tokens must be greater than or equal to 0, got {least}.")
     if least > most:
@@ -291,10 +425,6 @@ def _sampling(fields: Generation, most: int, stop: list[str]) -> None:
         raise ApiError(400, "stop cannot contain an empty string.")
     if heat < 1e-5 and n > 1:
         raise ApiError(400, f"n must be 1 when using greedy sampling, got {n}.")
-
-
-def _parameter(name: str, value: Any, why: str) -> ApiError:
-    return ApiError(400, f"{why} (parameter={name}, value={value})", param=name)
 
 
 def _rank(served: Served, headers: Mapping[str, str]) -> int | None:

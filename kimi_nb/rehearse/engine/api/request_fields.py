@@ -1,6 +1,6 @@
-"""Declare the requests of vLLM 0.20 as pydantic models, and refuse bodies as FastAPI does.
+"""Declare the requests of vLLM as pydantic models, and refuse bodies as FastAPI does.
 
-    fields = read(CHAT, raw)        # a ChatCompletionRequest, or an ApiError
+    fields = read(CHAT, raw, versions.changes("0.32.0"))    # a ChatCompletionRequest, or an ApiError
 
 Fields and requests have vLLM's names, because a refusal shows these to the client. Only fields that
 affect a stand-in are declared; others are ignored.
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, NoReturn, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -22,35 +23,38 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
+
+from kimi_nb.rehearse.engine.api.api_errors import ApiError, VLLMValidationError, invalid
 
 LEVELS = 64  # of nesting in a body; deeper bodies are refused
 _TOO_DEEP = "recursion limit exceeded"
 _USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
 _Body = TypeVar("_Body")
+_INT64 = 2**63
+_MOST_STOPS = 4  # vLLM's VLLM_MAX_STOP_STRINGS
 
 
-class ApiError(Exception):
-    """An answer that is an error: the HTTP ``status`` and vLLM's JSON ``body``."""
-
-    def __init__(
-        self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.body: dict[str, Any] = {
-            "error": {"message": message, "type": kind, "param": param, "code": status}
-        }
+def _has(info: ValidationInfo, change: str) -> bool:
+    return change in (info.context or ())
 
 
-class VLLMValidationError(ValueError):
-    """A refusal that names the ``parameter`` at fault; clients see the name of this class."""
+def _refuse(info: ValidationInfo, message: str, parameter: str | None) -> NoReturn:
+    """Refuse with the parameter's name; before some version, without."""
+    if _has(info, "own_checks_are_bad_requests"):
+        raise VLLMValidationError(message, parameter)
+    raise ValueError(message)
 
-    def __init__(self, message: str, parameter: str) -> None:
-        super().__init__(message)
-        self.parameter = parameter
 
-    def __str__(self) -> str:
-        return f"{super().__str__()} (parameter={self.parameter})"
+def _few(value: list[str], info: ValidationInfo) -> list[str]:
+    if len(value) > _MOST_STOPS and _has(info, "four_stop_strings"):
+        raise PydanticCustomError(
+            "too_long",
+            "List should have at most {max_length} items after validation, not {actual_length}",
+            {"field_type": "List", "max_length": _MOST_STOPS, "actual_length": len(value)},
+        )
+    return value
+
 
 
 # Parts of requests ----------------------------------------------------------------------------
@@ -88,6 +92,12 @@ class Message(BaseModel):
     reasoning_content: Any = None
     tool_calls: list[ToolCall] | None = None
 
+    @model_validator(mode="after")
+    def _spoken(self) -> Self:
+        if self.content is None and "content" in self.model_fields_set and self.role != "assistant":
+            raise PydanticCustomError("string_type", "Input should be a valid string")
+        return self
+
 
 class FunctionDefinition(BaseModel, extra="allow"):
     """A function on offer; ``parameters`` is the JSON schema of its arguments."""
@@ -100,15 +110,36 @@ class FunctionDefinition(BaseModel, extra="allow"):
 class ChatCompletionToolsParam(BaseModel, extra="allow"):
     """A tool on offer."""
 
-    type: Any = "function"
+    type: Literal["function"] = "function"
     function: FunctionDefinition
+
+
+class JsonSchemaResponseFormat(BaseModel):
+    """A JSON schema and its name."""
+
+    name: str
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
 class ResponseFormat(BaseModel):
     """The form that an answer must have."""
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] | None = None
+    json_schema: JsonSchemaResponseFormat | None = None
+
+
+class StructuredOutputsParams(BaseModel):
+    """vLLM's own demands on an answer, of which a request may have one."""
+
+    json_: str | dict[str, Any] | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    structural_tag: str | None = None
 
 
 # Requests -------------------------------------------------------------------------------------
@@ -120,26 +151,36 @@ class Generation(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     model: str = ""
+    allowed_token_ids: list[int] | None = None
+    echo: bool = False
     frequency_penalty: float = 0.0
     guided_json: Any = None
     ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
     kv_transfer_params: dict[str, Any] | None = None
+    logit_bias: dict[str, float] = {}
     max_tokens: int | None = None
     min_p: float = 0.0
     min_tokens: int = 0
     n: int = 1
     presence_penalty: float = 0.0
+    prompt_logprobs: int | None = None
     repetition_penalty: float = 1.0
+    request_id: str | None = None
     response_format: ResponseFormat | None = None
-    seed: int | None = None
-    stop: str | list[str] = []
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    seed: Annotated[int, Field(ge=-_INT64, le=_INT64 - 1)] | None = None
+    stop: str | Annotated[list[str], AfterValidator(_few)] = []
     stop_token_ids: list[int] = []
     stream: bool = False
     stream_options: dict[str, bool | None] = {}
-    structured_outputs: dict[str, Any] = {}
+    structured_outputs: StructuredOutputsParams | None = None
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=_INT64 - 1)] | None = None
+    truncation_side: Literal["left", "right"] = "left"
     user: str = ""
 
     @field_validator("*", mode="before")
@@ -161,7 +202,23 @@ class Generation(BaseModel):
             raise VLLMValidationError(
                 "Stream options can only be defined when `stream=True`.", "stream_options"
             )
+        _check_logprobs(self.prompt_logprobs, "prompt_logprobs")
+        if self.stream and self.prompt_logprobs:
+            raise VLLMValidationError(
+                "`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs"
+            )
+        wish = self.structured_outputs
+        if wish and sum(one is not None for one in (wish.json_, wish.regex, wish.choice)) > 1:
+            raise VLLMValidationError(
+                "You can only use one kind of constraints for structured outputs "
+                "('json', 'regex' or 'choice').",
+            )
         return self
+
+
+def _check_logprobs(count: int | None, name: str) -> None:
+    if count is not None and count < -1:
+        raise VLLMValidationError(f"`{name}` must be a positive value or -1.", name, count)
 
 
 class CompletionRequest(Generation):
@@ -174,11 +231,15 @@ class CompletionRequest(Generation):
         | list[str]
         | None
     ) = None
+    logprobs: int | None = None
+    suffix: str | None = None
 
     @model_validator(mode="after")
-    def _prompt(self) -> Self:
+    def _prompt(self, info: ValidationInfo) -> Self:
+        _check_logprobs(self.logprobs, "logprobs")
         if self.prompt in (None, ""):
-            raise ValueError("Either prompt or prompt_embeds must be provided and non-empty.")
+            words = "Either prompt or prompt_embeds must be provided and non-empty."
+            _refuse(info, words, "prompt")
         return self
 
 
@@ -189,40 +250,83 @@ class ChatCompletionRequest(Generation):
     max_completion_tokens: int | None = None
     include_reasoning: bool = True
     parallel_tool_calls: bool = True
+    add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] = {}
+    continue_final_message: bool = False
+    logprobs: bool = False
+    reasoning_effort: (
+        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None
+    ) = None
+    return_prompt_text: bool = False
+    top_logprobs: int = 0
     tools: list[ChatCompletionToolsParam] | None = None
     tool_choice: Any = None
 
     @model_validator(mode="after")
-    def _tools(self) -> Self:
+    def _settings(self, info: ValidationInfo) -> Self:
+        _check_logprobs(self.top_logprobs, "top_logprobs")
+        if self.top_logprobs and not self.logprobs:
+            raise VLLMValidationError(
+                "when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs"
+            )
+        asked = "add_generation_prompt" in self.model_fields_set and self.add_generation_prompt
+        if self.continue_final_message and asked:
+            _refuse(
+                info,
+                "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+                None,
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tools(self, info: ValidationInfo) -> Self:
         if self.tools == []:
-            raise ValueError(
+            _refuse(
+                info,
                 "`tools` must not be an empty array. "
-                "Either provide at least one tool or omit the field entirely."
+                "Either provide at least one tool or omit the field entirely.",
+                "tools",
             )
         choice = self.tool_choice
         if choice in (None, "none"):
             return self
         if not self.tools:
-            raise ValueError("When using `tool_choice`, `tools` must be set.")
+            _refuse(info, "When using `tool_choice`, `tools` must be set.", "tool_choice")
         if choice in ("auto", "required"):
             return self
         if not isinstance(choice, dict):
-            raise ValueError(
+            _refuse(
+                info,
                 f"Invalid value for `tool_choice`: {choice}! Only named tools, "
-                '"none", "auto" or "required" are supported.'
+                '"none", "auto" or "required" are supported.',
+                "tool_choice",
             )
         function = choice.get("function")
         if not isinstance(function, dict):
-            raise ValueError(
-                f"Invalid value for `function`: `{function}` in `tool_choice`! {_USAGE}"
+            _refuse(
+                info,
+                f"Invalid value for `function`: `{function}` in `tool_choice`! {_USAGE}",
+                "tool_choice.function",
             )
         name = function.get("name")
         if not isinstance(name, str) or not name:
-            raise ValueError(f"Invalid `name` in `function`: `{name}` in `tool_choice`! {_USAGE}")
+            _refuse(
+                info,
+                f"Invalid `name` in `function`: `{name}` in `tool_choice`! {_USAGE}",
+                "tool_choice.function.name",
+            )
         if all(tool.function.name != name for tool in self.tools):
-            raise ValueError(
-                "The tool specified in `tool_choice` does not match any of the specified `tools`"
+            _refuse(
+                info,
+                "The tool specified in `tool_choice` does not match any of the specified `tools`",
+                "tool_choice",
+            )
+        wish = self.structured_outputs
+        if wish and (wish.json_ or wish.regex or wish.choice):
+            _refuse(
+                info,
+                "You can only either use constraints for structured outputs or tools, not both.",
+                None,
             )
         return self
 
@@ -244,6 +348,13 @@ class TokenizeChatRequest(BaseModel):
     tools: list[ChatCompletionToolsParam] | None = None
 
 
+class DetokenizeRequest(BaseModel):
+    """The body of POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0)]]
+
+
 @dataclass(frozen=True)
 class Route(Generic[_Body]):
     """A path, the name of its function in vLLM, and the model of its bodies."""
@@ -258,61 +369,47 @@ COMPLETION = Route("create_completion", "/v1/completions", TypeAdapter(Completio
 TOKENIZE: Route[TokenizeCompletionRequest | TokenizeChatRequest] = Route(
     "tokenize", "/tokenize", TypeAdapter(TokenizeCompletionRequest | TokenizeChatRequest)
 )
+DETOKENIZE = Route("detokenize", "/detokenize", TypeAdapter(DetokenizeRequest))
 
 
 # Reading --------------------------------------------------------------------------------------
 
 
-def read(route: Route[_Body], raw: bytes) -> _Body:
-    """Parse and validate the body of a request.
+def read(route: Route[_Body], raw: bytes, changes: frozenset[str]) -> _Body:
+    """Parse and validate the body of a request, as a version with these changes does.
 
     Raises:
         ApiError: The body is not valid.
     """
     try:
         # FastAPI passes from_attributes too; it changes the error for a body that is not an object.
-        return route.body.validate_python(_decoded(route, raw), from_attributes=True)
-    except ValidationError as error:
-        raise _invalid(
-            route,
-            *({**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)),
-        ) from None
-
-
-def _decoded(route: Route[Any], raw: bytes) -> Any:
-    if not raw.strip():
-        raise _invalid(
-            route, {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}
+        return route.body.validate_python(
+            _decoded(route, raw, changes), from_attributes=True, context=changes
         )
+    except ValidationError as error:
+        faults = [
+            {**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)
+        ]
+        raise invalid(changes, route.function, route.path, faults) from None
+
+
+def _decoded(route: Route[Any], raw: bytes, changes: frozenset[str]) -> Any:
+    if raw.strip() in (b"", b"null"):
+        fault = {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}
+        raise invalid(changes, route.function, route.path, [fault])
     try:
         return parse(raw.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise ApiError(400, "There was an error parsing the body", "Bad Request") from None
     except ValueError as error:
-        raise _invalid(
-            route,
-            {
-                "type": "json_invalid",
-                "loc": ("body", getattr(error, "pos", 0)),
-                "msg": "JSON decode error",
-                "input": {},
-                "ctx": {"error": getattr(error, "msg", str(error))},
-            },
-        ) from None
-
-
-def _invalid(route: Route[Any], *faults: dict[str, Any]) -> ApiError:
-    """Return the error that vLLM makes of the faults found by FastAPI and pydantic."""
-    lines = "".join(f"  {one}\n" for one in faults)
-    causes = [one.get("ctx", {}).get("error") for one in faults]
-    return ApiError(
-        400,
-        f"{len(faults)} validation error{'s' if len(faults) > 1 else ''}:\n{lines}\n"
-        f'  File "vllm/entrypoints/utils.py", line 40, in {route.function}\n'
-        f"    POST {route.path} {list(faults)}",
-        "Bad Request",
-        next((one.parameter for one in causes if isinstance(one, VLLMValidationError)), None),
-    )
+        fault = {
+            "type": "json_invalid",
+            "loc": ("body", getattr(error, "pos", 0)),
+            "msg": "JSON decode error",
+            "input": {},
+            "ctx": {"error": getattr(error, "msg", str(error))},
+        }
+        raise invalid(changes, route.function, route.path, [fault]) from None
 
 
 def parse(text: str) -> Any:

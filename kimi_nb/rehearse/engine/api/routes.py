@@ -12,12 +12,14 @@ from typing import Any
 
 from kimi_nb.core.marks import MARK
 from kimi_nb.rehearse.engine.api import answers, counters
+from kimi_nb.rehearse.engine.api.api_errors import unsupported_media_type
 from kimi_nb.rehearse.engine.api.decode_steps import Send
 from kimi_nb.rehearse.engine.api.stand_in import Engine
 
 _JSON = (b"content-type", b"application/json")
 _MARK = (b"x-rehearsal", MARK.encode())
-_EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
+_VARY = (b"vary", b"Origin")
+_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), _MARK, _VARY]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
@@ -34,7 +36,10 @@ class Api:
             "/v1/models": ("GET", self._models),
             "/metrics": ("GET", self._metrics),
             "/load": ("GET", self._load),
-            "/tokenize": ("POST", self._tokenize),
+            "/tokenize": ("POST", self._simply(answers.tokenize)),
+            "/detokenize": ("POST", self._simply(answers.detokenize)),
+            "/v1/messages/count_tokens": ("POST", self._simply(answers.count)),
+            "/invocations": ("POST", self._invocations),
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/completions": ("POST", self._completion),
         }
@@ -44,11 +49,17 @@ class Api:
         if scope["type"] != "http":
             return
         path = scope["path"]
+        if path[-1:] == "/" and path[:-1] in self._routes:
+            there = dict(scope["headers"]).get(b"host", b"")
+            where = (b"location", b"http://%s%s" % (there, path[:-1].encode()))
+            await _reply(send, 307, b"", (where,))
+            return
         methods, route = self._routes.get(path, ("", None))
         if route is None:
             await _json(send, 404, {"detail": "Not Found"})
         elif scope["method"] not in methods.split():
-            await _json(send, 405, {"detail": "Method Not Allowed"})
+            allowed = (b"allow", methods.replace(" ", ", ").encode())
+            await _json(send, 405, {"detail": "Method Not Allowed"}, allowed)
         elif path.startswith("/v1") and not self._allowed(scope):
             await _json(send, 401, {"error": "Unauthorized"})
         else:
@@ -85,11 +96,41 @@ class Api:
         running = sum(one.running + one.waiting for one in self._engine.metrics.values())
         await _json(send, 200, {"server_load": running})
 
-    async def _tokenize(self, scope: Any, receive: Receive, send: Send) -> None:
+    def _simply(
+        self, make: Callable[[answers.Served, bytes], Mapping[str, Any]]
+    ) -> Callable[..., Awaitable[None]]:
+        """Return the route of an answer that no engine computes."""
+
+        async def route(scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+            try:
+                raw = await self._json_body(scope, receive)
+                await _json(send, 200, make(self._engine.served, raw))
+            except answers.ApiError as error:
+                await _json(send, error.status, error.body)
+
+        return route
+
+    async def _json_body(self, scope: Mapping[str, Any], receive: Receive) -> bytes:
+        raw = await _body(receive)
+        given = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
+        if given.partition(";")[0].strip().lower() != "application/json":
+            raise unsupported_media_type()
+        return raw
+
+    async def _invocations(
+        self, scope: Mapping[str, Any], receive: Receive, send: Send
+    ) -> None:
+        """Answer a chat or a completion, whichever the body is (SageMaker's route)."""
+        raw = await _body(receive)
+
+        async def again() -> Mapping[str, Any]:
+            return {"type": "http.request", "body": raw, "more_body": False}
+
         try:
-            await _json(send, 200, answers.tokenize(self._engine.served, await _body(receive)))
-        except answers.ApiError as error:
-            await _json(send, error.status, error.body)
+            chatting = "messages" in json.loads(raw)
+        except (ValueError, TypeError):
+            chatting = False
+        await (self._chat if chatting else self._completion)(scope, again, send)
 
     async def _chat(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         await self._generate(answers.chat, "chatcmpl", scope, receive, send)
@@ -110,10 +151,10 @@ class Api:
         }
         engine = self._engine
         try:
-            raw = await _body(receive)
-            name = (
-                f"{kind}-{MARK}-{engine.settings.node}-{engine.settings.port}-{next(self._count)}"
-            )
+            raw = await self._json_body(scope, receive)
+            number = f"{engine.settings.node}-{engine.settings.port}-{next(self._count)}"
+            own = headers.get("x-request-id") or _request_id(raw) or f"{MARK}-{number}"
+            name = f"{kind}-{own}"
             ask = make(engine.served, raw, headers, name, int(time.time()))
             rank = engine.rank_of(ask)
             flaw = engine.flaw(rank)
@@ -137,7 +178,7 @@ class Api:
 
     async def _stream(self, answer: Any, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_until_gone(receive))
-        await send({"type": "http.response.start", "status": 200, "headers": [_EVENTS, _MARK]})
+        await send({"type": "http.response.start", "status": 200, "headers": _STREAM})
         try:
             if not await self._engine.stream(answer.ask, send, gone):
                 return
@@ -145,6 +186,16 @@ class Api:
         finally:
             gone.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _request_id(raw: bytes) -> str:
+    """Return the id that a body gives its request, or ""."""
+    if b'"request_id"' not in raw:
+        return ""
+    try:
+        return str(json.loads(raw).get("request_id") or "")
+    except (ValueError, AttributeError):
+        return ""
 
 
 async def _until_gone(receive: Receive) -> None:
@@ -161,9 +212,11 @@ async def _body(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-async def _json(send: Send, status: int, body: Mapping[str, Any]) -> None:
+async def _json(
+    send: Send, status: int, body: Mapping[str, Any], *headers: tuple[bytes, bytes]
+) -> None:
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-    await _reply(send, status, text.encode("utf-8", "surrogatepass"), (_JSON,))
+    await _reply(send, status, text.encode("utf-8", "surrogatepass"), (_JSON, *headers))
 
 
 async def _reply(
@@ -173,7 +226,7 @@ async def _reply(
         {
             "type": "http.response.start",
             "status": status,
-            "headers": [*headers, _MARK, (b"content-length", b"%d" % len(body))],
+            "headers": [*headers, _MARK, _VARY, (b"content-length", b"%d" % len(body))],
         }
     )
     await send({"type": "http.response.body", "body": body})

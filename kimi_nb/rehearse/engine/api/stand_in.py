@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ class Answer:
 
     def finished(self) -> None:
         """Count what was generated."""
-        self.metrics.generated += len(self.ask.tokens) * self.ask.n
+        self.metrics.generated += self.ask.made
         self.metrics.finished["length" if self.ask.finish_reason == "length" else "stop"] += 1
 
 
@@ -97,12 +97,12 @@ class Engine:
     async def generate(self, answer: Answer) -> None:
         """Wait as long as the tokens of an answer take."""
         if self._steps.seconds:
-            await asyncio.sleep(self._steps.seconds * len(answer.ask.tokens))
+            await asyncio.sleep(self._steps.seconds * answer.ask.longest)
 
     async def stream(self, ask: answers.Ask, send: Send, gone: asyncio.Future[None]) -> bool:
         """Send an answer, a token in each step, and return whether the client stayed to the end."""
         if self._steps.seconds:
-            return await self._steps.run(Stream(groups(ask), send), gone)
+            return await self._steps.run(Stream(answers.steps(ask), send), gone)
         message: dict[str, Any] = {"type": "http.response.body", "body": b"", "more_body": True}
         for frame in answers.frames(ask):
             await asyncio.sleep(0)
@@ -252,21 +252,6 @@ def out_of_memory(site: SimulatedSite, device: int) -> str:
     )
 
 
-def groups(ask: answers.Ask) -> Iterator[list[bytes]]:
-    """Yield the frames of each step: one token of each choice.
-
-    The role comes with the first token; the usage and [DONE] follow the last one at once.
-    """
-    frames = answers.frames(ask)
-    first = ask.n if ask.kind == "chat" else 0
-    last = first + ask.n * (len(ask.tokens) - 1)
-    yield frames[: first + ask.n] if last > first else frames
-    for at in range(first + ask.n, last, ask.n):
-        yield frames[at : at + ask.n]
-    if last > first:
-        yield frames[last:]
-
-
 def _answered(settings: Settings) -> range:
     """Return the ranks behind the API of a process: its own, or those of all its followers too."""
     if settings.spans:
@@ -286,4 +271,5 @@ def _served(settings: Settings, ranks: range) -> answers.Served:
         version=settings.engine.vllm,
         dp_size=len(ranks),
         thinking=settings.thinking,
+        text_only=settings.text_only,
     )

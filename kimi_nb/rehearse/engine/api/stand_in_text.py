@@ -14,7 +14,10 @@ from binascii import crc32
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from math import ceil, floor
+from random import Random
 from typing import Any
+
+from kimi_nb.rehearse.engine.api import grammar_samples
 
 MARK = "REHEARSAL"
 VOCABULARY = 163840  # as Kimi's
@@ -27,6 +30,19 @@ FILL = tuple(
     )
 )
 _PIECE = re.compile(r"<\|[a-z_]{1,40}\|>|</?think>| \S{1,3}|\S{1,4}|\s{1,4}")
+_SPELLED = 50_000  # tokens whose texts are kept for their ids
+_spelled: dict[int, str] = {}
+_FORMATS = {
+    "date": "2026-01-01",
+    "date-time": "2026-01-01T00:00:00Z",
+    "time": "00:00:00Z",
+    "email": "rehearsal@example.com",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+    "uri": "https://example.com/",
+    "hostname": "example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+}
 _DEEP, _BOTTOM, _NODES = 4, 16, 500  # limits: levels with optional properties, levels, values
 _EXACT = 2**53
 
@@ -41,7 +57,22 @@ def split(text: str) -> list[str]:
 
 def number(token: str) -> int:
     """Return the id of a token, below ``VOCABULARY``."""
-    return crc32(token.encode("utf-8", "surrogatepass")) % VOCABULARY
+    found = crc32(token.encode("utf-8", "surrogatepass")) % VOCABULARY
+    if len(_spelled) < _SPELLED:
+        _spelled.setdefault(found, token)
+    return found
+
+
+def word(number: int) -> str:
+    """Return the token of an id: one whose id was asked for, else a text of its own."""
+    return _spelled.get(number, f" {number}")
+
+
+def varied(salt: str, length: int) -> list[str]:
+    """Return so many tokens that depend on the salt; they say REHEARSAL too."""
+    dice = Random(salt)
+    head = [dice.choice(FILL), *split(f" {MARK}")]
+    return [*head, *dice.choices(FILL, k=max(0, length - len(head)))]
 
 
 def echo(said: str, words: int) -> str:
@@ -120,11 +151,22 @@ def _example(schema: Any, root: Any, depth: int, left: list[int]) -> Any:
     if kind == "array" or (kind is None and ("items" in schema or "prefixItems" in schema)):
         return _array(schema, root, depth, left)
     if kind == "string":
-        size = max(_count(schema, "minLength", 0), min(len(MARK), _count(schema, "maxLength", 99)))
-        return (MARK * (size // len(MARK) + 1))[:size]
+        return _string(schema)
     if kind in ("integer", "number"):
         return _number(schema, kind == "integer")
     return {"boolean": True, "null": None}.get(kind, {}) if isinstance(kind, str) else {}
+
+
+def _string(schema: Mapping[str, Any]) -> str:
+    if isinstance(pattern := schema.get("pattern"), str):
+        try:
+            return grammar_samples.of_regex(pattern)
+        except ValueError:
+            return MARK
+    if isinstance(form := schema.get("format"), str) and form in _FORMATS:
+        return _FORMATS[form]
+    size = max(_count(schema, "minLength", 0), min(len(MARK), _count(schema, "maxLength", 99)))
+    return (MARK * (size // len(MARK) + 1))[:size]
 
 
 def _plain(schema: Any, root: Any, last: bool) -> dict[str, Any]:

@@ -307,12 +307,10 @@ async def _answer(
             loop="asyncio",
             http="httptools",
             ws="none",
-            timeout_keep_alive=30,
+            timeout_keep_alive=5,
             timeout_graceful_shutdown=1,
             backlog=512,
             proxy_headers=False,
-            server_header=False,
-            date_header=False,
         )
     )
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))

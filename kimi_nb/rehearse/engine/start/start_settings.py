@@ -84,6 +84,7 @@ class Settings:
     tool_parser: str
     auto_tools: bool
     thinking: bool
+    text_only: bool
     eager: bool
     by_ray: bool
     engine: catalog.Engine
@@ -162,6 +163,7 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         tool_parser=one.text("tool-call-parser") or "",
         auto_tools=one.flags.get("enable-auto-tool-choice") is True,
         thinking=one.table("default-chat-template-kwargs").get("thinking") is not False,
+        text_only=one.flags.get("language-model-only") is True,
         eager=one.flags.get("enforce-eager") is True,
         by_ray="ray"
         in (
