@@ -78,6 +78,8 @@ def _message(ask: Ask, choice: Choice) -> dict[str, Any]:
         for at, made in pieces.items()
     ]
     content = "".join(parts["content"]) if "content" in parts else ask.blank
+    if ask.reasons and "no_empty_content" in ask.changes:
+        content = content or ask.blank
     message: dict[str, Any] = {
         "role": "assistant",
         "content": ask.before + (content or "") if ask.before else content,

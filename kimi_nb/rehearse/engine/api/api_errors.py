@@ -100,6 +100,6 @@ def _dotted(location: Sequence[Any]) -> str:
     parts = [
         str(part)
         for part in location
-        if not re.search(r"[\[\]{}()]", str(part)) and str(part).lower() not in _TYPES
+        if not re.search(r"[\[\]{}()]|Request$", str(part)) and str(part).lower() not in _TYPES
     ]
     return ".".join(parts or map(str, location))

@@ -153,6 +153,8 @@ def _content(message: Message, served: Served) -> Iterator[tuple[str, str]]:
             kind = next((word for word in ("text", *_PICTURES, *_SOUNDS) if word in given), None)
         if not isinstance(kind, str) or kind not in (*_TEXTS, *_PICTURES, *_SOUNDS):
             raise ApiError(400, f"Unknown part type: {kind}")
+        if kind in _TEXTS and _TEXTS[kind] not in part.model_fields_set:
+            raise ApiError(400, f"1 validation error for ValidatorIterator\n{kind}: Field required")
         if kind in _TEXTS:
             yield "text", getattr(part, _TEXTS[kind])
         elif served.blind:

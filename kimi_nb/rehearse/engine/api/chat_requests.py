@@ -29,6 +29,10 @@ from kimi_nb.rehearse.fault_names import FaultName
 
 MAX_N = 16384  # vLLM's VLLM_MAX_N_SEQUENCES
 MAX_LOGPROBS = 20  # vLLM's --max-logprobs
+_OWN_TEMPLATE = (
+    "Chat template is passed with request, but --trust-request-chat-template is not set. "
+    "Refused request with untrusted chat template."
+)
 _NOT_BOTH = (
     "continue_final_message and add_generation_prompt are not compatible. Use "
     "continue_final_message when you want the model to continue the final message, and "
@@ -135,6 +139,8 @@ def chat(served: Served, raw: bytes, headers: Mapping[str, str]) -> Request:
             if choice == "auto"
             else f'tool_choice="{choice}" requires --tool-call-parser to be set',
         )
+    if fields.chat_template is not None:
+        raise ApiError(400, _OWN_TEMPLATE)
     if fields.continue_final_message and fields.add_generation_prompt:
         raise ApiError(400, _NOT_BOTH)
     param = "max_tokens" if fields.max_completion_tokens is None else "max_completion_tokens"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kimi_nb.rehearse.engine.api import grammar_samples, stand_in_text
-from kimi_nb.rehearse.engine.api.api_errors import ApiError
+from kimi_nb.rehearse.engine.api.api_errors import ApiError, parameter
 from kimi_nb.rehearse.engine.api.request_fields import (
     Generation,
     StructuredOutputsParams,
@@ -81,7 +81,20 @@ def _of_wish(wish: StructuredOutputsParams) -> str | None:
                 "Invalid grammar specification: Failed to convert the grammar from GBNF to "
                 f"Lark: {error}",
             ) from None
+    if wish.structural_tag is not None:
+        _structural(wish.structural_tag)
     return compact({stand_in_text.MARK: True}) if wish.json_object else None
+
+
+def _structural(text: str) -> None:
+    """Refuse what is no structural tag; the answer does not follow one."""
+    try:
+        found = parse(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not {"structures", "format"} & found.keys():
+        words = "Invalid structured_outputs structural_tag specification."
+        raise parameter(words, "structured_outputs")
 
 
 def _parsed(schema: Any) -> Any:

@@ -1,18 +1,41 @@
-"""Count what a stand-in engine does, under the names of vLLM's /metrics (Prometheus text)."""
+"""Count what a stand-in engine does, under the names of vLLM's /metrics (Prometheus text).
+
+The families with their texts and buckets are in ``data/rehearse/metrics.yaml``. Times are those of
+the stand-in. Nothing is cached, preempted or put to sleep: such families stay at their first values.
+"""
 
 from __future__ import annotations
 
+import functools
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
+from packaging.version import Version
+
+from kimi_nb.core import data_files
 from kimi_nb.core.marks import MARK
 
-_TYPES = {
-    "vllm:num_requests_running": "gauge",
-    "vllm:num_requests_waiting": "gauge",
-    "vllm:kv_cache_usage_perc": "gauge",
-}
-_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
+
+@functools.cache
+def families(version: str) -> tuple[dict[str, Any], ...]:
+    """Return the families of a version of vLLM."""
+    return tuple(
+        one
+        for one in data_files.facts("rehearse/metrics")["families"]
+        if Version(str(one.get("first", "0"))) <= Version(version)
+    )
+
+
+@dataclass
+class Times:
+    """When a request came, left the queue, had its prompt computed, and ended; seconds of a clock."""
+
+    came: float
+    begun: float = 0.0
+    prompted: float = 0.0
+    ended: float = 0.0
 
 
 @dataclass
@@ -25,46 +48,103 @@ class Metrics:
     generated: int = 0
     finished: Counter[str] = field(default_factory=Counter)
     preemptions: int = 0
-    moved: Counter[str] = field(default_factory=Counter)
+    seen: dict[str, Counter[float]] = field(default_factory=dict)
 
-    def rows(self, connector: str) -> list[tuple[str, str, float]]:
-        """Return the name, labels and value of every series."""
-        out: list[tuple[str, str, float]] = [
-            ("vllm:num_requests_running", "", self.running),
-            ("vllm:num_requests_waiting", "", self.waiting),
-            ("vllm:kv_cache_usage_perc", "", 0.0),
-            ("vllm:num_preemptions_total", "", self.preemptions),
-            ("vllm:prompt_tokens_total", "", sum(self.prompt.values())),
-            ("vllm:generation_tokens_total", "", self.generated),
+    def observe(self, name: str, value: float, times: int = 1) -> None:
+        """Note a value of the histogram ``vllm:NAME``, so often, to a thousandth."""
+        if times > 0:
+            counts = self.seen.setdefault(f"vllm:{name}", Counter())
+            counts[round(value, 3)] += times
+
+    def request(
+        self, times: Times, prompt: int, made: int, n: int, limit: int, step: float
+    ) -> None:
+        """Note a request that has ended: its times, its lengths and what it asked for.
+
+        ``step`` is the time of a step; the first token comes with the first one.
+        """
+        steps = made // max(1, n)
+        first = times.prompted + step
+        decoding = max(0.0, times.ended - first)
+        each = decoding / (steps - 1) if steps > 1 else 0.0
+        for name, value in (
+            ("request_prompt_tokens", prompt),
+            ("request_generation_tokens", made),
+            ("request_max_num_generation_tokens", steps),
+            ("request_params_n", n),
+            ("request_params_max_tokens", limit),
+            ("time_to_first_token_seconds", first - times.came),
+            ("e2e_request_latency_seconds", max(first, times.ended) - times.came),
+            ("request_queue_time_seconds", times.begun - times.came),
+            ("request_inference_time_seconds", times.ended - times.begun),
+            ("request_prefill_time_seconds", first - times.begun),
+            ("request_decode_time_seconds", decoding),
+            ("request_time_per_output_token_seconds", each),
+            ("request_num_preemptions", 0),
+            ("request_prefill_kv_computed_tokens", prompt),
+        ):
+            self.observe(name, value)
+        self.observe("inter_token_latency_seconds", each, steps - 1)
+        self.observe("iteration_tokens_total", prompt)
+        self.observe("iteration_tokens_total", n, steps)
+
+    def value(self, name: str, label: str) -> float:
+        """Return the value of a series that is no histogram."""
+        prompts = sum(self.prompt.values())
+        computed = prompts - self.prompt["external_kv_transfer"]
+        outside = self.prompt["external_kv_transfer"]
+        return float(
+            {
+                "vllm:num_requests_running": self.running,
+                "vllm:num_requests_waiting": self.waiting,
+                "vllm:num_requests_waiting_by_reason": self.waiting * (label == "capacity"),
+                "vllm:engine_sleep_state": label == "awake",
+                "vllm:prefix_cache_queries_total": computed,
+                "vllm:external_prefix_cache_queries_total": outside,
+                "vllm:external_prefix_cache_hits_total": outside,
+                "vllm:num_preemptions_total": self.preemptions,
+                "vllm:prompt_tokens_total": prompts,
+                "vllm:prompt_tokens_by_source_total": self.prompt[label],
+                "vllm:prompt_tokens_cached_total": outside,
+                "vllm:prompt_tokens_cached_by_source_total": outside
+                * (label == "external_unspecified"),
+                "vllm:generation_tokens_total": self.generated,
+                "vllm:request_success_total": self.finished[label],
+            }.get(name, 0)
+        )
+
+    def histogram(self, name: str, buckets: list[float], labels: str) -> list[str]:
+        """Return the rows of a histogram."""
+        counts, total = [0] * (len(buckets) + 1), 0.0
+        for value, times in self.seen.get(name, Counter()).items():
+            counts[bisect_left(buckets, value)] += times
+            total += value * times
+        out, sofar = [], 0
+        for edge, count in zip((*map(str, buckets), "+Inf"), counts, strict=True):
+            sofar += count
+            out.append(f'{name}_bucket{{{labels},le="{edge}"}} {float(sofar)}')
+        return [
+            *out,
+            f"{name}_count{{{labels}}} {float(sofar)}",
+            f"{name}_sum{{{labels}}} {total}",
         ]
-        out += [
-            ("vllm:prompt_tokens_by_source_total", f'source="{source}"', self.prompt[source])
-            for source in _SOURCES
-        ]
-        out += [
-            ("vllm:request_success_total", f'finished_reason="{reason}"', self.finished[reason])
-            for reason in ("stop", "length", "abort", "error")
-        ]
-        if "ixl" in connector:
-            out += [
-                ("vllm:nixl_bytes_transferred_sum", "", self.moved["bytes"]),
-                ("vllm:nixl_bytes_transferred_count", "", self.moved["transfers"]),
-            ]
-        return out
 
 
-def text(ranks: dict[int, Metrics], model: str, connector: str) -> str:
+def text(ranks: dict[int, Metrics], model: str, connector: str, version: str) -> str:
     """Return the answer to GET /metrics."""
-    by_name: dict[str, list[str]] = {}
-    for rank, metrics in ranks.items():
-        for name, labels, value in metrics.rows(connector):
-            own = f'engine="{rank}",model_name="{model}"' + (f",{labels}" if labels else "")
-            by_name.setdefault(name, []).append(f"{name}{{{own}}} {float(value)}")
     lines = [f"# {MARK}: counts of a stand-in engine, no measurement of any hardware"]
-    for name, rows in by_name.items():
-        kind = _TYPES.get(name, "counter")
-        lines += [
-            f"# TYPE {name.removesuffix('_total') if kind == 'counter' else name} {kind}",
-            *rows,
-        ]
+    for family in families(version):
+        if family.get("connector", "") not in connector:
+            continue
+        name, kind = family["name"], family["type"]
+        lines += [f"# HELP {name} {family['help']}", f"# TYPE {name} {kind}"]
+        for rank, metrics in ranks.items():
+            own = f'engine="{rank}",model_name="{model}"'
+            if kind == "histogram":
+                lines += metrics.histogram(name, [float(one) for one in family["buckets"]], own)
+                continue
+            (key, labels), *_ = (*family.get("labels", {}).items(), ("", [""]))
+            for label in labels:
+                more = f',{key}="{label}"' if key else ""
+                lines.append(f"{name}{{{own}{more}}} {metrics.value(name, label)}")
     return "\n".join(lines) + "\n"

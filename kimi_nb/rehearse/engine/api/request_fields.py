@@ -152,6 +152,7 @@ class Generation(BaseModel):
 
     model: str = ""
     allowed_token_ids: list[int] | None = None
+    cache_salt: Any = None
     echo: bool = False
     frequency_penalty: float = 0.0
     guided_json: Any = None
@@ -177,11 +178,23 @@ class Generation(BaseModel):
     stream_options: dict[str, bool | None] = {}
     structured_outputs: StructuredOutputsParams | None = None
     temperature: float = 1.0
+    thinking_token_budget: Any = None
     top_k: int = 0
     top_p: float = 1.0
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=_INT64 - 1)] | None = None
     truncation_side: Literal["left", "right"] = "left"
     user: str = ""
+
+    @field_validator(
+        "logprobs", "top_logprobs", "prompt_logprobs", mode="before", check_fields=False
+    )
+    @classmethod
+    def _whole(cls, value: Any, info: ValidationInfo) -> Any:
+        name = info.field_name or ""
+        counted = cls.model_fields[name].annotation is not bool
+        if counted and value is not None and not isinstance(value, (int, float)):
+            raise VLLMValidationError(f"`{name}` must be an integer.", name, value)
+        return value
 
     @field_validator("*", mode="before")
     @classmethod
@@ -201,6 +214,19 @@ class Generation(BaseModel):
         if self.stream_options and not self.stream:
             raise VLLMValidationError(
                 "Stream options can only be defined when `stream=True`.", "stream_options"
+            )
+        if self.cache_salt is not None and (
+            not isinstance(self.cache_salt, str) or not self.cache_salt
+        ):
+            raise VLLMValidationError(
+                "Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt"
+            )
+        budget = self.thinking_token_budget
+        if budget is not None and (type(budget) is not int or budget < -1):
+            raise VLLMValidationError(
+                "`thinking_token_budget` must be a non-negative integer or -1 for unlimited.",
+                "thinking_token_budget",
+                budget,
             )
         _check_logprobs(self.prompt_logprobs, "prompt_logprobs")
         if self.stream and self.prompt_logprobs:
@@ -251,6 +277,7 @@ class ChatCompletionRequest(Generation):
     include_reasoning: bool = True
     parallel_tool_calls: bool = True
     add_generation_prompt: bool = True
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = {}
     continue_final_message: bool = False
     logprobs: bool = False

@@ -84,12 +84,14 @@ class Api:
     async def _metrics(self, scope: Any, receive: Receive, send: Send) -> None:
         settings = self._engine.settings
         connector = settings.transfer.connector if settings.transfer else ""
-        body = counters.text(self._engine.metrics, settings.names[0], connector)
+        version = self._engine.served.version
+        body = counters.text(self._engine.metrics, settings.names[0], connector, version)
+        form = "1.0.0" if "metrics_1_0_0" in self._engine.served.changes else "0.0.4"
         await _reply(
             send,
             200,
             body.encode(),
-            ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),),
+            ((b"content-type", f"text/plain; version={form}; charset=utf-8".encode()),),
         )
 
     async def _load(self, scope: Any, receive: Receive, send: Send) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb.rehearse.engine.api import answers
-from kimi_nb.rehearse.engine.api.counters import Metrics
+from kimi_nb.rehearse.engine.api.counters import Metrics, Times
 from kimi_nb.rehearse.engine.api.decode_steps import Send, Steps, Stream
 from kimi_nb.rehearse.engine.engine_log import Log
 from kimi_nb.rehearse.engine.ranks import cache_transfer
@@ -33,9 +34,15 @@ class Answer:
     rank: int
     kv: dict[str, Any] | None
     metrics: Metrics
+    times: Times
+    step: float = 0.0
 
     def finished(self) -> None:
         """Count what was generated."""
+        ask, self.times.ended = self.ask, time.monotonic()
+        self.metrics.request(
+            self.times, ask.prompt_tokens, ask.made, ask.n, ask.max_tokens, self.step
+        )
         self.metrics.generated += self.ask.made
         self.metrics.finished["length" if self.ask.finish_reason == "length" else "stop"] += 1
 
@@ -73,11 +80,14 @@ class Engine:
         if rank in self.settings.here or self.settings.spans:
             await self._strike(rank)
         metrics = self.metrics[rank]
-        answer = Answer(ask, rank, None, metrics)
+        times = Times(time.monotonic())
+        answer = Answer(ask, rank, None, metrics, times, self._steps.seconds)
         await self._room(rank)
+        times.begun = time.monotonic()
         metrics.running += 1
         try:
             await self._prompt(answer)
+            times.prompted = time.monotonic()
         except BaseException:
             self.release(answer)
             raise
@@ -188,8 +198,7 @@ class Engine:
             answer.metrics.finished["error"] += 1
             raise answers.internal(f"KV cache transfer failed: {error}") from None
         answer.metrics.prompt["external_kv_transfer"] += answer.ask.prompt_tokens
-        answer.metrics.moved["bytes"] += size
-        answer.metrics.moved["transfers"] += 1
+        answer.metrics.observe("nixl_bytes_transferred", size)
         answer.ask = answers.regenerate(answer.ask, digest)
 
     # Faults ---------------------------------------------------------------------------
