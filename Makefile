@@ -2,7 +2,7 @@
 # make test    the lint, and all tests but those of the three below
 # make test-long  each model on each hardware, each recipe rehearsed, notebooks 06 to 09 (5 minutes)
 # make test-tools  lm-eval and AISBench against services that fail (4 minutes)
-# make test-engine  the real vLLM on this CPU, deployed in all layouts; its parser on our lines (14 minutes)
+# make test-engine  the real vLLM on this CPU, deployed in all layouts, and other people's clients (16 minutes)
 # make lint    what a commit must pass; all five of lint-*
 # make coverage  which lines of the pure rooms their tests reach (2 minutes)
 # make lint-code  ruff on code and notebooks
@@ -18,7 +18,7 @@
 # make engine  .engine with the real vLLM for this machine's CPU (2.5 GB; hardware cpu)
 # make tools   .tools with lm-eval and AISBench, for notebook 07 (3 GB)
 # make bench   the benchmarks; fails where one does not keep its bounds
-# make clean   remove .venv, .engine, .tools, runs/ and caches
+# make clean   remove .venv, .engine, .tools, .clients, runs/ and caches
 # make help    these lines
 PYTHON ?= python3
 MODEL ?= k2.5
@@ -29,7 +29,8 @@ BIN := .venv/bin
 # The notebooks that prove and tune a service take minutes; each other one is part of make test.
 LONG_NOTEBOOKS := $(wildcard notebooks/0[6-9]*.ipynb)
 # Tests that need what make engine and make tools install.
-APART := --ignore tests/deploy/test_real_engine.py --ignore tests/deploy/test_real_parser.py --ignore tests/prove/test_accuracy_tools.py
+APART := --ignore tests/deploy/test_real_engine.py --ignore tests/deploy/test_real_parser.py \
+	--ignore tests/deploy/test_clients.py --ignore tests/prove/test_accuracy_tools.py
 
 # The tests of the rooms that coverage looks at (pyproject.toml), which run in one process.
 PURE := $(addprefix tests/,params catalog plan check bundle/test_scripts.py)
@@ -67,8 +68,15 @@ test-tools: venv tools
 	$(BIN)/python -m pytest -n 2 tests/prove/test_accuracy_tools.py
 
 # Apart from the others: each of its engines takes both cores for minutes.
-test-engine: venv engine
-	$(BIN)/python -m pytest tests/deploy/test_real_engine.py tests/deploy/test_real_parser.py
+test-engine: venv engine .clients/.stamp
+	$(BIN)/python -m pytest tests/deploy/test_real_engine.py tests/deploy/test_real_parser.py tests/deploy/test_clients.py
+
+# Other people's clients, which ask the real engine and the stand-in the same. An environment of its
+# own: their requirements are not ours.
+.clients/.stamp: tests/deploy/clients.txt
+	$(PYTHON) -m venv .clients
+	.clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/deploy/clients.txt
+	touch .clients/.stamp
 
 # Apart from make test: Python 3.11 has only the C tracer, with which these tests take twice the time.
 # Newer ones count lines with sys.monitoring.
@@ -122,4 +130,4 @@ bench: venv
 	$(BIN)/python benchmarks
 
 clean:
-	rm -rf .venv .engine .tools runs .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf .venv .engine .tools .clients runs .mypy_cache .ruff_cache .pytest_cache .coverage

@@ -752,7 +752,9 @@ SCHEMAS = st.recursive(
 def test_an_example_is_an_instance_of_its_schema(schema):
     jsonschema.validate(stand_in_text.example(schema), schema)
     assert stand_in_text.example(schema) == stand_in_text.example(schema)
-    made = ask(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+    made = ask(
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    )
     jsonschema.validate(json.loads(message(made)["content"]), schema)
     made = ask(
         tools=[tool("f", {"type": "object", "properties": {"x": schema}})],

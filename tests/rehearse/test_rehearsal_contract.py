@@ -143,7 +143,9 @@ def found(served, exchange):
 
 def test_answers_are_those_of_the_engine_but_for_what_is_listed(served):
     same = {
-        name for name, exchange in EXCHANGES.items() if found(served, exchange) == recorded(exchange)
+        name
+        for name, exchange in EXCHANGES.items()
+        if found(served, exchange) == recorded(exchange)
     }
     assert set(EXCHANGES) - same == set(DIFFERENT)
 

@@ -24,12 +24,12 @@ from kimi_nb.plan import build
 from kimi_nb.rehearse import rehearsal
 from kimi_nb.rehearse.engine import engine_log
 from kimi_nb.rehearse.engine.api import answers, decode_steps
-
 from kimi_nb.rehearse.engine.ranks import rendezvous
 from kimi_nb.rehearse.engine.start import start_settings
 from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
 from kimi_nb.rehearse.stand_in_call import Call
 
+NEWER = json.loads((Path(__file__).parent / "contract" / "api-0.32.0.json").read_text())
 CONTRACT = json.loads((Path(__file__).parent / "contract" / "api.json").read_text())
 
 
@@ -109,8 +109,9 @@ def test_routes_answer_with_the_recorded_status(single):
 def test_every_recorded_count_has_its_name(single):
     text = requests.get(f"{single.url}/metrics", timeout=5).text
     for name in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE):
-        known = {one.removesuffix("_total") for one in CONTRACT["metrics"]}
-        assert name in known or name.startswith("vllm:nixl"), name
+        # The recorded engine was asked nothing: its histograms of times were not there yet.
+        known = name in CONTRACT["metrics"] or name in NEWER["metrics"]
+        assert known or name.startswith("vllm:nixl"), name
 
 
 def test_streaming_is_the_same_answer(single):

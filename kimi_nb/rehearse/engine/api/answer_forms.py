@@ -19,7 +19,7 @@ def whole(ask: Ask, kv: dict[str, Any] | None = None) -> dict[str, Any]:
     usage = {**ask.usage(), "prompt_tokens_details": None}
     if "reasoning_tokens" in ask.changes:
         usage["completion_tokens_details"] = usage.pop("completion_tokens_details", None)
-    body = {
+    body: dict[str, Any] = {
         "id": ask.id,
         "object": "text_completion" if ask.kind == "completion" else "chat.completion",
         "created": ask.created,

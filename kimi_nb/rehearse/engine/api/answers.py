@@ -11,7 +11,7 @@ the engine's version (`versions`; tests/rehearse/contract).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from itertools import chain, cycle, islice
 from typing import Any
@@ -227,8 +227,9 @@ def _choice(served: Served, request: Request, prompt: Prompt, most: int, index: 
     elif request.literal is not None:
         body += _content(stand_in_text.split(request.literal))
     else:
-        words = stand_in_text.reply(prompt.said, prompt.digest)
-        body += _content(stand_in_text.varied(f"{prompt.digest}{salt}", len(words)) if salt else words)
+        said = stand_in_text.reply(prompt.said, prompt.digest)
+        varied = stand_in_text.varied(f"{prompt.digest}{salt}", len(said)) if salt else said
+        body += _content(varied)
     spoken = calls if parsed else ()
     end = Token("tool", "", len(spoken) - 1) if spoken else Token("content", "")
     tokens, reason = _measured(body, end, request, most)

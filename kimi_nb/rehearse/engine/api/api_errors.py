@@ -1,7 +1,7 @@
 """Write errors as vLLM's server of a version does.
 
-    raise ApiError(404, "The model `x` does not exist.", "NotFoundError", "model")
-    raise invalid(changes, "create_completion", "/v1/completions", faults)  # of pydantic
+raise ApiError(404, "The model `x` does not exist.", "NotFoundError", "model")
+raise invalid(changes, "create_completion", "/v1/completions", faults)  # of pydantic
 """
 
 from __future__ import annotations

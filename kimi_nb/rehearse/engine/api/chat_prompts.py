@@ -196,9 +196,7 @@ def _calls(calls: list[ToolCall], served: Served) -> Iterator[tuple[str, str]]:
                 raise ApiError(400, str(error)) from None
         words = given if isinstance(given, str) else compact(given)
         try:
-            text = "".join(
-                stand_in_text.markup([f"{call.id}"], [f"{call.function.name}{words}"])
-            )
+            text = "".join(stand_in_text.markup([f"{call.id}"], [f"{call.function.name}{words}"]))
             text.encode()
         except ValueError as error:
             raise ApiError(400, str(error)) from None

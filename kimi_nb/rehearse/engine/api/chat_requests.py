@@ -372,8 +372,7 @@ def _tokens(fields: Generation) -> None:
     odd = [key for key in biased if not key.lstrip("+-").isdecimal()]
     if odd:
         raise parameter(
-            "logit_bias contains key(s) that cannot be converted to integer token IDs: "
-            f"{odd!r}",
+            f"logit_bias contains key(s) that cannot be converted to integer token IDs: {odd!r}",
             "logit_bias",
             odd,
         )

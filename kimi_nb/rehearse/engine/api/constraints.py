@@ -152,5 +152,6 @@ def _check(one: dict[str, Any], root: Any) -> None:
     if isinstance(one.get("pattern"), str):
         _of_regex(one["pattern"], "")
     low, high = one.get("minimum"), one.get("maximum")
-    if type(low) in (int, float) and type(high) in (int, float) and low > high:
+    numbers = isinstance(low, (int, float)) and isinstance(high, (int, float))
+    if numbers and low > high:  # type: ignore[operator]
         raise ApiError(400, f"Grammar error: Unsatisfiable schema: minimum {low} > maximum {high}")

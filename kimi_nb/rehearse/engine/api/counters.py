@@ -143,7 +143,7 @@ def text(ranks: dict[int, Metrics], model: str, connector: str, version: str) ->
             if kind == "histogram":
                 lines += metrics.histogram(name, [float(one) for one in family["buckets"]], own)
                 continue
-            (key, labels), *_ = (*family.get("labels", {}).items(), ("", [""]))
+            key, labels = next(iter(family.get("labels", {}).items()), ("", [""]))
             for label in labels:
                 more = f',{key}="{label}"' if key else ""
                 lines.append(f"{name}{{{own}{more}}} {metrics.value(name, label)}")

@@ -41,7 +41,9 @@ def chat(tokens: Sequence[str], top: int, ids: bool) -> dict[str, Any]:
     }
 
 
-def completion(tokens: Sequence[str], top: int, start: int, first: bool, ids: bool) -> dict[str, Any]:
+def completion(
+    tokens: Sequence[str], top: int, start: int, first: bool, ids: bool
+) -> dict[str, Any]:
     """Return ``logprobs`` of a completion, whose texts begin at ``start``.
 
     ``first`` says that the first token begins a prompt, of which nothing is known.

@@ -56,7 +56,6 @@ def _few(value: list[str], info: ValidationInfo) -> list[str]:
     return value
 
 
-
 # Parts of requests ----------------------------------------------------------------------------
 
 
@@ -281,9 +280,9 @@ class ChatCompletionRequest(Generation):
     chat_template_kwargs: dict[str, Any] = {}
     continue_final_message: bool = False
     logprobs: bool = False
-    reasoning_effort: (
-        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None
-    ) = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
     return_prompt_text: bool = False
     top_logprobs: int = 0
     tools: list[ChatCompletionToolsParam] | None = None
@@ -414,9 +413,7 @@ def read(route: Route[_Body], raw: bytes, changes: frozenset[str]) -> _Body:
             _decoded(route, raw, changes), from_attributes=True, context=changes
         )
     except ValidationError as error:
-        faults = [
-            {**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)
-        ]
+        faults = [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)]
         raise invalid(changes, route.function, route.path, faults) from None
 
 
@@ -429,14 +426,14 @@ def _decoded(route: Route[Any], raw: bytes, changes: frozenset[str]) -> Any:
     except UnicodeDecodeError:
         raise ApiError(400, "There was an error parsing the body", "Bad Request") from None
     except ValueError as error:
-        fault = {
+        wrong: dict[str, Any] = {
             "type": "json_invalid",
             "loc": ("body", getattr(error, "pos", 0)),
             "msg": "JSON decode error",
             "input": {},
             "ctx": {"error": getattr(error, "msg", str(error))},
         }
-        raise invalid(changes, route.function, route.path, [fault]) from None
+        raise invalid(changes, route.function, route.path, [wrong]) from None
 
 
 def parse(text: str) -> Any:

@@ -119,9 +119,7 @@ class Api:
             raise unsupported_media_type()
         return raw
 
-    async def _invocations(
-        self, scope: Mapping[str, Any], receive: Receive, send: Send
-    ) -> None:
+    async def _invocations(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer a chat or a completion, whichever the body is (SageMaker's route)."""
         raw = await _body(receive)
 
