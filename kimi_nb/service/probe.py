@@ -87,7 +87,9 @@ class Reply:
     """An HTTP answer.
 
     ``status`` is 0 where none came, and ``error`` says why. ``mark`` is REHEARSAL in the answer of
-    a stand-in.
+    a stand-in. ``kind`` is the Content-Type, ``sized`` whether there is a Content-Length.
+    ``arrivals`` has, for each chunk of a chunked stream, the seconds from the request to its
+    arrival.
     """
 
     status: int
@@ -95,6 +97,9 @@ class Reply:
     seconds: float
     error: str = ""
     mark: str = ""
+    kind: str = ""
+    sized: bool = False
+    arrivals: tuple[float, ...] = ()
 
     @property
     def body(self) -> Mapping[str, Any]:
@@ -297,9 +302,12 @@ def send(method: str, url: str, seconds: float, **more: Any) -> Reply:
         answer = _session().request(method, url, timeout=(seconds, seconds), **more)
         return Reply(
             answer.status_code,
-            answer.text,
+            # JSON is UTF-8: no guess of another encoding may hide bytes that are none.
+            answer.content.decode("utf-8", "replace"),
             time.monotonic() - begun,
             mark=answer.headers.get("x-rehearsal", ""),
+            kind=answer.headers.get("content-type", ""),
+            sized="content-length" in answer.headers,
         )
     except requests.Timeout:
         return Reply(0, "", time.monotonic() - begun, f"no answer in {seconds:g} s")
@@ -314,12 +322,17 @@ def stream(url: str, seconds: float, **more: Any) -> Reply:
     does not end within ``seconds``.
     """
     begun, status, pieces, mark_ = time.monotonic(), 0, [], ""
-    error = ""
+    error, kind, sized, chunked = "", "", False, False
+    arrivals: list[float] = []
     try:
         with _session().post(url, timeout=(seconds, seconds), stream=True, **more) as answer:
             status, mark_ = answer.status_code, answer.headers.get("x-rehearsal", "")
+            kind = answer.headers.get("content-type", "")
+            sized = "content-length" in answer.headers
+            chunked = "chunked" in answer.headers.get("transfer-encoding", "")
             for piece in answer.iter_content(None):
                 pieces.append(piece)
+                arrivals.append(time.monotonic() - begun)
                 if time.monotonic() - begun > seconds:
                     error = f"no end in {seconds:g} s"
                     break
@@ -330,7 +343,14 @@ def stream(url: str, seconds: float, **more: Any) -> Reply:
         late = "timed out" in str(wrong)
         error = f"no answer in {seconds:g} s" if late else _reason(wrong)
     return Reply(
-        status, b"".join(pieces).decode("utf-8", "replace"), time.monotonic() - begun, error, mark_
+        status,
+        b"".join(pieces).decode("utf-8", "replace"),
+        time.monotonic() - begun,
+        error,
+        mark_,
+        kind,
+        sized,
+        tuple(arrivals) if chunked else (),
     )
 
 

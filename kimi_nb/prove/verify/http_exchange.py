@@ -15,7 +15,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused, NoAPI, Skip
@@ -24,6 +24,8 @@ from kimi_nb.service import probe
 
 CHAT, COMPLETIONS, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 THOUGHTS = ("reasoning", "reasoning_content")  # vLLM's name since 0.12, and its name before
+DONE = "[DONE]"  # the last event of a stream
+_SSE = ("data:", ":", "event:", "id:", "retry:")  # how the lines of an event stream begin
 _LISTENS = 3.0  # seconds within which a running server accepts a connection
 _LONGEST = 160  # characters to show of an answer
 
@@ -44,8 +46,33 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
+class Wire:
+    """How an answer came, before anything of it was read.
+
+    Attributes:
+        streamed: Whether it came as server-sent events.
+        kind: Its Content-Type.
+        sized: Whether it had a Content-Length.
+        events: The JSON of each event of a stream.
+        ends: How often the stream said [DONE].
+        strange: Lines of the stream that are no event, and events after [DONE].
+        arrivals: Seconds from the request to each chunk, () if they are not known.
+        seconds: Seconds from the request to the end.
+    """
+
+    streamed: bool = False
+    kind: str = ""
+    sized: bool = False
+    events: tuple[Mapping[str, Any], ...] = ()
+    ends: int = 0
+    strange: tuple[str, ...] = ()
+    arrivals: tuple[float, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Answer:
-    """One completion. Two are equal if all fields except ``id`` and ``body`` are.
+    """One completion. Two are equal if all fields except ``id``, ``body`` and ``wire`` are.
 
     Attributes:
         thoughts: The reasoning, which comes in a field of its own.
@@ -60,6 +87,7 @@ class Answer:
     named: tuple[str, ...] = ()
     id: str = field(default="", compare=False)
     body: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    wire: Wire = field(default_factory=Wire, compare=False, repr=False)
 
     @property
     def text(self) -> str:
@@ -292,11 +320,19 @@ def chat(
     if stream:
         whole |= {"stream": True, "stream_options": {"include_usage": True}}
     reply = asked(send(place, target, "POST", path, body=whole, stream=stream, seconds=seconds))
-    return streamed(reply.text) if stream else parsed(reply.text)
+    answer = streamed(reply.text) if stream else parsed(reply.text)
+    came = replace(
+        answer.wire,
+        kind=reply.kind,
+        sized=reply.sized,
+        arrivals=reply.arrivals,
+        seconds=reply.seconds,
+    )
+    return replace(answer, wire=came)
 
 
-def parsed(text: str) -> Answer:
-    """Return the answer in a JSON body.
+def parsed(text: str, *, strict: bool = True) -> Answer:
+    """Return the answer in a JSON body; unless ``strict``, its content may be no text.
 
     Raises:
         Failed: If the body is not a chat completion (malformed).
@@ -306,10 +342,12 @@ def parsed(text: str) -> Answer:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise Failed(f"choices[0] has no message: {short(text)}", "malformed")
+    if strict:
+        _texts(message, text)
     return Answer(
         _text(message.get("content")),
         _thoughts(message),
-        tuple(_call(one, text) for one in message.get("tool_calls") or ()),
+        tuple(_call(one, text) for one in _list(message, "tool_calls", text)),
         _text(choice.get("finish_reason")),
         _usage(body),
         tuple(name for name in THOUGHTS if message.get(name)),
@@ -318,8 +356,10 @@ def parsed(text: str) -> Answer:
     )
 
 
-def streamed(text: str) -> Answer:
+def streamed(text: str, *, strict: bool = True) -> Answer:
     """Return the answer that a stream of server-sent events adds up to.
+
+    Unless ``strict``, it may end without [DONE] and without a finish_reason, which then is "stop".
 
     Raises:
         Failed: If the stream is not valid (empty-stream, cut-stream, malformed, server-error).
@@ -333,15 +373,18 @@ def streamed(text: str) -> Answer:
     "content 'Hello', finish_reason stop"
     """
     # Not splitlines: a text may contain U+2028, which does not end a line of the stream.
-    lines = [line[5:].strip() for line in re.split("\r?\n|\r", text) if line.startswith("data:")]
-    if not any(lines):
+    raw = re.split("\r?\n|\r", text)
+    lines = [line[5:].strip() for line in raw if line.startswith("data:")]
+    if strict and not any(lines):
         raise Failed(f"no event in the stream: {short(text)!r}", "empty-stream")
     usage: dict[str, Any] = {}
     made, reason, name = _Parts(), "", ""
+    events: list[Mapping[str, Any]] = []
     for line in lines:
-        if line == "[DONE]":
+        if line == DONE:
             break
         event = mapping(line)
+        events.append(event)
         if "error" in event:
             raise Failed(f"an error in the stream: {short(line)}", "server-error")
         usage, name = _usage(event) or usage, _text(event.get("id")) or name
@@ -351,20 +394,31 @@ def streamed(text: str) -> Answer:
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             raise Failed(f"an event without delta: {short(line)}", "malformed")
+        _texts(delta, line)
         made.add(delta, line)
         reason = _text(choice.get("finish_reason")) or reason
     else:
-        raise Failed(f"the stream ends without [DONE], after {short(lines[-1])}", "cut-stream")
-    if not reason:
+        if strict:
+            raise Failed(f"the stream ends without [DONE], after {short(lines[-1])}", "cut-stream")
+    if not reason and strict:
         raise Failed(f"no finish_reason in {len(lines)} events", "cut-stream")
     return Answer(
         "".join(made.content),
         "".join(made.thoughts),
         made.whole(),
-        reason,
+        reason or "stop",
         usage,
         tuple(made.named),
         name,
+        wire=Wire(
+            streamed=True,
+            events=tuple(events),
+            ends=lines.count(DONE),
+            strange=(
+                *(line for line in raw if line and not line.startswith(_SSE)),
+                *(line for line in lines[len(events) + 1 :] if line != DONE),
+            ),
+        ),
     )
 
 
@@ -381,7 +435,7 @@ class _Parts:
         self.content.append(_text(delta.get("content")))
         self.thoughts.append(_thoughts(delta))
         self.named |= dict.fromkeys(name for name in THOUGHTS if delta.get(name))
-        for one in delta.get("tool_calls") or ():
+        for one in _list(delta, "tool_calls", line):
             if not isinstance(one, dict) or not isinstance(one.get("index"), int):
                 raise Failed(f"a piece of a tool call without index: {short(line)}", "malformed")
             function = one.get("function")
@@ -404,12 +458,18 @@ def mapping(text: str) -> dict[str, Any]:
         Failed: If the text is not one (malformed).
     """
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        why = f" ({error})" if "no number of JSON" in str(error) else ""
+        raise Failed(f"no JSON object{why}: {short(text)!r}", "malformed") from None
     if not isinstance(value, dict):
         raise Failed(f"no JSON object: {short(text)!r}", "malformed")
     return value
+
+
+def _no_constant(name: str) -> None:
+    """Refuse NaN and Infinity, which Python reads and other clients do not."""
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _choice(body: Mapping[str, Any], text: str) -> Mapping[str, Any]:
@@ -439,6 +499,25 @@ def _usage(body: Mapping[str, Any]) -> dict[str, Any]:
     given = body.get("usage")
     names = ("prompt_tokens", "completion_tokens", "total_tokens")
     return {name: given.get(name) for name in names} if isinstance(given, dict) else {}
+
+
+def _texts(message: Mapping[str, Any], text: str) -> None:
+    """Check that content and thoughts are texts, or absent.
+
+    Raises:
+        Failed: If one is not (malformed): a client would show something else than was said.
+    """
+    for name in ("content", *THOUGHTS):
+        value = message.get(name)
+        if value is not None and not isinstance(value, str):
+            raise Failed(f"{name} is {form(value)}, not a text: {short(text)}", "malformed")
+
+
+def _list(message: Mapping[str, Any], name: str, text: str) -> list[Any]:
+    value = message.get(name)
+    if value is None or isinstance(value, list):
+        return value or []
+    raise Failed(f"{name} is {form(value)}, not a list: {short(text)}", "malformed")
 
 
 def _text(value: Any) -> str:

@@ -295,7 +295,7 @@ def _asked(sample: Sample, target: Target) -> dict[str, Any]:
         "hash": _hash(sample, target),
     }
     try:
-        answer = http_exchange.chat(target.door, target, body, stream=stream)
+        answer = _answer(target, body, stream)
     except Failed as error:
         # Without a service or a valid key, the next requests would fail in the same way.
         more = {"end": True} if isinstance(error, Gone | KeyRefused) else {}
@@ -318,7 +318,7 @@ def _asked(sample: Sample, target: Target) -> dict[str, Any]:
             "status": _SUCCESS,
             "finish_reason": answer.finish_reason,
             "tool_calls_valid": all(fits(one, body.get("tools")) for one in answer.calls)
-            if called
+            if called and answer.calls  # else None, which counts as not valid
             else None,
         }
     return result | {
@@ -327,8 +327,35 @@ def _asked(sample: Sample, target: Target) -> dict[str, Any]:
     }
 
 
+def _answer(target: Target, body: Mapping[str, Any], stream: bool) -> http_exchange.Answer:
+    """Ask and read the answer as the verifier's client does, which takes more than ours.
+
+    A stream may end without [DONE] or a finish_reason, which then is "stop". A whole answer may
+    have no choices.
+
+    Raises:
+        Failed: If the verifier's client gets no answer.
+    """
+    whole = {"model": target.model, **body}
+    if stream:
+        whole |= {"stream": True, "stream_options": {"include_usage": True}}
+    place = target.door
+    reply = http_exchange.asked(
+        http_exchange.send(place, target, "POST", http_exchange.CHAT, body=whole, stream=stream)
+    )
+    if stream:
+        return http_exchange.streamed(reply.text, strict=False)
+    if not http_exchange.mapping(reply.text).get("choices"):
+        return http_exchange.Answer("", "", (), "", {})
+    return http_exchange.parsed(reply.text, strict=False)
+
+
 def fits(call: http_exchange.ToolCall, tools: Any) -> bool:
-    """Tell whether a call's arguments fit its function's schema; without a schema they do not."""
+    """Tell whether a call's arguments fit its function's schema; without a schema they do not.
+
+    The verifier takes arguments that came as an object in place of a text; tool-calls/arguments
+    does not.
+    """
     functions = [one.get("function") for one in tools or () if isinstance(one, dict)]
     schema = next(
         (
@@ -339,7 +366,7 @@ def fits(call: http_exchange.ToolCall, tools: Any) -> bool:
         None,
     )
     try:
-        wrong = call.form or schemas.fault(json.loads(call.arguments), schema)
+        wrong = schemas.fault(json.loads(call.arguments), schema)
         return bool(schema) and not wrong
     except ValueError:
         return False
