@@ -144,9 +144,10 @@ def test_a_check_that_is_not_known():
 
 def test_a_prefill_decode_service_keeps_all_of_it(pair):
     found = verify(target.of(pair))
-    assert found.ok and found.mark == MARK and found.counts[contract.PASS] == 28, found
+    assert found.ok and found.mark == MARK and found.counts[contract.PASS] == 38, found
     assert reasons(found) == {
-        "errors/wrong-key": "no key is used: whoever reaches the port is served"
+        "api/prompt-tokens": "stand-ins and tiny models have a vocabulary of their own",
+        "errors/wrong-key": "no key is used: whoever reaches the port is served",
     }
     got = {one.name: one.got for one in found.results}
     assert "4 of 4 places" in got["engines/completion"]
@@ -195,6 +196,7 @@ def test_a_url_alone(pair):
     found = verify(target.at(f"{pair.url}/v1/", pair.model))
     assert found.ok and found.mark == MARK and found.url == pair.url, found
     assert set(reasons(found)) == {
+        "api/prompt-tokens",
         "engines/completion",
         "errors/wrong-key",
         "disaggregation/moves",
@@ -404,6 +406,7 @@ def test_a_good_odd_server_is_good():
         found = verify(odd(server), max_context=2048)
         assert found.ok, found
         assert set(reasons(found)) == {
+            "api/prompt-tokens",
             "engines/completion",
             "errors/wrong-key",
             "disaggregation/moves",
@@ -564,7 +567,7 @@ def test_what_failed_is_asked_again(tmp_path):
         verify(odd(server), folder=tmp_path, only=["api"])
         server.manner = ""
         found = verify(odd(server), folder=tmp_path, only=["api"], resume=True)
-        assert found.ok and found.counts[contract.SKIP] == 0, found
+        assert found.ok and set(reasons(found)) == {"api/prompt-tokens"}, found
 
 
 def test_an_interrupted_run_keeps_what_it_has(tmp_path):
@@ -826,12 +829,12 @@ def test_a_service_that_was_there_already(pair, tmp_path, capsys):
     service_ = run.serve(plan, url=pair.url)
     assert not service_.endpoints and plan.url in str(service_), "the example's addresses"
     found = run.verify(service_, run.checks("api,tool-calls/auto"))
-    assert found.ok and found.counts[contract.PASS] == 6, found
-    assert "6 of 6  tool-calls/auto: pass" in capsys.readouterr().out
+    assert found.ok and found.counts[contract.PASS] == 8, found
+    assert "9 of 9  api/answered-model: pass" in capsys.readouterr().out
     assert run.curl(service_).ok
     line = next(one for one in evidence.read(tmp_path) if one["stage"] == "verify")
-    assert line["ok"] and line["pass"] == 6 and line["mark"] == MARK
-    assert len(evidence.read(tmp_path / plan.name, runner.FILE)) == 6
+    assert line["ok"] and line["pass"] == 8 and line["mark"] == MARK
+    assert len(evidence.read(tmp_path / plan.name, runner.FILE)) == 9
 
 
 def test_each_rank_behind_a_url_is_asked_where_the_plan_knows_it(pair, plain, tmp_path):
@@ -864,8 +867,8 @@ def test_the_mark_of_random_weights_is_told_before_anything_is_measured(tmp_path
 def test_what_the_lack_of_a_parser_leaves_out_is_counted(plain):
     found = verify(target.of(plain), only=["api/chat", "tool-calls"])
     (why, names), *rest = found.left_out.items()
-    assert not rest and len(names) == 9 and "--tool-call-parser (feature tool-parser)" in why
-    assert "9 not applicable" in str(found) and found.as_dict()["left_out"] == {why: list(names)}
+    assert not rest and len(names) == 12 and "--tool-call-parser (feature tool-parser)" in why
+    assert "12 not applicable" in str(found) and found.as_dict()["left_out"] == {why: list(names)}
 
 
 # As much of OpenAI's library as the client of the bundle uses; it is no dependency of ours.

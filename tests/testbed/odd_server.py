@@ -14,7 +14,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-_LENGTH = 4096
+LENGTH = 4096
 _SALAD = "lantern whereof quickly the tuple of banana under seventh marble but oven so grey walks "
 _SCRIPTS = "I am потому 一个 assistant สวัสดี made по 由 Moonshot และ здесь 助手 כאשר by عندما AI."
 
@@ -79,7 +79,7 @@ def _answer(odd: OddServer, to: BaseHTTPRequestHandler, raw: bytes | None) -> No
     path = to.path
     if path == "/v1/models":
         names = ["kimi", "other"] if odd.manner == "two-models" else ["kimi"]
-        _send(to, 200, {"data": [{"id": one, "max_model_len": _LENGTH} for one in names]})
+        _send(to, 200, listing(names))
         return
     try:
         body = json.loads(raw or b"")
@@ -92,6 +92,22 @@ def _answer(odd: OddServer, to: BaseHTTPRequestHandler, raw: bytes | None) -> No
         _send(to, 404, {"error": "not found"})
     else:
         _chat(odd, to, body)
+
+
+def listing(names: list[str]) -> dict:
+    """What GET /v1/models answers."""
+    return {"object": "list", "data": [{"id": one, "max_model_len": LENGTH} for one in names]}
+
+
+def senseless(body: dict) -> bool:
+    """Whether a sampling parameter has a value that no sampler can use."""
+    return (
+        body.get("temperature", 1) < 0
+        or not 0 < body.get("top_p", 1) <= 1
+        or max(abs(body.get(f"{name}_penalty", 0)) for name in ("presence", "frequency")) > 2
+        or body.get("n", 1) < 1
+        or body["max_tokens"] < 1
+    )
 
 
 def _chat(odd: OddServer, to: BaseHTTPRequestHandler, body: dict) -> None:
@@ -125,8 +141,10 @@ def _chat(odd: OddServer, to: BaseHTTPRequestHandler, body: dict) -> None:
         to.connection.shutdown(socket.SHUT_RDWR)
     elif body["model"] != "kimi" and manner != "accepts-all":
         _send(to, 404, {"error": {"message": "no such model"}})
-    elif _tokens(body) > _LENGTH:
+    elif _tokens(body) > LENGTH:
         _send(to, 400, {"error": {"message": "too long"}})
+    elif senseless(body):
+        _send(to, 400, {"error": {"message": "a parameter is out of range"}})
     else:
         made = _message(body, manner, number)
         if body.get("stream"):
@@ -137,7 +155,9 @@ def _chat(odd: OddServer, to: BaseHTTPRequestHandler, body: dict) -> None:
 
 def _tokens(body: dict) -> int:
     text = json.dumps(body["messages"])
-    return len(re.findall(r"\w+|[^\w\s]", text)) + (20 if "image_url" in text else 0)
+    off = body.get("chat_template_kwargs", {}).get("thinking") is False
+    # As Kimi's template has it: <think></think> where thinking is off, else <think>.
+    return len(re.findall(r"\w+|[^\w\s]", text)) + (20 if "image_url" in text else 0) + off
 
 
 def _message(body: dict, manner: str, number: int) -> dict:
@@ -150,11 +170,11 @@ def _message(body: dict, manner: str, number: int) -> dict:
     if tools and choice != "none" and last["role"] == "user":
         names = [one["function"]["name"] for one in tools if one["function"]["name"] in said]
         if choice == "required":
-            names = ["get_weather"]
+            names = names[:1] or [tools[0]["function"]["name"]]
         elif isinstance(choice, dict):
             names = [choice["function"]["name"]]
         if names:
-            calls = [_call(name, at, manner) for at, name in enumerate(names)]
+            calls = [_call(name, at, manner, tools) for at, name in enumerate(names)]
             message["content"], message["tool_calls"], reason = None, calls, "tool_calls"
             if manner == "leaked-call":
                 message = {"content": "<|tool_calls_section_begin|>functions.get_weather:0"}
@@ -180,6 +200,7 @@ def _message(body: dict, manner: str, number: int) -> dict:
     if manner == "loses-words" and "Say this word" in said and number % 4 == 0:
         message["content"] = "Good morning."
     prompt, made = _tokens(body), min(4, body["max_tokens"])
+    message.setdefault("role", "assistant")
     usage: dict = {
         "prompt_tokens": prompt,
         "completion_tokens": made,
@@ -189,13 +210,30 @@ def _message(body: dict, manner: str, number: int) -> dict:
         usage = {name: str(count) for name, count in usage.items()}
     return {
         "id": f"id-{number}",
-        "choices": [{"message": message, "finish_reason": reason}],
+        "object": "chat.completion",
+        "created": 1_790_000_000,
+        "model": body["model"],
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
         "usage": usage,
     }
 
 
-def _call(name: str, at: int, manner: str) -> dict:
-    given = {"city": "Beijing"} | ({"unit": "celsius"} if name == "get_weather" else {})
+def fitting(schema: dict, root: dict) -> object:
+    """A value that fits a schema."""
+    if "$ref" in schema:
+        return fitting(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
+    if "anyOf" in schema:
+        return fitting(schema["anyOf"][-1], root)
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema["type"] == "object":
+        return {name: fitting(one, root) for name, one in schema["properties"].items()}
+    return [fitting(schema["items"], root)] if schema["type"] == "array" else True
+
+
+def _call(name: str, at: int, manner: str, tools: list[dict]) -> dict:
+    schema = next(one["function"] for one in tools if one["function"]["name"] == name)["parameters"]
+    given = fitting(schema, schema)
     text: object = json.dumps(given)
     if manner == "object-arguments":
         text = given
@@ -210,7 +248,8 @@ def _call(name: str, at: int, manner: str) -> dict:
     }
 
 
-def _stream(to: BaseHTTPRequestHandler, made: dict, manner: str) -> None:
+def events_of(made: dict) -> list[dict]:
+    """The events of a stream that says what a whole answer says."""
     choice = made["choices"][0]
     message, reason = choice["message"], choice["finish_reason"]
     deltas = [{"role": "assistant", "content": ""}]
@@ -228,13 +267,23 @@ def _stream(to: BaseHTTPRequestHandler, made: dict, manner: str) -> None:
             }
         )
         deltas.append({"tool_calls": [{"index": at, "function": {"arguments": text[5:]}}]})
-    if manner == "other-stream":
-        deltas.append({"content": " and more"})
-    events = [
-        {"id": made["id"], "choices": [{"delta": one, "finish_reason": None}]} for one in deltas
+    head = {name: made[name] for name in ("id", "created", "model") if name in made}
+    head["object"] = "chat.completion.chunk"
+    ends = [*((one, None) for one in deltas), ({}, reason)]
+    return [
+        *(
+            {**head, "choices": [{"index": 0, "delta": one, "finish_reason": end}]}
+            for one, end in ends
+        ),
+        {**head, "choices": [], "usage": made["usage"]},
     ]
-    events.append({"id": made["id"], "choices": [{"delta": {}, "finish_reason": reason}]})
-    events.append({"id": made["id"], "choices": [], "usage": made["usage"]})
+
+
+def _stream(to: BaseHTTPRequestHandler, made: dict, manner: str) -> None:
+    events = events_of(made)
+    if manner == "other-stream":
+        delta = {"content": " and more"}
+        events.insert(-2, {**events[0], "choices": [{"index": 0, "delta": delta}]})
     if manner == "error-stream":
         events[2:] = [{"error": {"message": "EngineCore died", "code": 500}}]
     lines = [f"data: {json.dumps(one)}\n\n" for one in events] + ["data: [DONE]\n\n"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kimi_nb.prove.verify import http_exchange
+from kimi_nb.core import data_files
+from kimi_nb.prove.verify import http_exchange, raw_answers
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.registry import check
@@ -13,6 +14,7 @@ from kimi_nb.service.probe import QUESTION
 
 _IDS = list(range(10, 23))  # token ids that exist in every vocabulary
 _ENDS = ("stop", "length")
+_LONGEST_TOKEN = 300  # characters; no vocabulary has a longer token
 
 
 @check("api/models")
@@ -25,6 +27,9 @@ def models(ask: Ask) -> str:
     if reply.status in (404, 405):
         raise Skip(f"the front door has no {http_exchange.MODELS} ({reply.status})")
     http_exchange.asked(reply)
+    if reply.body.get("object") != "list":
+        kind = http_exchange.form(reply.body.get("object"))
+        raise Failed(f"object is {kind}, not 'list': {http_exchange.short(reply.text)}")
     names = [one["id"] for one in http_exchange.listing(reply)]
     if not names:
         raise Failed(f"no list of models: {http_exchange.short(reply.text)}", "malformed")
@@ -57,6 +62,8 @@ def finish_reason(ask: Ask) -> str:
             raise Failed(f"finish_reason {whole.finish_reason!r} in choices[0]")
         if cut.finish_reason != "length":
             raise Failed(f"finish_reason {cut.finish_reason!r} after max_tokens 1")
+        if len(cut.text) > _LONGEST_TOKEN:
+            raise Failed(f"{len(cut.text)} characters after max_tokens 1: {cut}")
         return f"{whole.finish_reason}; length after one token"
 
     return ask.everywhere(look)
@@ -68,14 +75,39 @@ def usage(ask: Ask) -> str:
 
     def look(place: Place) -> str:
         most = 24
-        counts = ask.chat(place, said(QUESTION, max_tokens=most)).usage
-        wrong = [http_exchange.no_count(name, value) for name, value in counts.items()]
-        if len(counts) != 3 or any(wrong):
-            raise Failed(f"usage: {', '.join(filter(None, wrong)) or 'the answer has none'}")
-        prompt, made, total = counts.values()
-        if prompt + made != total or not 0 < made <= most or prompt < 1:
-            raise Failed(f"usage {counts} for max_tokens {most}")
+        answer = ask.chat(place, said(QUESTION, max_tokens=most))
+        if wrong := raw_answers.usage_fault(answer, most):
+            raise Failed(wrong)
+        prompt, made, total = answer.usage.values()
         return f"{prompt} + {made} = {total}"
+
+    return ask.everywhere(look)
+
+
+@check("api/form")
+def form(ask: Ask) -> str:
+    """Check the fields of each whole answer as it came: object, id, created, index, role."""
+
+    def look(place: Place) -> str:
+        found = ask.received(place, stream=False)
+        for one in found:
+            if wrong := raw_answers.form_fault(one.answer):
+                raise Failed(wrong)
+        return f"{len(found)} answers"
+
+    return ask.everywhere(look)
+
+
+@check("api/answered-model")
+def answered_model(ask: Ask) -> str:
+    """Check that each answer names the model that was asked, or another name of it."""
+
+    def look(place: Place) -> str:
+        found = ask.everything(place)
+        for one in found:
+            if wrong := raw_answers.model_fault(one.answer, ask.target.names):
+                raise Failed(wrong)
+        return f"{len(found)} answers of {ask.target.model}"
 
     return ask.everywhere(look)
 
@@ -111,5 +143,35 @@ def usage_exact(ask: Ask) -> str:
         if told != count:
             raise Failed(f"prompt_tokens {told}, not {count} ({how})")
         return f"prompt_tokens {told}, {how}"
+
+    return ask.everywhere(look)
+
+
+@check("api/prompt-tokens")
+def prompt_tokens(ask: Ask) -> str:
+    """Check that texts count as many tokens as Kimi's vocabulary makes of them.
+
+    What the service counts may agree with its own /tokenize and still be another vocabulary's.
+    """
+    facts = data_files.facts("prove/vendor_checks")["prompt_tokens"]
+    if ask.target.mark or not ask.target.sense:
+        raise Skip("stand-ins and tiny models have a vocabulary of their own")
+    if facts["names"] not in ask.target.model.lower():
+        raise Skip(f"the name {ask.target.model!r} does not say that it is a Kimi-K2")
+    first, *cases = facts["cases"]
+
+    def look(place: Place) -> str:
+        def count(text: str) -> int:
+            return ask.chat(place, said(text, max_tokens=1)).prompt_tokens
+
+        least = count(first["text"])
+        for case in cases:
+            told, wanted = count(case["text"]) - least, case["tokens"] - first["tokens"]
+            if abs(told - wanted) > facts["tolerance"]:
+                raise Failed(
+                    f"prompt_tokens of {case['text']!r} and {first['text']!r} differ by {told}, "
+                    f"not {wanted}: another vocabulary, or texts that are changed on the way"
+                )
+        return f"{len(cases)} texts, as the vocabulary of Kimi-K2 has them"
 
     return ask.everywhere(look)

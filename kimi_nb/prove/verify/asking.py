@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb.prove.verify import fan_out, http_exchange
 from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused, NoAPI, Skip
 from kimi_nb.prove.verify.http_exchange import Answer
 from kimi_nb.prove.verify.target import Place, Target
-from kimi_nb.service.probe import Reply
+from kimi_nb.service.probe import QUESTION, Reply
 
 _ENDS = (Gone, KeyRefused, NoAPI)  # after any of these, nothing more is asked
 _SHOWN = 3  # places to name in a failure
@@ -38,6 +39,21 @@ def said(question: str, **more: Any) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """An answer that was received.
+
+    Attributes:
+        tools: Whether tools were on offer.
+        named: Whether tool_choice named a function.
+    """
+
+    place: str
+    answer: Answer
+    tools: bool
+    named: bool
+
+
 class Ask:
     """The requests of the checks; see the module.
 
@@ -46,6 +62,7 @@ class Ask:
         unlike: Why the front door is not asked: its answer depends on the engine that it chose. ""
             if it is asked.
         absent: Why there is no API to ask; "" if there is one.
+        seen: Every answer to a chat, in the order in which they came.
     """
 
     def __init__(self, target: Target, say: Callable[[str], None], max_context: int) -> None:
@@ -54,6 +71,7 @@ class Ask:
         self.unlike = ""
         self.absent = ""
         self.name = ""
+        self.seen: list[Exchange] = []
         self._sent: list[str] = []
         self._lock = threading.Lock()
 
@@ -80,7 +98,44 @@ class Ask:
         self._note(
             "POST", http_exchange.CHAT, {**body, "stream": True} if more.get("stream") else body
         )
-        return http_exchange.chat(place, self.target, body, **more)
+        answer = http_exchange.chat(place, self.target, body, **more)
+        named = isinstance(body.get("tool_choice"), dict)
+        with self._lock:
+            self.seen.append(Exchange(place.name, answer, bool(body.get("tools")), named))
+        return answer
+
+    def received(self, place: Place, *, stream: bool) -> list[Exchange]:
+        """Return the whole or the streamed answers that a place gave; if there is none, ask.
+
+        Raises:
+            Failed: If there is no valid answer.
+        """
+        if not any(one.answer.wire.streamed is stream for one in self.of(place)):
+            self.chat(place, said(QUESTION), stream=stream)
+        return [one for one in self.of(place) if one.answer.wire.streamed is stream]
+
+    def everything(self, place: Place) -> list[Exchange]:
+        """Return every answer that a place gave so far, and at least a whole and a streamed one.
+
+        What gives no valid answer is for other checks to report.
+
+        Raises:
+            Skip: If no valid answer came.
+        """
+        for kind in (False, True):
+            try:
+                self.received(place, stream=kind)
+            except Failed as error:
+                if isinstance(error, _ENDS):
+                    raise
+        if not (found := self.of(place)):
+            raise Skip("no valid answer came")
+        return found
+
+    def of(self, place: Place) -> list[Exchange]:
+        """Return the answers that a place gave so far."""
+        with self._lock:
+            return [one for one in self.seen if one.place == place.name]
 
     def send(self, place: Place, method: str, path: str, **more: Any) -> Reply:
         """Send any request and return the reply, whatever its status.

@@ -27,6 +27,35 @@ _RANDOM = "random weights say nothing that could be judged"
 _FIRST, _STEP = 1024, 2  # tokens of the shortest prompt, and the factor from one to the next
 _LINES = 40
 _REPEATED = ("copper", "willow", "seven")
+_LETTERS, _SENTENCE = 12, 8  # letters and different words from which on a language can be told
+# Words without which hardly an English sentence is made, and which other languages do not have.
+_SMALL = frozenset(
+    [
+        "the",
+        "of",
+        "and",
+        "is",
+        "are",
+        "am",
+        "i'm",
+        "be",
+        "by",
+        "to",
+        "that",
+        "this",
+        "it",
+        "you",
+        "your",
+        "my",
+        "i",
+        "with",
+        "for",
+        "who",
+        "what",
+        "can",
+        "from",
+    ]
+)
 _SCRIPTS = 4  # a text with letters of so many scripts is none that answers our questions
 _SCRIPT_OF = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "BOPOMOFO": "CJK", "HANGUL": "CJK"}
 _KNOWN = re.compile(
@@ -104,6 +133,7 @@ def words(ask: Ask) -> str:
     def look(place: Place) -> str:
         told = _judged(ask.chat(place, said(QUESTION, max_tokens=ask.budget(128))))
         _repeats(ask, place)
+        _understands(ask, place)
         return told
 
     return ask.everywhere(look, drop=True)
@@ -119,6 +149,32 @@ def _repeats(ask: Ask, place: Place) -> None:
     text = answer.text.casefold()
     if not all(word in text for word in _REPEATED):
         raise Failed(f"the words {wanted} were to be repeated: {short(answer.text, 80)!r}")
+
+
+def _understands(ask: Ask, place: Place) -> None:
+    """Check that a question in English is answered in English."""
+    answer = ask.chat(place, said(QUESTION, max_tokens=ask.budget(128), **ask.quiet))
+    _judged(answer)
+    if wrong := _foreign(answer.content or answer.thoughts):
+        raise Failed(f"{wrong}: {short(answer.text, 80)!r}")
+
+
+def _foreign(text: str) -> str:
+    """Return why a text is no English sentence, or "".
+
+    A short text is not judged, nor which words it has besides the small ones.
+
+    >>> _foreign("Soy Kimi, un asistente de inteligencia artificial creado por Moonshot AI.")
+    'not English, in which was asked'
+    """
+    letters = [letter for letter in text if letter.isalpha()]
+    latin = sum(_script(letter) == "LATIN" for letter in letters)
+    words = set(re.findall(r"[a-z']+", text.casefold()))
+    if len(letters) >= _LETTERS and latin * 2 < len(letters):
+        return "not in the script in which was asked"
+    if len(words) >= _SENTENCE and len(words & _SMALL) < 2:
+        return "not English, in which was asked"
+    return ""
 
 
 @check("canary/contexts")

@@ -7,7 +7,7 @@ import json
 import struct
 import zlib
 
-from kimi_nb.prove.verify import schemas
+from kimi_nb.prove.verify import raw_answers, schemas
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.http_exchange import short
@@ -93,7 +93,8 @@ def json_schema(ask: Ask) -> str:
 
     def look(place: Place) -> str:
         answer = ask.chat(place, body)
-        text = after_thoughts(answer.content)
+        # Special tokens and U+FFFD beside the JSON are for content/characters to report.
+        text = raw_answers.SPECIAL.sub("", after_thoughts(answer.content)).strip(" \n\ufffd")
         if not ask.target.sense and answer.finish_reason == "length":
             raise Skip(f"random weights did not end the JSON: {answer}")
         try:
@@ -106,5 +107,23 @@ def json_schema(ask: Ask) -> str:
         if wrong:
             raise Failed(f"JSON of another form ({wrong}): {short(text)}")
         return short(text)
+
+    return ask.everywhere(look)
+
+
+@check("content/characters")
+def characters(ask: Ask) -> str:
+    """Check that no answer holds a special token, U+FFFD or a control character.
+
+    Every text of every answer so far is searched: content, thoughts, and tool calls, streamed or
+    whole.
+    """
+
+    def look(place: Place) -> str:
+        found = ask.everything(place)
+        for one in found:
+            if wrong := raw_answers.character_fault(one.answer, tools=one.tools):
+                raise Failed(wrong)
+        return f"{len(found)} answers"
 
     return ask.everywhere(look)

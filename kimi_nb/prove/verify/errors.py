@@ -27,6 +27,8 @@ def _refused(ask: Ask, status: int, send: Callable[[Place], Reply]) -> str:
             cause = contract.DOOR if hides else ""
             cause = "key-refused" if reply.status in (401, 403) else cause
             raise Failed(f"{reply.status}, not {status}: {said_}", cause)
+        if not said_ or said_.startswith("<"):
+            raise Failed(f"{status} that names no mistake: {said_ or 'no text'}")
         return f"{status}: {said_}"
 
     return ask.everywhere(look, ask.few)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from kimi_nb.prove.verify import fan_out
+from kimi_nb.prove.verify import canary, fan_out, http_exchange
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed
 from kimi_nb.prove.verify.http_exchange import Answer
@@ -41,7 +41,7 @@ def concurrent(ask: Ask) -> str:
                 if type(one) is Failed
                 else one
             )
-    _apart(answers, words)
+    _apart(answers, words, judged=ask.target.sense)
     silent = [at for at, word in enumerate(words) if word not in answers[at].text]
     if silent and ask.target.sense:
         at = silent[0]
@@ -52,13 +52,15 @@ def concurrent(ask: Ask) -> str:
     return f"{count} at once, each its own; {count - len(silent)} said their word"
 
 
-def _apart(answers: list[Answer], words: list[str]) -> None:
+def _apart(answers: list[Answer], words: list[str], *, judged: bool) -> None:
     for at, answer in enumerate(answers):
         if not answer.answered:
             raise Failed(f"request {at}: 200 without words: {answer}", "empty-200")
         others = set(re.findall(r"kw\d{4}x", answer.text)) & set(words) - {words[at]}
         if others:
             raise Failed(f"request {at} asked for {words[at]}, and was told {min(others)}")
+        if judged and (wrong := canary.fault(answer.text)):
+            raise Failed(f"request {at}: {wrong}: {http_exchange.short(answer.text, 80)!r}")
     if len({answer.id for answer in answers}) != len(answers):
         raise Failed("two answers have one id")
     counted = all(type(answer.usage.get("prompt_tokens")) is int for answer in answers)

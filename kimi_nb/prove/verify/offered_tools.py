@@ -12,7 +12,6 @@ from kimi_nb.prove.verify.http_exchange import Answer, ToolCall, short
 
 CITIES = ("Beijing", "Tokyo", "Paris")
 MARKERS = re.compile(r"<\|tool_calls?_\w+\|>|functions\.\w+:\d+")
-SPECIAL = re.compile(r"<\|[a-z_]+\|>|\[EOS\]|\[BOS\]")
 
 
 def function(name: str, says: str, properties: dict[str, Any]) -> dict[str, Any]:

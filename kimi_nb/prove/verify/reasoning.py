@@ -11,6 +11,7 @@ from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
 from kimi_nb.service.probe import QUESTION
 
+_TELLING = 12  # characters; a shorter text may be in another one by chance
 _TAGS = re.compile(r"</?think>|◁/?think▷")
 
 
@@ -38,13 +39,43 @@ def apart(ask: Ask) -> str:
         both = {answer.body["choices"][0]["message"].get(name) for name in THOUGHTS} - {None, ""}
         if len(both) > 1:
             raise Failed(f"{' and '.join(THOUGHTS)} differ: {both}")
+        _not_twice(answer)
         if not answer.thoughts and place.reasoning is None:
-            raise Skip(f"nothing was thought, and no tag says that it should: {answer}")
+            _no_leak(ask, place, answer)
         if not answer.thoughts:
             raise Failed(f"no thoughts: {answer}")
         return f"in {' and '.join(answer.named)}: {short(answer.thoughts, 60)!r}"
 
     return ask.everywhere(look)
+
+
+def _not_twice(answer: Answer) -> None:
+    """Check that the thoughts are not in the content as well."""
+    thoughts = " ".join(answer.thoughts.split())
+    if len(thoughts) >= _TELLING and thoughts in " ".join(answer.content.split()):
+        raise Failed(f"the thoughts are in the content as well: {short(answer.content)!r}")
+
+
+def _no_leak(ask: Ask, place: Place, answer: Answer) -> None:
+    """Check that an answer without thoughts is one of a model that does not think.
+
+    Raises:
+        Failed: If thinking can be turned off, which shows in the prompt or in the answer.
+        Skip: If nothing says that there should be thoughts.
+    """
+    if ask.target.always_thinks:
+        raise Failed(f"no thoughts of a model that always thinks: {answer}")
+    short_ = ask.chat(place, said(QUESTION, max_tokens=ask.budget(512), **ask.quiet))
+    counts = [one.usage.get("prompt_tokens") for one in (answer, short_)]
+    if counts[0] != counts[1]:
+        raise Failed(
+            f"no thoughts in a field of their own, although the prompt asks for them "
+            f"({counts[0]} tokens, {counts[1]} with thinking off): {answer}"
+        )
+    longer = len(answer.content) - len(short_.content)
+    if short_.content and short_.content in answer.content and longer >= _TELLING:
+        raise Failed(f"thoughts in the content, without a tag: {answer}")
+    raise Skip(f"nothing was thought, and no tag says that it should: {answer}")
 
 
 @check("reasoning/off")

@@ -211,13 +211,15 @@ def _known(target: Target) -> tuple[Target, str]:
             proxied = reply.status == 404 and http_exchange.is_example_proxy(target)
         listed, mark = listed or http_exchange.listing(reply), mark or reply.mark
     mine: dict[str, Any] = next((one for one in listed if one.get("id") == target.model), {})
-    length = mine.get("max_model_len")
+    length, root = mine.get("max_model_len"), mine.get("root")
+    same = (one["id"] for one in listed if root and one.get("root") == root)
     return replace(
         target,
         mark=target.mark or mark,
         example_proxy=proxied,
         max_model_len=length if isinstance(length, int) else target.max_model_len,
-        identity=f"{target.identity} {mine.get('root', '')} {length or ''}".strip(),
+        identity=f"{target.identity} {root or ''} {length or ''}".strip(),
+        aliases=tuple(name for name in same if name != target.model),
     ), absent
 
 

@@ -66,6 +66,7 @@ class Target:
         always_thinks: Whether thinking cannot be turned off.
         seconds: The time to wait for an answer.
         pauses: Seconds between the attempts of a request that is answered 429.
+        aliases: Other names under which the same weights are served.
         identity: Tells one service from another at the same URL.
         example_proxy: Whether the front door is vllm-ascend's example proxy, which hides what its
             engines refuse.
@@ -87,6 +88,12 @@ class Target:
     pauses: tuple[float, ...] = (1.0, 2.0, 4.0)
     identity: str = ""
     example_proxy: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name that is asked for, and the other names of the same model."""
+        return (self.model, *self.aliases)
 
     @property
     def door(self) -> Place:

@@ -7,16 +7,16 @@ A call that arrives as text is a fault.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
-from kimi_nb.prove.verify.asking import Ask, said
+from kimi_nb.core import data_files
+from kimi_nb.prove.verify import raw_answers
+from kimi_nb.prove.verify.asking import Ask, Exchange, said
 from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.http_exchange import Answer, short
 from kimi_nb.prove.verify.offered_tools import (
     ONE,
-    SPECIAL,
     TIME,
     TWO,
     WEATHER,
@@ -182,6 +182,35 @@ def _forced(ask: Ask, choice: Any, allowed: tuple[str, ...]) -> str:
     return ask.everywhere(look)
 
 
+@check("tool-calls/schemas", needs=(*_AUTO, "tool-calls/required"))
+def schemas_kept(ask: Ask) -> str:
+    """Check that arguments fit schemas of many forms, whole and streamed."""
+    _by_itself(ask)
+    cases = data_files.facts("prove/vendor_checks")["tool_schemas"]
+
+    def look(place: Place) -> str:
+        for name, schema in cases.items():
+            tool = {"name": f"note_{name}", "description": "Note a value.", "parameters": schema}
+            tools = [{"type": "function", "function": tool}]
+            for stream in (False, True):
+                answer = _call(
+                    ask,
+                    place,
+                    f"Call note_{name} with any values that its schema allows.",
+                    stream=stream,
+                    tools=tools,
+                    tool_choice="required",
+                    **ask.quiet,
+                )
+                if not answer.calls:
+                    raise Failed(f"no call of note_{name}: {answer}")
+                for one in answer.calls:
+                    arguments(one, tools)
+        return f"{len(cases)} schemas, whole and streamed"
+
+    return ask.everywhere(look, ask.few, again=True)
+
+
 @check("tool-calls/next-turn", needs=_AUTO)
 def next_turn(ask: Ask) -> str:
     """Check that the result of a call is used, with no special token in the words."""
@@ -199,7 +228,7 @@ def next_turn(ask: Ask) -> str:
 
     def look(place: Place) -> str:
         answer = _call(ask, place, ONE, messages=messages, **ask.quiet)
-        found = re.search(SPECIAL, answer.content)
+        found = raw_answers.SPECIAL.search(answer.content)
         if found:
             raise Failed(
                 f"a special token in the words: {short(answer.content[found.start() :])!r}"
@@ -209,3 +238,49 @@ def next_turn(ask: Ask) -> str:
         return str(answer)
 
     return ask.everywhere(look)
+
+
+@check("tool-calls/end", needs=_AUTO)
+def end(ask: Ask) -> str:
+    """Check that each answer says tool_calls if there are calls, and only then."""
+
+    def look(place: Place) -> str:
+        found = _with_tools(ask, place)
+        for one in found:
+            if wrong := raw_answers.end_fault(one.answer, named=one.named):
+                raise Failed(wrong)
+        return f"{len(found)} answers"
+
+    return ask.everywhere(look)
+
+
+@check("tool-calls/form", needs=_AUTO)
+def form(ask: Ask) -> str:
+    """Check the fields of each call as it came: type, id, index."""
+
+    def look(place: Place) -> str:
+        calls = 0
+        for one in _with_tools(ask, place):
+            if wrong := raw_answers.calls_fault(one.answer):
+                raise Failed(wrong)
+            calls += len(one.answer.calls)
+        if not calls:
+            raise Skip("no answer has a call")
+        return f"{calls} calls"
+
+    return ask.everywhere(look)
+
+
+def _with_tools(ask: Ask, place: Place) -> list[Exchange]:
+    """Return every answer of a place to a request with tools; whole and streamed ones.
+
+    Raises:
+        Skip: If the engine has no tool parser, or no valid answer came, which others report.
+    """
+    for stream in (False, True):
+        if not any(one.tools and one.answer.wire.streamed is stream for one in ask.of(place)):
+            try:
+                _call(ask, place, ONE, stream=stream, **ask.quiet)
+            except Failed as error:
+                raise Skip(f"no answer with tools on offer: {error.got}") from None
+    return [one for one in ask.of(place) if one.tools]
