@@ -859,7 +859,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "picture-is-ignored": Fault(
         ("content/image",),
-        counts=lambda body, count: count - 60 if "image_url" in str(body["messages"]) else count,
+        counts=lambda body, count: 10 if "image_url" in str(body["messages"]) else count,
     ),
     "any-model-is-served": Fault(
         ("errors/unknown-model",), takes=lambda body: body.get("model") == "no-such-model"
