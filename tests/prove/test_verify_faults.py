@@ -59,6 +59,12 @@ def test_there_are_faults_for_nearly_every_check():
     assert set(registry.all_checks()) - named == rest
 
 
+def test_special_tokens_of_random_weights_are_no_fault(service):
+    service.fault = FAULTS["im-end-in-thoughts"]
+    found = verify(asked(service, sense=False), only=["api/chat", "content/characters"])
+    assert found.ok and [one.status for one in found.results] == [contract.PASS, contract.SKIP]
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_fault_is_named_by_its_check(name, service):
     fault = service.fault = FAULTS[name]

@@ -118,6 +118,8 @@ def characters(ask: Ask) -> str:
     Every text of every answer so far is searched: content, thoughts, and tool calls, streamed or
     whole.
     """
+    if not ask.target.sense:
+        raise Skip("random weights say any token, special ones too")
 
     def look(place: Place) -> str:
         found = ask.everything(place)
