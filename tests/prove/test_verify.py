@@ -160,7 +160,8 @@ def test_a_prefill_decode_service_keeps_all_of_it(pair):
 
 def test_behind_the_example_proxy_a_mistake_is_no_4xx_and_the_door_is_named(proxied):
     found = verify(target.of(proxied))
-    assert failed(found) == {"errors/unknown-model", "errors/too-long", "errors/bad-json"}, found
+    mistakes = {"errors/unknown-model", "errors/too-long", "errors/bad-json", "parameters/refused"}
+    assert failed(found) == mistakes, found
     assert not found.ok and found.only_door
     for one in found.failed:
         assert one.got.startswith("front door: 500, not 40"), one

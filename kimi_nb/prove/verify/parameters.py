@@ -7,7 +7,7 @@ from typing import Any
 from kimi_nb.core import data_files
 from kimi_nb.prove.verify import http_exchange
 from kimi_nb.prove.verify.asking import Ask, said
-from kimi_nb.prove.verify.contract import Failed
+from kimi_nb.prove.verify.contract import DOOR, Failed
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
 from kimi_nb.service.probe import QUESTION
@@ -48,7 +48,8 @@ def refused(ask: Ask) -> str:
             if reply.status in (401, 403):
                 raise Failed(f"{reply.status}: {said_}", "key-refused")
             if reply.status not in (400, 422):
-                raise Failed(f"{reply.status}, not 400, for {case}: {said_}")
+                hides = place.is_door and ask.target.example_proxy and reply.status == 500
+                raise Failed(f"{reply.status}, not 400, for {case}: {said_}", DOOR if hides else "")
         return f"{len(cases)} values"
 
     return ask.everywhere(look, ask.few)
