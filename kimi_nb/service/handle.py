@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from kimi_nb.service import probe
 from kimi_nb.service.session import Session
 
 _WAIT = 5.0  # seconds for the first sign of a service that already runs
+_ENGINE_WAIT, _AT_ONCE = 1.0, 64  # the same for its engines, and how many are tried at a time
 
 
 class Started(Protocol):
@@ -106,12 +108,14 @@ class Service(show.Shown):
     """The service that `Run.serve` returns: up until `stop`; with action plan nothing runs.
 
     ``elsewhere`` is the URL of a service that already ran: it gets requests, and is never stopped.
+    ``reached`` says whether an engine takes connections where the plan has it.
     """
 
     run: Session
     plan: Plan
     live: Running | None
     elsewhere: str = ""
+    reached: bool = False
 
     @property
     def up(self) -> bool:
@@ -155,7 +159,8 @@ class Service(show.Shown):
         """Every rank and how to reach it; empty where the plan does not know that.
 
         A service that already ran is asked at each address of the plan if ``elsewhere`` is the
-        plan's front door, and through ``elsewhere`` if one API serves all ranks.
+        plan's front door, or if an engine takes connections there; and through ``elsewhere`` if one
+        API serves all ranks.
         """
         if not self.up:
             return ()
@@ -164,7 +169,7 @@ class Service(show.Shown):
             return found
         if self.plan.router is None and {one.url for one in found} == {self.plan.url}:
             return tuple(replace(one, url=self.elsewhere) for one in found)
-        return ()
+        return found if self.reached else ()
 
     @property
     def mark(self) -> str:
@@ -214,7 +219,10 @@ class Service(show.Shown):
         """How the ranks of a service that already ran are asked."""
         if found := self.endpoints:
             return f"{len(found)}, each is asked by itself, as the plan has them"
-        return f"not asked by themselves: the plan's front door is {self.plan.url}"
+        return (
+            f"not asked by themselves: the plan's front door is {self.plan.url}, and no engine "
+            "takes connections where the plan has it"
+        )
 
     def stop(self, *, keep: bool = False) -> show.Table:
         """Stop what was started and return its facts; a second call changes nothing.
@@ -240,6 +248,13 @@ class Service(show.Shown):
         return self.table()
 
 
+def _any_listens(plan: Plan) -> bool:
+    """Return whether an engine behind a router takes connections where the plan has it."""
+    urls = list(dict.fromkeys(one.url for one in probe.endpoints(plan))) if plan.router else []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return any(pool.map(lambda url: probe.listens(url, _ENGINE_WAIT), urls))
+
+
 def _same_address(url: str, other: str) -> bool:
     """Return whether two URLs lead to the same host and port."""
     one, two = urlsplit(url), urlsplit(other)
@@ -260,4 +275,4 @@ def attach(run: Session, plan: Plan, url: str) -> Service:
             "this its front door (kimi-nb status)?"
         )
     run.record("attach", plan=plan.name, url=url)
-    return Service(run, plan, None, url)
+    return Service(run, plan, None, url, _any_listens(plan))

@@ -844,6 +844,10 @@ def test_each_rank_behind_a_url_is_asked_where_the_plan_knows_it(pair, plain, tm
     assert "4, each is asked by itself" in str(service_)
     found = run.verify(service_, run.checks("engines"))
     assert found.ok and "4 of 4 places" in found.results[0].got, found
+    # Another front door, such as that of a tunnel, and engines that are where the plan has them.
+    with OddServer("") as server:
+        other = run.serve(pair.serving, url=server.url)
+    assert "4, each is asked by itself" in str(other) and len(other.endpoints) == 4
     # One API for all ranks: the URL may be another one, such as that of a tunnel.
     one_port = run.serve(build.plan("k2.5", "a3", "single"), url=plain.url)
     found = run.verify(one_port, run.checks("engines"))
