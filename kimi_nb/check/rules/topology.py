@@ -295,8 +295,19 @@ def ports_once(d: Deployment) -> Iterator[Problem]:
                 server,
             )
             yield from take(
-                node, server.side_channel_port, 1, "side channel", name, server.spot, server
+                node,
+                server.side_channel_port,
+                server.ranks or 1,
+                "side channel",
+                name,
+                server.spot,
+                server,
             )
+            # Followers only call there.
+            if (server.number("nnodes") or 1) > 1 and not server.number("node-rank"):
+                meet = int(server.number("master-port") or ports.MASTER)
+                spot = server.of("master-port")
+                yield from take(node, meet, 1, "node rendezvous", name, spot, server.group)
             address = server.text("data-parallel-address") or ""
             home = homes.get(address, node if address in LOOPBACK else "")
             if server.rpc_port is not None and home and (home, str(server.group)) not in leaders:
@@ -331,7 +342,7 @@ def port_range(d: Deployment) -> Iterator[Problem]:
             ("HTTP", server.http_port, 1),
             ("KV cache", server.kv_port, tp),
             ("rendezvous", server.rpc_port, 1),
-            ("side channel", server.side_channel_port, 1),
+            ("side channel", server.side_channel_port, server.ranks or 1),
         ):
             if port is not None and not 1 <= port <= 65535 - count + 1:
                 flag = {
