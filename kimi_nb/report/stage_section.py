@@ -18,6 +18,7 @@ from typing import Any
 
 from kimi_nb.prove.accuracy import statistics as intervals
 from kimi_nb.prove.accuracy.score_settings import PUBLISHED
+from kimi_nb.prove.verify.contract import DOOR
 from kimi_nb.report.run_files import LIMITS, Gaps, items, lines, mapping, number, rows, table
 
 REHEARSAL = "REHEARSAL"
@@ -33,6 +34,7 @@ class Figures:
         mark: REHEARSAL where stand-ins answered.
         known: How its figures are known.
         bad: The numbers of rows that failed, from 0.
+        by_door: Those of them that the front door causes: another one mends them, no engine does.
         pictures: (title, words, data URL).
     """
 
@@ -44,6 +46,7 @@ class Figures:
     known: str = ""
     bad: tuple[int, ...] = ()
     pictures: tuple[tuple[str, str, str], ...] = ()
+    by_door: tuple[int, ...] = ()
 
 
 def measured(mark: str) -> str:
@@ -84,6 +87,11 @@ def contract(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
         mark,
         measured(mark),
         tuple(at for at, word in enumerate(status) if word == "fail"),
+        by_door=tuple(
+            at
+            for at, one in enumerate(found.values())
+            if one.get("status") == "fail" and one.get("cause") == DOOR
+        ),
     )
 
 

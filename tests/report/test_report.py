@@ -614,3 +614,19 @@ def test_the_newest_run_is_taken(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("kimi_nb.notebook.start.runs_folder", lambda: tmp_path)
     assert main.main(["report"]) == 0
     assert str(tmp_path / "a" / "report.html") in capsys.readouterr().out
+
+
+def test_what_the_front_door_causes_is_a_limit_and_no_failure_of_the_run(copy):
+    lines(
+        copy / PLAN / "verify.jsonl",
+        check("api/chat", "pass"),
+        check("errors/bad-json", "fail", cause="example-proxy"),
+    )
+    found = report.collect(copy)
+    assert "verification of" not in found.verdict.text, "what else failed there is another's"
+    (told,) = [one for one in found.verdict.limits if "front door" in one]
+    assert "fails errors/bad-json" in told and "router=vllm-router" in told
+    lines(copy / PLAN / "verify.jsonl", check("errors/unknown-model", "fail"))
+    worse = report.collect(copy).verdict
+    assert worse.status == "failed" and "verification of" in worse.text, worse
+    assert "errors/unknown-model" in worse.text
