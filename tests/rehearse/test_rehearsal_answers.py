@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_nb.rehearse.engine.api import answers, stand_in_text
+from kimi_nb.rehearse.engine.api import answers, stand_in_text, versions
 from kimi_nb.rehearse.engine.api.answers import ApiError, Served
 from kimi_nb.rehearse.engine.api.request_fields import ChatCompletionRequest
 
@@ -820,3 +820,115 @@ def test_a_structured_output_is_what_was_asked_for(body, content):
     assert message(ask(**body))["content"] == content
     padded = message(ask(**body, ignore_eos=True, max_tokens=90))["content"]
     assert padded.strip() == content and len(padded) > len(content)
+
+
+# What versions, seeds and settings change -------------------------------------------------------
+
+NEW = replace(WIDE, version="0.32.0", max_model_len=512)
+
+
+def contents(made):
+    return [one["message"]["content"] for one in answers.whole(made)["choices"]]
+
+
+def test_every_change_has_a_version_between_those_that_were_read():
+    found = [versions.changes(version) for version in ("0.11.2", "0.20.2", "0.22.1", "0.32.0")]
+    assert found[0] == frozenset() and all(one < two for one, two in itertools.pairwise(found))
+    assert {"prompt_text"} <= found[2] and "output_is_clamped" not in versions.changes("0.31.0")
+
+
+def test_the_output_is_clamped_to_the_context_from_a_version_on():
+    made = ask(NEW, max_tokens=510)
+    assert made.max_tokens == 512 - made.prompt_tokens
+    assert "maximum context length" in refusal(replace(NEW, version="0.31.0"), max_tokens=510)[1]
+    assert ask(NEW, prompt=[5] * 511, max_tokens=8).max_tokens == 1
+    assert "max_tokens must be at least 1, got 0." in refusal(NEW, prompt=[5] * 512)[1]
+    assert "contains 600 input tokens" in refusal(NEW, prompt=[5] * 600)[1]
+
+
+def test_seeds_and_places_give_other_words_above_temperature_0():
+    off = {"chat_template_kwargs": {"thinking": False}, "temperature": 1}
+    three = contents(ask(n=3, **off))
+    assert len(set(three)) == 3 and all("REHEARSAL" in one for one in three)
+    seeds = [contents(ask(seed=seed, **off))[0] for seed in (1, 1, 2)]
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert contents(ask(seed=1, **off | {"temperature": 0})) == contents(ask(**off))
+    assert contents(ask(seed=1, top_k=1, **off)) == contents(ask(**off))
+
+
+def test_guided_fields_are_ignored_but_by_old_versions():
+    body = {"guided_json": {"type": "integer", "minimum": 5}}
+    assert message(ask(replace(WIDE, version="0.11.2"), **body))["content"] == "5"
+    assert message(ask(NEW, **body))["content"].startswith("REHEARSAL")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"structured_outputs": {"regex": "(a"}}, "Grammar error"),
+        ({"structured_outputs": {"grammar": "no grammar"}}, "Invalid grammar specification"),
+        ({"structured_outputs": {"json": {"type": "nope"}}}, "Invalid type: nope"),
+        ({"structured_outputs": {"json": {"$ref": "#/$defs/no"}}}, "does not exist"),
+        ({"structured_outputs": {}}, "none are specified"),
+        ({"structured_outputs": {"choice": []}}, "cannot be an empty list"),
+        ({"structured_outputs": {"regex": "(?=a)b"}}, "look-around"),
+        ({"structured_outputs": {"grammar": "root ::= root"}}, "does not end"),
+        ({"temperature": 3}, "temperature must be in [0, 2], got 3.0."),
+        ({"seed": 2**70}, "9223372036854775807"),
+        ({"stop": list("abcde")}, "List should have at most 4 items"),
+        ({"top_logprobs": 2}, "`logprobs` must be set to true"),
+        ({"reasoning_effort": "huge"}, "literal_error"),
+        ({"prompt": "x", "suffix": "y"}, "suffix is only supported"),
+        ({"logit_bias": {"x": 1}}, "converted to integer token IDs: ['x']"),
+    ],
+)
+def test_what_the_newest_version_refuses(body, why):
+    status, said = refusal(NEW, **body)
+    assert status == 400 and why in said
+
+
+def test_older_versions_take_what_newer_ones_refuse():
+    old = replace(NEW, version="0.20.2")
+    for body in ({"temperature": 3}, {"stop": list("abcde")}):
+        assert ask(old, **body).tokens
+    with pytest.raises(ApiError) as caught:
+        ask(old, model="nope")
+    assert "aliases" not in str(caught.value)
+
+
+def test_a_bias_that_leaves_no_choice_is_obeyed():
+    off = {"chat_template_kwargs": {"thinking": False}, "max_tokens": 4}
+    one = stand_in_text.number("hell")
+    assert contents(ask(logit_bias={str(one): 100}, **off)) == ["hell" * 4]
+    made = ask(logit_bias={str(one): 100}, stop_token_ids=[one], **off)
+    assert (made.finish_reason, made.stop_reason) == ("stop", one)
+    banned = stand_in_text.number("REHE")
+    assert "REHEARSAL" not in contents(ask(logit_bias={str(banned): -100}, **off))[0]
+
+
+def test_stop_strings_and_prompts_are_kept_or_cut_as_asked():
+    kept = ask(stop="so it", include_stop_str_in_output=True, include_reasoning=False)
+    assert message(kept)["content"].endswith("so it") and kept.stop_reason == "so it"
+    assert ask(prompt="hello world again", truncate_prompt_tokens=2).prompt_tokens == 2
+    goes_on = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "I say"}]
+    both = {"messages": goes_on, "add_generation_prompt": False}
+    longer = ask(messages=goes_on, echo=True)
+    continued = ask(**both, continue_final_message=True)
+    assert continued.prompt_tokens < longer.prompt_tokens
+    assert message(longer)["content"].startswith("I say")
+
+
+def test_a_named_tool_ends_with_stop():
+    tools = {"tools": [tool("calc")], "max_tokens": 90}
+    named = {"type": "function", "function": {"name": "calc"}}
+    assert ask(**tools, tool_choice=named).finish_reason == "stop"
+    assert ask(**tools, tool_choice="required").finish_reason == "tool_calls"
+
+
+def test_a_server_without_eyes_refuses_pictures():
+    picture = {"type": "image_url", "image_url": {"url": PIXEL}}
+    body = {"messages": [{"role": "user", "content": [picture]}]}
+    assert refusal(replace(NEW, text_only=True), **body)[1] == (
+        "At most 0 vision_chunk(s) may be provided in one prompt. (parameter=vision_chunk)"
+    )
+    assert ask(WIDE, **body).tokens
