@@ -21,8 +21,9 @@ from kimi_nb.rehearse.engine.api.answer_forms import frames, steps, whole
 from kimi_nb.rehearse.engine.api.answer_parts import Ask, Call, Choice, Token
 from kimi_nb.rehearse.engine.api.api_errors import ApiError
 from kimi_nb.rehearse.engine.api.chat_prompts import Prompt
-from kimi_nb.rehearse.engine.api.chat_requests import Request, Served
+from kimi_nb.rehearse.engine.api.chat_requests import Request
 from kimi_nb.rehearse.engine.api.request_fields import compact
+from kimi_nb.rehearse.engine.api.served import Served
 from kimi_nb.rehearse.fault_names import FaultName
 
 GREEDY = 1e-5  # vLLM's: below this temperature the likeliest token is taken

@@ -7,7 +7,7 @@ from binascii import a2b_base64
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kimi_nb.rehearse.engine.api import stand_in_text
 from kimi_nb.rehearse.engine.api.api_errors import ApiError, parameter
@@ -19,9 +19,7 @@ from kimi_nb.rehearse.engine.api.request_fields import (
     compact,
     parse,
 )
-
-if TYPE_CHECKING:
-    from kimi_nb.rehearse.engine.api.chat_requests import Served
+from kimi_nb.rehearse.engine.api.served import Served
 
 IMAGE_TOKENS = 64
 _TEXTS = {

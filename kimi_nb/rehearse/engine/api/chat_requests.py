@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kimi_nb.rehearse.engine.api import chat_prompts, constraints, stand_in_text, versions
+from kimi_nb.rehearse.engine.api import chat_prompts, constraints, stand_in_text
 from kimi_nb.rehearse.engine.api.api_errors import ApiError, parameter
 from kimi_nb.rehearse.engine.api.request_fields import (
     CHAT,
@@ -25,7 +25,7 @@ from kimi_nb.rehearse.engine.api.request_fields import (
     TokenizeCompletionRequest,
     read,
 )
-from kimi_nb.rehearse.fault_names import FaultName
+from kimi_nb.rehearse.engine.api.served import Served
 
 MAX_N = 16384  # vLLM's VLLM_MAX_N_SEQUENCES
 MAX_LOGPROBS = 20  # vLLM's --max-logprobs
@@ -39,51 +39,6 @@ _NOT_BOTH = (
     "add_generation_prompt when you want to add a header that will prompt it to start a new "
     "assistant message instead."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What a server offers.
-
-    Attributes:
-        names: The served model names; answers carry the first one.
-        root: The model as named on the command line.
-        max_model_len: The context length, in tokens.
-        reasoning_parser: The name of the parser; "" for none.
-        tool_parser: The name of the parser; "" for none.
-        dp_size: The number of ranks that a client can choose from.
-        flaw: The fault of its words, if any.
-        thinking: Whether the model thinks unless a request says otherwise.
-        text_only: Whether it was started without its eyes (--language-model-only).
-    """
-
-    names: tuple[str, ...]
-    root: str
-    max_model_len: int
-    reasoning_parser: str
-    tool_parser: str
-    auto_tools: bool
-    multimodal: bool
-    version: str
-    dp_size: int = 1
-    flaw: FaultName | None = None
-    thinking: bool = True
-    text_only: bool = False
-
-    @property
-    def changes(self) -> frozenset[str]:
-        """How the API of its version differs from earlier ones."""
-        return versions.changes(self.version)
-
-    @property
-    def calls_tools(self) -> bool:
-        """Whether there is a tool parser; vLLM creates it only with --enable-auto-tool-choice."""
-        return bool(self.auto_tools and self.tool_parser)
-
-    @property
-    def blind(self) -> str:
-        """The name of a model that accepts no images, else ""."""
-        return "" if self.multimodal else self.root
 
 
 @dataclass(frozen=True, slots=True)
