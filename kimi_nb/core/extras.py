@@ -20,6 +20,7 @@ BASE = (
     "markdown-it-py",
     "packaging",
     "pydantic",
+    "pydantic-core",
     "pyyaml",
     "tabulate",
     "tree-sitter",

@@ -13,6 +13,8 @@ from kimi_nb.plan.spec import EngineSpec, Router
 
 UPSTREAM = "load_balance_proxy_server_example.py"
 VLLM_ROUTER = "vllm-router"
+# How results name the cause of what no engine can keep behind the upstream proxy.
+EXAMPLE_PROXY = "example-proxy"
 
 # Measured: tests/rehearse/contract/upstream_proxy.json, recorded of the real program in front of
 # scripted engines.

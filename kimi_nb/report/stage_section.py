@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kimi_nb.plan.router import EXAMPLE_PROXY
 from kimi_nb.prove.accuracy import statistics as intervals
 from kimi_nb.prove.accuracy.score_settings import PUBLISHED
-from kimi_nb.prove.verify.contract import DOOR
 from kimi_nb.report.run_files import LIMITS, Gaps, items, lines, mapping, number, rows, table
 
 REHEARSAL = "REHEARSAL"
@@ -90,7 +90,7 @@ def contract(folder: Path, gaps: Gaps, root: Path) -> Figures | None:
         by_door=tuple(
             at
             for at, one in enumerate(found.values())
-            if one.get("status") == "fail" and one.get("cause") == DOOR
+            if one.get("status") == "fail" and one.get("cause") == EXAMPLE_PROXY
         ),
     )
 

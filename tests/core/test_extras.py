@@ -99,7 +99,7 @@ def test_every_import_belongs_to_the_base_or_to_the_extra_of_its_room():
             missing = [extra for extra in wanted if name not in modules(extra)]
             assert not missing, f"{path}: {name} is in no dependency of {missing}"
     unused = modules("all") - seen - FOR_PEOPLE
-    assert unused == {"httptools", "ipykernel", "vllm_router"}  # chosen or started by name
+    assert unused == {"ipykernel", "vllm_router"}  # chosen or started by name
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kimi_nb import show
+from kimi_nb.plan import router
 
 PASS, FAIL, SKIP = "pass", "fail", "not applicable"
-DOOR = "example-proxy"  # the cause of what no engine can keep behind that front door
+DOOR = router.EXAMPLE_PROXY  # what no engine can keep behind that front door
 ABOVE = ", as said above"  # ends the text of a check that could not be made any more
 
 
