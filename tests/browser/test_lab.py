@@ -130,8 +130,9 @@ def test_choose_and_rehearse(page, lab, tmp_path):
     sync_api.expect(figure).to_be_visible()
     panel.screenshot(path=labs.artefacts(tmp_path) / "rehearsal.png")  # that of the README
     panel.locator("button", has_text="Verify").click()
+    # The front door of this layout hides what engines refuse; each failure names it.
     sync_api.expect(panel).to_contain_text(
-        re.compile(r": \d+ pass, \d+ not applicable"), timeout=RUN
+        re.compile(r": \d+ pass, 4 fail, \d+ not applicable"), timeout=RUN
     )
     panel.locator("button", has_text="Stop").click()
     sync_api.expect(rehearse).to_be_enabled()

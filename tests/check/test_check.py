@@ -108,6 +108,7 @@ def test_our_own_plans_have_no_error(each_plan):
     assert json.loads(json.dumps(found.as_dict()))["counts"]["errors"] == 0
 
 
+@pytest.mark.long
 def test_rendering_then_linting_is_the_same_plan(each_plan):
     same_after_rendering(each_plan)
     assert not registry.check(linted(each_plan)).errors

@@ -63,8 +63,9 @@ class Run:
         for job in done:
             for path in map(Path, job.products):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if path.name == "python":
-                    path.write_text("")
+                if path.name == "python":  # of the environment, with what install brings
+                    for name in ("python", "vllm", "vllm-router"):
+                        path.with_name(name).symlink_to(self.site.root / "stubs" / name)
                 else:
                     path.mkdir(exist_ok=True)
         self.folder.mkdir(parents=True)

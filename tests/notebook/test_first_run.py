@@ -20,6 +20,7 @@ from kimi_nb.plan import build
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 def test_from_clone_to_report_in_two_commands(tmp_path):
     """Timed, and the time printed (pytest -s). The environment is the one of these tests (BIN):
     to build it takes minutes, and says more about a network than about this project."""
