@@ -175,7 +175,7 @@ def bundle(plan: Plan, nodes: list[str]) -> str:
 
 
 # A 500 of the front door is no 404; each of these results names the door.
-_BUT = " but those of a client's mistakes (errors/...), which the front door causes"
+_BUT = " but those of a client's mistakes (errors/..., parameters/refused), which the front door causes"
 
 # How long the steps take that no figure is derived for.
 _UNKNOWN = "not measured"

@@ -26,6 +26,10 @@ def run(args: argparse.Namespace) -> int:
 
     signals.end_like_ctrl_c()
     journal = options.journal(args)
+    if not args.run and journal.state == "down" and not args.json:
+        print(f"Nothing is up: {journal.plan} on {journal.site}, the last, is down.")
+        print(f"kimi-nb down {journal.folder} looks there again.")
+        return 0
     try:
         outcome = lifecycle.down(journal)
     except StepFailed as error:

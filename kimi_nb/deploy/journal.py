@@ -257,7 +257,9 @@ def find(run_dir: str, runs: Path) -> Journal:
         listed = "\n".join(
             f"  {one.folder}  {one.plan} on {one.site}, {one.state}" for one in there
         )
-        raise ParameterError(f"{len(there)} deployments are not down; name one:\n{listed}")
+        raise ParameterError(
+            f"{len(there)} deployments are not down; name one, as in kimi-nb status FOLDER:\n{listed}"
+        )
     return there[0] if there else journals[-1]
 
 

@@ -129,7 +129,7 @@ class Deployed(show.Shown):
                 -1,
                 (
                     "KV cache moved",
-                    f"of {self.moved_tokens} tokens"
+                    f"that of {self.moved_tokens} prompt tokens"
                     + (f", {self.moved_bytes:,} bytes" if self.moved_bytes else ""),
                 ),
             )
@@ -547,7 +547,8 @@ def _down(journal: Journal, plan: Plan, say: Say) -> Outcome:
         try:
             outcome = site.down()
         except StepFailed as error:
-            journal.set("failed", "down")
+            if journal.state != "down":  # what was down before does not come up by failing
+                journal.set("failed", "down")
             evidence.record(
                 journal.folder,
                 "down",

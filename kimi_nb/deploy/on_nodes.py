@@ -37,7 +37,7 @@ TITLES = {
     "claim": "take the nodes for this run",
     "prepare": "settings of the host",
     "engine": "the engine's image",
-    "weights": "the weights are complete",
+    "weights": "the weights",
     "push": "the scripts",
     "start": "the scripts, and start the engines",
 }

@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 from testbed.hosts import checkpoint
 
 from kimi_nb.bundle import node_files, scripts, writer
+from kimi_nb.cli import main
 from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.deploy import journal, lifecycle, node_call
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
-from kimi_nb.deploy.steps import EngineState, alike
+from kimi_nb.deploy.steps import EngineState, StepFailed, alike
 from kimi_nb.diagnose.first_failure import Diagnosis
+from kimi_nb.notebook import start
 from kimi_nb.plan import build
 from kimi_nb.service import weights
 
@@ -542,3 +544,37 @@ def test_engines_of_a_node_in_one_state_are_one_row():
 def test_facts_are_words():
     assert lifecycle._words({"baseline": 7, "benchmark": 8}) == "baseline 7, benchmark 8"
     assert lifecycle._words(["n1", "n2"]) == "n1, n2" and lifecycle._words("n1") == "n1"
+
+
+@pytest.fixture
+def ended(tmp_path, monkeypatch):
+    """A deployment that is down, on a site that no longer answers."""
+    plan = build.plan("tiny-k2.5", "cpu", "single")
+    made = journal.Journal.open(tmp_path / "runs" / "run" / plan.name, plan)
+    made.folder.mkdir(parents=True)
+    made.keep(plan)
+    made.set("down")
+
+    def fail(self):
+        raise StepFailed("down", [Diagnosis("unreachable", "n", None, "no answer", "", "")])
+
+    monkeypatch.setattr(OnNodes, "down", fail)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def test_what_is_down_stays_down_where_nobody_answers(ended):
+    with pytest.raises(StepFailed):
+        lifecycle.down(ended)
+    assert journal.Journal.read(ended.folder).state == "down"
+    ended.set("up")
+    with pytest.raises(StepFailed):
+        lifecycle.down(ended)
+    assert journal.Journal.read(ended.folder).state == "failed"
+
+
+def test_down_without_a_name_does_nothing_where_nothing_is_up(ended, monkeypatch, capsys):
+    monkeypatch.setattr(start, "runs_folder", lambda: ended.folder.parents[3])
+    assert main.main(["down"]) == 0
+    said = capsys.readouterr().out
+    assert "Nothing is up" in said and str(ended.folder) in said
