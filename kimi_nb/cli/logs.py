@@ -36,7 +36,11 @@ def _print_copies(folder: Path) -> None:
 
     Its nodes may hold the logs of another deployment by now.
     """
-    for path in sorted(folder.rglob("*.log")):
+    found = [path for path in sorted(folder.rglob("*")) if path.suffix in (".log", ".out", ".err")]
+    for path in found:
         node = "" if path.parent == folder else f"{path.parent.name} "
+        name = path.name.partition(".")[0]  # under SLURM the number of the job follows
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            print(f"{visible(node + path.stem)} | {visible(line)}")
+            print(f"{visible(node + name)} | {visible(line)}")
+    if not found:
+        print(f"{folder}: no logs were kept: no engine was started, or none was reached.")

@@ -216,6 +216,12 @@ def newest(folder: Path) -> Journal | None:
     return Journal.read(found[-1].parent) if found else None
 
 
+def beside(folder: Path) -> list[Path]:
+    """Return the folders of all deployments of the plan of ``folder``, the newest first."""
+    found = [path for path in folder.parent.glob("[0-9]*") if path.name.isdecimal()]
+    return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
 def up_on(site: str, runs: Path) -> list[Journal]:
     """Return the deployments below ``runs`` that are up on a site, the newest first."""
     found = [path.parent for path in runs.glob(f"*/*/deployments/*/{_FILE}")]

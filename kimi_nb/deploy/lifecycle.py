@@ -30,7 +30,7 @@ from kimi_nb.bundle import scripts, writer
 from kimi_nb.core import evidence, known_secrets
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.deploy import node_looks
-from kimi_nb.deploy.journal import Journal, alone, holder
+from kimi_nb.deploy.journal import Journal, alone, beside, holder
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.on_nodes import OnNodes
 from kimi_nb.deploy.steps import (
@@ -172,8 +172,12 @@ def target(
     checksums: bool = False,
     download: bool = False,
     say: Say = lambda text: None,
+    earlier: Sequence[Path] = (),
 ) -> Iterator[Target]:
-    """Provide the site for this plan; it is reached at first use and released at the end."""
+    """Provide the site for this plan; it is reached at first use and released at the end.
+
+    ``earlier`` are the folders of earlier deployments of the plan, the newest first.
+    """
     if plan.transport == "slurm":
         from kimi_nb.deploy.slurm.cluster import Cluster  # start-up: only under SLURM
 
@@ -181,7 +185,9 @@ def target(
             say("--download: no effect under SLURM, one of the jobs downloads the weights anyway")
         if checksums:
             say("--checksums: no effect under SLURM, no job reads the weights before the server")
-        made: Target = Cluster(plan, scripts.files(plan), journal.folder, journal.run, say)
+        made: Target = Cluster(
+            plan, scripts.files(plan), journal.folder, journal.run, say, earlier=earlier
+        )
     else:
         if any(not (journal.folder / "bundle" / node / "node.env").exists() for node in plan.nodes):
             writer.write(scripts.files(plan), journal.folder / "bundle")  # it was removed meanwhile
@@ -276,7 +282,9 @@ def preview(
         # In a folder of its own, but under the run that may be deployed already.
         journal = dataclasses.replace(kept, folder=Path(name))
         writer.write(scripts.files(plan), journal.folder / "bundle")
-        with target(plan, journal, checksums=checksums, download=download) as site:
+        with target(
+            plan, journal, checksums=checksums, download=download, earlier=beside(kept.folder)
+        ) as site:
             return list(site.preview()), site.diff()
 
 
@@ -317,7 +325,14 @@ def up(
         if not resume:
             journal.steps.clear()
         journal.set("starting")
-        with target(plan, journal, checksums=checksums, download=download, say=say) as site:
+        with target(
+            plan,
+            journal,
+            checksums=checksums,
+            download=download,
+            say=say,
+            earlier=beside(journal.folder),
+        ) as site:
             result = _Deployment(plan, journal, site, say, limits).run()
             return Up(journal, result, site.serving() if result.ok else plan)
 

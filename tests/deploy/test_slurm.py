@@ -179,7 +179,7 @@ def test_the_jobs_from_an_empty_folder_to_a_benchmark(start, scenario, more):
     watch.load()
     assert [one.state for one in cluster.status()] == ["ready"]
     assert cluster.ended() == {} and cluster.open_door().changes == ()
-    assert "REHEARSAL" in "".join(path.read_text() for path in cluster.log_folder.iterdir())
+    assert "REHEARSAL" in "".join(path.read_text() for path in cluster.log_folder.glob(f"{node}/*"))
 
     assert len(cluster.submit_benchmark().changes) == 1
     output = Path(cluster.wait_benchmark().facts["output"]).read_text()
@@ -201,7 +201,8 @@ def test_the_jobs_from_an_empty_folder_to_a_benchmark(start, scenario, more):
     assert other.cluster.serving().url == cluster.serving().url
     said = list(other.cluster.follow(lambda: True))
     assert ("download_kimi", "Download complete.") in said
-    assert {name for name, _ in said} == {*names, "benchmark_kimi"}
+    served = f"{node} {names[-1]}"
+    assert {name for name, _ in said} == {*names[:-1], served, "benchmark_kimi"}
     assert all(one.state in ("COMPLETED", "RUNNING") for one in other.cluster.jobs())
 
     down = [change.what for change in other.cluster.down().changes]
@@ -422,14 +423,36 @@ def test_up_status_logs_and_down_as_commands(slurm_site, start, tmp_path):
     }
     code, out, said = call("status", str(tmp_path / "run"))
     assert code == 0 and "1 of 1 engines ready" in out and "benchmark" in out, out + said
-    code, out, said = call("logs", "--no-follow", str(tmp_path / "run"))
-    assert "download_kimi | Download complete." in out
+    assert made["facts"]["benchmark_output"].endswith(
+        f"benchmark_kimi.{made['facts']['jobs']['benchmark']}.out"
+    )
+    code, live, said = call("logs", "--no-follow", str(tmp_path / "run"))
+    assert "download_kimi | Download complete." in live
+    [node] = {one["node"] for one in json.loads(call("status", "--json", str(tmp_path / "run"))[1])}
+    assert f"{node} vllm_kimi | " in live
     code, out, said = call("up", *target, "--confirm", "testbed", "--download", "--json")
     assert code == 0 and json.loads(out)["changes"] == [], said
     assert "--download: no effect under SLURM" in said
     code, out, said = call("down", str(tmp_path / "run"))
     assert code == 0 and "is down" in out, said
     assert call("down", str(tmp_path / "run"))[1].endswith("no change.\n")
+
+    # The logs were kept, under the same names.
+    code, kept, said = call("logs", "--no-follow", str(tmp_path / "run"))
+    assert {line for line in live.splitlines() if "Download complete" in line} <= {
+        *kept.splitlines()
+    }
+    assert f"{node} vllm_kimi | " in kept and "benchmark_kimi | " in kept
+
+    # A second deployment keeps the environment and the weights.
+    code, out, said = call("up", *target, "--dry-run")
+    assert "4_baseline.sbatch" in out and "1_create_env.sbatch" not in out, out + said
+    code, out, said = call("up", *target, "--confirm", "testbed", "--json")
+    again = json.loads(out)["facts"]["jobs"]
+    before = made["facts"]["jobs"]
+    assert again["install"] == before["install"] and again["download"] == before["download"]
+    assert again["baseline"] > before["benchmark"] < again["benchmark"]
+    assert call("down", str(tmp_path / "run"))[0] == 0
 
 
 def test_a_secret_that_is_not_set_stops_before_anything_is_submitted(start):

@@ -43,7 +43,8 @@ class Cluster:
 
     ``files`` are those of the plan's bundle, ``folder`` is the deployment's own on the login node,
     ``run_id`` identifies the run on the cluster, ``say`` receives progress messages, and ``poll``
-    is the time between two looks at the queue, in seconds.
+    is the time between two looks at the queue, in seconds. ``earlier`` are the folders of earlier
+    deployments of the plan, the newest first: a job that did its work for one of them is kept.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Cluster:
         *,
         commands: Slurm | None = None,
         poll: float = 2.0,
+        earlier: Sequence[Path] = (),
     ) -> None:
         if not plan.jobs:
             raise ParameterError(
@@ -71,7 +73,9 @@ class Cluster:
         self._serving_job = self._chain[-1]
         self._benchmark = next(job for job in plan.jobs if job.name == "benchmark")
         self.bundle = self._work / plan.name
-        self._book = Book(folder, run_id, self.bundle / "jobs", (*self._chain, self._benchmark))
+        self._book = Book(
+            folder, run_id, self.bundle / "jobs", (*self._chain, self._benchmark), earlier
+        )
         self._queue = JobQueue(
             self._slurm, self._book, self._files, self.bundle / "jobs", say, poll
         )
@@ -252,9 +256,7 @@ class Cluster:
                     )
                 ],
             ) from None
-        return Outcome(
-            tuple(Change(LOGIN, f"{self.bundle / name}: {what}") for name, what in done.items())
-        )
+        return Outcome(tuple(_written(self.bundle, done)))
 
     def _test(self) -> Outcome:
         states = self._queue.look("test")
@@ -452,7 +454,11 @@ class Cluster:
                 self._queue.send(
                     "benchmark", self._benchmark, state.id, "after", lock, changes, of=state.id
                 )
-        return Outcome(tuple(changes), facts={"jobs": self._queue.ids()})
+            number = self._queue.ids()[self._benchmark.name]
+        output = self._book.path(self._benchmark, ".out", number)
+        return Outcome(
+            tuple(changes), facts={"jobs": self._queue.ids(), "benchmark_output": str(output)}
+        )
 
     def _measured(self, states: Mapping[str, JobState]) -> bool:
         """Return whether the benchmark of this serving job is done, pending or running."""
@@ -527,10 +533,7 @@ class Cluster:
             out.append(Change(LOGIN, f"{path}: would be taken for this run"))
         elif held.run_id != self._run_id:
             out.append(Change(LOGIN, f"{path}: {held} has the site; nothing would be done"))
-        out += [
-            Change(LOGIN, f"{self.bundle / name}: {what}")
-            for name, what in writer.diff(writer.read(self.bundle) or {}, self._files).items()
-        ]
+        out += _written(self.bundle, writer.diff(writer.read(self.bundle) or {}, self._files))
         for job, wanted in self._wanted(self._book.look(self._slurm.queue(), keep=False)):
             if wanted:
                 if refusal := self._refusal(job):
@@ -545,8 +548,11 @@ class Cluster:
         return out
 
     def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:
-        """Yield (job, line) of all that the run's jobs write, until ``stop`` returns true."""
-        return job_logs.follow(self._all_files, stop)
+        """Yield (source, line) of all that the run's jobs write, until ``stop`` returns true.
+
+        The source of a line of the serving job is "NODE JOB", that of another line its job.
+        """
+        return job_logs.follow(self._named_files, stop)
 
     # The end ------------------------------------------------------------------------------
 
@@ -567,6 +573,7 @@ class Cluster:
             ) from None
         if live:
             raise StepFailed("down", [job_faults.stuck(live, path)], Outcome(tuple(changes)))
+        self.logs.keep(self._all_files())
         if self._names_our_server(_text(self._host_file).strip()):
             self._host_file.unlink(missing_ok=True)
             changes.append(Change(LOGIN, f"{self._host_file}: removed"))
@@ -603,12 +610,27 @@ class Cluster:
         # Two files of the job, which its first node writes, then two of the task on each node.
         return {path: nodes[max(at // 2 - 1, 0)] for at, path in enumerate(paths)}
 
-    def _all_files(self) -> dict[str, list[Path]]:
+    def _all_files(self) -> dict[Path, str]:
+        """Return the node of each file that a job of the run writes; "" but for the serving job."""
         self._book.load()
+        others = (*self._chain[:-1], self._benchmark)
         return {
-            job_book.option(job, "job-name"): self._queue.files_of(job)
-            for job in (*self._chain, self._benchmark)
+            **{path: "" for job in others for path in self._queue.files_of(job)},
+            **self._serving_files(),
         }
+
+    def _named_files(self) -> dict[Path, str]:
+        return {path: job_logs.source(node, path) for path, node in self._all_files().items()}
+
+
+def _written(bundle: Path, files: Mapping[str, str]) -> list[Change]:
+    """Return a change for all files of a folder to which the same was done."""
+    names: dict[str, list[str]] = {}
+    for name, what in files.items():
+        names.setdefault(what, []).append(name)
+    return [
+        Change(LOGIN, f"{bundle}: {what}: {', '.join(sorted(some))}") for what, some in names.items()
+    ]
 
 
 def _rank(engine: EngineSpec) -> tuple[str, int, int]:

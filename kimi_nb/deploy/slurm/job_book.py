@@ -92,12 +92,44 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Book:
-    """The record ``jobs.json`` in a run's folder; ``outputs`` is the folder the jobs write to."""
+def _record(folder: Path) -> dict[str, Any]:
+    """Return the record in the folder of a deployment, or {} if there is none that can be read."""
+    try:
+        table = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return table if isinstance(table, dict) and isinstance(table.get("jobs"), dict) else {}
 
-    def __init__(self, folder: Path, run_id: str, outputs: Path, wanted: Sequence[Job]) -> None:
+
+def _done_before(earlier: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Return what earlier deployments recorded of jobs that completed, the newest for each job.
+
+    Only a job whose script is known can stand for one of the present scripts.
+    """
+    out: dict[str, dict[str, Any]] = {}
+    for folder in earlier:
+        for name, one in _record(folder).get("jobs", {}).items():
+            if isinstance(one, dict) and one.get("state") == "COMPLETED" and "digest" in one:
+                out.setdefault(name, dict(one))
+    return out
+
+
+class Book:
+    """The record ``jobs.json`` in a run's folder; ``outputs`` is the folder the jobs write to.
+
+    ``earlier`` are the folders of earlier deployments of the plan, the newest first.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run_id: str,
+        outputs: Path,
+        wanted: Sequence[Job],
+        earlier: Sequence[Path] = (),
+    ) -> None:
         self._folder, self._run_id, self._outputs, self._jobs = folder, run_id, outputs, wanted
-        self.entries: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, dict[str, Any]] = _done_before(earlier)
         self.load()
 
     @property
@@ -107,10 +139,9 @@ class Book:
 
     def load(self) -> None:
         """Read the record again, because another process of the run may have written it."""
-        with contextlib.suppress(OSError, ValueError):
-            table = json.loads((self._folder / "jobs.json").read_text(encoding="utf-8"))
-            if isinstance(table, dict) and table.get("run") == self._run_id:
-                self.entries = {name: dict(one) for name, one in table["jobs"].items()}
+        table = _record(self._folder)
+        if table.get("run") == self._run_id:
+            self.entries = {name: dict(one) for name, one in table["jobs"].items()}
 
     def note(self, name: str, **facts: Any) -> None:
         """Record facts about a job atomically; known facts are not written again.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kimi_nb.core import known_secrets
@@ -11,6 +13,7 @@ from kimi_nb.core.tail import Tails
 from kimi_nb.diagnose.first_failure import Log
 
 _LAST = 3  # last lines of a job that show how it ended
+_NO_NAME = re.compile(r"[^\w.-]|^\.+")  # what cannot stand in the name of a folder
 SLURM = "scontrol show job"  # the "file" of SLURM's description of a job
 
 
@@ -40,13 +43,27 @@ class JobLogs:
 
     def read(self) -> None:
         """Read what is new, and keep a copy."""
-        for path, lines in self._tails.read(self._files()).items():
-            self._folder.mkdir(parents=True, exist_ok=True)
+        files = self._files()
+        for path, lines in self._tails.read(files).items():
             # The first look reads everything, so a copy of an earlier process is overwritten.
             first = len(self._tails.lines[path]) == len(lines)
-            with (self._folder / path.name).open("w" if first else "a", encoding="utf-8") as file:
+            with self._copy(path, files[path]).open("w" if first else "a", encoding="utf-8") as file:
                 file.writelines(f"{known_secrets.text(line)}\n" for line in lines)
         self._said = self._word()
+
+    def keep(self, files: Mapping[Path, str]) -> None:
+        """Copy what jobs have written; ``files`` returns the node of each file, or ""."""
+        for path, node in files.items():
+            # A job that never ran has written nothing.
+            with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+                with self._copy(path, node).open("w", encoding="utf-8") as copy:
+                    copy.writelines(map(known_secrets.text, file))
+
+    def _copy(self, path: Path, node: str) -> Path:
+        """Return where the copy of a file stands: in a folder of its node, if it has one."""
+        folder = self._folder / _NO_NAME.sub("_", node)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / path.name
 
     def all(self) -> list[Log]:
         """Return everything read so far."""
@@ -81,17 +98,26 @@ class JobLogs:
         return "", word + "no log"
 
 
-def follow(
-    files: Callable[[], Mapping[str, Sequence[Path]]], stop: Callable[[], bool], wait: float = 0.3
-) -> Iterator[tuple[str, str]]:
-    """Yield (name, line) of every new line of every job, until ``stop`` returns true.
+def source(node: str, path: Path) -> str:
+    """Return what `follow` and the copies call the lines of a file: "NODE JOB", or the job.
 
-    ``files`` returns each job's files by its name; it is called at each look.
+    >>> source("dgx-01", Path("vllm_kimi.7.task0.err"))
+    'dgx-01 vllm_kimi'
+    """
+    return f"{node} {path.name.partition('.')[0]}".strip()
+
+
+def follow(
+    files: Callable[[], Mapping[Path, str]], stop: Callable[[], bool], wait: float = 0.3
+) -> Iterator[tuple[str, str]]:
+    """Yield (source, line) of every new line of every job, until ``stop`` returns true.
+
+    ``files`` returns the source of each file; it is called at each look.
     """
     tails = Tails()
     while True:
         last = stop()
-        named = {path: name for name, paths in files().items() for path in paths}
+        named = files()
         for path, lines in tails.read(named).items():
             tails.lines[path].clear()  # following for days must not fill the memory
             for line in lines:
