@@ -48,15 +48,19 @@ def run(args: argparse.Namespace) -> int:
         [f"hardware={chip.name}", *args.pairs],
     )
     text = site_file.text(values)
+    named = "--out " if args.out else ""
     out = load.user_path(args.out or f"{args.name}.yaml", "--out")
     try:
         # Not over a file that came in the meantime.
         with out.open("w" if args.force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ParameterError(f"--out {out}: is there already; name another, or --force.") from None
+        raise ParameterError(
+            f"{named}{out}: is there already. Write another file (--name or --out), or replace "
+            "this one (--force)."
+        ) from None
     except OSError as error:
-        raise WriteError(f"--out {out}: cannot be written: {error.strerror}.") from None
+        raise WriteError(f"{named}{out}: cannot be written: {error.strerror}.") from None
     shown = str(out) if out.is_absolute() else f"./{out}"
     number = len(values["nodes"])
     print(f"{shown}: {number} node{'s' * (number > 1)}.")

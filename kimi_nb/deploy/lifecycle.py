@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import re
 import shlex
 import tempfile
 import time
@@ -595,11 +596,11 @@ def _words(fact: Any) -> Any:
 def status(journal: Journal) -> tuple[list[EngineState], list[show.Table]]:
     """Return the state of every engine, and tables that show it.
 
-    The tables show node, rank, port, state and last error, and the scheduler's queue if there is
-    one.
+    The tables show node, rank, port, state and last error, the first failure if engines have
+    ended, and the scheduler's queue if there is one.
     """
     plan = journal.kept_plan()
-    queue = None
+    queue = first = None
     with target(plan, journal) as site:
         if journal.state == "down":
             states = [
@@ -608,27 +609,50 @@ def status(journal: Journal) -> tuple[list[EngineState], list[show.Table]]:
             ]
         else:
             states, queue = list(site.status()), site.queue()
+            if any(one.state.startswith("ended") for one in states):
+                logs = site.logs.all()
+                first = first_failure.of_logs(logs, site.serving(), "while serving")
     ready = sum(one.state == "ready" for one in states)
     title = (
         f"{journal.plan} on {journal.site}, {journal.state}"
         + (f" at {journal.stopped_at}" if journal.stopped_at else "")
         + f": {ready} of {len(states)} engines ready"
     )
-    return states, [_engines(title, states), *filter(None, [queue])]
+    tables = [_engines(title, states), _first(first, journal) if first else None, queue]
+    return states, [one for one in tables if one is not None]
+
+
+def _first(found: Diagnosis, journal: Journal) -> show.Table:
+    """Return the failure from which the others follow, and what to do next."""
+    rank = [] if found.rank is None else [("rank", found.rank)]
+    rows = (
+        ("node", found.node),
+        *rank,
+        ("cause", found.cause),
+        ("seen", found.evidence),
+        ("next", found.help),
+        ("all signs", f"kimi-nb doctor {shlex.quote(str(journal.folder))}"),
+        ("start again", "kimi-nb up, with the same words and --resume"),
+    )
+    return show.Table("The first failure", ("what", "is"), rows)
 
 
 def _engines(title: str, states: Sequence[EngineState]) -> show.Table:
-    """Return a row for the engines of a node that are in the same state, one after the other."""
+    """Return a row for the engines of a node that are in the same state, one after the other.
+
+    Errors that differ in numbers only, such as times and processes, are the same; the first is
+    shown.
+    """
 
     def alike(one: EngineState) -> tuple[str, str, str]:
-        return one.node, one.state, one.error
+        return one.node, one.state, re.sub(r"\d+", "0", one.error)
 
     def span(first: object, last: object) -> str:
         words = ["" if one is None else str(one) for one in (first, last)]
         return " to ".join(dict.fromkeys(words))
 
     rows = []
-    for (node, state, error), group in itertools.groupby(states, alike):
+    for (node, state, _), group in itertools.groupby(states, alike):
         members = list(group)
         first, last = members[0], members[-1]
         rows.append(
@@ -638,7 +662,7 @@ def _engines(title: str, states: Sequence[EngineState]) -> show.Table:
                 span(first.rank, last.rank),
                 span(first.port, last.port),
                 state,
-                error,
+                first.error,
             )
         )
     return show.Table(title, ("node", "engine", "rank", "port", "state", "last error"), tuple(rows))

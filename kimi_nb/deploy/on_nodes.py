@@ -507,6 +507,8 @@ class OnNodes:
     def _diagnosis(self, node: str, verb: str, line: Line) -> Diagnosis:
         # Of a path, its last part.
         thing = "disk" if "No space left" in line.text else line.thing.rpartition("/")[2]
+        if self._download and thing == "weights":
+            thing = "download"
         return Diagnosis(
             f"{verb}-{line.thing}".strip("-"),
             node,

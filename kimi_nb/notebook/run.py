@@ -172,8 +172,12 @@ class Run:
         else:
             here = prerequisites.is_node(site)
             looks = prerequisites.looks(*what)
-            found = prerequisites.Looks(
-                tuple(prerequisites.look(item, site, here) for item in looks)
+            found = (
+                prerequisites.elsewhere(site)
+                if self.action == "deploy" and not here
+                else prerequisites.Looks(
+                    tuple(prerequisites.look(item, site, here) for item in looks)
+                )
             )
         self.record("prerequisites", **found.counts, failed=found.failed)
         return found

@@ -196,6 +196,24 @@ def look(asked: Look, site: schema.Site, here: bool, runner: Runner | None = Non
     return verdict(asked, *(runner or run)(asked.argv))
 
 
+def elsewhere(site: schema.Site) -> Looks:
+    """Return the results on a machine that only starts a deployment on other nodes."""
+    asked = Look(
+        name="nodes",
+        title="devices, driver, disk and network of the nodes",
+        argv=(),
+        expect="every node is looked at before one is changed",
+        pattern="",
+        needs="node",
+        source="",
+    )
+    why = (
+        f"this machine is not a node of {site.name}: the deployment itself looks at every node "
+        "before it changes one; notebook 01 with action deploy shows each look"
+    )
+    return Looks((Seen(asked, "skipped", why),))
+
+
 def verdict(asked: Look, code: int, text: str) -> Seen:
     """Judge what the command of a check has printed."""
     shown = " ".join(text.split())[:160]

@@ -68,6 +68,8 @@ def test_rule(identity, side, number):
         assert case["severity"] in {one.severity for one in mine}
     if "line" in case:
         assert case["line"] in {one.line for one in mine}
+    if "count" in case:
+        assert case["count"] == len(mine), [one.message for one in mine]
 
 
 def test_every_rule_has_its_case():

@@ -175,6 +175,8 @@ def test_a_plan_with_errors_is_not_deployed(tmp_path):
     site = tmp_path / "mine.yaml"
     made = kimi("site", "new", "--hw", "a3", "--nodes", "127.0.0.9", "--out", str(site))
     assert made.returncode == 0, made.stderr
+    again = kimi("site", "new", "--hw", "a3", "--nodes", "127.0.0.9", "--out", str(site))
+    assert again.returncode == 2 and "is there already" in again.stderr
     words = ("up", *PLAN[1:], "single", "--set", "gpu-memory-utilization=0.3", "--site", str(site))
     done = kimi(*words, "--run-dir", str(tmp_path / "run"), "--dry-run")
     assert done.returncode == 1 and "not deployed" in done.stderr and "--force" in done.stderr

@@ -25,6 +25,7 @@ from kimi_nb.cli import main
 from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.deploy import journal, lifecycle, node_call
 from kimi_nb.deploy.local import LocalNodes
+from kimi_nb.deploy.node_answers import Line
 from kimi_nb.deploy.on_nodes import OnNodes
 from kimi_nb.deploy.steps import EngineState, StepFailed, alike
 from kimi_nb.diagnose.first_failure import Diagnosis
@@ -526,6 +527,33 @@ def test_a_start_that_was_none_is_not_measured(tmp_path):
     assert "first answer after" not in rows
     failed = dict(dataclasses.replace(made, ok=False).table().rows)
     assert failed["ready after"] == "never"
+
+
+@pytest.mark.parametrize(
+    "download, line, wanted",
+    [
+        (True, Line("fail", "weights", "exit code 1"), "--resume"),
+        (False, Line("fail", "weights", "there is none"), "--download"),
+        (True, Line("fail", "weights", "No space left on device"), "space"),
+    ],
+)
+def test_a_download_that_failed_is_not_answered_with_the_same_words(
+    tmp_path, download, line, wanted
+):
+    plan = build.plan("tiny-k2.5", "cpu", "single")
+    target = OnNodes(plan, tmp_path, tmp_path, "r", "me", LocalNodes, download=download)
+    found = target._diagnosis("n", "weights", line)
+    assert wanted in found.help and ("--download" in found.help) is (wanted == "--download")
+
+
+def test_engines_that_ended_for_one_reason_are_one_row():
+    errors = [f"(EngineCore_DP{at} pid=4{at}1) 10:04:{at}1 EngineDeadError" for at in range(3)]
+    states = [
+        EngineState(f"rank{at}", "n", at, 8000 + at, "ended 1", error)
+        for at, error in enumerate(errors)
+    ]
+    [row] = lifecycle._engines("", states).rows
+    assert row == ("n", "rank0 to rank2", "0 to 2", "8000 to 8002", "ended 1", errors[0])
 
 
 def test_engines_of_a_node_in_one_state_are_one_row():

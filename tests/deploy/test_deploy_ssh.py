@@ -664,6 +664,10 @@ def test_an_engine_that_was_killed_is_started_again_by_resume(site, tmp_path):
     ).stdout.split():
         if "path_stub.py" in Path(f"/proc/{pid}/cmdline").read_text():
             os.kill(int(pid), signal.SIGKILL)
+    end = time.monotonic() + 30
+    while "The first failure" not in (seen := site.kimi("status", str(tmp_path)).stdout):
+        assert time.monotonic() < end, seen
+    assert "kimi-nb doctor" in seen and "--resume" in seen
     code, made, said = site.up(tmp_path, "--resume")
     assert code == 0, (made and made["failed"], said)
     started = [one["node"] for one in made["changes"] if "started: serve.sh" in one["what"]]

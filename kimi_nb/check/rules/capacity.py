@@ -302,13 +302,14 @@ def weights_disk(d: Deployment) -> Iterator[Problem]:
     for server, _ in d.profiles():
         if server.flags.get("load-format") == "dummy":
             continue  # nothing is read
-        folders = [
-            ("model", server.model),
+        folders = (
+            ("model", server.model if server.model.startswith("/") else ""),
             ("download-dir", server.text("download-dir") or ""),
-            ("HF_HOME", server.env.get("HF_HOME", "")),
             ("HF_HUB_CACHE", server.env.get("HF_HUB_CACHE", "")),
-        ]
-        for what, folder in folders:
+            ("HF_HOME", server.env.get("HF_HOME", "")),
+        )
+        # The engine reads them from the first of these that is given.
+        for what, folder in [one for one in folders if one[1]][:1]:
             if any(folder == base or folder.startswith(base + "/") for base in _TEMPORARY):
                 spot = (
                     server.env_at(what)

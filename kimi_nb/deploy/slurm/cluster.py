@@ -124,7 +124,7 @@ class Cluster:
             ("job", "number", "state", "reason", "node", "elapsed"),
             tuple(
                 (
-                    one.name,
+                    one.job_name,
                     one.id or "",
                     one.state or "not submitted",
                     one.reason,
@@ -273,7 +273,7 @@ class Cluster:
                 failed.append(job_faults.refused(job, refusal, self._files[f"jobs/{job.file}"]))
         if failed:
             raise StepFailed("test", failed)
-        return Outcome(facts={"tested": tested})
+        return Outcome(facts={"tested": tested} if tested else {})
 
     def _refusal(self, job: Job) -> str:
         return self._slurm.refusal(self._files[f"jobs/{job.file}"])
@@ -629,7 +629,8 @@ def _written(bundle: Path, files: Mapping[str, str]) -> list[Change]:
     for name, what in files.items():
         names.setdefault(what, []).append(name)
     return [
-        Change(LOGIN, f"{bundle}: {what}: {', '.join(sorted(some))}") for what, some in names.items()
+        Change(LOGIN, f"{bundle}: {what}: {', '.join(sorted(some))}")
+        for what, some in names.items()
     ]
 
 

@@ -47,7 +47,9 @@ class JobLogs:
         for path, lines in self._tails.read(files).items():
             # The first look reads everything, so a copy of an earlier process is overwritten.
             first = len(self._tails.lines[path]) == len(lines)
-            with self._copy(path, files[path]).open("w" if first else "a", encoding="utf-8") as file:
+            with self._copy(path, files[path]).open(
+                "w" if first else "a", encoding="utf-8"
+            ) as file:
                 file.writelines(f"{known_secrets.text(line)}\n" for line in lines)
         self._said = self._word()
 
@@ -55,9 +57,12 @@ class JobLogs:
         """Copy what jobs have written; ``files`` returns the node of each file, or ""."""
         for path, node in files.items():
             # A job that never ran has written nothing.
-            with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
-                with self._copy(path, node).open("w", encoding="utf-8") as copy:
-                    copy.writelines(map(known_secrets.text, file))
+            with (
+                contextlib.suppress(OSError),
+                path.open(encoding="utf-8", errors="replace") as file,
+                self._copy(path, node).open("w", encoding="utf-8") as copy,
+            ):
+                copy.writelines(map(known_secrets.text, file))
 
     def _copy(self, path: Path, node: str) -> Path:
         """Return where the copy of a file stands: in a folder of its node, if it has one."""
