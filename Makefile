@@ -18,7 +18,8 @@
 # make engine  .engine with the real vLLM for this machine's CPU (2.5 GB; hardware cpu)
 # make tools   .tools with lm-eval and AISBench, for notebook 07 (3 GB)
 # make bench   the benchmarks; fails where one does not keep its bounds
-# make clean   remove .venv, .engine, .tools, .clients, runs/ and caches
+# make pins    constraints.txt anew: versions and the hashes of their files, from pyproject.toml
+# make clean   remove .venv, .engine, .tools, .clients, .uv, runs/ and caches
 # make help    these lines
 PYTHON ?= python3
 MODEL ?= k2.5
@@ -36,7 +37,7 @@ APART := --ignore tests/deploy/test_real_engine.py --ignore tests/deploy/test_re
 PURE := $(addprefix tests/,params catalog plan check bundle/test_scripts.py)
 
 .PHONY: help run test test-long test-tools test-engine coverage lint lint-code lint-notebooks lint-docs lint-types lint-rooms strip readme \
-	hooks lab venv engine tools bench clean
+	hooks lab venv engine tools bench pins clean
 help:
 	@sed -n 's/^# make //p' Makefile | awk '{ name = $$1; $$1 = ""; printf "make %-15s%s\n", name, $$0 }'
 
@@ -44,7 +45,8 @@ help:
 .venv/.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch .venv/.stamp
 
 # With BIN another environment is taken as it is: make run BIN=/path/to/bin.
@@ -96,7 +98,7 @@ lint-notebooks: venv
 
 lint-docs: venv
 	$(BIN)/python tests/habits/links.py *.md docs/*.md notebooks/*.ipynb
-	$(BIN)/python tests/habits/readme.py --check
+	PYTHONPATH=tests $(BIN)/python tests/habits/readme.py --check
 
 lint-types: venv
 	$(BIN)/mypy
@@ -108,7 +110,7 @@ strip: venv
 	$(BIN)/nbstripout --keep-id notebooks/*.ipynb
 
 readme: venv
-	$(BIN)/python tests/habits/readme.py
+	PYTHONPATH=tests $(BIN)/python tests/habits/readme.py
 
 hooks: venv
 	$(BIN)/pre-commit install
@@ -129,5 +131,12 @@ tools: venv
 bench: venv
 	$(BIN)/python benchmarks
 
+# The versions that are there stay; make pins UPGRADE=--upgrade takes the newest.
+pins:
+	$(PYTHON) -m venv .uv
+	.uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .github/tools/uv.txt
+	.uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-header $(UPGRADE) --extra test --output-file constraints.txt pyproject.toml
+
 clean:
-	rm -rf .venv .engine .tools .clients runs .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf .venv .engine .tools .clients .uv runs .mypy_cache .ruff_cache .pytest_cache .coverage

@@ -1,4 +1,4 @@
-"""The parts of README.md, README.zh-CN.md and docs/modules.md that are made from the project.
+"""The parts of README.md, README.zh-CN.md and docs/*.md that are made from the project.
 
     python tests/habits/readme.py            # writes them (make readme)
     python tests/habits/readme.py --check    # exit code 1 where one is out of date
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from habits import licences
 from kimi_nb.core import data_files
 from kimi_nb.params import load, recipes, site_file
 
@@ -107,6 +108,17 @@ def site() -> str:
     )
 
 
+def licence_table() -> str:
+    """The packages of constraints.txt by their licence."""
+    return _table(
+        ["licence", "packages"],
+        [
+            [one, ", ".join(f"`{name}`" for name in some)]
+            for one, some in licences.by_licence().items()
+        ],
+    )
+
+
 def _modules(paths: Iterable[Path]) -> str:
     return _table(["module", "what it is"], [[f"`{path.stem}`", _says(path)] for path in paths])
 
@@ -132,6 +144,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"matrix": matrix, "notebooks": notebooks},
     "README.zh-CN.md": {"matrix": partial(matrix, "zh"), "notebooks": partial(notebooks, "zh")},
     "docs/deploy.md": {"site": site},
+    "docs/licences.md": {"licences": licence_table},
     "docs/modules.md": {"package": package, "tests": tests},
 }
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from habits import licences
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LINES = itertools.chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
@@ -45,14 +47,19 @@ def test_every_dependency_has_a_reason():
 
 
 def test_constraints_are_exact_and_fit():
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    exact = {}
-    for line in lines:
-        assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line), line
-        name, _, version = line.partition("==")
-        exact[re.sub(r"[-_.]+", "-", name).lower()] = version
+    """Each pin is a version with the hashes of its files; no address stands there."""
+    text = (ROOT / "constraints.txt").read_text()
+    pin = r"[a-z0-9-]+==[A-Za-z0-9.+!]+(?: ; [^\\\n]+)?"
+    assert re.fullmatch(rf"(?:{pin}(?: \\\n    --hash=sha256:[0-9a-f]{{64}})+\n)+", text)
+    exact = {one.name: str(one.specifier).removeprefix("==") for one in licences.pins()}
+    assert len(exact) == text.count("==") - len(re.findall("; .*==", text))
     for name, versions in WANTED.items():
         assert SpecifierSet(versions).contains(exact[name.replace("_", "-")]), name
+
+
+def test_every_licence_fits():
+    for licence, packages in licences.by_licence().items():
+        assert licences.names(licence.replace("/", " ")) <= licences.ALLOWED, (licence, packages)
 
 
 def test_nothing_of_a_machine_or_a_registry_is_committed():
