@@ -129,6 +129,26 @@ def test_streaming_is_the_same_answer(single):
     assert frames[-1]["usage"] == {key: whole["usage"][key] for key in frames[-1]["usage"]}
 
 
+def test_the_first_frame_waits_for_no_acknowledgement(single):
+    """On a connection that is kept a client acknowledges late: 40 ms, if Nagle's algorithm waits."""
+    host, _, port = single.url.removeprefix("http://").partition(":")
+    body = {"model": single.plan.served_name, "prompt": "x", "stream": True}
+    data = json.dumps(body).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
+    waits = []
+    with socket.create_connection((host, int(port)), 10) as one:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(8):
+            begun, got, first = time.perf_counter(), b"", 0.0
+            one.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + data)
+            while b"\r\n0\r\n\r\n" not in got:
+                got += one.recv(65536)
+                if not first and b"data: " in got:
+                    first = time.perf_counter() - begun
+            waits.append(first)
+    assert min(waits[1:]) < 0.03, waits
+
+
 @pytest.mark.parametrize("choices, tokens", [(1, 1), (1, 2), (1, 7), (3, 1), (3, 5)])
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 def test_every_frame_belongs_to_one_step(kind, choices, tokens):
