@@ -42,7 +42,7 @@ _COUNTERS = {
     "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
     "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
 }
-_NAMES = (*_GAUGES, *_COUNTERS)
+FAMILIES = (*_GAUGES, *_COUNTERS)  # those that are read
 
 
 def read(texts: Iterable[str]) -> dict[str, float]:
@@ -54,7 +54,7 @@ def read(texts: Iterable[str]) -> dict[str, float]:
     out: dict[str, float] = defaultdict(float)
     for text in texts:
         # An engine reports hundreds of lines; parse only those of interest.
-        mine = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(_NAMES))
+        mine = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(FAMILIES))
         for family in text_string_to_metric_families(mine):
             for sample in family.samples:
                 name = _GAUGES.get(sample.name) or _COUNTERS.get(sample.name)

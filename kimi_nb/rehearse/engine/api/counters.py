@@ -1,21 +1,26 @@
 """Count what a stand-in engine does, under the names of vLLM's /metrics (Prometheus text).
 
 The families with their texts and buckets are in ``data/rehearse/metrics.yaml``. Times are those of
-the stand-in. Nothing is cached, preempted or put to sleep: such families stay at their first values.
+the stand-in. Nothing is cached, drafted, preempted, estimated or put to sleep, and no queue is
+limited: such families stay at their first values. `server_counters` counts what is not vLLM's own.
 """
 
 from __future__ import annotations
 
 import functools
-from bisect import bisect_left
+import itertools
+import time
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from packaging.version import Version
 
 from kimi_nb.core import data_files
-from kimi_nb.core.marks import MARK
+from kimi_nb.rehearse.engine.api.exposition import Family, bucket
+
+_NO_CACHE = "None"  # the cache of a stand-in has no size, no blocks and no kind
 
 
 @functools.cache
@@ -49,6 +54,7 @@ class Metrics:
     finished: Counter[str] = field(default_factory=Counter)
     preemptions: int = 0
     seen: dict[str, Counter[float]] = field(default_factory=dict)
+    began: float = field(default_factory=time.time)
 
     def observe(self, name: str, value: float, times: int = 1) -> None:
         """Note a value of the histogram ``vllm:NAME``, so often, to a thousandth."""
@@ -113,38 +119,93 @@ class Metrics:
             }.get(name, 0)
         )
 
-    def histogram(self, name: str, buckets: list[float], labels: str) -> list[str]:
-        """Return the rows of a histogram."""
-        counts, total = [0] * (len(buckets) + 1), 0.0
+    def histogram(self, name: str, edges: list[float]) -> tuple[list[int], float]:
+        """Return the count of each bucket of a histogram, and the sum of its values."""
+        counts, total = [0] * (len(edges) + 1), 0.0
         for value, times in self.seen.get(name, Counter()).items():
-            counts[bisect_left(buckets, value)] += times
+            counts[bucket(edges, value)] += times
             total += value * times
-        out, sofar = [], 0
-        for edge, count in zip((*map(str, buckets), "+Inf"), counts, strict=True):
-            sofar += count
-            out.append(f'{name}_bucket{{{labels},le="{edge}"}} {float(sofar)}')
-        return [
-            *out,
-            f"{name}_count{{{labels}}} {float(sofar)}",
-            f"{name}_sum{{{labels}}} {total}",
-        ]
+        return counts, total
 
 
-def text(ranks: dict[int, Metrics], model: str, connector: str, version: str) -> str:
-    """Return the answer to GET /metrics."""
-    lines = [f"# {MARK}: counts of a stand-in engine, no measurement of any hardware"]
-    for family in families(version):
-        if family.get("connector", "") not in connector:
-            continue
-        name, kind = family["name"], family["type"]
-        lines += [f"# HELP {name} {family['help']}", f"# TYPE {name} {kind}"]
-        for rank, metrics in ranks.items():
-            own = f'engine="{rank}",model_name="{model}"'
-            if kind == "histogram":
-                lines += metrics.histogram(name, [float(one) for one in family["buckets"]], own)
-                continue
-            key, labels = next(iter(family.get("labels", {}).items()), ("", [""]))
-            for label in labels:
-                more = f',{key}="{label}"' if key else ""
-                lines.append(f"{name}{{{own}{more}}} {metrics.value(name, label)}")
-    return "\n".join(lines) + "\n"
+@dataclass(frozen=True)
+class Origin:
+    """Whose metrics they are.
+
+    Attributes:
+        model: The served model name.
+        version: The version of vLLM.
+        context: The context length in tokens, which sets the buckets of lengths.
+        connector: The KV cache connector; "" for none.
+        drafts: How many tokens are drafted in a step; 0 without speculative decoding.
+    """
+
+    model: str
+    version: str
+    context: int
+    connector: str = ""
+    drafts: int = 0
+
+
+def text(ranks: Mapping[int, Metrics], origin: Origin) -> list[str]:
+    """Return the lines of vLLM's own families in the answer to GET /metrics."""
+    lines = []
+    for family in families(origin.version):
+        if _has(family, origin):
+            lines += _family(family, ranks, origin).lines()
+    return lines
+
+
+def _has(family: Mapping[str, Any], origin: Origin) -> bool:
+    if family.get("connector", "") not in origin.connector:
+        return False
+    return bool(origin.drafts) or not family.get("drafts")
+
+
+def _family(family: Mapping[str, Any], ranks: Mapping[int, Metrics], origin: Origin) -> Family:
+    name, kind = family["name"], family["type"]
+    created = min(metrics.began for metrics in ranks.values())
+    out = Family(name, kind, family["help"], created)
+    if family.get("of_server"):
+        for labels in _combined(family, origin):
+            out.add({"model_name": origin.model, **labels}, 0.0)
+        return out
+    for rank, metrics in ranks.items():
+        own = {"engine": str(rank), "model_name": origin.model}
+        if kind == "histogram":
+            edges = _edges(family["buckets"], origin.context)
+            out.histogram(own, edges, *metrics.histogram(name, edges))
+        elif family.get("info"):
+            out.add({"engine": str(rank), **_about(family["info"], origin.version)}, 1.0)
+        else:
+            for labels in _combined(family, origin):
+                value = metrics.value(name, next(iter(labels.values()), ""))
+                out.add({**own, **labels}, value)
+    return out
+
+
+def _about(info: Mapping[str, list[str]], version: str) -> dict[str, str]:
+    """Return the labels that a version has, with their values."""
+    return {
+        label: _NO_CACHE
+        for first, labels in info.items()
+        if Version(str(first)) <= Version(version)
+        for label in labels
+    }
+
+
+def _combined(family: Mapping[str, Any], origin: Origin) -> Iterator[dict[str, str]]:
+    """Yield each combination of the values of a family's own labels; {} if it has none."""
+    values = dict(family.get("labels", {}))
+    if family.get("drafts") == "positions":
+        values["position"] = [str(place) for place in range(origin.drafts)]
+    for combination in itertools.product(*values.values()):
+        yield dict(zip(values, combination, strict=True))
+
+
+def _edges(given: list[float] | str, context: int) -> list[float]:
+    """Return the edges of buckets; "lengths" are 1, 2, 5, 10 and so on up to the context."""
+    if given != "lengths":
+        return [float(edge) for edge in given]
+    every = (float(digit * 10**power) for power in range(len(str(context))) for digit in (1, 2, 5))
+    return [edge for edge in every if edge <= context]

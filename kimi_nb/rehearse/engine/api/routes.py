@@ -6,12 +6,12 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from kimi_nb.core.marks import MARK
-from kimi_nb.rehearse.engine.api import answers, counters
+from kimi_nb.rehearse.engine.api import answers, counters, server_counters
 from kimi_nb.rehearse.engine.api.api_errors import unsupported_media_type
 from kimi_nb.rehearse.engine.api.decode_steps import Send
 from kimi_nb.rehearse.engine.api.stand_in import Engine
@@ -28,6 +28,7 @@ class Api:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._requests = server_counters.Requests()
         self._count = itertools.count(1)
         self._routes: dict[str, tuple[str, Callable[..., Awaitable[None]]]] = {
             "/health": ("GET", self._health),
@@ -45,9 +46,23 @@ class Api:
         }
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
+        """Answer one HTTP request, and count it."""
         if scope["type"] != "http":
             return
+        path, method = scope["path"], scope["method"]
+        handler = path if path in self._routes else "none"
+        if not self._requests.counts(handler):
+            await self._answer(scope, receive, send)
+            return
+        noted, begun = _Noted(send), time.monotonic()
+        try:
+            await self._answer(scope, receive, noted)
+        finally:
+            seconds = time.monotonic() - begun
+            asked = _length(scope["headers"])
+            self._requests.add(handler, method, noted.status, asked, noted.length, seconds)
+
+    async def _answer(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         path = scope["path"]
         if path[-1:] == "/" and path[:-1] in self._routes:
             there = dict(scope["headers"]).get(b"host", b"")
@@ -83,9 +98,20 @@ class Api:
 
     async def _metrics(self, scope: Any, receive: Receive, send: Send) -> None:
         settings = self._engine.settings
-        connector = settings.transfer.connector if settings.transfer else ""
-        version = self._engine.served.version
-        body = counters.text(self._engine.metrics, settings.names[0], connector, version)
+        origin = counters.Origin(
+            settings.names[0],
+            self._engine.served.version,
+            settings.max_model_len,
+            settings.transfer.connector if settings.transfer else "",
+            settings.drafts,
+        )
+        lines = [
+            f"# {MARK}: counts of a stand-in engine, no measurement of any hardware",
+            *server_counters.process(),
+            *counters.text(self._engine.metrics, origin),
+            *self._requests.lines(),
+        ]
+        body = "\n".join(lines) + "\n"
         form = "1.0.0" if "metrics_1_0_0" in self._engine.served.changes else "0.0.4"
         await _reply(
             send,
@@ -179,6 +205,8 @@ class Api:
     async def _stream(self, answer: Any, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_until_gone(receive))
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM})
+        # Frames need not be noted, and there are many of them.
+        send = getattr(send, "through", send)
         try:
             if not await self._engine.stream(answer.ask, send, gone):
                 return
@@ -186,6 +214,24 @@ class Api:
         finally:
             gone.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Noted:
+    """A ``send`` that notes the status of an answer, and the length that its headers give."""
+
+    def __init__(self, through: Send) -> None:
+        self.through, self.status, self.length = through, 500, 0
+
+    async def __call__(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.length = message["status"], _length(message["headers"])
+        await self.through(message)
+
+
+def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Return what the header content-length says, or 0 without one."""
+    found = next((value for name, value in headers if name == b"content-length"), b"0")
+    return int(found) if found.isdigit() else 0
 
 
 def _request_id(raw: bytes) -> str:

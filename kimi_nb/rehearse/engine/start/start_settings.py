@@ -43,6 +43,7 @@ class Settings:
     """The settings of one engine process.
 
     Attributes:
+        drafts: How many tokens are drafted in a step; 0 without speculative decoding.
         names: The served model names.
         host: What --host says; ``address`` is where it listens.
         alone: Whether its API answers for its own ranks only.
@@ -59,6 +60,7 @@ class Settings:
 
     model: str
     draft: str
+    drafts: int
     names: tuple[str, ...]
     node: str
     host: str
@@ -138,6 +140,7 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
     return Settings(
         model=one.model,
         draft=str(one.table("speculative-config").get("model") or ""),
+        drafts=int(one.table("speculative-config").get("num_speculative_tokens") or 0),
         names=one.names,
         node=call.node,
         host=str(host or ""),
