@@ -2,8 +2,11 @@
 
     block = loopback.claim()
     block.address(0)             # 127.77.0.1, or 127.78.0.1 while another rehearsal is running
+    loopback.own("127.77.0.1")   # 127.77.125.1: what 127.0.0.1 is for a program of that node
 
-A block stays claimed until the last process that holds its guard has ended.
+A block stays claimed until the last process that holds its guard has ended. The nodes share the
+loopback interface of this machine, so that 127.0.0.1 would be one place for all of them; each
+stand-in takes the address of `own` in its stead, and nodes with default addresses do not meet.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from kimi_nb.core.errors import KimiError, PlanError
 
 _BLOCKS = (*range(77, 255), *range(2, 77))  # second bytes, in the order of trying them
 _GUARD = 47077  # a listener on this port of a block's last address marks the block as taken
-_NODES = 250 * 250
+_OWN = 125  # added to the third byte of a node's address, for the node's own loopback address
+_NODES = _OWN * 250
 
 
 class RehearsalError(KimiError):
@@ -47,6 +51,51 @@ class Block:
         if index >= _NODES:
             raise PlanError(f"A rehearsal has addresses for {_NODES} nodes.")
         return f"127.{self.second}.{index // 250}.{index % 250 + 1}"
+
+    def __enter__(self) -> Block:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.guard.close()
+
+
+def own(address: str) -> str:
+    """Return what 127.0.0.1 is on the node with this address: an address that no other node has.
+
+    A node that is a host or a network namespace has a loopback interface already.
+
+    >>> own("127.77.0.1"), own("10.77.0.1")
+    ('127.77.125.1', '127.0.0.1')
+    """
+    first, second, third, fourth = ([*address.split("."), "", "", ""])[:4]
+    if first != "127" or second == "0" or is_own(address):
+        return "127.0.0.1"
+    return f"127.{second}.{int(third) + _OWN}.{fourth}"
+
+
+def is_own(address: str) -> bool:
+    """Return whether this is the loopback address of one node of a rehearsal.
+
+    >>> is_own("127.77.125.1"), is_own("127.77.0.1")
+    (True, False)
+    """
+    parts = address.split(".")
+    return (
+        len(parts) == 4
+        and parts[0] == "127"
+        and parts[1] != "0"
+        and parts[2].isdecimal()
+        and _OWN <= int(parts[2]) < 2 * _OWN
+    )
+
+
+def shown(address: str) -> str:
+    """Return an address as the program sees it.
+
+    >>> shown("127.77.125.1"), shown("127.77.0.1")
+    ('127.0.0.1', '127.77.0.1')
+    """
+    return "127.0.0.1" if is_own(address) else address
 
 
 def claim() -> Block:

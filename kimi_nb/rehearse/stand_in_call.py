@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kimi_nb.check.view.engine_view import LOOPBACK
 from kimi_nb.core.marks import MARK
+from kimi_nb.rehearse import loopback
 from kimi_nb.rehearse.simulated_site import NODE, SimulatedSite
 
 
@@ -63,6 +65,13 @@ class Call:
     def address(self) -> str:
         """The address of that node."""
         return self.site.nodes.get(self.node, "127.0.0.1")
+
+    def at(self, host: str) -> str:
+        """Return this machine's address for a host that a program of the node names.
+
+        A loopback address is the node's own: no program of another node is there.
+        """
+        return loopback.own(self.address) if host in LOOPBACK else host
 
     def state(self, *parts: str) -> Path:
         """Return the path of a file with simulated state of this node, and create its folder."""

@@ -22,7 +22,7 @@ from testbed import metric_families
 from kimi_nb import catalog
 from kimi_nb.core.marks import MARK
 from kimi_nb.plan import build
-from kimi_nb.rehearse import rehearsal
+from kimi_nb.rehearse import loopback, rehearsal
 from kimi_nb.rehearse.engine import engine_log
 from kimi_nb.rehearse.engine.api import answers, decode_steps
 from kimi_nb.rehearse.engine.ranks import rendezvous
@@ -472,7 +472,7 @@ def test_who_is_told_no_address_waits_at_its_own(words, port, tmp_path):
         "vllm", ("serve", "m", *words.split(" ")), {NODE: "dgx-0"}, tmp_path, tmp_path, site
     )
     made = start_settings.settings(call, catalog.engine("vllm", "0.19.1"))
-    assert address and made.meets == (address, port)
+    assert made.meets == (loopback.own(address), port)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.host_programs import empty_door
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
+_HOST = "127.0.0.1"  # where vllm-router listens by default, and with its metrics
 _CLIENT = Path(__file__).with_name("path_stub.py")
 
 
@@ -45,8 +46,8 @@ def vllm_router(call: Call) -> int:
     """Run the real router, or a server with empty answers of status 200 if that is the fault."""
     if call.site.fault(FaultName.EMPTY_200, call.node):
         given = dict(zip(call.words, call.words[1:], strict=False))
-        host, port = given.get("--host", call.address), int(given.get("--port", "30000"))
-        return empty_door.serve(host, port, call.say)
+        host, port = given.get("--host", _HOST), int(given.get("--port", "30000"))
+        return empty_door.serve(call.at(host), port, call.say)
     real = shutil.which("vllm-router", path=str(Path(sys.executable).parent)) or call.real()
     if real is None:
         raise Refused(
@@ -54,11 +55,20 @@ def vllm_router(call: Call) -> int:
             127,
         )
     call.say(f"the real vllm-router in front of stand-ins: {' '.join(call.words)}")
-    words = call.words
-    if "--prometheus-host" not in words:
-        # The default is a port of 127.0.0.1, on which two rehearsals would collide.
-        words = (*words, "--prometheus-host", call.address)
+    words = [_at(call, word) for word in call.words]
+    for option in ("--host", "--prometheus-host"):
+        if option not in words:
+            words += [option, call.at(_HOST)]
     raise Replace((real, *words), call.env)
+
+
+def _at(call: Call, word: str) -> str:
+    """Return a word of a command line with addresses of this machine."""
+    scheme, between, rest = word.rpartition("://")
+    if not between:
+        return call.at(word)
+    host, colon, port = rest.rpartition(":")
+    return f"{scheme}://{call.at(host)}:{port}" if colon else f"{scheme}://{call.at(rest)}"
 
 
 def ssh(call: Call) -> int:

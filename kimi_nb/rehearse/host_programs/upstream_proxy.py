@@ -13,10 +13,12 @@ from kimi_nb.rehearse.host_programs import empty_door
 from kimi_nb.rehearse.host_programs.upstream_door import Door
 from kimi_nb.rehearse.stand_in_call import Call, Refused
 
+_ENGINES = ("prefiller_hosts", "decoder_hosts")
+
 
 def upstream_proxy(call: Call) -> int:
     """Serve as the proxy of the site's version, for ``python load_balance_proxy... OPTIONS``."""
-    given = options(call.words)
+    given = local(options(call.words), call)
     if call.site.fault(FaultName.EMPTY_200, call.node):
         return empty_door.serve(given.host, given.port, call.say)
     call.say(
@@ -53,6 +55,12 @@ def options(words: Sequence[str]) -> argparse.Namespace:
         if len(getattr(given, f"{role}_hosts")) != len(getattr(given, f"{role}_ports")):
             raise Refused(f"ValueError: Number of {role} hosts must match number of {role} ports")
     return given
+
+
+def local(given: argparse.Namespace, call: Call) -> argparse.Namespace:
+    """Return the options with addresses of this machine; "localhost" is the proxy's own node."""
+    hosts = {name: [*map(call.at, getattr(given, name))] for name in _ENGINES}
+    return argparse.Namespace(**{**vars(given), "host": call.at(given.host), **hosts})
 
 
 def serve(

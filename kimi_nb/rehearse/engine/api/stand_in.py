@@ -20,6 +20,7 @@ from kimi_nb.rehearse.engine.ranks.rendezvous import Group
 from kimi_nb.rehearse.engine.start.start_settings import Settings
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.simulated_site import SimulatedSite
+from kimi_nb.rehearse.stand_in_call import Call
 
 DIES_AT = 3  # a fault under load strikes at this request of a rank
 _FLAWS = (FaultName.GARBLED_OUTPUT, FaultName.REASONING_LEAKS, FaultName.TOOL_CALL_LEAKS)
@@ -53,14 +54,14 @@ class Engine:
     def __init__(
         self,
         settings: Settings,
-        site: SimulatedSite,
+        call: Call,
         group: Group,
         store: cache_transfer.Store | None,
         log: Log,
     ) -> None:
         self.settings, self.log = settings, log
-        self._site, self._group, self._store = site, group, store
-        self._address = site.nodes.get(settings.node, "127.0.0.1")
+        self._site, self._group, self._store = call.site, group, store
+        self._at = call.at
         self.ranks = _answered(settings)
         self.metrics = {rank: Metrics() for rank in self.ranks}
         self.served = _served(settings, self.ranks)
@@ -69,7 +70,7 @@ class Engine:
         self._seen = dict.fromkeys((*self.ranks, *settings.here), 0)
         self._free = dict.fromkeys(self.ranks, settings.max_num_seqs)
         self._queue: dict[int, deque[asyncio.Future[None]]] = {rank: deque() for rank in self.ranks}
-        self._steps = Steps(site.seconds_per_token)
+        self._steps = Steps(call.site.seconds_per_token)
 
     async def admit(self, ask: answers.Ask, rank: int) -> Answer:
         """Start a request on a rank once that has room, with the cache of its prompt fetched.
@@ -186,7 +187,7 @@ class Engine:
     async def _fetch(self, answer: Answer, params: dict[str, Any]) -> None:
         core = self.log.core(answer.rank, self.settings.dp)
         try:
-            digest, size = await cache_transfer.fetch(params, self.settings, self._address)
+            digest, size = await cache_transfer.fetch(params, self.settings, self._at)
         except cache_transfer.TransferError as error:
             mooncake = (
                 "ooncake" in self.settings.transfer.connector if self.settings.transfer else False

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
+from kimi_nb.rehearse import loopback
 from kimi_nb.rehearse.engine.engine_log import Log, StartError
 from kimi_nb.rehearse.engine.start.start_settings import Settings, Transfer
 
@@ -19,6 +20,8 @@ BLOCK = 128  # tokens of a block, as on Ascend
 BYTES = 256  # sent for each block of each tensor parallel rank
 _MOST = 4096  # prompts to keep; the oldest is dropped first
 PATIENCE = 2.0  # seconds for a connection; real connectors wait minutes
+
+At = Callable[[str], str]  # `Call.at` of the node
 
 
 class TransferError(Exception):
@@ -28,12 +31,12 @@ class TransferError(Exception):
 class Store:
     """The prefill side: the caches that were computed, offered at the KV ports."""
 
-    def __init__(self, settings: Settings, log: Log, node_address: str, blocked: bool) -> None:
+    def __init__(self, settings: Settings, log: Log, at: At, blocked: bool) -> None:
         assert settings.transfer is not None
         self._settings, self._log, self._blocked = settings, log, blocked
         self._transfer: Transfer = settings.transfer
         # A side channel on "localhost" can be reached from its own node only.
-        self._bind = node_address if self._transfer.host == "localhost" else self._transfer.host
+        self._bind = at(self._transfer.host)
         self._kept: dict[str, Mapping[str, Any]] = {}
         self._servers: list[asyncio.Server] = []
 
@@ -53,7 +56,7 @@ class Store:
                 )
                 raise StartError(
                     "zmq.error.ZMQError",
-                    f"Address already in use (addr='tcp://{self._bind}:{port}')",
+                    f"Address already in use (addr='tcp://{loopback.shown(self._bind)}:{port}')",
                     self._rank(port),
                 ) from None
 
@@ -106,10 +109,10 @@ class Store:
             writer.close()
 
 
-async def fetch(params: Mapping[str, Any], mine: Settings, node_address: str) -> tuple[str, int]:
+async def fetch(params: Mapping[str, Any], mine: Settings, at: At) -> tuple[str, int]:
     """Fetch the cache of a prompt and return its digest and its size in bytes.
 
-    ``params`` are the kv_transfer_params that name the prefill engine. Each of our tensor parallel
+    ``params`` are the kv_transfer_params that name the prefill engine, ``at`` is `Call.at`. Each of our tensor parallel
     ranks has a connection of its own.
 
     Raises:
@@ -129,7 +132,7 @@ async def fetch(params: Mapping[str, Any], mine: Settings, node_address: str) ->
             _fetch_one(
                 params,
                 mine,
-                node_address if host == "localhost" else host,
+                at(host),
                 port + (part % wide if mooncake else 0),
                 mooncake,
             )
@@ -146,7 +149,9 @@ def _is_number(value: Any, most: int) -> TypeGuard[int]:
 async def _fetch_one(
     params: Mapping[str, Any], mine: Settings, host: str, port: int, mooncake: bool
 ) -> tuple[str, int]:
-    where = f"{host}:{port}"
+    where = f"{loopback.shown(host)}:{port}"
+    if loopback.is_own(host):
+        where += " of the node itself"
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), PATIENCE)
     except (TimeoutError, OSError):

@@ -12,6 +12,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+from kimi_nb.rehearse import loopback
 from kimi_nb.rehearse.engine.engine_log import Log, StartError
 from kimi_nb.rehearse.engine.start.start_settings import Settings
 
@@ -125,10 +126,11 @@ class Group:
                 "The server socket has failed to listen on any local "
                 f"network address. port: {port}, useIpv6: false, code: "
                 f"-{error.errno}, name: EADDRINUSE, message: {error.strerror} "
-                f"({address}:{port})",
+                f"({loopback.shown(address)}:{port})",
                 self._mine.rank,
             ) from None
         self._check(here)
+        own = loopback.is_own(address)
 
         def say() -> None:
             missing = sorted(set(range(self._mine.size)) - here)
@@ -136,7 +138,7 @@ class Group:
                 "utils.py:1164",
                 f"Waiting for 0 local, {len(missing)} remote core "
                 f"engine proc(s) to connect. {self._what()}s not here: "
-                f"{_some(missing)}",
+                f"{_some(missing)}" + (f" ({self._what()} 0 listens at {self._where})" * own),
             )
 
         await self._all(self._complete, say)
@@ -166,6 +168,19 @@ class Group:
             "[Gloo] the connection was closed by peer "
             f"({self.lost.result()}) before the group was complete",
             self._mine.rank,
+        )
+
+    @property
+    def _where(self) -> str:
+        """Where the group meets, as its processes name it, and whether others can come there."""
+        assert self._mine.meets is not None
+        address, port = self._mine.meets
+        if not loopback.is_own(address):
+            return f"{address}:{port}"
+        flag = "--master-addr" if self._mine.spans else "--data-parallel-address"
+        return (
+            f"{loopback.shown(address)}:{port}, which is {self._mine.node} itself and no other node "
+            f"({flag} is the default, or says so)"
         )
 
     def _what(self) -> str:
@@ -278,7 +293,7 @@ class Group:
                     said = 0.0
                     self._log.info(
                         "parallel_state.py:1234",
-                        f"Waiting for {self._what()} 0 at {address}:{port}: nobody listens there",
+                        f"Waiting for {self._what()} 0 at {self._where}: nobody listens there",
                     )
         mine = self._mine
         _send(
@@ -299,7 +314,7 @@ class Group:
             raise StartError(
                 "RuntimeError",
                 f"[Gloo] the connection to {self._what()} 0 at "
-                f"{address}:{port} was closed by peer before the group was complete",
+                f"{self._where} was closed by peer before the group was complete",
                 mine.rank,
             )
         self._leader = writer

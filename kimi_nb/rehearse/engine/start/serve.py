@@ -16,6 +16,7 @@ import uvicorn
 
 from kimi_nb import catalog
 from kimi_nb.core.marks import MARK
+from kimi_nb.rehearse import loopback
 from kimi_nb.rehearse.engine.api import answers
 from kimi_nb.rehearse.engine.api.routes import Api
 from kimi_nb.rehearse.engine.api.stand_in import Engine, out_of_memory
@@ -108,7 +109,7 @@ async def _serve(call: Call, engine: catalog.Engine) -> int:
         raise Refused(f"{MARK} vllm serve: started in the rehearsal's own folder")
     group = Group(mine, log)
     try:
-        listener = None if mine.headless else _bind(mine)
+        listener = None if mine.headless else bound(mine)
         served = await _or_ended(_start(call, mine, group, log), ended)
     except StartError as error:
         return _failed(error, mine, log)
@@ -119,7 +120,7 @@ async def _serve(call: Call, engine: catalog.Engine) -> int:
     return await _answer(served, listener, group, log, ended)
 
 
-def _bind(mine: Settings) -> socket.socket:
+def bound(mine: Settings) -> socket.socket:
     """Bind the API's port before anything loads, as vLLM does.
 
     Raises:
@@ -135,7 +136,8 @@ def _bind(mine: Settings) -> socket.socket:
     except OSError as error:
         listener.close()
         raise StartError(
-            "OSError", f"[Errno {error.errno}] {error.strerror} ({mine.address}:{mine.port})"
+            "OSError",
+            f"[Errno {error.errno}] {error.strerror} ({loopback.shown(mine.address)}:{mine.port})",
         ) from None
     # Bound but not listening: requests are accepted only once the engine is ready.
     return listener
@@ -175,7 +177,7 @@ async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
     store = None
     if mine.transfer is not None and mine.transfer.ports:
         blocked = any(site.fault(FaultName.KV_PORT_BLOCKED, mine.node, rank) for rank in mine.here)
-        store = Store(mine, core, call.address, blocked)
+        store = Store(mine, core, call.at, blocked)
         await store.listen()
         core.info(
             "factory.py:64",
@@ -183,7 +185,7 @@ async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
             f"and engine_id: {mine.transfer.engine_id}, listening at {mine.transfer.host}:"
             f"{mine.transfer.ports.start}-{mine.transfer.ports.stop - 1}",
         )
-    engine = Engine(mine, site, group, store, log)
+    engine = Engine(mine, call, group, store, log)
     group.work = engine.compute
     await group.started()
     return engine
@@ -300,7 +302,10 @@ async def _answer(
 ) -> int:
     """Serve until the process is told to end or loses its group; return the exit code."""
     mine = engine.settings
-    log.info("api_server.py:602", f"Starting vLLM server on http://{mine.address}:{mine.port}")
+    log.info(
+        "api_server.py:602",
+        f"Starting vLLM server on http://{loopback.shown(mine.address)}:{mine.port}",
+    )
     server = _Server(
         uvicorn.Config(
             Api(engine),

@@ -133,10 +133,11 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         here if one.devices is None else tuple(device for device in one.devices if device in here)
     )
     host = one.text("host")
-    address = call.address if host in _EVERYWHERE else str(host)
+    address = call.address if host in _EVERYWHERE else call.at(str(host))
     port = one.http_port or 8000
     if PUBLISHED in call.env:
-        port = _outside(call.env[PUBLISHED], port)
+        outer, port = _outside(call.env[PUBLISHED], port)
+        address = call.at(outer) if outer else address
     return Settings(
         model=one.model,
         draft=str(one.table("speculative-config").get("model") or ""),
@@ -155,7 +156,7 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         nodes=nodes,
         node_rank=int(one.number("node-rank") or 0),
         devices=visible[: local * ranks],
-        meets=_meets(one, call.address, nodes, dp, ranks),
+        meets=_meets(one, call, nodes, dp, ranks),
         transfer=_transfer(one, call, rank, ranks, tp),
         shared=_shared(one),
         api_key=one.text("api-key") or call.env.get("VLLM_API_KEY", ""),
@@ -181,13 +182,16 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part.isdecimal())
 
 
-def _outside(published: str, port: int) -> int:
-    """Return the node's port that is published for a container's port; 0 if it is not published."""
+def _outside(published: str, port: int) -> tuple[str, int]:
+    """Return the node's address and port that are published for a container's port.
+
+    The address is "" for every one; the port is 0 if it is not published.
+    """
     for item in published.split(","):
-        *_, outer, inner = ["", *item.partition("/")[0].split(":")]
+        *_, host, outer, inner = ["", "", *item.partition("/")[0].split(":")]
         if inner == str(port) and outer.isdecimal():
-            return int(outer)
-    return 0
+            return host if host not in _EVERYWHERE else "", int(outer)
+    return "", 0
 
 
 def _length(one: engine_view.EngineView, most: int) -> int:
@@ -196,9 +200,9 @@ def _length(one: engine_view.EngineView, most: int) -> int:
 
 
 def _meets(
-    one: engine_view.EngineView, own: str, nodes: int, dp: int, ranks: int
+    one: engine_view.EngineView, call: Call, nodes: int, dp: int, ranks: int
 ) -> tuple[str, int] | None:
-    """Return where the group meets. A loopback address, the default, is that of the ``own`` node."""
+    """Return where the group meets; the default is the loopback address of the node."""
     if nodes > 1:
         address = one.text("master-addr")
         port = int(one.number("master-port") or ports.MASTER)
@@ -207,7 +211,7 @@ def _meets(
         port = one.rpc_port or ports.RPC
     else:
         return None
-    return (own if not address or address in engine_view.LOOPBACK else address, port)
+    return call.at(address or "127.0.0.1"), port
 
 
 def _shared(one: engine_view.EngineView) -> dict[str, Any]:
@@ -242,7 +246,8 @@ def _transfer(
         for role, sizes in extra.items()
         if role in ("prefill", "decode") and isinstance(sizes, dict)
     }
-    host, listens = call.address, range(0)
+    # Both take the address of the node if they are told none; NIXL takes "localhost".
+    host, listens = call.env.get("VLLM_HOST_IP", "") or call.address, range(0)
     if one.kv_port is not None:
         listens = ports.kv(one.kv_port, 0, tp, ranks)
     elif re.search("nixl", connector, re.IGNORECASE):
