@@ -143,6 +143,15 @@ class Stage:
         """The node on which the script of a job runs."""
         return next(iter(self.site.nodes))
 
+    def finish(self, watch: Watch) -> None:
+        """Run the jobs that need the service: the benchmark."""
+        for job in self.plan.jobs:
+            if job.name == "benchmark":
+                self._say(f"{self._first}: bash {job.file}")
+                self._on_nodes(
+                    [self._first], watch, job.file, _always("bash", f"../jobs/{job.file}")
+                )
+
     def _on_every_node(self, watch: Watch, step: str, argv: Callable[[str], list[str]]) -> None:
         self._on_nodes(list(self.site.nodes), watch, step, argv)
 
@@ -164,15 +173,15 @@ class Stage:
             watch.failed(f"{failed[0]} {step}", codes[failed[0]])
 
     def _jobs_before(self) -> list[str]:
-        """Return the script files of the jobs to run before the serving job, in order."""
-        jobs = {job.name: job for job in self.plan.jobs}
-        chain: list[str] = []
-        name = jobs[self._serving].after if jobs else ""
-        while name:
-            if name != "tune-moe":  # it measures kernels for hours, and a stand-in has none
-                chain.insert(0, jobs[name].file)
-            name = jobs[name].after
-        return chain
+        """Return the script files of the jobs to run before the serving job, in order.
+
+        The kernel tuner is among them, also where what is served does not wait for it.
+        """
+        return [
+            job.file
+            for job in self.plan.jobs
+            if job.name not in ("baseline", "optimised", "benchmark")
+        ]
 
     @property
     def _serving(self) -> str:

@@ -34,7 +34,7 @@ from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.diagnose.log_files import Logs
 from kimi_nb.plan import router
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearse import faults, loopback
+from kimi_nb.rehearse import faults, loopback, silent_losses
 from kimi_nb.rehearse.launch import WORK, Stage
 from kimi_nb.rehearse.loopback import Block, RehearsalError
 from kimi_nb.rehearse.simulated_site import rebound
@@ -294,6 +294,7 @@ def _run(
     logs = Logs(stage.plan, stage.root)
     watch = Watch(stage.plan, logs, programs.ended, LIMITS, stage.key, say, programs.busy, progress)
     ready_s = first_s = found = None
+    lost: list[Diagnosis] = []
     try:
         stage.open()
         stage.prepare(watch)
@@ -307,6 +308,10 @@ def _run(
         watch.check_transfer()
         watch.look_at_answers()
         watch.load()
+        stage.finish(watch)
+        logs.read()
+        lost = silent_losses.of(logs.all())
+        found = lost[0] if lost else None
     except Found as end:
         found = end.found
     reply = watch.answer
@@ -330,7 +335,7 @@ def _run(
         if found is None
         else tuple(
             one
-            for one in first_failure.causes(logs.all(), stage.plan, watch.when)
+            for one in (*lost, *first_failure.causes(logs.all(), stage.plan, watch.when))
             if (one.kind, one.node) != (found.kind, found.node)
             or (one.rank is not None and one.rank != found.rank)
         ),

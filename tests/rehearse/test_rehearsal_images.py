@@ -31,14 +31,18 @@ def test_a_service_in_an_image(slurm_in_image, tmp_path, runtime, image, scenari
     assert result.ok, result.diagnosis
 
 
-def changed(runtime: str, old: str, new: str):
-    """Make a rehearsal's scripts with a mistake in them."""
+def changed(runtime: str, old: str, new: str, job: str = ""):
+    """Make a rehearsal's scripts with a mistake in them, or in one job."""
 
     def make(plan, work, block):
         local = rebound(plan, work, block)
         files = scripts.files(local)
         sought = old.format(work=work)
-        hits = [name for name, text in files.items() if name.endswith(".sbatch") and sought in text]
+        hits = [
+            name
+            for name, text in files.items()
+            if name.endswith(f"{job}.sbatch") and sought in text
+        ]
         assert hits, sought
         project = f"{work}/project"
         for name in hits:
@@ -73,10 +77,14 @@ def test_what_the_real_programs_refuse(slurm_in_image, tmp_path, runtime, old, n
     assert says in logs
 
 
-def test_an_engine_without_its_gpus_is_refused(slurm_in_image, tmp_path):
+@pytest.mark.parametrize(
+    ("job", "says"), [("baseline", "available GPUs (0)"), ("tune_moe", "KeyError: 'GPU'")]
+)
+def test_a_program_without_its_gpus_is_refused(slurm_in_image, tmp_path, job, says):
     plan = plan_of(slurm_in_image("apptainer"))
-    result = rehearsal.rehearse(plan, tmp_path, make=changed("apptainer", "exec --nv", "exec"))
-    assert not result.ok and "available GPUs (0)" in str(result.diagnosis)
+    make = changed("apptainer", "exec --nv", "exec", job)
+    result = rehearsal.rehearse(plan, tmp_path, make=make)
+    assert not result.ok and says in str(result.diagnosis)
 
 
 def test_a_docker_container_without_gpus_is_refused_too(tmp_path):

@@ -24,6 +24,10 @@ class Log:
         """Write a line of level INFO; ``where`` is its source in vLLM, as file.py:line."""
         self._write("INFO", where, text)
 
+    def warning(self, where: str, text: str) -> None:
+        """Write a line of level WARNING."""
+        self._write("WARNING", where, text)
+
     def error(self, where: str, text: str) -> None:
         """Write each line of the text as a line of level ERROR."""
         for line in text.splitlines():

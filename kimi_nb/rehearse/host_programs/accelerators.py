@@ -10,10 +10,14 @@ from collections.abc import Callable, Sequence
 
 from kimi_nb.core.marks import MARK
 from kimi_nb.params.vendor import Vendor
+from kimi_nb.rehearse import wheels
 from kimi_nb.rehearse.host_programs.docker_run import visible_here
 from kimi_nb.rehearse.stand_in_call import Call, Refused
 
-_DRIVER: dict[Vendor, str] = {"nvidia": "570.133.20", "ascend": "25.2.0"}
+
+def _driver(vendor: Vendor) -> str:
+    """Return the version of the driver of a simulated node."""
+    return wheels.driver(vendor)["version"]
 
 
 def _there(call: Call, vendor: Vendor) -> tuple[int, ...]:
@@ -78,7 +82,7 @@ def _board(call: Call, devices: Sequence[int], words: Sequence[str]) -> None:
     print(
         f"\tNPU ID                         : {asked} ({MARK})\n"
         f"\tProduct Name                   : {call.site.accelerator}\n"
-        f"\tSoftware Version               : {_DRIVER['ascend']}\n"
+        f"\tSoftware Version               : {_driver('ascend')}\n"
         f"\tCompatibility                  : OK\n"
         f"\tChip Count                     : {_chips(call)}"
     )
@@ -87,8 +91,8 @@ def _board(call: Call, devices: Sequence[int], words: Sequence[str]) -> None:
 def _npu_table(call: Call, devices: Sequence[int]) -> None:
     physical = _chips(call) > 1
     line, wide = f"+{'-' * 27}+{'-' * 15}+{'-' * 52}+", f"+{'=' * 27}+{'=' * 15}+{'=' * 52}+"
-    title = f"npu-smi {_DRIVER['ascend']} ({MARK})"
-    print(f"+{'-' * 96}+\n| {title:<32} {'Version: ' + _DRIVER['ascend']:<61} |\n{line}")
+    title = f"npu-smi {_driver('ascend')} ({MARK})"
+    print(f"+{'-' * 96}+\n| {title:<32} {'Version: ' + _driver('ascend'):<61} |\n{line}")
     _row("NPU   Name", "Health", "Power(W)    Temp(C)           Hugepages-Usage(page)")
     _row(
         "Chip  Phy-ID" if physical else "Chip",
@@ -172,7 +176,8 @@ def _npu_ping(call: Call, device: int, address: str) -> int:
 # NVIDIA and AMD -----------------------------------------------------------------------------
 
 
-def _gpu_name(call: Call) -> str:
+def gpu_name(call: Call) -> str:
+    """Return the name that the driver has for a GPU of the site."""
     names = {"H200": "NVIDIA H200", "GB200": "NVIDIA GB200", "MI300X": "AMD Instinct MI300X"}
     title = call.site.accelerator
     return next(
@@ -197,7 +202,7 @@ def nvidia_smi(call: Call) -> int:
             )
     elif words == ["-L"]:
         for one in devices:
-            print(f"GPU {one}: {_gpu_name(call)} (UUID: {_uuid(one)})")
+            print(f"GPU {one}: {gpu_name(call)} (UUID: {_uuid(one)})")
     elif words:
         raise Refused(
             "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.", 2
@@ -225,15 +230,15 @@ def _query(call: Call, devices: Sequence[int], fields: Sequence[str], form: Sequ
     for device in devices:
         known = {
             "index": device,
-            "name": _gpu_name(call),
-            "gpu_name": _gpu_name(call),
+            "name": gpu_name(call),
+            "gpu_name": gpu_name(call),
             "uuid": _uuid(device),
             "memory.total": memory,
             "memory.used": 4,
             "memory.free": memory - 4,
             "utilization.gpu": 0,
             "count": len(devices),
-            "driver_version": _DRIVER["nvidia"],
+            "driver_version": _driver("nvidia"),
         }
         for field in map(str.strip, fields):
             if field not in known:
@@ -259,12 +264,11 @@ def _query(call: Call, devices: Sequence[int], fields: Sequence[str], form: Sequ
 
 def _gpu_table(call: Call, devices: Sequence[int]) -> None:
     line, memory = f"+{'-' * 77}+", call.site.memory_gb * 1024
-    head = f"NVIDIA-SMI {_DRIVER['nvidia']}   Driver Version: {_DRIVER['nvidia']}   {MARK}"
+    head = f"NVIDIA-SMI {_driver('nvidia')}   Driver Version: {_driver('nvidia')}   {MARK}"
     print(f"{line}\n| {head:<75} |\n{line}")
     for device in devices:
         print(
-            f"| {device:>3}  {_gpu_name(call):<30} {f'4MiB / {memory}MiB':>22}  0%  Default"
-            f"{'':>6} |"
+            f"| {device:>3}  {gpu_name(call):<30} {f'4MiB / {memory}MiB':>22}  0%  Default{'':>6} |"
         )
     print(f"{line}\n| {'No running processes found':<75} |\n{line}")
 
@@ -277,7 +281,7 @@ def rocm_smi(call: Call) -> int:
     for device in devices:
         if not asked or "--showproductname" in asked:
             rows += [
-                f"GPU[{device}]\t\t: Card Series: \t\t{_gpu_name(call)}",
+                f"GPU[{device}]\t\t: Card Series: \t\t{gpu_name(call)}",
                 f"GPU[{device}]\t\t: GFX Version: \t\tgfx942",
             ]
         if not asked or "--showmeminfo" in asked:

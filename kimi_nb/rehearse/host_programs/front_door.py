@@ -12,14 +12,15 @@ import shutil
 import sys
 from pathlib import Path
 
+import psutil
+
 from kimi_nb.core.marks import MARK
-from kimi_nb.plan.router import UPSTREAM
+from kimi_nb.plan.router import DOOR, UPSTREAM
 from kimi_nb.rehearse.fault_names import FaultName
-from kimi_nb.rehearse.host_programs import empty_door
+from kimi_nb.rehearse.host_programs import docker_names, empty_door, path_folder
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
 _HOST = "127.0.0.1"  # where vllm-router listens by default, and with its metrics
-_CLIENT = Path(__file__).with_name("path_stub.py")
 
 
 def upstream_program(root: Path) -> Path:
@@ -29,15 +30,8 @@ def upstream_program(root: Path) -> Path:
     """
     file = root / UPSTREAM
     if not file.exists():
-        argv = [sys.executable, "-I", "-S", str(_CLIENT)]
         new = file.with_name(f"{UPSTREAM}.{os.getpid()}")
-        new.write_text(
-            f'"""{MARK}: stands for the program of vllm-ascend."""\n'
-            "import os, sys\n"
-            f"argv = {argv!r}\n"
-            "os.execv(argv[0], [*argv, *sys.argv])\n",
-            encoding="utf-8",
-        )
+        new.write_text(path_folder.caller("the program of vllm-ascend"), encoding="utf-8")
         os.replace(new, file)
     return file
 
@@ -56,10 +50,24 @@ def vllm_router(call: Call) -> int:
         )
     call.say(f"the real vllm-router in front of stand-ins: {' '.join(call.words)}")
     words = [_at(call, word) for word in call.words]
+    if _behind_door(call):
+        # The door, which is no stand-in, asks it at the address of this machine.
+        words[words.index("--host") + 1] = _HOST
     for option in ("--host", "--prometheus-host"):
         if option not in words:
             words += [option, call.at(_HOST)]
     raise Replace((real, *words), call.env)
+
+
+def _behind_door(call: Call) -> bool:
+    """Return whether the door that asks for the key (keyed_door.py) has called this program."""
+    if call.channel is None or "--host" not in call.words:
+        return False
+    try:
+        above = psutil.Process(docker_names.caller(call)).parent()
+        return above is not None and any(word.endswith(DOOR) for word in above.cmdline())
+    except psutil.Error:
+        return False
 
 
 def _at(call: Call, word: str) -> str:

@@ -13,7 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kimi_nb.core.marks import MARK
-from kimi_nb.rehearse.host_programs import docker_images, docker_run, job_programs
+from kimi_nb.rehearse.host_programs import (
+    docker_images,
+    docker_run,
+    installed_packages,
+    job_programs,
+)
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
 _SAYS = f"{MARK}: stands for "  # what is in the file of an image, before its name
@@ -164,7 +169,7 @@ def _environment(call: Call, words: Sequence[str]) -> int:
     folders = [word for word in words if not word.startswith("-")]
     if len(folders) != 1 or "--system-site-packages" not in words:
         raise Refused(f"{MARK}: python3 -m venv {shlex.join(words)} is not part of a rehearsal", 1)
-    job_programs.beside_image(call, Path(folders[0]))
+    installed_packages.beside_image(call, Path(folders[0]))
     return 0
 
 
@@ -176,7 +181,7 @@ def _in_source(call: Call, word: str) -> str:
     if path.is_dir():
         path.rmdir()
     if path.name == job_programs.TUNER:
-        path.write_text(job_programs.TUNER_TEXT)
+        job_programs.write_tuner(path)
     return str(path)
 
 

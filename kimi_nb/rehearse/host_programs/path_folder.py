@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from kimi_nb.core.marks import MARK
+
 _CLIENT = Path(__file__).with_name("path_stub.py")
 # The names of `programs_by_name.TOOLS`, repeated because that imports the whole engine.
 NAMES = (
@@ -68,6 +70,20 @@ def pick(root: Path, folder: Path, names: Iterable[str], absent: Iterable[str]) 
             os.symlink(root / "stubs" / name, folder / name)
     for name in absent:
         _script(folder / name, f"echo 'bash: line 1: {name}: command not found' >&2\nexit 127")
+
+
+def caller(what: str) -> str:
+    """Return the text of a Python program that calls the stand-in of its own name.
+
+    ``what`` says for what it stands.
+    """
+    argv = [sys.executable, "-I", "-S", str(_CLIENT)]
+    return (
+        f'"""{MARK}: stands for {what}."""\n'
+        "import os, sys\n"
+        f"argv = {argv!r}\n"
+        "os.execv(argv[0], [*argv, *sys.argv])\n"
+    )
 
 
 def _script(path: Path, line: str) -> None:

@@ -15,7 +15,9 @@ from kimi_nb.rehearse.host_programs import (
     front_door,
     host_settings,
     image_programs,
+    installed_packages,
     job_programs,
+    moe_tuner,
     slurm_programs,
     upstream_proxy,
 )
@@ -28,11 +30,15 @@ TOOLS: dict[str, Callable[[Call], int]] = {
     "ssh": front_door.ssh,
     **host_settings.TOOLS,
     **image_programs.TOOLS,
+    **installed_packages.TOOLS,
     **job_programs.TOOLS,
     **slurm_programs.TOOLS,
 }
 # Not on PATH, but beside the script that calls it.
-_BESIDE = {UPSTREAM: upstream_proxy.upstream_proxy}
+_BESIDE = {
+    UPSTREAM: upstream_proxy.upstream_proxy,
+    job_programs.TUNER: moe_tuner.benchmark_moe,
+}
 
 
 def run(call: Call) -> int:

@@ -1,4 +1,4 @@
-"""Stand in for ``vllm`` on PATH: ``serve`` is simulated, other commands go to the real vLLM."""
+"""Stand in for ``vllm`` on PATH: ``serve`` is simulated; what is not goes to the real vLLM."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from kimi_nb.rehearse.engine.api.stand_in import Engine, out_of_memory
 from kimi_nb.rehearse.engine.engine_log import Log, StartError
 from kimi_nb.rehearse.engine.ranks.cache_transfer import Store
 from kimi_nb.rehearse.engine.ranks.rendezvous import Group
-from kimi_nb.rehearse.engine.start import device_claims, refusals, surroundings
+from kimi_nb.rehearse.engine.start import device_claims, kernels, refusals, surroundings
 from kimi_nb.rehearse.engine.start.start_settings import Settings, settings
 from kimi_nb.rehearse.fault_names import FaultName
+from kimi_nb.rehearse.host_programs import bench_serve
 from kimi_nb.rehearse.simulated_site import SimulatedSite
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
@@ -48,7 +49,7 @@ _FAILED = (
 
 
 def vllm(call: Call) -> int:
-    """Run ``vllm serve``; any other command becomes the real vLLM, if it is installed."""
+    """Run ``vllm serve`` or ``vllm bench serve``; other commands become the real vLLM, if it is here."""
     engine = catalog.engine(call.site.engine, call.site.engine_version)
     if call.words[:1] == ("serve",):
         # Not asyncio.run, which would cancel the remaining tasks and report them.
@@ -58,10 +59,12 @@ def vllm(call: Call) -> int:
     if call.words in (("--version",), ("-v",)):
         print(f"{engine.vllm}  # {MARK}")
         return 0
+    if call.words[:2] == ("bench", "serve"):
+        return bench_serve.bench(call)
     real = call.real()
     if real is None:
         raise Refused(
-            f"{MARK} vllm {' '.join(call.words[:1])}: only `vllm serve` is rehearsed; "
+            f"{MARK} vllm {' '.join(call.words[:1])}: only `serve` and `bench serve` are rehearsed; "
             "the rest is left to the real vLLM, which is not installed here."
         )
     raise Replace((real, *call.words), call.env)
@@ -247,6 +250,7 @@ async def _load(call: Call, mine: Settings, log: Log) -> None:
             "Model loading took 0.00 GiB memory and "
             f"{seconds:.2f} seconds ({MARK}: nothing was loaded)",
         )
+        kernels.choose(call, mine, core)
         if not mine.eager:
             core.info(
                 "gpu_model_runner.py:5800",

@@ -56,6 +56,7 @@ class Settings:
         shared: The settings that must be the same in all processes of a group.
         utilization: The share of the device memory that may be used.
         by_ray: Whether Ray starts its workers or its ranks.
+        expert_parallel: Whether experts are spread over the ranks as wholes.
     """
 
     model: str
@@ -89,6 +90,7 @@ class Settings:
     text_only: bool
     eager: bool
     by_ray: bool
+    expert_parallel: bool
     engine: catalog.Engine
 
     @property
@@ -174,6 +176,7 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
             one.flags.get("distributed-executor-backend"),
             one.flags.get("data-parallel-backend"),
         ),
+        expert_parallel=one.flags.get("enable-expert-parallel") is True,
         engine=engine,
     )
 

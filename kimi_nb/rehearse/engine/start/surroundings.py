@@ -7,13 +7,12 @@ what was installed there. Where neither is known, as for a document's commands, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from kimi_nb import catalog
 from kimi_nb.rehearse import image_facts
 from kimi_nb.rehearse.engine.engine_log import StartError
 from kimi_nb.rehearse.engine.start.start_settings import Settings
-from kimi_nb.rehearse.host_programs import docker_images, docker_run, job_programs
+from kimi_nb.rehearse.host_programs import docker_images, docker_run, installed_packages
 from kimi_nb.rehearse.stand_in_call import Call
 
 _RAY = "Failed to import Ray: No module named 'ray'. Please install Ray with `pip install ray`."
@@ -32,7 +31,7 @@ def check(call: Call, mine: Settings) -> None:
 
 def _faults(call: Call, mine: Settings) -> Iterator[str]:
     facts = docker_images.facts(call, call.env[docker_run.IMAGE]) if _contained(call) else None
-    there = facts.packages if facts else _installed(call)
+    there = frozenset(found) if (found := installed_packages.importable(call)) is not None else None
     if there is not None:
         wanted = image_facts.connector(mine.transfer.connector) if mine.transfer else None
         if wanted and wanted[0] not in there:
@@ -62,12 +61,6 @@ def _faults(call: Call, mine: Settings) -> Iterator[str]:
 
 def _contained(call: Call) -> bool:
     return bool(call.env.get(docker_run.IMAGE))
-
-
-def _installed(call: Call) -> frozenset[str] | None:
-    """Return the packages of the environment to which the engine belongs; None outside of one."""
-    folder = call.env.get("VIRTUAL_ENV")
-    return job_programs.packages(Path(folder)) if folder else None
 
 
 def _seen(call: Call, path: str, facts: image_facts.ImageFacts | None) -> bool:
