@@ -1,6 +1,6 @@
 """What an installation without extras lacks, and how to get it.
 
-with extras.command("rehearse"):      # KimiError: rehearse needs psutil, requests: pip ...
+with extras.command("rehearse"):      # KimiError: rehearse needs psutil, pysocks: pip ...
     ...
 
 `BASE` is what plan, check and doctor import; each of `EXTRAS` what its rooms import or start. A
@@ -31,11 +31,10 @@ EXTRAS = {
         "httptools",
         "psutil",
         "pysocks",
-        "requests",
         "uvicorn",
         "vllm-router",
     ),
-    "deploy": ("gevent", "psutil", "pyinfra", "pysocks", "requests"),
+    "deploy": ("gevent", "psutil", "pyinfra", "pysocks"),
     "prove": (
         "aiohttp",
         "jsonschema",
@@ -45,7 +44,6 @@ EXTRAS = {
         "prometheus-client",
         "psutil",
         "pysocks",
-        "requests",
         "scipy",
         "tqdm",
     ),

@@ -25,7 +25,7 @@ from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnose import remedies
 from kimi_nb.diagnose.first_failure import Diagnosis, error_line
 from kimi_nb.plan.spec import Plan
-from kimi_nb.service import probe, readiness
+from kimi_nb.service import http_client, probe, readiness
 
 # /sys/class/net may be another network's; this one is that of the process.
 _INTERFACE = """grep -q '^ *{nic}:' /proc/net/dev || printf 'fail\\tinterface\\t%s\\n' \\
@@ -418,7 +418,7 @@ class OnNodes:
             error = ""
             if engine.node in self.nodes.unreachable:
                 state = "unreachable"
-            elif state == "starting" and one is not None and probe.listens(one.url, _ANSWER):
+            elif state == "starting" and one is not None and http_client.listens(one.url, _ANSWER):
                 reply = probe.chat(one, self.plan.served_name, 6 * _ANSWER, key=key, max_tokens=4)
                 state = "ready" if reply.answered else state
                 error = "" if reply.answered else self._why_not(reply)
@@ -436,11 +436,13 @@ class OnNodes:
             )
         return out
 
-    def _why_not(self, reply: probe.Reply) -> str:
+    def _why_not(self, reply: http_client.Reply) -> str:
         """Return what an engine answered instead of a completion; "" if it may be too early."""
         if reply.status in (401, 403):
             names = ", ".join(sorted(set(self.plan.secrets.values()))) or "VLLM_API_KEY"
             return f"asks for a key: {reply.status}; export {names}=... here"
+        if reply.fault in http_client.PLAIN:
+            return reply.error
         return f"HTTP {reply.status}: {reply.text[:120]}" if reply.status >= 400 else ""
 
     def _last_error(self, node: str, rank: int) -> str:

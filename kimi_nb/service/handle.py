@@ -15,7 +15,7 @@ from kimi_nb.core.errors import ServiceError
 from kimi_nb.core.marks import MARK, RANDOM
 from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.plan.spec import Plan
-from kimi_nb.service import probe
+from kimi_nb.service import http_client, probe
 from kimi_nb.service.session import Session
 
 _WAIT = 5.0  # seconds for the first sign of a service that already runs
@@ -252,7 +252,7 @@ def _any_listens(plan: Plan) -> bool:
     """Return whether an engine behind a router takes connections where the plan has it."""
     urls = list(dict.fromkeys(one.url for one in probe.endpoints(plan))) if plan.router else []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return any(pool.map(lambda url: probe.listens(url, _ENGINE_WAIT), urls))
+        return any(pool.map(lambda url: http_client.listens(url, _ENGINE_WAIT), urls))
 
 
 def _same_address(url: str, other: str) -> bool:
@@ -267,9 +267,11 @@ def attach(run: Session, plan: Plan, url: str) -> Service:
     Raises ServiceError where nothing listens at the URL.
     """
     url = url.rstrip("/").removesuffix("/v1")
-    if not url.startswith(("http://", "https://")):
-        raise ServiceError(f"url {url!r}: an address such as http://192.0.2.11:8000 is wanted.")
-    if not probe.listens(url, _WAIT):
+    if not http_client.is_address(url):
+        raise ServiceError(
+            f"url {url[:200]!r}: an address such as http://192.0.2.11:8000 is wanted."
+        )
+    if not http_client.listens(url, _WAIT):
         raise ServiceError(
             f"url {url}: nobody takes connections there. Is the service up, and is "
             "this its front door (kimi-nb status)?"

@@ -25,7 +25,7 @@ from typing import Protocol
 from kimi_nb.diagnose import first_failure, remedies
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Plan
-from kimi_nb.service import probe
+from kimi_nb.service import http_client, probe
 
 _TRIES = 2  # completions that fail before an engine counts as broken
 _LOOK, _IDLE = 0.7, 0.3  # seconds of one look; below this many cores nothing computes
@@ -119,9 +119,9 @@ class Watch:
         self._endpoints = probe.endpoints(plan)
         self._begun = time.monotonic()
         self._ready: set[str] = set()
-        self._failing: dict[str, tuple[probe.Reply, int]] = {}
+        self._failing: dict[str, tuple[http_client.Reply, int]] = {}
         self.times: dict[str, float] = {}  # seconds to the first completion, by rank
-        self.answer: probe.Reply | None = None
+        self.answer: http_client.Reply | None = None
         self.when = "at start"  # the phase, which selects the causes to look for in the logs
         self.notes: list[str] = []
         self.moved_tokens = 0  # prompt tokens whose KV cache was transferred to decode engines
@@ -201,20 +201,28 @@ class Watch:
     def _probe(self, one: probe.Endpoint) -> bool:
         """Return whether a rank gives a completion."""
         seconds = self._limits.answer
-        if not probe.listens(one.url, seconds) or not probe.healthy(one.url, seconds):
+        if not http_client.listens(one.url, seconds):
             return False
-        reply = self._chat(one, max_tokens=16)
-        if reply.answered:
-            self._failing.pop(one.name, None)
-            return True
-        if reply.status or reply.error.startswith("no answer"):
+        reply = probe.health(one.url, seconds)
+        if reply.good:
+            reply = self._chat(one, max_tokens=16)
+            if reply.answered:
+                self._failing.pop(one.name, None)
+                return True
+        elif reply.fault not in http_client.PLAIN:
+            return False
+        if (
+            reply.status
+            or reply.fault is http_client.Fault.LATE
+            or reply.fault in http_client.PLAIN
+        ):
             _, count = self._failing.get(one.name, (reply, 0))
             self._failing[one.name] = (reply, count + 1)
         return False
 
     def _chat(
         self, where: probe.Endpoint | str, question: str = probe.QUESTION, **more: object
-    ) -> probe.Reply:
+    ) -> http_client.Reply:
         return probe.chat(
             where, self._plan.served_name, self._limits.answer, question, self._key, **more
         )
@@ -226,7 +234,7 @@ class Watch:
             if (
                 reply is not None
                 and count >= _TRIES
-                and (reply.status or self._busy(_LOOK) < _IDLE)
+                and (reply.status or reply.fault in http_client.PLAIN or self._busy(_LOOK) < _IDLE)
             ):
                 raise Found(_no_answer(one, reply))
 
@@ -259,7 +267,7 @@ class Watch:
 
     # The service ----------------------------------------------------------------------
 
-    def first_answer(self) -> probe.Reply:
+    def first_answer(self) -> http_client.Reply:
         """Return the answer to one request through the front door."""
         self.when = "while serving"
         end = time.monotonic() + self._limits.door
@@ -283,7 +291,8 @@ class Watch:
             self._logs.read()
             self._check_ended("while serving")
             # A front door that is starting refuses connections, or knows no engine yet.
-            if reply.status not in (0, 502, 503, 404) or time.monotonic() > end:
+            starting = reply.status in (0, 502, 503, 404)
+            if not starting or reply.fault in http_client.PLAIN or time.monotonic() > end:
                 time.sleep(_SAY)
                 self.find("while serving")
                 if reply.status in (401, 403):
@@ -293,6 +302,14 @@ class Watch:
                             "the API key is refused behind the front door: "
                             f"{reply.status} {reply.text[:120]}",
                             remedies.of("start/key-refused"),
+                        )
+                    )
+                if reply.fault in http_client.PLAIN:
+                    raise Found(
+                        self._door(
+                            reply.fault.value,
+                            f"no answer at the front door: {reply.error}",
+                            remedies.of(f"answer/{reply.fault.value}"),
                         )
                     )
                 raise Found(
@@ -446,7 +463,7 @@ class Watch:
         self._check_ended("under load")
 
     def _check_replies(
-        self, replies: Sequence[probe.Reply], where: Sequence[probe.Endpoint | None]
+        self, replies: Sequence[http_client.Reply], where: Sequence[probe.Endpoint | None]
     ) -> None:
         failed = [
             (reply, one) for reply, one in zip(replies, where, strict=True) if not reply.answered
@@ -552,9 +569,18 @@ def how(code: int) -> str:
         return f"exit code {code}"
 
 
-def _no_answer(one: probe.Endpoint, reply: probe.Reply) -> Diagnosis:
+def _no_answer(one: probe.Endpoint, reply: http_client.Reply) -> Diagnosis:
     """Return the diagnosis of a rank that passes /health but fails to complete."""
     asked = f"POST {one.url}/v1/chat/completions"
+    if reply.fault in http_client.PLAIN:
+        return Diagnosis(
+            reply.fault.value,
+            one.node,
+            one.rank,
+            f"{one.name} gives no answer: {reply.error}",
+            f"{one.url}: {reply.error}",
+            remedies.of(f"answer/{reply.fault.value}"),
+        )
     if reply.status == 0:
         return Diagnosis(
             "engine-hangs",

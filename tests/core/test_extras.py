@@ -197,7 +197,7 @@ def test_the_package_says_what_its_names_need(without):
     done = without(modules("all") - modules(""), "-c", code)
     assert done.stdout.splitlines() == [
         "Plan",
-        "kimi_nb.start needs requests: pip install 'kimi_nb[notebook]'",
+        "kimi_nb.start needs pysocks: pip install 'kimi_nb[notebook]'",
     ], done.stderr
 
 

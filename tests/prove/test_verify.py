@@ -41,7 +41,7 @@ from kimi_nb.prove.verify import (
 )
 from kimi_nb.rehearse import rehearsal
 from kimi_nb.rehearse.fault_names import FaultName
-from kimi_nb.service import probe
+from kimi_nb.service import http_client, probe
 from kimi_nb.service.handle import Service
 from kimi_nb.service.readiness import Watch
 
@@ -86,7 +86,7 @@ def plain(tmp_path_factory):
 def open_door(watch) -> None:
     """Wait for the front door alone."""
     end = time.monotonic() + 20
-    while not probe.listens(watch._plan.url, 1) and time.monotonic() < end:
+    while not http_client.listens(watch._plan.url, 1) and time.monotonic() < end:
         time.sleep(0.05)
 
 
@@ -483,7 +483,7 @@ def test_what_is_no_api_is_said_once():
     ],
 )
 def test_what_no_api_would_answer(status, text, wanted):
-    assert http_exchange._foreign(probe.Reply(status, text, 0.0)) == wanted
+    assert http_exchange._foreign(http_client.Reply(status, text, 0.0)) == wanted
 
 
 def test_tls_where_none_is_spoken_is_said_once():
@@ -507,7 +507,20 @@ def test_a_url_of_one_endpoint(end):
 
 @pytest.mark.parametrize(
     "url",
-    ["", "127.0.0.1:8000", "http://", "ftp://x", "http://a:b@h:1", "http://h:x", "http://h/?key=1"],
+    [
+        "",
+        "127.0.0.1:8000",
+        "http://",
+        "ftp://x",
+        "http://a:b@h:1",
+        "http://h:x",
+        "http://h/?key=1",
+        "http://[::1",
+        "http://[x]",
+        "http://h:0",
+        "http://h:99999",
+        "http://a b",
+    ],
 )
 def test_what_is_no_url(url):
     with pytest.raises(ParameterError, match="URL"):

@@ -16,7 +16,7 @@ from kimi_nb.plan import build
 from kimi_nb.rehearse import rehearsal
 from kimi_nb.rehearse.host_programs import upstream_proxy
 from kimi_nb.rehearse.stand_in_call import Refused
-from kimi_nb.service import probe
+from kimi_nb.service import http_client, probe
 from kimi_nb.service.readiness import Found, Watch
 
 RECORDED = json.loads(door_scenes.RECORDING.read_text(encoding="utf-8"))
@@ -129,7 +129,7 @@ def test_what_users_got_for_an_engine_that_is_gone_is_told(monkeypatch):
 
     def chat(self, where, *args, **more):
         asked.append(where)
-        return probe.Reply(200, "" if where == plan.url else well, 0.1)
+        return http_client.Reply(200, "" if where == plan.url else well, 0.1)
 
     monkeypatch.setattr(Watch, "_chat", chat)
     watch = Watch(plan, Silent(), dict, rehearsal.LIMITS, say=print)

@@ -23,7 +23,7 @@ from typing import Any
 from kimi_nb.core import prctl
 from kimi_nb.core.errors import KimiError
 from kimi_nb.deploy.node_answers import Answer, Line
-from kimi_nb.service import probe
+from kimi_nb.service import http_client
 
 _TUNNEL_WAIT = 15.0  # seconds
 # Seconds for a node's answer; verbs that download or read all of the weights have no limit.
@@ -148,15 +148,15 @@ class Tunnel:
                 preexec_fn=lambda: set_own(prctl.PR_SET_PDEATHSIG, signal.SIGTERM),
             )
         end = time.monotonic() + _TUNNEL_WAIT
-        while not probe.listens(f"http://127.0.0.1:{port}", 1.0):
+        while not http_client.listens(f"http://127.0.0.1:{port}", 1.0):
             if self._process.poll() is not None or time.monotonic() > end:
                 self.close()
                 raise KimiError(f"{address}: no way for HTTP through ssh -D; what ssh says: {log}")
             time.sleep(0.05)
-        probe.go_through(port)
+        http_client.go_through(port)
 
     def close(self) -> None:
         """Close the tunnel; nodes are then contacted directly."""
-        probe.go_through(None)
+        http_client.go_through(None)
         self._process.terminate()
         self._process.wait()

@@ -24,7 +24,7 @@ from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.accuracy import ais_bench, evaluation_faults, evaluators, lm_eval, tool_process
 from kimi_nb.prove.accuracy.evaluation import SHIPPED, Evaluation, longest_answer
 from kimi_nb.prove.accuracy.scores import Score, Subject
-from kimi_nb.service import probe as asked
+from kimi_nb.service import http_client
 from kimi_nb.service.handle import Service
 from kimi_nb.service.session import Session
 
@@ -85,7 +85,7 @@ def measure(
         say(f"complete before, nothing is asked again: {folder}")
         return _recorded(run, service.plan, before)
     score = replace(score, folder=str(folder))
-    if asked.listens(service.url, _LISTEN):
+    if http_client.listens(service.url, _LISTEN):
         score = _run(run, service, module, evaluation, score, say)
     else:
         score = replace(score, fault=evaluation_faults.named("Cannot connect to host"))

@@ -22,10 +22,12 @@ from typing import Any
 import aiohttp
 
 from kimi_nb.core.errors import BenchError
-from kimi_nb.prove.bench import random_prompts, summary, timed_stream
+from kimi_nb.prove.bench import load_session, random_prompts, summary, timed_stream
 from kimi_nb.prove.bench.workload import Load
+from kimi_nb.service.http_client import Limits
 
 _DAY = 6 * 3600.0  # seconds for one request, as in vLLM's client
+_IDLE = 600.0  # seconds between two tokens, at an engine that is as full as it can be
 
 
 def run(
@@ -59,13 +61,15 @@ def probe(url: str, model: str, key: str = "", seconds: float = 120.0) -> str:
     """Send one small streamed request; return its error, or "" if it was answered."""
 
     async def once() -> str:
-        async with _session(1, seconds) as session:
+        limits = Limits(seconds, idle=_IDLE)
+        async with load_session.opened(1, limits) as session:
             one = await timed_stream.ask(
                 session,
                 f"{url}/v1/chat/completions",
                 _body(model, "Say a word.", 2),
                 _headers(key),
                 3,
+                limits,
             )
             return one.error
 
@@ -98,10 +102,10 @@ def _until_done(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> Any
 async def _run(
     load: Load, url: str, model: str, key: str, seconds: float, tick: Callable[[int, int], None]
 ) -> dict[str, Any]:
-    headers = _headers(key)
-    async with _session(load.concurrency, seconds) as session:
+    headers, limits = _headers(key), Limits(seconds, idle=_IDLE)
+    async with load_session.opened(load.concurrency, limits) as session:
         texts, how = await random_prompts.make(session, url, model, load, headers)
-        await _warm_up(load, session, url, model, headers, texts[0])
+        await _warm_up(load, session, url, model, headers, texts[0], limits)
         places = asyncio.Semaphore(load.concurrency or load.prompts)
         done = failed = 0
 
@@ -114,6 +118,7 @@ async def _run(
                     _body(model, text, load.output_len),
                     headers,
                     load.input_len,
+                    limits,
                 )
             done, failed = done + 1, failed + bool(timed.error)
             tick(done, failed)
@@ -138,6 +143,7 @@ async def _warm_up(
     model: str,
     headers: dict[str, str],
     text: str,
+    limits: Limits,
 ) -> None:
     """Send requests that are not counted: the first one after a pause is slower than others."""
     places = asyncio.Semaphore(load.concurrency or load.prompts)
@@ -150,6 +156,7 @@ async def _warm_up(
                 _body(model, text, load.output_len),
                 headers,
                 load.input_len,
+                limits,
             )
 
     await asyncio.gather(*(one() for _ in range(load.warmup)))
@@ -173,15 +180,6 @@ def arrivals(load: Load) -> Sequence[float]:
         at += dice.expovariate(load.rate)
         out.append(at)
     return [one * (load.prompts / load.rate) / at for one in out]
-
-
-def _session(places: int, seconds: float) -> aiohttp.ClientSession:
-    # Proxies of the environment are not used, because trust_env is off by default: none is between
-    # this machine and a node.
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=places, limit_per_host=places, keepalive_timeout=60),
-        timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, 30.0)),
-    )
 
 
 def _headers(key: str) -> dict[str, str]:

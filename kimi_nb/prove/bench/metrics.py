@@ -150,12 +150,15 @@ class Sampler:
     def _look(self) -> None:
         texts = []
         for url in self._urls:
-            status, text = probe.metrics(url, _SECONDS)
-            if status == 200:
-                texts.append(text)
+            reply = probe.metrics(url, _SECONDS)
+            if reply.good:
+                texts.append(reply.text)
             elif not self._looks:
-                self._why = f"{url}/metrics: " + (f"HTTP {status}" if status else "no answer")
-        found = read(texts)
+                self._why = f"{url}/metrics: {reply.error or f'HTTP {reply.status}'}"
+        try:
+            found = read(texts)
+        except ValueError as error:
+            found, self._why = {}, f"/metrics: not readable: {str(error)[:100]}"
         if found:
             self._looks.append(found)
         if self._watch and (usage := self._watch.look()) is not None:

@@ -9,12 +9,15 @@ Usage::
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Mapping
 
 import aiohttp
 
+from kimi_nb.prove.bench import load_session
 from kimi_nb.prove.bench.workload import Load
+from kimi_nb.service.http_client import Limits
 
 # Plain words, one or two tokens each in most tokenizers; none is a special token.
 _WORDS = (
@@ -77,7 +80,7 @@ _WORDS = (
 )
 _PER_WORD = 1.3  # tokens, if no tokenizer counts them
 _ROUNDS = 4  # of correction with the tokenizer's counts
-_SECONDS = 10.0
+_LIMITS = Limits(10.0, size=16 << 20)  # an answer has every token of a prompt
 _SAMPLE = 16  # prompts whose tokens are counted; the others get the same number of words
 
 
@@ -98,11 +101,15 @@ async def make(
                 f"{url}/tokenize",
                 headers=headers,
                 json={"model": model, "prompt": text, "add_special_tokens": False},
-                timeout=aiohttp.ClientTimeout(total=_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=_LIMITS.total),
+                **load_session.ONLY,
             ) as answer:
-                found = await answer.json() if answer.status == 200 else {}
-                return found.get("count") if isinstance(found, dict) else None
-        except (TimeoutError, aiohttp.ClientError, ValueError):
+                if answer.status != 200:
+                    return None
+                found = json.loads(await load_session.whole(answer, _LIMITS))
+                told = found.get("count") if isinstance(found, dict) else None
+                return told if type(told) is int and told > 0 else None
+        except (TimeoutError, aiohttp.ClientError, load_session.Unbounded, ValueError):
             return None
 
     per_word, how = _PER_WORD, f"estimated: {_PER_WORD} tokens a word, /tokenize does not answer"

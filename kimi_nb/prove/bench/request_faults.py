@@ -29,6 +29,9 @@ KINDS = {
     "gateway?",
     "empty": "a stream without a token: a proxy that swallows answers, or a prefill without decode",
     "timeout": "no end in the time allowed: is an engine stuck?",
+    "drips": "bytes come slower than any engine writes: what stands between it and this machine?",
+    "floods": "more comes than any answer has: what listens there is no engine",
+    "redirected": "a 3xx: name the address that it sends to, if that is yours; nobody is followed",
     "other": "see the error's own words",
 }
 _WORDS = (
@@ -60,7 +63,10 @@ def of_status(status: int) -> str:
         403: "unauthorised",
         404: "not-found",
         429: "too-many-requests",
-    }.get(status, "server-error" if status >= 500 else "refused")
+    }.get(
+        status,
+        "server-error" if status >= 500 else "redirected" if 300 <= status < 400 else "refused",
+    )
 
 
 def kind(error: str) -> str:

@@ -2,7 +2,7 @@
 
 Usage::
 
-    timed = await timed_stream.ask(session, url, body, headers, prompt_len)
+    timed = await timed_stream.ask(session, url, body, headers, prompt_len, limits)
     timed.ttft, timed.itl, timed.error  # seconds; "" or "kind: detail"
 
 The first chunk with a choice is the first token, and each further one ends an interval. Token
@@ -15,14 +15,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
 
-from kimi_nb.prove.bench import request_faults
+from kimi_nb.prove.bench import load_session, request_faults
+from kimi_nb.service.http_client import Limits
 
 _SHOWN = 200  # characters to show of an answer that is an error
+_PAGE = 1 << 20  # bytes that are read of an answer that is an error
+_LONGEST = 1 << 20  # bytes of one message of a stream
 
 
 @dataclass
@@ -54,16 +57,20 @@ async def ask(
     body: Mapping[str, Any],
     headers: Mapping[str, str],
     prompt_len: int,
+    limits: Limits,
 ) -> Timed:
     """Send a request and read its stream to the end; failures of the service are not raised."""
     out = Timed(prompt_len, time.perf_counter())
     try:
-        async with session.post(url, json=body, headers=headers) as answer:
+        async with session.post(url, json=body, headers=headers, **load_session.ONLY) as answer:
             if answer.status != 200:
-                text = (await answer.text(errors="replace"))[:_SHOWN]
+                page = await load_session.whole(answer, replace(limits, size=_PAGE))
+                text = page.decode("utf-8", "replace")[:_SHOWN]
                 raise _Faulty(f"{request_faults.of_status(answer.status)}: {answer.status} {text}")
-            await _read(answer, out)
-    except _Faulty as error:
+            stream = _Stream(out)
+            await load_session.read(answer, limits, stream.take)
+            stream.end()
+    except (_Faulty, load_session.Unbounded) as error:
         out.error = str(error)
     except aiohttp.ClientConnectorError as error:
         out.error = f"unreachable: {error}"
@@ -80,36 +87,50 @@ async def ask(
     return out
 
 
-async def _read(answer: aiohttp.ClientResponse, out: Timed) -> None:
-    buffer, seen, finished, last = b"", 0, False, out.start
-    async for chunk in answer.content.iter_any():
-        buffer += chunk
-        *messages, buffer = buffer.replace(b"\r\n", b"\n").split(b"\n\n")
+class _Stream:
+    """The stream of a request, read as it arrives."""
+
+    def __init__(self, out: Timed) -> None:
+        self._out, self._last = out, out.start
+        self._buffer, self._seen, self._finished = b"", 0, False
+
+    def take(self, piece: bytes) -> None:
+        """Read what a piece completes."""
+        out = self._out
+        self._buffer += piece
+        *messages, self._buffer = self._buffer.replace(b"\r\n", b"\n").split(b"\n\n")
         for message in messages:
             now = time.perf_counter()
             data = _data(message)
             if data is None:
                 continue
             if data == "[DONE]":
-                finished = True
+                self._finished = True
                 continue
             if _take(data, out):
-                if seen:
-                    out.itl.append(now - last)
+                if self._seen:
+                    out.itl.append(now - self._last)
                 else:
                     out.ttft = now - out.start
-                seen, last = seen + 1, now
-    out.latency = last - out.start
-    if buffer.strip() and not finished and _data(buffer) != "[DONE]":
-        # A last message without its blank line was cut off; anything else, such as a page of HTML,
-        # is not a stream.
-        kind = "cut-off" if buffer.lstrip().startswith(b"data:") else "malformed"
-        raise _Faulty(f"{kind}: {buffer[:_SHOWN].decode(errors='replace')}")
-    if not seen:
-        raise _Faulty("empty: 200, and no token")
-    if not (finished or _data(buffer) == "[DONE]"):
-        raise _Faulty(f"cut-off: the stream ended after {seen} chunks, without [DONE]")
-    out.output_len = out.output_len or seen
+                self._seen, self._last = self._seen + 1, now
+        if len(self._buffer) > _LONGEST:
+            raise _Faulty(f"floods: a message of more than {_LONGEST:,} bytes")
+
+    def end(self) -> None:
+        """Judge the stream as a whole."""
+        out, buffer = self._out, self._buffer
+        out.latency = self._last - out.start
+        done = self._finished or (_data(buffer) == "[DONE]" if buffer.strip() else False)
+        if buffer.strip() and not done:
+            # A last message without its blank line was cut off; anything else, such as a page of
+            # HTML, is not a stream.
+            kind = "cut-off" if buffer.lstrip().startswith(b"data:") else "malformed"
+            raise _Faulty(f"{kind}: {buffer[:_SHOWN].decode(errors='replace')}")
+        if not self._seen:
+            raise _Faulty("empty: 200, and no token")
+        if not done:
+            raise _Faulty(f"cut-off: the stream ended after {self._seen} chunks, without [DONE]")
+        out.output_len = out.output_len or self._seen
 
 
 def _data(message: bytes) -> str | None:

@@ -21,7 +21,8 @@ from kimi_nb.prove.verify import fan_out, http_exchange
 from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused, NoAPI, Skip
 from kimi_nb.prove.verify.http_exchange import Answer
 from kimi_nb.prove.verify.target import Place, Target
-from kimi_nb.service.probe import QUESTION, Reply
+from kimi_nb.service.http_client import Reply
+from kimi_nb.service.probe import QUESTION
 
 _ENDS = (Gone, KeyRefused, NoAPI)  # after any of these, nothing more is asked
 _SHOWN = 3  # places to name in a failure

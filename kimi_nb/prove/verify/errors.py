@@ -10,7 +10,8 @@ from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
-from kimi_nb.service.probe import QUESTION, Reply
+from kimi_nb.service.http_client import Reply
+from kimi_nb.service.probe import QUESTION
 
 _LONGEST = 1_100_000  # tokens; a longer prompt is not a sensible request
 _WRONG = "not-the-key"

@@ -20,13 +20,16 @@ from typing import Any
 
 from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused, NoAPI, Skip
 from kimi_nb.prove.verify.target import Place, Target
-from kimi_nb.service import probe
+from kimi_nb.service import http_client, probe
+from kimi_nb.service.http_client import Fault, Limits
 
 CHAT, COMPLETIONS, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/models"
 THOUGHTS = ("reasoning", "reasoning_content")  # vLLM's name since 0.12, and its name before
 DONE = "[DONE]"  # the last event of a stream
 _SSE = ("data:", ":", "event:", "id:", "retry:")  # how the lines of an event stream begin
 _LISTENS = 3.0  # seconds within which a running server accepts a connection
+# The cause of a fault, where it has another name (`kimi_nb/data/prove/checks.yaml`).
+_CAUSES = {Fault.LATE: "no-answer", Fault.CUT_OFF: "unreachable"}
 _LONGEST = 160  # characters to show of an answer
 
 
@@ -163,20 +166,19 @@ def send(
     key: str | None = None,
     seconds: float | None = None,
     stream: bool = False,
-) -> probe.Reply:
+) -> http_client.Reply:
     """Send a request and return the reply, whatever its status.
 
     ``body`` is sent as JSON, or unchanged if it is a text. A 429 is asked again after each of the
     target's pauses.
 
     Raises:
-        Failed: If there is no reply (no-answer, unreachable).
+        Failed: If there is no reply (no-answer, unreachable, drips, floods, ...).
         Gone: If the front door does not accept connections.
         NoAPI: If the front door does not speak TLS (no-tls).
     """
-    seconds, more = seconds or target.seconds, {}
-    if body is not None:
-        more["data"] = body if isinstance(body, str) else json.dumps(body)
+    limits = Limits(seconds or target.seconds)
+    data = body if body is None or isinstance(body, str) else json.dumps(body)
     headers = {"Content-Type": "application/json"} if body is not None else {}
     key = target.key if key is None else key
     if key:
@@ -185,24 +187,24 @@ def send(
         headers["X-data-parallel-rank"] = str(place.rank)
     for pause in (*target.pauses, None):
         if stream:
-            reply = probe.stream(place.url + path, seconds, headers=headers, **more)
+            reply = http_client.stream(place.url + path, limits, headers=headers, data=data)
         else:
-            reply = probe.send(method, place.url + path, seconds, headers=headers, **more)
+            reply = http_client.send(method, place.url + path, limits, headers=headers, data=data)
         if reply.status != 429 or pause is None:
             break
         time.sleep(pause)
-    if reply.status == 0:
-        late = reply.error.startswith("no answer")
-        if place.is_door and reply.error == probe.NO_TLS:
+    if reply.status == 0 or reply.fault is Fault.ELSEWHERE:
+        if place.is_door and reply.fault is Fault.NO_TLS:
             plain = place.url.replace("https://", "http://", 1)
             raise NoAPI(f"{place.url}: {reply.error}; use {plain}", "no-tls")
-        if place.is_door and not late and not probe.listens(place.url, _LISTENS):
+        gone = place.is_door and reply.fault in (Fault.UNREACHABLE, Fault.CUT_OFF)
+        if gone and not http_client.listens(place.url, _LISTENS):
             raise Gone(f"gone: {place.url} takes no connections ({reply.error})")
-        raise Failed(reply.error, "no-answer" if late else "unreachable")
+        raise Failed(reply.error, _CAUSES.get(reply.fault, reply.fault.value))
     return reply
 
 
-def asked(reply: probe.Reply) -> probe.Reply:
+def asked(reply: http_client.Reply) -> http_client.Reply:
     """Return a reply if it is a 200 with a body.
 
     Raises:
@@ -220,10 +222,11 @@ def asked(reply: probe.Reply) -> probe.Reply:
         raise Failed(f"{reply.status}: {said}", "refused")
     if reply.error:
         # The body broke off, or never ended.
-        late = reply.error.startswith("no ")
         raise Failed(
             f"{reply.error}, after {said!r}" if said else reply.error,
-            "no-answer" if late else "cut-stream",
+            "cut-stream"
+            if reply.fault is Fault.CUT_OFF
+            else _CAUSES.get(reply.fault, reply.fault.value),
         )
     if not reply.text.strip():
         raise Failed("empty 200: a status and no body", "empty-200")
@@ -250,7 +253,7 @@ def is_example_proxy(target: Target) -> bool:
     return {"prefill_instances", "decode_instances"} <= set(reply.body)
 
 
-def no_api(target: Target, listed: probe.Reply) -> str:
+def no_api(target: Target, listed: http_client.Reply) -> str:
     """Return why there is no OpenAI API at the front door, or "" if there may be one.
 
     This is judged by the reply to GET /v1/models and by one chat: the upstream proxy of vllm-ascend
@@ -276,7 +279,7 @@ def no_api(target: Target, listed: probe.Reply) -> str:
     return f"no OpenAI API is there: {first} at {MODELS}, {second} at {CHAT}" if second else ""
 
 
-def _foreign(reply: probe.Reply) -> str:
+def _foreign(reply: http_client.Reply) -> str:
     """Return status and form of a reply that no OpenAI API gives, or "" if one may give it.
 
     An API's own 404 for an unknown model has an error in JSON. An HTML page with a 502 is a
@@ -292,7 +295,7 @@ def _foreign(reply: probe.Reply) -> str:
     return f"{reply.status}{' with HTML' if page else ''}"
 
 
-def listing(reply: probe.Reply) -> list[dict[str, Any]]:
+def listing(reply: http_client.Reply) -> list[dict[str, Any]]:
     """Return the models in a reply to GET /v1/models; [] if it is not such a list."""
     data = reply.body.get("data") if reply.status == 200 else None
     return (

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.service import http_client
 from kimi_nb.service.handle import Service
 from kimi_nb.service.probe import Endpoint
 
@@ -139,13 +140,10 @@ def at(url: str, model: str, key: str = "", **more: Any) -> Target:
     Raises:
         ParameterError: If it is not a URL, names a single endpoint, or contains a secret.
     """
-    parts = urlsplit(url)
-    try:
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is not a number
-        good = False
-    if not good or parts.query or parts.fragment:
-        raise ParameterError(f"URL {url!r}: an address such as http://192.0.2.11:8000 is wanted.")
+    parts = urlsplit(url if http_client.is_address(url) else "")
+    if not parts.hostname or parts.port == 0 or parts.query or parts.fragment:
+        shown = url if len(url) <= 200 else f"{url[:100]}... ({len(url)} characters)"
+        raise ParameterError(f"URL {shown!r}: an address such as http://192.0.2.11:8000 is wanted.")
     if "@" in parts.netloc:
         raise ParameterError(
             "URL: it holds a user or a password, which evidence would show; put "
