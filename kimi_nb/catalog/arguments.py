@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kimi_nb import catalog
+from kimi_nb.catalog import fill_ins
 
 # Flags whose values differ between the ranks of a group.
 OWN = frozenset(
@@ -59,6 +60,14 @@ class Unread:
 
     text: str
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown(Unread):
+    """A value that is left to the reader (see `kimi_nb.catalog.fill_ins`): it may be valid.
+
+    Two of one text are equal, as the same fill-in is one value.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,15 +367,13 @@ def _typed(kind: str, text: str) -> Any:
         if text in ("", "None"):
             return None
         kind = kind.rpartition("(")[2].rstrip(")")
-    if (
-        "${" in text
-        or text.startswith("$")
-        or (
-            kind not in ("json", "loads", "union_dict_and_str")
-            and re.match(r"[<\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}]", text)
-        )
-    ):
-        return Unread(text, "its value is not known here")
+    holds = "${" in text or text.startswith("$")
+    if kind not in ("json", "loads", "union_dict_and_str"):
+        holds = holds or text.startswith((fill_ins.MARK[0], "<"))
+        # A name may hold dots and x; a number that does is no number yet.
+        holds = holds or (kind not in ("", "str") and fill_ins.holds(text))
+    if holds:
+        return Unknown(text, "its value is not known here")
     if kind == "int":
         return int(text) if _INTEGER.fullmatch(text) else Unread(text, "a whole number is wanted")
     if kind.startswith("human_readable_int"):
@@ -402,6 +409,11 @@ def _json(text: str, kind: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
+        if fill_ins.holds(text):
+            try:
+                return json.loads(fill_ins.quoted(text))
+            except ValueError:
+                pass
         return Unread(text, f"not JSON: {error}")
     except RecursionError:
         return Unread(text[:80], "JSON nested too deep")

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kimi_nb import catalog
+from kimi_nb.catalog import fill_ins
 from kimi_nb.check.reading import bash, compose, files, inference, quirks, unset_variables
 from kimi_nb.check.reading.script import Command, Script, Word
 from kimi_nb.check.reading.sources import Found, Source, sources
@@ -117,7 +118,7 @@ class _Assembler:
         """Read every source."""
         scripts = []
         for source in list(self.sources):
-            masked = quirks.masked(source.text)
+            masked = fill_ins.masked(source.text)
             try:
                 source.tree = tree(masked)
             except Unparsed as slow:
@@ -152,14 +153,16 @@ class _Assembler:
                 if "vllm" in text:
                     inner = Source(source.file, source.folder, text, line, source.document)
                     try:
-                        inner.tree = tree(quirks.masked(text))
+                        inner.tree = tree(fill_ins.masked(text))
                     except Unparsed as slow:
                         self.found.unread.append((Spot(source.file, source.file, line), str(slow)))
                         continue
                     scripts.append(
                         (
                             inner,
-                            bash.interpret(quirks.masked(text), source.file, line, root=inner.tree),
+                            bash.interpret(
+                                fill_ins.masked(text), source.file, line, root=inner.tree
+                            ),
                         )
                     )
                     self.by_name.setdefault((source.folder, os.path.basename(name)), inner)
@@ -172,7 +175,7 @@ class _Assembler:
             if source.calls:
                 for arguments, env, node in source.calls[:_MOST_CALLS]:
                     again = bash.interpret(
-                        quirks.masked(source.text),
+                        fill_ins.masked(source.text),
                         source.file,
                         source.line,
                         arguments,
@@ -236,7 +239,9 @@ class _Assembler:
 
         def text(name: str) -> str | None:
             found = self.by_name.get((source.folder, os.path.basename(name)))
-            return quirks.masked(found.text) if found is not None and found is not source else None
+            return (
+                fill_ins.masked(found.text) if found is not None and found is not source else None
+            )
 
         return text
 
@@ -276,7 +281,7 @@ class _Assembler:
         elif (inner := _inner(command)) is not None and depth < 4:
             text, line = inner
             script = bash.interpret(
-                quirks.masked(text),
+                fill_ins.masked(text),
                 source.file,
                 line,
                 None,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from kimi_nb.catalog import fill_ins
 from kimi_nb.core import data_files
 
 _FILL = re.compile(r"\$\$|\$\{(\w{1,200}):?-([^{}]{1,2000})\}")
@@ -24,6 +25,7 @@ _BLOCK = ("|", ">")
 _MOST_BASES = 16
 _MOST_MERGED = 64
 _NULL = "tag:yaml.org,2002:null"
+_CONTROL = re.compile(r"\s*(?:\{\{[^{}]{0,400}\}\}\s*)+")
 _BLANK = re.compile(r"\s*")
 _Keys = dict[str, tuple[yaml.Node, yaml.Node]]
 
@@ -77,6 +79,7 @@ def containers(text: str) -> tuple[list[Container], str]:
     """
     if data_files.too_deep(text):
         return [], "nested more than 64 levels deep"
+    text = _untemplated(text)
     try:
         roots = list(yaml.compose_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except yaml.YAMLError as error:
@@ -161,7 +164,7 @@ class _Reader:
         if not isinstance(node, yaml.ScalarNode) or node.tag == _NULL:
             return None
         self.spend(1 + len(node.value))
-        return _filled(node.value)
+        return fill_ins.masked(_filled(node.value))
 
     def below(self, node: yaml.Node | None, *path: str) -> yaml.Node | None:
         """Return the node under keys of keys, None if there is none."""
@@ -330,7 +333,7 @@ class _Reader:
             return [(word, first + 1 + breaks) for word, breaks in found]
         if node.end_mark.line > node.start_mark.line:
             # Its lines were joined: they are found in what was written, where that splits alike.
-            written = _split(_filled(self.written(node)))
+            written = _split(fill_ins.masked(_filled(self.written(node))))
             if len(written) == len(found):
                 return [
                     (word, first + breaks)
@@ -381,6 +384,14 @@ def _is_container(chain: list[_Keys], service: bool) -> bool:
     return (named or (service and "build" in keys)) and bool(
         keys & {"command", "args", "entrypoint"}
     )
+
+
+def _untemplated(text: str) -> str:
+    """Return a Helm template as YAML, line for line: fill-ins are words, what controls is left out."""
+    if "{{" not in text:
+        return text
+    lines = ["" if _CONTROL.fullmatch(line) else fill_ins.masked(line) for line in text.split("\n")]
+    return "\n".join(lines)
 
 
 def _split(text: str) -> list[tuple[str, int]]:

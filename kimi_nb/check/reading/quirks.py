@@ -8,12 +8,11 @@ r"""Find in the syntax tree what the shell does to a text before a command sees 
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kimi_nb.catalog import fill_ins
 from kimi_nb.check.reading.syntax import nodes
 from kimi_nb.check.view.deployment import Fault
 from kimi_nb.check.view.engine_view import Spot
@@ -23,34 +22,11 @@ _JSON_FLAG = re.compile(
     r"--[\w.-]*config$|--limit-mm-per-prompt$|--hf-overrides$|"
     r"--[\w-]*kwargs$"
 )
-_MOST_OF_A_LINE = 20
-_MOST_MASKED = 1000
 _DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}\N{HYPHEN}\N{NON-BREAKING HYPHEN}"
 _QUOTES = (
     "\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}"
     "\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}"
 )
-# <node0_ip>, <your model>, <PORT>: what documents write where a value belongs.
-ANGLED = re.compile(r"(?<![<>&\d])<([A-Za-z](?:[\w -]{0,40}\w)?)>(?![(&>])")
-MARK = (
-    "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}",
-    "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}",
-)
-
-
-def masked(text: str) -> str:
-    """Replace placeholders by words, so that <ip> is no redirect and |version| no pipe."""
-
-    def word(match: re.Match[str]) -> str:
-        return f"{MARK[0]}{match[1].replace(' ', '_')}{MARK[1]}"
-
-    # Thousands of them are no script, and slow the grammar down.
-    return re.sub(
-        r"\|([a-z][a-z_]*_version)\|",
-        word,
-        ANGLED.sub(word, text, _MOST_MASKED),
-        count=_MOST_MASKED,
-    )
 
 
 def find(
@@ -80,13 +56,14 @@ def find(
             yield from _command(node, lines, fault)
         elif node.type == "array":
             yield from _typography(node.named_children, fault)
-    quoted = _outermost(node for node in seen if node.type not in ("command", "array"))
-    starts = [first for first, _ in quoted]
-    if not document:
-        for number, line in enumerate(lines):
-            for match in itertools.islice(ANGLED.finditer(line), _MOST_OF_A_LINE):
-                if not _inside(starts, quoted, number, len(line[: match.start()].encode())):
-                    yield fault("shell/redirect", number, f"<{match[1]}> is read as a redirect")
+    for number, line in enumerate(lines):
+        if "`<" in line and not line.lstrip().startswith("#"):
+            for match in fill_ins.TICKED.finditer(line):
+                yield fault(
+                    "shell/backticks",
+                    number,
+                    f"{match[0]} is run as a command: what it prints stands here",
+                )
     if root.has_error and not document:
         yield from _broken(root, text, fault)
 
@@ -146,27 +123,6 @@ def _hidden(seen: Iterable[Any]) -> set[int]:
         elif node.type not in ("command", "array"):
             out.update(range(first, last))
     return out
-
-
-_Point = tuple[int, int]
-
-
-def _outermost(seen: Iterable[Any]) -> list[tuple[_Point, _Point]]:
-    """Return where quotes, comments and heredocs begin and end, without those inside others."""
-    out: list[tuple[_Point, _Point]] = []
-    for node in seen:  # in the order of the text
-        first, last = tuple(node.start_point), tuple(node.end_point)
-        if not out or first >= out[-1][1]:
-            out.append((first, last))
-    return out
-
-
-def _inside(
-    starts: list[_Point], quoted: list[tuple[_Point, _Point]], line: int, column: int
-) -> bool:
-    """Return whether a place in the text is in quotes, a comment or a heredoc."""
-    at = bisect.bisect_right(starts, (line, column)) - 1
-    return at >= 0 and (line, column) < quoted[at][1]
 
 
 def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[Fault]:

@@ -10,7 +10,7 @@ import os
 import re
 
 from kimi_nb import catalog
-from kimi_nb.check.reading import quirks
+from kimi_nb.catalog import fill_ins
 from kimi_nb.check.reading.script import Command, Script, Word
 from kimi_nb.check.reading.sources import Found, Source
 from kimi_nb.check.rules import security
@@ -28,7 +28,7 @@ _OUTSIDE = re.compile(
     r"RANK|WORLD_SIZE|LOCAL_RANK|LINENO|SECONDS|IFS|OLDPWD|REPLY)$"
 )
 _PLACEHOLDER = re.compile(
-    rf"{quirks.MARK[0]}[^{quirks.MARK[1]}]*{quirks.MARK[1]}|\b\d+\.(?:\d+\.)*x{{1,3}}\.[\dx.]*|"
+    rf"{fill_ins.MARK[0]}[^{fill_ins.MARK[1]}]*{fill_ins.MARK[1]}|\b\d+\.(?:\d+\.)*x{{1,3}}\.[\dx.]*|"
     r"^x{3,}$|\bx{1,3}\.x{1,3}\.x{1,3}\.x{1,3}\b|/path/to\b|\|[a-z_]+_version\||"
     r"\byour[_-][a-z_-]+|\bYOUR_[A-Z_]+|<[A-Z_]{3,}>"
 )
@@ -47,7 +47,7 @@ def words(source: Source, command: Command, found: Found) -> None:
         match = _PLACEHOLDER.search(word.text[:_SEEN])
         if match and (match[0], word.line) not in seen:
             seen.add((match[0], word.line))
-            shown = match[0].replace(quirks.MARK[0], "<").replace(quirks.MARK[1], ">")
+            shown = fill_ins.shown(match[0])
             found.faults.append(
                 Fault(
                     "shell/placeholder",

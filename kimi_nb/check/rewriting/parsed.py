@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb import catalog
-from kimi_nb.check.reading import quirks, syntax
+from kimi_nb.catalog import fill_ins
+from kimi_nb.check.reading import syntax
 
 TALK = {"echo", "printf", "grep", "pgrep", "pkill", "killall", "awk", "sed", "log"}
 _NO_WORDS = {
@@ -87,4 +88,4 @@ class Parsed:
 
 def _masked(script: str) -> str:
     """Replace placeholders such as <ip> by words of the same length, so that none is a redirect."""
-    return quirks.ANGLED.sub(lambda match: f"@{match[1].replace(' ', '_')}@", script)
+    return fill_ins.ANGLED.sub(lambda match: f"@{match[1].replace(' ', '_')}@", script)

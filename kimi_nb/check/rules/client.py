@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from kimi_nb.catalog import fill_ins
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Client, Deployment
@@ -118,7 +119,7 @@ def client_host(d: Deployment) -> Iterator[Problem]:
             if proxy.port == client.port
         }
         if not at or any(
-            everywhere or host == client.host or "$" in host or "<" in host or not host
+            everywhere or host == client.host or fill_ins.holds(host) or not host
             for host, everywhere in at
         ):
             continue
@@ -151,7 +152,7 @@ def client_name(d: Deployment) -> Iterator[Problem]:
         for server in d.servers
         for item in server.flags.get("lora-modules") or ()
     }
-    if not names or any("$" in name or not name for name in names):
+    if not names or any(fill_ins.holds(name) or not name for name in names):
         return
     for client in d.clients:
         if client.host not in hosts or client.names in adapters:
@@ -159,7 +160,7 @@ def client_name(d: Deployment) -> Iterator[Problem]:
         if (
             client.names
             and client.names not in names
-            and "<" not in client.names
+            and not fill_ins.holds(client.names)
             and client.path.startswith("/v1/")
             and client.path != "/v1/models"
         ):

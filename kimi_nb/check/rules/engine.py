@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kimi_nb import catalog
-from kimi_nb.catalog import arguments, setting_values
+from kimi_nb.catalog import arguments, fill_ins, setting_values
 from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
@@ -38,7 +38,7 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
             single = given.spelt.startswith("-") and not given.spelt.startswith("--")
             if (
                 given.fault != arguments.UNKNOWN
-                or "$" in given.spelt
+                or fill_ins.holds(given.spelt)
                 or (catalog.listed(given.name) and not single)
             ):
                 continue
@@ -194,7 +194,7 @@ def no_stray(d: Deployment) -> Iterator[Problem]:
         before = {given.index: given for given in server.given}
         for index, word in server.stray:
             switch = before.get(index - 1)
-            if "$" in word:
+            if fill_ins.holds(word):
                 continue
             if switch is not None and switch.text is None:
                 yield Problem(
@@ -234,7 +234,7 @@ def value_kind(d: Deployment) -> Iterator[Problem]:
             if not given.path and not isinstance(value, arguments.Unread | dict | list):
                 bounds = setting_values.fault(d.engine, given.name, value)
             spec = catalog.flag(d.engine, given.name) or {}
-            if given.name in server.flags and not given.path and "$" not in str(given.text):
+            if given.name in server.flags and not given.path and not fill_ins.holds(given.text):
                 bounds = bounds or _wrong_shape(given.name, spec, value)
             if bounds and given is last.get(given.name):
                 yield Problem(
@@ -288,7 +288,7 @@ def choice_exists(d: Deployment) -> Iterator[Problem]:
                 or not spec.get("choices")
                 or given.text is None
                 or given.path
-                or "$" in given.text
+                or fill_ins.holds(given.text)
             ):
                 continue
             choices = [str(one) for one in spec["choices"] if one is not None]

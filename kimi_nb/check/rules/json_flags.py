@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kimi_nb import catalog
-from kimi_nb.catalog import arguments, config_classes, setting_values
+from kimi_nb.catalog import arguments, config_classes, fill_ins, setting_values
 from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
@@ -61,10 +61,7 @@ def is_json(d: Deployment) -> Iterator[Problem]:
                 and "${" not in value.text
             ):
                 what, fix = why_not_json(value.text)
-                shown = value.text.replace(
-                    "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", "<"
-                ).replace("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", ">")
-                shown = " ".join(shown.split())
+                shown = " ".join(fill_ins.shown(value.text).split())
                 yield Problem(server.at(given.index), f"{given.spelt}: {what}: {shown[:80]}", fix)
 
 
@@ -231,7 +228,7 @@ def json_values(d: Deployment) -> Iterator[Problem]:
     for server, _ in d.profiles():
         for flag, table, spot in _tables(server):
             for path, value in _leaves(table):
-                if isinstance(value, str) and re.search(r"[$<]", value):
+                if isinstance(value, str) and fill_ins.holds(value):
                     continue
                 name = f"{flag}.{path}"
                 if allowed := setting_values.fault(d.engine, name, value):

@@ -7,6 +7,7 @@ import os.path
 import re
 from collections.abc import Iterator, Sequence
 
+from kimi_nb.catalog import fill_ins
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment, Program
@@ -64,7 +65,7 @@ def moe_tuner(d: Deployment) -> Iterator[Problem]:
         if not any(word.endswith("benchmark_moe.py") for word in one.argv[:3]):
             continue
         kind = _option(one.argv, "--dtype")
-        if kind is not None and kind not in TUNER_TYPES and "$" not in kind:
+        if kind is not None and kind not in TUNER_TYPES and not fill_ins.holds(kind):
             yield Problem(
                 one.spot,
                 f"--dtype {kind} is no choice of benchmark_moe.py: {', '.join(TUNER_TYPES)}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from kimi_nb.catalog import fill_ins
 from kimi_nb.catalog.arguments import Unread
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
@@ -88,7 +89,11 @@ def published(d: Deployment) -> Iterator[Problem]:
         for text in one.published:
             parts = text.rsplit(":", 2)
             address = parts[0] if len(parts) == 3 else ""
-            if address in ("", "0.0.0.0", "[::]") and "$" not in text and address not in LOOPBACK:
+            if (
+                address in ("", "0.0.0.0", "[::]")
+                and not fill_ins.holds(text)
+                and address not in LOOPBACK
+            ):
                 yield Problem(
                     one.spot,
                     f"-p {text} publishes the port on every interface, and there is no API key",
@@ -174,14 +179,14 @@ def secret(d: Deployment) -> Iterator[Problem]:
             elif (
                 _SECRET_NAME.search(name)
                 and len(value) > 7
-                and "$" not in value
+                and not fill_ins.holds(value)
                 and not _placeholder(value)
             ):
                 yield Problem(at, f"{name} is set to a fixed text (not shown)", "", WARNING)
         if server is not None and isinstance(server.flags.get("api-key"), list | str):
             given = server.flags["api-key"]
             text = given if isinstance(given, str) else " ".join(map(str, given))
-            if "$" not in text and "Unread" not in text and text:
+            if not fill_ins.holds(text) and "Unread" not in text and text:
                 yield Problem(
                     server.of("api-key"),
                     "--api-key stands in the command (its value is "
@@ -196,7 +201,7 @@ def looks_secret(name: str, value: str) -> bool:
     return bool(_SECRET_VALUE.search(value)) or (
         bool(_SECRET_NAME.search(name))
         and len(value) > 7
-        and "$" not in value
+        and not fill_ins.holds(value)
         and not _placeholder(value)
     )
 
@@ -234,7 +239,7 @@ def floating_image(d: Deployment) -> Iterator[Problem]:
         tag = name.partition(":")[2] if "@" not in name else "digest"
         if (
             one.image
-            and "$" not in one.image
+            and not fill_ins.holds(one.image)
             and (tag in ("", "latest", "nightly", "main") or tag.endswith(("-nightly", "latest")))
         ):
             yield Problem(

@@ -85,11 +85,12 @@ for _identity, _severity, _says, _fix, _why in (
         "A script that still has <node0_ip> or 141.xx.xx.1 fails at its first connection.",
     ),
     (
-        "shell/redirect",
-        ERROR,
-        "A placeholder in angle brackets is quoted.",
-        "Put your own value in, without the brackets.",
-        "The shell reads < as a redirect: 'No such file or directory', and nothing starts.",
+        "shell/backticks",
+        WARNING,
+        "No backticks stand around a value.",
+        "Take the backticks out; they are a document's mark for code.",
+        "The shell runs what stands in backticks: 'Permission denied' or 'command not found', and the "
+        "flag has no value.",
     ),
     (
         "shell/dash",

@@ -150,11 +150,19 @@ def lists_match(d: Deployment) -> Iterator[Problem]:
             if (
                 hosts
                 and len(hosts) != len(ports)
-                and not any("$" in word for word in (*hosts, *ports))
+                and not any(_several(word) for word in (*hosts, *ports))
             ):
                 yield Problem(
                     proxy.spot, f"{len(hosts)} --{stem}-hosts and {len(ports)} --{stem}-ports"
                 )
+
+
+def _several(word: str) -> bool:
+    """Return whether a word may stand for several: an array, what a command prints, $HOSTS."""
+    return bool(
+        re.search(r"[@*\]]|\$\(|`|UNKNOWN", word)
+        or re.search(r"(?i)\$\{?\w*(s|list|args|all|opts|options)\b", word)
+    )
 
 
 @rule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kimi_nb.catalog import fill_ins
 from kimi_nb.catalog.arguments import Unread
 from kimi_nb.catalog.group_settings import API_FLAGS, is_shared
 from kimi_nb.check.findings import ERROR
@@ -137,7 +138,7 @@ def _split_engines(d: Deployment) -> Iterator[Problem]:
 
 def _hidden(*values: Any) -> bool:
     """Return whether a shell variable hides one of the values."""
-    return any(isinstance(value, Unread) or "$" in str(value) for value in values)
+    return any(isinstance(value, Unread) or fill_ins.holds(value) for value in values)
 
 
 def _ranks(group: tuple[EngineView, ...]) -> set[int]:

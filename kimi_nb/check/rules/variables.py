@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterator
 
 from kimi_nb import catalog
+from kimi_nb.catalog import fill_ins
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
@@ -283,5 +284,5 @@ def variable_counts(d: Deployment) -> Iterator[Problem]:
     for server in d.environments():
         for name in _NUMBERS:
             text = server.env.get(name)
-            if text and not text.strip().isdecimal() and not any(sign in text for sign in "${<‹"):
+            if text and not text.strip().isdecimal() and not fill_ins.holds(text):
                 yield Problem(server.env_at(name), f"{name}={text[:40]} is no whole number")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kimi_nb import catalog
-from kimi_nb.catalog import arguments
+from kimi_nb.catalog import arguments, fill_ins
 from kimi_nb.check.view.commands import lists, split_url, word_at
 from kimi_nb.check.view.deployment import Client
 from kimi_nb.check.view.engine_view import Spot
@@ -155,4 +155,4 @@ def _lm_eval(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) 
 
 def _known(value: Any) -> str | None:
     """Return a text that holds no shell variable, None for anything else."""
-    return value if isinstance(value, str) and value and "$" not in value else None
+    return value if isinstance(value, str) and value and not fill_ins.holds(value) else None

@@ -9,12 +9,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_nb import catalog
-from kimi_nb.catalog import arguments
+from kimi_nb.catalog import arguments, fill_ins
 from kimi_nb.plan import ports
 
 _ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
@@ -215,8 +216,9 @@ def of(
     meets = flags.get("data-parallel-address")
     if group is None and nodes > 1:
         group = ("tp", str(flags.get("master-addr")), _whole(flags.get("master-port")))
-    elif group is None and dp is not None and dp > 1 and isinstance(meets, str):
-        group = (meets, _whole(flags.get("data-parallel-rpc-port")), dp)
+    elif group is None and dp is not None and dp > 1:
+        meets = meets if isinstance(meets, str) else _same(meets, spot)
+        group = meets and (meets, _whole(flags.get("data-parallel-rpc-port")), dp)
     if devices is None:
         devices = visible(env)
     rank = _whole(first)
@@ -255,6 +257,18 @@ def of(
         start,
         env_lines or {},
     )
+
+
+def _same(address: Any, spot: Spot) -> Any:
+    """Return what is equal for equal fill-ins, None if nothing is known of an address.
+
+    A placeholder of a name is one value everywhere, an unset variable in its own file only.
+    """
+    if not isinstance(address, arguments.Unknown):
+        return None
+    if re.fullmatch(rf"{fill_ins.MARK[0]}[^{fill_ins.MARK[1]}]+{fill_ins.MARK[1]}", address.text):
+        return address.text
+    return (spot.file, address.text) if re.fullmatch(r"\$\{?\w+\}?", address.text) else None
 
 
 def visible(env: Mapping[str, str]) -> tuple[int, ...] | None:
