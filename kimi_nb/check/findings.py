@@ -19,6 +19,7 @@ from kimi_nb.plan.memory import GIB, Fit
 from kimi_nb.show import Table, visible
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
+_LINES = 8  # shown of those that say the same
 SEVERITIES = (ERROR, WARNING, NOTE)
 
 
@@ -26,7 +27,8 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 class Finding:
     """One thing that a rule reports: where it applies, what was found, and what to do about it.
 
-    ``line`` counts from 1. It is 0, and ``file`` empty, if the place is not known.
+    ``line`` counts from 1. It is 0, and ``file`` empty, if the place is not known. ``also`` are the
+    other lines of the same file of which the same is said.
     """
 
     rule: str
@@ -37,10 +39,13 @@ class Finding:
     source: str
     file: str = ""
     line: int = 0
+    also: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file and self.line else self.file or self.where
-        said = visible(f"{place}: {self.severity}: {self.message} [{self.rule}]", lines=False)
+        more = ", ".join(map(str, self.also[:_LINES])) + ", ..." * (len(self.also) > _LINES)
+        also = f" (also line{'s' * (len(self.also) > 1)} {more})" if more else ""
+        said = visible(f"{place}: {self.severity}: {self.message}{also} [{self.rule}]", lines=False)
         return f"{said}\n    {visible(self.fix, lines=False)}"
 
 

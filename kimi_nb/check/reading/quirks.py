@@ -48,7 +48,16 @@ def find(
         return
     lines = text.split("\n")
     root = tree.root_node
-    seen = nodes(root, "raw_string", "heredoc_body", "string", "comment", "command", "array")
+    seen = nodes(
+        root,
+        "raw_string",
+        "heredoc_body",
+        "string",
+        "comment",
+        "command",
+        "array",
+        "declaration_command",
+    )
     hidden = _hidden(seen)
     yield from _continuations(lines, hidden, fault)
     for node in seen:
@@ -56,6 +65,8 @@ def find(
             yield from _command(node, lines, fault)
         elif node.type == "array":
             yield from _typography(node.named_children, fault)
+        elif node.type == "declaration_command":
+            yield from _declared(node, fault)
     for number, line in enumerate(lines):
         if "`<" in line and not line.lstrip().startswith("#"):
             for match in fill_ins.TICKED.finditer(line):
@@ -158,7 +169,13 @@ def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[F
             or line.lstrip().startswith("#")
         ):
             continue
-        if following.lstrip().startswith("#"):
+        if re.search(r"[^\s\\]\\$", line) and _FLAG.match(following):
+            yield fault(
+                "shell/continuation-glued",
+                number,
+                f"no blank stands before the backslash: the line is glued to {following.split()[0][:40]}",
+            )
+        elif following.lstrip().startswith("#"):
             rest = next(
                 (after for after in lines[number + 2 :] if not after.lstrip().startswith("#")), ""
             )
@@ -186,6 +203,8 @@ def mended(text: str, faults: Iterable[Fault], first_line: int) -> str:
         line = lines[number]
         if fault.rule == "shell/continuation-spaced":
             lines[number] = line.rstrip()
+        elif fault.rule == "shell/continuation-glued":
+            lines[number] = f"{line[:-1]} \\"
         elif fault.rule == "shell/continuation-lost":
             lines[number] = f"{line.rstrip()} \\"
         elif fault.rule == "shell/continuation-comment":
@@ -251,6 +270,26 @@ def _command(node: Any, lines: list[str], fault: Any) -> Iterator[Fault]:
                 f"the JSON of {flag} has no quotes around it",
             )
         previous = word
+
+
+def _declared(node: Any, fault: Any) -> Iterator[Fault]:
+    """Yield ``export A=x $B``, where the second word is meant for the value of the first."""
+    before = None
+    for child in node.named_children:
+        if (
+            child.type in ("simple_expansion", "expansion")
+            and before is not None
+            and before.type == "variable_assignment"
+            and node.children[0].type == "export"
+        ):
+            word = child.text.decode("utf-8", "replace")
+            said = before.text.decode("utf-8", "replace").partition("=")[0]
+            yield fault(
+                "shell/assignment-split",
+                child.start_point[0],
+                f"{word[:40]} is no part of {said[:40]}: a blank stands before it",
+            )
+        before = child
 
 
 def _typography(words: Iterable[Any], fault: Any) -> Iterator[Fault]:

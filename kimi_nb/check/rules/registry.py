@@ -178,7 +178,18 @@ def _finding(rule: Rule, severity: str, message: str, spots: list[tuple[Spot, st
     message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
     names = list(dict.fromkeys(each.name for each, _ in spots))
     where = names[0] if len(names) < 2 else f"{names[0]} and {len(names) - 1} more"
-    return Finding(rule.id, severity, where, message, fix, rule.source, spot.file, spot.line)
+    lines = {each.line for each, _ in spots if each.file == spot.file and each.line} - {spot.line}
+    return Finding(
+        rule.id,
+        severity,
+        where,
+        message,
+        fix,
+        rule.source,
+        spot.file,
+        spot.line,
+        tuple(sorted(lines)),
+    )
 
 
 def as_dict(one: Rule) -> dict[str, object]:

@@ -33,6 +33,22 @@ for _identity, _severity, _says, _fix, _why in (
         "command of its own.",
     ),
     (
+        "shell/continuation-glued",
+        ERROR,
+        "A blank stands before a backslash that continues a line.",
+        "Put a blank before the backslash, or indent the next line.",
+        "The shell takes the backslash and the line end away, and nothing else: the last word of the "
+        "line and the flag below become one word.",
+    ),
+    (
+        "shell/assignment-split",
+        WARNING,
+        "A value with blanks in it has quotes around it.",
+        "Put quotes around the whole value; folders and libraries are joined with a colon.",
+        "The variable gets the first word only; export takes the others for names of variables: "
+        "'not a valid identifier'.",
+    ),
+    (
         "shell/continuation-lost",
         ERROR,
         "Every line of a command but the last ends in a backslash.",
