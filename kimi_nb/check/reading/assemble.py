@@ -87,6 +87,7 @@ def of_texts(
         launchers=tuple(found.launchers),
         batches=tuple(found.batches),
         programs=tuple(found.programs),
+        exports=tuple(found.exports),
         faults=tuple(found.faults),
         model=model,
         weights=weights,

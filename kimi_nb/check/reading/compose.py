@@ -68,6 +68,34 @@ class NotYAML(Exception):
         self.said, self.line = said, line
 
 
+def texts(text: str) -> list[tuple[str, int]]:
+    """Return the scripts and documents that are values of a YAML text, each with its first line.
+
+    Such as a script in a ConfigMap, or the guide of a recipe. The result is empty for no YAML.
+    """
+    if ("```" not in text and "#!" not in text) or data_files.too_deep(text):
+        return []
+    try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        roots = list(yaml.compose_all(_untemplated(text), Loader=loader))
+    except yaml.YAMLError:
+        return []
+    out: list[tuple[str, int]] = []
+    waiting: list[yaml.Node | None] = list(roots)
+    seen: set[int] = set()
+    for node in waiting:  # grows as it goes
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            waiting += [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+        elif _style(node) == "|" and ("```" in node.value or node.value.startswith("#!")):
+            out.append((node.value, node.start_mark.line + 2))
+    return out
+
+
 class _TooMuch(Exception):
     """Raised when aliases unfold into far more than was written."""
 

@@ -20,6 +20,7 @@ _LOOKS = re.compile(
     r"podman run|sbatch|#SBATCH|nohup|VLLM_\w+=|[A-Z_]+=\S+ .*vllm|bash )",
     re.MULTILINE,
 )
+_TAG_LINE = re.compile(r"^\s*</?[A-Za-z][^`]*>[^`]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ def fences(text: str) -> list[Fence]:
 
 def _fences(text: str, above: int, depth: int = 0) -> Iterator[Fence]:
     for token in _parser().parse(text):
+        if token.type == "html_block" and token.map is not None and "```" in token.content:
+            # <details> right above a fence: no fence to a renderer, and one to its readers.
+            bare = _TAG_LINE.sub("", token.content)
+            if depth < 4 and bare != token.content:
+                yield from _fences(bare, above + token.map[0], depth + 1)
+            continue
         if token.type not in ("fence", "code_block") or token.map is None:
             continue
         words = re.split(r"[\s{,]", token.info.strip())

@@ -57,6 +57,7 @@ class Found:
     launchers: list[Launcher] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     programs: list[Program] = field(default_factory=list)
+    exports: list[Program] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     unread: list[tuple[Spot, str]] = field(default_factory=list)
 
@@ -88,6 +89,14 @@ def sources(
             return
         if why:
             found.unread.append((Spot(name, name), why))
+        for inner, at in compose.texts(text):
+            if inner.startswith("#!"):
+                shells.append(Source(name, folder, inner, line + at - 1, False))
+                continue
+            for fence in markdown.fences(inner):
+                if fence.kind == "bash":
+                    first = line + at + fence.line - 2
+                    shells.append(Source(name, folder, fence.text, first, True))
         for one in made:
             boxes.append((one, Source(name, folder, "", line, True)))
 

@@ -77,6 +77,9 @@ def variables(source: Source, script: Script, found: Found) -> None:
     serves = any(commands.serve_at(command.argv) is not None for command in script.commands)
     known = {*catalog.ever_read(), *data_files.facts("catalog/versions")["others"]}
     for name, var in script.variables.items():
+        if var.exported and not serves and var.text is not None and name not in script.used:
+            spot = Spot(f"{source.file}:{var.line}", source.file, var.line)
+            found.exports.append(Program(spot, ("export", name), {name: var.text}))
         if var.exported and security.looks_secret(name, var.text or ""):
             spot = Spot(f"{source.file}:{var.line}", source.file, var.line)
             found.programs.append(Program(spot, ("export", name), {name: var.text or ""}))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 
-from kimi_nb.catalog import fill_ins
+from kimi_nb import catalog
+from kimi_nb.catalog import arguments, fill_ins
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.commands import word_at
 from kimi_nb.check.view.deployment import Client, Deployment
 from kimi_nb.check.view.engine_view import LOOPBACK, EngineView
 
@@ -189,6 +192,72 @@ def client_case(d: Deployment) -> Iterator[Problem]:
             yield Problem(
                 client.spot,
                 f"{client.kind} names {asked}, the server loads {models[asked.lower()]}",
+            )
+
+
+@rule(
+    "client/tokenizer",
+    ERROR,
+    "A client loads the tokenizer of a checkpoint, not of a served name.",
+    "Give --model (or --tokenizer) the repository or folder, and --served-model-name the name.",
+    "vllm bench serve: the tokenizer is loaded from --tokenizer, or else from --model",
+)
+def client_tokenizer(d: Deployment) -> Iterator[Problem]:
+    """A served name is no repository: 'is not a local folder and is not a valid model identifier',
+    before the first request."""
+    served = {name for server in d.servers for name in server.names if name != server.model}
+    for client in d.clients:
+        if (
+            client.kind == "vllm bench serve"
+            and client.tokenizer in served
+            and "/" not in str(client.tokenizer)
+            and "--skip-tokenizer-init" not in client.argv
+        ):
+            yield Problem(
+                client.spot,
+                f"{client.kind} loads the tokenizer of {client.tokenizer}, which is a served name",
+            )
+
+
+@rule(
+    "client/bench-flag",
+    ERROR,
+    "A flag of vllm bench exists at its version.",
+    "Take the flag out, or spell it as the version does.",
+    "the parsers of vllm bench serve, latency and throughput (kimi_nb/data/catalog/vllm.json)",
+)
+def bench_flags(d: Deployment) -> Iterator[Problem]:
+    """'unrecognized arguments': the benchmark ends before its first request."""
+    for spot, words in [
+        *((one.spot, one.argv) for one in d.clients if one.kind == "vllm bench serve"),
+        *((one.spot, one.argv) for one in d.programs if "bench" in one.argv[:8]),
+    ]:
+        at = word_at(words, "vllm", "bench")
+        kind = words[at] if at is not None and at < len(words) else ""
+        if at is None or kind not in ("serve", "latency", "throughput"):
+            continue
+        command = f"bench_{kind}"
+        for given in arguments.parse(d.engine, words[at + 1 :], command, 0).given:
+            if not given.fault or fill_ins.holds(given.spelt) or not given.spelt.startswith("--"):
+                continue
+            table = catalog.tables("vllm")[command]
+            runs = table.get(f"--{given.name}", [])
+            near = difflib.get_close_matches(f"--{given.name}", table, n=1, cutoff=0.75)
+            if given.fault == arguments.AMBIGUOUS:
+                said = f"could be {', '.join(given.candidates[:4])}"
+            elif given.fault == arguments.STRAY:
+                said = f"is a switch and takes no value, found '{given.text}'"
+            elif given.fault == arguments.MISSING:
+                said = "has no value"
+            elif runs:
+                said = f"is known from {runs[0]['first']} to {runs[-1]['last']}, this is {d.engine}"
+            else:
+                said = "is in no listed version"
+            yield Problem(
+                spot,
+                f"vllm bench {kind}: {given.spelt} {said}",
+                f"Did you mean {near[0]}?" if near and not runs else "",
+                "" if d.engine_known or (near and not runs) else WARNING,
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Iterator
 
 from kimi_nb import catalog
@@ -11,6 +12,7 @@ from kimi_nb.catalog import fill_ins
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.core import data_files
 
 _SOURCES = "the variables that vLLM and vllm-ascend read (kimi_nb/data/catalog/*.json)"
@@ -38,6 +40,55 @@ def known(d: Deployment) -> frozenset[str]:
     return _known(d.engine.known, d.engine.version if d.ascend else "")
 
 
+def _set(d: Deployment) -> Iterator[tuple[str, str, Spot]]:
+    """Yield (name, value, spot) of the variables of engines, and of what else a script exports."""
+    for server in d.environments():
+        for name, text in server.env.items():
+            yield name, text, server.env_at(name)
+    for one in d.exports:
+        for name, text in one.env.items():
+            yield name, text, one.spot
+
+
+@functools.lru_cache(maxsize=4096)
+def near(name: str) -> str:
+    """Return the variable that a name is meant to be, "" if it is near to none.
+
+    The beginning counts as the rest does: ASCEBD_RT_VISIBLE_DEVICES is one letter off.
+    """
+    most = 1 if len(name) < 12 else 2
+    known = [*catalog.ever_read(), *data_files.facts("catalog/versions")["others"]]
+    found = [
+        (away, other)
+        for other in known
+        if other != name
+        and abs(len(other) - len(name)) <= most
+        and (away := distance(name, other, most)) <= most
+        # One digit more or less is another variable: FLASHCOMM1 and FLASHCOMM2.
+        and re.sub("[0-9]", "", name) != re.sub("[0-9]", "", other)
+    ]
+    return min(found)[1] if found else ""
+
+
+def distance(one: str, other: str, most: int) -> int:
+    """Return in how many letters two words differ, or more than ``most``.
+
+    A letter that is left out, added, replaced, or swapped with its neighbour counts as one.
+    """
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, left in enumerate(one, start=1):
+        older, before, row = before, row, [i]
+        for j, right in enumerate(other, start=1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (left != right))
+            if i > 1 and j > 1 and left == other[j - 2] and one[i - 2] == right:
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+        if min(row) > most:
+            return most + 1
+    return row[-1]
+
+
 def _vllm(name: str) -> bool:
     return name.startswith("VLLM_")
 
@@ -53,32 +104,23 @@ def variable_exists(d: Deployment) -> Iterator[Problem]:
     """A variable that nothing reads changes nothing but the reader's belief."""
     ever = catalog.ever_read()
     others = data_files.facts("catalog/versions")["others"]
-    for server in d.environments():
-        for name in server.env:
-            if name in ever:
-                continue
-            if name in data_files.facts("catalog/versions")["gone"]:
-                yield Problem(
-                    server.env_at(name),
-                    f"{name} does nothing: {data_files.facts('catalog/versions')['gone'][name]}",
-                )
-            elif _vllm(name):
-                near = difflib.get_close_matches(name, [*ever, *others], n=1, cutoff=0.82)
-                yield Problem(
-                    server.env_at(name),
-                    f"no listed version reads {name}",
-                    f"Did you mean {near[0]}?" if near else "",
-                )
-            elif name not in others and name.startswith(
-                ("HCCL_", "NCCL_", "ASCEND_", "PYTORCH_", "TASK_", "GLOO_")
-            ):
-                near = difflib.get_close_matches(name, others, n=1, cutoff=0.88)
-                if near:
-                    yield Problem(
-                        server.env_at(name),
-                        f"{name} is not known, {near[0]} is",
-                        f"Did you mean {near[0]}?",
-                    )
+    gone = data_files.facts("catalog/versions")["gone"]
+    for name, _, spot in _set(d):
+        if name in ever or name in others:
+            continue
+        if name in gone:
+            yield Problem(spot, f"{name} does nothing: {gone[name]}")
+        elif _vllm(name):
+            like = near(name) or next(
+                iter(difflib.get_close_matches(name, [*ever, *others], n=1, cutoff=0.82)), ""
+            )
+            yield Problem(
+                spot,
+                f"no listed version reads {name}",
+                f"Did you mean {like}?" if like else "",
+            )
+        elif like := near(name):
+            yield Problem(spot, f"{name} is not known, {like} is", f"Did you mean {like}?")
 
 
 @rule(
@@ -93,29 +135,26 @@ def variable_not_removed(d: Deployment) -> Iterator[Problem]:
     """A variable that a newer version no longer reads is ignored, at most with a warning in the
     log; what it switched on is off."""
     here, ever = known(d), catalog.ever_read()
-    for server in d.environments():
-        for name in server.env:
-            if (
-                name in here
-                or name not in ever
-                or name in data_files.facts("catalog/versions")["never_read"]
-            ):
-                continue
-            last = ever[name][1]
-            row = (
-                d.engine.version if name in catalog.tables("vllm-ascend")["env"] else d.engine.known
+    for name, _, spot in _set(d):
+        if (
+            name in here
+            or name not in ever
+            or name in data_files.facts("catalog/versions")["never_read"]
+        ):
+            continue
+        last = ever[name][1]
+        row = d.engine.version if name in catalog.tables("vllm-ascend")["env"] else d.engine.known
+        if catalog.earlier(last, row):
+            yield Problem(
+                spot,
+                f"{name} does nothing: {d.engine} does not read "
+                f"it, {last} was the last listed version that did",
             )
-            if catalog.earlier(last, row):
-                yield Problem(
-                    server.env_at(name),
-                    f"{name} does nothing: {d.engine} does not read "
-                    f"it, {last} was the last listed version that did",
-                )
-            elif catalog.earlier(row, ever[name][0]) and _vllm(name):
-                yield Problem(
-                    server.env_at(name),
-                    f"{name} does nothing: it is read from {ever[name][0]}, this is {d.engine}",
-                )
+        elif catalog.earlier(row, ever[name][0]) and _vllm(name):
+            yield Problem(
+                spot,
+                f"{name} does nothing: it is read from {ever[name][0]}, this is {d.engine}",
+            )
 
 
 @rule(
@@ -129,10 +168,9 @@ def variable_acts(d: Deployment) -> Iterator[Problem]:
     """The name is declared and nothing reads it: who raises a time-out with it still waits as
     long as before."""
     never = data_files.facts("catalog/versions")["never_read"]
-    for server in d.environments():
-        for name in server.env:
-            if name in never:
-                yield Problem(server.env_at(name), f"{name} does nothing: {never[name]}")
+    for name, _, spot in _set(d):
+        if name in never:
+            yield Problem(spot, f"{name} does nothing: {never[name]}")
 
 
 @rule(

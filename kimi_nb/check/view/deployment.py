@@ -151,7 +151,8 @@ class Fault:
 class Deployment:
     """Everything that the rules look at.
 
-    ``engine_known`` is whether something names the engine's version; otherwise it is assumed.
+    ``exports`` are the variables of a script that starts no engine itself, such as a fence that is
+    pasted before another. ``engine_known`` is whether something names the engine's version; otherwise it is assumed.
     ``complete`` is whether every engine of the deployment is here. ``faults`` is what the reader
     saw in the text itself, ``claims`` what a document states in prose, and ``unread`` what was not
     read and why. ``documents`` are the files whose commands may be alternatives.
@@ -167,6 +168,7 @@ class Deployment:
     launchers: tuple[Launcher, ...] = ()
     batches: tuple[Batch, ...] = ()
     programs: tuple[Program, ...] = ()
+    exports: tuple[Program, ...] = ()
     faults: tuple[Fault, ...] = ()
     claims: tuple[Mapping[str, Any], ...] = ()
     model: schema.Model | None = None
