@@ -617,7 +617,8 @@ def test_yaml_that_cannot_be_parsed_is_an_error(tmp_path, capsys):
 def test_a_fence_and_a_template_need_not_be_yaml(tmp_path):
     (tmp_path / "a.md").write_text(f"# A\n\n```yaml\n{BROKEN}```\n")
     (tmp_path / "pod.yaml").write_text("spec:\n  {{- toYaml .Values.spec | nindent 2 }}\n")
+    (tmp_path / "job.yaml").write_text("spec:\n  args: [{{ .Values.args }}\n")
     found = judge.files([tmp_path])
     assert found.ok and {
         (one.rule, one.severity, one.file, one.line) for one in found.findings
-    } == {("shell/yaml", "warning", "a.md", 7), ("shell/yaml", "warning", "pod.yaml", 2)}
+    } == {("shell/yaml", "warning", "a.md", 7), ("shell/yaml", "warning", "job.yaml", 3)}

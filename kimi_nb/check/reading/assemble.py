@@ -11,13 +11,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from kimi_nb import catalog
 from kimi_nb.catalog import fill_ins
-from kimi_nb.check.reading import bash, compose, files, inference, quirks, unset_variables
+from kimi_nb.check.reading import (
+    bash,
+    compose,
+    files,
+    inference,
+    layouts,
+    quirks,
+    unset_variables,
+)
 from kimi_nb.check.reading.script import Command, Script, Word
 from kimi_nb.check.reading.sources import Found, Source, sources
 from kimi_nb.check.reading.syntax import Unparsed, tree
@@ -27,6 +35,7 @@ from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.params import schema
 
 _MOST_CALLS = 64
+_TEMPLATE = "run_dp_template.sh"  # what launch_online_dp.py runs
 # Programs that take a script as one word and run it elsewhere.
 _CARRIERS = ("ssh", "tmux", "screen", "pdsh", "setsid", "sbatch", "parallel-ssh", "pssh", "clush")
 _SSH_VALUES = set("BbcDEeFIiJLlmOoPpQRSWw")
@@ -113,6 +122,7 @@ class _Assembler:
             (source.folder, source.base): source for source in sources if not source.document
         }
         self.serving: dict[str, int] = {}
+        self.launches: list[tuple[Source, Command, Launcher]] = []
         self.folders = {source.folder for source in sources}
 
     def all(self) -> None:
@@ -172,6 +182,7 @@ class _Assembler:
             self._calls(source, script)
             if any(commands.serve_at(command.argv) is not None for command in script.commands):
                 self.serving[source.folder] = self.serving.get(source.folder, 0) + 1
+        self._launched(scripts)
         for source, script in scripts:
             if source.calls:
                 for arguments, env, node in source.calls[:_MOST_CALLS]:
@@ -209,9 +220,7 @@ class _Assembler:
                 if many:
                     made = replace(made, node=f"{source.file}:{command.line}")
                 self.found.launchers.append(made)
-                target = self.by_name.get((source.folder, "run_dp_template.sh"))
-                if target is not None:
-                    target.calls += [(words, command.env, made.node) for words in _ranks(made)]
+                self.launches.append((source, command, made))
                 continue
             for index, word in enumerate(argv[:4]):
                 name = os.path.basename(word)
@@ -231,6 +240,49 @@ class _Assembler:
                         clean = {key: text for key, text in command.env.items() if "${" not in text}
                         target.calls.append((rest, clean, ""))
                     break
+
+    def _launched(self, scripts: Sequence[tuple[Source, Script]]) -> None:
+        """Call the template of each launch line, or assume its engines if there is none."""
+        templates: dict[tuple[str, bool, str], list[tuple[Source, str]]] = {}
+        for source, script in scripts:
+            if any(_takes_arguments(command) for command in script.commands):
+                said = source.label if source.document else source.base
+                home = templates.setdefault(_home(source), [])
+                if all(one is not source for one, _ in home):
+                    home.append((source, said))
+        calls: dict[tuple[str, bool, str], list[tuple[layouts.Call, Mapping[str, str]]]] = {}
+        for source, command, made in self.launches:
+            above = source.text.split("\n")[: max(command.line - source.line, 0)]
+            comment = above[-1].strip() if above and above[-1].strip().startswith("#") else ""
+            said = comment or source.label or source.file
+            calls.setdefault(_home(source), []).append((layouts.Call(made, said), command.env))
+        for home, group in calls.items():
+            envs = {id(call): env for call, env in group}
+            there = templates.get(home, [])
+            named = [one for one in there if one[0].base == _TEMPLATE and not one[0].document]
+            found = layouts.pairs([call for call, _ in group], named or there)
+            for template, call in found:
+                for words in layouts.arguments(call.made, _MOST_CALLS):
+                    template.calls.append((words, envs[id(call)], call.made.node))
+            if not found:
+                for call, _ in group:
+                    self._assumed(call)
+
+    def _assumed(self, call: layouts.Call) -> None:
+        """Add the engines of a launch line of which nothing but the line is known."""
+        made = call.made
+        for words, env in layouts.bare(made, _MOST_CALLS):
+            one = engine_view.of(
+                self.engine,
+                words,
+                env,
+                made.spot,
+                made.node,
+                certain=False,
+                role=layouts.label(call.says)[0],
+            )
+            spot = Spot(f"{made.node} rank {one.rank}", made.spot.file, made.spot.line)
+            self.found.servers.append(replace(one, spot=spot, assumed=True))
 
     def _included(self, source: Source) -> Callable[[str], str | None]:
         """Return a function that gives the text of a file that a script sources.
@@ -470,6 +522,18 @@ class _Assembler:
                 )
 
 
+def _home(source: Source) -> tuple[str, bool, str]:
+    """Return what is equal for the sources among which a launcher finds its template."""
+    return source.folder, source.document, source.file if source.document else ""
+
+
+def _takes_arguments(command: Command) -> bool:
+    """Return whether an engine is started with words that a launcher hands in ($1 to $7)."""
+    return commands.serve_at(command.argv) is not None and any(
+        re.fullmatch(r"\$\{[1-9]\}", word.text) for word in command.words
+    )
+
+
 def _remote(argv: Sequence[str]) -> str:
     """Return the host on which ssh runs the rest of a command, "" for other commands."""
     if not argv or os.path.basename(argv[0]) != "ssh":
@@ -514,27 +578,3 @@ def _inner(command: Command) -> tuple[str, int] | None:
             if "vllm" in text and " " in text:
                 return text, word.line
     return None
-
-
-def _ranks(made: Launcher) -> Iterator[tuple[str, ...]]:
-    """Yield the arguments that launch_online_dp.py hands to its template, rank by rank."""
-    if (
-        made.dp is None
-        or made.tp is None
-        or made.local is None
-        or made.first is None
-        or made.http_port is None
-        or made.local > _MOST_CALLS
-    ):
-        return
-    for index in range(made.local):
-        devices = ",".join(map(str, range(index * made.tp, (index + 1) * made.tp)))
-        yield (
-            devices,
-            str(made.http_port + index),
-            str(made.dp),
-            str(made.first + index),
-            made.address,
-            str(made.rpc_port or ""),
-            str(made.tp),
-        )

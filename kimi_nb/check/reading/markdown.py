@@ -25,11 +25,15 @@ _TAG_LINE = re.compile(r"^\s*</?[A-Za-z][^`]*>[^`]*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Fence:
-    """A block of code, and the line at which its text begins; ``kind`` is bash or yaml."""
+    """A block of code, and the line at which its text begins; ``kind`` is bash or yaml.
+
+    ``label`` is the heading, the tab or the sentence above it.
+    """
 
     text: str
     line: int
     kind: str = "bash"
+    label: str = ""
 
 
 @functools.cache
@@ -68,7 +72,18 @@ def _fences(text: str, above: int, depth: int = 0) -> Iterator[Fence]:
             if kind == "" and not _LOOKS.search(body):
                 continue
             body = re.sub(r"^ *:[\w-]+:.*$", "", body, flags=re.MULTILINE)
-            yield Fence(_unprompted(body), line)
+            yield Fence(_unprompted(body), line, "bash", _label(text.split("\n"), token.map[0]))
+
+
+def _label(lines: list[str], fence: int) -> str:
+    """Return what names a fence: the nearest line of prose above it, of the last few."""
+    for line in reversed(lines[max(fence - 4, 0) : fence]):
+        text = line.strip().strip("#*:-> ")
+        if text.startswith(("```", "~~~")):
+            break
+        if text:
+            return text[:80]
+    return ""
 
 
 def _unprompted(text: str) -> str:

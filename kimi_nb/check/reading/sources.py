@@ -25,6 +25,8 @@ from kimi_nb.check.view.engine_view import EngineView, Spot
 class Source:
     """A piece of shell text: a file, a fence, or a script that another one writes.
 
+    ``label`` is what a document says above it.
+
     ``line`` is where it begins in the file. ``calls`` holds (arguments, variables, node) for each
     call of it by another script. ``includes`` is whether it sources files that are not here, and
     ``unset`` holds the variables that it uses and does not set, with their lines.
@@ -39,6 +41,7 @@ class Source:
     calls: list[tuple[tuple[str, ...], Mapping[str, str], str]] = field(default_factory=list)
     includes: bool = False
     unset: dict[str, int] = field(default_factory=dict)
+    label: str = ""
 
     @property
     def base(self) -> str:
@@ -108,7 +111,9 @@ def sources(
                 if fence.kind == "yaml":
                     in_yaml(fence.text, text.name, text.folder, fence.line, True)
                 else:
-                    shells.append(Source(text.name, text.folder, fence.text, fence.line, True))
+                    one = Source(text.name, text.folder, fence.text, fence.line, True)
+                    one.label = fence.label
+                    shells.append(one)
         else:
             shells.append(Source(text.name, text.folder, text.text, 1, False))
     return shells, boxes

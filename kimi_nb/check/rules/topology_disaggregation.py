@@ -232,12 +232,18 @@ def _counts(
         not listed
         or not servers
         or any(port is None for _, port in listed)
-        or any(server.http_port is None or not server.certain for server in servers)
-        or len(d.proxies) > 1
+        or any(server.http_port is None for server in servers)
     ):
         return
     ports = {server.http_port for server in servers}
-    for port in sorted({port for _, port in listed} - ports):
+    mine = {port for _, port in listed}
+    for port in sorted(mine - ports):
         yield Problem(spot, f"lists {role} port {port}, at which no engine of these files listens")
+    launched = {one.node for one in d.launchers}
+    if len(d.proxies) == 1 and all(server.node in launched for server in servers):
+        for port in sorted(ports - mine):
+            yield Problem(spot, f"does not list {role} port {port}, at which an engine listens")
+    if len(d.proxies) > 1 or not all(server.certain for server in servers):
+        return
     if len({server.node for server in servers}) > 1 and len(servers) != len(listed):
         yield Problem(spot, f"lists {len(listed)} {role} engines, these files start {len(servers)}")

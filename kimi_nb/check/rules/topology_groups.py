@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from kimi_nb.catalog import fill_ins
 from kimi_nb.catalog.arguments import Unread
 from kimi_nb.catalog.group_settings import API_FLAGS, is_shared
-from kimi_nb.check.findings import ERROR
+from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import OWN, OWN_ENV, EngineView
+from kimi_nb.check.view.engine_view import OWN, OWN_ENV, EngineView, Spot
 
 
 @rule(
@@ -156,6 +157,45 @@ def _meets(server: EngineView) -> str:
 
 def _said(value: Any) -> str:
     return "not given" if value is None else str(value)
+
+
+@rule(
+    "topology/network",
+    WARNING,
+    "The nodes of a deployment have addresses of one network.",
+    "Write the address that this node has in the network of the others.",
+    "arithmetic: the first two numbers of IPv4 addresses (a /16)",
+)
+def one_network(d: Deployment) -> Iterator[Problem]:
+    """An address that is off in one number is often a slip: nobody answers there, and the nodes
+    wait for each other until they time out."""
+    named: dict[str, Spot] = {}
+    for launch in d.launchers:
+        named.setdefault(launch.address, launch.spot)
+    for server in d.servers:
+        for address, spot in (
+            (server.address, server.of("host")),
+            (server.text("data-parallel-address") or "", server.of("data-parallel-address")),
+        ):
+            named.setdefault(address, spot)
+    for proxy in d.proxies:
+        for _, host, _ in proxy.workers:
+            named.setdefault(host, proxy.spot)
+    networks: dict[str, list[str]] = {}
+    for address in named:
+        match = re.fullmatch(r"(\d{1,3}\.\d{1,3})\.\d{1,3}\.\d{1,3}", address)
+        if match and not address.startswith(("127.", "0.")):
+            networks.setdefault(match[1], []).append(address)
+    if len(networks) < 2:
+        return
+    most = max(networks.values(), key=len)
+    for network, addresses in networks.items():
+        # One against many is a slip; two networks of some size are two networks.
+        if len(addresses) == 1 and len(most) > 2:
+            yield Problem(
+                named[addresses[0]],
+                f"{addresses[0]} is of another network than {', '.join(most[:4])}",
+            )
 
 
 @rule(

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from kimi_nb.catalog import fill_ins
 from kimi_nb.check.view.deployment import Batch, Launcher, Proxy
 from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.plan.router import DOOR
@@ -193,10 +194,12 @@ def split_url(url: str) -> tuple[str | None, int | None, str]:
         port = parts.port
     except ValueError:
         port = None
-    if port is None and not re.search(r"[$<{:]", parts.netloc):
+    if port is None and not re.search(
+        r"[$<{:\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}]", parts.netloc
+    ):
         port = {"http": 80, "https": 443}.get(parts.scheme)
-    if host is None or re.search(
-        r"[$<>{}]", url.split("://", 1)[1].split("/")[0].rpartition(":")[0] or host
+    if host is None or fill_ins.holds(
+        url.split("://", 1)[1].split("/")[0].rpartition(":")[0] or host
     ):
         host = None
     return host, port, path

@@ -225,10 +225,13 @@ class Deployment:
     def _environments(self) -> list[EngineView]:
         first: dict[Any, EngineView] = {}
         for server in self.servers:
+            if server.assumed:
+                continue
             key = (
                 server.role,
                 server.spot.file,
                 tuple(pair for pair in server.env.items() if pair[0] not in OWN_ENV),
+                tuple(server.env_lines.items()),  # each place is told
             )
             first.setdefault(key, server)
         return list(first.values())
@@ -247,14 +250,18 @@ class Deployment:
         key: Any = None
         before: EngineView | None = None
         for server in self.servers:
+            if server.assumed:
+                continue
             # Ranks that were read alike share this object, and need no comparison.
             if (
                 before is None
                 or server.shared is not before.shared
                 or server.role != before.role
                 or server.spot.file != before.spot.file
+                or server.spot.line != before.spot.line
             ):
-                key = (server.role, server.spot.file, server.shared, server.model)
+                place = server.spot.file, server.spot.line  # each place is told
+                key = (server.role, place, server.shared, server.model)
             before = server
             first.setdefault(key, server)
             count[key] = count.get(key, 0) + 1

@@ -69,7 +69,8 @@ class EngineView:
     ``kv_port`` is the first port of its KV cache connector. ``group`` is equal for the engines that
     form one group. ``certain`` is False for a command in a branch, a loop or an alternative, which
     may not run together with the others. ``lines`` holds the line of each word of ``argv``, and
-    ``start`` is the index at which the arguments of ``vllm serve`` begin.
+    ``start`` is the index at which the arguments of ``vllm serve`` begin. ``assumed`` is whether only
+    a launch line is known of it: its place in the group, and none of its settings.
     """
 
     spot: Spot
@@ -96,6 +97,7 @@ class EngineView:
     lines: tuple[int, ...] = ()
     start: int = 0
     env_lines: Mapping[str, int] = field(default_factory=dict)
+    assumed: bool = False
 
     @property
     def given(self) -> tuple[arguments.Given, ...]:
