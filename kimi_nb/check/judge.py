@@ -169,7 +169,8 @@ def files(
     Each file counts as a node, and a folder is read as one deployment.
 
     ``engine`` is ``vllm`` or ``vllm-ascend``, and ``version`` its version; if they are left out, an
-    image's tag or a pinned install tells. ``hardware`` is the name or the file of a hardware
+    image's tag or a pinned install tells. A version that is not listed is judged by those before and
+    after it: what is an error in one of them only is a warning. ``hardware`` is the name or the file of a hardware
     description. Raises ParameterError for a value that does not exist and a path that cannot be
     read.
     """
@@ -178,8 +179,43 @@ def files(
     if engine and engine not in PACKAGES:
         raise ParameterError(choice("engine", engine, PACKAGES))
     chip = load.hardware(hardware) if hardware else None
-    found = reading.read(paths, engine or (chip.engine if chip and version else ""), version, chip)
-    return _checked(found)
+    package = engine or (chip.engine if chip and version else "")
+    return between([_checked(one) for one in reading.read_all(paths, package, version, chip)])
+
+
+def between(every: Sequence[Findings]) -> Findings:
+    """Merge what two versions say of the same files: an error of one of them is a warning."""
+    if len(every) == 1:
+        return every[0]
+    first, other = every
+
+    def errors(found: Findings) -> set[tuple[str, str, int]]:
+        return {(one.rule, one.file, one.line) for one in found.errors}
+
+    def halved(found: Findings, beside: Findings) -> list[Finding]:
+        both = errors(beside)
+        return [
+            one
+            if one.severity != ERROR or (one.rule, one.file, one.line) in both
+            else replace(
+                one,
+                severity=WARNING,
+                message=f"{one.message} (not so in {beside.engine})",
+            )
+            for one in found.findings
+        ]
+
+    own = errors(first)
+    more = [
+        one
+        for one, old in zip(halved(other, first), other.findings, strict=True)
+        if old.severity == ERROR and (one.rule, one.file, one.line) not in own
+    ]
+    return replace(
+        first,
+        engine=f"{first.engine} and {other.engine}",
+        findings=by_severity([*halved(first, other), *more]),
+    )
 
 
 def documents(

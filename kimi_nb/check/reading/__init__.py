@@ -9,6 +9,6 @@ For example::
 formats, `inference` finds what is not stated, and `assemble` builds the deployment.
 """
 
-from kimi_nb.check.reading.assemble import read
+from kimi_nb.check.reading.assemble import read, read_all
 
-__all__ = ["read"]
+__all__ = ["read", "read_all"]

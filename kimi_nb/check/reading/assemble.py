@@ -57,6 +57,28 @@ def read(
     return of_texts(texts, engine, version, hardware, unread)
 
 
+def read_all(
+    paths: Sequence[Path | str],
+    engine: str = "",
+    version: str = "",
+    hardware: schema.Hardware | None = None,
+) -> list[Deployment]:
+    """Read the deployment of files, once for each version that it is to be judged by.
+
+    They are one, or two for a version that is not listed: the listed ones before and after it.
+    Raises what `read` does.
+    """
+    texts, unread = files.collect(paths)
+    first = of_texts(texts, engine, version, hardware, unread)
+    return [
+        first,
+        *(
+            of_texts(texts, engine, "", hardware, unread, inference.Spoken(other, True))
+            for other in first.between
+        ),
+    ]
+
+
 def of_texts(
     texts: Sequence[files.Text],
     engine: str = "",
@@ -77,7 +99,7 @@ def of_texts(
     for container, source in boxes:
         reader.container(container, source)
     reader.all()
-    if not told and not speaks.known and not speaks.faults:
+    if not told and not speaks.known and not speaks.faults and not version:
         again = inference.from_images(found.boxes, engine)
         if again is not None:  # the image's name came together from variables
             return of_texts(texts, engine, version, hardware, unread, again)
@@ -89,6 +111,7 @@ def of_texts(
         title=title,
         engine=speaks.engine,
         engine_known=speaks.known,
+        between=speaks.between,
         servers=tuple(found.servers),
         proxies=tuple(found.proxies),
         clients=tuple(found.clients),
@@ -247,9 +270,9 @@ class _Assembler:
         for source, script in scripts:
             if any(_takes_arguments(command) for command in script.commands):
                 said = source.label if source.document else source.base
-                home = templates.setdefault(_home(source), [])
-                if all(one is not source for one, _ in home):
-                    home.append((source, said))
+                beside = templates.setdefault(_home(source), [])
+                if all(one is not source for one, _ in beside):
+                    beside.append((source, said))
         calls: dict[tuple[str, bool, str], list[tuple[layouts.Call, Mapping[str, str]]]] = {}
         for source, command, made in self.launches:
             above = source.text.split("\n")[: max(command.line - source.line, 0)]

@@ -19,7 +19,7 @@ from kimi_nb.check.reading.files import Text
 from kimi_nb.check.view import container_start
 from kimi_nb.check.view.deployment import Batch, Box, Fault
 from kimi_nb.check.view.engine_view import EngineView, Spot
-from kimi_nb.core.errors import ParameterError
+from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.params import load, schema
 
 _ASCEND = re.compile(
@@ -31,6 +31,10 @@ _IMAGE = re.compile(
     r"(?:[:@][\w.${}|-]+)"
 )
 _PIP = re.compile(r"\b(vllm|vllm-ascend)==([0-9][\w.]*)")
+# As releases, candidates and development builds are numbered: 0.19.2rc1.dev48+g1a2b3c4.
+_VERSION = re.compile(
+    r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}(\.?(rc|a|b|post|dev)[0-9]{1,6})*(\+[\w.]{1,40})?", re.ASCII
+)
 # What the README.md of a bundle says of it. node.sh, the same in each, names programs of any vendor.
 _BUNDLE = re.compile(r"- Engine: (vllm|vllm-ascend) ([0-9][\w.]*) \(vLLM [0-9][\w.]*\)")
 
@@ -39,12 +43,14 @@ _BUNDLE = re.compile(r"- Engine: (vllm|vllm-ascend) ([0-9][\w.]*) \(vLLM [0-9][\
 class Spoken:
     """The engine that scripts are written for, and what is odd about its version.
 
-    ``known`` is whether something names a version that is listed.
+    ``known`` is whether something names a version that is listed, or lies between two listed ones;
+    ``between`` holds the other of these.
     """
 
     engine: catalog.Engine
     known: bool
     faults: tuple[Fault, ...] = ()
+    between: tuple[catalog.Engine, ...] = ()
 
 
 def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
@@ -56,7 +62,7 @@ def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
     """
     if version:
         named = package or _package(texts)
-        return Spoken(catalog.engine(named, version), True)
+        return named_engine(named, version, Spot("--engine-version"))
     found: list[tuple[str, str, Spot]] = []
     for text in texts:
         for number, line in enumerate(text.text.split("\n"), start=1):
@@ -76,6 +82,8 @@ def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
         return Spoken(catalog.engine(package, catalog.versions(package)[-1]), False)
     first = next(its for name, its, _ in found if name == package and its)
     spoken = named_engine(package, first, versions[first])
+    if any(name == package and not its for name, its, _ in found):
+        spoken = replace(spoken, known=False)  # another image of it is no release
     others = [its for its in versions if its != first]
     if others:
         spot = versions[others[0]]
@@ -104,25 +112,31 @@ def from_images(boxes: Sequence[Box], package: str) -> Spoken | None:
 
 def named_engine(package: str, version: str, spot: Spot) -> Spoken:
     """Return the engine of a version that a script names, or of the nearest one that is listed."""
-    try:
-        return Spoken(catalog.engine(package, version), True)
-    except ParameterError:
-        near = nearest(package, version)
-        fault = Fault(
-            "truth/unknown-version",
-            spot,
-            f"{package} {version} is not among the listed versions "
-            f"({catalog.versions(package)[0]} to {catalog.versions(package)[-1]}); "
-            f"checked as {near}",
-        )
-        return Spoken(catalog.engine(package, near), False, (fault,))
+    text = version.strip().removeprefix("v")
+    listed = catalog.versions(package)
+    if text in listed:
+        return Spoken(catalog.engine(package, text), True)
+    if not _VERSION.fullmatch(text):
+        raise ParameterError(choice(f"{package} version", text[:40], listed))
+    near = nearest(package, text)
+    older = [name for name in listed if catalog.earlier(name, text)]
+    # Before the first listed version, and after the last, only one neighbour is known.
+    other = older[-1] if older and near != older[-1] else ""
+    engines = tuple(catalog.engine(package, name) for name in (near, other) if name)
+    fault = Fault(
+        "truth/unknown-version",
+        spot,
+        f"{package} {text} is not among the listed versions "
+        f"({listed[0]} to {listed[-1]}); "
+        f"checked as {near}" + (f" and {other}" if other else ""),
+    )
+    return Spoken(engines[0], bool(other), (fault,), engines[1:])
 
 
 def nearest(package: str, version: str) -> str:
     """Return the first listed version that is not older than a given one, else the last."""
-    numbers = [int(part) for part in re.findall(r"\d+", version)[:3]]
     for name in catalog.versions(package):
-        if [int(part) for part in re.findall(r"\d+", name)[:3]] >= numbers:
+        if not catalog.earlier(name, version):
             return name
     return catalog.versions(package)[-1]
 

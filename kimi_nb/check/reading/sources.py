@@ -92,13 +92,13 @@ def sources(
             return
         if why:
             found.unread.append((Spot(name, name), why))
-        for inner, at in compose.texts(text):
+        for inner, place in compose.texts(text):
             if inner.startswith("#!"):
-                shells.append(Source(name, folder, inner, line + at - 1, False))
+                shells.append(Source(name, folder, inner, line + place - 1, False))
                 continue
             for fence in markdown.fences(inner):
                 if fence.kind == "bash":
-                    first = line + at + fence.line - 2
+                    first = line + place + fence.line - 2
                     shells.append(Source(name, folder, fence.text, first, True))
         for one in made:
             boxes.append((one, Source(name, folder, "", line, True)))

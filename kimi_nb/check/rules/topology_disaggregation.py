@@ -241,8 +241,12 @@ def _counts(
         yield Problem(spot, f"lists {role} port {port}, at which no engine of these files listens")
     launched = {one.node for one in d.launchers}
     if len(d.proxies) == 1 and all(server.node in launched for server in servers):
-        for port in sorted(ports - mine):
-            yield Problem(spot, f"does not list {role} port {port}, at which an engine listens")
+        left = sorted(port for port in ports - mine if port is not None)
+        if left:
+            several = "s" * (len(left) > 1)
+            yield Problem(
+                spot, f"does not list {role} port{several} {spans(left)}, where engines listen"
+            )
     if len(d.proxies) > 1 or not all(server.certain for server in servers):
         return
     if len({server.node for server in servers}) > 1 and len(servers) != len(listed):

@@ -189,7 +189,7 @@ def one_network(d: Deployment) -> Iterator[Problem]:
     if len(networks) < 2:
         return
     most = max(networks.values(), key=len)
-    for network, addresses in networks.items():
+    for addresses in networks.values():
         # One against many is a slip; two networks of some size are two networks.
         if len(addresses) == 1 and len(most) > 2:
             yield Problem(

@@ -247,5 +247,5 @@ def image_engine(image: str) -> tuple[str, str] | None:
         package = "vllm"
     if package is None:
         return None
-    match = re.match(r"v?([0-9]+\.[0-9]+\.[0-9]+(?:\.?(?:rc|post)[0-9]+)?)", tag)
+    match = re.match(r"v?([0-9]+\.[0-9]+\.[0-9]+(?:\.?(?:rc|post|dev)[0-9]+)*)", tag)
     return package, match[1] if match else ""

@@ -156,6 +156,7 @@ class Deployment:
     ``complete`` is whether every engine of the deployment is here. ``faults`` is what the reader
     saw in the text itself, ``claims`` what a document states in prose, and ``unread`` what was not
     read and why. ``documents`` are the files whose commands may be alternatives.
+    ``between`` is the other listed version beside an engine whose own is not listed.
     """
 
     title: str
@@ -178,6 +179,7 @@ class Deployment:
     complete: bool = False
     plan: Plan | None = None
     unread: tuple[tuple[Spot, str], ...] = ()
+    between: tuple[catalog.Engine, ...] = ()
     documents: frozenset[str] = frozenset()
 
     @property
