@@ -1,0 +1,92 @@
+"""Tell which part of a serving system a failure is in (data/diagnose/components.yaml).
+
+>>> of(["Ninja build failed. Ninja output:"], "RuntimeError", [], "").id
+'jit'
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kimi_nb.core import data_files
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of the system; ``help`` is what to look at next, ``see`` is "notebook#heading"."""
+
+    id: str
+    title: str
+    help: str
+    see: str
+    words: tuple[re.Pattern[str], ...] = ()
+    raised: tuple[str, ...] = ()
+    frames: tuple[re.Pattern[str], ...] = ()
+    speaker: tuple[str, ...] = ()
+
+    def way_out(self, node: str) -> str:
+        """Return what to look at next when it failed on a node."""
+        return self.help.replace("{node}", node or "the node")
+
+
+@functools.cache
+def entries() -> tuple[Component, ...]:
+    """Return all parts, in the order of the file."""
+    return tuple(_entry(name, row) for name, row in data_files.facts("diagnose/components").items())
+
+
+def _entry(name: str, row: dict[str, Any]) -> Component:
+    return Component(
+        name,
+        row["title"],
+        row["help"],
+        row["see"],
+        tuple(re.compile(word, re.MULTILINE) for word in row.get("words", ())),
+        tuple(row.get("raised", ())),
+        tuple(re.compile(frame) for frame in row.get("frames", ())),
+        tuple(row.get("speaker", ())),
+    )
+
+
+@functools.cache
+def by_id(name: str) -> Component:
+    """Return a part by its id. Raises KeyError for an unknown one."""
+    return next(one for one in entries() if one.id == name)
+
+
+def of(texts: Sequence[str], raised: str, frames: Sequence[str], speaker: str) -> Component | None:
+    """Return the part in which something failed, or None if nothing tells it.
+
+    The words of the most telling line count first (``texts`` begins with it), then the exception,
+    the program that speaks, the innermost frame, and last the other lines.
+    """
+    for found in (
+        _by_words(texts[:1]),
+        next((one for one in entries() if raised and raised in one.raised), None),
+        next((one for one in entries() if speaker and speaker in one.speaker), None),
+        _by_frames(frames),
+        _by_words(texts[1:]),
+    ):
+        if found is not None:
+            return found
+    return None
+
+
+def _by_words(texts: Sequence[str]) -> Component | None:
+    for text in texts:
+        for one in entries():
+            if any(word.search(text) for word in one.words):
+                return one
+    return None
+
+
+def _by_frames(frames: Sequence[str]) -> Component | None:
+    for path in reversed(frames):
+        for one in entries():
+            if any(frame.search(path) for frame in one.frames):
+                return one
+    return None
