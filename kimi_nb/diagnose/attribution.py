@@ -106,6 +106,11 @@ def only(engines: Engines, node: str, kind: str) -> int | None:
     return mine[0].rank if len(mine) == 1 and kind not in _OF_NODE else None
 
 
+def of_node(kind: str) -> bool:
+    """Return whether a kind of failure is that of a node as a whole, and of none of its ranks."""
+    return kind in _OF_NODE
+
+
 def _engine(engines: Engines, node: str, rank: int | None) -> EngineSpec | None:
     mine = [engine for engine in engines if engine.node == node]
     for engine in mine:

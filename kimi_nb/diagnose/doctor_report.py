@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kimi_nb import show
-from kimi_nb.diagnose import attribution, first_failure, log_lines, log_summary, matching
+from kimi_nb.diagnose import (
+    attribution,
+    components,
+    explanation,
+    first_failure,
+    log_lines,
+    log_summary,
+    matching,
+)
 from kimi_nb.diagnose.log_sources import Source
 from kimi_nb.diagnose.log_summary import Sight
 from kimi_nb.diagnose.matching import Line, Match
 from kimi_nb.diagnose.rank_places import Placed
+from kimi_nb.diagnose.roles import Candidate
 
-UNKNOWN = "unknown"  # the signature of an error that matches none
 _ROWS = 12  # rows of one kind in a table
 
 
@@ -22,16 +30,23 @@ class Finding:
     """One failure.
 
     Attributes:
+        rank: The rank's number, or its name as it is logged ("TP4") where it has no other.
         devices: The devices of the rank on its node, if a plan is known.
         line: The number of the line in ``file``.
         time: The time as "MM-DD HH:MM:SS".
+        component: The part of the system that failed, an id of components.yaml, or "".
+        confidence: "known" (a signature), "component" (its part or code) or "seen" (the log's
+            own words only).
+        exception: The type of the exception, or "".
+        code: The vendor's code, or ""; ``means`` says what it means, ``page`` where that stands.
+        label: The place of the process as it is logged: "DP3 TP2".
     """
 
     signature: str
     kind: str
     cause: str
     node: str
-    rank: int | None
+    rank: int | str | None
     devices: tuple[int, ...]
     file: str
     line: int
@@ -40,6 +55,13 @@ class Finding:
     help: str
     refs: tuple[str, ...]
     see: str
+    component: str = ""
+    confidence: str = "known"
+    exception: str = ""
+    code: str = ""
+    means: str = ""
+    page: str = ""
+    label: str = ""
 
     def __str__(self) -> str:
         return (
@@ -77,6 +99,7 @@ class Report(show.Shown):
         cascade: Failures that followed from others.
         unknown: Errors that match no signature.
         notes: What was not judged, and why.
+        engines: Whether anything looked like the log of an engine or of a program around it.
     """
 
     first: Finding | None
@@ -86,11 +109,19 @@ class Report(show.Shown):
     files: int
     bytes: int
     notes: tuple[str, ...] = ()
+    engines: bool = True
 
     @property
     def ok(self) -> bool:
         """Whether nothing was found."""
         return self.first is None
+
+    @property
+    def verdict(self) -> str:
+        """What is said where nothing was found."""
+        if self.engines:
+            return "nothing is wrong"
+        return "no known failure was found, and nothing looked like an engine's log"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -101,12 +132,14 @@ class Report(show.Shown):
         title = f"{self.files} log{'s' * (self.files != 1)}, {self.bytes / 1e6:.1f} MB"
         if self.first is None:
             return show.Table(
-                f"{title}: nothing is wrong", ("what", "is"), tuple(_grouped("note", self.notes))
+                f"{title}: {self.verdict}", ("what", "is"), tuple(_grouped("note", self.notes))
             )
         first = self.first
         rows: list[tuple[str, Any]] = [
             ("first", first.who),
             ("cause", first.cause),
+            ("part", components.by_id(first.component).title if first.component else ""),
+            ("means", f"{first.means} ({first.page})" if first.means else ""),
             ("time", first.time),
             ("seen", f"{first.file}:{first.line}: {first.text}"),
             ("next", first.help),
@@ -137,15 +170,15 @@ def of(
 ) -> Report:
     """Return the report on what each log tells."""
     serves = _Serves([sight for _, sight in seen])
+    ranks = [source.rank for source, _ in seen if source.rank is not None]
+    guilty = log_summary.first([sight for _, sight in seen], ranks)
     found = matching.ordered(one for _, sight in seen for one in sight.matches)
-    unknown = log_summary.first_unknown([sight for _, sight in seen], found[0] if found else None)
+    first = None
+    if guilty is not None:
+        first = _first(guilty, placed, serves, seen)
+        if guilty.match is not None:
+            found = [one for one in found if one.key != guilty.match.key]
     known = [_known(one, placed, serves.when(one)) for one in found]
-    first: Finding | None
-    if unknown is not None:
-        first = _unknown(unknown, placed)
-    else:
-        first = known.pop(0) if known else None
-        found = found[1:]
     own = [not (one.signature.cascade or one.signature.waits) for one in found]
     taken = {(first.node, first.rank, first.signature)} if first else set()
     also = _once([one for one, mine in zip(known, own, strict=True) if mine], taken)
@@ -157,6 +190,7 @@ def of(
         len(seen),
         size,
         notes,
+        any(sight.engine for _, sight in seen),
     )
 
 
@@ -173,20 +207,20 @@ class _Serves:
         """
         line = match.line
         mine = self._lines.get(line.file)
-        if mine is not None:
-            later = line.number > mine.number
-        elif match.signature.id == "rank-died":
+        if match.signature.id == "rank-died":
             later = any(
-                one.node == line.node and one.rank == int(match.found["rank"])
+                one.node == line.node and log_summary.rank_of(one) == int(match.found["rank"])
                 for one in self._lines.values()
             )
+        elif mine is not None:
+            later = line.number > mine.number
         else:
             times = matching.times([one.time for one in self._lines.values()] + [line.time])
             later = len(times) > 1 and bool(line.time) and times[-1] >= max(times[:-1])
         return "while serving" if later else "at start"
 
 
-def _once(found: Sequence[Finding], taken: set[tuple[str, int | None, str]]) -> tuple[Finding, ...]:
+def _once(found: Sequence[Finding], taken: set[tuple[Any, ...]]) -> tuple[Finding, ...]:
     """Return the first of each signature per rank, without those in ``taken``."""
     out = []
     for one in found:
@@ -230,20 +264,60 @@ def _who(line: Line, placed: Placed) -> tuple[int | None, tuple[int, ...]]:
     return rank, placed.devices(line.node, rank, said.get("TP"))
 
 
-def _unknown(line: Line, placed: Placed) -> Finding:
+def _first(
+    guilty: Candidate, placed: Placed, serves: _Serves, seen: Sequence[tuple[Source, Sight]]
+) -> Finding:
+    """Return the first failure: what its signature knows, and what its own words tell."""
+    told = explanation.of(guilty, guilty.node)
+    if guilty.match is not None:
+        found = _known(guilty.match, placed, serves.when(guilty.match))
+    else:
+        found = _unknown(guilty, told, placed)
+    named = guilty.event.rank if guilty.event.rank is not None else guilty.rank
+    if found.rank is None and found.node == guilty.node and not attribution.of_node(found.kind):
+        found = replace(found, rank=named)
+    if guilty.accused is not None:
+        node = next(
+            (source.node for source, _ in seen if source.rank == guilty.accused), found.node
+        )
+        line = guilty.line
+        found = replace(
+            found,
+            rank=guilty.accused,
+            node=node,
+            devices=(),
+            cause=explanation.accused(guilty),
+            file=line.file,
+            line=line.number,
+            text=first_failure.short(line.text),
+        )
+    return replace(
+        found,
+        component=told.component,
+        confidence=told.confidence,
+        exception=told.exception,
+        code=told.code,
+        means=told.means,
+        page=told.page,
+        label=guilty.event.label,
+    )
+
+
+def _unknown(guilty: Candidate, told: explanation.Explanation, placed: Placed) -> Finding:
+    line = guilty.line
     return Finding(
-        UNKNOWN,
-        UNKNOWN,
-        "failed in words that no signature knows",
+        explanation.UNKNOWN,
+        explanation.UNKNOWN,
+        told.cause,
         line.node,
         *_who(line, placed),
         line.file,
         line.number,
         line.time,
         first_failure.short(line.text),
-        f"Read {line.file} from line {line.number}.",
+        told.help,
         (),
-        "10_faq#The doctor",
+        told.see,
     )
 
 

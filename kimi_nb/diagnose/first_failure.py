@@ -14,9 +14,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb.diagnose import attribution, log_lines, log_summary, matching, prefilter
+from kimi_nb.diagnose import (
+    attribution,
+    explanation,
+    log_lines,
+    log_summary,
+    matching,
+    prefilter,
+)
 from kimi_nb.diagnose.log_summary import Sight
 from kimi_nb.diagnose.matching import Line, Match
+from kimi_nb.diagnose.roles import Candidate
 from kimi_nb.plan.spec import Plan
 
 _LONGEST = 300  # characters of a line that are shown
@@ -89,12 +97,13 @@ def of_logs(logs: Sequence[Log], plan: Plan, when: str) -> Diagnosis | None:
 
     ``when`` is the phase of the deployment: "at start", "at load", "under load" or "while serving".
     """
-    seen = _look(logs)
-    found = matching.ordered(one for each in seen for one in each.matches)
-    unknown = log_summary.first_unknown(seen, found[0] if found else None)
-    if unknown is not None:
-        return _unknown(unknown, plan, when)
-    return _known(found[0], plan, when) if found else None
+    ranks = [log.rank for log in logs if log.rank is not None]
+    guilty = log_summary.first(_look(logs), ranks)
+    if guilty is None:
+        return None
+    if guilty.match is None or guilty.accused is not None:
+        return _unknown(guilty, logs, plan)
+    return _known(guilty.match, plan, when)
 
 
 def causes(logs: Sequence[Log], plan: Plan, when: str) -> tuple[Diagnosis, ...]:
@@ -149,20 +158,26 @@ def _look(logs: Sequence[Log]) -> list[Sight]:
 
 def _sight(log: Log) -> Sight:
     sight = Sight()
+    told = 0
     for at, among in prefilter.numbers(log.lines):
-        sight.take(
-            Line(
-                log.node,
-                log.rank,
-                log.file,
-                at + 1,
-                log_lines.plain(log.lines[at]),
-                _time(log.lines, at),
-            ),
-            among,
-        )
+        _follow(sight, log, range(told, at))
+        sight.take(_line(log, at), among)
+        told = at + 1
+    _follow(sight, log, range(told, len(log.lines)))
     sight.end(len(log.lines))
     return sight
+
+
+def _follow(sight: Sight, log: Log, numbers: range) -> None:
+    for at in numbers:
+        if not sight.open:
+            return
+        sight.follow(_line(log, at))
+
+
+def _line(log: Log, at: int) -> Line:
+    text = log_lines.plain(log.lines[at])
+    return Line(log.node, log.rank, log.file, at + 1, text, _time(log.lines, at))
 
 
 def _time(lines: Sequence[str], at: int) -> str:
@@ -182,16 +197,23 @@ def _known(match: Match, plan: Plan, when: str) -> Diagnosis:
     )
 
 
-def _unknown(line: Line, plan: Plan, when: str) -> Diagnosis:
-    said = log_lines.rank_of(line.text)
-    rank = said if said is not None else line.rank
+def _unknown(guilty: Candidate, logs: Sequence[Log], plan: Plan) -> Diagnosis:
+    line = guilty.line
+    node, rank = line.node, guilty.rank
+    told = explanation.of(guilty, node)
+    cause = told.cause
+    if isinstance(guilty.accused, int):
+        rank, cause = guilty.accused, explanation.accused(guilty)
+        node = next((log.node for log in logs if log.rank == rank), node)
+    if rank is None and isinstance(guilty.event.rank, int):
+        rank = guilty.event.rank
     return Diagnosis(
         "unknown",
-        line.node,
-        rank if rank is not None else attribution.only(plan.engines, line.node, ""),
-        f"failed {when}, in words that no signature knows",
+        node,
+        rank if rank is not None else attribution.only(plan.engines, node, ""),
+        cause,
         f"{line.file}: {short(line.text)}",
-        f"Read {line.file} from there.",
+        told.help,
     )
 
 

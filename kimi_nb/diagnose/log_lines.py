@@ -27,6 +27,8 @@ _STAMP = re.compile(
             r"(?<![\d-])(?P<date1>\d\d-\d\d) " + _CLOCK.format(1),
             r"(?<![A-Za-z0-9])[DIWEF](?P<date2>\d{3,4}) " + _CLOCK.format(2),
             rf"\b(?P<date3>(?:{'|'.join(_MONTHS)}) [ \d]\d) " + _CLOCK.format(3),
+            r"\b20\d\d(?P<date4>\d{4})-" + _CLOCK.format(4),
+            r"\[(?P<date5>\d\d/\d\d)/20\d\d-" + _CLOCK.format(5),
         )
     )
 )

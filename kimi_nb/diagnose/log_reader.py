@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kimi_nb.diagnose import log_lines, log_sources, prefilter
+from kimi_nb.diagnose import line_grammar, log_lines, log_sources, prefilter
 from kimi_nb.diagnose.log_sources import Source
 from kimi_nb.diagnose.log_summary import Sight
 from kimi_nb.diagnose.matching import Line
@@ -14,8 +14,9 @@ try:
 except ModuleNotFoundError:  # an installation without extras
     numpy = None  # type: ignore[assignment]
 
-_ENOUGH = 50  # lines examined in a log; after that one line per pattern and block is enough
+_ENOUGH = 500  # lines examined in a log; after that one line per pattern and block is enough
 _HEAD = 400  # bytes at the start of a line that contain its time, colours included
+_SAMPLE = 1 << 16  # bytes that show whose log it is
 _FAR = 400  # lines to go back in search of a time
 
 
@@ -43,25 +44,44 @@ def read(source: Source) -> Read:
     """
     sight = Sight()
     size = number = looked = 0
-    time, block = "", b""
+    time, last = "", b""
     for block in log_sources.blocks(source):
         if not size and (why := log_sources.no_log(block)):
             return Read(source, sight, len(block), why)
+        if not size:
+            sight.engine = _is_engines(block)
         size += len(block)
-        number, looked, time = _take(sight, source, block, number, looked, time)
-    sight.end(number + (bool(block) and not block.endswith(b"\n")))
+        if last:
+            number, looked, time = _take(sight, source, last, number, looked, time)
+        last = block
+    # The end of a log tells how it ended: it is read whole, however much was seen before.
+    if last:
+        number, _, _ = _take(sight, source, last, number, 0, time)
+    sight.end(number + (bool(last) and not last.endswith(b"\n")))
     return Read(source, sight, size, "" if size else log_sources.no_log(b""))
+
+
+def _is_engines(block: bytes) -> bool:
+    """Return whether the beginning of a file is written as engines and the programs around them do."""
+    head = block[:_SAMPLE].decode("utf-8", "replace").splitlines()
+    return any(
+        said.grammar or said.speaker
+        for said in (line_grammar.of(log_lines.plain(line)) for line in head)
+    )
 
 
 def _take(
     sight: Sight, source: Source, block: bytes, number: int, looked: int, time: str
 ) -> tuple[int, int, str]:
     """Process a block; return (lines so far, lines examined so far, time at its end)."""
-    done = 0
-    for begin, line, among in prefilter.lines(block, looked > _ENOUGH):
+    done = told = 0  # offsets to which lines are counted, and to which they were examined
+    brief = looked > _ENOUGH
+    for begin, line, among in prefilter.lines(block, brief):
         looked += 1
+        if not brief:
+            done, number = _explain(sight, source, block, (told, begin), (done, number), time)
         number += _ends(block, done, begin)
-        done = begin
+        done, told = begin, begin + len(line)
         text = log_lines.plain(line.decode("utf-8", "replace"))
         sight.take(
             Line(
@@ -69,7 +89,31 @@ def _take(
             ),
             among,
         )
+    done, number = _explain(sight, source, block, (told, len(block)), (done, number), time)
     return number + _ends(block, done, len(block)), looked, _time(block, len(block), time)
+
+
+def _explain(
+    sight: Sight,
+    source: Source,
+    block: bytes,
+    between: tuple[int, int],
+    counted: tuple[int, int],
+    time: str,
+) -> tuple[int, int]:
+    """Process the lines that follow an error; return (offset, lines up to it)."""
+    at, end = between
+    done, number = counted
+    while at < end and sight.open:
+        after = block.find(b"\n", at) + 1 or len(block)
+        number += _ends(block, done, at)
+        done = at
+        text = log_lines.plain(block[at:after].decode("utf-8", "replace"))
+        sight.follow(
+            Line(source.node, source.rank, source.name, number + 1, text, _time(block, at, time))
+        )
+        at = after
+    return done, number
 
 
 def _ends(block: bytes, begin: int, end: int) -> int:

@@ -6,7 +6,7 @@ Example::
     sight.take(line)  # for each line that may indicate something, in order
     sight.end(1234)  # the number of lines in the log
     sight.matches  # what signatures match, without repetitions
-    sight.errors  # the first error lines that match none, by rank
+    sight.events  # what went wrong, an event for each traceback or error
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kimi_nb.diagnose import log_lines, matching, prefilter
+from kimi_nb.diagnose import log_lines, matching, prefilter, roles
+from kimi_nb.diagnose.events import Event, Events, label_natives
 from kimi_nb.diagnose.matching import Line, Match
+from kimi_nb.diagnose.roles import Candidate
 
-_MOST = 500  # matches that are kept of one log
 _SHOWN = 5  # error lines that are kept of one rank
 
 
@@ -25,30 +26,41 @@ class Sight:
     """The summary of a log; ``serves`` is the line at which the API began to answer."""
 
     def __init__(self) -> None:
-        self.matches: list[Match] = []
-        self.errors: dict[int | None, list[Line]] = {}
         self.serves: Line | None = None
-        self._known: set[Any] = set()
-        self._followed: set[int | None] = set()  # ranks that failed because of others
+        self._events = Events()
+        self._errors: dict[int | None, list[tuple[Line, Event]]] = {}
         self._waits: Match | None = None
         self._quiet = 0  # the last line after it that shows no progress
         self._stops = False
+        self.engine = False  # whether it looks like the log of an engine or a program around it
+
+    @property
+    def open(self) -> bool:
+        """Whether the lines that follow explain an error: `follow` wants them."""
+        return self._events.open
+
+    def follow(self, line: Line) -> None:
+        """Process a line that indicates nothing by itself, after one that does."""
+        self._events.follow(line)
 
     def take(self, line: Line, among: prefilter.Known | None = None) -> None:
         """Process a line; ``among`` as in `matching.of`."""
         match = matching.of(line, among)
-        error = match is not None or log_lines.tells_error(line.text)
         self._stops |= bool(prefilter.STOPS.search(line.text))
-        if match is not None and match.signature.waits:
+        waits = match is not None and match.signature.waits
+        event = None if waits else self._events.take(line, match)
+        error = event is not None and not event.harmless
+        if event is not None and event.first is line:
+            event.stopped = self._stops
+        if match is not None and waits:
             self._waits, self._quiet = match, line.number
         elif line.number == self._quiet + 1 and (error or self._stops):
             self._quiet = line.number
-        if match is not None:
-            self._match(match)
-        elif error:
-            self._unknown(line)
-        elif self.serves is None and prefilter.SERVES in line.text:
-            self.serves = line
+        if event is not None and match is None:
+            self._unknown(line, event)
+        elif event is None and prefilter.SERVES in line.text:
+            self.serves = self.serves or line
+            self._stops = False  # it was started again
 
     def end(self, lines: int) -> None:
         """Finish the log, which has this many lines.
@@ -56,42 +68,57 @@ class Sight:
         A program that was last seen waiting counts as a failure only if nothing but errors, or a
         shutdown, followed: if it went on, it did not wait in vain.
         """
+        label_natives(self._events.all)
+        for event in self._events.all:
+            # An engine that is told to stop logs the same words as one whose core has died.
+            if event.stopped and roles.follows(event):
+                event.harmless = "stopped"
         if self._waits is not None and self._quiet == lines:
-            self.matches.append(self._waits)
+            self._events.wait(self._waits)
 
-    def _match(self, match: Match) -> None:
-        if match.signature.cascade:
-            self._followed.add(self._rank(match.line))
-        # An engine that is told to stop logs the same words as one whose core has died.
-        stopped = self._stops and match.signature.cascade
-        if (
-            not (stopped or match.signature.waits or match.key in self._known)
-            and len(self.matches) < _MOST
-        ):
-            self._known.add(match.key)
-            self.matches.append(match)
+    @property
+    def events(self) -> list[Event]:
+        """The events that are no harmless ones."""
+        return [one for one in self._events.all if not one.harmless]
 
-    def _unknown(self, line: Line) -> None:
-        mine = self.errors.setdefault(self._rank(line), [])
+    @property
+    def matches(self) -> list[Match]:
+        """What signatures match, without repetitions."""
+        found: dict[tuple[Any, ...], Match] = {}
+        for event in self.events:
+            for match in event.matches:
+                found.setdefault(match.key, match)
+        return list(found.values())
+
+    def _unknown(self, line: Line, event: Event) -> None:
+        mine = self._errors.setdefault(rank_of(line), [])
         raised = log_lines.EXCEPTION.search(line.text)
-        if len(mine) < _SHOWN or (raised and not any(map(raises, mine))):
-            mine.append(line)
-
-    def _rank(self, line: Line) -> int | None:
-        said = log_lines.rank_of(line.text)
-        return line.rank if said is None else said
+        if len(mine) < _SHOWN or (raised and not any(raises(one) for one, _ in mine)):
+            mine.append((line, event))
 
     def unknown(self) -> dict[int | None, list[Line]]:
         """Return the first error lines of each rank for which no cause is known.
 
         Of a rank that failed because of others, only exceptions of its own are kept.
         """
-        caused = {self._rank(one.line) for one in self.matches if not one.signature.cascade}
+        matches = self.matches
+        caused = {rank_of(one.line) for one in matches if not one.signature.cascade}
+        followed = {rank_of(one.line) for one in matches if one.signature.cascade}
+        told = {
+            rank: [line for line, event in mine if not event.harmless]
+            for rank, mine in self._errors.items()
+        }
         return {
             rank: mine
-            for rank, mine in self.errors.items()
-            if rank not in caused and (rank not in self._followed or any(map(raises, mine)))
+            for rank, mine in told.items()
+            if mine and rank not in caused and (rank not in followed or any(map(raises, mine)))
         }
+
+
+def rank_of(line: Line) -> int | None:
+    """Return the data parallel rank that wrote a line, from the line or from its file's name."""
+    said = log_lines.rank_of(line.text)
+    return line.rank if said is None else said
 
 
 def raises(line: Line) -> bool:
@@ -99,27 +126,12 @@ def raises(line: Line) -> bool:
     return bool(log_lines.EXCEPTION.search(line.text))
 
 
-def first_unknown(seen: Iterable[Sight], first: Match | None) -> Line | None:
-    """Return the error line to report if no known cause explains the failure, else None.
-
-    ``first`` is the first known match. An unknown error is reported if there is no match, or if
-    every match follows from other failures and none precedes the error.
-    """
-    events = [mine for one in seen for mine in one.unknown().values()]
-    if first is not None:
-        if not first.signature.cascade:
-            return None
-        events = [mine for mine in events if any(map(raises, mine))]
-    if not events:
-        return None
-    when = matching.times([mine[0].time for mine in events] + ([first.line.time] if first else []))
-    at = min(
-        range(len(events)),
-        key=lambda at: (when[at], events[at][0].rank is None, events[at][0].rank or 0),
-    )
-    return telling(events[at]) if first is None or when[at] <= when[-1] else None
-
-
-def telling(lines: Sequence[Line]) -> Line:
-    """Return the most informative line of an event: the exception, else the first."""
-    return next(filter(raises, lines), lines[0])
+def first(seen: Iterable[Sight], ranks: Sequence[int] = ()) -> Candidate | None:
+    """Return the first failure of all logs, or None; ``ranks`` are all that have a log."""
+    found = [
+        roles.of(event, event.first.node, rank_of(event.first))
+        for one in seen
+        for event in one.events
+    ]
+    order = roles.ordered(found)
+    return roles.accuse(order[0], order, ranks) if order else None

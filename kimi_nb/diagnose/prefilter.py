@@ -24,7 +24,24 @@ if TYPE_CHECKING:
 Known = Collection[int]  # indices of signatures
 _GROUP = re.compile(r"\(\?P<\w+>")
 _BEGIN = re.compile(r"(?<![\[\\])\^")
-ERRORS = ("ERROR", "Traceback", "(?:Error|Exception):", r"^\w*(?:Error|Exception)\b")
+ERRORS = (
+    "ERROR",
+    "Traceback",
+    "(?:Error|Exception):",
+    r"^\w*(?:Error|Exception)\b",
+    # Programs that are not written in Python: glog and torch, CANN, NCCL, UCX, Go, Rust, C++.
+    r"\b[EF][01]\d[0-3]\d \d\d:",
+    r"\[[EF]\d{3,4} \d\d:",
+    r"\[error\]|\[E\] |level=error|error: Detected|panicked at|^panic: |FATAL|CRITICAL",
+    r"\bE[A-Z]\d{4}\b|E[1-9]\d{4}: ",
+    "(?:NCCL|RCCL) WARN",
+    r"[Ee]rror code(?: is|:)|errorCode|DeepEP [a-z]+ |Watchdog timeout",
+    # How processes end.
+    r"Killed|[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|OOMKilled|CrashLoopBackOff|NODE_FAIL|memory pressure",
+    r"terminate called|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",
+    "Memory access fault|MPI_ABORT|A worker died|Xid|Resource temporarily unavailable",
+    r"exit ?[cC]ode:? *-?[1-9]|\bsignal (?:[1-9]|SIG)|fatal error: |^rank \d+ failed",
+)
 SERVES = "Application startup complete"
 STOPS = re.compile(r"\[shutdown\]|Shutting down FastAPI HTTP server")
 # Colours between the start of a line and its first word.

@@ -105,7 +105,7 @@ def test_what_is_no_log_is_not_judged(tmp_path, data, words, capsys):
     (tmp_path / "x.log").write_bytes(data)
     assert main.main(["doctor", str(tmp_path / "x.log")]) == 2
     assert words in capsys.readouterr().err
-    write(tmp_path / "y.log", "INFO fine")  # beside which it is a note
+    write(tmp_path / "y.log", "INFO 11-21 10:00:00 [x.py:1] fine")  # beside which it is a note
     assert main.main(["doctor", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "1 log, 0.0 MB: nothing is wrong" in out and words in " ".join(out.split())

@@ -1,0 +1,353 @@
+"""Join the lines of one log to events: what a process announced, where it was, what it raised.
+
+Example::
+
+    events = Events()
+    events.take(line, match)  # a line that the prefilter has chosen, in order
+    while events.open:
+        events.follow(line)  # the lines after it, until the event is over
+    events.all  # each with announcement, frames, exceptions, details, signatures
+
+A traceback's lines of source code are never evidence, nor is what a program says of an exception that
+it ignores. A request that was refused is no failure of the engine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kimi_nb.diagnose import line_grammar, log_lines
+from kimi_nb.diagnose.line_grammar import Said
+from kimi_nb.diagnose.matching import Line, Match
+
+_AFTER = 12  # lines after an error in which it is explained
+_TRACE = 400  # lines of one traceback, its chain included
+_DETAILS, _FRAMES = 12, 12  # that are kept of an event
+_MOST = 200  # events of one log; after that only those that a signature knows
+# Grammars of libraries and daemons, which announce no traceback of another program.
+_LIBRARIES = ("ray", "nccl", "ucx", "glog", "torch", "cann", "atb", "kernel", "slurm")
+_NEAR = 3  # lines between an announcement and its traceback
+
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
+_FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
+_RAISED = re.compile(
+    r"(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"
+    r"|Exhausted|Empty|Refused|Shutdown)\w*|[a-z_]\w*(?:\.\w+)+)(?:\(\w+\))?(?:: (?P<text>.*)|:? *$)"
+)
+_IN_LINE = re.compile(
+    r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
+)
+_CAUSED = "direct cause of the following exception"
+_HANDLED = "During handling of the above exception"
+# What an exception says only of others: the next one in the chain is the one that counts.
+_HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
+
+# Words of programs that write no level, by which they say that something is broken.
+_NATIVE = re.compile(
+    r"^(?:terminate called after|Fatal Python error|panic: |thread '.*' panicked|fatal error: |"
+    r"\*\*\* Process received signal|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|"
+    r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP \w+ .*timeout|OpenBLAS blas_thread_init: "
+    r"pthread_create|LLVM ERROR)"
+    r"|\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |Watchdog timeout|out of memory: Kill|Killed process \d+|"
+    r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"
+    r"exit ?[cC]ode:? *(?:137|139|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
+    r"|NVRM: Xid|Out [Oo]f [Mm]emory"
+)
+# Levels below error at which a program all the same says that a process is dead.
+_DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure|OOMKilled")
+# NCCL writes its errors at WARN, beside remarks that mean nothing.
+_NCCL = re.compile(
+    r"fail|error|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt", re.IGNORECASE
+)
+_HARMLESS = re.compile(
+    r"Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
+    r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"
+    r"destroy_process_group\(\) was not called|Pyspy failed to dump|PRTE ERROR: Bad parameter"
+)
+# A client's mistake, as engines and front doors write it; a hub's answer is none.
+_REFUSED = re.compile(
+    r"\b(?:40[0-9]|41[0-9]|42[0-9])\b[ :'\"-]*(?:Bad Request|Not Found|Unauthorized|Forbidden|"
+    r"Unprocessable|Method Not Allowed|Payload Too Large|Request Entity|Client Error|Too Many)|"
+    r"(?:status|status_code|code)[=:]\s*\"?4\d\d\b|HTTP/1\.[01]\" 4\d\d|"
+    r"maximum context length is|max_tokens must be|does not exist\.[^a-z]*NotFoundError",
+    re.IGNORECASE,
+)
+_HUB = re.compile(r"huggingface|modelscope|hf-mirror|hf\.co|/resolve/|GatedRepo|RepositoryNotFound")
+# Parts of an engine that serve single requests, whose errors end no engine.
+_OF_REQUESTS = re.compile(
+    r"serving\w*\.py|ASGI application|entrypoints/openai|preprocess|Request \S+ failed"
+)
+_PROGRESS = re.compile(
+    r"throughput: |\" 200 OK|(?:Decode|Prefill) batch|HTTP/1\.[01]\" 4\d\d", re.IGNORECASE
+)
+
+
+@dataclass
+class Raised:
+    """One exception of a chain: its type without the module, its message, and its line."""
+
+    type: str
+    text: str
+    line: Line
+    said: str
+    link: str = ""  # how it came from the one before: "cause", "handling" or ""
+
+
+@dataclass
+class Event:
+    """What one process says of one failure.
+
+    Attributes:
+        lines: The lines that tell of it, the announcement first; none of source code.
+        said: The first line, taken apart.
+        raised: The exceptions, in the order of the log.
+        frames: The files of the innermost frames, the innermost last.
+        matches: What signatures know of its lines.
+        harmless: Why it is no failure ("refused", "ignored", "stopped"), or "".
+        stopped: Whether the program had been told to stop before.
+        rank: Who speaks, as `line_grammar.Said` has it; of a native line whom it belongs to.
+    """
+
+    said: Said
+    lines: list[Line]
+    raised: list[Raised] = field(default_factory=list)
+    frames: list[str] = field(default_factory=list)
+    matches: list[Match] = field(default_factory=list)
+    harmless: str = ""
+    stopped: bool = False
+    rank: int | str | None = None
+    label: str = ""
+    _traced: int = 0
+    _inside: bool = False
+    _link: str = ""
+
+    @property
+    def first(self) -> Line:
+        """The line with which it begins; it orders the events."""
+        return self.lines[0]
+
+    @property
+    def root(self) -> Raised | None:
+        """The exception that says most: the cause of a chain, or what its handling made of it."""
+        real = [one for one in self.raised if not _HOLLOW.search(one.type)] or self.raised
+        if not real:
+            return None
+        at = 0
+        for number, one in enumerate(real[1:], 1):
+            if one.link != "cause" and not real[at].text:
+                at = number
+        return real[at]
+
+    @property
+    def line(self) -> Line:
+        """The line that says most."""
+        if self.root is not None and (self.root.text or not self.matches):
+            return self.root.line
+        return self.lines[0]
+
+    @property
+    def texts(self) -> str:
+        """All that it says, one line after the other."""
+        return "\n".join(line_grammar.of(line.text).text for line in self.lines)
+
+
+class Events:
+    """The events of one log, in order."""
+
+    def __init__(self) -> None:
+        self.all: list[Event] = []
+        self._by_process: dict[str, Event] = {}
+        self._last: Event | None = None
+        self._left = 0  # lines that still belong to the last event
+        self._keys: set[tuple[object, ...]] = set()
+
+    @property
+    def open(self) -> bool:
+        """Whether the lines that follow may belong to an event."""
+        return self._left > 0
+
+    def follow(self, line: Line) -> None:
+        """Take a line of which the prefilter says nothing, after one that it has chosen."""
+        self._left -= 1
+        self.take(line, None, chosen=False)
+
+    def take(self, line: Line, match: Match | None, chosen: bool = True) -> Event | None:
+        """Take a line; return the event to which it belongs, or None if it reports no error."""
+        said = line_grammar.of(line.text)
+        event = self._of_process(said)
+        if _PROGRESS.search(said.text):
+            self._go_on(said)
+        if event is not None and self._continues(event, said, line):
+            if match is not None:
+                event.matches.append(match)
+            self._left = max(self._left, _AFTER)
+            return event
+        if not chosen or not self._grave(said, match):
+            return None
+        return self._begin(said, line, match)
+
+    def wait(self, match: Match) -> None:
+        """Add a program that was last seen waiting for something."""
+        said = line_grammar.of(match.line.text)
+        event = Event(said, [match.line], matches=[match], rank=said.rank, label=said.label)
+        self.all.append(event)
+
+    def _of_process(self, said: Said) -> Event | None:
+        """Return the event that this line may continue."""
+        if said.process and said.process in self._by_process:
+            return self._by_process[said.process]
+        if not said.process and (not said.level or said.grammar == "vllm"):
+            return self._last if self._last is None or self._left > 0 else None
+        return None
+
+    def _grave(self, said: Said, match: Match | None) -> bool:
+        text = said.text
+        if said.grammar == "nccl" and said.level == "WARNING":
+            return bool(_NCCL.search(text))
+        if said.calm:
+            return bool(_DEATHS.search(text))
+        if said.level:
+            return True
+        return match is not None or log_lines.tells_error(text) or bool(_NATIVE.search(text))
+
+    def _begin(self, said: Said, line: Line, match: Match | None) -> Event:
+        if len(self.all) >= _MOST and (match is None or match.key in self._keys):
+            return Event(said, [line], harmless=_why_harmless(said))
+        event = Event(said, [line], rank=said.rank, label=said.label)
+        if match is not None:
+            self._keys.add(match.key)
+            event.matches.append(match)
+        event.harmless = _why_harmless(said)
+        opened = _TRACEBACK.search(said.text)
+        before = self._last
+        if (
+            opened
+            and before is not None
+            and not before.raised
+            and not before._inside
+            and before.said.process in ("", said.process)
+            and before.said.grammar not in _LIBRARIES
+            and line.number - before.lines[-1].number <= _NEAR
+            and before.lines[-1].file == line.file
+        ):
+            if match is not None:
+                before.matches.append(match)
+            event = before  # the announcement of this traceback
+            event.lines.append(line)
+        else:
+            self.all.append(event)
+        if opened:
+            event._inside, event._traced = True, 0
+            self._left = _TRACE
+        else:
+            found = _IN_LINE.search(said.text) or _RAISED.match(said.text)
+            if found:
+                event.raised.append(_raised(found, line, said.text))
+            self._left = _AFTER
+        self._last = event
+        if said.process:
+            self._by_process[said.process] = event
+        return event
+
+    def _continues(self, event: Event, said: Said, line: Line) -> bool:
+        """Take a line that belongs to an event; return whether it does."""
+        text = said.text
+        event._traced += 1
+        if event._traced > _TRACE:
+            return False
+        if _CAUSED in text or _HANDLED in text:
+            event._link = "cause" if _CAUSED in text else "handling"
+            self._left = _TRACE
+            return True
+        if _TRACEBACK.search(text):
+            again = event._link or event._inside or (event.raised and not event.raised[-1].text)
+            if again and not said.calm:
+                event._inside = True
+                self._left = _TRACE
+                return True
+            return False
+        frame = _FRAME.match(text)
+        if frame:
+            event._inside = True
+            event.frames = [*event.frames[-_FRAMES + 1 :], frame["path"]]
+            self._left = _TRACE
+            return True
+        if event._inside:
+            if not text.strip() or text[0] in " \t\u2502\u256d\u2570|^":
+                return True
+            found = _RAISED.match(text) if not said.calm else None
+            if found:
+                event.raised.append(_raised(found, line, text, event._link))
+                event.lines.append(line)
+                event._inside, event._link = False, ""
+                event.harmless = event.harmless or _why_harmless(said, event)
+                return True
+            event._inside = False
+            return False
+        return self._explains(event, said, line)
+
+    def _explains(self, event: Event, said: Said, line: Line) -> bool:
+        """Take what a process prints after an exception, or below an error of many lines."""
+        text = said.text
+        if line.number - event.lines[-1].number > _NEAR or len(event.lines) >= _DETAILS:
+            return False
+        if said.calm or (said.level and not said.process):
+            return False
+        if not event.raised:
+            found = _RAISED.match(text)
+            if found and said.process == event.said.process:
+                event.raised.append(_raised(found, line, text))
+                event.lines.append(line)
+                event.harmless = event.harmless or _why_harmless(said, event)
+                return True
+        if said.process != event.said.process and said.process:
+            return False
+        if said.level or _NATIVE.search(text) or _RAISED.match(text):
+            return False
+        event.lines.append(line)
+        return True
+
+    def _go_on(self, said: Said) -> None:
+        """Note that the engine goes on: the error before was that of a request."""
+        for event in self.all[-3:]:
+            if not event.harmless and _OF_REQUESTS.search(
+                " ".join((event.said.source, event.said.text, *event.frames[-4:]))
+            ):
+                event.harmless = "refused"
+
+
+def _why_harmless(said: Said, event: Event | None = None) -> str:
+    if _HARMLESS.search(said.text):
+        return "ignored"
+    hub = _HUB.search(said.text) or (event and any(map(_HUB.search, event.frames)))
+    if _REFUSED.search(said.text) and not hub:
+        return "refused"
+    return ""
+
+
+def _raised(found: re.Match[str], line: Line, said: str, link: str = "") -> Raised:
+    return Raised(found["type"].rpartition(".")[2], (found["text"] or "").strip(), line, said, link)
+
+
+def label_natives(events: Sequence[Event]) -> None:
+    """Give native lines without a label the rank of the labelled traceback that tells of them.
+
+    A library writes to the same log, a moment before the process that called it fails.
+    """
+    for at, event in enumerate(events):
+        if event.rank is not None and not (
+            event.said.grammar == "nccl" and isinstance(event.rank, str)
+        ):
+            continue
+        for later in events[at + 1 : at + 6]:
+            if (
+                later.rank is not None
+                and later.said.grammar not in ("nccl", "cann")
+                and (later.raised or later.said.level)
+            ):
+                near = later.first.number - event.lines[-1].number <= 60
+                if near and event.said.grammar != "slurm":
+                    event.rank, event.label = later.rank, later.label
+                break

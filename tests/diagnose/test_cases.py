@@ -1,0 +1,88 @@
+"""Failures and harmless lines after public issues: which line, rank and part the doctor names."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kimi_nb.core import data_files
+from kimi_nb.diagnose import components, doctor
+
+CASES = Path(__file__).parent / "cases"
+FAILURES = data_files.read_yaml(CASES / "failures.yaml")
+HARMLESS = data_files.read_yaml(CASES / "healthy.yaml")
+BOUNDS = {"line": 0.9, "rank": 0.9, "component": 0.8}
+BEFORE = (
+    "(APIServer pid=77) INFO 11-22 05:49:01 [utils.py:299] version 0.22.1",
+    "(EngineCore_DP0 pid=233) INFO 11-22 05:49:08 [core.py:109] Initializing a V1 LLM engine",
+)
+AFTER = (
+    "(EngineCore_DP0 pid=233) INFO 11-22 05:50:01 [core.py:293] init engine took 21.10 seconds",
+    "(APIServer pid=77) INFO:     Application startup complete.",
+    '(APIServer pid=77) INFO:     192.0.2.7:50120 - "POST /v1/chat/completions HTTP/1.1" 200 OK',
+    "(APIServer pid=77) INFO 11-22 05:51:30 [loggers.py:127] Engine 000: Avg prompt throughput: "
+    "41.2 tokens/s, Avg generation throughput: 18.0 tokens/s, Running: 1 reqs",
+)
+
+
+def half(name: str) -> dict[str, Any]:
+    return {case: row for case, row in FAILURES.items() if row["half"] == name}
+
+
+def right(row: dict[str, Any], folder: Path) -> Iterator[tuple[str, bool]]:
+    """What of a case is named rightly: (line, rank, component, code; whether)."""
+    logs = row.get("logs") or {"serve.log": row["log"]}
+    for name, text in logs.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    first = doctor.examine(folder).first
+    yield "line", first is not None and any(part in first.text for part in row["line"])
+    if "rank" in row:
+        said = {str(first.rank), first.label} if first else set()
+        yield "rank", str(row["rank"]) in said
+    yield "component", first is not None and first.component in row["component"]
+    if "code" in row:
+        yield "code", first is not None and first.code == row["code"]
+
+
+def measured(name: str, folder: Path) -> dict[str, float]:
+    counts: dict[str, list[bool]] = {}
+    for case, row in half(name).items():
+        for what, good in right(row, folder / case):
+            counts.setdefault(what, []).append(good)
+    return {what: sum(good) / len(good) for what, good in counts.items()}
+
+
+def test_the_halves_are_nobodys_choice():
+    for case, row in FAILURES.items():
+        assert row["half"] == ("held" if zlib.crc32(row["source"].encode()) % 2 else "tune"), case
+    assert min(len(half("held")), len(half("tune"))) >= 30 and len(FAILURES) >= 60
+    assert len({row["source"] for row in FAILURES.values()}) == len(FAILURES)
+
+
+@pytest.mark.parametrize("name", ["tune", "held"])
+def test_failures_that_nobody_has_listed(name, tmp_path):
+    found = measured(name, tmp_path)
+    assert {what: found[what] for what in BOUNDS if found[what] < BOUNDS[what]} == {}, found
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_harmless_line_is_no_alarm(name, tmp_path):
+    path = tmp_path / "serve.log"
+    path.write_text("\n".join((*BEFORE, *HARMLESS[name], *AFTER)) + "\n")
+    found = doctor.examine(path)
+    assert found.ok and not (found.also or found.cascade or found.unknown), found
+
+
+def test_there_are_enough_harmless_lines():
+    assert len(HARMLESS) >= 20
+
+
+def test_the_parts_of_cases_are_those_that_are_known():
+    known = {one.id for one in components.entries()}
+    assert not {part for row in FAILURES.values() for part in row["component"]} - known
