@@ -28,7 +28,7 @@ from kimi_nb.diagnose import prefilter, signatures
 
 LIMIT, GROWTH = 0.8, 40.0  # of grep's time; MB more than for next to nothing
 ROUNDS = 3
-HEALTHY = Path(__file__).parent.parent / "tests" / "logs" / "healthy"
+HEALTHY = Path(__file__).parent.parent / "tests" / "diagnose" / "logs" / "healthy"
 FAILED = Path(__file__).parent.parent / "kimi_nb/data/diagnose/sample_logs/a3-3/rank_31.log"
 
 

@@ -23,6 +23,7 @@ from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line, Match
 
 _AFTER = 12  # lines after an error in which it is explained
+_CALMER = 3  # lines for which one of a calm level counts
 _TRACE = 400  # lines of one traceback, its chain included
 _DETAILS, _FRAMES = 12, 12  # that are kept of an event
 _MOST = 200  # events of one log; after that only those that a signature knows
@@ -170,7 +171,9 @@ class Events:
 
     def follow(self, line: Line) -> None:
         """Take a line of which the prefilter says nothing, after one that it has chosen."""
-        self._left -= 1
+        said = line_grammar.of(line.text)
+        # A program that goes on explains nothing any more.
+        self._left -= _CALMER if said.calm else 1
         self.take(line, None, chosen=False)
 
     def take(self, line: Line, match: Match | None, chosen: bool = True) -> Event | None:
@@ -182,7 +185,7 @@ class Events:
         if event is not None and self._continues(event, said, line):
             if match is not None:
                 event.matches.append(match)
-            self._left = max(self._left, _AFTER)
+            self._left = _TRACE if event._inside or event._link else _AFTER
             return event
         if not chosen or not self._grave(said, match):
             return None

@@ -75,7 +75,7 @@ def _take(
 ) -> tuple[int, int, str]:
     """Process a block; return (lines so far, lines examined so far, time at its end)."""
     done = told = 0  # offsets to which lines are counted, and to which they were examined
-    brief = looked > _ENOUGH
+    brief = sight.brief = looked > _ENOUGH
     for begin, line, among in prefilter.lines(block, brief):
         looked += 1
         if not brief:

@@ -32,6 +32,7 @@ class Sight:
         self._waits: Match | None = None
         self._quiet = 0  # the last line after it that shows no progress
         self._stops = False
+        self.brief = False  # whether only one line for each pattern is taken
         self.engine = False  # whether it looks like the log of an engine or a program around it
 
     @property
@@ -60,7 +61,8 @@ class Sight:
             self._unknown(line, event)
         elif event is None and prefilter.SERVES in line.text:
             self.serves = self.serves or line
-            self._stops = False  # it was started again
+            # It was started again. In brief the order of the lines is not known.
+            self._stops = self._stops and self.brief
 
     def end(self, lines: int) -> None:
         """Finish the log, which has this many lines.
