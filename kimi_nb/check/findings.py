@@ -58,7 +58,7 @@ class Bar:
     fit: Fit
 
     def __str__(self) -> str:
-        return f"{self.engine} ({self.role}), one device, estimated:\n{self.fit}"
+        return f"{self.engine} ({self.role}), one device, {self.fit.mark}:\n{self.fit}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the bar as plain values.
@@ -69,10 +69,9 @@ class Bar:
         return {
             "engine": self.engine,
             "role": self.role,
-            "figures": "estimated",
-            "device_gib": round(fit.device / GIB, 2),
-            "budget_gib": round(fit.budget / GIB, 2),
+            "figures": fit.mark,
             "parts_gib": {name: round(size / GIB, 3) for name, size in fit.parts.items()},
+            **fit.memory(),
             "headroom_gib": round(fit.headroom / GIB, 2),
             "cache_bytes_per_token": fit.per_token,
             "cache_tokens": fit.tokens,

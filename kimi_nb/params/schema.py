@@ -89,11 +89,34 @@ class Ports(Table):
 # Hardware ----------------------------------------------------------------------------------
 
 
+class Usable(Table):
+    """What torch sees of a device, in GiB, and the nominal size in GB that this was seen with.
+
+    It does not hold for a file that extends this one and names another ``memory_gb``.
+    """
+
+    gib: Annotated[float, Field(gt=0)]
+    nominal_gb: Count
+    source: Line
+
+    @model_validator(mode="after")
+    def _is_not_more(self) -> Usable:
+        if self.gib > self.nominal_gb:
+            raise ValueError(
+                f"gib: {self.gib:g} GiB of a device of {self.nominal_gb} GB is more than it has"
+            )
+        return self
+
+
 class Devices(Table):
-    """The accelerators of one node; ``memory_gb`` is the memory of one device in GB."""
+    """The accelerators of one node; ``memory_gb`` is the nominal memory of one device in GB.
+
+    ``usable`` is what an engine can plan with; without it, the usual share of such devices.
+    """
 
     count: DeviceCount
     memory_gb: Count
+    usable: Usable | None = None
     label: str
     visible: Variable
 

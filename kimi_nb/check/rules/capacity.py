@@ -12,15 +12,14 @@ from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import EngineView
 from kimi_nb.core import data_files
 from kimi_nb.plan import memory
+from kimi_nb.plan.memory import device, host
 
 GIB = memory.GIB
-# Within this share of what is needed the estimate cannot tell.
-_MARGIN = 0.85
 
 
 def fit_of(d: Deployment, server: EngineView) -> memory.Fit | None:
     """Return what an engine needs of one device, None if facts are missing."""
-    shape = memory.Shape.of(server, d.ascend, defaults(d))
+    shape = shape_of(d, server)
     if (
         shape is None
         or d.model is None
@@ -35,9 +34,15 @@ def fit_of(d: Deployment, server: EngineView) -> memory.Fit | None:
         shape,
         d.model.architecture,
         d.weights.precision,
-        d.hardware.devices.memory_gb,
+        device.usable(d.hardware),
         draft_parameters(d, server),
     )
+
+
+def shape_of(d: Deployment, server: EngineView) -> memory.Shape | None:
+    """Return the shape of an engine on this deployment's hardware; None if a size is hidden."""
+    vendor = d.hardware.vendor if d.hardware else ""
+    return memory.Shape.of(server, d.engine, vendor, defaults(d))
 
 
 def defaults(d: Deployment) -> dict[str, float]:
@@ -74,7 +79,7 @@ def draft_parameters(d: Deployment, server: EngineView) -> int:
     ERROR,
     "Weights, activations and buffers fit the memory of a device.",
     "Raise tp or dp (with --enable-expert-parallel), or lower --max-num-batched-tokens.",
-    "estimated from the model's architecture (kimi_nb/plan/memory.py)",
+    "estimated from the model's architecture (kimi_nb/plan/memory)",
     needs=("model", "weights", "hardware"),
 )
 def fits(d: Deployment) -> Iterator[Problem]:
@@ -93,7 +98,7 @@ def fits(d: Deployment) -> Iterator[Problem]:
             server.of("tensor-parallel-size"),
             f"{found.used / GIB:.1f} GiB are needed ({parts}), "
             f"{found.budget / GIB:.1f} GiB are there "
-            f"({found.device / GIB:.0f} x {found.shape.utilization}); estimated",
+            f"({found.device / GIB:.2f} x {found.shape.utilization}); {found.mark}",
             fix,
         )
 
@@ -103,7 +108,7 @@ def fits(d: Deployment) -> Iterator[Problem]:
     ERROR,
     "The cache holds at least one request of the longest context.",
     "Lower --max-model-len, raise --gpu-memory-utilization or tp.",
-    "vLLM: max_model_len is larger than the KV cache can hold; estimated by kimi_nb/plan/memory.py",
+    "vLLM: max_model_len is larger than the KV cache can hold; estimated by kimi_nb/plan/memory",
     needs=("model", "weights", "hardware"),
 )
 def cache_holds_context(d: Deployment) -> Iterator[Problem]:
@@ -120,12 +125,15 @@ def cache_holds_context(d: Deployment) -> Iterator[Problem]:
             continue
         length = found.shape.model_len or d.model.context_length
         if found.tokens < length:
+            # A document that names no length has not promised the model's longest.
+            silent = d.plan is not None and d.plan.documented and not found.shape.model_len
             yield Problem(
                 server.of("max-model-len"),
                 f"{found.headroom / GIB:.1f} GiB are left for the cache: {found.tokens} "
-                f"tokens at {found.per_token} B, --max-model-len is {length}; estimated",
+                f"tokens ({found.low} to {found.high}) at {found.per_token} B, --max-model-len is "
+                f"{length}; {found.mark}",
                 "",
-                WARNING if found.tokens > _MARGIN * length else "",
+                WARNING if found.high >= length or silent else "",
             )
 
 
@@ -134,7 +142,7 @@ def cache_holds_context(d: Deployment) -> Iterator[Problem]:
     WARNING,
     "The cache holds the requests that a scenario is for.",
     "Lower --max-model-len, or spread the model over more devices; further requests wait.",
-    "estimated by kimi_nb/plan/memory.py",
+    "estimated by kimi_nb/plan/memory",
     needs=("plan", "model", "weights", "hardware"),
 )
 def cache_holds_requests(d: Deployment) -> Iterator[Problem]:
@@ -155,8 +163,33 @@ def cache_holds_requests(d: Deployment) -> Iterator[Problem]:
             yield Problem(
                 server.of("max-model-len" if cached < wanted else "max-num-seqs"),
                 f"{who} {min(cached, admitted)} requests of --max-model-len {length} at once, "
-                f"the scenario is for {wanted}; estimated",
+                f"the scenario is for {wanted}; {found.mark}",
             )
+
+
+@rule(
+    "capacity/uncertain",
+    WARNING,
+    "The cache is larger than the uncertainty of the estimate.",
+    "Raise --gpu-memory-utilization or tp, lower --max-num-batched-tokens, or start it once and "
+    "hand its log to kimi-nb calibrate.",
+    "ranges of public logs (kimi_nb/data/plan/memory.yaml)",
+    needs=("model", "weights", "hardware"),
+)
+def cache_is_certain(d: Deployment) -> Iterator[Problem]:
+    """The engine may have no cache at all, and stop after minutes of loading; nobody can tell before
+    it was started once."""
+    for server, _ in d.profiles():
+        found = fit_of(d, server)
+        if found is None or found.headroom <= 0 or found.low > 0:
+            continue
+        parts = " - ".join(f"{name} {size / GIB:.1f}" for name, size in found.parts.items())
+        yield Problem(
+            server.of("gpu-memory-utilization"),
+            f"{found.budget / GIB:.1f} GiB - {parts} leave {found.headroom / GIB:.1f} GiB for the "
+            f"cache, less than these figures may be wrong by: 0 to {found.high} tokens; "
+            f"{found.mark}",
+        )
 
 
 @rule(
@@ -209,13 +242,13 @@ def slurm_memory(d: Deployment) -> Iterator[Problem]:
             if server.spot.file != one.spot.file and not ours:
                 continue
             offload = server.number("kv-offloading-size") or 0
-            need = offload + 8 * (server.tp or 1)
+            need = host.need_gib(server.tp or 1, offload)
             if mem < need:
                 yield Problem(
                     one.of("mem"),
                     f"--mem={one.options['mem']}, the engine takes about "
                     f"{need:.0f} GiB of host memory: {offload:.0f} for offloaded cache, "
-                    f"8 for each of {server.tp} ranks",
+                    f"{host.process().value:g} for each of {server.tp} ranks",
                 )
 
 

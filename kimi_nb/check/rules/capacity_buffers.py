@@ -17,7 +17,7 @@ from kimi_nb.plan import memory
     "HCCL_BUFFSIZE holds a full decode step.",
     "Raise HCCL_BUFFSIZE to the need, or lower the largest graph, max-num-seqs or the draft. The "
     "operator names its need (NEEDED_HCCL_BUFFSIZE) when it refuses.",
-    "CANN ops-transformer 8.5.0 to 9.1.0, moe_distribute_dispatch_v2 (kimi_nb/plan/memory.py); "
+    "CANN ops-transformer 8.5.0 to 9.1.0, moe_distribute_dispatch_v2 (kimi_nb/plan/memory/buffers.py); "
     "vllm-ascend issues 2674, 4051, 5287",
     needs=("ascend", "model", "hardware"),
 )
@@ -25,7 +25,7 @@ def buffer_holds_step(d: Deployment) -> Iterator[Problem]:
     """'HCCL_BUFFSIZE is too SMALL' stops the engine in its profile run, while it captures graphs,
     or at the first full batch."""
     for server, _ in d.profiles():
-        shape = memory.Shape.of(server, True)
+        shape = memory.Shape.of(server, d.engine)
         text = server.env.get("HCCL_BUFFSIZE", "200")
         if (
             shape is None

@@ -139,7 +139,7 @@ def claimed_context(d: Deployment) -> Iterator[Problem]:
     ERROR,
     "A size of weights follows from parameters and precision.",
     "Reckon with the published size.",
-    "arithmetic: parameters x bytes (kimi_nb/plan/memory.py)",
+    "arithmetic: parameters x bytes (kimi_nb/plan/memory)",
     needs=("claims", "model"),
 )
 def claimed_weights(d: Deployment) -> Iterator[Problem]:

@@ -26,8 +26,14 @@ _COLOURS = {
     "router": style.GREY,
     "vision": style.PURPLE,
     "draft": style.VERMILLION,
+    "quantisation scales": "#117733",
     "activations": style.ORANGE,
+    "sampler": "#CC6677",
+    "encoder cache": "#AA4499",
+    "graphs": "#88CCEE",
     "buffers": "#332288",
+    "connector": "#661100",
+    "contexts": "#999933",
 }
 _TITLE = "Memory of one device, estimated"
 

@@ -19,7 +19,7 @@ from kimi_nb import show
 from kimi_nb.check import judge
 from kimi_nb.check.rules import capacity
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.plan import build, memory
+from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.bench import identity, published_tables
 from kimi_nb.prove.bench.published_tables import Published
@@ -161,7 +161,7 @@ def facts(plan: Plan) -> Facts:
     out: dict[str, Any] = {}
     for role in plan.flags:
         server = next(one for one, _ in deployment.profiles() if one.role == role)
-        shape = memory.Shape.of(server, deployment.ascend, capacity.defaults(deployment))
+        shape = capacity.shape_of(deployment, server)
         assert shape is not None, role  # the sizes of a plan are always known
         groups = len({engine.group for engine in plan.engines if engine.role == role})
         at = f"{role}." if len(plan.flags) > 1 else ""

@@ -203,7 +203,7 @@ def of_plan(
     seqs, given, chunks = 0, 1.0, 1
     for role in plan.flags:
         server = next(one for one, _ in deployment.profiles() if one.role == role)
-        shape = memory.Shape.of(server, deployment.ascend, capacity.defaults(deployment))
+        shape = capacity.shape_of(deployment, server)
         why = _unknown(deployment, shape)
         if why or shape is None:
             notes.append(f"{role}: {why}")

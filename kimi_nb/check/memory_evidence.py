@@ -1,0 +1,180 @@
+"""Hold the memory model against public logs: what was said, what we say, and the difference.
+
+>>> one = rows()[0]
+>>> one.quantity, one.said, round(one.error) <= 10
+('cache_gib', 46.8, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kimi_nb import catalog
+from kimi_nb.check.rules import capacity
+from kimi_nb.check.view import engine_view
+from kimi_nb.check.view.deployment import Deployment
+from kimi_nb.core import data_files
+from kimi_nb.params import load, schema
+from kimi_nb.plan.memory import GIB, Fit
+from kimi_nb.show import Table
+
+WITHIN = 10.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One public statement, and what the model says.
+
+    Attributes:
+        said: What the source says, in the unit of ``quantity``.
+        ours: What the model says; None where it does not describe the model.
+        low: The least that the model allows, and ``high`` the most; None where it has no range.
+        use: fit if a figure of the model was set by this row, hold if not, none if not modelled.
+        within: The bound of the difference in per cent.
+        reason: Why the bound is wider, or why the row is not modelled.
+    """
+
+    id: str
+    source: str
+    engine: str
+    quantity: str
+    said: float
+    ours: float | None
+    low: float | None
+    high: float | None
+    use: str
+    within: float
+    reason: str
+
+    @property
+    def error(self) -> float:
+        """How far ours is from what was said, in per cent of the latter; 0 if not modelled."""
+        return 0.0 if self.ours is None else (self.ours / self.said - 1) * 100
+
+
+def rows() -> tuple[Row, ...]:
+    """Return every statement of data/plan/memory_evidence.yaml with what the model says."""
+    table = data_files.facts("plan/memory_evidence")
+    out: list[Row] = []
+    for entry in table["rows"]:
+        fit = _fit(table, entry) if "engine" in entry else None
+        said = entry.get("engine", {}).get("said", "")
+        engine = f"{entry['engine']['package']} {said}".strip() if "engine" in entry else ""
+        for one in entry["said"]:
+            ours = low = high = None
+            if fit is not None:
+                ours, low, high = _quantity(fit, one["quantity"])
+            out.append(
+                Row(
+                    entry["id"],
+                    entry["source"],
+                    engine,
+                    one["quantity"],
+                    float(one["value"]),
+                    ours,
+                    low,
+                    high,
+                    one["use"],
+                    float(one.get("within", WITHIN)),
+                    one.get("reason", ""),
+                )
+            )
+    return tuple(out)
+
+
+def table() -> Table:
+    """Return the statements as a table: source, what was said, what we say, difference."""
+    return Table(
+        "The memory model against public statements (used: fit set a figure, hold did not)",
+        ("statement", "quantity", "said", "ours", "difference", "used", "why", "source"),
+        tuple(
+            (
+                one.id,
+                one.quantity,
+                f"{one.said:,.10g}",
+                "-" if one.ours is None else _number(one.ours, one.quantity),
+                "-" if one.ours is None else f"{one.error:+.1f} %",
+                one.use,
+                one.reason,
+                f"{one.source}; {one.engine}".strip("; "),
+            )
+            for one in rows()
+        ),
+    )
+
+
+def _number(value: float, quantity: str) -> str:
+    return f"{value:,.0f}" if quantity.endswith("tokens") else f"{value:.2f}"
+
+
+def _quantity(fit: Fit, name: str) -> tuple[float, float | None, float | None]:
+    """Return (value, least, most) of a quantity of the account."""
+    cache = fit.headroom / GIB
+    if name == "cache_tokens":
+        return fit.tokens, fit.low, fit.high
+    if name == "cache_gib":
+        bytes_ = fit.per_token / fit.shape.dcp / GIB
+        return cache, fit.low * bytes_, fit.high * bytes_
+    if name == "beside_gib":
+        found = [one for one in fit.terms if one.name in ("buffers", "contexts", "connector")]
+        low, high = (sum(getattr(one, side) for one in found) / GIB for side in ("low", "high"))
+        return sum(one.bytes for one in found) / GIB, low, high
+    values = {
+        "weights_gib": fit.weights,
+        "used_gib": fit.used,
+        "device_gib": fit.device,
+        "budget_gib": fit.budget,
+    }
+    return values[name] / GIB, None, None
+
+
+def _fit(table: Mapping[str, Any], entry: Mapping[str, Any]) -> Fit:
+    """Return the account of the engine that a statement is about."""
+    package, version = entry["engine"]["package"], entry["engine"]["version"]
+    listed = catalog.versions(package)
+    engine = catalog.engine(package, {"first": listed[0], "last": listed[-1]}.get(version, version))
+    model, hardware = _model(table, entry), _hardware(table, entry["hardware"])
+    server = engine_view.of(
+        engine,
+        ["vllm", "serve", model.name, *entry["words"]],
+        entry.get("env", {}),
+        engine_view.Spot(entry["id"]),
+    )
+    found = capacity.fit_of(
+        Deployment(
+            title=entry["id"],
+            engine=engine,
+            engine_known=True,
+            servers=(server,),
+            model=model,
+            weights=next(iter(model.weights.values())).model_copy(
+                update={"precision": entry["precision"]}
+            ),
+            hardware=hardware,
+        ),
+        server,
+    )
+    assert found is not None, entry["id"]
+    return found
+
+
+def _model(table: Mapping[str, Any], entry: Mapping[str, Any]) -> schema.Model:
+    other = dict(table["architectures"].get(entry["model"], {}))
+    model = load.model(other.pop("like", entry["model"]))
+    update: dict[str, Any] = {"architecture": {**model.architecture, **other}}
+    if "draft" in entry:
+        known = next(iter(model.drafts.values()))
+        update["drafts"] = {"draft": known.model_copy(update=entry["draft"])}
+    return model.model_copy(update=update)
+
+
+def _hardware(table: Mapping[str, Any], name: str) -> schema.Hardware:
+    other = table["devices"].get(name)
+    if other is None:
+        return load.hardware(name)
+    like = load.hardware(other["like"])
+    usable = schema.Usable(gib=other["gib"], nominal_gb=other["memory_gb"], source=other["source"])
+    devices = like.devices.model_copy(update={"memory_gb": other["memory_gb"], "usable": usable})
+    return like.model_copy(update={"devices": devices})
