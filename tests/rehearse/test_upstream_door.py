@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import multiprocessing
@@ -15,6 +16,7 @@ from kimi_nb.core.marks import MARK
 from kimi_nb.plan import build
 from kimi_nb.rehearse import rehearsal
 from kimi_nb.rehearse.host_programs import upstream_proxy
+from kimi_nb.rehearse.host_programs.engine_client import EngineClient
 from kimi_nb.rehearse.stand_in_call import Refused
 from kimi_nb.service import http_client, probe
 from kimi_nb.service.readiness import Found, Watch
@@ -141,3 +143,30 @@ def test_what_users_got_for_an_engine_that_is_gone_is_told(monkeypatch):
     ]
     alone = [one.name for one in asked if one != plan.url]
     assert sorted(alone) == sorted(2 * [one.name for one in probe.endpoints(plan)])
+
+
+def test_a_chunk_that_the_network_cuts_is_one_piece():
+    """The proxy drops a piece of blanks only: it would take the end of an event for one."""
+    events = [b'data: {"choices":[]}\n\n', b"data: [DONE]\n\n"]
+    chunks = [f"{len(one):x}\r\n".encode() + one + b"\r\n" for one in events]
+    wire = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
+    )
+
+    async def pieces(cut: int) -> list[bytes]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"{}")
+            for part in (wire[:cut], wire[cut:]):
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0.005)
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            client = EngineClient("127.0.0.1", server.sockets[0].getsockname()[1])
+            async with client.post("/v1/completions", b"{}", {}) as reply:
+                return [piece async for piece in reply.pieces()]
+
+    start = wire.index(b"data")
+    for cut in range(start, len(wire) - 1):
+        assert asyncio.run(pieces(cut)) == events, cut

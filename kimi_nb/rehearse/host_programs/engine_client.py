@@ -3,7 +3,8 @@
     async with client.post("/v1/chat/completions", body, headers) as reply:
         async for piece in reply.pieces(): ...
 
-Each piece is one chunk of the reply as the engine sent it. Connections are kept for five seconds,
+Each piece is one chunk of the reply as the engine sent it, however the network has cut it: a client
+that reads at an engine's pace, a token at a time, sees whole chunks. Connections are kept for five seconds,
 as httpx keeps them. Errors are `EngineError`, with the words that httpx has for them.
 """
 
@@ -32,6 +33,8 @@ class Reply:
         self._reader = reader
         self._parser = httptools.HttpResponseParser(self)
         self._pieces: deque[bytes] = deque()
+        self._parts: list[bytes] = []  # of a chunk that is not complete
+        self._chunked = False
         self._headed = False
         self.status = 0
         self.whole = False
@@ -42,7 +45,17 @@ class Reply:
 
     def on_body(self, piece: bytes) -> None:
         """Keep a piece of the body (called by the parser)."""
-        self._pieces.append(piece)
+        (self._parts if self._chunked else self._pieces).append(piece)
+
+    def on_chunk_header(self) -> None:
+        """Begin a chunk (called by the parser)."""
+        self._chunked = True
+
+    def on_chunk_complete(self) -> None:
+        """End a chunk (called by the parser); the last one is empty."""
+        if self._parts:
+            self._pieces.append(b"".join(self._parts))
+            self._parts.clear()
 
     def on_message_complete(self) -> None:
         """Note the end of the body (called by the parser)."""
