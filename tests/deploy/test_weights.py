@@ -205,6 +205,40 @@ def test_what_the_hub_left_in_its_cache_is_linked(place, tmp_path):
     assert there.stat().st_ino == (tmp_path / place / SHARD).stat().st_ino
 
 
+def test_a_download_is_ended_by_stop(tmp_path):
+    """Whoever waited for it was interrupted: without that it would go on for hours."""
+    node = Node(tmp_path, STOP_SECONDS=1)
+    room(node.files, 10**12)
+    node.program(
+        "modelscope", "import pathlib, time\npathlib.Path('here').touch()\ntime.sleep(300)\n"
+    )
+    node.call("claim")
+    text = node_call.text(node.files, ["weights"], run="r1", download=True)
+    left = subprocess.Popen(
+        ["bash", "-s"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{node.bin}:{os.environ['PATH']}", "LOCK_SECONDS": "1"},
+    )
+    assert left.stdin
+    left.stdin.write(text)
+    left.stdin.close()
+    try:
+        end = time.monotonic() + 30
+        while not (tmp_path / "here").exists():
+            assert time.monotonic() < end and left.poll() is None
+            time.sleep(0.05)
+        assert ("engines", "stopped") in node.call("stop", "release")["changed"]
+        assert left.wait(20) == 1 and left.stdout
+        said = left.stdout.read()
+        assert f"{W4A8}: exit code 143" in said and DRAFT not in said
+    finally:
+        left.kill()
+        left.wait()
+
+
 def test_of_two_nodes_with_one_file_system_one_downloads(tmp_path):
     node = Node(tmp_path)
     room(node.files, 10**12)

@@ -196,7 +196,7 @@ version() {
 # have left it, options of check_weights.py, the folder that a download fills, its size in GB and its
 # command, the script that edits its config.json; with | between, and tabs within.
 weights() {
-    local entry name places elsewhere options into gb fetch edit found is_whole
+    local entry name places elsewhere options into gb fetch edit found is_whole ended=
     for entry in "${WEIGHTS[@]}"; do
         IFS='|' read -r name places elsewhere options into gb fetch edit <<< "$entry"
         into=${into/#\~/$HOME}
@@ -206,6 +206,7 @@ weights() {
         is_whole=
         if found=$(whole "${places[@]}"); then is_whole=1; say same weights "$name: $found"; else lacking; fi
         if [ -n "$edit" ] && [ -n "$is_whole" ]; then edited; fi
+        if [ -n "$ended" ]; then return; fi
     done
 }
 
@@ -287,7 +288,13 @@ fill_in() {
         is_whole=1
         say same weights "$name: $found"
     else
-        if [ -n "$other" ]; then take_files; else download; fi > "$log" 2>&1 < /dev/null || code=$?
+        # Marked, so that the verb stop finds it when whoever waited for it is gone.
+        (
+            export KIMI_NB_RUN=$RUN:$NODE/weights
+            if [ -n "$other" ]; then take_files; else download; fi
+        ) > "$log" 2>&1 < /dev/null || code=$?
+        # Ended by a signal: then the next one is not begun.
+        if [ "$code" -gt 128 ]; then ended=1; fi
         # Not the exit code: hf ends with 0 where the hub does not answer and the folder is there.
         if found=$(whole "${places[@]}"); then is_whole=1; say changed weights "$name: $found"; else why; fi
     fi
@@ -379,7 +386,7 @@ in_python() {
 # them. (vLLM's engine cores write a title over their variables.) A container's are not among them.
 pids() {
     local name leader boot began stat marked='' sessions=''
-    if [ $# = 0 ]; then set -- engines router; fi
+    if [ $# = 0 ]; then set -- engines router weights; fi
     for name in "$@"; do
         marked+=" $(grep -lzsxF "KIMI_NB_RUN=$RUN:$NODE/$name" /proc/[0-9]*/environ | tr -dc '0-9\n' | paste -sd ' ')"
         stat=
