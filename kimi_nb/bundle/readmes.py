@@ -188,7 +188,7 @@ def day(plan: Plan) -> str:
         (f"kimi-nb check {given}", "seconds", "0 errors", "nothing is touched"),
         (f"kimi-nb rehearse {given}", "seconds", "result ok", "nothing is touched"),
         (
-            f"kimi-nb up {given} --dry-run",
+            f"kimi-nb up {given} --dry-run{download}",
             "seconds",
             "a list of changes, no failure",
             "nothing is changed",

@@ -33,6 +33,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         outcome = lifecycle.down(journal)
     except StepFailed as error:
+        if not args.json:
+            for line in together(error.outcome.changes):
+                print(visible(line))
         return output.failed(error, args.json)
     others = any(one.what.startswith("claim: left alone") for one in outcome.warnings)
     if args.json:

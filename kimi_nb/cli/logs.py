@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from kimi_nb.cli import options, signals
@@ -25,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if journal.state == "down":
         _print_copies(journal.folder / "logs")
         return 0
+    print(f"{journal.plan} on {journal.site}, {journal.state}; Ctrl-C ends.", file=sys.stderr)
     with lifecycle.target(journal.kept_plan(), journal) as site:
         for who, line in site.follow(lambda: args.no_follow):
             print(f"{visible(who)} | {visible(line)}", flush=True)

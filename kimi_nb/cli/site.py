@@ -67,6 +67,6 @@ def run(args: argparse.Namespace) -> int:
     if left := site_file.left(values, args.pairs):
         print(f"These have an example's values, look at them: {', '.join(left)}.")
     layouts = sorted({one.layout for one in recipes.of(load.model("k2.5"), chip)})
-    kind = "--variant slurm" if args.slurm else f"--layout {'|'.join(layouts)}"
+    kind = "--variant slurm" if args.slurm else f"--layout {layouts[0]}"
     print(f"Then, for example: kimi-nb plan --model k2.5 --hw {args.hw} {kind} --site {shown}")
     return 0

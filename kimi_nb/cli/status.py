@@ -19,13 +19,15 @@ def add(commands: options.Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the states; return 1 if an engine is not ready."""
+    """Print the states; return 1 if an engine is not ready, or the last `up` did not end well."""
     from kimi_nb.deploy import lifecycle
 
     signals.end_like_ctrl_c()
-    states, tables = lifecycle.status(options.journal(args))
+    journal = options.journal(args)
+    states, tables = lifecycle.status(journal)
     if args.json:
         print(json.dumps([vars(one) for one in states], indent=2))
     else:
         print(visible("\n\n".join(map(str, tables))))
-    return 0 if all(one.state == "ready" for one in states) else 1
+    up = journal.state == "up" and all(one.state == "ready" for one in states)
+    return 0 if up else 1

@@ -11,7 +11,7 @@ from kimi_nb.cli import options, output, signals
 from kimi_nb.show import visible
 
 _LEFT = (
-    "What was started is left as it is: kimi-nb logs shows it, kimi-nb up --resume goes on, "
+    "What was started is left as it is: kimi-nb logs shows it, kimi-nb up {resume} goes on, "
     "kimi-nb down cleans up."
 )
 
@@ -86,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"{len(changes)} changes" if changes else "no change")
         if args.dry_run:
             return 0
+    left = _LEFT.format(resume="--resume --download" if args.download else "--resume")
     try:
         made = lifecycle.up(
             plan,
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
             say=output.progress(begun),
         ).result
     except KeyboardInterrupt:
-        print(f"kimi-nb: {_LEFT}", file=sys.stderr)
+        print(f"kimi-nb: {left}", file=sys.stderr)
         raise
     if args.json:
         print(json.dumps(made.as_dict(), indent=2, ensure_ascii=False, default=str))
@@ -108,5 +109,5 @@ def run(args: argparse.Namespace) -> int:
         elif not made.changes and not made.ready:
             print("Nothing was changed there by this call.")
         else:
-            print(_LEFT)
+            print(left)
     return 0 if made.ok else 1

@@ -394,6 +394,7 @@ class _Deployment:
         self._limits, self._begun = limits, time.monotonic()
         self._changes: list[Change] = []
         self._warnings: list[Change] = []
+        self._warned: set[str] = set()
         self._facts: dict[str, Any] = {}
         self._ready_s: float | None = None
         self._first_s: float | None = None
@@ -418,6 +419,7 @@ class _Deployment:
             self._prove()
         except StepFailed as error:
             # The claims taken for the check were released again.
+            self._changes += error.outcome.changes
             self._untouched = not self._changes and not (
                 set(self._journal.begun_steps) - {"reach", "claim"}
             )
@@ -447,7 +449,9 @@ class _Deployment:
         for line in together(outcome.changes)[:_MOST]:
             self._say(f"  {line}")
         for line in together(outcome.warnings)[:_MOST]:
-            self._say(f"  warning: {line}")
+            if line not in self._warned:  # steps look at the same again
+                self._say(f"  warning: {line}")
+                self._warned.add(line)
         if not outcome.changes and self._step != "reach":
             self._say("  no change")
         self._record(outcome, [], round(time.monotonic() - begun, 2))
@@ -609,9 +613,11 @@ def status(journal: Journal) -> tuple[list[EngineState], list[show.Table]]:
             ]
         else:
             states, queue = list(site.status()), site.queue()
-            if any(one.state.startswith("ended") for one in states):
+            if journal.state == "up" and any(one.state.startswith("ended") for one in states):
                 logs = site.logs.all()
                 first = first_failure.of_logs(logs, site.serving(), "while serving")
+    if journal.state != "up":
+        first = _recorded(journal)
     ready = sum(one.state == "ready" for one in states)
     title = (
         f"{journal.plan} on {journal.site}, {journal.state}"
@@ -622,19 +628,34 @@ def status(journal: Journal) -> tuple[list[EngineState], list[show.Table]]:
     return states, [one for one in tables if one is not None]
 
 
+def _recorded(journal: Journal) -> Diagnosis | None:
+    """Return the failure with which the last call of `up` ended, or None if it did not fail."""
+    entries = evidence.read(journal.folder)
+    last = entries[-1] if entries else {}
+    failed = last.get("failed") or []
+    if last.get("stage") != "deploy" or not failed:
+        return None
+    if "node" not in failed[0]:  # an exception, such as Ctrl-C
+        why = "it was interrupted" if failed[0]["cause"] == "KeyboardInterrupt" else "it ended"
+        return Diagnosis(
+            "interrupted", "here", None, f"{why} at {last['step']}", failed[0]["cause"], ""
+        )
+    return Diagnosis(**failed[0])
+
+
 def _first(found: Diagnosis, journal: Journal) -> show.Table:
     """Return the failure from which the others follow, and what to do next."""
-    rank = [] if found.rank is None else [("rank", found.rank)]
-    rows = (
+    rows = [
         ("node", found.node),
-        *rank,
+        *([] if found.rank is None else [("rank", found.rank)]),
         ("cause", found.cause),
         ("seen", found.evidence),
-        ("next", found.help),
-        ("all signs", f"kimi-nb doctor {shlex.quote(str(journal.folder))}"),
-        ("start again", "kimi-nb up, with the same words and --resume"),
-    )
-    return show.Table("The first failure", ("what", "is"), rows)
+        *([("next", found.help)] if found.help else []),
+    ]
+    if any((journal.folder / "logs").rglob("*.*")):
+        rows.append(("all signs", f"kimi-nb doctor {shlex.quote(str(journal.folder))}"))
+    rows.append(("start again", "kimi-nb up, with the same words and --resume"))
+    return show.Table("The first failure", ("what", "is"), tuple(rows))
 
 
 def _engines(title: str, states: Sequence[EngineState]) -> show.Table:

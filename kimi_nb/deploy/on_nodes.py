@@ -80,12 +80,18 @@ class OnNodes:
                 "claim", "take the nodes for this run, and look at each", self._claim, always=True
             ),
             *(
-                Step(verb, TITLES[verb], functools.partial(self._step, verb))
+                Step(verb, self._title(verb), functools.partial(self._step, verb))
                 for verb in ("prepare", "engine", "weights")
             ),
             Step("start", TITLES["start"], functools.partial(self._step, "push", "start")),
         )
         self._found: dict[str, dict[str, list[Line]]] = {}
+
+    def _title(self, verb: str) -> str:
+        if verb == "weights" and self._download:
+            log = f"{self.plan.request.site.paths.work}/weights-*.log"
+            return f"download the weights that a node lacks; how far it is: {log} on the node"
+        return TITLES[verb]
 
     @functools.cached_property
     def nodes(self) -> Nodes:

@@ -22,6 +22,7 @@ from testbed.hosts import checkpoint
 
 from kimi_nb.bundle import node_files, scripts, writer
 from kimi_nb.cli import main
+from kimi_nb.core import evidence
 from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.deploy import journal, lifecycle, node_call
 from kimi_nb.deploy.local import LocalNodes
@@ -544,6 +545,26 @@ def test_a_download_that_failed_is_not_answered_with_the_same_words(
     target = OnNodes(plan, tmp_path, tmp_path, "r", "me", LocalNodes, download=download)
     found = target._diagnosis("n", "weights", line)
     assert wanted in found.help and ("--download" in found.help) is (wanted == "--download")
+
+
+def test_where_it_stopped_is_told_by_status(tmp_path):
+    plan = build.plan("tiny-k2.5", "cpu", "single")
+    kept = journal.Journal.open(tmp_path, plan)
+    assert lifecycle._recorded(kept) is None
+    found = Diagnosis("weights", "n2", None, "the hub refuses", "403", "Ask for access.")
+    facts = {"step": "weights", "failed": [found.as_dict()]}
+    evidence.record(kept.folder, "deploy", **facts)
+    assert lifecycle._recorded(kept) == found
+    rows = dict(lifecycle._first(found, kept).rows)
+    assert rows["cause"] == "the hub refuses" and rows["next"] == "Ask for access."
+    assert "--resume" in rows["start again"] and "all signs" not in rows
+    evidence.record(
+        kept.folder, "deploy", step="start", failed=[{"cause": KeyboardInterrupt.__name__}]
+    )
+    interrupted = lifecycle._recorded(kept)
+    assert interrupted is not None and "interrupted at start" in interrupted.cause
+    evidence.record(kept.folder, "down", failed=[])
+    assert lifecycle._recorded(kept) is None
 
 
 def test_engines_that_ended_for_one_reason_are_one_row():

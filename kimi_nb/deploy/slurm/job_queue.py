@@ -152,7 +152,6 @@ class JobQueue:
                 f"submitted from jobs/{job.file}",
             )
         )
-        self._say(changes[-1].what)
         return number
 
     def withdraw(self, step: str, state: JobState) -> None:
