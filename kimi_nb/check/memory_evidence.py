@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from kimi_nb import catalog
@@ -47,6 +47,10 @@ class Row:
     use: str
     within: float
     reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, with the difference in per cent."""
+        return asdict(self) | {"error_percent": round(self.error, 2)}
 
     @property
     def error(self) -> float:

@@ -28,6 +28,8 @@ COMMANDS = (
     "down",
     "verify",
     "doctor",
+    "memory",
+    "calibrate",
     "run",
     "report",
 )

@@ -66,6 +66,14 @@ def choices(parser: argparse.ArgumentParser) -> None:
         help="switch corrections of the documents (plan --explain lists them)",
     )
     parser.add_argument(
+        "--calibration",
+        dest="calibrations",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="account for memory as measured (kimi-nb calibrate); one for each role",
+    )
+    parser.add_argument(
         "--engine-version", default="", metavar="V", help="speak the language of this version"
     )
 
@@ -115,6 +123,7 @@ def plan(args: argparse.Namespace) -> Plan:
         dropped=args.dropped,
         pairs=args.pairs,
         engine_version=args.engine_version,
+        calibrations=args.calibrations,
         erratum=[*(["all=off"] if args.as_documented else []), *args.erratum],
     )
 
@@ -128,6 +137,7 @@ def given_for_plans(args: argparse.Namespace) -> list[str]:
         "--without": args.dropped,
         "--set": args.pairs,
         "--erratum": args.erratum,
+        "--calibration": args.calibrations,
     }
     return [name for name, value in values.items() if value]
 

@@ -278,6 +278,12 @@ def site(given: str) -> schema.Site:
     return _get("sites", schema.Site, given)
 
 
+def calibration(given: str) -> schema.Calibration:
+    """Return the calibration in a user's file, which ``kimi-nb calibrate --out`` has written."""
+    path = user_path(given, "--calibration")
+    return validate(schema.Calibration, data_files.read_yaml(path), path)
+
+
 @functools.cache
 def features() -> dict[str, schema.Feature]:
     """Return every feature by name (params/features.yaml)."""

@@ -260,6 +260,52 @@ class Hardware(Table):
         return self.like or self.name
 
 
+# Calibration -------------------------------------------------------------------------------
+
+
+class Measured(Table):
+    """Where a calibration is from: the day, and the logs that were read."""
+
+    date: Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+    logs: tuple[Line, ...] = Field(min_length=1)
+
+
+_Gib = Annotated[float, Field(ge=0, le=100_000)]
+
+
+class Calibration(Table):
+    """What an engine's own log said about memory, in the place of estimates.
+
+    It holds for one role of one model on one hardware at one version, in any shape. Sizes are in
+    GiB of one device; a factor multiplies the estimate. What the log did not say is null.
+
+    Attributes:
+        device_gib: The memory that the engine saw.
+        weights: The factor of the weights, and ``activations`` that of the profile run.
+        graphs_gib: The pool of captured graphs.
+        contexts_gib: What lies beside torch and is in no other term.
+    """
+
+    kind: Literal["memory-calibration"]
+    engine: Literal["vllm-ascend", "vllm"]
+    version: Word
+    model: Name
+    precision: Word
+    hardware: Name
+    role: Role
+    measured: Measured
+    device_gib: _Gib | None = None
+    weights: Annotated[float, Field(gt=0.5, lt=2)] | None = None
+    activations: Annotated[float, Field(ge=0, lt=20)] | None = None
+    graphs_gib: _Gib | None = None
+    contexts_gib: _Gib | None = None
+
+    @property
+    def mark(self) -> str:
+        """How figures that it gives are known."""
+        return f"measured on your node, {self.measured.date}, {self.engine} {self.version}"
+
+
 # Model -------------------------------------------------------------------------------------
 
 

@@ -49,12 +49,14 @@ def plan(
     pairs: Iterable[str] = (),
     engine_version: str = "",
     erratum: Iterable[str] = (),
+    calibrations: Iterable[str] = (),
 ) -> Plan:
     """Return the plan for these names, which may be paths of a user's own files.
 
     ``chosen`` and ``dropped`` are features to switch on and off, ``pairs`` are key=value overrides,
     and ``site`` defaults to the hardware's example site. ``erratum`` switches corrections of the
-    documents off and on, as ID=off; ``all=off`` is as documented. Raises KimiErrors.
+    documents off and on, as ID=off; ``all=off`` is as documented. ``calibrations`` are files of
+    `kimi-nb calibrate`. Raises KimiErrors.
     """
     return from_request(
         request(
@@ -69,6 +71,7 @@ def plan(
             pairs=pairs,
             engine_version=engine_version,
             erratum=erratum,
+            calibrations=calibrations,
         )
     )
 
@@ -86,6 +89,7 @@ def request(
     pairs: Iterable[str] = (),
     engine_version: str = "",
     erratum: Iterable[str] = (),
+    calibrations: Iterable[str] = (),
 ) -> Request:
     """Return everything that the plan is made from, loaded and looked up."""
     chip, named = load.hardware(hardware), load.model(model)
@@ -97,13 +101,14 @@ def request(
     given = tuple(pairs)
     changes = overrides.parse(given, tuple(recipe.roles))
     switches = tuple(erratum)
+    engine = catalog.engine(chip.engine, engine_version or recipe.engine_version)
     return Request(
         model=served,
         hardware=chip,
         recipe=recipe,
         site=cluster,
         scenario=recipes.scenario(recipe, scenario),
-        engine=catalog.engine(chip.engine, engine_version or recipe.engine_version),
+        engine=engine,
         overrides=changes,
         chosen=tuple(dict.fromkeys(chosen)),
         dropped=tuple(dict.fromkeys(dropped)),
@@ -111,7 +116,40 @@ def request(
         named="" if served.name == named.name else named.name,
         errata=switches,
         errata_off=_errata_off(switches, served, recipe),
+        calibrations=_calibrations(calibrations, served, chip, recipe, engine),
     )
+
+
+def _calibrations(
+    paths: Iterable[str],
+    model: schema.Model,
+    hardware: schema.Hardware,
+    recipe: schema.Recipe,
+    engine: catalog.Engine,
+) -> tuple[schema.Calibration, ...]:
+    """Return what the files say, one for a role; refuse those of something else."""
+    found: dict[str, schema.Calibration] = {}
+    for path in paths:
+        from kimi_nb.plan.memory import calibration  # start-up: only with a file
+
+        layer = load.calibration(path)
+        calibration.refuse_other(
+            layer,
+            {
+                "engine": engine.package,
+                "version": engine.version,
+                "model": model.name,
+                "precision": model.weights[recipe.weights].precision,
+                "hardware": hardware.name,
+            },
+            path,
+        )
+        if layer.role not in recipe.roles:
+            raise ParameterError(f"{path}: " + choice("role", layer.role, tuple(recipe.roles)))
+        if layer.role in found:
+            raise ParameterError(f"{path}: a second calibration of {layer.role}; give one.")
+        found[layer.role] = layer
+    return tuple(found.values())
 
 
 def _commands(model: schema.Model, recipe: schema.Recipe) -> list[str]:

@@ -25,7 +25,7 @@ class Request:
 
     ``chosen``, ``dropped`` and ``pairs`` are the user's --with, --without and --set. ``named`` is
     the model that was asked for, where another one replaces it. ``errata`` is what --erratum says
-    and ``errata_off`` what it comes to.
+    and ``errata_off`` what it comes to. ``calibrations`` say what was measured of memory.
     """
 
     model: schema.Model
@@ -41,6 +41,7 @@ class Request:
     named: str = ""
     errata: tuple[str, ...] = ()
     errata_off: frozenset[str] = frozenset()
+    calibrations: tuple[schema.Calibration, ...] = ()
 
     @property
     def weights(self) -> schema.Weights:

@@ -317,14 +317,21 @@ class Plan:
         out["settings"] = [_shallow(row) for row in self.explain()]
         return out | {"files": dict(files) if isinstance(files, Mapping) else list(files)}
 
-    def as_json(self, files: Mapping[str, str] | Sequence[str] = ()) -> str:
+    def as_json(
+        self,
+        files: Mapping[str, str] | Sequence[str] = (),
+        memory: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """Return `as_dict` as a JSON document with a line for each key and each item of a list.
+
+        ``memory`` is the account of each kind of engine, where it was asked for.
 
         The encoder's own indentation is about ten times slower, which matters with a thousand
         nodes.
         """
         lines = []
-        for key, value in self.as_dict(files).items():
+        known = self.as_dict(files) | ({} if memory is None else {"memory": list(memory)})
+        for key, value in known.items():
             if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
                 rows = ",\n    ".join(map(_dumps, value))
                 lines.append(f"  {_dumps(key)}: [\n    {rows}\n  ]")

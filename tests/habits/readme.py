@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from habits import licences
+from kimi_nb.check import memory_evidence
 from kimi_nb.core import data_files
 from kimi_nb.params import load, recipes, site_file
 
@@ -119,6 +120,13 @@ def licence_table() -> str:
     )
 
 
+def evidence() -> str:
+    """What public logs said of memory, and what the account says of the same engines."""
+    found = memory_evidence.table()
+    rows = [[str(cell).replace("|", "\\|") for cell in row] for row in found.rows]
+    return _table(found.headings, rows)
+
+
 def _modules(paths: Iterable[Path]) -> str:
     return _table(["module", "what it is"], [[f"`{path.stem}`", _says(path)] for path in paths])
 
@@ -145,6 +153,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.zh-CN.md": {"matrix": partial(matrix, "zh"), "notebooks": partial(notebooks, "zh")},
     "docs/deploy.md": {"site": site},
     "docs/licences.md": {"licences": licence_table},
+    "docs/memory.md": {"evidence": evidence},
     "docs/modules.md": {"package": package, "tests": tests},
 }
 

@@ -12,7 +12,7 @@ from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import EngineView
 from kimi_nb.core import data_files
 from kimi_nb.plan import memory
-from kimi_nb.plan.memory import device, host
+from kimi_nb.plan.memory import calibration, device, host
 
 GIB = memory.GIB
 
@@ -30,13 +30,18 @@ def fit_of(d: Deployment, server: EngineView) -> memory.Fit | None:
         or min(shape.tp, shape.dp) < 1
     ):
         return None
-    return memory.fit(
+    found = memory.fit(
         shape,
         d.model.architecture,
         d.weights.precision,
         device.usable(d.hardware),
         draft_parameters(d, server),
     )
+    layers = d.plan.request.calibrations if d.plan and d.plan.request else ()
+    for layer in layers:
+        if layer.role == server.role:
+            return calibration.account(found, d.model.architecture, layer)
+    return found
 
 
 def shape_of(d: Deployment, server: EngineView) -> memory.Shape | None:

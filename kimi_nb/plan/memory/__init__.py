@@ -7,7 +7,7 @@ an engine's own log said in the place of estimates. Everything is pure.
 >>> from kimi_nb.params import load
 >>> kimi = load.model("k2-thinking").architecture
 >>> fit(Shape(tp=8, seqs=1024), kimi, "INT4", 139.8).tokens // 1000  # 715,072 were logged
-720
+723
 """
 
 from kimi_nb.plan.memory.account import (

@@ -19,6 +19,7 @@ higher of the two peaks leaves.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kimi_nb.plan.memory.shape import Shape
 from kimi_nb.plan.memory.terms import Term, figure
@@ -76,7 +77,11 @@ def encoder_bytes(shape: Shape, arch: Mapping[str, int]) -> float:
 
 
 def terms(shape: Shape, arch: Mapping[str, int], precision: str) -> list[Term]:
-    """Return the terms of the profile run; the sampler's is what it takes beyond the step's."""
+    """Return the terms of the profile run; the sampler's is what it takes beyond the step's.
+
+    The CPU build reserves nothing for them: it takes what the worker holds after the run
+    (CPUWorker.determine_available_memory).
+    """
     step = figure("activations").term(
         "activations",
         step_bytes(shape, arch, precision),
@@ -102,4 +107,5 @@ def terms(shape: Shape, arch: Mapping[str, int], precision: str) -> list[Term]:
         "max-num-batched-tokens x hidden size x 2 B",
         "vllm/v1/core/encoder_cache_manager.py",
     )
-    return [one for one in (step, over, encoder) if one.high]
+    inside = shape.vendor != "cpu"
+    return [replace(one, inside=inside) for one in (step, over, encoder) if one.high]

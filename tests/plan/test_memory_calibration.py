@@ -1,0 +1,227 @@
+"""What an engine's own log teaches the account of memory, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kimi_nb.check import judge, memory_account
+from kimi_nb.cli import main
+from kimi_nb.core.errors import KimiError, ParameterError
+from kimi_nb.plan import build
+from kimi_nb.plan.memory import GIB, engine_report
+
+LOGS = Path(__file__).parent / "engine_logs"
+FREE = ("env.VLLM_CPU_KVCACHE_SPACE=null",)
+FIRST = (*FREE, "gpu-memory-utilization=0.15")
+SECOND = (
+    *FREE,
+    "gpu-memory-utilization=0.2",
+    "max-num-seqs=4",
+    "max-num-batched-tokens=1024",
+    "max-model-len=1024",
+)
+THIRD = (*FREE, "gpu-memory-utilization=0.12", "tp=2")
+
+
+def log(name: str) -> engine_report.Log:
+    with (LOGS / f"{name}.log").open() as lines:
+        return engine_report.read(lines, f"{name}.log")
+
+
+def cpu(pairs: tuple[str, ...], *layers: Path):
+    return build.plan(
+        "tiny-k2.5", "cpu", "single", pairs=pairs, calibrations=[str(one) for one in layers]
+    )
+
+
+def words(pairs: tuple[str, ...]) -> list[str]:
+    return [
+        *("--model", "tiny-k2.5", "--hw", "cpu", "--layout", "single"),
+        *(word for pair in pairs for word in ("--set", pair)),
+    ]
+
+
+@pytest.fixture
+def layer(tmp_path) -> Path:
+    path = tmp_path / "measured.yaml"
+    given_log = str(LOGS / "cpu-0.32.0-a.log")
+    assert main.main(["calibrate", given_log, *words(FIRST), "--out", str(path)]) == 0
+    return path
+
+
+@pytest.mark.parametrize(("pairs", "other"), [(SECOND, "cpu-0.32.0-b"), (THIRD, "cpu-0.32.0-c")])
+def test_what_one_start_taught_holds_for_another_shape(layer, pairs, other):
+    """Both were recorded on one machine by the real engine; within 3 % of the second."""
+    said = log(other)
+    (bar,) = judge.memory_of(judge.of_plan(cpu(pairs, layer)))
+    assert bar.fit.tokens == pytest.approx(said.tokens, rel=0.03)
+    assert bar.fit.headroom / GIB == pytest.approx(said.cache, rel=0.03)
+    assert bar.fit.low <= said.tokens <= bar.fit.high
+    assert bar.fit.mark.startswith("measured on your node, 20")
+    assert bar.as_dict()["mark"] == bar.fit.mark and "vllm 0.32.0" in bar.fit.mark
+
+
+def test_without_it_the_estimate_is_far_off():
+    (bar,) = judge.memory_of(judge.of_plan(cpu(SECOND)))
+    assert bar.fit.tokens != pytest.approx(log("cpu-0.32.0-b").tokens, rel=0.5)
+    assert bar.fit.mark == "estimated"
+
+
+def test_the_layer_says_where_it_is_from(layer):
+    said = yaml.safe_load(layer.read_text())
+    assert said["kind"] == "memory-calibration" and said["device_gib"] == 15.09
+    assert said["measured"]["logs"] == ["cpu-0.32.0-a.log"] and said["version"] == "0.32.0"
+    assert not list(layer.parent.glob("measured.yaml.*"))
+
+
+def test_each_term_is_compared(capsys):
+    given_log = str(LOGS / "cpu-0.32.0-a.log")
+    assert main.main(["calibrate", given_log, *words(FIRST), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    found = {one["term"]: one for one in said["terms"]}
+    assert found["cache"]["logged_gib"] == 1.67
+    assert said["layer"]["contexts_gib"] == pytest.approx(0.59, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("plan", "name", "factor"),
+    [
+        (
+            {
+                "model": "k2.5",
+                "hardware": "h200",
+                "layout": "single",
+                "variant": "pip",
+                "engine_version": "0.32.0",
+                "pairs": ["max-num-seqs=512", "gpu-memory-utilization=0.9"],
+            },
+            "h200-0.32.0",
+            1.004,
+        ),
+        (
+            {"model": "k2.5", "hardware": "a2", "layout": "dp"},
+            "a2-0.22.1",
+            1.0,
+        ),
+    ],
+)
+def test_a_whole_report_closes_the_account(plan, name, factor, tmp_path):
+    """Afterwards the account of the same engine is what the log says."""
+    said = log(name)
+    learnt = memory_account.learn(build.plan(**plan), "", said, "2026-11-23")
+    assert learnt.layer.weights == pytest.approx(factor, abs=0.05)
+    assert learnt.layer.graphs_gib == said.graphs
+    path = tmp_path / "layer.yaml"
+    path.write_text(yaml.safe_dump(learnt.layer.model_dump(mode="json")))
+    (bar,) = judge.memory_of(judge.of_plan(build.plan(**plan, calibrations=[str(path)])))
+    assert bar.fit.headroom / GIB == pytest.approx(said.cache, rel=0.03)
+    assert bar.fit.low < bar.fit.tokens < bar.fit.high
+
+
+def test_a_public_log_line_teaches_too():
+    plan = build.plan("k2.5", "h200", "single", variant="pip")
+    with pytest.raises(ParameterError, match=r"vLLM 0\.11\.2, the plan is for 0\.19\.1"):
+        memory_account.learn(plan, "", log("h200-0.11.2"), "2026-11-23")
+
+
+# Refused ---------------------------------------------------------------------------------------
+
+
+REPORT = (LOGS / "cpu-0.32.0-a.log").read_text()
+OTHER = (LOGS / "cpu-0.32.0-b.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (REPORT.replace("v0.32.0", "v0.31.0"), "the log is of vLLM 0.31.0, the plan is for 0.32.0"),
+        (REPORT.replace("tiny-k2.5", "tiny-llama"), "the log is of /models/tiny-llama"),
+        (REPORT + OTHER, "more than one start"),
+        (REPORT + REPORT, "more than one start"),
+        (REPORT[: REPORT.index("requested memory")], "is cut"),
+        (REPORT[: REPORT.index(" tokens, Maximum")], "is cut"),
+        (REPORT.replace("Initializing a V1", "Started a V1"), "version and model cannot be told"),
+        ("nothing of memory\n" * 20, "no line about memory"),
+        ("", "no line about memory"),
+        (REPORT.replace("517,808", "1,035,616"), "another model, cache format"),
+        (REPORT.replace("Auto set (1.67/", "Auto set (9.67/").replace("517,808", "3,004,000"),
+         "are more than the engine's share has"),
+        (REPORT.replace("'max_num_seqs': 8", "'max_num_seqs': 16"), "--max-num-seqs 16 there, 8"),
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_a_log_that_does_not_fit_is_refused(text, said, tmp_path, capsys):
+    path, out = tmp_path / "engine.log", tmp_path / "out.yaml"
+    path.write_text(text)
+    assert main.main(["calibrate", str(path), *words(FIRST), "--out", str(out)]) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_cache_that_a_setting_names_teaches_nothing(tmp_path, capsys):
+    path = tmp_path / "engine.log"
+    path.write_text(
+        "\n".join(line for line in REPORT.splitlines() if "Auto set" not in line) + "\n"
+    )
+    pairs = ("gpu-memory-utilization=0.15",)  # the recipe's VLLM_CPU_KVCACHE_SPACE stays
+    assert main.main(["calibrate", str(path), *words(pairs)]) == 2
+    assert "nothing to learn" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": "0.31.0"}, "version 0.31.0 there, 0.32.0 here"),
+        ({"model": "k2.5"}, "model k2.5 there, tiny-k2.5 here"),
+        ({"role": "decode"}, "mixed"),
+        ({"kind": "site"}, "kind"),
+        ({"device_gib": -1}, "device_gib"),
+        ({"more": 1}, "key 'more' is not known"),
+    ],
+)
+def test_a_layer_of_something_else_is_refused(layer, change, said):
+    layer.write_text(yaml.safe_dump(yaml.safe_load(layer.read_text()) | change))
+    with pytest.raises(KimiError, match=said):
+        cpu(SECOND, layer)
+
+
+def test_two_layers_of_one_role_are_refused(layer):
+    with pytest.raises(ParameterError, match="a second calibration of mixed"):
+        cpu(SECOND, layer, layer)
+
+
+def test_a_plan_of_two_roles_asks_which(capsys):
+    given_log = str(LOGS / "cpu-0.32.0-a.log")
+    words = ["calibrate", given_log, "--model", "tiny-k2.5", "--hw", "cpu", "--layout", "pd"]
+    assert main.main(words) == 2
+    assert "--role is wanted: prefill or decode" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["missing.log", "."])
+def test_what_is_no_file_is_refused(name, tmp_path, capsys):
+    assert main.main(["calibrate", str(tmp_path / name), *words(FIRST)]) == 2
+    assert "not a file" in capsys.readouterr().err
+
+
+@given(st.lists(st.text(max_size=200), max_size=20), st.integers(0, 4))
+def test_any_text_is_read_or_refused(lines, place):
+    """A log is another program's output: whatever stands in it is no traceback."""
+    whole = REPORT.splitlines()
+    lines.insert(min(place, len(lines)), whole[place][: 60 + 20 * place])
+    try:
+        engine_report.read(lines, "x.log")
+    except ParameterError as error:
+        assert "x.log" in str(error)
+
+
+def test_a_line_without_an_end_is_bounded():
+    long = "KV cache size: " + "9" * 5_000_000
+    with pytest.raises(ParameterError, match="is cut") as told:
+        engine_report.read([long], "x.log")
+    assert len(str(told.value)) < 600
