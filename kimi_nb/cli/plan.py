@@ -43,7 +43,10 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         changes = writer.write(files, load.user_path(args.out, "--out"))
     if args.json:
-        print(plan.as_json(files))
+        from kimi_nb.check import judge  # start-up: only for JSON
+
+        bars = judge.memory_of(judge.of_plan(plan))
+        print(plan.as_json(files, [bar.as_dict() for bar in bars]))
         return 0
     print(tables.topology(plan))
     print(

@@ -262,6 +262,12 @@ class Run:
         """Draw the estimated memory of one device for each kind of engine."""
         return device_memory.picture(findings.memory)
 
+    def memory_evidence(self) -> show.Table:
+        """Return what public logs said of memory, beside what the account of it says."""
+        from kimi_nb.check import memory_evidence
+
+        return memory_evidence.table()
+
     def diff(self, plan: Plan) -> show.Text:
         """Return the difference between the last bundle of this name and the plan's."""
         title, before = "Against the last bundle of this name", self._last(plan.name)

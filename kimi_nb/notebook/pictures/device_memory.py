@@ -35,7 +35,7 @@ _COLOURS = {
     "connector": "#661100",
     "contexts": "#999933",
 }
-_TITLE = "Memory of one device, estimated"
+_TITLE = "Memory of one device"
 
 
 def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
@@ -46,7 +46,7 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
             "role": bar.role,
             "part": part,
             "gib": round(size / GIB, 3),
-            "figure": "estimated",
+            "figure": bar.fit.mark,
         }
         for bar in bars
         for part, size in shares_of(bar.fit)
@@ -74,6 +74,7 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
                     )
                     _label(axes, part, left, size / GIB, at, most)
                     left += size / GIB
+            _uncertainty(axes, bar, at)
             axes.plot(
                 [bar.fit.budget / GIB] * 2, [at - 0.36, at + 0.36], color=style.INK, linewidth=1.6
             )
@@ -81,7 +82,9 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
         axes.set_yticks(range(len(bars)), [f"{bar.role}\n{bar.engine}" for bar in bars])
         axes.set_ylim(len(bars) - 0.3, -0.5)
         axes.set_xlim(0, most * 1.001)
-        axes.set_xlabel("GiB of one device; the thick line is what the engine may use")
+        axes.set_xlabel(
+            "GiB of one device; thick line: what the engine may use; thin: where its cache may begin"
+        )
         axes.legend(
             handles=[_key(str(part)) for part in parts],
             ncols=4,
@@ -96,7 +99,21 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
         + f"; {sentence(bar.fit)}"
         for bar in bars
     )
-    return Picture(name, _TITLE, svg, f"{_TITLE}. {said}.", rows)
+    marks = "; ".join(dict.fromkeys(bar.fit.mark for bar in bars))
+    title = f"{_TITLE}, {marks}"
+    return Picture(name, title, svg, f"{title}. {said}.", rows)
+
+
+def _uncertainty(axes: Any, bar: Bar, at: int) -> None:
+    """Draw between which sizes the cache may begin: the range that the tokens come from."""
+    fit = bar.fit
+    if fit.headroom <= 0 or fit.low == fit.high:
+        return
+    each = fit.per_token / fit.shape.dcp / GIB
+    left, right = (fit.budget / GIB - tokens * each for tokens in (fit.high, fit.low))
+    axes.plot([left, right], [at, at], color=style.INK, linewidth=1.2)
+    for end in (left, right):
+        axes.plot([end, end], [at - 0.1, at + 0.1], color=style.INK, linewidth=1.2)
 
 
 def _look(part: str) -> dict[str, Any]:
