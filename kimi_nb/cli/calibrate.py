@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -46,8 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if args.calibrations:
         raise ParameterError("calibrate: --calibration would hide the estimate; leave it out.")
     paths = [load.user_path(name, "LOG") for name in args.logs]
-    name = ", ".join(path.name for path in paths)
-    log = engine_report.read(itertools.chain.from_iterable(map(_lines, paths)), name)
+    log = engine_report.join([engine_report.read(_lines(path), path.name) for path in paths])
     when = max(path.stat().st_mtime for path in paths)
     date = datetime.datetime.fromtimestamp(when, datetime.UTC).date().isoformat()
     learnt = memory_account.learn(options.plan(args), args.role, log, date)
@@ -70,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         )
         for one in learnt.terms
     )
-    title = f"{name}: {log.lines} statements about memory, GiB of one device"
+    title = f"{log.name}: {log.lines} statements about memory, GiB of one device"
     print(visible(str(Table(title, ("term", "estimated", "logged", "difference"), rows))))
     print(
         f"written to {args.out}: plan with --calibration {args.out}."

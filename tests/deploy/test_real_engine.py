@@ -10,15 +10,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
 import pytest
 
 import kimi_nb
+from kimi_nb.check import memory_account
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.plan import build
+from kimi_nb.plan.memory import engine_report
 from kimi_nb.prove.accuracy import evaluators
 from kimi_nb.prove.accuracy.scores import Score
 from kimi_nb.prove.bench import compare, results
@@ -198,6 +201,50 @@ def test_the_panel_deploys_and_stops(tmp_path):
     assert work.verify().counts["fail"] == 0
     work.stop("local")
     assert work.state == "stopped"
+    _nothing_runs()
+
+
+def _start(folder: Path, name: str, chip: str, *pairs: str) -> list[str]:
+    """The lines of the log of an engine of a plan, which was started and stopped again."""
+    (one,) = build.plan("tiny-k2.5", chip, "single", pairs=pairs).engines
+    log = folder / f"{name}.log"
+    with log.open("wb") as out:
+        engine = subprocess.Popen(
+            [ENGINE / "bin" / one.argv[0], *one.argv[1:]],
+            env=os.environ | one.env,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        for _ in range(600):
+            if engine.poll() is not None or b"startup complete" in log.read_bytes():
+                break
+            time.sleep(1)
+        assert engine.poll() is None, log.read_text()[-2000:]
+    finally:
+        engine.terminate()
+        engine.wait(60)
+    return log.read_text().splitlines()
+
+
+def test_one_log_teaches_what_another_start_takes(tmp_path):
+    """The cache of a start with other settings, within 3 %, from the log of the first."""
+    chip = str(ROOT / "tests/plan/engine_logs/cpu-auto.yaml")
+    first = ("gpu-memory-utilization=0.15",)
+    second = ("gpu-memory-utilization=0.22", "max-num-seqs=4", "max-model-len=1024")
+    learnt = memory_account.learn(
+        build.plan("tiny-k2.5", chip, "single", pairs=first),
+        "",
+        engine_report.read(_start(tmp_path, "a", chip, *first), "a.log"),
+        "2026-01-01",
+    )
+    layer = tmp_path / "layer.yaml"
+    layer.write_text(json.dumps(learnt.layer.model_dump(mode="json")))
+    plan = build.plan("tiny-k2.5", chip, "single", pairs=second, calibrations=[str(layer)])
+    (bar,) = memory_account.of(plan).bars
+    said = engine_report.read(_start(tmp_path, "b", chip, *second), "b.log")
+    assert bar.fit.tokens == pytest.approx(said.tokens, rel=0.03)
+    assert bar.fit.low <= said.tokens <= bar.fit.high
     _nothing_runs()
 
 

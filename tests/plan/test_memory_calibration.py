@@ -17,16 +17,15 @@ from kimi_nb.plan import build
 from kimi_nb.plan.memory import GIB, engine_report
 
 LOGS = Path(__file__).parent / "engine_logs"
-FREE = ("env.VLLM_CPU_KVCACHE_SPACE=null",)
-FIRST = (*FREE, "gpu-memory-utilization=0.15")
+CHIP = str(LOGS / "cpu-auto.yaml")
+FIRST = ("gpu-memory-utilization=0.15",)
 SECOND = (
-    *FREE,
     "gpu-memory-utilization=0.2",
     "max-num-seqs=4",
     "max-num-batched-tokens=1024",
     "max-model-len=1024",
 )
-THIRD = (*FREE, "gpu-memory-utilization=0.12", "tp=2")
+THIRD = ("gpu-memory-utilization=0.12", "tp=2")
 
 
 def log(name: str) -> engine_report.Log:
@@ -36,13 +35,13 @@ def log(name: str) -> engine_report.Log:
 
 def cpu(pairs: tuple[str, ...], *layers: Path):
     return build.plan(
-        "tiny-k2.5", "cpu", "single", pairs=pairs, calibrations=[str(one) for one in layers]
+        "tiny-k2.5", CHIP, "single", pairs=pairs, calibrations=[str(one) for one in layers]
     )
 
 
-def words(pairs: tuple[str, ...]) -> list[str]:
+def words(pairs: tuple[str, ...], chip: str = CHIP) -> list[str]:
     return [
-        *("--model", "tiny-k2.5", "--hw", "cpu", "--layout", "single"),
+        *("--model", "tiny-k2.5", "--hw", chip, "--layout", "single"),
         *(word for pair in pairs for word in ("--set", pair)),
     ]
 
@@ -164,13 +163,37 @@ def test_a_log_that_does_not_fit_is_refused(text, said, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def ranks(tmp_path: Path, *texts: str) -> list[str]:
+    """Logs of processes of their own, each of one start."""
+    for number, text in enumerate(texts):
+        (tmp_path / f"rank{number}.log").write_text(text)
+    return [str(tmp_path / f"rank{number}.log") for number in range(len(texts))]
+
+
+def test_each_rank_of_an_engine_may_have_a_log_of_its_own(tmp_path, capsys):
+    """The engine sizes its cache by the rank that has least."""
+    less = REPORT.replace("1.67/", "1.60/").replace("517,808", "496,640")
+    assert main.main(["calibrate", *ranks(tmp_path, REPORT, less), *words(FIRST), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {one["term"]: one["logged_gib"] for one in said["terms"]}["cache"] == 1.6
+    assert said["layer"]["measured"]["logs"] == ["rank0.log, rank1.log"]
+
+
+@pytest.mark.parametrize(
+    "other", [OTHER, REPORT.replace("v0.32.0", "v0.31.0"), REPORT.replace("15.09", "11.09")]
+)
+def test_logs_of_two_engines_are_refused(other, tmp_path, capsys):
+    assert main.main(["calibrate", *ranks(tmp_path, REPORT, other), *words(FIRST)]) == 2
+    assert "logs of two engines" in capsys.readouterr().err
+
+
 def test_a_cache_that_a_setting_names_teaches_nothing(tmp_path, capsys):
     path = tmp_path / "engine.log"
     path.write_text(
         "\n".join(line for line in REPORT.splitlines() if "Auto set" not in line) + "\n"
     )
     pairs = ("gpu-memory-utilization=0.15",)  # the recipe's VLLM_CPU_KVCACHE_SPACE stays
-    assert main.main(["calibrate", str(path), *words(pairs)]) == 2
+    assert main.main(["calibrate", str(path), *words(pairs, "cpu")]) == 2
     assert "nothing to learn" in capsys.readouterr().err
 
 

@@ -17,8 +17,9 @@ one of these and does not end so is an error rather than a gap.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kimi_nb.core.errors import ParameterError
 
@@ -171,6 +172,43 @@ def read(lines: Iterable[str], name: str) -> Log:
         )
     version, model = engines[0] if engines else ("", "")
     return _log(name, version, model, settings, found, count)
+
+
+def join(logs: Sequence[Log]) -> Log:
+    """Return the logs of one engine's ranks, which are of one start each, as one.
+
+    Raises ParameterError if they are of different engines.
+    """
+    first = logs[0]
+    if len(logs) == 1:
+        return first
+    for other in logs[1:]:
+        for what, one, two in (
+            ("vLLM", first.version, other.version),
+            ("model", first.model, other.model),
+            ("settings", dict(first.settings), dict(other.settings)),
+            ("memory of the device", first.device, other.device),
+        ):
+            if one and two and one != two:
+                raise ParameterError(
+                    f"{first.name}, {other.name}: logs of two engines: {what} {one} and {two}. Give "
+                    "the logs of one engine's ranks, of one start."
+                )
+
+    def told(name: str, choose: Callable[[list[float]], float]) -> Any:
+        values = [value for log in logs if (value := getattr(log, name)) is not None]
+        return choose(values) if values else None
+
+    return Log(
+        name=", ".join(log.name for log in logs),
+        version=next((log.version for log in logs if log.version), ""),
+        model=next((log.model for log in logs if log.model), ""),
+        settings=next((log.settings for log in logs if log.settings), {}),
+        **{name: told(name, max) for name in ("weights", "activations", "contexts", "graphs")},
+        **{name: told(name, max) for name in ("graphs_estimated", "utilization")},
+        **{name: told(name, min) for name in ("cache", "tokens", "device", "budget")},
+        lines=sum(log.lines for log in logs),
+    )
 
 
 def _figures(line: str, where: str, found: dict[str, list[float]]) -> int:
