@@ -134,7 +134,7 @@ def _exec(call: Call, words: Sequence[str]) -> int:
             f'("{told}") set in config.json failed: no such file or directory: unknown',
             126,
         )
-    env = docker_run.inside(call, one.image, one.mounts, tty) | given
+    env = docker_run.inside(call, one.image, one.mounts, tty) | dict(one.limits) | given
     # The image contains vLLM-Ascend's example proxy at this path.
     raise Replace(
         [

@@ -10,8 +10,8 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from kimi_nb.rehearse.host_programs.docker_options import daemon
@@ -28,6 +28,7 @@ class Container:
         folder: This machine's path for its working directory, in which ``docker exec`` begins too.
         mounts: The paths inside at which folders of the node are.
         command: The command line that it runs.
+        limits: What stands for its limits in the environment of its programs.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Container:
     folder: str
     mounts: tuple[str, ...] = ()
     command: str = ""
+    limits: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

@@ -11,13 +11,14 @@ import re
 import secrets
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from kimi_nb.check.view import container_start as reader
 from kimi_nb.check.view.deployment import Box
 from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.core.marks import MARK
 from kimi_nb.params.vendor import Vendor
-from kimi_nb.rehearse.host_programs import docker_images, docker_names
+from kimi_nb.rehearse.host_programs import container_limits, docker_images, docker_names
 from kimi_nb.rehearse.host_programs.docker_command import folder_of, program
 from kimi_nb.rehearse.host_programs.docker_names import Container
 from kimi_nb.rehearse.host_programs.docker_options import (
@@ -65,6 +66,7 @@ def run(call: Call, words: Sequence[str]) -> int:
     container = Container(
         secrets.token_hex(32), box.name, box.image, os.getpid(), "", folder, targets(box)
     )
+    container = replace(container, limits=container_limits.of(box, container.id))
     env = _environment(call, box, container)
     argv = program(call, box, env)
     # Attached, the program that called this stand-in becomes the inner command.
@@ -201,6 +203,7 @@ def _environment(call: Call, box: Box, container: Container) -> dict[str, str]:
     env["PATH"] = f"{docker_images.programs(call, box.image)}:{box.env.get('PATH', SYSTEM)}"
     env |= {name: value for name, value in own.items() if name.startswith("KIMI_NB_")}
     env[DEVICES] = _visible(call.site, box)
+    env |= container.limits
     if not box.host_network:
         env[BRIDGED] = "yes"
         if box.published:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from kimi_nb.rehearse.engine.api import answers
 from kimi_nb.rehearse.engine.api.counters import Metrics, Times
@@ -17,6 +18,7 @@ from kimi_nb.rehearse.engine.api.decode_steps import Send, Steps, Stream
 from kimi_nb.rehearse.engine.engine_log import Log
 from kimi_nb.rehearse.engine.ranks import cache_transfer
 from kimi_nb.rehearse.engine.ranks.rendezvous import Group
+from kimi_nb.rehearse.engine.start import links
 from kimi_nb.rehearse.engine.start.start_settings import Settings
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.simulated_site import SimulatedSite
@@ -62,6 +64,7 @@ class Engine:
         self.settings, self.log = settings, log
         self._site, self._group, self._store = call.site, group, store
         self._at = call.at
+        self._stall = functools.partial(links.stall, call)
         self.ranks = _answered(settings)
         self.metrics = {rank: Metrics() for rank in self.ranks}
         self.served = _served(settings, self.ranks)
@@ -214,9 +217,11 @@ class Engine:
         self._seen[rank] += 1
         if self.dead:
             raise answers.internal(_DEAD)
+        core = self.log.core(rank, self.settings.dp)
+        if self._seen[rank] == DIES_AT and (stall := self._stall()):
+            self._die(core, stall)
         if not self._site.faults:
             return
-        core = self.log.core(rank, self.settings.dp)
         if self._wrong(FaultName.ENGINE_HANGS, rank):
             await asyncio.sleep(3600)
         if self._wrong(FaultName.FIRST_CHAT_500, rank):
@@ -232,19 +237,18 @@ class Engine:
         if self._wrong(FaultName.RANK_DIES_WHILE_SERVING, rank):
             os.kill(os.getpid(), signal.SIGKILL)
         if self._wrong(FaultName.OUT_OF_MEMORY_UNDER_LOAD, rank):
-            core.error(
-                "core.py:1136",
-                "EngineCore encountered a fatal error.\n"
-                + out_of_memory(self._site, self.settings.devices[0]),
-            )
-            self.log.error(
-                "async_llm.py:704",
-                "AsyncLLM output_handler failed.\n"
-                f"vllm.v1.engine.exceptions.EngineDeadError: {_DEAD}",
-            )
-            self.dead = True
-            asyncio.get_running_loop().call_later(0.2, os._exit, 1)
-            raise answers.internal(_DEAD)
+            self._die(core, out_of_memory(self._site, self.settings.devices[0]))
+
+    def _die(self, core: Log, error: str) -> NoReturn:
+        """End the process by an error of its core, as vLLM does: requests fail, then it exits."""
+        core.error("core.py:1136", f"EngineCore encountered a fatal error.\n{error}")
+        self.log.error(
+            "async_llm.py:704",
+            f"AsyncLLM output_handler failed.\nvllm.v1.engine.exceptions.EngineDeadError: {_DEAD}",
+        )
+        self.dead = True
+        asyncio.get_running_loop().call_later(0.2, os._exit, 1)
+        raise answers.internal(_DEAD)
 
 
 def out_of_memory(site: SimulatedSite, device: int) -> str:

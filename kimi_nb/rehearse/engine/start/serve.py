@@ -23,7 +23,14 @@ from kimi_nb.rehearse.engine.api.stand_in import Engine, out_of_memory
 from kimi_nb.rehearse.engine.engine_log import Log, StartError
 from kimi_nb.rehearse.engine.ranks.cache_transfer import Store
 from kimi_nb.rehearse.engine.ranks.rendezvous import Group
-from kimi_nb.rehearse.engine.start import device_claims, kernels, refusals, surroundings
+from kimi_nb.rehearse.engine.start import (
+    device_claims,
+    dispatch_buffer,
+    kernels,
+    links,
+    refusals,
+    surroundings,
+)
 from kimi_nb.rehearse.engine.start.start_settings import Settings, settings
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.host_programs import bench_serve
@@ -171,6 +178,7 @@ async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
                 rank,
             )
     await group.join()
+    links.check(call, mine, core)
     core.info(
         "parallel_state.py:1234",
         f"rank {mine.rank} in world size {mine.dp * mine.tp} is "
@@ -251,6 +259,8 @@ async def _load(call: Call, mine: Settings, log: Log) -> None:
             f"{seconds:.2f} seconds ({MARK}: nothing was loaded)",
         )
         kernels.choose(call, mine, core)
+        if short := dispatch_buffer.short(call, mine):
+            raise StartError("RuntimeError", short, rank)
         if not mine.eager:
             core.info(
                 "gpu_model_runner.py:5800",

@@ -57,6 +57,9 @@ class Settings:
         utilization: The share of the device memory that may be used.
         by_ray: Whether Ray starts its workers or its ranks.
         expert_parallel: Whether experts are spread over the ranks as wholes.
+        spare_experts: Redundant experts, which are spread as well.
+        other_dispatch: Whether vllm-ascend dispatches tokens with its fused operator, or by nodes.
+        largest_step: The most tokens of a decode step that a graph is captured for.
     """
 
     model: str
@@ -91,6 +94,9 @@ class Settings:
     eager: bool
     by_ray: bool
     expert_parallel: bool
+    spare_experts: int
+    other_dispatch: bool
+    largest_step: int
     engine: catalog.Engine
 
     @property
@@ -177,8 +183,43 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
             one.flags.get("data-parallel-backend"),
         ),
         expert_parallel=one.flags.get("enable-expert-parallel") is True,
+        spare_experts=_spare(one),
+        other_dispatch=_other_dispatch(one),
+        largest_step=_largest_step(one),
         engine=engine,
     )
+
+
+def _spare(one: engine_view.EngineView) -> int:
+    own = one.table("eplb-config").get("num_redundant_experts")
+    plugin = one.table("additional-config").get("eplb_config")
+    if not own and isinstance(plugin, dict):
+        own = plugin.get("num_redundant_experts")
+    return own if isinstance(own, int) else 0
+
+
+def _other_dispatch(one: engine_view.EngineView) -> bool:
+    config = one.table("additional-config")
+    return (
+        one.env.get("VLLM_ASCEND_ENABLE_FUSED_MC2", "0") != "0"
+        or config.get("enable_fused_mc2", 0) not in (0, False)
+        or bool(config.get("enable_mc2_hierarchy_comm"))
+    )
+
+
+def _largest_step(one: engine_view.EngineView) -> int:
+    """Return the tokens of the largest graph, or else of every sequence with its draft.
+
+    Without graphs that are named, vllm-ascend takes at most 512 tokens (set_mc2_tokens_capacity).
+    """
+    batched = int(one.number("max-num-batched-tokens") or 8192)
+    config = one.table("compilation-config")
+    told = config.get("cudagraph_capture_sizes") or [config.get("max_cudagraph_capture_size")]
+    sizes = [size for size in told if isinstance(size, int) and size <= batched]
+    if sizes and one.flags.get("enforce-eager") is not True:
+        return max(sizes)
+    draft = int(one.table("speculative-config").get("num_speculative_tokens") or 0)
+    return min(int(one.number("max-num-seqs") or DEFAULT_SEQS) * (draft + 1), 512, batched)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

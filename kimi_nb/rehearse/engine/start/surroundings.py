@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kimi_nb import catalog
-from kimi_nb.rehearse import image_facts
+from kimi_nb.rehearse import image_facts, wheels
 from kimi_nb.rehearse.engine.engine_log import StartError
 from kimi_nb.rehearse.engine.start.start_settings import Settings
 from kimi_nb.rehearse.host_programs import docker_images, docker_run, installed_packages
@@ -31,7 +31,8 @@ def check(call: Call, mine: Settings) -> None:
 
 def _faults(call: Call, mine: Settings) -> Iterator[str]:
     facts = docker_images.facts(call, call.env[docker_run.IMAGE]) if _contained(call) else None
-    there = frozenset(found) if (found := installed_packages.importable(call)) is not None else None
+    found = installed_packages.importable(call)
+    there = None if found is None else frozenset(found)
     if there is not None:
         wanted = image_facts.connector(mine.transfer.connector) if mine.transfer else None
         if wanted and wanted[0] not in there:
@@ -43,6 +44,11 @@ def _faults(call: Call, mine: Settings) -> Iterator[str]:
                     yield library.error
         if mine.by_ray and "ray" not in there:
             yield f"ValueError: {_RAY}"
+    if found is not None and not facts:
+        # An image that was published was built for one CUDA; only an installation can mix two.
+        error = wheels.unfit(found.get("vllm", ""), found.get("torch", ""), call.site.vendor)
+        if error:
+            yield error
     if call.env.get(docker_run.BRIDGED) and not mine.headless:
         # The node's address is not one of a container with a network of its own.
         for address in filter(None, (mine.host, mine.meets and mine.meets[0])):
