@@ -26,12 +26,14 @@ from kimi_nb.core.errors import ParameterError
 from kimi_nb.core.marks import MARK
 from kimi_nb.plan import build
 from kimi_nb.prove.verify import (
+    answer_bodies,
     canary,
     content,
     contract,
     curl,
     http_exchange,
     offered_tools,
+    received,
     registry,
     runner,
     schemas,
@@ -707,9 +709,9 @@ def test_a_stream_is_put_together():
             "",
         ]
     )
-    found = http_exchange.streamed(text)
+    found = answer_bodies.streamed(text)
     assert (found.content, found.thoughts) == ("a\u2028b", "hm ")
-    assert found.calls == (http_exchange.ToolCall("functions.f:0", "f", "{}"),)
+    assert found.calls == (received.ToolCall("functions.f:0", "f", "{}"),)
     assert found.finish_reason == "tool_calls" and found.usage["total_tokens"] == 5
     assert found.named == ("reasoning_content",)
 

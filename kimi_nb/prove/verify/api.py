@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kimi_nb.core import data_files
-from kimi_nb.prove.verify import http_exchange, raw_answers
+from kimi_nb.prove.verify import answer_bodies, http_exchange, raw_answers, received
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.registry import check
@@ -28,11 +28,11 @@ def models(ask: Ask) -> str:
         raise Skip(f"the front door has no {http_exchange.MODELS} ({reply.status})")
     http_exchange.asked(reply)
     if reply.body.get("object") != "list":
-        kind = http_exchange.form(reply.body.get("object"))
-        raise Failed(f"object is {kind}, not 'list': {http_exchange.short(reply.text)}")
+        kind = received.form(reply.body.get("object"))
+        raise Failed(f"object is {kind}, not 'list': {received.short(reply.text)}")
     names = [one["id"] for one in http_exchange.listing(reply)]
     if not names:
-        raise Failed(f"no list of models: {http_exchange.short(reply.text)}", "malformed")
+        raise Failed(f"no list of models: {received.short(reply.text)}", "malformed")
     if ask.target.model not in names:
         raise Failed(f"{ask.target.model!r} is not among {', '.join(names)}", "unknown-model")
     return f"{', '.join(names)}; max_model_len {ask.target.max_model_len or 'not said'}"
@@ -137,7 +137,7 @@ def usage_exact(ask: Ask) -> str:
             )
             if reply.status in (404, 405):
                 raise Skip(f"neither /tokenize nor {http_exchange.COMPLETIONS} is there")
-            given = http_exchange.mapping(http_exchange.asked(reply).text).get("usage")
+            given = answer_bodies.mapping(http_exchange.asked(reply).text).get("usage")
             told = given.get("prompt_tokens") if isinstance(given, dict) else None
             count, how = len(_IDS), "for a prompt of as many token ids"
         if told != count:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.prove.verify import fan_out, http_exchange
+from kimi_nb.prove.verify import fan_out, http_exchange, received
 from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused, NoAPI, Skip
-from kimi_nb.prove.verify.http_exchange import Answer
+from kimi_nb.prove.verify.received import Answer
 from kimi_nb.prove.verify.target import Place, Target
 from kimi_nb.service.http_client import Reply
 from kimi_nb.service.probe import QUESTION
@@ -173,7 +173,7 @@ class Ask:
             )
         )
         with self._lock:
-            self._sent.append(http_exchange.short(f"{method} {path} {text}".strip(), _LONGEST))
+            self._sent.append(received.short(f"{method} {path} {text}".strip(), _LONGEST))
 
     # Places -----------------------------------------------------------------------------
 

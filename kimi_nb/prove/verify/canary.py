@@ -14,7 +14,7 @@ from collections import Counter
 
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
-from kimi_nb.prove.verify.http_exchange import Answer, short
+from kimi_nb.prove.verify.received import Answer, short
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
 from kimi_nb.service import probe

@@ -10,8 +10,8 @@ import zlib
 from kimi_nb.prove.verify import raw_answers, schemas
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
-from kimi_nb.prove.verify.http_exchange import short
 from kimi_nb.prove.verify.reasoning import after_thoughts
+from kimi_nb.prove.verify.received import short
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
 

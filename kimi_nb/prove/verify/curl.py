@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kimi_nb import show
 from kimi_nb.bundle import scripts
 from kimi_nb.plan.spec import Plan
-from kimi_nb.prove.verify import http_exchange
+from kimi_nb.prove.verify import answer_bodies, received
 from kimi_nb.prove.verify.contract import FAIL, PASS, SKIP, Failed
 
 SCRIPT = "client/chat.sh"
@@ -93,11 +93,9 @@ def run(plan: Plan, url: str, key: str = "", seconds: float = 300.0) -> Curl:
         return Curl(text, FAIL, f"no answer in {seconds:g} s")
     if done.returncode:
         said = " ".join([*done.stderr.split("\n")[-2:], done.stdout]).strip()
-        return Curl(
-            text, FAIL, _clean(f"exit code {done.returncode}: {http_exchange.short(said)}", key)
-        )
+        return Curl(text, FAIL, _clean(f"exit code {done.returncode}: {received.short(said)}", key))
     try:
-        answer = http_exchange.parsed(done.stdout)
+        answer = answer_bodies.parsed(done.stdout)
     except Failed as error:
         return Curl(text, FAIL, _clean(error.got, key))
     if not answer.answered:

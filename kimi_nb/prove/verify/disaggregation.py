@@ -8,7 +8,7 @@ from typing import Any
 from kimi_nb.prove.verify import fan_out
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
-from kimi_nb.prove.verify.http_exchange import Answer
+from kimi_nb.prove.verify.received import Answer
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
 from kimi_nb.service import probe

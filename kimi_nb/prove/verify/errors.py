@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from kimi_nb.prove.verify import contract, http_exchange
+from kimi_nb.prove.verify import contract, http_exchange, received
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.registry import check
@@ -22,7 +22,7 @@ def _refused(ask: Ask, status: int, send: Callable[[Place], Reply]) -> str:
 
     def look(place: Place) -> str:
         reply = send(place)
-        said_ = http_exchange.short(" ".join(reply.text.split()))
+        said_ = received.short(" ".join(reply.text.split()))
         if reply.status != status:
             hides = place.is_door and ask.target.example_proxy and reply.status == 500
             cause = contract.DOOR if hides else ""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 
-from kimi_nb.prove.verify import canary, fan_out, http_exchange
+from kimi_nb.prove.verify import canary, fan_out, received
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed
-from kimi_nb.prove.verify.http_exchange import Answer
+from kimi_nb.prove.verify.received import Answer
 from kimi_nb.prove.verify.registry import check
 
 _WORDS, _THINKING_WORDS = 48, 128  # tokens of an answer; of one whose thinking cannot be turned off
@@ -60,7 +60,7 @@ def _apart(answers: list[Answer], words: list[str], *, judged: bool) -> None:
         if others:
             raise Failed(f"request {at} asked for {words[at]}, and was told {min(others)}")
         if judged and (wrong := canary.fault(answer.text)):
-            raise Failed(f"request {at}: {wrong}: {http_exchange.short(answer.text, 80)!r}")
+            raise Failed(f"request {at}: {wrong}: {received.short(answer.text, 80)!r}")
     if len({answer.id for answer in answers}) != len(answers):
         raise Failed("two answers have one id")
     counted = all(type(answer.usage.get("prompt_tokens")) is int for answer in answers)

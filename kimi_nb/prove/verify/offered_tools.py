@@ -8,7 +8,7 @@ from typing import Any
 
 from kimi_nb.prove.verify import schemas
 from kimi_nb.prove.verify.contract import Failed
-from kimi_nb.prove.verify.http_exchange import Answer, ToolCall, short
+from kimi_nb.prove.verify.received import Answer, ToolCall, short
 
 CITIES = ("Beijing", "Tokyo", "Paris")
 MARKERS = re.compile(r"<\|tool_calls?_\w+\|>|functions\.\w+:\d+")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kimi_nb.core import data_files
-from kimi_nb.prove.verify import http_exchange
+from kimi_nb.prove.verify import http_exchange, received
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import DOOR, Failed
 from kimi_nb.prove.verify.registry import check
@@ -44,7 +44,7 @@ def refused(ask: Ask) -> str:
         for case in cases:
             body = {"model": ask.target.model, **_asked(**case)}
             reply = ask.send(place, "POST", http_exchange.CHAT, body=body)
-            said_ = http_exchange.short(" ".join(reply.text.split()))
+            said_ = received.short(" ".join(reply.text.split()))
             if reply.status in (401, 403):
                 raise Failed(f"{reply.status}: {said_}", "key-refused")
             if reply.status not in (400, 422):

@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kimi_nb.prove.verify.http_exchange import Answer, form, no_count, short
+from kimi_nb.prove.verify.received import Answer, form, no_count, short
 
 SPECIAL = re.compile(r"<\|[a-z0-9_]+\|>|\[(?:EOS|BOS|EOT|UNK|PAD)\]")
 _TOOL_MARKERS = re.compile(r"<\|tool_calls?_\w+\|>")

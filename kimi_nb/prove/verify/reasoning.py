@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from kimi_nb.prove.verify.answer_bodies import THOUGHTS
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
-from kimi_nb.prove.verify.http_exchange import THOUGHTS, Answer, short
+from kimi_nb.prove.verify.received import Answer, short
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
 from kimi_nb.service.probe import QUESTION

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kimi_nb.prove.verify import raw_answers
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed
-from kimi_nb.prove.verify.http_exchange import Answer
+from kimi_nb.prove.verify.received import Answer
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
 from kimi_nb.service.probe import QUESTION

@@ -14,7 +14,6 @@ from kimi_nb.core import data_files
 from kimi_nb.prove.verify import raw_answers
 from kimi_nb.prove.verify.asking import Ask, Exchange, said
 from kimi_nb.prove.verify.contract import Failed, Skip
-from kimi_nb.prove.verify.http_exchange import Answer, short
 from kimi_nb.prove.verify.offered_tools import (
     ONE,
     TIME,
@@ -23,6 +22,7 @@ from kimi_nb.prove.verify.offered_tools import (
     arguments,
     no_markers,
 )
+from kimi_nb.prove.verify.received import Answer, short
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.streaming import compare
 from kimi_nb.prove.verify.target import Place

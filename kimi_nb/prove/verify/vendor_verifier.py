@@ -31,7 +31,7 @@ from tqdm import tqdm
 from kimi_nb import show
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.prove.verify import fan_out, http_exchange, schemas
+from kimi_nb.prove.verify import answer_bodies, fan_out, http_exchange, received, schemas
 from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused
 from kimi_nb.prove.verify.target import Target
 
@@ -327,7 +327,7 @@ def _asked(sample: Sample, target: Target) -> dict[str, Any]:
     }
 
 
-def _answer(target: Target, body: Mapping[str, Any], stream: bool) -> http_exchange.Answer:
+def _answer(target: Target, body: Mapping[str, Any], stream: bool) -> received.Answer:
     """Ask and read the answer as the verifier's client does, which takes more than ours.
 
     A stream may end without [DONE] or a finish_reason, which then is "stop". A whole answer may
@@ -344,13 +344,13 @@ def _answer(target: Target, body: Mapping[str, Any], stream: bool) -> http_excha
         http_exchange.send(place, target, "POST", http_exchange.CHAT, body=whole, stream=stream)
     )
     if stream:
-        return http_exchange.streamed(reply.text, strict=False)
-    if not http_exchange.mapping(reply.text).get("choices"):
-        return http_exchange.Answer("", "", (), "", {})
-    return http_exchange.parsed(reply.text, strict=False)
+        return answer_bodies.streamed(reply.text, strict=False)
+    if not answer_bodies.mapping(reply.text).get("choices"):
+        return received.Answer("", "", (), "", {})
+    return answer_bodies.parsed(reply.text, strict=False)
 
 
-def fits(call: http_exchange.ToolCall, tools: Any) -> bool:
+def fits(call: received.ToolCall, tools: Any) -> bool:
     """Tell whether a call's arguments fit its function's schema; without a schema they do not.
 
     The verifier takes arguments that came as an object in place of a text; tool-calls/arguments

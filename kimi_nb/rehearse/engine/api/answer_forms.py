@@ -8,7 +8,7 @@ from typing import Any
 
 from kimi_nb.rehearse.engine.api import probabilities, stand_in_text
 from kimi_nb.rehearse.engine.api.answer_parts import Ask, Choice, Token
-from kimi_nb.rehearse.engine.api.request_fields import compact
+from kimi_nb.rehearse.engine.api.json_text import compact
 
 # Whole answers --------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from kimi_nb.rehearse.engine.api.answer_parts import Ask, Call, Choice, Token
 from kimi_nb.rehearse.engine.api.api_errors import ApiError
 from kimi_nb.rehearse.engine.api.chat_prompts import Prompt
 from kimi_nb.rehearse.engine.api.chat_requests import Request
-from kimi_nb.rehearse.engine.api.request_fields import compact
+from kimi_nb.rehearse.engine.api.json_text import compact
 from kimi_nb.rehearse.engine.api.served import Served
 from kimi_nb.rehearse.fault_names import FaultName
 

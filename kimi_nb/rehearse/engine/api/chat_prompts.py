@@ -11,13 +11,14 @@ from typing import Any
 
 from kimi_nb.rehearse.engine.api import stand_in_text
 from kimi_nb.rehearse.engine.api.api_errors import ApiError, parameter
+from kimi_nb.rehearse.engine.api.json_text import compact, parse
 from kimi_nb.rehearse.engine.api.request_fields import (
     ChatCompletionRequest,
+)
+from kimi_nb.rehearse.engine.api.request_parts import (
     ChatCompletionToolsParam,
     Message,
     ToolCall,
-    compact,
-    parse,
 )
 from kimi_nb.rehearse.engine.api.served import Served
 

@@ -13,11 +13,12 @@ from typing import Any
 
 from kimi_nb.rehearse.engine.api import grammar_samples, stand_in_text
 from kimi_nb.rehearse.engine.api.api_errors import ApiError, parameter
+from kimi_nb.rehearse.engine.api.json_text import compact, parse
 from kimi_nb.rehearse.engine.api.request_fields import (
     Generation,
+)
+from kimi_nb.rehearse.engine.api.request_parts import (
     StructuredOutputsParams,
-    compact,
-    parse,
 )
 
 _TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")

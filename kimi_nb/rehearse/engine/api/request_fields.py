@@ -1,6 +1,4 @@
-"""Declare the requests of vLLM as pydantic models, and refuse bodies as FastAPI does.
-
-    fields = read(CHAT, raw, versions.changes("0.32.0"))    # a ChatCompletionRequest, or an ApiError
+"""Declare the requests of vLLM as pydantic models, which `request_bodies` reads.
 
 Fields and requests have vLLM's names, because a refusal shows these to the client. Only fields that
 affect a stand-in are declared; others are ignored.
@@ -8,29 +6,28 @@ affect a stand-in are declared; others are ignored.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, NoReturn, Self, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    TypeAdapter,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from kimi_nb.rehearse.engine.api.api_errors import ApiError, VLLMValidationError, invalid
+from kimi_nb.rehearse.engine.api.api_errors import VLLMValidationError
+from kimi_nb.rehearse.engine.api.request_parts import (
+    ChatCompletionToolsParam,
+    Message,
+    ResponseFormat,
+    StructuredOutputsParams,
+)
 
-LEVELS = 64  # of nesting in a body; deeper bodies are refused
-_TOO_DEEP = "recursion limit exceeded"
 _USAGE = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
-_Body = TypeVar("_Body")
 _INT64 = 2**63
 _MOST_STOPS = 4  # vLLM's VLLM_MAX_STOP_STRINGS
 
@@ -54,94 +51,6 @@ def _few(value: list[str], info: ValidationInfo) -> list[str]:
             {"field_type": "List", "max_length": _MOST_STOPS, "actual_length": len(value)},
         )
     return value
-
-
-# Parts of requests ----------------------------------------------------------------------------
-
-
-class CalledFunction(BaseModel):
-    """A function that the model called earlier; ``arguments`` are JSON, as a string or parsed."""
-
-    name: str
-    arguments: Any = None
-
-
-class ToolCall(BaseModel):
-    """A tool call in an assistant's message."""
-
-    id: Any = None
-    function: CalledFunction
-
-
-class ContentPart(BaseModel, extra="allow"):
-    """A part of a message; images and audio are among the extra fields."""
-
-    type: Any = None
-    text: str = ""
-    refusal: str = ""
-    thinking: str = ""
-
-
-class Message(BaseModel):
-    """A message of a chat."""
-
-    role: str
-    content: str | list[str | ContentPart] | None = None
-    reasoning: Any = None
-    reasoning_content: Any = None
-    tool_calls: list[ToolCall] | None = None
-
-    @model_validator(mode="after")
-    def _spoken(self) -> Self:
-        if self.content is None and "content" in self.model_fields_set and self.role != "assistant":
-            raise PydanticCustomError("string_type", "Input should be a valid string")
-        return self
-
-
-class FunctionDefinition(BaseModel, extra="allow"):
-    """A function on offer; ``parameters`` is the JSON schema of its arguments."""
-
-    name: str
-    description: Any = None
-    parameters: dict[str, Any] | None = None
-
-
-class ChatCompletionToolsParam(BaseModel, extra="allow"):
-    """A tool on offer."""
-
-    type: Literal["function"] = "function"
-    function: FunctionDefinition
-
-
-class JsonSchemaResponseFormat(BaseModel):
-    """A JSON schema and its name."""
-
-    name: str
-    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
-
-
-class ResponseFormat(BaseModel):
-    """The form that an answer must have."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchemaResponseFormat | None = None
-
-
-class StructuredOutputsParams(BaseModel):
-    """vLLM's own demands on an answer, of which a request may have one."""
-
-    json_: str | dict[str, Any] | None = Field(default=None, alias="json")
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    disable_any_whitespace: bool = False
-    disable_additional_properties: bool = False
-    whitespace_pattern: str | None = None
-    structural_tag: str | None = None
-
-
-# Requests -------------------------------------------------------------------------------------
 
 
 class Generation(BaseModel):
@@ -379,96 +288,3 @@ class DetokenizeRequest(BaseModel):
 
     model: str | None = None
     tokens: list[Annotated[int, Field(ge=0)]]
-
-
-@dataclass(frozen=True)
-class Route(Generic[_Body]):
-    """A path, the name of its function in vLLM, and the model of its bodies."""
-
-    function: str
-    path: str
-    body: TypeAdapter[_Body]
-
-
-CHAT = Route("create_chat_completion", "/v1/chat/completions", TypeAdapter(ChatCompletionRequest))
-COMPLETION = Route("create_completion", "/v1/completions", TypeAdapter(CompletionRequest))
-TOKENIZE: Route[TokenizeCompletionRequest | TokenizeChatRequest] = Route(
-    "tokenize", "/tokenize", TypeAdapter(TokenizeCompletionRequest | TokenizeChatRequest)
-)
-DETOKENIZE = Route("detokenize", "/detokenize", TypeAdapter(DetokenizeRequest))
-
-
-# Reading --------------------------------------------------------------------------------------
-
-
-def read(route: Route[_Body], raw: bytes, changes: frozenset[str]) -> _Body:
-    """Parse and validate the body of a request, as a version with these changes does.
-
-    Raises:
-        ApiError: The body is not valid.
-    """
-    try:
-        # FastAPI passes from_attributes too; it changes the error for a body that is not an object.
-        return route.body.validate_python(
-            _decoded(route, raw, changes), from_attributes=True, context=changes
-        )
-    except ValidationError as error:
-        faults = [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)]
-        raise invalid(changes, route.function, route.path, faults) from None
-
-
-def _decoded(route: Route[Any], raw: bytes, changes: frozenset[str]) -> Any:
-    if raw.strip() in (b"", b"null"):
-        fault = {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}
-        raise invalid(changes, route.function, route.path, [fault])
-    try:
-        return parse(raw.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise ApiError(400, "There was an error parsing the body", "Bad Request") from None
-    except ValueError as error:
-        wrong: dict[str, Any] = {
-            "type": "json_invalid",
-            "loc": ("body", getattr(error, "pos", 0)),
-            "msg": "JSON decode error",
-            "input": {},
-            "ctx": {"error": getattr(error, "msg", str(error))},
-        }
-        raise invalid(changes, route.function, route.path, [wrong]) from None
-
-
-def parse(text: str) -> Any:
-    """Parse JSON that can be written again.
-
-    Raises:
-        ValueError: The text is not JSON, is nested too deeply, or has numbers or characters that
-            cannot be written.
-    """
-    try:
-        value = json.loads(text, parse_constant=_finite, parse_float=_finite)
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-    level = [value]
-    for _ in range(LEVELS):
-        level = [
-            child
-            for one in level
-            if isinstance(one, (dict, list))
-            for child in (one.values() if isinstance(one, dict) else one)
-        ]
-    if level:
-        raise ValueError(_TOO_DEEP)
-    if "\\ud" in text or "\\uD" in text:
-        compact(value).encode()  # refuses half of a surrogate pair
-    return value
-
-
-def _finite(word: str) -> float:
-    value = float(word)
-    if value - value != 0:
-        raise ValueError(f"Out of range float value: {word}")
-    return value
-
-
-def compact(value: Any) -> str:
-    """Return JSON without spaces."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
