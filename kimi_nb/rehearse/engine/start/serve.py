@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from kimi_nb import catalog
+from kimi_nb.core import data_files
 from kimi_nb.core.marks import MARK
 from kimi_nb.rehearse import loopback
 from kimi_nb.rehearse.engine.api import answers
@@ -85,6 +86,8 @@ def warm(site: SimulatedSite) -> None:
     """
     importlib.import_module("uvicorn.protocols.http.httptools_impl")
     importlib.import_module("uvicorn.lifespan.off")
+    for name in ("api", "checkpoints", "images", "metrics", "nodes", "packages"):
+        data_files.facts(f"rehearse/{name}")
     engine = catalog.engine(site.engine, site.engine_version)
     refusals.refusal(engine, _WARM, {}, site)
     served = answers.Served(("m",), "m", 4096, "kimi_k2", "kimi_k2", True, True, engine.vllm)
