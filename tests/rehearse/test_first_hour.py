@@ -76,6 +76,17 @@ FAULTS = [
         nodes=2,
     ),
     Fault(
+        "gloo is told no interface",
+        "h200",
+        "single",
+        r".*/serve\.sh",
+        without("GLOO_SOCKET_IFNAME"),
+        "gloo's processes look for each other at 127.0.(0|1).1(.|\n)*connectFullMesh",
+        variant="pip",
+        pairs=ONE_GROUP,
+        nodes=2,
+    ),
+    Fault(
         "the side channel of NIXL is that of the node itself",
         "gb200",
         "pd",

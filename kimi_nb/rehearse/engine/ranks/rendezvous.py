@@ -96,6 +96,11 @@ class Group:
         finally:
             self._asked.pop(serial, None)
 
+    @property
+    def nodes(self) -> set[str]:
+        """The nodes of the other processes, as far as this process knows them."""
+        return {*self._names.values()}
+
     def node_of(self, rank: int) -> str | None:
         """Return the node of a rank in another process, if this process knows it."""
         owner = max((first for first in self._names if first <= rank), default=None)

@@ -1,4 +1,4 @@
-"""Refuse, or name, what keeps the ranks of a container from each other: /dev/shm and RDMA.
+"""Refuse, or name, what keeps ranks from each other: gloo's interface, /dev/shm and RDMA.
 
 The sizes, and where they come from, are in data/rehearse/nodes.yaml. Outside of containers the
 host's own limits hold, of which nothing is known.
@@ -13,20 +13,30 @@ from pathlib import Path
 from kimi_nb.core import data_files
 from kimi_nb.core.marks import MARK
 from kimi_nb.rehearse.engine.engine_log import Log, StartError
+from kimi_nb.rehearse.engine.ranks.rendezvous import Group
 from kimi_nb.rehearse.engine.start.start_settings import Settings
 from kimi_nb.rehearse.host_programs import container_limits
 from kimi_nb.rehearse.host_programs.container_limits import CONTAINER, RDMA, SHARED
 from kimi_nb.rehearse.stand_in_call import Call
 
 _GIB = 1 << 30
+# Without an interface gloo binds to the address of the host's name, which on Debian and Ubuntu is
+# 127.0.1.1 (aws-samples/aws-do-eks pull request 69, vllm-project/vllm issue 7074).
+_NO_MESH = (
+    "Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] timed "
+    "out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:14215 (rank={rank}, size={size}, "
+    "local=[127.0.1.1])"
+)
 
 
-def check(call: Call, mine: Settings, log: Log) -> None:
+def check(call: Call, mine: Settings, group: Group, log: Log) -> None:
     """Refuse an engine whose ranks cannot talk, and log where they take another way.
 
     Raises:
         StartError: In the words of NCCL, UCX or the engine.
     """
+    if not call.env.get("GLOO_SOCKET_IFNAME") and (mine.spans or _elsewhere(call, mine, group)):
+        raise StartError("RuntimeError", _NO_MESH.format(rank=mine.rank, size=mine.dp), mine.rank)
     if CONTAINER not in call.env:
         return
     facts = data_files.facts("rehearse/nodes")
@@ -45,6 +55,14 @@ def check(call: Call, mine: Settings, log: Log) -> None:
         )
     if call.site.vendor in ("nvidia", "amd") and _over_nodes(call, mine):
         _rdma(call, mine, log, facts["locked_kb"])
+
+
+def _elsewhere(call: Call, mine: Settings, group: Group) -> bool:
+    """Return whether a process of the group is on another node, as far as this one knows it."""
+    if mine.meets is None:
+        return False
+    here = (call.address, call.at("localhost"))
+    return mine.meets[0] not in here or any(node != mine.node for node in group.nodes)
 
 
 def stall(call: Call) -> str:

@@ -181,7 +181,7 @@ async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
                 rank,
             )
     await group.join()
-    links.check(call, mine, core)
+    links.check(call, mine, group, core)
     core.info(
         "parallel_state.py:1234",
         f"rank {mine.rank} in world size {mine.dp * mine.tp} is "
