@@ -50,7 +50,7 @@ def vllm_router(call: Call) -> int:
         )
     call.say(f"the real vllm-router in front of stand-ins: {' '.join(call.words)}")
     words = [_at(call, word) for word in call.words]
-    if _behind_door(call):
+    if behind_door(call):
         # The door, which is no stand-in, asks it at the address of this machine.
         words[words.index("--host") + 1] = _HOST
     for option in ("--host", "--prometheus-host"):
@@ -59,7 +59,7 @@ def vllm_router(call: Call) -> int:
     raise Replace((real, *words), call.env)
 
 
-def _behind_door(call: Call) -> bool:
+def behind_door(call: Call) -> bool:
     """Return whether the door that asks for the key (keyed_door.py) has called this program."""
     if call.channel is None or "--host" not in call.words:
         return False

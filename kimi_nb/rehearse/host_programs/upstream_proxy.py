@@ -10,6 +10,7 @@ import uvicorn
 
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.host_programs import empty_door
+from kimi_nb.rehearse.host_programs.front_door import behind_door
 from kimi_nb.rehearse.host_programs.upstream_door import Door
 from kimi_nb.rehearse.stand_in_call import Call, Refused
 
@@ -58,9 +59,13 @@ def options(words: Sequence[str]) -> argparse.Namespace:
 
 
 def local(given: argparse.Namespace, call: Call) -> argparse.Namespace:
-    """Return the options with addresses of this machine; "localhost" is the proxy's own node."""
+    """Return the options with addresses of this machine; "localhost" is the proxy's own node.
+
+    The door that asks for the key is no stand-in: it looks for the proxy where it said.
+    """
     hosts = {name: [*map(call.at, getattr(given, name))] for name in _ENGINES}
-    return argparse.Namespace(**{**vars(given), "host": call.at(given.host), **hosts})
+    host = given.host if behind_door(call) else call.at(given.host)
+    return argparse.Namespace(**{**vars(given), "host": host, **hosts})
 
 
 def serve(
