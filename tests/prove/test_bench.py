@@ -208,18 +208,19 @@ def _stand_in_vllm(folder: Path, then: str) -> None:
     program.chmod(0o755)
 
 
+_WRITES = """
+with open(os.path.join(value("--result-dir"), value("--result-filename")), "w") as file:
+    file.write({!r})
+"""
+
+
 def test_vllm_at_hand_is_what_runs(bench, tmp_path, monkeypatch):
     """The program that is found gets the load, the key by environment, and its file is taken."""
-    raw = json.dumps(_result(2, 0))
-    _stand_in_vllm(
-        tmp_path,
-        f"""
+    checks = """
 assert "KEY" not in " ".join(sys.argv)
 assert value("--max-concurrency") == "2" and value("--num-prompts") == "6"
-with open(os.path.join(value("--result-dir"), value("--result-filename")), "w") as file:
-    file.write({raw!r})
-""",
-    )
+"""
+    _stand_in_vllm(tmp_path, checks + _WRITES.format(json.dumps(_result(2, 0))))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with misbehaving.server() as url:
         found = bench(url, tool="vllm", repetitions=1)
@@ -257,6 +258,23 @@ def test_a_load_is_sent_as_asked():
     # The server counts two tokens a word.
     assert {len(text.split()) for text in texts} == {8} and len(set(texts)) == 9
     assert "counted" in found["tokenizer_id"]
+
+
+@pytest.mark.parametrize("tool, other", [("kimi_nb", "vllm"), ("vllm", "kimi_nb")])
+def test_a_result_says_which_figures_the_other_client_defines_otherwise(
+    bench, tmp_path, monkeypatch, capsys, tool, other
+):
+    _stand_in_vllm(tmp_path, _WRITES.format(json.dumps(_result(2, 0))))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with misbehaving.server() as url:
+        found = bench(url, tool=tool, repetitions=1)
+    said = found.measurements[0]["kimi_nb"]["definitions"]
+    assert {"ttft", "tpot", "itl", "e2el", "output_throughput", "total_input_tokens"} <= set(said)
+    assert "trust_env" in said["ttft"] and other in said["ttft"] and other not in said["tpot"]
+    printed = capsys.readouterr().out
+    assert f"Not to be compared with figures of {other}: TTFT (" in printed
+    table = str(found.definitions())
+    assert "TTFT" in table and "trust_env" in table
 
 
 def test_no_more_at_once_than_asked():

@@ -26,6 +26,7 @@ from kimi_nb.core.errors import BenchError, ParameterError, WriteError, choice
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.bench import (
     bench_commands,
+    definitions,
     device_use,
     identity,
     load_client,
@@ -74,6 +75,7 @@ def measure(
     mark = served.mark
     chosen = load_programs.choose(tool, served.plan, mark)
     say(f"{chosen.name} {chosen.version} sends the load: {chosen.why}.")
+    say(definitions.said(chosen.name))
     paths, job = [], _Job(served, chosen, mark, folder, len(loads) * repetitions, say)
     try:
         for repetition in range(1, repetitions + 1):
@@ -219,6 +221,7 @@ class _Job:
                 "time": evidence.now(),
                 "engine_says": self.version,
                 "command": argv,
+                "definitions": definitions.of(self.tool.name),
                 "errors": request_faults.counts(raw.get("errors") or ()),
                 "metrics": seen.result(),
             },

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kimi_nb import show
 from kimi_nb.core.errors import BenchError
 from kimi_nb.prove.bench import summary as figures
+from kimi_nb.prove.bench.definitions import NAMES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,6 +158,19 @@ class BenchResult(show.Shown):
                 )
                 for row in self.summary().to_dict("records")
             ),
+        )
+
+    def definitions(self) -> show.Table:
+        """Return what each figure means, and why the other load client's differs where it does."""
+        rows = {
+            name: meaning
+            for one in self.measurements
+            for name, meaning in one["kimi_nb"].get("definitions", {}).items()
+        }
+        return show.Table(
+            f"{self._prefix}What the figures are",
+            ("figure", "definition"),
+            tuple((NAMES.get(name, name), meaning) for name, meaning in rows.items()),
         )
 
     def metrics(self) -> show.Table:
