@@ -17,6 +17,7 @@
 # make venv    .venv with everything that run and test need
 # make engine  .engine with the real vLLM for this machine's CPU (2.5 GB; hardware cpu)
 # make tools   .tools with lm-eval and AISBench, for notebook 07 (3 GB)
+# make load-clients  .clients/load with aiperf, guidellm and lm-eval, for test-engine (4 GB)
 # make bench   the benchmarks; fails where one does not keep its bounds
 # make pins    constraints.txt anew: versions and the hashes of their files, from pyproject.toml
 # make clean   remove .venv, .engine, .tools, .clients, .uv, runs/ and caches
@@ -36,7 +37,7 @@ APART := --ignore tests/deploy/test_real_engine.py --ignore tests/deploy/test_re
 # The tests of the rooms that coverage looks at (pyproject.toml), which run in one process.
 PURE := $(addprefix tests/,params catalog plan check bundle/test_scripts.py)
 
-.PHONY: help run test test-long test-tools test-engine coverage lint lint-code lint-notebooks lint-docs lint-types lint-rooms strip readme \
+.PHONY: help run test test-long test-tools test-engine load-clients coverage lint lint-code lint-notebooks lint-docs lint-types lint-rooms strip readme \
 	hooks lab venv engine tools bench pins clean
 help:
 	@sed -n 's/^# make //p' Makefile | awk '{ name = $$1; $$1 = ""; printf "make %-15s%s\n", name, $$0 }'
@@ -70,7 +71,7 @@ test-tools: venv tools
 	$(BIN)/python -m pytest -n 2 tests/prove/test_accuracy_tools.py
 
 # Apart from the others: each of its engines takes both cores for minutes.
-test-engine: venv engine .clients/.stamp
+test-engine: venv engine .clients/.stamp load-clients
 	$(BIN)/python -m pytest tests/deploy/test_real_engine.py tests/deploy/test_real_parser.py tests/deploy/test_clients.py
 
 # Other people's clients, which ask the real engine and the stand-in the same. An environment of its
@@ -79,6 +80,10 @@ test-engine: venv engine .clients/.stamp
 	$(PYTHON) -m venv .clients
 	.clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/deploy/clients.txt
 	touch .clients/.stamp
+
+# aiperf, guidellm and lm-eval, each in an environment of its own; what is complete is left alone.
+load-clients: venv .clients/.stamp
+	$(BIN)/python tests/testbed/load_tools.py .clients/load
 
 # Apart from make test: Python 3.11 has only the C tracer, with which these tests take twice the time.
 # Newer ones count lines with sys.monitoring.

@@ -1,24 +1,30 @@
 """Other people's clients: each makes the same of the stand-in engine as of the real one on this CPU.
 
-`make engine` installs the engine, `make test-engine` the clients (clients.txt); without either the
-tests are skipped, and say so.
+`make engine` installs the engine, `make test-engine` the clients (clients.txt and
+testbed/load_tools.py); without either the tests are skipped, and say so.
 """
 
 from __future__ import annotations
 
+import asyncio.base_events
 import contextlib
 import json
 import os
 import socket
+import statistics
 import subprocess
 import time
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import requests
+from testbed import load_tools, metric_families
 
 from kimi_nb.plan import build
-from kimi_nb.rehearse import rehearsal
+from kimi_nb.prove.bench import bench_commands, definitions, load_programs, workload
+from kimi_nb.rehearse import launch, rehearsal
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE, CLIENTS = ROOT / ".engine", ROOT / ".clients"
@@ -26,6 +32,19 @@ NAMES = ("openai", "langchain-openai", "litellm", "instructor", "pydantic-ai")
 READY = 240  # seconds until the real engine answers, on a busy machine
 # What differs, as "client: call", and why. Nothing does.
 DIFFERENT: dict[str, str] = {}
+STEP = 0.01  # seconds for each token of the stand-in
+# Figures of load clients that differ, and why.
+TOKENIZER = "the stand-in counts words, not the model's tokens"
+CHUNKS = (
+    "the engine sends tokens together that its API server has not fetched, or that make a character"
+)
+DIFFERENT_FIGURES = {
+    "aiperf: tokens in, of one": TOKENIZER,
+    "guidellm: tokens in, of one": TOKENIZER,
+    "guidellm: chunks of one": CHUNKS,
+}
+WITHIN = 0.1  # the share by which two load clients may differ
+ROUNDS = 4  # until they agree: other programs of the machine count too
 
 pytestmark = [
     pytest.mark.skipif(
@@ -96,14 +115,23 @@ def asked(url):
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """(of the real engine, of the stand-in), started with the same words."""
+def served(tmp_path_factory):
+    """(the plan, the real engine's URL, the stand-in's), started with the same words."""
     plan = build.plan("k2.5", "cpu", "single")
-    with real_engine(plan, tmp_path_factory.mktemp("real")) as url:
-        real = asked(url)
-    with rehearsal.start(plan, tmp_path_factory.mktemp("stand-in")) as live:
+    of = launch.SimulatedSite.of
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        slow = staticmethod(lambda plan: replace(of(plan), seconds_per_token=STEP))
+        patch.setattr(launch.SimulatedSite, "of", slow)
+        real = stack.enter_context(real_engine(plan, tmp_path_factory.mktemp("real")))
+        live = stack.enter_context(rehearsal.start(plan, tmp_path_factory.mktemp("stand-in")))
         assert live.result.ok, live.result
-        return real, asked(live.url)
+        yield plan, real, live.url
+
+
+@pytest.fixture(scope="module")
+def outcomes(served):
+    """(of the real engine, of the stand-in)."""
+    return asked(served[1]), asked(served[2])
 
 
 @pytest.mark.parametrize("client", NAMES)
@@ -125,3 +153,106 @@ def test_the_calls_came_through(outcomes):
     assert real["instructor"]["typed"] == "bool"
     assert real["pydantic-ai"]["choice"][0] == "yes"
     assert {real[name]["no model"]["status"] for name in ("openai", "litellm")} == {404}
+
+
+# Load clients -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("client", load_tools.NAMES)
+@pytest.mark.skipif(
+    bool(load_tools.lacks(CLIENTS / "load")),
+    reason=f"not installed in {CLIENTS / 'load'}: {load_tools.lacks(CLIENTS / 'load')}",
+)
+def test_a_load_client_sees_no_difference(client, served, tmp_path):
+    plan, *urls = served
+    tokenizer = ROOT / bench_commands.target(plan).tokenizer
+    real, rehearsed = (
+        load_tools.asked(
+            client, CLIENTS / "load", url, plan.served_name, tokenizer, tmp_path / str(at)
+        )
+        for at, url in enumerate(urls)
+    )
+    done = real.get("completed", real.get("answered"))
+    assert done == load_tools.PROMPTS and real.get("score", 1.0) == 1.0, real
+    assert set(real) == set(rehearsed)
+    differ = {f"{client}: {name}" for name in real if real[name] != rehearsed[name]}
+    assert differ <= set(DIFFERENT_FIGURES), (real, rehearsed)
+
+
+def _rounds(plan, url, load, count):
+    """Yield the figures of our client and of vllm bench serve so far, round by round."""
+    tools = [load_programs.choose(name, plan, "") for name in ("kimi_nb", "vllm")]
+    at = bench_commands.target(plan, url)
+    found = defaultdict(list)
+    for number in range(1, count + 1):
+        for tool in tools:
+            seeded = load.seeded(number)
+            found[tool.name].append(tool.run(seeded, at, "", lambda done, failed: None, {})[0])
+        yield found["kimi_nb"], found["vllm"]
+
+
+def _apart(ours, theirs):
+    """The ratios of the medians of all figures that are defined alike and are not alike."""
+    found = {}
+    for name in ("tpot", "itl", "e2el", "output_throughput", "request_throughput"):
+        keys = [name] if "throughput" in name else [f"{kind}_{name}_ms" for kind in ("mean", "p50")]
+        for key in keys:
+            one, other = (statistics.median(run[key] for run in runs) for runs in (ours, theirs))
+            if not 1 - WITHIN <= one / other <= 1 + WITHIN:
+                found[key] = one / other
+    return found
+
+
+@pytest.mark.parametrize("which", ["the real engine", "known steps"])
+def test_our_load_client_agrees_with_vllm_bench(which, served):
+    """But for what the result names: `definitions`."""
+    plan, real, rehearsed = served
+    load = replace(workload.sweep(4, input_len=32, output_len=64, prompts=24).cells[0])
+    url = real if which == "the real engine" else rehearsed
+    for ours, theirs in _rounds(plan, url, load, ROUNDS):
+        apart = _apart(ours, theirs)
+        if not apart:
+            break
+    assert not apart
+    for one in (*ours, *theirs):
+        assert (one["completed"], one["failed"], one["output_lens"]) == (24, 0, [64] * 24)
+        if which == "known steps":
+            assert one["median_tpot_ms"] == pytest.approx(STEP * 1000, rel=0.1)
+    assert {"ttft", "total_input_tokens", "failed"} == definitions.differing()
+
+
+def test_the_ttft_of_vllm_bench_has_two_hand_overs_to_threads(served, tmp_path, monkeypatch):
+    """The reason that a result gives: they stand between the clock and the request."""
+    plan, _, url = served
+    load = workload.sweep(4, input_len=32, output_len=4, prompts=24).cells[0]
+    at = bench_commands.target(plan, url)
+    tool = load_programs.choose("vllm", plan, "")
+    argv = [*bench_commands.bench_serve(load, at, tool.engine, str(tmp_path), "out.json", {})]
+    env = load_programs.environment(os.environ, url, "")
+    env |= {"PYTHONPATH": str(ROOT / "tests/testbed/hand_overs")}
+    env |= {"HAND_OVERS": str(tmp_path / "seconds.json")}
+    argv = [tool.program, *argv[1:], "--ready-check-timeout-sec", "0"]
+    subprocess.run(argv, env=env, cwd=tmp_path, check=True, capture_output=True, timeout=400)
+    seconds = json.loads((tmp_path / "seconds.json").read_text())
+    sent = load.prompts + load.warmup
+    assert len(seconds) >= 2 * sent and min(seconds) > 0
+    assert len(seconds) <= 2 * (sent + 8), "more than two for each request and look at /metrics"
+
+    def none(*args):
+        raise AssertionError("our client has handed something to a thread")
+
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", none)
+    own = load_programs.choose("kimi_nb", plan, "")
+    result, _ = own.run(load, at, "", lambda done, failed: None, {})
+    assert result["completed"] == load.prompts
+
+
+def test_metrics_have_the_same_families(served):
+    """Names, types, texts, labels and buckets of a running engine and of its stand-in."""
+    found = []
+    for url in served[1:]:
+        requests.post(f"{url}/v1/completions", json={"prompt": "hi", "max_tokens": 2}, timeout=60)
+        found.append(metric_families.of(requests.get(f"{url}/metrics", timeout=20).text))
+    real, rehearsed = found
+    assert set(real) == set(rehearsed)
+    assert real == rehearsed, {name for name in real if real[name] != rehearsed[name]}
