@@ -2,7 +2,7 @@
 # make test    the lint, and all tests but those of the three below
 # make test-long  each model on each hardware, each recipe rehearsed, notebooks 06 to 09 (13 minutes)
 # make test-tools  lm-eval and AISBench against services that fail (4 minutes)
-# make test-engine  the real vLLM on this CPU, deployed in all layouts, and other people's clients (16 minutes)
+# make test-engine  the real vLLM on this CPU, deployed in all layouts, and other people's clients (some 20 minutes)
 # make lint    what a commit must pass; all five of lint-*
 # make coverage  which lines of the pure rooms their tests reach (2 minutes)
 # make lint-code  ruff on code and notebooks
