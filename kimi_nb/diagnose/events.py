@@ -71,11 +71,14 @@ _HARMLESS = re.compile(
 _REFUSED = re.compile(
     r"\b(?:40[0-9]|41[0-9]|42[0-9])\b[ :'\"-]*(?:Bad Request|Not Found|Unauthorized|Forbidden|"
     r"Unprocessable|Method Not Allowed|Payload Too Large|Request Entity|Client Error|Too Many)|"
-    r"(?:status|status_code|code)[=:]\s*\"?4\d\d\b|HTTP/1\.[01]\" 4\d\d|"
+    r"(?:status|status_code|status code|code)[=: ]\s*\"?4\d\d\b|HTTP/1\.[01]\" 4\d\d|"
     r"maximum context length is|max_tokens must be|does not exist\.[^a-z]*NotFoundError",
     re.IGNORECASE,
 )
 _HUB = re.compile(r"huggingface|modelscope|hf-mirror|hf\.co|/resolve/|GatedRepo|RepositoryNotFound")
+# A client's JSON that is none, as the front door meets it.
+_BAD_JSON = re.compile(r"JSONDecodeError")
+_OF_FRONT_DOOR = re.compile(r"starlette/requests|fastapi/|load_balance_proxy|proxy_server|mini_lb")
 # Parts of an engine that serve single requests, whose errors end no engine.
 _OF_REQUESTS = re.compile(
     r"serving\w*\.py|ASGI application|entrypoints/openai|preprocess|Request \S+ failed"
@@ -326,6 +329,10 @@ def _why_harmless(said: Said, event: Event | None = None) -> str:
         return "ignored"
     hub = _HUB.search(said.text) or (event and any(map(_HUB.search, event.frames)))
     if _REFUSED.search(said.text) and not hub:
+        return "refused"
+    if _BAD_JSON.search(said.text) and (
+        said.speaker == "router" or (event and any(map(_OF_FRONT_DOOR.search, event.frames)))
+    ):
         return "refused"
     return ""
 

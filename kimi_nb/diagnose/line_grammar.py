@@ -71,6 +71,7 @@ _SPEAKERS = tuple(
         rf"\[(?P<time>{_DAY} {_CLOCK}) (?P<named>(?:[A-Z]+\d+ ?)+)\] ",  # SGLang
         r"\[ (?P<named>(?:[A-Z]+\d+ ?)+)\] ",
         r"(?P<our>rank (?P<torch>\d+)): ",
+        r"(?P<door>load_balance_proxy\w*\.py|\w*proxy_server\w*\.py|vllm-router|mini_lb): ",
     )
 )
 # How programs begin their lines, once what is around them is gone.
@@ -137,8 +138,8 @@ _NATIVE = tuple(
         ),
         ("python", r"\d{8}-[\d:.]+ [\w.]+ (?P<level>INFO|WARNING|ERROR): "),
         ("python", rf"{_LEVEL}:[\w.]+:"),
-        ("python", rf"[\w.-]+\.py: {_LEVEL}:? "),
         ("bare", rf"\[{_LEVEL}\] +"),
+        ("bare", rf"{_LEVEL} (?=[A-Z])"),
         ("sglang", rf"\[{_DAY} {_CLOCK}\] "),
     )
 )
@@ -215,6 +216,8 @@ class _Found:
             self.local = f"[{found['local']}]"
         if "who" in found:
             self.speaker = found["who"].rstrip("_")
+        if "door" in found:  # the only process of its name in a log
+            self.speaker, self.pid = "router", found["door"]
         self.pid = found.get("pid", self.pid)
         self.ip = found.get("ip", self.ip)
         self.node = found.get("node", found.get("host", self.node))

@@ -363,3 +363,64 @@ def test_the_refusal_of_a_request_is_no_failure_of_the_engine(tmp_path):
     assert doctor.examine([str(log)]).ok
     log.write_text(log.read_text().replace("code=404", "code=500"))
     assert not doctor.examine([str(log)]).ok
+
+
+# What the front doors say of a client's mistakes: kimi-nb verify makes them on purpose.
+PROXY = (
+    "load_balance_proxy_server_example.py: WARNING Attempt 2 failed for /chat/completions: "
+    "Client error '404 Not Found' for url 'http://192.0.2.11:7101/v1/chat/completions'",
+    "load_balance_proxy_server_example.py: ERROR All 3 attempts failed for /chat/completions.",
+    "load_balance_proxy_server_example.py: Error occurred in disagg prefill proxy server - "
+    "/chat/completions endpoint",
+    "load_balance_proxy_server_example.py: EngineError: Client error '404 Not Found' for url "
+    "'http://192.0.2.11:7101/v1/chat/completions'",
+    "load_balance_proxy_server_example.py: Error occurred in disagg prefill proxy server - "
+    "/chat/completions endpoint",
+    "load_balance_proxy_server_example.py: JSONDecodeError: Expecting ',' delimiter: line 1",
+)
+ROUTER = (
+    "2026-11-22 10:00:00 ERROR http_request{status_code=404}: vllm_router_rs::server: "
+    "response failed classification=Status code: 404 Not Found",
+    "2026-11-22 10:00:01 ERROR vllm_router_rs::routers::http::vllm_pd_router: decode worker "
+    "answered status=400 Bad Request",
+)
+
+
+@pytest.mark.parametrize("lines", [PROXY, ROUTER], ids=["proxy", "router"])
+def test_a_clients_mistake_at_the_front_door_is_no_cause(lines, tmp_path):
+    write(tmp_path / "logs" / "router.log", *lines)
+    write(tmp_path / "a3-0" / "rank_0.log", "INFO 11-22 10:00:00 [x.py:1] fine")
+    found = doctor.examine(tmp_path)
+    assert found.ok and not (found.also or found.cascade or found.unknown), found
+    write(tmp_path / "a3-0" / "rank_0.log", core(0, "11-22 10:00:09", OOM))
+    first = doctor.examine(tmp_path).first
+    assert (first.signature, first.node, first.rank) == ("out-of-memory", "a3-0", 0)
+
+
+def told(cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command without a path and without a pipe."""
+    return subprocess.run(
+        [sys.executable, "-m", "kimi_nb", "doctor"],
+        text=True,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        cwd=cwd,
+    )
+
+
+def test_without_a_path_the_newest_run_is_examined(tmp_path):
+    done = told(tmp_path)
+    assert done.returncode == 2 and "holds no run" in done.stderr and "PATH" in done.stderr
+    run = tmp_path / "runs" / "k2.5-a3"
+    write(run / "x" / "rehearsals" / "001" / "logs" / "n1" / "rank_0.log", "INFO fine", OOM)
+    done = told(tmp_path)
+    assert done.returncode == 1 and "the newest run" in done.stderr, done.stderr
+    assert "k2.5-a3" in done.stderr and "out of memory" in done.stdout
+
+
+def test_what_is_no_log_of_an_engine_is_said_so(tmp_path):
+    write(tmp_path / "list.txt", "bread", "butter", "two eggs")
+    found = doctor.examine(tmp_path)
+    assert found.ok and not found.engines
+    assert "nothing looked like an engine's log" in " ".join(str(found).split())
