@@ -214,6 +214,8 @@ class _Serves:
             )
         elif mine is not None:
             later = line.number > mine.number
+        elif line.rank is not None and any(one.rank is not None for one in self._lines.values()):
+            later = False  # other ranks answered, this one never did
         else:
             times = matching.times([one.time for one in self._lines.values()] + [line.time])
             later = len(times) > 1 and bool(line.time) and times[-1] >= max(times[:-1])

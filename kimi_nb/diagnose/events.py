@@ -33,13 +33,18 @@ _NEAR = 3  # lines between an announcement and its traceback
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
-_RAISED = re.compile(
-    r"(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"
-    r"|Exhausted|Empty|Refused|Shutdown)\w*|[a-z_]\w*(?:\.\w+)+)(?:\(\w+\))?(?:: (?P<text>.*)|:? *$)"
+_TYPE = (
+    r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"
+    r"|Exhausted|Empty|Refused|Shutdown)\w*"
 )
+_REST = r"(?:\(\w+\))?(?:: (?P<text>.*)|:? *$)"
+# Within a traceback anything that is dotted is an exception; elsewhere it may be a logger's name.
+_RAISED = re.compile(rf"(?P<type>{_TYPE}|[a-z_]\w*(?:\.\w+)+){_REST}")
+_NAMED = re.compile(rf"(?P<type>{_TYPE}){_REST}")
 _IN_LINE = re.compile(
     r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
 )
+_IGNORED = "Exception ignored in"
 _CAUSED = "direct cause of the following exception"
 _HANDLED = "During handling of the above exception"
 # What an exception says only of others: the next one in the chain is the one that counts.
@@ -51,7 +56,7 @@ _NATIVE = re.compile(
     r"\*\*\* Process received signal|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|"
     r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP \w+ .*timeout|OpenBLAS blas_thread_init: "
     r"pthread_create|LLVM ERROR)"
-    r"|\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |Watchdog timeout|out of memory: Kill|Killed process \d+|"
+    r"|\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |Watchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
     r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"
     r"exit ?[cC]ode:? *(?:137|139|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
     r"|NVRM: Xid|Out [Oo]f [Mm]emory"
@@ -76,6 +81,9 @@ _REFUSED = re.compile(
     re.IGNORECASE,
 )
 _HUB = re.compile(r"huggingface|modelscope|hf-mirror|hf\.co|/resolve/|GatedRepo|RepositoryNotFound")
+# A failed call of the NPU, and what CANN prints below it.
+_NPU_CALL = re.compile(r"NPU function error|ACL \w+ \w+ failed|PTA call acl api failed")
+_CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}: |\[PID: \d+\] ")
 # A client's JSON that is none, as the front door meets it.
 _BAD_JSON = re.compile(r"JSONDecodeError")
 _OF_FRONT_DOOR = re.compile(r"starlette/requests|fastapi/|load_balance_proxy|proxy_server|mini_lb")
@@ -182,17 +190,28 @@ class Events:
     def take(self, line: Line, match: Match | None, chosen: bool = True) -> Event | None:
         """Take a line; return the event to which it belongs, or None if it reports no error."""
         said = line_grammar.of(line.text)
+        if _IGNORED in said.text:
+            return self._ignore(said, line)
         event = self._of_process(said)
         if _PROGRESS.search(said.text):
             self._go_on(said)
         if event is not None and self._continues(event, said, line):
-            if match is not None:
+            if match is not None and event.lines[-1] is line:  # not of a line of source code
                 event.matches.append(match)
             self._left = _TRACE if event._inside or event._link else _AFTER
             return event
         if not chosen or not self._grave(said, match):
             return None
         return self._begin(said, line, match)
+
+    def _ignore(self, said: Said, line: Line) -> Event:
+        """Begin what a program says of an exception that it ignores."""
+        event = Event(said, [line], harmless="ignored")
+        self.all.append(event)
+        self._last, self._left = event, _AFTER
+        if said.process:
+            self._by_process[said.process] = event
+        return event
 
     def wait(self, match: Match) -> None:
         """Add a program that was last seen waiting for something."""
@@ -202,6 +221,8 @@ class Events:
 
     def _of_process(self, said: Said) -> Event | None:
         """Return the event that this line may continue."""
+        if self._last is not None and self._left > 0 and _explains_npu(said, self._last):
+            return self._last
         if said.process and said.process in self._by_process:
             return self._by_process[said.process]
         if not said.process and (not said.level or said.grammar == "vllm"):
@@ -248,7 +269,7 @@ class Events:
             event._inside, event._traced = True, 0
             self._left = _TRACE
         else:
-            found = _IN_LINE.search(said.text) or _RAISED.match(said.text)
+            found = _IN_LINE.search(said.text) or _NAMED.match(said.text)
             if found:
                 event.raised.append(_raised(found, line, said.text))
             self._left = _AFTER
@@ -299,10 +320,13 @@ class Events:
         text = said.text
         if line.number - event.lines[-1].number > _NEAR or len(event.lines) >= _DETAILS:
             return False
+        if _explains_npu(said, event):
+            event.lines.append(line)
+            return True
         if said.calm or (said.level and not said.process):
             return False
         if not event.raised:
-            found = _RAISED.match(text)
+            found = _NAMED.match(text)
             if found and said.process == event.said.process:
                 event.raised.append(_raised(found, line, text))
                 event.lines.append(line)
@@ -310,7 +334,7 @@ class Events:
                 return True
         if said.process != event.said.process and said.process:
             return False
-        if said.level or _NATIVE.search(text) or _RAISED.match(text):
+        if said.level or _NATIVE.search(text) or _NAMED.match(text):
             return False
         event.lines.append(line)
         return True
@@ -335,6 +359,12 @@ def _why_harmless(said: Said, event: Event | None = None) -> str:
     ):
         return "refused"
     return ""
+
+
+def _explains_npu(said: Said, event: Event) -> bool:
+    """Return whether a line is of the block that CANN prints below a failed call of the NPU."""
+    block = said.grammar == "torch_npu" or _CANN_BLOCK.match(said.text)
+    return bool(block) and not event._inside and bool(_NPU_CALL.search(event.texts))
 
 
 def _raised(found: re.Match[str], line: Line, said: str, link: str = "") -> Raised:

@@ -51,6 +51,7 @@ _WRAPPERS = tuple(
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-)",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
         r"\[Stage-\d+\] ",
+        r"\d\d-\d\d \d\d:\d\d:\d\d (?=rank \d+\b|SIG[A-Z]+ received)",  # our launcher
         r"(?P<task> ?\d{1,4}): (?=[(\[A-Z])",  # srun --label
         r"\[\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",  # mpirun --tag-output
         r"\[(?P<task>\d+)\]<std(?:err|out)>: ?",  # horovod
@@ -139,7 +140,8 @@ _NATIVE = tuple(
         ("python", r"\d{8}-[\d:.]+ [\w.]+ (?P<level>INFO|WARNING|ERROR): "),
         ("python", rf"{_LEVEL}:[\w.]+:"),
         ("bare", rf"\[{_LEVEL}\] +"),
-        ("bare", rf"{_LEVEL} (?=[A-Z])"),
+        ("bare", rf"(?:\d\d-\d\d \d\d:\d\d:\d\d )?{_LEVEL} (?=[A-Z])"),
+        ("timed", r"\d\d-\d\d \d\d:\d\d:\d\d (?=[A-Z])"),
         ("sglang", rf"\[{_DAY} {_CLOCK}\] "),
     )
 )

@@ -40,7 +40,7 @@ ERRORS = (
     r"Killed|[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|OOMKilled|CrashLoopBackOff|NODE_FAIL|memory pressure",
     r"terminate called|Aborted|[Ss]egmentation fault|Bus error|Illegal instruction|LLVM ERROR",
     "Memory access fault|MPI_ABORT|A worker died|Xid|Resource temporarily unavailable",
-    r"exit ?[cC]ode:? *-?[1-9]|\bsignal (?:[1-9]|SIG)|fatal error: |^rank \d+ failed",
+    r"exit ?[cC]ode:? *-?[1-9]|\bsignal (?:[1-9]|SIG)|fatal error: ",
 )
 SERVES = "Application startup complete"
 STOPS = re.compile(r"\[shutdown\]|Shutting down FastAPI HTTP server")

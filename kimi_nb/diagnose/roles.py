@@ -48,7 +48,7 @@ _EXIT = re.compile(
     r"^rank \d+ failed: exit code|exited with code [1-9]\d?\b|ended with exit code [1-9]"
 )
 _DEATH = re.compile(
-    r"out of memory: Kill|oom[-_]kill|OOMKilled|CrashLoopBackOff|Killed process|^Killed$|task \d+: Out "
+    r"[Oo]ut of memory: Kill|oom[-_]kill|OOMKilled|CrashLoopBackOff|Killed process|^Killed$|task \d+: Out "
     r"Of Memory|exit ?code:? *(?:-9|-11|137|139|-7|135|-4|132)\b|failed: signal|[Ss]ignal (?:4|7|9|11)\b|"
     r"killed due to memory pressure|running low on memory|A worker died or was killed|NODE_FAIL|"
     r"Segmentation fault|exitCode: 137"
@@ -57,24 +57,6 @@ _SHUTDOWN = re.compile(r"SIGTERM|SIGINT|KeyboardInterrupt|shutting down", re.IGN
 _WORKS = re.compile(r"last enqueued work: (\d+)")
 _SEQUENCE = re.compile(r"\bSeqNum=(\d+)")
 _REMOTE = re.compile(r"from remote rank: ?\[?(\d+)|[Rr]emote rank(?:_?id)?: ?\[?(\d+)")
-# Signatures that know only that something failed: a more special event of the same process wins.
-GENERAL = frozenset(
-    (
-        "worker-failed",
-        "worker-died",
-        "nixl-backend",
-        "ascend-core-timeout",
-        "ascend-vector-timeout",
-        "ascend-task-failed",
-        "disk-full",
-        "shared-library",
-        "address-in-use",
-        "setting-refused",
-        "rank-died",
-        "nixl-not-found",
-        "nccl-system",
-    )
-)
 
 
 class Role(enum.IntEnum):
@@ -130,7 +112,7 @@ class Candidate:
     def special(self) -> bool:
         """Whether it says more than a general signature."""
         if self.match is not None:
-            return self.match.signature.id not in GENERAL
+            return not self.match.signature.general
         return self.role is Role.ROOT and not self.death
 
 
@@ -164,7 +146,7 @@ def _best(matches: Sequence[Match]) -> Match | None:
     """Return the signature that says most of an event."""
     ranked = sorted(
         matches,
-        key=lambda one: (one.signature.cascade, one.signature.id in GENERAL, one.line.number),
+        key=lambda one: (one.signature.general, one.signature.cascade, one.line.number),
     )
     return ranked[0] if ranked else None
 
@@ -176,7 +158,7 @@ def _role(event: Event, match: Match | None, said: str, death: bool) -> Role:
         return Role.ROOT if death else Role.EXIT
     if match is not None and match.signature.id == "worker-failed":
         return Role.EXIT
-    if match is not None and match.signature.id not in GENERAL:
+    if match is not None and not match.signature.general:
         return Role.CASCADE if match.signature.cascade else Role.ROOT
     if death:
         return Role.ROOT
@@ -294,7 +276,7 @@ def _special(found: Sequence[Candidate]) -> list[Candidate]:
     special = {_process(one) for one in found if one.special and one.role is Role.ROOT}
     out = []
     for one in found:
-        general = one.match is not None and one.match.signature.id in GENERAL
+        general = one.match is not None and one.match.signature.general
         if general and one.role is Role.ROOT and not one.death and _process(one) in special:
             one = replace(one, role=Role.WRAPPER)
         out.append(one)

@@ -32,7 +32,8 @@ _GROUP = re.compile(r"\(\?P<(\w+)>")
 class Signature:
     """One entry; ``pattern`` is all of its patterns in one, ``see`` is "notebook#heading".
 
-    ``words`` are others that people search for, also in Chinese.
+    ``words`` are others that people search for, also in Chinese. A ``general`` one knows only that
+    something failed: a more special event of the same process wins.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Signature:
     waits: bool
     remote: bool
     examples: tuple[str, ...]
+    general: bool = False
     words: tuple[str, ...] = ()
 
     def find(self, text: str) -> dict[str, str] | None:
@@ -125,6 +127,7 @@ def _entry(name: str, item: dict[str, Any]) -> Signature:
         item.get("waits", False),
         item.get("blames") == "remote",
         tuple(_listed(item.get("example"))),
+        item.get("general", False),
         tuple(item.get("words", ())),
     )
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "kimi_nb" / "data" / "bundle" / "launch_online_dp.py"
 ADDRESS = ("--dp-address", "192.0.2.10")
+TIME = r"(?m:^)\d\d-\d\d \d\d:\d\d:\d\d "  # begins each line about a rank
 # Each server leaves its own number and that of a grandchild, then waits to be stopped.
 SERVER = "sleep 300 & echo $$ $! > tmp.$4; mv tmp.$4 up.$4; wait"
 # The same examples every time, none stored.
@@ -444,8 +445,8 @@ def test_start_lines_sessions_and_a_log_that_is_written_at_once(node):
     run = node.start(
         *("--dp-size", 4, "--dp-size-local", 2, "--dp-rank-start", 2, "--tp-size", 2, *ADDRESS)
     )
-    first = run.says(r"^rank 2: devices 0,1 port 9000 pid (\d+) log (.+)$")
-    second = run.says(r"^rank 3: devices 2,3 port 9001 pid (\d+) log (.+)$")
+    first = run.says(TIME + r"rank 2: devices 0,1 port 9000 pid (\d+) log (.+)$")
+    second = run.says(TIME + r"rank 3: devices 2,3 port 9001 pid (\d+) log (.+)$")
     assert [log for _, log in (first, second)] == ["./logs/rank_2.log", "./logs/rank_3.log"]
     for pid, log in (first, second):
         assert os.getpgid(int(pid)) == os.getsid(int(pid)) == int(pid)
@@ -481,7 +482,7 @@ def test_a_failed_rank_stops_the_others(nodes):
         # servers and grandchildren of the others, and what the failed one had started
         assert_gone(node.pids(0, 1, 2))
         head, _, rest = err.partition("; last lines of ./logs/rank_1.log:\n")
-        assert head == f"rank 1 failed: {said}"
+        assert re.fullmatch(TIME + f"rank 1 failed: {said}", head)
         assert rest.splitlines()[:20] == [f"line {i}" for i in range(11, 31)]
         assert "line" not in "".join(rest.splitlines()[20:])
         assert err.count("failed") == 1  # the others were stopped: that is no failure of theirs
@@ -491,7 +492,7 @@ def test_a_rank_that_fails_on_its_own_is_told_the_same_way(node):
     node.template("exit 7")
     code, _, err = node.run("--dp-size", 1, *ADDRESS)
     assert code == 7
-    assert "rank 0 failed: exit code 7; last lines of ./logs/rank_0.log:" in err
+    assert re.search(TIME + "rank 0 failed: exit code 7; last lines of ./logs/rank_0.log:", err)
 
 
 def test_all_ended_well_is_exit_0(node):
@@ -506,11 +507,12 @@ def test_a_rank_that_ends_well_leaves_the_others_running(node):
     )
     run, note = node.start("--dp-size", 2, *ADDRESS), "rank 0 ended with exit code 0; the others "
     run.warns(note)
-    (pid,) = run.says(r"^rank 1: .* pid (\d+) ")
+    (pid,) = run.says(TIME + r"rank 1: .* pid (\d+) ")
     assert not is_gone(int(pid)) and run.process.poll() is None
     (node.folder / "enough").touch()
     code, _, err = run.end()
-    assert (code, err) == (0, note + "are kept running\n")  # said once, and not of the last one
+    # Said once, and not of the last one.
+    assert code == 0 and re.fullmatch(TIME + note + "are kept running\n", err)
     assert node.text("logs/rank_1.log") == "done\n"
 
 
@@ -663,7 +665,7 @@ def test_without_bash(node, tmp_path):
     node.environ["PATH"] = str(tmp_path / "empty")
     code, out, err = node.run("--dp-size", 2, *ADDRESS)
     assert (code, out) == (1, "")
-    assert err.startswith("rank 0 could not be started: ") and "bash" in err
+    assert re.match(TIME + "rank 0 could not be started: ", err) and "bash" in err
     assert err.count("\n") == 1
 
 

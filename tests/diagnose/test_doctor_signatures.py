@@ -47,6 +47,7 @@ KEYS = {
     "versions",
     "refs",
     "see",
+    "general",
     "cascade",
     "waits",
     "blames",

@@ -158,6 +158,11 @@ def say(fd, text):
         os.write(fd, (text + "\n").encode("utf-8", "backslashreplace"))
 
 
+def tell(fd, text):
+    """A line about a rank, with the time: beside the engines' lines it shows what came first."""
+    say(fd, f"{time.strftime('%m-%d %H:%M:%S')} {text}")
+
+
 def file_problems(args):
     """The template must be there; the log folder is made, so this comes after all other checks."""
     if not (os.path.isfile(args.template) and os.access(args.template, os.R_OK)):
@@ -219,7 +224,7 @@ def start(rank, args, prctl):
             command(rank, args), env=environ, stdin=subprocess.DEVNULL, stdout=file,
             stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=die_with_launcher,
         )  # fmt: skip
-    say(1, f"rank {rank.rank}: devices {rank.devices} port {rank.port} pid {process.pid} log {log}")
+    tell(1, f"rank {rank.rank}: devices {rank.devices} port {rank.port} pid {process.pid} log {log}")
     return Child(rank, process, log)
 
 
@@ -248,7 +253,7 @@ def stop(children, grace, received):
     for signum, limit in (signal.SIGTERM, grace), (signal.SIGKILL, KILL_WAIT):
         live, deadline = settle(children), time.monotonic() + limit
         for child in live:
-            say(2, f"rank {child.rank.rank}: {signum.name} to process group {child.process.pid}")
+            tell(2, f"rank {child.rank.rank}: {signum.name} to process group {child.process.pid}")
             child.signal_group(signum)
         while live and time.monotonic() < deadline:
             if signum == signal.SIGTERM and len(received) > heard:
@@ -256,7 +261,7 @@ def stop(children, grace, received):
             time.sleep(TICK / 4)  # somebody waits for this
             live = settle(children)
     for child in settle(children):
-        say(2, f"rank {child.rank.rank}: process group {child.process.pid} outlived SIGKILL")
+        tell(2, f"rank {child.rank.rank}: process group {child.process.pid} outlived SIGKILL")
 
 
 def tail(path):
@@ -276,12 +281,12 @@ def watch(children, received):
     while True:
         settle(children)
         if received:  # before failures: who signals us may have signalled the ranks as well
-            say(2, f"{signal.Signals(received[0]).name} received: stopping all ranks")
+            tell(2, f"{signal.Signals(received[0]).name} received: stopping all ranks")
             return 128 + received[0]
         failed = [child for child in children if child.process.returncode]
         for child in failed:  # said before the others are stopped: that may take all the grace
             end = how_it_ended(child.process.returncode)
-            say(2, f"rank {child.rank.rank} failed: {end}; last lines of {child.log}:")
+            tell(2, f"rank {child.rank.rank} failed: {end}; last lines of {child.log}:")
             say(2, tail(child.log))
         if failed:
             code = failed[0].process.returncode
@@ -290,7 +295,7 @@ def watch(children, received):
         if len(ended) == len(children):
             return 0
         for child in set(ended) - noted:
-            say(2, f"rank {child.rank.rank} ended with exit code 0; the others are kept running")
+            tell(2, f"rank {child.rank.rank} ended with exit code 0; the others are kept running")
         noted.update(ended)
         time.sleep(TICK)
 
@@ -311,7 +316,7 @@ def run(args):
             try:
                 children.append(start(rank, args, prctl))
             except (OSError, subprocess.SubprocessError) as error:
-                say(2, f"rank {rank.rank} could not be started: {error}")
+                tell(2, f"rank {rank.rank} could not be started: {error}")
                 return 1
         return watch(children, received)
     finally:  # whatever the reason, and also what a rank that ended left in its group

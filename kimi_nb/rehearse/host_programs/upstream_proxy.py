@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -26,7 +27,11 @@ def upstream_proxy(call: Call) -> int:
         f"in place of vllm-ascend {call.site.engine_version}'s example proxy, as it was recorded; "
         "router=vllm-router is the other front door"
     )
-    serve(given, call.site.engine_version, call.env.get("OPENAI_API_KEY"), call.say)
+
+    def say(text: str) -> None:
+        call.say(f"{time.strftime('%m-%d %H:%M:%S')} {text}")
+
+    serve(given, call.site.engine_version, call.env.get("OPENAI_API_KEY"), say)
     return 0
 
 

@@ -1,0 +1,78 @@
+"""One line of a log: who speaks, as which rank, how gravely, and what."""
+
+from __future__ import annotations
+
+import pytest
+
+from kimi_nb.diagnose import line_grammar
+
+# line: rank, level, speaker, what is said
+LINES = {
+    "(VllmWorker rank=5 pid=8) ERROR 08-28 02:33:28 [core.py:634] no": (5, "ERROR", "VllmWorker"),
+    "(VllmWorker TP6 pid=8) ERROR 08-28 02:33:28 [core.py:634] no": ("TP6", "ERROR", "VllmWorker"),
+    "(Worker_TP4 pid=8) WARNING 08-28 02:33:28 [core.py:634] no": ("TP4", "WARNING", "Worker"),
+    "(Worker_DP3_TP2_EP14 pid=8) ERROR 08-28 02:33:28 [core.py:6] no": (3, "ERROR", "Worker"),
+    "(EngineCore_3 pid=8) ERROR 08-28 02:33:28 [core.py:6] no": (3, "ERROR", "EngineCore"),
+    "(RayWorkerWrapper pid=7, ip=192.0.2.8) ERROR 08-28 02:33:28 x.py:6] no [repeated 7x across "
+    "cluster] (Ray deduplicates logs)": ("ip=192.0.2.8", "ERROR", "RayWorkerWrapper"),
+    "[rank4]:[E1001 16:06:04.537131842 ProcessGroupNCCL.cpp:607] [Rank 4] no": (4, "ERROR", ""),
+    "[2025-03-09 00:57:15 DP4 TP4] no": ("DP4 TP4", "", ""),
+    "h1:16:21 [3] misc/shm.cc:112 NCCL WARN no": ("[3]", "WARNING", "NCCL"),
+    "[ERROR] 2026-05-08-03:20:31 (PID:758, Device:9, RankID:-1) no": (9, "ERROR", ""),
+    "[ERROR] HCCL(7,python):2026-11-22-05:49:28.123.456 [x.cc:1][9]no": (None, "ERROR", "HCCL"),
+    "E0724 03:14:20.698112 104002 worker_pool.cpp:289] no": (None, "ERROR", ""),
+    "[1745499308.854013] [h1:760  :0]  ib_device.c:1332 UCX  ERROR   no": (None, "ERROR", "UCX"),
+    "[11/21/2024-10:26:10] [TRT-LLM] [RANK 2] [E] no": (2, "ERROR", "TRT-LLM"),
+    "2025-05-16T04:56:18.119Z ERROR no": (None, "ERROR", ""),
+    "2025-02-16 19:30:35,539 WARNING worker.py:2074 -- no": (None, "WARNING", ""),
+    "(raylet) [2025-04-02 15:02:00,117 E 135 135] (raylet) node.cc:30: no": (
+        None,
+        "ERROR",
+        "raylet",
+    ),
+    "slurmstepd: error: no": (None, "ERROR", "slurmstepd"),
+    "[1,3]<stderr>:no": (3, "", ""),
+    "11-23 06:04:02 rank 31 failed: no": (31, "", ""),
+}
+# What is put around a line changes nothing of what it says.
+AROUND = (
+    "[pod/vllm-decode-0/main] ",
+    "ms-decode-6c8f9c4df6-vh88z vllm ",
+    "vllm-1  | ",
+    "2026-11-22T05:49:28.123456789Z stderr F ",
+    "2026-11-22T05:49:28.123456789Z ",
+    "Nov 22 05:49:28 node-7 vllm[4711]: ",
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line(line):
+    said = line_grammar.of(line)
+    assert (said.rank, said.level, said.speaker) == LINES[line]
+    assert said.text.endswith("no"), said
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_what_wraps_a_line(around):
+    inner = "(Worker_DP3_TP2 pid=9) ERROR 11-22 05:49:28 [multiproc_executor.py:7] RuntimeError: no"
+    said = line_grammar.of(around + inner)
+    assert (said.rank, said.label, said.level) == (3, "DP3 TP2", "ERROR")
+    assert (said.source, said.text) == ("multiproc_executor.py:7", "RuntimeError: no")
+
+
+def test_the_innermost_speaker_counts():
+    said = line_grammar.of(
+        "(APIServer pid=1) (EngineCore_DP6 pid=2454) (Worker_DP6_EP6 pid=2516) ERROR 10-30 17:32:00 "
+        "[v1/executor/multiproc_executor.py:671] RuntimeError: no"
+    )
+    assert (said.speaker, said.rank, said.label) == ("Worker", 6, "DP6 EP6")
+
+
+def test_a_docker_log_in_json():
+    line = '{"log":"(Worker_TP1 pid=8) ERROR 08-28 02:33:28 [a.py:6] no\\n","stream":"stderr"}'
+    assert line_grammar.of(line).rank == "TP1"
+
+
+def test_plain_text_is_left_alone():
+    for line in ("", '  File "x.py", line 3', "bread and butter", "{not json"):
+        assert line_grammar.of(line).text == line
