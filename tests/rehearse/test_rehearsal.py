@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import urllib.request
+import zlib
 from pathlib import Path
 
 import psutil
@@ -253,6 +254,47 @@ def test_a_fault_at_any_engine(seed, tmp_path):
     )
     found = rehearsal.rehearse(plan, tmp_path, fault=f"{name}@{engine}")
     check(found, name, plan, aim(f"{name}@{engine}", plan))
+
+
+FIVE = 5  # engines that chance chooses for each fault
+
+
+def anywhere(name: str, plan) -> list[str]:
+    """The fault at engines that only chance has chosen, of those that can have it."""
+    out = []
+    for engine in random.Random(zlib.crc32(name.encode())).sample(plan.engines, len(plan.engines)):
+        with contextlib.suppress(ParameterError, PlanError):
+            aim(f"{name}@{engine.name}", plan)
+            out.append(f"{name}@{engine.name}")
+    return out[:FIVE]
+
+
+def agree(fault: str, plan, folder) -> None:
+    """The rehearsal's diagnosis and the doctor's, of the same logs, name the same."""
+    found = rehearsal.rehearse(plan, folder, fault=fault)
+    wanted, first = found.diagnosis, doctor.examine(found.folder, found.folder / "bundle").first
+    if fault.partition("@")[0] in SILENT:
+        assert first is None or first.signature == "group-lost", first
+        return
+    assert first is not None, wanted
+    assert (first.node, first.rank) == (wanted.node, wanted.rank), (fault, wanted, first)
+    # What a request has shown, before the logs were read, has a kind of its own.
+    if first.signature != "unknown" and not wanted.evidence.startswith("POST "):
+        assert first.kind == wanted.kind, (fault, wanted, first)
+
+
+@pytest.mark.parametrize("engine", ["decode0-rank5", "decode0-rank21"])
+def test_a_rank_that_is_killed_while_it_serves_is_named_by_the_doctor(engine, tmp_path):
+    """Of 32 ranks of decode all others end too, and their launchers say so."""
+    agree(f"rank-dies-while-serving@{engine}", build.plan("k2.5", "a3", "pd"), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", faults.FAULTS)
+def test_the_doctor_agrees_with_the_rehearsal_at_any_engine(name, tmp_path):
+    plan = build.plan("k2.5", "a3", "pd", chosen=("host-tuning",))
+    for at, fault in enumerate(anywhere(name, plan)):
+        agree(fault, plan, tmp_path / str(at))
 
 
 def test_a_fault_that_cannot_be(tmp_path):
