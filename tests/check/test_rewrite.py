@@ -211,7 +211,7 @@ def test_rewritten(old, new):
     if new is not None:
         assert made.new == new
         assert not made.left and made.done
-    assert not found(made.new)
+    assert made.left or not found(made.new)
     # Line ends are nobody's business: the same with CR LF.
     windows = rewriting.text(old.replace("\n", "\r\n"), ENGINE)
     assert windows.new == made.new.replace("\n", "\r\n")

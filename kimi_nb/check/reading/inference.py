@@ -62,6 +62,11 @@ def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
     """
     if version:
         named = package or _package(texts)
+        wanted = version.strip().removeprefix("v")
+        last = catalog.versions(named)[-1]
+        # A version after the last listed one may exist; a minor release after it is not known of.
+        if _VERSION.fullmatch(wanted) and _minor(wanted) > _minor(last):
+            raise ParameterError(choice(f"{named} version", wanted[:40], catalog.versions(named)))
         return named_engine(named, version, Spot("--engine-version"))
     found: list[tuple[str, str, Spot]] = []
     for text in texts:
@@ -131,6 +136,10 @@ def named_engine(package: str, version: str, spot: Spot) -> Spoken:
         f"checked as {near}" + (f" and {other}" if other else ""),
     )
     return Spoken(engines[0], bool(other), (fault,), engines[1:])
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def nearest(package: str, version: str) -> str:

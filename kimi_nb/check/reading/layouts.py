@@ -51,7 +51,7 @@ def pairs(calls: Sequence[Call], templates: Sequence[tuple[T, str]]) -> list[tup
     """
     if not calls or not templates:
         return []
-    for way in (_alone, _labelled, _in_turn, _by_group):
+    for way in (_alone, _labelled, _in_turn, _by_group, _by_role):
         found = way(calls, templates)
         if found:
             return found
@@ -93,6 +93,26 @@ def _by_group(calls: Sequence[Call], templates: Sequence[tuple[T, str]]) -> list
     if len(groups) != len(templates):
         return []
     return [(templates[groups[call.made.dp, call.made.tp]][0], call) for call in calls]
+
+
+def _by_role(calls: Sequence[Call], templates: Sequence[tuple[T, str]]) -> list[tuple[T, Call]]:
+    """Pair the templates of each role with the launch lines of one group, in turn.
+
+    The first group is that of the role that is told first.
+    """
+    groups: dict[object, list[Call]] = {}
+    for call in calls:
+        groups.setdefault((call.made.dp, call.made.tp), []).append(call)
+    roles: dict[str, list[T]] = {}
+    for template, says in templates:
+        roles.setdefault(label(says)[0], []).append(template)
+    if "" in roles or len(roles) != len(groups):
+        return []
+    return [
+        (template, group[index % len(group)])
+        for group, mine in zip(groups.values(), roles.values(), strict=True)
+        for index, template in enumerate(mine)
+    ]
 
 
 def arguments(made: Launcher, most: int) -> list[tuple[str, ...]]:

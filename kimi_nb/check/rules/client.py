@@ -285,6 +285,39 @@ def client_trusts(d: Deployment) -> Iterator[Problem]:
 
 
 @rule(
+    "client/path",
+    WARNING,
+    "A client asks at a path that vllm serve has.",
+    "Ask at /v1/completions or /v1/chat/completions.",
+    "vLLM: /generate was the demo server's (vllm.entrypoints.api_server)",
+)
+def served_path(d: Deployment) -> Iterator[Problem]:
+    """The server answers 404: /generate belongs to the demo server, which speaks no OpenAI API."""
+    demo = any(_DEMO in server.argv for server in d.servers)
+    for client in d.clients:
+        if client.path.rstrip("/") == "/generate" and d.servers and not demo:
+            yield Problem(client.spot, f"{client.kind} asks for /generate, which vllm serve lacks")
+
+
+@rule(
+    "client/demo-server",
+    WARNING,
+    "A service is started by vllm serve.",
+    "Write vllm serve MODEL; clients ask at /v1/completions.",
+    "vLLM: vllm.entrypoints.api_server was a demonstration, and is gone by 0.32.0",
+)
+def demo_server(d: Deployment) -> Iterator[Problem]:
+    """The demo server has neither the OpenAI API nor its options, and later versions do not have
+    it."""
+    for server, _ in d.profiles():
+        if _DEMO in server.argv:
+            yield Problem(server.spot, f"{_DEMO} is the demo server: no OpenAI API")
+
+
+_DEMO = "vllm.entrypoints.api_server"
+
+
+@rule(
     "client/proxy-path",
     WARNING,
     "A client asks the front door for what it has.",

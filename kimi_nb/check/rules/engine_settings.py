@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from kimi_nb import catalog
-from kimi_nb.catalog import arguments
+from kimi_nb.catalog import arguments, fill_ins
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
@@ -379,6 +379,51 @@ def context_parallel_on_ascend(d: Deployment) -> Iterator[Problem]:
                 "",
                 ERROR if fault.certain and d.engine_known else WARNING,
             )
+
+
+@rule(
+    "engine/layer-sharding",
+    ERROR,
+    "Layers are sharded on prefill alone.",
+    "Take layer_sharding out of --additional-config but on prefill (kv_producer).",
+    "vllm-ascend platform.py: _validate_layer_sharding_config, from v0.18.0",
+    needs=("ascend",),
+)
+def layer_sharding(d: Deployment) -> Iterator[Problem]:
+    """The plugin's own check refuses it: 'layer_sharding is only supported on P nodes'."""
+    old = not d.engine_known or catalog.earlier(d.engine.version, "0.18.0")
+    for server, _ in d.profiles():
+        if server.table("additional-config").get("layer_sharding") and server.role != "prefill":
+            yield Problem(
+                server.of("additional-config"),
+                f"--additional-config layer_sharding on {server.role}",
+                "",
+                WARNING if old else "",
+            )
+
+
+@rule(
+    "engine/logits-processor",
+    ERROR,
+    "A logits processor is named as module:class.",
+    "Write a colon between the module and the class.",
+    "vllm/v1/sample/logits_processor: FQCNs are split at the colon",
+)
+def logits_processor(d: Deployment) -> Iterator[Problem]:
+    """'not enough values to unpack', when the engine loads the processor."""
+    for server, _ in d.profiles():
+        given = server.flags.get("logits-processors")
+        for name in given if isinstance(given, list) else [given]:
+            if (
+                isinstance(name, str)
+                and re.fullmatch(r"\w+(\.\w+)+", name)
+                and not fill_ins.holds(name)
+            ):
+                yield Problem(
+                    server.of("logits-processors"),
+                    f"--logits-processors {name}: no colon stands before the class",
+                    f"Write {':'.join(name.rsplit('.', 1))}.",
+                )
 
 
 @rule(

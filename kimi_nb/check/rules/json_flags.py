@@ -15,6 +15,7 @@ from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import EngineView, Spot
+from kimi_nb.core import data_files
 
 _CATALOG = "the configuration classes of the version (kimi_nb/data/catalog/vllm.json)"
 
@@ -302,9 +303,90 @@ def _leaves(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
 def kv_role(d: Deployment) -> Iterator[Problem]:
     """The configuration check refuses a connector without a role."""
     for server, _ in d.profiles():
-        kv = server.table("kv-transfer-config")
-        if kv.get("kv_connector") and kv.get("kv_role") is None:
+        for kv in server.transfers:
+            if kv.get("kv_connector") and kv.get("kv_role") is None:
+                yield Problem(
+                    server.of("kv-transfer-config"),
+                    f"kv_connector {kv['kv_connector']} with kv_role not given",
+                )
+
+
+@rule(
+    "json/kv-connector",
+    WARNING,
+    "A KV connector is one that the version has.",
+    "Name a connector of the version, or the newer version.",
+    "vllm-ascend: what vllm_ascend/distributed registers, by tag; vLLM: KVConnectorFactory",
+    needs=("version",),
+)
+def kv_connector(d: Deployment) -> Iterator[Problem]:
+    """'Unsupported connector type', on every node; or the connector of that name that was written
+    for another accelerator."""
+    facts = data_files.facts("catalog/versions")
+    known: Mapping[str, Any] = facts["connectors"]
+    for server, _ in d.profiles():
+        for kv in server.transfers:
+            name, path = (
+                str(kv.get("kv_connector") or ""),
+                str(kv.get("kv_connector_module_path") or ""),
+            )
+            spot = server.of("kv-transfer-config")
+            if name and not fill_ins.holds(name):
+                yield from _connector(d, name, bool(path), known, spot)
+            gone = facts["connector_modules"].get(path)
+            if gone and d.ascend and catalog.earlier(str(gone["last"]), d.engine.version):
+                yield Problem(
+                    spot,
+                    f"kv_connector_module_path {path} is gone since {gone['last']}, and registered "
+                    "connectors need none",
+                    "Take kv_connector_module_path out.",
+                )
+
+
+def _connector(
+    d: Deployment, name: str, own: bool, known: Mapping[str, Any], spot: Spot
+) -> Iterator[Problem]:
+    """Report a connector that the version does not have."""
+    entry = known.get(name)
+    if entry is None:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+        if not own or near:
             yield Problem(
-                server.of("kv-transfer-config"),
-                f"kv_connector {kv['kv_connector']} with kv_role not given",
+                spot,
+                f"no listed version has a KV connector {name}",
+                f"Did you mean {near[0]}?" if near else "",
+                ERROR if near else WARNING,
+            )
+        return
+    if not d.ascend or "ascend" not in entry:
+        return
+    first, last = map(str, entry["ascend"])
+    if catalog.earlier(d.engine.version, first) or catalog.earlier(last, d.engine.version):
+        until = f" to {last}" if catalog.earlier(last, d.engine.version) else ""
+        use = entry.get("use")
+        yield Problem(
+            spot,
+            f"vllm-ascend has the KV connector {name} from {first}{until}, this is {d.engine}",
+            f"Use {use}." if use else "",
+        )
+    elif not catalog.earlier(d.engine.version, str(entry.get("renamed", "9999"))):
+        yield Problem(
+            spot, f"{name} is an old name, since {entry['renamed']}", f"Use {entry['use']}."
+        )
+
+
+@rule(
+    "json/draft-name",
+    WARNING,
+    "A draft method has its own name.",
+    'Write "method": "mtp".',
+    "vLLM SpeculativeConfig: method `...` is deprecated and replaced with mtp",
+)
+def draft_name(d: Deployment) -> Iterator[Problem]:
+    """The old name works today with a warning in the log; a later version refuses it."""
+    for server, _ in d.profiles():
+        method = str(server.table("speculative-config").get("method") or "")
+        if method.endswith("_mtp"):
+            yield Problem(
+                server.of("speculative-config"), f"the method {method} is deprecated: it is mtp"
             )

@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from kimi_nb import catalog
+from kimi_nb.catalog import fill_ins
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import LOOPBACK, EngineView, Spot
+from kimi_nb.core import data_files
 from kimi_nb.show import spans
 
 
@@ -83,10 +86,23 @@ def own_engine_id(d: Deployment) -> Iterator[Problem]:
     """Two groups of one id are one and the same to the connector: decode fetches the cache of
     another request."""
     owner: dict[str, tuple[Any, EngineView]] = {}
+    launched = {one.node for one in d.launchers}
     for group in d.groups():
         server = group[0]
         found = server.table("kv-transfer-config").get("engine_id")
-        if found is None or not server.certain:
+        others = {
+            str(name)
+            for one in group
+            if (name := one.table("kv-transfer-config").get("engine_id")) is not None
+        }
+        if len(others) > 1:
+            yield Problem(
+                server.of("kv-transfer-config"),
+                f"one group has the engine_ids {', '.join(sorted(others))}",
+                "Give every node of a group the same engine_id.",
+                WARNING,
+            )
+        if found is None or not (server.certain or server.node in launched):
             continue
         key = server.group if server.group is not None else id(server)
         other = owner.setdefault(str(found), (key, server))
@@ -144,7 +160,7 @@ def both_roles(d: Deployment) -> Iterator[Problem]:
 def lists_match(d: Deployment) -> Iterator[Problem]:
     """The proxy pairs the two lists and stops when they differ in length."""
     for proxy in d.proxies:
-        for stem in ("prefiller", "decoder"):
+        for stem in ("prefiller", "decoder", "encoder", "pd", "dp"):
             hosts = proxy.lists.get(f"{stem}-hosts", ())
             ports = proxy.lists.get(f"{stem}-ports", ())
             if (
@@ -155,6 +171,94 @@ def lists_match(d: Deployment) -> Iterator[Problem]:
                 yield Problem(
                     proxy.spot, f"{len(hosts)} --{stem}-hosts and {len(ports)} --{stem}-ports"
                 )
+
+
+@rule(
+    "topology/proxy-connector",
+    ERROR,
+    "A layer-wise connector has the layer-wise proxy, and no other has it.",
+    "Run load_balance_proxy_layerwise_server_example.py for MooncakeLayerwiseConnector, and "
+    "load_balance_proxy_server_example.py for the others.",
+    "vllm-ascend: examples/disaggregated_prefill_v1; the layer-wise one serves /v1/metaserver",
+    needs=("ascend",),
+)
+def proxy_fits_connector(d: Deployment) -> Iterator[Problem]:
+    """Layer-wise prefill asks the proxy's metaserver where to send each layer; the other proxy has
+    none, and every request waits until it times out."""
+    known = data_files.facts("catalog/versions")["connectors"]
+    layerwise = {
+        known.get(str(kv.get("kv_connector")), {}).get("family") == "layerwise"
+        for server in d.servers
+        if server.role in ("prefill", "decode")
+        for kv in server.transfers
+        if known.get(str(kv.get("kv_connector")), {}).get("family") in (None, "layerwise")
+        and not str(kv.get("kv_connector")).endswith("MultiConnector")
+    }
+    if len(layerwise) != 1:
+        return
+    wanted = layerwise.pop()
+    for proxy in d.proxies:
+        if proxy.kind == "upstream" and proxy.workers and proxy.layerwise != wanted:
+            said = "a layer-wise connector" if wanted else "no layer-wise connector"
+            yield Problem(
+                proxy.spot,
+                f"the engines have {said}, and this is the "
+                f"{'layer-wise' if proxy.layerwise else 'other'} proxy",
+            )
+
+
+@rule(
+    "topology/pd-names",
+    WARNING,
+    "Prefill and decode behind one proxy serve one name.",
+    "Give both the same --served-model-name.",
+    "load_balance_proxy_server_example.py hands the request on as it is",
+)
+def one_name(d: Deployment) -> Iterator[Problem]:
+    """The proxy asks both sides for the name of the request: the one that does not serve it answers
+    404."""
+    names = {
+        role: {name for server in d.at_role(role) if not server.headless for name in server.names}
+        for role in ("prefill", "decode")
+    }
+    if any(fill_ins.holds(name) for found in names.values() for name in found):
+        return
+    if all(names.values()) and not names["prefill"] & names["decode"]:
+        server = d.at_role("decode")[0]
+        yield Problem(
+            server.of("served-model-name"),
+            f"decode serves {', '.join(sorted(names['decode']))}, "
+            f"prefill {', '.join(sorted(names['prefill']))}",
+        )
+
+
+@rule(
+    "topology/connector-variable",
+    WARNING,
+    "A variable of a KV connector goes with that connector.",
+    "Take it out, or use the variable of the connector that runs.",
+    "the connectors' sources by tag (kimi_nb/data/catalog/versions.yaml)",
+    needs=("ascend", "version"),
+)
+def connector_variables(d: Deployment) -> Iterator[Problem]:
+    """The time-out that it sets is the other connector's: the default holds, and cache of dead
+    requests stays for minutes."""
+    known = data_files.facts("catalog/versions")["connector_variables"]
+    for server in d.environments():
+        names = [str(kv.get("kv_connector") or "") for kv in server.transfers]
+        for name in server.env:
+            entry = known.get(name)
+            if not entry or not names or any(one.startswith(entry["of"]) for one in names):
+                continue
+            if any(one.startswith(entry["also"]) for one in names) and not catalog.earlier(
+                str(entry["last"]), d.engine.version
+            ):
+                continue
+            yield Problem(
+                server.env_at(name),
+                f"{name} is of another connector than {', '.join(names)}",
+                f"Use {entry['use']}." if names[0].startswith(entry["also"]) else "",
+            )
 
 
 def _several(word: str) -> bool:

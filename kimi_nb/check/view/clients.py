@@ -29,6 +29,7 @@ def client(engine: catalog.Engine, words: Sequence[str], spot: Spot) -> Client |
         ("vllm", "bench", _bench),
         ("lm_eval", "", _lm_eval),
         ("lm-eval", "", _lm_eval),
+        ("benchmark_serving.py", "", _old_bench),
     ):
         at = word_at(words, name, second)
         if at is not None:
@@ -129,6 +130,11 @@ def _bench(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) ->
         flags.get("trust-remote-code") is True,
         tuple(words),
     )
+
+
+def _old_bench(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> Client | None:
+    """Read the script from which vllm bench serve was made; it takes the same options."""
+    return _bench(engine, ["serve", *words[at:]], 0, spot)
 
 
 def _lm_eval(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> Client | None:

@@ -39,7 +39,24 @@ _NO_START = {
     "wget",
 }
 _VLLM = "vllm.entrypoints.cli.main"  # the module behind the program
-_PROXY = re.compile(r"(load_balance_proxy|toy_proxy|disagg_proxy|proxy_server).*\.py")
+_PROXY = re.compile(
+    r"\w*(load_balance_(dp_)?proxy|toy_proxy|disagg_(\w+_)?proxy|proxy_server).*\.py"
+)
+# What the example proxies call the lists of engines of a role.
+_STEMS = (
+    ("prefill", "prefiller"),
+    ("decode", "decoder"),
+    ("mixed", "dp"),
+    ("mixed", "pd"),
+    ("encode", "encoder"),
+)
+_URLS = {
+    "prefill": "prefill",
+    "prefill-servers-urls": "prefill",
+    "decode": "decode",
+    "decode-servers-urls": "decode",
+    "encode-servers-urls": "encode",
+}
 
 
 def base(word: str) -> str:
@@ -143,12 +160,26 @@ def proxy(words: Sequence[str], spot: Spot, node: str = "") -> Proxy:
             tuple(workers),
             given,
         )
-    pairs = []
-    for role, stem in (("prefill", "prefiller"), ("decode", "decoder")):
+    pairs = [
+        (role, *_endpoint(url))
+        for option, role in _URLS.items()
+        for urls in given.get(option, ())
+        for url in urls.split(",")
+        if url not in ("", "disable", "none")
+    ]
+    for role, stem in _STEMS:
         hosts, ports = given.get(f"{stem}-hosts", ()), given.get(f"{stem}-ports", ())
         pairs += [(role, where, number(its)) for where, its in zip(hosts, ports, strict=False)]
+    script = next((base(word) for word in words if re.fullmatch(_PROXY, base(word))), "")
     return Proxy(
-        spot, "upstream", node, host, port if "port" in given else 8000, tuple(pairs), given
+        spot,
+        "upstream" if script.startswith("load_balance_proxy") else "example",
+        node,
+        host,
+        port if "port" in given else 8000,
+        tuple(pairs),
+        given,
+        layerwise="layerwise" in script,
     )
 
 
@@ -164,6 +195,8 @@ def lists(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
                 "prefiller-port": "prefiller-ports",
                 "decoder-host": "decoder-hosts",
                 "decoder-port": "decoder-ports",
+                "encoder-host": "encoder-hosts",
+                "encoder-port": "encoder-ports",
             }.get(name, name)
             current = out.setdefault(name, [])
             if equals:

@@ -31,7 +31,7 @@ class Proxy:
     """The front door of a service: a proxy or router.
 
     ``workers`` are (role, host, port); ``lists`` are the options as written, and ``asks`` is whether
-    callers are asked for the key.
+    callers are asked for the key. ``layerwise`` is whether it serves layer-wise connectors.
     """
 
     spot: Spot
@@ -42,6 +42,7 @@ class Proxy:
     workers: tuple[tuple[str, str, int | None], ...]
     lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     asks: bool = False
+    layerwise: bool = False
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,11 @@ class EngineView:
         return (self.model,) if self.model else ()
 
     @property
+    def transfers(self) -> tuple[Mapping[str, Any], ...]:
+        """The tables of its KV connectors: its own, and those inside a MultiConnector."""
+        return transfers(self.flags.get("kv-transfer-config"))
+
+    @property
     def draft(self) -> int:
         """The number of tokens that a draft proposes in each step; 0 without a draft."""
         found = self.table("speculative-config").get("num_speculative_tokens")
@@ -224,7 +229,7 @@ def of(
     if devices is None:
         devices = visible(env)
     rank = _whole(first)
-    kv_port = _port(kv.get("kv_port"))
+    kv_port = next((port for one in transfers(kv) if (port := _port(one.get("kv_port")))), None)
     tp = _whole(flags.get("tensor-parallel-size", 1))
     if kv_port is not None:
         kv_port = None if rank is None or tp is None else ports.kv(kv_port, rank, tp).start
@@ -271,6 +276,15 @@ def _same(address: Any, spot: Spot) -> Any:
     if re.fullmatch(rf"{fill_ins.MARK[0]}[^{fill_ins.MARK[1]}]+{fill_ins.MARK[1]}", address.text):
         return address.text
     return (spot.file, address.text) if re.fullmatch(r"\$\{?\w+\}?", address.text) else None
+
+
+def transfers(kv: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return the table of a KV connector, and those of the connectors inside it."""
+    if not isinstance(kv, dict) or not kv:
+        return ()
+    extra = kv.get("kv_connector_extra_config")
+    inner = extra.get("connectors") if isinstance(extra, dict) else None
+    return (kv, *(one for one in inner or () if isinstance(one, dict)))
 
 
 def visible(env: Mapping[str, str]) -> tuple[int, ...] | None:
