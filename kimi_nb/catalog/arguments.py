@@ -384,6 +384,8 @@ def _typed(kind: str, text: str) -> Any:
         except ValueError:
             return Unread(text, "a number is wanted")
     if kind in ("json", "loads") or kind == "union_dict_and_str":
+        if re.fullmatch(r"\{?\s*\.{3,}\s*\}?", text):
+            return Unknown(text, "its value is not known here")
         return _json(text, kind)
     return text
 

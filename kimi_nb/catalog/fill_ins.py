@@ -27,13 +27,13 @@ _OTHERS = (
     re.compile(r"(?<![\w$({,])\{ ?([A-Za-z]\w*(?: \w+){0,4}) ?\}(?![\w},])"),  # { node0 ip }
 )
 _BARE = re.compile(
-    rf"(?<=[\[:,])\s*({MARK[0]}[^{MARK[1]}\"]*{MARK[1]}|\$\{{\w+\}}|x{{2,}}|\.{{3,}})\s*(?=[,\]}}])"
+    rf"(?<=[\[:,])\s*({MARK[0]}[^{MARK[1]}\"]*{MARK[1]}|\$\{{\w+\}}|x{{2,}}|\{{?\.{{3,}}\}}?)\s*(?=[,\]}}])"
 )
 _MOST = 1000  # thousands of them are no script, and slow a grammar down
 _HOLDS = re.compile(
     rf"\$[\w{{@*#?(]|`|{MARK[0]}|\{{\{{|<[A-Za-z][\w .-]*>|\bx{{2,}}\b|\bX{{2,}}\b|"
-    r"\b\d+\.(?:\d+\.)*x{1,3}\b|^x\.x|^(?:\.{3,}|\N{HORIZONTAL ELLIPSIS}|\?+|-{3,})$|"
-    r"\byour[_-]\w|\bYOUR_[A-Z]|^\[[A-Za-z_ ]+\]$"
+    r"\b\d+\.(?:\d+\.)*x{1,3}\b|^x\.x|^(?:\{?\.{3,}\}?|\N{HORIZONTAL ELLIPSIS}|\?+|-{3,})$|"
+    r"^[a-z]\w*_(?:ip|port|num|size|host|addr|address)$|\byour[_-]\w|\bYOUR_[A-Z]|^\[[A-Za-z_ ]+\]$"
 )
 
 

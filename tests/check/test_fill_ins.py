@@ -92,6 +92,25 @@ def test_json_with_a_fill_in_is_read_around_it():
     assert [one.message for one in found if one.rule == "json/key"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2025-12-30] INFO conftest.py:107: Starting server with command: vllm serve m --port {a b: 1}",
+        "INFO 12-05 You can set `--chat-template-content-format` to override\n`--port 8`",
+    ],
+)
+def test_a_log_is_no_command(line):
+    assert not told(findings("README.md", f"```bash\n{line}\n```\n"))
+
+
+def test_what_is_left_out_of_json_is_a_fill_in():
+    assert not [
+        one
+        for one in findings("README.md", "```bash\nvllm serve m --kv-transfer-config {...}\n```\n")
+        if one.severity == ERROR
+    ]
+
+
 def test_a_default_is_the_value():
     text = "vllm serve org/model --port ${PORT:-99999}\n"
     assert "topology/port-range" in {one.rule for one in findings("run.sh", text)}

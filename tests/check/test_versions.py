@@ -62,7 +62,9 @@ def test_of_vllm_ascend(tmp_path):
     assert "checked as 0.20.2rc1 and 0.19.1rc1" in str(found)
 
 
-@pytest.mark.parametrize("version", ["latest", "1", "0.99.0", "9.9.9", "0.19.1; rm -rf /", "0..1", "1e9.2"])
+@pytest.mark.parametrize(
+    "version", ["latest", "1", "0.99.0", "9.9.9", "0.19.1; rm -rf /", "0..1", "1e9.2"]
+)
 def test_what_is_no_version_is_refused(tmp_path, version):
     with pytest.raises(ParameterError, match="version"):
         files(tmp_path, SWAP, version)

@@ -105,7 +105,10 @@ def of_texts(
             return of_texts(texts, engine, version, hardware, unread, again)
     model, weights = inference.model(found.servers)
     # A document shows containers of several kinds of node.
-    documents = frozenset(text.name for text in texts if text.kind == "markdown")
+    documents = frozenset(
+        {text.name for text in texts if text.kind == "markdown"}
+        | {source.file for source in shells if source.document}
+    )
     title = texts[0].name if len(texts) == 1 else f"{len(texts)} files"
     return Deployment(
         title=title,

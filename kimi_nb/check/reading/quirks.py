@@ -239,7 +239,8 @@ def _command(node: Any, lines: list[str], fault: Any) -> Iterator[Fault]:
         return
     name = named.text.decode("utf-8", "replace")
     line = named.start_point[0]
-    if _FLAG.match(name) and line > 0:
+    inside = node.parent is not None and node.parent.type == "command_substitution"
+    if _FLAG.match(name) and line > 0 and not inside:  # in prose, backticks mark a flag
         before = lines[line - 1].rstrip()
         if (
             before
@@ -253,6 +254,8 @@ def _command(node: Any, lines: list[str], fault: Any) -> Iterator[Fault]:
                 f"the line ends without a backslash, and the next begins with {name[:40]}",
             )
     yield from _typography(node.children[1:], fault)
+    if any(child.text.endswith(b":") for child in node.children[1:]):
+        return  # a line of a log, which tells what was started
     previous = ""
     for child in node.children[1:]:
         word = child.text.decode("utf-8", "replace")

@@ -155,7 +155,7 @@ def floating_code(d: Deployment) -> Iterator[Problem]:
 
 @rule(
     "security/secret",
-    ERROR,
+    WARNING,
     "No secret stands in a command line or a script.",
     "Read it from the environment or a file: export it outside, name it here.",
     "ps and docker inspect show arguments to every user",
@@ -182,7 +182,7 @@ def secret(d: Deployment) -> Iterator[Problem]:
                 and not fill_ins.holds(value)
                 and not _placeholder(value)
             ):
-                yield Problem(at, f"{name} is set to a fixed text (not shown)", "", WARNING)
+                yield Problem(at, f"{name} is set to a fixed text (not shown)")
         if server is not None and isinstance(server.flags.get("api-key"), list | str):
             given = server.flags["api-key"]
             text = given if isinstance(given, str) else " ".join(map(str, given))
@@ -191,8 +191,6 @@ def secret(d: Deployment) -> Iterator[Problem]:
                     server.of("api-key"),
                     "--api-key stands in the command (its value is "
                     "not shown): ps shows it to every user",
-                    "",
-                    WARNING,
                 )
 
 

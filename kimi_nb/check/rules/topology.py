@@ -56,7 +56,7 @@ def devices_fit(d: Deployment) -> Iterator[Problem]:
                 )
         if None in (server.tp, server.pp, server.ranks) or _spread(server):
             continue
-        nodes = server.number("nnodes") or 1
+        nodes = max(server.number("nnodes") or 1, 1)  # a rule on values refuses 0
         need = (server.ranks or 1) * (server.tp or 1) * (server.pp or 1) // int(nodes)
         limit = len(server.devices) if server.devices is not None else have
         if need > limit and not (d.launchers and server.single):
@@ -101,7 +101,7 @@ def devices_seen(d: Deployment) -> Iterator[Problem]:
         ):
             continue
         need = (server.tp or 1) * (server.pp or 1) * (server.ranks or 1)
-        need //= int(server.number("nnodes") or 1)
+        need //= int(max(server.number("nnodes") or 1, 1))
         if need > len(server.devices):
             yield Problem(
                 server.of("tensor-parallel-size"),
@@ -127,7 +127,8 @@ def one_owner(d: Deployment) -> Iterator[Problem]:
                 other = owner.setdefault(device, server)
                 if other is not server:
                     share = sum(
-                        one.number("gpu-memory-utilization") or 0.9 for one in (server, other)
+                        0.9 if (told := one.number("gpu-memory-utilization")) is None else told
+                        for one in (server, other)
                     )
                     yield Problem(
                         server.spot,

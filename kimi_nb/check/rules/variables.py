@@ -223,7 +223,7 @@ def variable_moved(d: Deployment) -> Iterator[Problem]:
 
 @rule(
     "variables/contradiction",
-    ERROR,
+    WARNING,
     "A variable and its key say the same.",
     "Keep the key of --additional-config, take the variable out.",
     "vllm-ascend: the key wins over the variable",

@@ -74,6 +74,8 @@ def serve_at(words: Sequence[str]) -> int | None:
         name = base(word)
         following = words[i + 1] if i + 1 < len(words) else ""
         if name == "vllm" and following == "serve":
+            if i and words[i - 1].endswith(":"):
+                return None  # a line of a log: Starting server with command: vllm serve
             return i + 2
         if (
             word == "-m"
