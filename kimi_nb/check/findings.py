@@ -90,7 +90,9 @@ class Findings:
 
     ``rules`` is the number of rules, ``skipped`` maps those that could not be applied to the
     reason. ``unread`` lists the parts of the files that were not read, and why. ``seen`` counts the
-    engines, proxies, clients, containers, launchers and jobs that were found.
+    engines, proxies, clients, containers, launchers and jobs that were found, and ``read`` how much
+    of the files was understood: ``commands`` that were judged, those that were ``not understood``
+    although they name vLLM, and ``fill-ins`` that are left to the reader.
     """
 
     title: str
@@ -100,6 +102,7 @@ class Findings:
     skipped: Mapping[str, str]
     unread: tuple[Mapping[str, Any], ...] = ()
     seen: Mapping[str, int] | None = None
+    read: Mapping[str, int] | None = None
     memory: tuple[Bar, ...] = ()
 
     def of(self, severity: str) -> tuple[Finding, ...]:
@@ -134,7 +137,18 @@ class Findings:
         )
         return (
             f"{self.title}: {', '.join(counts)}. {asked} rules asked of {self.engine}{skipped}."
-            f"{nothing}"
+            f"{nothing}{self._understood}"
+        )
+
+    @property
+    def _understood(self) -> str:
+        """How much of the files was read, so that no error is never silence."""
+        if self.read is None:
+            return ""
+        done, left, holes = (self.read[key] for key in ("commands", "not understood", "fill-ins"))
+        return (
+            f" Read: {done} command{'s' * (done != 1)}, {left} not understood, "
+            f"{holes} fill-in{'s' * (holes != 1)}."
         )
 
     @property
@@ -176,6 +190,7 @@ class Findings:
             "skipped": dict(self.skipped),
             "unread": list(self.unread),
             "seen": dict(self.seen or {}),
+            "read": dict(self.read or {}),
             "memory": [bar.as_dict() for bar in self.memory],
         }
 

@@ -153,3 +153,30 @@ def test_masking_leaves_code_alone():
         "awk '{ print $1 }'",
     ):
         assert fill_ins.masked(text) == text
+
+
+# How much was understood -----------------------------------------------------------------------
+
+
+def summary(text: str) -> str:
+    made = assemble.of_texts([Text("run.sh", "", "bash", text)], "vllm", "0.19.1")
+    return registry.check(made).verdict
+
+
+def test_the_summary_says_how_much_was_understood():
+    said = summary(
+        "vllm serve org/model --port $PORT --host <node_ip> --max-num-seqs 8\n"
+        "curl http://localhost:8000/v1/models\nvllm launch render org/model\nls\n"
+    )
+    assert "Read: 2 commands, 1 not understood, 2 fill-ins." in said
+
+
+def test_no_error_is_no_silence():
+    assert "Read: 0 commands, 1 not understood, 0 fill-ins." in summary("vllm launch render m\n")
+
+
+def test_a_plan_has_no_such_line():
+    from kimi_nb.check import judge
+    from kimi_nb.plan import build
+
+    assert "Read:" not in judge.plan(build.plan("k2.5", "a3", "single")).verdict

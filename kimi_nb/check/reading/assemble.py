@@ -115,6 +115,7 @@ def of_texts(
         engine=speaks.engine,
         engine_known=speaks.known,
         between=speaks.between,
+        read=found.read(),
         servers=tuple(found.servers),
         proxies=tuple(found.proxies),
         clients=tuple(found.clients),
@@ -400,6 +401,8 @@ class _Assembler:
             self.found.clients.append(client)
         elif commands.program_at(argv, commands.LAUNCHER) is None:
             self.found.programs.append(Program(spot, argv, {}))
+            if commands.is_strange(argv):
+                self.found.strange.append((spot, argv[0]))
             return
         unset_variables.words(source, command, self.found)
 

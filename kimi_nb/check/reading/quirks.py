@@ -8,6 +8,7 @@ r"""Find in the syntax tree what the shell does to a text before a command sees 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -254,7 +255,10 @@ def _command(node: Any, lines: list[str], fault: Any) -> Iterator[Fault]:
                 f"the line ends without a backslash, and the next begins with {name[:40]}",
             )
     yield from _typography(node.children[1:], fault)
-    if any(child.text.endswith(b":") for child in node.children[1:]):
+    if any(
+        one.text.endswith(b":") and two.text == b"vllm"
+        for one, two in itertools.pairwise(node.children)
+    ):
         return  # a line of a log, which tells what was started
     previous = ""
     for child in node.children[1:]:

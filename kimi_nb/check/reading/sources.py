@@ -63,6 +63,19 @@ class Found:
     exports: list[Program] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     unread: list[tuple[Spot, str]] = field(default_factory=list)
+    fill_ins: set[str] = field(default_factory=set)
+    strange: list[tuple[Spot, str]] = field(default_factory=list)
+
+    def read(self) -> dict[str, int]:
+        """Count what was judged, what was not understood, and what is left to the reader."""
+        judged = (self.servers, self.proxies, self.clients, self.boxes, self.launchers)
+        spots = {one.spot.name for kind in judged for one in kind}
+        lines = {(one.spot.file, one.spot.line) for kind in judged for one in kind}
+        return {
+            "commands": len(lines) or len(spots),
+            "not understood": len(self.unread) + len(self.strange),
+            "fill-ins": len(self.fill_ins),
+        }
 
 
 def sources(

@@ -44,7 +44,10 @@ def words(source: Source, command: Command, found: Found) -> None:
             for name, text in command.env.items()
         ),
     ):
-        match = _PLACEHOLDER.search(word.text[:_SEEN])
+        text = word.text[:_SEEN]
+        if fill_ins.holds(text):
+            found.fill_ins.add(f"{source.file}:{text[:80]}")
+        match = _PLACEHOLDER.search(text)
         if match and (match[0], word.line) not in seen:
             seen.add((match[0], word.line))
             shown = fill_ins.shown(match[0])

@@ -169,7 +169,14 @@ def check(deployment: Deployment) -> Findings:
         {"file": spot.file, "line": spot.line, "reason": why} for spot, why in deployment.unread
     )
     return Findings(
-        deployment.title, str(deployment.engine), tuple(findings), len(known), skipped, unread, seen
+        deployment.title,
+        str(deployment.engine),
+        tuple(findings),
+        len(known),
+        skipped,
+        unread,
+        seen,
+        deployment.read,
     )
 
 

@@ -9,6 +9,7 @@ The functions are pure: they take words and return values of `kimi_nb.check.view
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -86,6 +87,40 @@ def serve_at(words: Sequence[str]) -> int | None:
         if word == "-m" and following == _VLLM and list(words[i + 2 : i + 3]) == ["serve"]:
             return i + 3
     return None
+
+
+# Subcommands and programs of vLLM that are known, and start nothing that is judged.
+_QUIET = {
+    "bench",
+    "collect-env",
+    "--version",
+    "-v",
+    "--help",
+    "-h",
+    "chat",
+    "complete",
+    "run-batch",
+}
+
+
+def is_strange(words: Sequence[str]) -> bool:
+    """Return whether a command calls vLLM in a way that nothing here understands.
+
+    >>> is_strange(["vllm", "launch", "m"]), is_strange(["vllm", "collect-env"]), is_strange(["ls"])
+    (True, False, False)
+    """
+    at = word_at(words, "vllm")
+    if at is not None and not _NO_START & {base(word) for word in words[: at - 1]}:
+        before = {base(word) for word in words[: at - 1]}
+        return (
+            not before & {"pip", "pip3", "uv", "cd", "pgrep", "pkill", "echo", "grep"}
+            and words[at - 1] == "vllm"
+            and (words[at] if at < len(words) else "-h") not in _QUIET
+        )
+    return any(
+        one == "-m" and two.startswith(("vllm.", "sglang."))
+        for one, two in itertools.pairwise(words)
+    )
 
 
 def word_at(words: Sequence[str], name: str, second: str = "") -> int | None:

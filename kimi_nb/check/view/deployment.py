@@ -157,7 +157,8 @@ class Deployment:
     ``complete`` is whether every engine of the deployment is here. ``faults`` is what the reader
     saw in the text itself, ``claims`` what a document states in prose, and ``unread`` what was not
     read and why. ``documents`` are the files whose commands may be alternatives.
-    ``between`` is the other listed version beside an engine whose own is not listed.
+    ``read`` counts the commands that were judged, those that were not understood although they name
+    vLLM, and the fill-ins; it is None for what was not read from files. ``between`` is the other listed version beside an engine whose own is not listed.
     """
 
     title: str
@@ -181,6 +182,7 @@ class Deployment:
     plan: Plan | None = None
     unread: tuple[tuple[Spot, str], ...] = ()
     between: tuple[catalog.Engine, ...] = ()
+    read: Mapping[str, int] | None = None
     documents: frozenset[str] = frozenset()
 
     @property
