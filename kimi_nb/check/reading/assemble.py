@@ -358,6 +358,9 @@ class _Assembler:
         at = container_start.container_at(argv)
         if at is not None:
             self._docker(source, command, spot, home, at, alone, depth)
+        elif depth < 4 and (run := container_start.image_run(argv)) is not None:
+            self._in_image(source, command, run, node, alone, depth)
+            return
         elif (inner := _inner(command)) is not None and depth < 4:
             text, line = inner
             script = bash.interpret(
@@ -395,6 +398,13 @@ class _Assembler:
                     _step_node(before) or home,
                     command.certain and (alone or command.background),
                 )
+        elif (start := commands.module_at(argv, "dynamo.vllm")) is not None:
+            # Dynamo has flags of its own beside the engine's: only its place is judged.
+            places = tuple(word.line for word in command.words[start:])
+            made = engine_view.of(
+                self.engine, argv[start:], command.env, spot, home, 0, places, command.certain
+            )
+            self.found.servers.append(replace(made, http_port=None, headless=True, assumed=True))
         elif commands.is_proxy(argv):
             self.found.proxies.append(commands.proxy(argv, spot, ""))
         elif (client := clients.client(self.engine, argv, spot)) is not None:
@@ -457,6 +467,26 @@ class _Assembler:
         before = len(self.found.servers)
         self._inside(source, inside, box, spot, home, alone, depth)
         self._sees(box, before)
+
+    def _in_image(
+        self,
+        source: Source,
+        command: Command,
+        run: tuple[int, str, dict[str, str], bool],
+        node: str,
+        alone: bool,
+        depth: int,
+    ) -> None:
+        """Read what apptainer or enroot runs inside an image: on the network of the host."""
+        at, image, env, own = run
+        words = command.words[at:]
+        argv = tuple(word.text for word in words)
+        if own and container_start.serves_by_itself(image) and not container_start.serves(argv):
+            words = (Word("vllm", command.line), Word("serve", command.line), *words)
+        if words:
+            lines = {**command.env_lines, **dict.fromkeys(env, command.line)}
+            inside = replace(command, words=words, env={**command.env, **env}, env_lines=lines)
+            self._one(source, inside, node, alone, depth + 1)
 
     def _inside(
         self,

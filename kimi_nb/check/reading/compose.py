@@ -266,6 +266,9 @@ class _Reader:
             out.entrypoint = self.words(value)
         elif word in ("command", "args"):
             out.command = self.words(value)
+        elif word == "modelCommand" and self.text(value) == "vllmServe":  # llm-d's charts
+            line = value.start_mark.line + 1
+            out.entrypoint = [("vllm", line), ("serve", line)]
         elif word in ("environment", "env"):
             self.variables(value, out)
         elif word == "env_file":

@@ -146,7 +146,11 @@ def _open(path: Path, shown: str, folder: str) -> Text | str:
     except UnicodeDecodeError:
         return "not a text in UTF-8"
     kind = _kind(path, text)
-    return Text(shown, folder, kind, text) if kind in ("bash", "markdown", "yaml") else kind
+    return (
+        Text(shown, folder, kind, text)
+        if kind in ("bash", "markdown", "yaml", "dockerfile")
+        else kind
+    )
 
 
 def _kind(path: Path, text: str) -> str:
@@ -159,6 +163,8 @@ def _kind(path: Path, text: str) -> str:
             return "bash"
         return f"a script for {shell[:20]}: bash and sh are read"
     found = _SUFFIXES.get(path.suffix.lower())
+    if re.match(r"(?i)(docker|container)file\b", path.name) or path.suffix == ".dockerfile":
+        found = "dockerfile"
     if found:
         return found
     if path.suffix == "":

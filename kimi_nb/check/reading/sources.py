@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_nb.check.findings import WARNING
-from kimi_nb.check.reading import compose, files, markdown
+from kimi_nb.check.reading import compose, dockerfiles, files, markdown
 from kimi_nb.check.view.deployment import Batch, Box, Client, Fault, Launcher, Program, Proxy
 from kimi_nb.check.view.engine_view import EngineView, Spot
 
@@ -119,14 +119,18 @@ def sources(
     for text in texts:
         if text.kind == "yaml":
             in_yaml(text.text, text.name, text.folder, 1, False)
+        elif text.kind == "dockerfile":
+            one = dockerfiles.container(text.text)
+            if one.entrypoint or one.command:
+                boxes.append((one, Source(text.name, text.folder, "", 1, True)))
         elif text.kind == "markdown":
             for fence in markdown.fences(text.text):
                 if fence.kind == "yaml":
                     in_yaml(fence.text, text.name, text.folder, fence.line, True)
                 else:
-                    one = Source(text.name, text.folder, fence.text, fence.line, True)
-                    one.label = fence.label
-                    shells.append(one)
+                    source = Source(text.name, text.folder, fence.text, fence.line, True)
+                    source.label = fence.label
+                    shells.append(source)
         else:
             shells.append(Source(text.name, text.folder, text.text, 1, False))
     return shells, boxes

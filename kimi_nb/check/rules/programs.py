@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from kimi_nb.catalog import fill_ins
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view.commands import word_at
 from kimi_nb.check.view.deployment import Deployment, Program
 from kimi_nb.params import schema
 
@@ -148,6 +149,28 @@ def _tuned_servers(d: Deployment) -> list[tuple[int, bool]]:
             ranks = math.prod(int(size or 1) for size in sizes)
             reads.append((ranks, "--enable-expert-parallel" in one.argv))
     return reads or [(ranks, parallel) for _, ranks, parallel in found]
+
+
+@rule(
+    "programs/vllm-command",
+    ERROR,
+    "vllm is told what to do.",
+    "Write vllm serve MODEL.",
+    "vLLM's command line: serve, bench, chat, complete, run-batch, collect-env, launch",
+)
+def vllm_command(d: Deployment) -> Iterator[Problem]:
+    """'invalid choice', with a list of what it can do; nothing starts."""
+    for one in d.programs:
+        at = word_at(one.argv, "vllm")
+        word = one.argv[at] if at is not None and at < len(one.argv) else ""
+        if (
+            at == 1
+            and not fill_ins.holds(word)
+            and (re.fullmatch(r"[\w.-]+/[\w./-]+", word) or word.startswith(("--model", "/")))
+        ):
+            yield Problem(
+                one.spot, f"vllm {word[:60]}: no command, such as serve, stands before it"
+            )
 
 
 @rule(

@@ -138,6 +138,18 @@ def word_at(words: Sequence[str], name: str, second: str = "") -> int | None:
     return None
 
 
+def module_at(words: Sequence[str], module: str) -> int | None:
+    """Return the index after ``-m MODULE``, None if it is not called.
+
+    >>> module_at(["python3", "-m", "dynamo.frontend", "--http-port", "8000"], "dynamo.frontend")
+    3
+    """
+    for i, word in enumerate(words[:-1]):
+        if word == "-m" and words[i + 1] == module:
+            return i + 2
+    return None
+
+
 def program_at(words: Sequence[str], pattern: re.Pattern[str] | str) -> int | None:
     """Return the index after the name of a script, None if it is not called."""
     for i, word in enumerate(words):
@@ -155,6 +167,8 @@ def is_proxy(words: Sequence[str]) -> bool:
     >>> is_proxy(["nohup", "vllm-router", "--port", "1999"]), is_proxy(["which", "vllm-router"])
     (True, False)
     """
+    if module_at(words, "dynamo.frontend") is not None:
+        return True
     script = program_at(words, _PROXY)
     at = word_at(words, "vllm-router") if script is None else script
     if at is None:
@@ -175,6 +189,12 @@ def proxy(words: Sequence[str], spot: Spot, node: str = "") -> Proxy:
             port=number(given.get("port", ("",))[0]),
             asks=True,
         )
+    front = module_at(words, "dynamo.frontend")
+    if front is not None:
+        given = lists(words[front:])
+        told = given.get("http-port", given.get("port", ("8000",)))[0]
+        host = given.get("http-host", ("",))[0]
+        return Proxy(spot, "dynamo", node, host, number(told), (), given)
     at = word_at(words, "vllm-router")
     given = lists(words[at if at is not None else program_at(words, _PROXY) or 0 :])
     host, port = given.get("host", ("",))[0], number(given.get("port", ("",))[0])

@@ -69,6 +69,52 @@ def container_at(words: Sequence[str]) -> int | None:
     return None
 
 
+_IMAGES = ("apptainer", "singularity", "enroot")
+_WITH_VALUE = frozenset(
+    "--bind -B --env -e --env-file --home -H --pwd --workdir -W --overlay -o --mount -m --conf -c "
+    "--nvccli --network --root".split()
+)
+
+
+def image_run(words: Sequence[str]) -> tuple[int, str, dict[str, str], bool] | None:
+    """Read ``apptainer run|exec``, ``singularity run|exec`` and ``enroot start``.
+
+    Return the index at which the words inside begin, the image, the variables that it is given, and
+    whether its own entry point runs; None for another command.
+
+    >>> image_run(
+    ...     "apptainer run --nv --env A=1 docker://vllm/vllm-openai:v0.19.1 --model m".split()
+    ... )
+    (6, 'docker://vllm/vllm-openai:v0.19.1', {'A': '1'}, True)
+    """
+    for name in _IMAGES:
+        at = word_at(words, name)
+        if at is None:
+            continue
+        while at < len(words) and words[at].startswith("-"):
+            at += 1
+        verb = words[at] if at < len(words) else ""
+        if verb not in ("run", "exec", "start"):
+            return None
+        at += 1
+        env: dict[str, str] = {}
+        while at < len(words) and words[at].startswith("-"):
+            option, equals, text = words[at].partition("=")
+            if option in _WITH_VALUE and not equals:
+                at += 1
+                text = words[at] if at < len(words) else ""
+            if option in ("--env", "-e"):
+                for pair in text.split(","):
+                    key, has, value = pair.partition("=")
+                    if has:
+                        env[key] = value
+            at += 1
+        if at >= len(words):
+            return None
+        return at + 1, words[at], env, verb != "exec"
+    return None
+
+
 def runs_a_tool(box: Box) -> bool:
     """Return whether a container runs a program in place of its own that is no shell and no vLLM.
 
