@@ -15,6 +15,7 @@ from typing import Any
 from kimi_nb.core.errors import ParameterError
 
 _MOST_SECONDS = 4.0
+_CHUNK = 512  # bytes that the grammar, and the text of each node, are given at once
 
 
 @functools.cache
@@ -40,7 +41,7 @@ def tree(text: str) -> Any:
     until = time.thread_time() + _MOST_SECONDS
     try:
         return _parser().parse(
-            lambda at, _: raw[at : at + 65536],
+            lambda at, _: raw[at : at + _CHUNK],
             progress_callback=lambda *_: time.thread_time() > until,
         )
     except ValueError:

@@ -71,8 +71,27 @@ def container_at(words: Sequence[str]) -> int | None:
 
 _IMAGES = ("apptainer", "singularity", "enroot")
 _WITH_VALUE = frozenset(
-    "--bind -B --env -e --env-file --home -H --pwd --workdir -W --overlay -o --mount -m --conf -c "
-    "--nvccli --network --root".split()
+    [
+        "--bind",
+        "-B",
+        "--env",
+        "-e",
+        "--env-file",
+        "--home",
+        "-H",
+        "--pwd",
+        "--workdir",
+        "-W",
+        "--overlay",
+        "-o",
+        "--mount",
+        "-m",
+        "--conf",
+        "-c",
+        "--nvccli",
+        "--network",
+        "--root",
+    ]
 )
 
 
