@@ -23,8 +23,9 @@ from kimi_nb.params import recipes
 from kimi_nb.plan import build
 
 NODES = (512, 1024)
-LARGE, LINEAR, SCRIPTS = 2.0, 2.5, 20.0  # s; times for twice the nodes; s
+LARGE, LINEAR, SCRIPTS = 2.0, 2.5, 6.0  # s; times for twice the nodes; s
 COUNT = 1000
+MANY, LINEAR_SCRIPTS = 5000, 6.0  # scripts; times as long as for a fifth of them (linear is 5)
 REPEATS = 5
 
 
@@ -66,6 +67,16 @@ def files(judge: judging.Judge) -> None:
             peer = ("shellcheck", [judging.cpu_of(argv)])
         judge.figure(
             f"check of {COUNT:,} scripts as one deployment", ours, "s CPU", most=SCRIPTS, peer=peer
+        )
+        with tempfile.TemporaryDirectory() as other:
+            write(Path(other), MANY)
+            many = judging.cpu(lambda: checks.files([other]))
+        judge.ratio(
+            f"check of {MANY:,} scripts",
+            [many],
+            "s CPU",
+            most=LINEAR_SCRIPTS,
+            peer=(f"{COUNT:,} of them", ours),
         )
         each = judging.cpu(lambda: [checks.files([path]) for path in paths])
         judge.figure(f"check of {COUNT:,} scripts one by one", [each], "s CPU")
