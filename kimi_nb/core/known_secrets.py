@@ -11,19 +11,12 @@ it. Everything that the package writes into the folder of a run goes through thi
 from __future__ import annotations
 
 import os
-import re
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.core import redaction
+from kimi_nb.core import redacted_files, redaction, secret_forms
 
-_SAYS_SO = re.compile(
-    r"(?i)(?:^|_)(?:token|api_?key|access_?key|secret|password|passwd|"
-    r"credentials?)$|secret_access_key$"
-)
-_LARGEST = 64 << 20  # bytes; larger files are not searched
 _names: set[str] = set()
 
 
@@ -39,7 +32,7 @@ def values() -> tuple[str, ...]:
             {
                 value
                 for key, value in os.environ.items()
-                if value.strip() and (key in _names or _SAYS_SO.search(key))
+                if value.strip() and (key in _names or secret_forms.is_secret_variable(key))
             }
         )
     )
@@ -55,36 +48,13 @@ def value(given: Any) -> Any:
     return redaction.value(given, values())
 
 
-def data(given: bytes) -> bytes:
-    """Return bytes with secrets redacted."""
-    return redaction.data(given, values())
-
-
 def file(path: Path, begin: int = 0) -> bool:
-    """Redact a file in place, from byte ``begin`` on, and return whether anything was redacted.
+    """Redact a file of any size in place, from byte ``begin`` on; return whether it was changed.
 
     The length of the file stays the same, so that a log can be redacted while another process
     appends to it. (Only gzip files, which are rewritten, may change their length.)
     """
-    try:
-        # Never follow a link or open a socket or a pipe.
-        about = path.lstat()
-        if not stat.S_ISREG(about.st_mode) or about.st_size - begin > _LARGEST:
-            return False
-        with path.open("rb") as reader:
-            reader.seek(begin)
-            before = reader.read()
-        after = data(before)
-        if after == before:
-            return False
-        with path.open("r+b") as writer:
-            writer.seek(begin)
-            writer.write(after)
-            if len(after) != len(before):  # only gzip changes the length
-                writer.truncate()
-    except OSError:
-        return False
-    return True
+    return redacted_files.redact(path, values(), begin)
 
 
 def folder(root: Path, *, skip: Iterable[str] = ()) -> int:

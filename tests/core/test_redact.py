@@ -9,15 +9,17 @@ import html
 import json
 import os
 import stat
+import time
+import tracemalloc
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kimi_nb.bundle import scripts
-from kimi_nb.core import evidence, known_secrets, redaction
+from kimi_nb.core import evidence, known_secrets, redacted_files, redaction, secret_forms
 
 ROOT = Path(__file__).resolve().parents[2]
 PEM = (
@@ -62,6 +64,46 @@ SHAPES = [
         "hunter2",
     ),
     ("&quot;password&quot;: &quot;hunter2&quot;", "hunter2"),
+    ("PGPASSWORD=hunter2 psql", "hunter2"),
+    ("MYSQL_PWD=hunter2", "hunter2"),
+    ("SSHPASS=hunter2", "hunter2"),
+    ("sshpass -p hunter2 ssh me@example.org", "hunter2"),
+    ("SECRET_KEY=hunter2", "hunter2"),
+    ("OPENAI_KEY=hunter2", "hunter2"),
+    ("DEPLOY_KEY=a1b2c3d4e5f6g7h8", "a1b2c3d4"),
+    ("DB_PASS=hunter2", "hunter2"),
+    ("db_pass: hunter2", "hunter2"),
+    ("--token hunter2", "hunter2"),
+    ("--token=abcdef", "abcdef"),
+    ("['--hf-token', 'hunter2']", "hunter2"),
+    ('"--token",\n      "hunter2"', "hunter2"),
+    ("GET /lab?token=hunter2 HTTP/1.1", "hunter2"),
+    ("/x?a=b&token=hunter2&c=d", "hunter2"),
+    ("/x?X-Amz-Credential=hunter2&X-Amz-Signature=0badcafe", "0badcafe"),
+    ("Cookie: sid=hunter2; other=word", "hunter2"),
+    ("{'cookie': 'sid=hunter2'}", "hunter2"),
+    ("(b'cookie', b'sid=hunter2')", "hunter2"),
+    ("Set-Cookie: sid=hunter2; Path=/", "hunter2"),
+    ("curl --cookie 'sid=hunter2' x", "hunter2"),
+    ("Authorization: Token hunter2", "hunter2"),
+    ("authorization: hunter2hunter2", "hunter2"),
+    ('Proxy-Authorization: Digest username="me", response="0badcafe"', "0badcafe"),
+    ("curl -u me:hunter2 http://127.0.0.1", "hunter2"),
+    ("curl -s --user me:hunter2 x", "hunter2"),
+    ("['curl', '-u', 'me:hunter2']", "hunter2"),
+    ('password="correct horse battery"', "battery"),
+    ("'api_key': 'with blanks in it 1'", "blanks"),
+    ("password%3Dhunter2", "hunter2"),
+    ("<password>hunter2</password>", "hunter2"),
+    ("//registry.example.org/:_authToken=hunter2", "hunter2"),
+    ("npm_" + "aB3" * 12, "aB3aB3"),
+    ("pypi-" + "AgEIcHlwaS5vcmc" + "x1_-" * 20, "x1_-x1"),
+    ("SG." + "a1-b" * 5 + "ab." + "c2_d" * 10 + "abc", "c2_d"),
+    ("sk_live_" + "a1B2" * 6, "a1B2"),
+    ("glrt-" + "x9-Y" * 5, "x9-Y"),
+    ("12345678:AA" + "x" * 33, "xxxxx"),
+    ("https://hooks.slack.com/services/" + "T0AB/B0CD/xyz", "xyz"),
+    ("AccountKey=" + "aB3/" * 22, "aB3/"),
 ]
 
 PLAIN = [
@@ -97,6 +139,22 @@ PLAIN = [
     "password=[redacted]",
     "tool_choice: none",
     "quay.io/ascend/vllm-ascend:v0.22.1rc1-a3",
+    "forward_pass=12.345ms two_pass: 12345 bypass=always VLLM_BYPASS=enabled compass: north",
+    "SSH_ASKPASS=/usr/bin/ssh-askpass",
+    "valid_token=12345678 grid_token: abcdef1",
+    "--stop-token 163586 --eos-token 163585 --max-tokens 4096",
+    "MAX_TOKEN=128000 PAD_TOKEN=163839",
+    '{"token": "Paris", "logprob": -0.1}',
+    "CACHE_KEY=layer SORT_KEY=time key: value keyword=argument1",
+    "docker run -u 1000:1000 image",
+    "curl --user-agent kimi-nb http://127.0.0.1:8000/v1",
+    "Cookie: none",
+    "Authorization: Bearer token required",
+    "missing authorization header",
+    "the secret > the word",
+    "tokens: 1024, key_value=cache, passes: 3",
+    "avg prompt throughput: 1234.5 tokens/s, prefix cache hit rate: 45.6%",
+    "request-id: chatcmpl-9f86d081884c7d659a2feaa0c55ad015",
 ]
 
 
@@ -273,3 +331,191 @@ def test_evidence_holds_no_secret(tmp_path, monkeypatch):
     entry = evidence.read(tmp_path)[0]
     assert entry["said"] == f"with {redaction.MARK}" and entry["n"] == 3
     assert entry["path"] == str(tmp_path)
+
+
+NAMED = ["PGPASSWORD", "MYSQL_PWD", "SSHPASS", "SECRET_KEY", "OPENAI_KEY", "DB_PASS", "HF_TOKEN"]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_variables_of_these_names_are_secret(name, monkeypatch):
+    monkeypatch.setenv(name, "what it holds")
+    assert known_secrets.text("it says: what it holds!") == f"it says: {redaction.MARK}!"
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "SSH_ASKPASS", "GPG_KEY_ID", "HF_TOKEN_PATH"])
+def test_variables_of_these_names_are_not(name, monkeypatch):
+    monkeypatch.setenv(name, "/what/it/holds")
+    assert known_secrets.text("it says: /what/it/holds") == "it says: /what/it/holds"
+
+
+# What nobody knows: planted in each form, around ordinary lines -------------------------
+
+LINES = [
+    "INFO 11-23 05:50:10 [core.py:123] Avg prompt throughput: 1234.5 tokens/s, Running: 8 reqs",
+    "(EngineCore_DP0 pid=123) Loading safetensors checkpoint shards: 42% Completed | 8/19",
+    "Traceback (most recent call last):",
+    "  File '/usr/lib/python3.11/asyncio/base_events.py', line 654, in run_until_complete",
+    "RuntimeError: NPU out of memory. Tried to allocate 1.25 GiB (NPU 3; 60.96 GiB total)",
+    "[rank3]:[E1123 05:50:10.123456 ProcessGroupNCCL.cpp:616] Watchdog caught timeout",
+    "INFO:     127.0.0.1:54321 - 'POST /v1/chat/completions HTTP/1.1' 200 OK",
+    "vllm serve /models/kimi --tensor-parallel-size 8 --max-model-len 131072 --port 8000",
+]
+PLACES = [
+    "{}_TOKEN={}",
+    "export API_KEY='{1}'",
+    '{{"password": "{1}"}}',
+    "--api-key {1} --port 1",
+    "--token {1}",
+    "https://me:{1}@example.org/",
+    "/lab?token={1}",
+    "Authorization: Token {1}",
+    "Authorization: Bearer {1}",
+    "Cookie: sid={1}",
+    "curl -u me:{1} x",
+    "PGPASSWORD={1}",
+    "sshpass -p {1} ssh x",
+    "db_pass: {1}",
+    "secret_key = '{1}'",
+]
+UNKNOWN = st.text(
+    "abcdefghijkmnopqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789-_.~+", min_size=8, max_size=80
+)
+
+
+@settings(max_examples=200)
+@given(
+    UNKNOWN.filter(
+        lambda one: one[0].isalnum() and any(map(str.isdigit, one)) and one.isascii()
+    ).filter(lambda one: any(map(str.isalpha, one))),
+    st.sampled_from(PLACES),
+    st.lists(st.sampled_from(LINES), max_size=3),
+    st.lists(st.sampled_from(LINES), max_size=3),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_a_planted_secret_never_passes_and_the_rest_stays(secret, place, before, after, end):
+    planted = place.format("GITHUB", secret)
+    text = end.join([*before, planted, *after])
+    made = redaction.text(text)
+    assert secret not in made
+    assert made.startswith(end.join([*before, ""])) and made.endswith(end.join(["", *after]))
+    as_bytes = redaction.data(text.encode())
+    assert secret.encode() not in as_bytes and len(as_bytes) == len(text.encode())
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=30))
+def test_ordinary_lines_stay(lines):
+    text = "\n".join(lines)
+    assert redaction.text(text) == text and redaction.data(text.encode()) == text.encode()
+
+
+@given(st.lists(st.sampled_from([*SHAPES, *((one, "") for one in PLAIN)]), max_size=9))
+def test_long_texts_are_searched_as_short_ones(shapes):
+    text = "\n".join(one for one, _ in shapes).encode()
+    both = [secret_forms._one_by_one(text.lower()), secret_forms._in_one_pass(text)]
+    assert both[0] == both[1]
+
+
+# Files of any size ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    monkeypatch.setattr(redacted_files, "BLOCK", 4096)
+    monkeypatch.setattr(redacted_files, "_AFTER", 2048)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    at=st.integers(0, 20_000),
+    place=st.sampled_from(PLACES),
+    coding=st.sampled_from(["utf-8", "utf-16"]),
+)
+def test_at_any_place_of_a_file(at, place, coding, small_windows, tmp_path_factory):
+    secret = "s3cret-" + "xYz9" * 20
+    before = ("an ordinary line of a log\n" * 1000)[:at].rpartition("\n")[0] + "\n"
+    text = before + place.format("GITHUB", secret) + "\n" + "after it\n" * 900
+    path = tmp_path_factory.mktemp("x") / "x.log"
+    path.write_bytes(text.encode(coding))
+    assert redacted_files.redact(path, [])
+    made = path.read_bytes()
+    assert len(made) == len(text.encode(coding))
+    assert secret not in made.decode(coding) and made.decode(coding).startswith(before)
+    assert made.decode(coding).endswith("\n" + "after it\n" * 900)
+    assert not redacted_files.redact(path, [])
+
+
+@pytest.mark.parametrize("coding", ["utf-8", "utf-16-le", "utf-16-be"])
+def test_a_known_value_at_a_windows_edge_and_beyond_ascii(coding, small_windows, tmp_path):
+    secret, path = "öffne-dich-日本", tmp_path / "x.log"
+    mark = "\ufeff" if coding != "utf-8" else ""
+    for at in (4080, 4090, 4096, 8190):
+        text = mark + ("x" * 60 + "\n") * (at // 61) + "y" * (at % 61) + secret + " end\n" * 900
+        path.write_bytes(text.encode(coding))
+        assert redacted_files.redact(path, [secret])
+        made = path.read_bytes().decode(coding)
+        assert secret not in made and made.endswith(" end\n" * 900) and secret[3:] not in made
+
+
+def test_a_value_that_is_longer_than_a_window(small_windows, tmp_path):
+    path = tmp_path / "x.log"
+    path.write_bytes(b"password=" + b"aB3" * 10_000 + b" after\n")
+    assert redacted_files.redact(path, [])
+    assert b"aB3" not in path.read_bytes() and path.read_bytes().endswith(b"* after\n")
+
+
+def test_larger_than_what_was_skipped(tmp_path):
+    """65 MiB, most of it a hole."""
+    path = tmp_path / "x.log"
+    with path.open("wb") as file:
+        file.seek(65 << 20)
+        file.write(b"\nPGPASSWORD=hunter2\n")
+    tracemalloc.start()
+    assert known_secrets.file(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    with path.open("rb") as file:
+        file.seek(65 << 20)
+        assert file.read() == b"\nPGPASSWORD=*******\n"
+    assert peak < 16 << 20
+
+
+def test_a_packed_log_that_was_cut_off(tmp_path):
+    path = tmp_path / "x.log.gz"
+    whole = gzip.compress(b"password=hunter2\n" + os.urandom(40_000))
+    path.write_bytes(whole[: len(whole) // 2])
+    path.chmod(0o640)
+    assert redacted_files.redact(path, [])
+    assert gzip.decompress(path.read_bytes()).startswith(b"password=*******\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640 and list(tmp_path.iterdir()) == [path]
+
+
+HARD = [
+    b"-eyJaaaaaaaaa",
+    b"password=" + b" " * 50,
+    b'password="',
+    b"://a:",
+    b"-----BEGIN PRIVATE KEY-----",
+    b"bearer ",
+    b"sk-sk-",
+    b"--api-key ",
+    b"curl -u ",
+    b"cookie: ",
+    b"authorization: ",
+    b"\\",
+    b" ",
+    b"token",
+    b"key",
+    b"a",
+    b"password=\x1b[1m",
+    b"secret:" + b"\\" * 40,
+    b"digest ",
+]
+
+
+@pytest.mark.parametrize("piece", HARD, ids=range(len(HARD)))
+def test_the_time_grows_with_the_text_and_no_faster(piece):
+    """128 KB take well under a second of the processor; quadratic work would take minutes."""
+    begun = time.process_time()
+    redaction.data(b"x=" + piece * (65536 // len(piece)))
+    redaction.data(b"password=" + piece * (65536 // len(piece)))
+    assert time.process_time() - begun < 1.0
