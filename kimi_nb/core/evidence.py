@@ -6,6 +6,7 @@ Each line is on disk before the next step begins and contains no secrets.
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import os
 from pathlib import Path
@@ -35,13 +36,22 @@ def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[
     path = folder / file
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        # Through a link, the line would go into a file that somebody else has chosen.
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
-            os.write(handle, line.encode())
+            size = os.fstat(handle).st_size
+            # A line that a crash has cut off must not swallow this one.
+            torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+            os.write(handle, (b"\n" if torn else b"") + line.encode())
             os.fsync(handle)
         finally:
             os.close(handle)
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise WriteError(
+                f"{path}: is a symbolic link, through which no evidence is written. Remove it, or "
+                "choose another run_dir."
+            ) from None
         raise WriteError(
             f"{error.filename or path}: cannot be written: {error.strerror}. Choose "
             "another run_dir or mend its permissions."

@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import hashlib
+import os
 import platform
 import socket
 import subprocess
@@ -39,6 +41,14 @@ def of_program() -> dict[str, str]:
         "platform": platform.platform(terse=True),
         "catalogs": _digest(dict(tables)),
     }
+
+
+def user() -> str:
+    """Return the name of who runs this process, or the number of a user without one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # as in some containers
+        return str(os.getuid())
 
 
 def of_texts(texts: Mapping[str, str]) -> str:

@@ -10,18 +10,18 @@ again.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import re
 import shutil
 import stat
 import tempfile
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from kimi_nb.core import redaction, secret_forms
+from kimi_nb.core import gzip_pieces, redaction, secret_forms
 
 BLOCK = 1 << 20  # characters of a window whose secrets are replaced
 _AFTER = 4 * secret_forms.LONGEST  # characters behind it, in which they may end
@@ -41,7 +41,7 @@ def redact(path: Path, values: Sequence[str], begin: int = 0) -> bool:
             return False
         with path.open("rb") as reader:
             head = reader.read(1024)
-        if head[:2] == b"\x1f\x8b":
+        if head[:2] == gzip_pieces.MAGIC:
             return _packed(path, values)
         with path.open("r+b") as file:
             return _Windows(file, values, _order(head)).redact(begin)
@@ -122,8 +122,8 @@ def _one_byte_each(low: bytes, high: bytes) -> bytes:
 def _packed(path: Path, values: Sequence[str]) -> bool:
     """Redact a gzip file; of one that was cut off, what can be read is kept."""
     with tempfile.TemporaryFile(dir=path.parent) as plain:
-        with path.open("rb") as reader:
-            plain.writelines(_unpacked(reader))
+        with path.open("rb") as reader, contextlib.suppress(gzip.BadGzipFile):
+            plain.writelines(gzip_pieces.unpacked(reader))
         plain.seek(0)
         if not _Windows(plain, values, _order(plain.read(1024))).redact(0):
             return False
@@ -142,17 +142,3 @@ def _packed(path: Path, values: Sequence[str]) -> bool:
             os.unlink(fresh)
             raise
     return True
-
-
-def _unpacked(reader: BinaryIO) -> Iterator[bytes]:
-    """Yield what a gzip file holds, up to where it is damaged or ends."""
-    machine = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    try:
-        while piece := reader.read(BLOCK):
-            while piece:
-                yield machine.decompress(piece, BLOCK)
-                piece = machine.unconsumed_tail
-                if machine.eof:  # another may follow
-                    piece, machine = machine.unused_data, zlib.decompressobj(zlib.MAX_WBITS | 16)
-    except zlib.error:
-        return

@@ -12,13 +12,14 @@ tied to a process, because a run continues after the program that started it has
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import socket
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from kimi_nb.core import fingerprint
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def take(path: Path, run_id: str, plan: str) -> Holder | None:
         "\n".join(
             [
                 run_id,
-                f"{_user()}@{socket.gethostname()}",
+                f"{fingerprint.user()}@{socket.gethostname()}",
                 time.strftime("%Y-%m-%d %H:%M:%S %z"),
                 plan,
             ]
@@ -87,10 +88,3 @@ def release(path: Path, run_id: str) -> bool:
         return False
     path.unlink(missing_ok=True)
     return True
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in some containers
-        return str(os.getuid())

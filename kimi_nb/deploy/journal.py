@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import getpass
 import json
 import os
 import socket
@@ -23,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.core import evidence
+from kimi_nb.core import evidence, fingerprint
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError
 from kimi_nb.params import load
 from kimi_nb.plan import build
@@ -34,7 +33,7 @@ _FILE = "state.json"
 
 def holder() -> str:
     """Return who runs this process, as user@host."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    return f"{fingerprint.user()}@{socket.gethostname()}"
 
 
 def _unwritable(folder: Path, error: OSError) -> WriteError:

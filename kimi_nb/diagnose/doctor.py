@@ -35,7 +35,7 @@ def examine(
     """Diagnose logs: files, folders of files, "-" for stdin; they may be compressed.
 
     With a ``plan`` (or the bundle, plan.json or run folder that holds one) the report names the
-    node and the devices of a rank. Empty and binary files are listed in the notes. Raises
+    node and the devices of a rank. Empty, binary and damaged files are listed in the notes. Raises
     ParameterError for a path that does not exist or cannot be read, and if no log is left to judge.
     """
     where = rank_places.of(plan)
@@ -45,7 +45,7 @@ def examine(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         read = list(pool.map(log_reader.read, logs))
     judged = [one for one in read if not one.no_log]
-    notes = [f"{one.source.name} {one.no_log}" for one in read if one.no_log]
+    notes = [f"{one.source.name} {one.no_log or one.cut}" for one in read if one.no_log or one.cut]
     if not judged:
         more = f"; and {len(notes) - _TOLD} more" if len(notes) > _TOLD else ""
         raise ParameterError(
@@ -59,9 +59,12 @@ def examine(
             "so the plan tells nothing of them. Is it theirs? A node's name stands in the "
             "path of its logs."
         )
-    return doctor_report.of(
+    found = doctor_report.of(
         [(one.source, one.sight) for one in judged],
         where,
         sum(one.size for one in judged),
         tuple(notes),
     )
+    if found.ok and all(one.cut for one in judged):
+        raise ParameterError(f"{'; '.join(notes[:_TOLD])}, and nothing wrong was found there.")
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.diagnose import line_grammar, log_lines, log_sources, prefilter
 from kimi_nb.diagnose.log_sources import Source
 from kimi_nb.diagnose.log_summary import Sight
@@ -29,36 +30,43 @@ class Read:
         sight: What it tells.
         size: How many bytes were read.
         no_log: Why it is not a log, or "" if it is one.
+        cut: Why only its beginning was read, or "".
     """
 
     source: Source
     sight: Sight
     size: int
     no_log: str = ""
+    cut: str = ""
 
 
 def read(source: Source) -> Read:
     """Read a log to its end, or only the first block of a file that is not a log.
 
-    Raises ParameterError if the file cannot be read.
+    One that cannot be read to its end does not hide the others.
     """
     sight = Sight()
     size = number = looked = 0
-    time, last = "", b""
-    for block in log_sources.blocks(source):
-        if not size and (why := log_sources.no_log(block)):
-            return Read(source, sight, len(block), why)
-        if not size:
-            sight.engine = _is_engines(block)
-        size += len(block)
-        if last:
-            number, looked, time = _take(sight, source, last, number, looked, time)
-        last = block
+    time, last, why = "", b"", ""
+    try:
+        for block in log_sources.blocks(source):
+            if not size and (no := log_sources.no_log(block)):
+                return Read(source, sight, len(block), no)
+            if not size:
+                sight.engine = _is_engines(block)
+            size += len(block)
+            if last:
+                number, looked, time = _take(sight, source, last, number, looked, time)
+            last = block
+    except ParameterError as error:
+        why = str(error).removeprefix(f"{source.name}: ").removesuffix(".")
     # The end of a log tells how it ended: it is read whole, however much was seen before.
     if last:
         number, _, _ = _take(sight, source, last, number, 0, time)
     sight.end(number + (bool(last) and not last.endswith(b"\n")))
-    return Read(source, sight, size, "" if size else log_sources.no_log(b""))
+    if not size:
+        return Read(source, sight, size, why or log_sources.no_log(b""))
+    return Read(source, sight, size, cut=f"{why}; what came before it was judged" if why else "")
 
 
 def _is_engines(block: bytes) -> bool:

@@ -10,16 +10,17 @@ Example::
 
 from __future__ import annotations
 
-import gzip
+import codecs
 import io
+import os
 import re
 import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from kimi_nb.core import gzip_pieces
 from kimi_nb.core.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _NAMES = re.compile(
 _OURS = ("kernels.log", "spawner.log")
 _RANK = re.compile(r"(?:^|[_.-])(?:dp_?)?rank[_-]?(\d+)(?=$|[_.-])", re.IGNORECASE)
 _GENERAL = {"logs", "log", "bundle", "rehearsals", "deployments", "jobs", "debug", "run", "plog"}
-_GZIP = b"\x1f\x8b"
+_HEAD = 1024  # bytes that tell UTF-16
 _SAMPLE = 1 << 16  # bytes that decide whether a file is text
 _NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f\ufffd]")  # \x1b begins a colour
 
@@ -68,7 +69,7 @@ def sources(paths: Sequence[str | Path], placed: Placed) -> list[Source]:
         if str(given) == STDIN:
             out.append(Source("stdin", None, "stdin", None))
             continue
-        path = Path(given).expanduser()
+        path = Path(os.path.expanduser(given))
         if path.is_dir():
             logs = [one for one in sorted(path.rglob("*")) if one.is_file() and _is_log(one)]
             if not logs:
@@ -125,14 +126,62 @@ def _whose(log: Path, root: Path, placed: Placed) -> tuple[str, int | None]:
 def blocks(source: Source) -> Iterator[bytes]:
     """Yield the bytes of a log in pieces of whole lines.
 
-    Raises ParameterError if it cannot be read.
+    Raises ParameterError where it cannot be read any further.
     """
     try:
         with _opened(source) as file:
-            while data := file.read(_BLOCK):
-                yield data if data.endswith(b"\n") else data + file.readline(_LONGEST)
-    except (OSError, EOFError, zlib.error) as error:
+            if file.peek(2)[:2] == gzip_pieces.MAGIC:
+                yield from _whole_lines(_narrowed(gzip_pieces.unpacked(file)))
+                return
+            reader = _in_utf8(file)
+            while data := reader.read(_BLOCK):
+                yield data if data.endswith(b"\n") else data + reader.readline(_LONGEST)
+    except OSError as error:  # gzip's own as well
         raise ParameterError(f"{source.name}: cannot be read: {error}.") from None
+
+
+def _whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Join pieces to blocks of whole lines, also where the pieces end with an error."""
+    rest = b""
+    try:
+        for piece in pieces:
+            rest += piece
+            cut = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _LONGEST else 0)
+            if cut:
+                yield rest[:cut]
+                rest = rest[cut:]
+    except OSError:
+        if rest:
+            yield rest
+        raise
+    if rest:
+        yield rest
+
+
+def _is_utf16(head: bytes) -> bool:
+    """Return whether a file begins with the mark of UTF-16, and has its many zeros."""
+    marked = head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return marked and head.count(0) * 8 > len(head)
+
+
+def _in_utf8(file: io.BufferedReader) -> IO[bytes]:
+    """Return a reader of UTF-8, also for a file of UTF-16."""
+    if _is_utf16(file.peek(_HEAD)[:_HEAD]):
+        return cast(IO[bytes], codecs.EncodedFile(file, "utf-8", "utf-16", "replace"))
+    return file
+
+
+def _narrowed(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield pieces in UTF-8, also where they are UTF-16."""
+    first = next(pieces, b"")
+    if not _is_utf16(first[:_HEAD]):
+        yield first
+        yield from pieces
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    yield decoder.decode(first).encode()
+    for piece in pieces:
+        yield decoder.decode(piece).encode()
 
 
 def no_log(first: bytes) -> str:
@@ -144,9 +193,6 @@ def no_log(first: bytes) -> str:
     return "is no log: binary" if len(_NO_TEXT.findall(text)) * 3 > len(text) else ""
 
 
-def _opened(source: Source) -> IO[bytes]:
+def _opened(source: Source) -> io.BufferedReader:
     raw: Any = sys.stdin.buffer if source.path is None else source.path.open("rb")
-    buffered = raw if hasattr(raw, "peek") else io.BufferedReader(raw)
-    if buffered.peek(2)[:2] == _GZIP:
-        return cast(IO[bytes], gzip.GzipFile(fileobj=buffered))
-    return cast(IO[bytes], buffered)
+    return raw if hasattr(raw, "peek") else io.BufferedReader(raw)

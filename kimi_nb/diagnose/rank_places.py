@@ -9,6 +9,7 @@ Example::
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def of(given: Plan | Placed | str | Path | None) -> Placed:
         return given
     if isinstance(given, Plan):
         return Placed(given.engines, given.router.node if given.router else "")
-    path = _file(Path(given).expanduser(), str(given))
+    path = _file(Path(os.path.expanduser(given)), str(given))
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         known = [part.name for part in fields(EngineSpec)]

@@ -224,7 +224,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 def _absolute(name: str) -> str:
     """Return a path as an absolute one, as the kernel runs in another directory; keep a name."""
     is_path = "/" in name or name.endswith((".yaml", ".yml"))
-    return str(Path(name).expanduser().resolve()) if is_path else name
+    return str(Path(os.path.expanduser(name)).resolve()) if is_path else name
 
 
 def _quiet() -> None:

@@ -109,7 +109,9 @@ def report(*, hw: str, model: str, run_dir: str = "", links: str = "") -> Sectio
     _check_injected()
     _check_texts(hw=hw, model=model, run_dir=run_dir, links=links)
     name = run_dir or f"{load.model(model).name}-{load.hardware(hw).name}"
-    return Sections(collect(Path(name).expanduser() if run_dir else runs_folder() / name), links)
+    return Sections(
+        collect(Path(os.path.expanduser(name)) if run_dir else runs_folder() / name), links
+    )
 
 
 def runs_folder() -> Path:

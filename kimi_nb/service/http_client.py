@@ -39,6 +39,7 @@ IDLE = 120.0  # seconds: an engine under load pauses a stream for seconds, not f
 _PIECE = 64 << 10
 _FRAMES = 4  # a chunk of one byte takes six on the wire; an event of a stream takes more
 SLOW = 100  # bytes a second: what comes slower drips, as no engine does
+_LONGEST_HOST = 253  # characters, as DNS has it
 NO_TLS = "no TLS is spoken there"
 _PLAIN = re.compile(r"WRONG_VERSION_NUMBER|record layer failure")  # how OpenSSL says so
 # The local port of the SOCKS5 proxy to the nodes; None where they are reached directly. A process
@@ -440,8 +441,10 @@ def _address(url: str) -> tuple[SplitResult, str, int]:
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        if parts.scheme in ("http", "https") and parts.hostname and not re.search(r"[\s\0]", url):
-            return parts, parts.hostname, port
+        host = parts.hostname or ""
+        named = 0 < len(host) <= _LONGEST_HOST and not re.search(r"[\s\0]", url)
+        if parts.scheme in ("http", "https") and named:
+            return parts, host, port
     except ValueError:
         pass
     raise _Wrong(Fault.UNREACHABLE, f"{_printable(url)[:100]!r} is no address of a service")

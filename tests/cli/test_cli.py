@@ -367,3 +367,53 @@ def test_the_start_is_light(tmp_path):
     )
     subprocess.run(["rm", "-rf", str(tmp_path / "b")], check=True)
     assert done.returncode == 0, done.stderr
+
+
+# Where it is written to -----------------------------------------------------------------
+
+
+def command(*words: str, **more: object) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "kimi_nb", *words],
+        text=True,
+        stderr=subprocess.PIPE,
+        check=False,
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [("list",), ("plan", "--model", "k2.5", "--hw", "h200", "--json"), ("plan", "--help")]
+)
+def test_a_full_disk_behind_the_output_is_one_sentence(words):
+    with open("/dev/full", "w") as full:
+        done = command(*words, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr == "kimi-nb: the output cannot be written: No space left on device.\n"
+
+
+@pytest.mark.parametrize("words", [("list",), ("doctor",)])
+def test_what_the_terminal_cannot_show_is_escaped(words, tmp_path):
+    (tmp_path / "é.log").write_text("é 中 RuntimeError: NPU out of memory. Tried to allocate\n")
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    more = [str(tmp_path / "é.log")] if words == ("doctor",) else []
+    done = command(*words, *more, env=env, stdout=subprocess.PIPE)
+    assert done.returncode in (0, 1) and done.stderr == "" and done.stdout
+    assert "\\xe9.log" in done.stdout or words == ("list",)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("doctor", "~nobody-of-this-name/x"),
+        ("plan", "--model", "k2.5", "--hw", "h200", "--site", "~nobody-of-this-name/x"),
+        ("verify", "http://[::1"),
+        ("verify", "http://" + "a" * 3000),
+        ("verify", "http://-x:1", "--model", "m", "--only", "api/chat"),
+    ],
+)
+def test_odd_words_are_one_sentence_and_no_traceback(words):
+    done = command(*words, stdout=subprocess.PIPE)
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr + done.stdout
+    assert done.stderr.count("kimi-nb: ") == 1 or done.returncode == 1
+    assert len(done.stderr) < 500

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from kimi_nb.bundle import scripts
 from kimi_nb.core import evidence, known_secrets, redacted_files, redaction, secret_forms
+from kimi_nb.core.errors import WriteError
 
 ROOT = Path(__file__).resolve().parents[2]
 PEM = (
@@ -331,6 +332,26 @@ def test_evidence_holds_no_secret(tmp_path, monkeypatch):
     entry = evidence.read(tmp_path)[0]
     assert entry["said"] == f"with {redaction.MARK}" and entry["n"] == 3
     assert entry["path"] == str(tmp_path)
+
+
+def test_evidence_after_a_torn_line_is_whole(tmp_path):
+    evidence.record(tmp_path, "one")
+    path = tmp_path / evidence.FILE
+    path.write_bytes(path.read_bytes() + b'{"time": "2026')
+    evidence.record(tmp_path, "two")
+    assert [one["stage"] for one in evidence.read(tmp_path)] == ["one", "two"]
+
+
+def test_evidence_goes_through_no_link(tmp_path):
+    aside = tmp_path / "aside"
+    aside.write_text("mine\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / evidence.FILE).symlink_to(aside)
+    with pytest.raises(
+        WriteError, match="is a symbolic link, through which no evidence is written"
+    ):
+        evidence.record(tmp_path / "run", "one")
+    assert aside.read_text() == "mine\n"
 
 
 NAMED = ["PGPASSWORD", "MYSQL_PWD", "SSHPASS", "SECRET_KEY", "OPENAI_KEY", "DB_PASS", "HF_TOKEN"]

@@ -111,6 +111,32 @@ def test_what_is_no_log_is_not_judged(tmp_path, data, words, capsys):
     assert "1 log, 0.0 MB: nothing is wrong" in out and words in " ".join(out.split())
 
 
+@pytest.mark.parametrize("cut", [0.3, 0.99])
+def test_a_log_that_is_cut_off_hides_no_other(tmp_path, cut, capsys):
+    packed = gzip.compress(b"".join(b"INFO line %d\n" % at for at in range(5000)))
+    (tmp_path / "rank_1.log.gz").write_bytes(packed[: int(len(packed) * cut)])
+    write(tmp_path / "rank_3.log", core(3, "11-21 10:00:09", OOM))
+    assert main.main(["doctor", str(tmp_path)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "cannot be read: it was cut off before its end; what came before it was judged" in out
+    assert doctor.examine(tmp_path).first.signature == "out-of-memory"
+
+
+def test_a_cause_before_the_cut_is_found(tmp_path):
+    lines = core(3, "11-21 10:00:09", OOM) + "\n" + "INFO line\n" * 9
+    packed = gzip.compress(lines.encode()) + gzip.compress(b"more")[:12]
+    (tmp_path / "rank_3.log.gz").write_bytes(packed)
+    assert doctor.examine(tmp_path).first.signature == "out-of-memory"
+
+
+@pytest.mark.parametrize("coding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_log_of_windows_is_read(tmp_path, coding, pack):
+    text = "\ufeff" + core(3, "11-21 10:00:09", OOM) + "\r\nINFO 日本\r\n" * 30
+    (tmp_path / "rank_3.log").write_bytes(pack(text.encode(coding)))
+    assert doctor.examine(tmp_path).first.signature == "out-of-memory"
+
+
 def test_a_log_that_begins_with_zeros_is_read(tmp_path):
     """It was cut while it was written to (logrotate's copytruncate)."""
     line = core(3, "11-21 10:00:09", OOM).encode()

@@ -522,6 +522,7 @@ def test_a_url_of_one_endpoint(end):
         "http://h:0",
         "http://h:99999",
         "http://a b",
+        "http://" + 3000 * "a",
     ],
 )
 def test_what_is_no_url(url):

@@ -20,6 +20,13 @@ TITLES = {
     "stop": "Stop what this run has started", "release": "Give the node back"}
 
 
+def _user():
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        return str(os.getuid())
+
+
 class Script(str):
     """What bash reads on a node. It holds secrets, and pyinfra prints the arguments of facts and
     operations: in their place stands this. It ends with a newline, or pyinfra would print it into
@@ -56,8 +63,8 @@ def step(verb, text="", run=""):
         folder = Path(__file__).resolve().parent.parent / host.name
         secrets = {name: os.environ[name] for name in host.data.get("secrets", ())
                    if name in os.environ}
-        more = {"run": run or f"by-hand-{getpass.getuser()}", "secrets": secrets,
-                "holder": f"{getpass.getuser()}@{socket.gethostname()}"}
+        more = {"run": run or f"by-hand-{_user()}", "secrets": secrets,
+                "holder": f"{_user()}@{socket.gethostname()}"}
         look = Script(node_call.text(folder, [verb], dry=True, **more))
         seen = host.get_fact(Looked, verb, _stdin=look)
         for line in seen or ():

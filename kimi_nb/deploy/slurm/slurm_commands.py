@@ -20,9 +20,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kimi_nb.core import secret_forms
 from kimi_nb.core.errors import KimiError
 from kimi_nb.diagnose import remedies
 
+_HUBS = ("HF_", "HUGGING", "MODELSCOPE_")
 TOOLS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 _WAIT = 90.0  # seconds for one command; SLURM's own clients give up after some 60
 _ROW = "%i|%T|%r|%N|%M|%Z|%j|%k"  # the comment comes last, because it may contain any text
@@ -206,6 +208,23 @@ def advice(refusal: str, gpu: bool) -> str:
     return remedies.of("slurm/refused-otherwise")
 
 
+def exported(env: Mapping[str, str], script: str) -> dict[str, str]:
+    """Return the variables that a job gets: all but the secrets that are none of its business.
+
+    SLURM keeps them with the job, where administrators and every program of the job see them. The
+    tokens of the hubs stay, as the hubs' tools look for them by themselves.
+
+    >>> exported({"HOME": "/h", "DB_PASSWORD": "x", "KIMI_KEY": "y"}, '"${KIMI_KEY:?set it}"')
+    {'HOME': '/h', 'KIMI_KEY': 'y'}
+    """
+    named = set(re.findall(r"\w+", script))
+    return {
+        name: value
+        for name, value in env.items()
+        if name in named or name.startswith(_HUBS) or not secret_forms.is_secret_variable(name)
+    }
+
+
 # The commands -------------------------------------------------------------------------------
 
 
@@ -282,8 +301,10 @@ class Slurm:
         """Submit a script of ``folder``, in which it also runs and writes; return the job's number.
 
         ``after`` is the job that it waits for; ``keep`` are file descriptors that sbatch holds
-        while it runs.
+        while it runs. The job gets the variables of this process, but no secret that the script
+        does not name.
         """
+        script = (folder / file).read_text(encoding="utf-8", errors="replace")
         dependency = (
             [] if after is None else [f"--dependency={kind}:{after}", "--kill-on-invalid-dep=yes"]
         )
@@ -299,6 +320,7 @@ class Slurm:
                 file,
                 folder=folder,
                 keep=keep,
+                env=exported(self.env, script),
             )
         )
 
@@ -307,7 +329,12 @@ class Slurm:
         self._run("scancel", "--quiet", *map(str, numbers))
 
     def _run(
-        self, *argv: str, folder: Path | None = None, given: str = "", keep: Sequence[int] = ()
+        self,
+        *argv: str,
+        folder: Path | None = None,
+        given: str = "",
+        keep: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
     ) -> str:
         try:
             done = subprocess.run(
@@ -316,7 +343,7 @@ class Slurm:
                 capture_output=True,
                 text=True,
                 check=False,
-                env=self.env,
+                env=self.env if env is None else env,
                 cwd=folder,
                 timeout=_WAIT,
                 pass_fds=keep,
