@@ -7,6 +7,7 @@ import difflib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -62,12 +63,13 @@ def _write(files: Mapping[str, str], folder: Path) -> dict[str, str]:
     changes = diff(before or {}, files)
     if before is not None and not changes and _executable(folder, files):
         return {}
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name[:40]}.", dir=folder.parent))
+    # Not tempfile.mkdtemp: the bundle keeps the folder, and its mode is that of the umask.
+    fresh = folder.parent / f".{folder.name[:40]}.{secrets.token_hex(4)}"
+    fresh.mkdir()
     try:
         _fill(fresh, files)
         if before is not None:
             _keep(folder, fresh, before)
-        fresh.chmod(0o755)
         _swap(fresh, folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -45,6 +45,11 @@ def add(commands: options.Commands) -> None:
         help="download the weights that a node lacks; without it they are named, and nothing changes",
     )
     parser.add_argument(
+        "--no-host-settings",
+        action="store_true",
+        help="leave kernel settings, governor and packages of the hosts, which need root, as they are",
+    )
+    parser.add_argument(
         "--force", action="store_true", help="deploy it in spite of errors that the rules find"
     )
     parser.add_argument(
@@ -70,7 +75,11 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run or not args.confirm:
         try:
             changes, diff = lifecycle.preview(
-                plan, folder, checksums=args.checksums, download=args.download
+                plan,
+                folder,
+                checksums=args.checksums,
+                download=args.download,
+                leave_host=args.no_host_settings,
             )
         except StepFailed as error:
             return output.failed(error, args.json)
@@ -95,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
             resume=args.resume,
             checksums=args.checksums,
             download=args.download,
+            leave_host=args.no_host_settings,
             say=output.progress(begun),
         ).result
     except KeyboardInterrupt:

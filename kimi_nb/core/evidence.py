@@ -37,7 +37,7 @@ def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Through a link, the line would go into a file that somebody else has chosen.
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             size = os.fstat(handle).st_size
             # A line that a crash has cut off must not swallow this one.

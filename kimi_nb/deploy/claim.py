@@ -1,4 +1,4 @@
-"""Claim a site for one run at a time, with a file that everybody can read.
+"""Claim a site for one run at a time, with a file that others can read, as far as the umask lets them.
 
 Example::
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import socket
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,8 @@ def holder(path: Path) -> Holder | None:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return None
+    except PermissionError:
+        return Holder("of somebody else", "another user, who lets nobody read it", "?", str(path))
     return Holder(*[*lines, "", "", "", ""][:4])
 
 
@@ -61,12 +63,12 @@ def take(path: Path, run_id: str, plan: str) -> Holder | None:
         )
         + "\n"
     )
-    handle, name = tempfile.mkstemp(prefix=".claim.", dir=path.parent)
-    fresh = Path(name)
+    fresh = path.parent / f".claim.{secrets.token_hex(8)}"
+    # Who may read it is for the umask to say.
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        fresh.chmod(0o644)
         while True:
             with contextlib.suppress(FileExistsError):
                 os.link(fresh, path)

@@ -172,6 +172,7 @@ def target(
     *,
     checksums: bool = False,
     download: bool = False,
+    leave_host: bool = False,
     say: Say = lambda text: None,
     earlier: Sequence[Path] = (),
 ) -> Iterator[Target]:
@@ -202,6 +203,7 @@ def target(
             _secrets(plan),
             checksums,
             download=download,
+            leave_host=leave_host,
         )
     known_secrets.name(plan.secrets.values())
     try:
@@ -270,7 +272,12 @@ class Up:
 
 
 def preview(
-    plan: Plan, folder: Path, *, checksums: bool = False, download: bool = False
+    plan: Plan,
+    folder: Path,
+    *,
+    checksums: bool = False,
+    download: bool = False,
+    leave_host: bool = False,
 ) -> tuple[list[Change], str]:
     """Return what `up` would change on the site, and the changes of the scripts as ``diff -u``.
 
@@ -284,7 +291,12 @@ def preview(
         journal = dataclasses.replace(kept, folder=Path(name))
         writer.write(scripts.files(plan), journal.folder / "bundle")
         with target(
-            plan, journal, checksums=checksums, download=download, earlier=beside(kept.folder)
+            plan,
+            journal,
+            checksums=checksums,
+            download=download,
+            leave_host=leave_host,
+            earlier=beside(kept.folder),
         ) as site:
             return list(site.preview()), site.diff()
 
@@ -297,15 +309,16 @@ def up(
     resume: bool = False,
     checksums: bool = False,
     download: bool = False,
+    leave_host: bool = False,
     say: Say = lambda text: None,
     limits: Limits = LIMITS,
 ) -> Up:
     """Deploy a plan and wait until its service has answered.
 
     The files of the deployment go below ``folder``, that of the plan in the run. ``resume`` skips
-    what an earlier call has done; ``download`` fetches the weights that a node lacks. Failures on
-    the site are returned in the result's ``failed``; the service is then left as it is. Raises
-    ParameterError unless ``confirm`` is the name of the site and its nodes are the user's own, and
+    what an earlier call has done; ``download`` fetches the weights that a node lacks, and
+    ``leave_host`` leaves the settings of the hosts as they are. Failures on the site are returned in
+    the result's ``failed``; the service is then left as it is. Raises ParameterError unless ``confirm`` is the name of the site and its nodes are the user's own, and
     KimiError if another process is working on this deployment.
     """
     check_addresses(plan)
@@ -331,6 +344,7 @@ def up(
             journal,
             checksums=checksums,
             download=download,
+            leave_host=leave_host,
             say=say,
             earlier=beside(journal.folder),
         ) as site:

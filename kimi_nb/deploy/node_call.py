@@ -39,16 +39,18 @@ class Line:
 
 def text(folder: Path, verbs: Sequence[str], *, run: str, holder: str = "", dry: bool = False,
          secrets: Mapping[str, str] | None = None, checksums: bool = False, seen: str = "",
-         download: bool = False) -> str:
+         download: bool = False, leave_host: bool = False) -> str:
     """What `READER` is to read on the node whose files are in ``folder``.
 
     ``run`` names the run that the node belongs to, ``holder`` the person; ``secrets`` are
     exported there and written nowhere; ``seen`` is how far each log was read. With ``download``
-    the verb weights fetches what is missing.
+    the verb weights fetches what is missing; with ``leave_host`` no setting of the host is
+    changed.
     """
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     values = {"RUN": run, "HOLDER": holder, "DRY": "1" if dry else "", "SEEN": seen,
-              "CHECKSUMS": "1" if checksums else "", "FILES": digest(files)}
+              "CHECKSUMS": "1" if checksums else "",
+              "LEAVE_HOST": "1" if leave_host else "", "FILES": digest(files)}
     if "push" in verbs:
         values["ARCHIVE"] = base64.b64encode(_archive(files)).decode()
     if "weights" in verbs:

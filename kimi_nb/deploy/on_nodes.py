@@ -53,7 +53,8 @@ class OnNodes:
 
     The arguments: ``files`` is the folder of the plan's bundle, ``connect`` reaches the nodes, and
     ``secrets`` are values by name, which are sent to the nodes and written nowhere; with
-    ``download`` the weights that a node lacks are fetched.
+    ``download`` the weights that a node lacks are fetched, and with ``leave_host`` the settings of
+    the hosts are left as they are.
     """
 
     def __init__(
@@ -68,11 +69,12 @@ class OnNodes:
         checksums: bool = False,
         every: float = 1.0,
         download: bool = False,
+        leave_host: bool = False,
     ) -> None:
         self.plan, self._files, self.root = plan, files, root
         self._run, self._holder, self._secrets = run, holder, dict(secrets or {})
         self._checksums, self._connect, self.every = checksums, connect, every
-        self._download = download
+        self._download, self._leave_host = download, leave_host
         self.logs = NodeLogs(self)
         self.steps: Sequence[Step] = (
             Step("reach", "reach every node", self.reach, always=True),
@@ -127,6 +129,7 @@ class OnNodes:
             checksums=self._checksums,
             seen=seen,
             download=self._download,
+            leave_host=self._leave_host,
         )
 
     # Steps ----------------------------------------------------------------------------

@@ -548,7 +548,7 @@ def test_the_settings_of_a_host(site, tmp_path):
     made = json.loads(site.hosts.run(words).stdout)
     assert {
         one["node"]: one["what"] for one in made["changes"] if "ttl" in one["what"]
-    } == dict.fromkeys(TWO, "net.ipv4.ip_default_ttl: 64 -> 63")
+    } == dict.fromkeys(TWO, "net.ipv4.ip_default_ttl: 64 -> 63, as root")
     assert "kernel.no_such: this kernel does not have it" in [
         one["what"] for one in made["warnings"]
     ]

@@ -5,7 +5,7 @@
 #
 # Each verb creates what is missing and reuses what is there, so that a second run changes nothing.
 # With DRY=1, and behind the word dry, they say what they would change. With DOWNLOAD=1 weights
-# fetches what is missing. One line on stdout for each thing that was looked at:
+# fetches what is missing, and with LEAVE_HOST=1 prepare changes nothing. One line on stdout for each thing that was looked at:
 #   kind <tab> thing <tab> text      kinds: same, change (with DRY), changed, warn, fail, fact
 # The verbs are called by name; node.env gives the rest.
 # shellcheck disable=SC1091,SC2329,SC2016,SC2153
@@ -108,6 +108,7 @@ mine() {
 
 prepare() {
     local setting name want have file files=() out
+    if [ -n "${LEAVE_HOST:-}" ]; then say same host "left as it is, as asked for"; SYSCTL=() GOVERNOR='' JEMALLOC=''; fi
     for setting in "${SYSCTL[@]}"; do
         name=${setting%%=*} want=${setting#*=}
         if ! { read -r have < "/proc/sys/${name//.//}"; } 2> /dev/null; then
@@ -115,7 +116,7 @@ prepare() {
         elif [ "$have" = "$want" ]; then
             say same "$name" "$want"
         else
-            do_it "$name" "$have -> $want" as_root sysctl -qw "$name=$want"
+            do_it "$name" "$have -> $want, as root" as_root sysctl -qw "$name=$want"
         fi
     done
     if [ -n "$GOVERNOR" ] && [ -d /sys/devices/system/cpu/cpu0/cpufreq ]; then
@@ -124,7 +125,7 @@ prepare() {
         if [ "$have" = "$GOVERNOR" ]; then
             say same governor "$GOVERNOR"
         else
-            do_it governor "$have -> $GOVERNOR" as_root bash -c 'echo "$1" | tee "${@:2}" > /dev/null' _ "$GOVERNOR" "${files[@]}"
+            do_it governor "$have -> $GOVERNOR, as root" as_root bash -c 'echo "$1" | tee "${@:2}" > /dev/null' _ "$GOVERNOR" "${files[@]}"
         fi
     fi
     if [ -n "$JEMALLOC" ]; then
@@ -132,9 +133,9 @@ prepare() {
             say same jemalloc "$JEMALLOC"
         elif command -v apt-get > /dev/null && [ -z "$DRY" ] && out=$(as_root apt-get install -y libjemalloc2 2>&1) \
                 && [ -e "$JEMALLOC" ]; then
-            say changed jemalloc "libjemalloc2 installed"
+            say changed jemalloc "libjemalloc2 installed, as root"
         elif [ -n "$DRY" ]; then
-            say change jemalloc "install libjemalloc2"
+            say change jemalloc "install libjemalloc2, as root"
         else
             say warn jemalloc "$JEMALLOC is missing, and could not be installed: the engine runs without it, a little slower"
         fi
@@ -627,7 +628,7 @@ push() {
 replace() {
     if compgen -G "$FOLDER.new.*" > /dev/null; then rm -rf "$FOLDER".new.*; fi
     if [ -d "$FOLDER.old" ] && [ ! -d "$FOLDER" ]; then mv "$FOLDER.old" "$FOLDER" || return; fi
-    mkdir -p "$1/run" "$1/logs" && base64 -d <<< "$ARCHIVE" | tar -xf - -C "$1" || return
+    mkdir -p "$1/run" "$1/logs" && base64 -d <<< "$ARCHIVE" | tar --no-same-owner --no-same-permissions -xf - -C "$1" || return
     if [ -d "$FOLDER/logs" ]; then cp -a "$FOLDER/logs" "$1/" || return; fi
     echo "$FILES" > "$1/.files" || return
     if [ -d "$FOLDER" ]; then rm -rf "$FOLDER.old" && mv "$FOLDER" "$FOLDER.old" || return; fi
