@@ -44,6 +44,7 @@ def _run(text: str, seconds: float | None) -> Answer:
             input=text,
             capture_output=True,
             text=True,
+            errors="replace",  # a login may print anything
             env={**os.environ, "PATH": path},
             timeout=seconds,
             check=False,

@@ -61,7 +61,8 @@ def text(folder: Path, verbs: Sequence[str], *, run: str, holder: str = "", dry:
     head = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
     head += [f"export {name}={shlex.quote(value)}" for name, value in (secrets or {}).items()]
     body = _only(files["node.sh"].decode(), verbs)
-    return "\n".join([*head, files["node.env"].decode(),
+    # The first line ends what a login shell has printed without an end of line.
+    return "\n".join(["echo", *head, files["node.env"].decode(),
                       f"set -- {shlex.join(verbs)}", f"{{\n{body}\n}} < /dev/null", ""])
 
 

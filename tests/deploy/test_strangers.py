@@ -112,6 +112,21 @@ def test_the_option_reaches_the_nodes(tmp_path, monkeypatch):
     assert [one["leave_host"] for one in seen] == [True, False]
 
 
+@pytest.mark.parametrize(
+    "banner", ["Welcome!", "x" * 50_000_000, "fact\\tverb\\tnone", "\\0\\377\\n"]
+)
+def test_a_banner_is_no_answer(banner, tmp_path):
+    """What a login shell prints, also 50 MB and without an end of line."""
+    plan = build.plan("tiny-llama", "cpu", "dp")
+    writer.write(scripts.files(plan), tmp_path / "bundle")
+    text = node_call.text(tmp_path / "bundle" / plan.nodes[0], ["look"], run="r")
+    (tmp_path / "banner").write_text(banner)
+    answer = LocalNodes().look({"n": f"printf '%b' \"$(cat {tmp_path}/banner)\"\n{text}"})["n"]
+    assert not answer.error
+    verbs = [line.text for line in answer.lines if (line.kind, line.thing) == ("fact", "verb")]
+    assert verbs[-1] == "look" and any(line.thing == "free" for line in answer.lines)
+
+
 @pytest.mark.parametrize("error", [KeyError("uid not found"), OSError("no username")])
 def test_a_user_without_a_name_is_a_number(error, monkeypatch, tmp_path):
     def nobody():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import itertools
 import re
@@ -141,6 +142,25 @@ def test_what_confirms_is_the_name_of_the_site(words, here):
         site=given.get("--site", ""),
     )
     lifecycle.check_confirmed(plan, given["--confirm"])  # raises for another name
+
+
+def test_every_test_that_the_threat_model_names_exists():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs/security.md").read_text())
+    assert len(named) >= 30
+    for file, name in named:
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        functions = {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
+        assert name in functions, f"docs/security.md: {file}::{name} does not exist"
+
+
+def test_every_stranger_of_the_threat_model_has_a_test():
+    """And no row says that something is held without a test that holds it."""
+    text = (ROOT / "docs/security.md").read_text()
+    parts = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    assert len(parts) == 6
+    for part in parts:
+        rows = [line for line in part.splitlines() if line.startswith("| to ")]
+        assert rows and all("::test_" in row for row in rows), part.splitlines()[0]
 
 
 # Names and numbers ------------------------------------------------------------------------------
