@@ -132,3 +132,54 @@ def test_the_diff_of_a_script_reads_no_other_file(tmp_path, text):
     site._found = {NODE: {"push": [Line("fact", "file", text.replace("{}", HI)),
                                    Line("fact", "file", f"serve.sh {HI}")]}}  # fmt: skip
     assert site.diff().count("@@ -") == 1 and "+mine" in site.diff()
+
+
+# The grammar, sentence by sentence ---------------------------------------------------------------
+
+Program, Piece = node_facts.Program, node_facts.Piece
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "value"),
+    [
+        (node_facts.log, f"rank_7.log 42 {HI}", Piece("rank_7.log", 42, b"hi\n")),
+        (node_facts.log, "a-b.1.log 0 ", Piece("a-b.1.log", 0, b"")),
+        (node_facts.file, f"serve.sh {HI}", ("serve.sh", b"hi\n")),
+        (node_facts.program, "runs", Program(True, 0)),
+        (node_facts.program, "ended 0", Program(False, 0)),
+        (node_facts.program, "ended 255", Program(False, 255)),
+        (node_facts.program, "ended 1, and left processes behind", Program(False, 1)),
+        (node_facts.look, f"3 {HI}", (3, b"hi\n")),
+        (node_facts.kilobytes, "0", 0),
+        (node_facts.kilobytes, "9" * 12, 999999999999),
+    ],
+)
+def test_each_fact_has_its_value(reader, text, value):
+    assert reader(text) == value
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "words"),
+    [
+        (node_facts.log, "x", "a log is wanted as NAME.log BYTES BASE64"),
+        (node_facts.log, "a.log 0 %%%%", "base64 is wanted"),
+        (node_facts.log, "a.log 0 aGkK?", "base64 is wanted"),
+        (node_facts.file, "x", "a file is wanted as NAME BASE64"),
+        (node_facts.program, "ended 256", "a state is wanted as runs, or ended CODE"),
+        (node_facts.program, "ended", "a state is wanted as runs, or ended CODE"),
+        (node_facts.look, "x", "a look is wanted as CODE BASE64"),
+        (node_facts.kilobytes, "1" * 13, "a number of KB is wanted"),
+        (node_facts.kilobytes, "", "a number of KB is wanted"),
+        (node_facts.file, "a " + "A" * 349532, "at most 262144 bytes are wanted"),
+    ],
+)
+def test_what_is_wanted_is_said(reader, text, words):
+    with pytest.raises(ValueError) as found:
+        reader(text)
+    assert str(found.value) == words and found.value.__suppress_context__ is (words[0] == "b")
+
+
+def test_the_largest_piece_in_base64_is_taken():
+    """349,528 characters, whatever bytes they have."""
+    assert (node_facts.PIECE + 2) // 3 * 4 == 349528
+    assert len(node_facts.file("a " + "A" * 349528)[1]) == 262146

@@ -1,11 +1,16 @@
 """A site is changed only when it was named."""
 
+import types
+
 import pytest
 
 import kimi_nb
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.deploy import lifecycle
+from kimi_nb.deploy.steps import Change
+from kimi_nb.notebook import serving
 from kimi_nb.plan import build
+from kimi_nb.service import confirmation
 
 
 @pytest.fixture
@@ -61,3 +66,97 @@ def test_of_a_site_only_the_nodes_in_use_count(site_file, tmp_path):
     with pytest.raises(ParameterError, match=r"192\.0\.2\.12"):
         lifecycle.check_addresses(build.plan("k2.5", "a3", "pd", site=path))
     kimi_nb.start(hw="a3", model="k2.5", site=path, action="deploy", run_dir=str(tmp_path))
+
+
+# What follows asks no node, and needs neither sshd nor root -------------------------------------
+
+
+def test_up_contacts_and_writes_nothing_before_the_site_is_named(mine, tmp_path, monkeypatch):
+    plan = build.plan("k2.5", "a3", "pd", site=mine)
+    monkeypatch.setattr(lifecycle, "target", lambda *given, **more: pytest.fail("a node was asked"))
+    for confirm in ("", "other", plan.site.upper(), plan.site + " "):
+        with pytest.raises(ParameterError, match="this changes"):
+            lifecycle.up(plan, tmp_path / "run", confirm=confirm)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def gate(mine, tmp_path, monkeypatch):
+    """Pass the gate of a notebook, on a site where two things would change; the evidence."""
+    plan = build.plan("k2.5", "a3", "pd", site=mine)
+    monkeypatch.setattr(
+        lifecycle, "preview", lambda *given: ([Change("a", "one"), Change("b", "two")], "")
+    )
+    noted = []
+
+    def go(action, confirm):
+        session = types.SimpleNamespace(
+            action=action,
+            folder=tmp_path / "runs" / "run",
+            record=lambda stage, **facts: noted.append({"stage": stage, **facts}),
+        )
+        return serving.gate(session, plan, confirm)
+
+    go.plan, go.noted = plan, noted
+    return go
+
+
+def test_the_gate_lets_only_the_name_of_the_site_pass(gate, capsys):
+    for confirm in ("", "other", gate.plan.site[:-1]):
+        with pytest.raises(ParameterError, match="this changes 4 nodes of site"):
+            gate("deploy", confirm)
+        assert gate.noted.pop()["confirmed"] is False and not gate.noted
+        assert "2 changes on my-cluster" in capsys.readouterr().out
+    table = gate("deploy", gate.plan.site)
+    assert table.title.startswith("2 changes on my-cluster")
+    assert gate.noted == [
+        {
+            "stage": "gate",
+            "plan": gate.plan.name,
+            "site": "my-cluster",
+            "changes": 2,
+            "confirmed": True,
+        }
+    ]
+
+
+@pytest.mark.parametrize("action", ["plan", "rehearse"])
+def test_what_changes_no_site_needs_no_name(gate, action):
+    assert gate(action, "").title == f"Action {action}" and gate.noted == []
+
+
+def test_the_words_of_a_refusal():
+    def said(*given):
+        with pytest.raises(ParameterError) as found:
+            confirmation.check(*given)
+        return str(found.value)
+
+    assert said("my-site", "x") == (
+        "confirm 'x': this changes site my-site; confirm it by its name: confirm='my-site', or "
+        "kimi-nb up --confirm my-site. The name stands in the site file (name:)."
+    )
+    assert "this changes 1 node of site a;" in said("a", "x", 1)
+    assert "this changes 2 nodes of site a;" in said("a", "x", 2)
+    assert "--confirm 'a b'." in said("a b", "x")
+    confirmation.check("a", "a", 2)
+    confirmation.check("a", "a")
+
+
+def test_the_addresses_of_an_example_are_named_four_at_most():
+    def said(*addresses):
+        with pytest.raises(ParameterError) as found:
+            confirmation.check_addresses("s", addresses)
+        return str(found.value).partition(": these are the example's")[0]
+
+    some = [f"192.0.2.{number}" for number in range(11, 16)]
+    assert said(some[0], "10.0.0.1", some[0]) == "site s: 192.0.2.11"
+    assert said(*some[:4]) == f"site s: {', '.join(some[:4])}"
+    assert said(*some) == f"site s: {', '.join(some[:4])} and more"
+    confirmation.check_addresses("s", ["10.0.0.1", "node-1.example.org"])
+    with pytest.raises(ParameterError) as found:
+        confirmation.check_addresses("s", some)
+    assert str(found.value).endswith(
+        ": these are the example's addresses, so nothing was contacted. Write a site file for your "
+        "own nodes, kimi-nb site new --hw HW --nodes ADDRESS,..., and name its path: --site "
+        "./my-cluster.yaml, in a notebook site."
+    )

@@ -1,0 +1,51 @@
+"""What is recorded is on the disk before the call returns, and whole."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import WriteError
+from kimi_nb.deploy.slurm import job_book
+from kimi_nb.prove.bench import measurements
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """What each file held when it was flushed to disk."""
+    found: list[bytes] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        with open(f"/proc/self/fd/{handle}", "rb") as file:
+            found.append(file.read())
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_a_line_of_evidence_is_flushed_whole(tmp_path, synced):
+    for number in (1, 2):
+        evidence.record(tmp_path, "x", n=number)
+        assert synced[number - 1] == (tmp_path / evidence.FILE).read_bytes()
+        assert synced[number - 1].count(b"\n") == number
+
+
+def test_the_record_of_jobs_is_flushed_before_it_takes_the_place_of_the_last(tmp_path, synced):
+    book = job_book.Book(tmp_path, "run-1", tmp_path, ())
+    book.note("one", id=7)
+    assert synced == [(tmp_path / "jobs.json").read_bytes()] and b"7" in synced[0]
+
+
+def test_a_measurement_is_flushed_before_it_has_its_name(tmp_path, synced):
+    measurements.write(tmp_path / "x.json", {"a": 1})
+    assert synced == [(tmp_path / "x.json").read_bytes()] == [b'{"a": 1}']
+
+
+def test_a_folder_that_takes_nothing_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match=f"{tmp_path}/file.*cannot be written"):
+        evidence.record(tmp_path / "file", "x")

@@ -1,0 +1,87 @@
+"""One run at a time holds a site, also where two begin at once and the disk is shared."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+import pytest
+
+from kimi_nb.deploy import claim
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "claim"
+
+
+def test_the_holder_can_be_read_by_everybody(path, monkeypatch):
+    monkeypatch.setattr(claim.getpass, "getuser", lambda: "me")
+    monkeypatch.setattr(claim.socket, "gethostname", lambda: "head")
+    old = os.umask(0o077)
+    try:
+        assert claim.take(path, "run-1", "k2.5-h200-single") is None
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    found = claim.holder(path)
+    assert (found.run_id, found.who, found.plan) == ("run-1", "me@head", "k2.5-h200-single")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}", found.since)
+    assert str(found) == f"run run-1 of me@head since {found.since} (k2.5-h200-single)"
+    assert path.read_text().endswith("\n") and os.listdir(path.parent) == ["claim"]
+
+
+def test_a_second_run_is_told_who_holds_it_and_changes_nothing(path):
+    claim.take(path, "run-1", "a")
+    before = path.read_bytes()
+    assert claim.take(path, "run-2", "b") == claim.holder(path)
+    assert path.read_bytes() == before and os.listdir(path.parent) == ["claim"]
+    assert not claim.release(path, "run-2") and path.exists()
+    assert claim.release(path, "run-1") and not path.exists()
+    assert not claim.release(path, "run-1") and claim.holder(path) is None
+
+
+def test_a_link_whose_answer_was_lost_counts(path, monkeypatch):
+    """NFS repeats a request that it has carried out: the second one finds the file there."""
+    link = os.link
+
+    def twice(*given):
+        link(*given)
+        link(*given)
+
+    monkeypatch.setattr(claim.os, "link", twice)
+    assert claim.take(path, "run-1", "a") is None
+    assert claim.holder(path).run_id == "run-1"
+
+
+def test_a_claim_that_went_meanwhile_is_tried_again(path, monkeypatch):
+    claim.take(path, "run-1", "a")
+    holder = claim.holder
+
+    monkeypatch.setattr(claim, "holder", lambda asked: (asked.unlink(), None)[1])
+    assert claim.take(path, "run-2", "b") is None
+    assert holder(path).run_id == "run-2"
+
+
+@pytest.mark.parametrize("text", ["", "run-1", "run-1\nme@head\nnow\nplan\nmore\n", "\xff\n"])
+def test_a_claim_that_is_not_whole_is_still_read(path, text):
+    path.write_bytes(text.encode("latin-1"))
+    lines = [*path.read_text(errors="replace").splitlines(), "", "", "", ""][:4]
+    assert claim.holder(path) == claim.Holder(*lines)
+
+
+@pytest.mark.parametrize("error", [KeyError, OSError])
+def test_a_user_without_a_name_has_a_number(path, monkeypatch, error):
+    def nobody():
+        raise error("no name")
+
+    monkeypatch.setattr(claim.getpass, "getuser", nobody)
+    claim.take(path, "run-1", "a")
+    assert claim.holder(path).who.split("@")[0] == str(os.getuid())
+
+
+def test_a_folder_that_is_not_there_is_an_error_and_nothing_else(tmp_path):
+    with pytest.raises(OSError):
+        claim.take(tmp_path / "no" / "claim", "run-1", "a")
+    assert os.listdir(tmp_path) == []

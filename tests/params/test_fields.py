@@ -1,0 +1,91 @@
+"""What single fields of the parameter files may hold, at the bounds."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from kimi_nb.check.view import container_start
+from kimi_nb.core import known_secrets, redaction
+from kimi_nb.params import fields
+
+ADDRESS = TypeAdapter(fields.Address)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["n", "node-1", "a--b", "node-1.my-site.example.org", "1a", "a" * 63, "10.1.2.3", "fd00::1",
+     ".".join(["a" * 63] * 3 + ["b" * 61])],
+)  # fmt: skip
+def test_a_host_may_have_a_dash_inside(text):
+    assert ADDRESS.validate_python(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-oProxyCommand=x", "-node", "node-", "a.-b", "a-.b", "a..b", ".a", "a.", "a_b", "a b", "",
+     "a" * 64, ".".join(["a" * 63] * 4), "fe80::1%eth0", "300.1.1.1", "141.xx.xx.1", "root@a"],
+)  # fmt: skip
+def test_a_host_that_a_program_would_take_for_an_option_is_none(text):
+    with pytest.raises(ValidationError, match="an IP address"):
+        ADDRESS.validate_python(text)
+
+
+SECRETS = ["TOKEN", "HF_TOKEN", "MY_SECRET", "DB_PASSWORD", "PASSWORD", "MY_PASSWD", "X_API_KEY",
+           "VLLM_API_KEY", "S3_ACCESS_KEY", "S3_ACCESS_KEY_ID"]  # fmt: skip
+PLAIN = ["MAX_TOKENS", "TOKENIZER", "PASSWORDLESS", "HCCL_BUFFSIZE", "TOKEN_FILE", "API_KEYS"]
+
+
+def test_variables_that_hold_secrets_by_their_names(monkeypatch):
+    for name in SECRETS:
+        assert fields.secret(name), name
+    for name in PLAIN:
+        assert not fields.secret(name), name
+
+
+@pytest.mark.parametrize("word", ["token", "api_key", "apikey", "access_key", "accesskey", "secret",
+                                  "password", "passwd", "credential", "credentials"])  # fmt: skip
+def test_values_of_variables_that_say_so_are_known(monkeypatch, word):
+    for name in (f"KIMI_X_{word.upper()}", f"kimi_x_{word}"):
+        monkeypatch.setenv(name, f"value of {name}")
+        assert f"value of {name}" in known_secrets.values(), name
+        assert redaction.MARK in known_secrets.text(f"it is value of {name}.")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(f"KIMI_X_{word.upper()}_FILE", "/a/path")
+    monkeypatch.setenv(f"KIMI_X{word.upper()}S_", "more")
+    monkeypatch.setenv(f"KIMI_Y_{word.upper()}", "  ")
+    assert not {"/a/path", "more", "  "} & set(known_secrets.values())
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        (["gpu0"], (0,)),
+        (["gpu3", "gpu1", "gpu3"], (1, 3)),
+        (["/dev/davinci0", "/dev/davinci15"], (0, 15)),
+        (["/dev/nvidia7"], (7,)),
+        (["gpu1", "all"], None),
+        (["gpu1000"], None),
+        (["/dev/davinci_manager"], None),
+        ([], None),
+    ],
+)
+def test_numbers_of_devices(names, numbers):
+    assert container_start.device_numbers(names) == numbers
+
+
+@pytest.mark.parametrize(
+    ("told", "devices"),
+    [
+        (["all"], ("all",)),
+        (["2"], ("gpu0", "gpu1")),
+        (["count=3"], ("gpu0", "gpu1", "gpu2")),
+        (['"device=0,3"'], ("gpu0", "gpu3")),
+        (["device=0,GPU-1b2c"], ("gpu0", "GPU-1b2c")),
+        (["capabilities=compute"], ()),
+        (["1000"], ("1000",)),
+        ([""], ()),
+    ],
+)
+def test_devices_of_a_container(told, devices):
+    assert container_start.gpus(told) == devices
