@@ -125,6 +125,7 @@ def _known(values: tuple[str, ...]) -> tuple[bytes, ...]:
             repr(one)[1:-1],
             html.escape(one),
             html.escape(one, quote=False),
+            # The environment's bytes that are no UTF-8 are surrogates in Python.
             quote(one, safe="", errors="surrogateescape"),
             quote(one, errors="surrogateescape"),
             quote_plus(one, errors="surrogateescape"),

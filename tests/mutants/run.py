@@ -52,11 +52,15 @@ print(json.dumps({name: get_diff_for_mutant(name, path=path) for name in names})
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Modules, by patterns of their paths, and the test files that hold them."""
+    """Modules, by patterns of their paths, and the test files that hold them.
+
+    ``but`` are words of test names that take too long to be run for each mutant.
+    """
 
     name: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]
+    but: str = ""
 
     def holds(self, module: str) -> bool:
         """Return whether a module is one of the group."""
@@ -80,7 +84,7 @@ class Groups:
         """Read groups.yaml."""
         said = yaml.safe_load(text)
         made = [
-            Group(name, tuple(one["modules"]), tuple(one["tests"]))
+            Group(name, tuple(one["modules"]), tuple(one["tests"]), one.get("but", ""))
             for name, one in said["groups"].items()
         ]
         return cls(tuple(made), dict(said["todo"] or {}), dict(said["never_run"] or {}))
@@ -144,15 +148,16 @@ def copy(root: Path = ROOT) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _settings(tree: Path, only: Sequence[str], tests: Sequence[str]) -> str:
+def _settings(tree: Path, only: Sequence[str], tests: Sequence[str], but: str) -> str:
     """Return the settings of mutmut, as a table of pyproject.toml."""
     beside = sorted(path.name for path in tree.iterdir() if path.name not in ("kimi_nb", "mutants"))
+    without = ["-k", f"not ({but.replace(' ', ' or ')})"] if but else []
     said: dict[str, Any] = {
         "source_paths": ["kimi_nb"],
         "only_mutate": list(only),
         "also_copy": beside,
         "pytest_add_cli_args_test_selection": list(tests),
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "mutants.fresh_caches", "-m", "not long"],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "mutants.fresh_caches", "-m", "not long", *without],
         # A process that has run no test forks one for each mutant: no cache, no thread, no loop of
         # gevent comes with it.
         "process_isolation": "forkserver",
@@ -166,7 +171,7 @@ def _settings(tree: Path, only: Sequence[str], tests: Sequence[str]) -> str:
 
 
 def mutate(
-    tree: Path, only: Sequence[str], tests: Sequence[str], seconds: float
+    tree: Path, only: Sequence[str], tests: Sequence[str], seconds: float, but: str = ""
 ) -> tuple[dict[str, list[results.Mutant]], str]:
     """Run mutmut on modules of a copy and return their mutants, and what went wrong ("" if nothing).
 
@@ -176,7 +181,7 @@ def mutate(
     before = project.read_text()
     shutil.rmtree(tree / "mutants", ignore_errors=True)
     (tree / "mutants").mkdir()
-    project.write_text(before + _settings(tree, only, tests))
+    project.write_text(before + _settings(tree, only, tests, but))
     try:
         wrong = _mutmut(tree, seconds)
         return {module: _mutants(tree, module) for module in only}, wrong
@@ -286,7 +291,7 @@ def _run(
 ) -> list[results.Outcome]:
     """Run one group, print its survivors, and return what became of its modules."""
     print(f"{group.name}: {', '.join(mine)}", flush=True)
-    mutants, wrong = mutate(tree, mine, group.tests, end - time.monotonic())
+    mutants, wrong = mutate(tree, mine, group.tests, end - time.monotonic(), group.but)
     if wrong:
         print(f"{group.name}: {wrong}", flush=True)
     out = []
