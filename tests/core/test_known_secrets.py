@@ -53,16 +53,6 @@ def test_a_file_is_redacted_from_where_it_is_told(tmp_path):
     assert known_secrets.file(tmp_path) is False
 
 
-def test_the_bound_is_on_what_is_read(tmp_path, monkeypatch):
-    """So that a log of any size is redacted piece by piece."""
-    monkeypatch.setattr(known_secrets, "_LARGEST", 20)
-    path = tmp_path / "x.log"
-    path.write_text("x" * 100 + f"{SECRET}" + "y" * 9)
-    assert known_secrets.file(path, 99) is False, "21 bytes"
-    assert known_secrets.file(path, 100) is True, "20 bytes"
-    assert SECRET not in path.read_text()
-
-
 def test_a_packed_file_that_gets_shorter_has_no_tail(tmp_path):
     """Bytes of the old one after the new one would be taken for damage."""
     path = tmp_path / "x.gz"

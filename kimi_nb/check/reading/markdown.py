@@ -2,7 +2,7 @@ r"""Find the scripts inside a markdown document: its code fences.
 
 >>> from kimi_nb.check.reading import markdown
 >>> markdown.fences("# Serve\n```bash\nvllm serve m\n```\n")
-[Fence(text='vllm serve m\n', line=3, kind='bash')]
+[Fence(text='vllm serve m\n', line=3, kind='bash', label='Serve')]
 """
 
 from __future__ import annotations
