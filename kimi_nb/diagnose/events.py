@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kimi_nb.diagnose import line_grammar, log_lines
+from kimi_nb.diagnose import gravity, line_grammar
 from kimi_nb.diagnose.line_grammar import Said
 from kimi_nb.diagnose.matching import Line, Match
 
@@ -50,50 +50,9 @@ _HANDLED = "During handling of the above exception"
 # What an exception says only of others: the next one in the chain is the one that counts.
 _HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
 
-# Words of programs that write no level, by which they say that something is broken.
-_NATIVE = re.compile(
-    r"^(?:terminate called after|Fatal Python error|panic: |thread '.*' panicked|fatal error: |"
-    r"\*\*\* Process received signal|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|"
-    r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP \w+ .*timeout|OpenBLAS blas_thread_init: "
-    r"pthread_create|LLVM ERROR)"
-    r"|\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |Watchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
-    r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"
-    r"exit ?[cC]ode:? *(?:137|139|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
-    r"|NVRM: Xid|Out [Oo]f [Mm]emory"
-)
-# Levels below error at which a program all the same says that a process is dead.
-_DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure|OOMKilled")
-# NCCL writes its errors at WARN, beside remarks that mean nothing.
-_NCCL = re.compile(
-    r"fail|error|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt", re.IGNORECASE
-)
-_HARMLESS = re.compile(
-    r"Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
-    r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"
-    r"destroy_process_group\(\) was not called|Pyspy failed to dump|PRTE ERROR: Bad parameter"
-)
-# A client's mistake, as engines and front doors write it; a hub's answer is none.
-_REFUSED = re.compile(
-    r"\b(?:40[0-9]|41[0-9]|42[0-9])\b[ :'\"-]*(?:Bad Request|Not Found|Unauthorized|Forbidden|"
-    r"Unprocessable|Method Not Allowed|Payload Too Large|Request Entity|Client Error|Too Many)|"
-    r"(?:status|status_code|status code|code)[=: ]\s*\"?4\d\d\b|HTTP/1\.[01]\" 4\d\d|"
-    r"maximum context length is|max_tokens must be|does not exist\.[^a-z]*NotFoundError",
-    re.IGNORECASE,
-)
-_HUB = re.compile(r"huggingface|modelscope|hf-mirror|hf\.co|/resolve/|GatedRepo|RepositoryNotFound")
 # A failed call of the NPU, and what CANN prints below it.
 _NPU_CALL = re.compile(r"NPU function error|ACL \w+ \w+ failed|PTA call acl api failed")
 _CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}: |\[PID: \d+\] ")
-# A client's JSON that is none, as the front door meets it.
-_BAD_JSON = re.compile(r"JSONDecodeError")
-_OF_FRONT_DOOR = re.compile(r"starlette/requests|fastapi/|load_balance_proxy|proxy_server|mini_lb")
-# Parts of an engine that serve single requests, whose errors end no engine.
-_OF_REQUESTS = re.compile(
-    r"serving\w*\.py|ASGI application|entrypoints/openai|preprocess|Request \S+ failed"
-)
-_PROGRESS = re.compile(
-    r"throughput: |\" 200 OK|(?:Decode|Prefill) batch|HTTP/1\.[01]\" 4\d\d", re.IGNORECASE
-)
 
 
 @dataclass
@@ -193,14 +152,14 @@ class Events:
         if _IGNORED in said.text:
             return self._ignore(said, line)
         event = self._of_process(said)
-        if _PROGRESS.search(said.text):
+        if gravity.PROGRESS.search(said.text):
             self._go_on(said)
         if event is not None and self._continues(event, said, line):
             if match is not None and event.lines[-1] is line:  # not of a line of source code
                 event.matches.append(match)
             self._left = _TRACE if event._inside or event._link else _AFTER
             return event
-        if not chosen or not self._grave(said, match):
+        if not chosen or not (gravity.reports_error(said) or (match is not None and not said.calm)):
             return None
         return self._begin(said, line, match)
 
@@ -229,24 +188,14 @@ class Events:
             return self._last if self._last is None or self._left > 0 else None
         return None
 
-    def _grave(self, said: Said, match: Match | None) -> bool:
-        text = said.text
-        if said.grammar == "nccl" and said.level == "WARNING":
-            return bool(_NCCL.search(text))
-        if said.calm:
-            return bool(_DEATHS.search(text))
-        if said.level:
-            return True
-        return match is not None or log_lines.tells_error(text) or bool(_NATIVE.search(text))
-
     def _begin(self, said: Said, line: Line, match: Match | None) -> Event:
         if len(self.all) >= _MOST and (match is None or match.key in self._keys):
-            return Event(said, [line], harmless=_why_harmless(said))
+            return Event(said, [line], harmless=gravity.why_harmless(said))
         event = Event(said, [line], rank=said.rank, label=said.label)
         if match is not None:
             self._keys.add(match.key)
             event.matches.append(match)
-        event.harmless = _why_harmless(said)
+        event.harmless = gravity.why_harmless(said)
         opened = _TRACEBACK.search(said.text)
         before = self._last
         if (
@@ -309,7 +258,7 @@ class Events:
                 event.raised.append(_raised(found, line, text, event._link))
                 event.lines.append(line)
                 event._inside, event._link = False, ""
-                event.harmless = event.harmless or _why_harmless(said, event)
+                event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
                 return True
             event._inside = False
             return False
@@ -330,11 +279,11 @@ class Events:
             if found and said.process == event.said.process:
                 event.raised.append(_raised(found, line, text))
                 event.lines.append(line)
-                event.harmless = event.harmless or _why_harmless(said, event)
+                event.harmless = event.harmless or gravity.why_harmless(said, event.frames)
                 return True
         if said.process != event.said.process and said.process:
             return False
-        if said.level or _NATIVE.search(text) or _NAMED.match(text):
+        if said.level or gravity.native(text) or _NAMED.match(text):
             return False
         event.lines.append(line)
         return True
@@ -342,23 +291,10 @@ class Events:
     def _go_on(self, said: Said) -> None:
         """Note that the engine goes on: the error before was that of a request."""
         for event in self.all[-3:]:
-            if not event.harmless and _OF_REQUESTS.search(
+            if not event.harmless and gravity.OF_REQUESTS.search(
                 " ".join((event.said.source, event.said.text, *event.frames[-4:]))
             ):
                 event.harmless = "refused"
-
-
-def _why_harmless(said: Said, event: Event | None = None) -> str:
-    if _HARMLESS.search(said.text):
-        return "ignored"
-    hub = _HUB.search(said.text) or (event and any(map(_HUB.search, event.frames)))
-    if _REFUSED.search(said.text) and not hub:
-        return "refused"
-    if _BAD_JSON.search(said.text) and (
-        said.speaker == "router" or (event and any(map(_OF_FRONT_DOOR.search, event.frames)))
-    ):
-        return "refused"
-    return ""
 
 
 def _explains_npu(said: Said, event: Event) -> bool:

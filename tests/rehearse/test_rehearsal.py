@@ -276,6 +276,9 @@ def agree(fault: str, plan, folder) -> None:
     if fault.partition("@")[0] in SILENT:
         assert first is None or first.signature == "group-lost", first
         return
+    if wanted is None:  # at this engine nothing comes of the fault
+        assert first is None, first
+        return
     assert first is not None, wanted
     assert (first.node, first.rank) == (wanted.node, wanted.rank), (fault, wanted, first)
     # What a request has shown, before the logs were read, has a kind of its own.

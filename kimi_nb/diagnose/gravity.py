@@ -1,0 +1,91 @@
+"""Tell whether a line reports a failure, or only looks like one.
+
+>>> from kimi_nb.diagnose import line_grammar
+>>> reports_error(line_grammar.of("Fatal Python error: Segmentation fault"))
+True
+>>> why_harmless(line_grammar.of("ERROR 11-22 05:49:28 [x.py:7] 404 Not Found"))
+'refused'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from kimi_nb.diagnose import log_lines
+from kimi_nb.diagnose.line_grammar import Said
+
+# Words of programs that write no level, by which they say that something is broken.
+_NATIVE = re.compile(
+    r"^(?:terminate called after|Fatal Python error|panic: |thread '.*' panicked|fatal error: |"
+    r"\*\*\* Process received signal|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|"
+    r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP \w+ .*timeout|OpenBLAS blas_thread_init: "
+    r"pthread_create|LLVM ERROR)"
+    r"|\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |Watchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
+    r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"
+    r"exit ?[cC]ode:? *(?:137|139|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
+    r"|NVRM: Xid|Out [Oo]f [Mm]emory"
+)
+# Levels below error at which a program all the same says that a process is dead.
+_DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure|OOMKilled")
+# NCCL writes its errors at WARN, beside remarks that mean nothing.
+_NCCL = re.compile(
+    r"fail|error|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt", re.IGNORECASE
+)
+_HARMLESS = re.compile(
+    r"Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
+    r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"
+    r"destroy_process_group\(\) was not called|Pyspy failed to dump|PRTE ERROR: Bad parameter"
+)
+# A client's mistake, as engines and front doors write it; a hub's answer is none.
+_REFUSED = re.compile(
+    r"\b(?:40[0-9]|41[0-9]|42[0-9])\b[ :'\"-]*(?:Bad Request|Not Found|Unauthorized|Forbidden|"
+    r"Unprocessable|Method Not Allowed|Payload Too Large|Request Entity|Client Error|Too Many)|"
+    r"(?:status|status_code|status code|code)[=: ]\s*\"?4\d\d\b|HTTP/1\.[01]\" 4\d\d|"
+    r"maximum context length is|max_tokens must be|does not exist\.[^a-z]*NotFoundError",
+    re.IGNORECASE,
+)
+_HUB = re.compile(r"huggingface|modelscope|hf-mirror|hf\.co|/resolve/|GatedRepo|RepositoryNotFound")
+# A client's JSON that is none, as the front door meets it.
+_BAD_JSON = re.compile(r"JSONDecodeError")
+_OF_FRONT_DOOR = re.compile(r"starlette/requests|fastapi/|load_balance_proxy|proxy_server|mini_lb")
+# Parts of an engine that serve single requests, whose errors end no engine.
+OF_REQUESTS = re.compile(
+    r"serving\w*\.py|ASGI application|entrypoints/openai|preprocess|Request \S+ failed"
+)
+PROGRESS = re.compile(
+    r"throughput: |\" 200 OK|(?:Decode|Prefill) batch|HTTP/1\.[01]\" 4\d\d", re.IGNORECASE
+)
+
+
+def reports_error(said: Said) -> bool:
+    """Return whether a line reports an error, by its level or by the words of its program.
+
+    A level of warning or below reports none, unless it says that a process is dead. NCCL writes its
+    errors as warnings.
+    """
+    if said.grammar == "nccl" and said.level == "WARNING":
+        return bool(_NCCL.search(said.text))
+    if said.calm:
+        return bool(_DEATHS.search(said.text))
+    return bool(said.level) or log_lines.tells_error(said.text) or bool(native(said.text))
+
+
+def native(text: str) -> bool:
+    """Return whether a program that writes no level says that something is broken."""
+    return bool(_NATIVE.search(text))
+
+
+def why_harmless(said: Said, frames: Sequence[str] = ()) -> str:
+    """Return why a line is no failure of an engine: "ignored", "refused", or "" if it is one.
+
+    ``frames`` are the files of the traceback above it. A client's mistake is refused; the answer of
+    a hub is none of a client.
+    """
+    if _HARMLESS.search(said.text):
+        return "ignored"
+    hub = _HUB.search(said.text) or any(map(_HUB.search, frames))
+    if _REFUSED.search(said.text) and not hub:
+        return "refused"
+    door = said.speaker == "router" or any(map(_OF_FRONT_DOOR.search, frames))
+    return "refused" if _BAD_JSON.search(said.text) and door else ""
