@@ -208,6 +208,31 @@ def proxy_fits_connector(d: Deployment) -> Iterator[Problem]:
 
 
 @rule(
+    "topology/store-role",
+    WARNING,
+    "A store of cache that serves one kind of engine is read and written by it.",
+    'Write "kv_role": "kv_both" where prefill and decode are one engine.',
+    "vllm-ascend: AscendStoreConnector; a kv_producer only saves, a kv_consumer only loads",
+)
+def store_role(d: Deployment) -> Iterator[Problem]:
+    """What is saved is never loaded again: every prompt is computed anew, and nobody says so."""
+    known = data_files.facts("catalog/versions")["connectors"]
+    roles = {server.role for server in d.servers}
+    for server, _ in d.profiles():
+        kv = server.table("kv-transfer-config")
+        name = str(kv.get("kv_connector") or "")
+        if (
+            known.get(name, {}).get("family") == "store"
+            and server.role in ("prefill", "decode")
+            and not {"prefill", "decode"} <= roles
+        ):
+            yield Problem(
+                server.of("kv-transfer-config"),
+                f"{name} has kv_role {kv.get('kv_role')}, and no engine here has the other role",
+            )
+
+
+@rule(
     "topology/pd-names",
     WARNING,
     "Prefill and decode behind one proxy serve one name.",
