@@ -51,6 +51,11 @@ STARTS = {
         "decode:\n  containers:\n    - name: vllm\n      image: ghcr.io/llm-d/llm-d:v0.3\n"
         f"      modelCommand: vllmServe\n      args: [m, {ARGS}]\n",
     ),
+    "another image whose entry point is the engine": (
+        "pod.yaml",
+        "spec:\n  containers:\n    - name: vllm\n      image: ghcr.io/other/engine:1\n"
+        f"      args: [m, --enforce-eager, {ARGS}]\n",
+    ),
     "LeaderWorkerSet": (
         "lws.yaml",
         "kind: LeaderWorkerSet\nspec:\n  leaderWorkerTemplate:\n    leaderTemplate:\n      spec:\n"

@@ -530,7 +530,11 @@ class _Assembler:
             if values
         }
         runs = container_start.serves(argv) or (
-            not one.entrypoint and container_start.serves_by_itself(one.image) and bool(argv)
+            not one.entrypoint
+            and bool(argv)
+            and (
+                container_start.serves_by_itself(one.image) or container_start.serves_by_words(argv)
+            )
         )
         env_lines = {name: at + shift for name, at in one.env_lines.items()}
         devices = (*container_start.accelerators(one.devices), *container_start.gpus(one.gpus))

@@ -301,6 +301,27 @@ def serves_by_itself(image: str) -> bool:
     return name.startswith("vllm-openai") or name == "vllm-tpu"
 
 
+_OF_VLLM = frozenset(
+    {
+        "--tensor-parallel-size",
+        "--gpu-memory-utilization",
+        "--max-model-len",
+        "--max-num-batched-tokens",
+        "--max-num-seqs",
+        "--kv-transfer-config",
+        "--enforce-eager",
+    }
+)
+
+
+def serves_by_words(words: Sequence[str]) -> bool:
+    """Return whether the arguments of a container are those of ``vllm serve``.
+
+    Other people's images have it as their entry point too; three of its flags tell.
+    """
+    return len(_OF_VLLM & {word.partition("=")[0] for word in words}) >= 3
+
+
 def image_engine(image: str) -> tuple[str, str] | None:
     """Return the package and the version that an image's tag names.
 
