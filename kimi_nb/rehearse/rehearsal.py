@@ -38,6 +38,7 @@ from kimi_nb.rehearse import faults, loopback, silent_losses
 from kimi_nb.rehearse.launch import WORK, Stage
 from kimi_nb.rehearse.loopback import Block, RehearsalError
 from kimi_nb.rehearse.simulated_site import rebound
+from kimi_nb.service import http_client
 from kimi_nb.service.readiness import Found, Limits, Progress, Watch
 
 # What no rehearsal tells: a stand-in has none of it.
@@ -46,6 +47,7 @@ NOT_TRIED = (
 )
 Make = Callable[[Plan, Path, Block], tuple[Plan, dict[str, str]]]
 _BASE_MB, _ENGINE_MB = 150, 18  # measured: shared by all stand-ins, and for each engine
+_LISTENS = 0.5  # seconds; on this machine a free port refuses at once
 _MOST = 12  # further causes to show
 # Stand-ins take seconds where real engines take many minutes.
 LIMITS = Limits(ready=60.0, progress=3.5, answer=3.0, door=20.0)
@@ -240,6 +242,7 @@ def start(
             root / "logs" / "spawner.log",
         )
         local, files = (make or _bundle)(faults.suited(fault, plan), root / WORK, block)
+        _check_ports(local)
         stage = Stage(local, files, root, fault, programs, say)
         result = _run(stage, programs, begun, fault, say, progress)
     except BaseException as error:
@@ -275,6 +278,19 @@ def _check_room(plan: Plan) -> None:
             f"{plan.name} has {len(plan.engines)} engines; their stand-ins would take some "
             f"{needed / 1000:.1f} GB, and {there / 1000:.1f} GB are free here. Rehearse a smaller "
             "shape of it (--set decode.nodes=..., decode.dp=...)."
+        )
+
+
+def _check_ports(plan: Plan) -> None:
+    """Refuse to start where another program takes connections: it would answer for an engine."""
+    urls = dict.fromkeys([plan.url, *(one.url for one in plan.engines if one.url)])
+    taken = [url.partition("://")[2] for url in urls if http_client.listens(url, _LISTENS)]
+    if taken:
+        port = taken[0].rpartition(":")[2]
+        raise RehearsalError(
+            f"{', '.join(taken[:4])}{' and more' * (len(taken) > 4)}: another program of this "
+            f"machine takes connections there, maybe at all addresses (ss -Hltnp sport = :{port} "
+            "names it). Stop it, or rehearse another port, as with --set port=PORT."
         )
 
 

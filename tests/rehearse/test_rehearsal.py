@@ -497,6 +497,18 @@ def test_more_than_the_machine_holds_is_refused(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_port_that_another_program_has_is_named_before_anything_starts(tmp_path):
+    """An engine at all addresses would answer in place of a stand-in, and be called broken."""
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        port = other.getsockname()[1]
+        plan = build.plan("k2.5", "h200", "single", pairs=(f"port={port}",))
+        with pytest.raises(
+            loopback.RehearsalError, match=rf"127\.\d+\.0\.1:{port}: another program.*ss -Hltnp"
+        ):
+            rehearsal.rehearse(plan, tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 def test_json(tmp_path):
     done = begin(tmp_path, "--json", "--fault", "wrong image tag")
     out, said = done.communicate(timeout=60)
