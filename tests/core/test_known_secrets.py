@@ -106,3 +106,27 @@ def test_a_secret_may_have_bytes_that_are_no_text(tmp_path, monkeypatch):
     path.write_bytes(b"a " + secret + b" byt%FFes-x%20/y byt%FFes-x+%2Fy b\n")
     assert known_secrets.file(path) is True
     assert path.read_bytes().count(b"[redacted]") == 3 and b"es-x" not in path.read_bytes()
+
+
+def test_lists_are_redacted_and_names_of_variables_stay():
+    assert known_secrets.value([SECRET, (SECRET,)]) == [redaction.MARK, [redaction.MARK]]
+    assert redaction.value({"password": "MY_KEY"}) == {"password": "MY_KEY"}
+
+
+def test_a_packed_file_without_secrets_stays_byte_for_byte():
+    plain = gzip.compress(b"nothing of it", compresslevel=1, mtime=12345)
+    assert known_secrets.data(plain) == plain
+    assert known_secrets.data(gzip.compress(SECRET.encode()))[4:8] == bytes(4), "no time of ours"
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ("password=hunter2345", "password=[redacted]"),
+        ("password=hunter234", "password=*********"),
+        ("password=hunter23456", "password=[redacted]*"),
+        ("x://[redacted]:hunter2@y", "x://[redacted]:*******@y"),
+    ],
+)
+def test_a_form_is_filled_to_its_length(given, made):
+    assert redaction.data(given.encode()).decode() == made

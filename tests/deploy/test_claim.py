@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -85,3 +87,36 @@ def test_a_folder_that_is_not_there_is_an_error_and_nothing_else(tmp_path):
     with pytest.raises(OSError):
         claim.take(tmp_path / "no" / "claim", "run-1", "a")
     assert os.listdir(tmp_path) == []
+
+
+def test_the_file_is_made_beside_the_claim_and_hidden(path, monkeypatch):
+    """A hard link does not reach another disk."""
+    made, real = [], claim.tempfile.mkstemp
+
+    def mkstemp(**given):
+        made.append(real(**given))
+        return made[-1]
+
+    monkeypatch.setattr(claim.tempfile, "mkstemp", mkstemp)
+    claim.take(path, "run-1", "a")
+    ((_, name),) = made
+    assert os.path.dirname(name) == str(path.parent)
+    assert os.path.basename(name).startswith(".claim.")
+
+
+def test_a_claim_that_another_gave_back_meanwhile_is_no_error(path, monkeypatch):
+    monkeypatch.setattr(claim, "holder", lambda asked: claim.Holder("run-1", "", "", ""))
+    assert claim.release(path, "run-1")
+
+
+def test_names_are_utf8_whatever_the_language_of_the_shell(path):
+    claim.take(path, "run-0", "a")
+    claim.release(path, "run-0")
+    code = (
+        "import sys; from pathlib import Path; from kimi_nb.deploy import claim\n"
+        "assert claim.take(Path(sys.argv[1]), 'r', 'pl\\xe4n') is None\n"
+        "assert claim.holder(Path(sys.argv[1])).plan == 'pl\\xe4n'\n"
+    )
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", code, str(path)], env=env, check=True)
+    assert "plän" in path.read_bytes().decode("utf-8")
