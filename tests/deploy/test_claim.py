@@ -120,3 +120,14 @@ def test_names_are_utf8_whatever_the_language_of_the_shell(path):
     env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", code, str(path)], env=env, check=True)
     assert "plän" in path.read_bytes().decode("utf-8")
+
+
+def test_a_file_that_somebody_cleaned_up_meanwhile_is_no_error(path, monkeypatch):
+    link = os.link
+
+    def swept(fresh, target):
+        link(fresh, target)
+        os.unlink(fresh)
+
+    monkeypatch.setattr(claim.os, "link", swept)
+    assert claim.take(path, "run-1", "a") is None and path.exists()

@@ -71,8 +71,8 @@ class Group:
 class Groups:
     """groups.yaml: groups, the most important first, and the modules that are yet to be done.
 
-    ``todo`` has, by module, how many survivors nobody has looked at; ``never_run`` the number of
-    mutants of a module for which even that is not known.
+    ``todo`` has, by module, how many survivors nobody has looked at; ``never_run`` how many mutants
+    were never run.
     """
 
     groups: tuple[Group, ...]
