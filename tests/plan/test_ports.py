@@ -83,3 +83,9 @@ IDLE = [
 def test_why_nothing_listens_at_a_port(kind, connector, per_rank, nodes, spans, words):
     said = ports.idle(kind, connector, per_rank, nodes, spans)
     assert said == "" if not words else words in said
+
+
+def test_one_engine_on_one_node_meets_nobody():
+    assert ports.idle("master", None, False, 1, False) == (
+        "one engine over several nodes meets there: here each rank has room on one node"
+    )
