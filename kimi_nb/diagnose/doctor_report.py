@@ -16,11 +16,11 @@ from kimi_nb.diagnose import (
     log_summary,
     matching,
 )
+from kimi_nb.diagnose.event_roles import Candidate
 from kimi_nb.diagnose.log_sources import Source
 from kimi_nb.diagnose.log_summary import Sight
 from kimi_nb.diagnose.matching import Line, Match
 from kimi_nb.diagnose.rank_places import Placed
-from kimi_nb.diagnose.roles import Candidate
 
 _ROWS = 12  # rows of one kind in a table
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kimi_nb.diagnose import components
-from kimi_nb.diagnose.roles import Candidate
+from kimi_nb.diagnose.event_roles import Candidate
 
 UNKNOWN = "unknown"  # the signature of a failure that matches none
 _LONGEST = 240  # characters of a message in a cause

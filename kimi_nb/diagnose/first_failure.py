@@ -22,9 +22,9 @@ from kimi_nb.diagnose import (
     matching,
     prefilter,
 )
+from kimi_nb.diagnose.event_roles import Candidate
 from kimi_nb.diagnose.log_summary import Sight
 from kimi_nb.diagnose.matching import Line, Match
-from kimi_nb.diagnose.roles import Candidate
 from kimi_nb.plan.spec import Plan
 
 _LONGEST = 300  # characters of a line that are shown

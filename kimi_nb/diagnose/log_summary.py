@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kimi_nb.diagnose import log_lines, matching, prefilter, roles
+from kimi_nb.diagnose import event_roles, log_lines, matching, prefilter
+from kimi_nb.diagnose.event_roles import Candidate
 from kimi_nb.diagnose.events import Event, Events, label_natives
 from kimi_nb.diagnose.matching import Line, Match
-from kimi_nb.diagnose.roles import Candidate
 
 _SHOWN = 5  # error lines that are kept of one rank
 
@@ -73,7 +73,7 @@ class Sight:
         label_natives(self._events.all)
         for event in self._events.all:
             # An engine that is told to stop logs the same words as one whose core has died.
-            if event.stopped and roles.follows(event):
+            if event.stopped and event_roles.follows(event):
                 event.harmless = "stopped"
         if self._waits is not None and self._quiet == lines:
             self._events.wait(self._waits)
@@ -131,9 +131,9 @@ def raises(line: Line) -> bool:
 def first(seen: Iterable[Sight], ranks: Sequence[int] = ()) -> Candidate | None:
     """Return the first failure of all logs, or None; ``ranks`` are all that have a log."""
     found = [
-        roles.of(event, event.first.node, rank_of(event.first))
+        event_roles.of(event, event.first.node, rank_of(event.first))
         for one in seen
         for event in one.events
     ]
-    order = roles.ordered(found)
-    return roles.accuse(order[0], order, ranks) if order else None
+    order = event_roles.ordered(found)
+    return event_roles.accuse(order[0], order, ranks) if order else None
