@@ -214,7 +214,11 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
     elif isinstance(value, bool):
         raise ParameterError(f"{where}: --{top} takes a value, found {value!r}.")
     elif kind in _INTEGERS and not _is_integer(value, kind):
-        raise ParameterError(f"{where}: --{top} takes a whole number, found {value!r}.")
+        several = isinstance(value, str) and re.search(r",[\w.-]+=", value)
+        raise ParameterError(
+            f"{where}: --{top} takes a whole number, found {value!r}."
+            + (" Give each setting a --set of its own." if several else "")
+        )
     elif kind == "float" and not isinstance(value, int | float):
         raise ParameterError(f"{where}: --{top} takes a number, found {value!r}.")
     elif kind == "union_dict_and_str" and isinstance(value, str):

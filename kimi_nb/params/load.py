@@ -147,8 +147,12 @@ def explain_faults(
     ``table`` is the class that was validated; it supplies the list of known keys.
     """
     lines = []
-    for fault in error.errors(include_url=False):
+    faults = error.errors(include_url=False)
+    inner = {fault["loc"][:at] for fault in faults for at in range(1, len(fault["loc"]))}
+    for fault in faults:
         loc = fault["loc"]
+        if fault["type"] == "too_short" and loc in inner:
+            continue  # what was there had faults of its own
         key = ".".join(str(part) for part in loc) or "(whole file)"
         message = _KINDS.get(fault["type"], fault["msg"].removeprefix("Value error, "))
         if fault["type"] == "extra_forbidden":
@@ -226,12 +230,23 @@ def _load(kind: str, table: type[_Table], given: str) -> _Table:
                 kind.rstrip("s"),
                 given,
                 names(kind),
-                "A path to a file of your own works too (./mine.yaml).",
+                _own_file(given),
                 _spelt(kind),
             )
         )
     found = _extended(path, kind)
     return validate(table, _rooted(found) if kind == "sites" else found, path)
+
+
+def _own_file(given: str) -> str:
+    """Return how to name a file of one's own; the very one, if it lies here."""
+    try:
+        there = re.fullmatch(r"[\w.-]+", given) and Path(f"{given}.yaml").is_file()
+    except OSError:
+        there = False
+    if there:
+        return f"There is a file of yours of that name: ./{given}.yaml."
+    return "A path to a file of your own works too (./mine.yaml)."
 
 
 def _rooted(site: dict[str, Any]) -> dict[str, Any]:

@@ -391,3 +391,17 @@ def test_folders_that_lie_in_each_other_are_refused(site_file, paths_, key, othe
 )
 def test_folders_that_may_lie_in_each_other(site_file, paths_):
     load.site(site_file(("{cache: /root/.cache, work: /root/kimi}", paths_)))
+
+
+def test_a_file_of_one_s_own_without_its_ending_is_pointed_at(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "./mine.yaml)" in fault(load.site, "my-cluster")
+    (tmp_path / "my-cluster.yaml").write_text("name: my-cluster\n")
+    assert "of that name: ./my-cluster.yaml." in fault(load.site, "my-cluster")
+
+
+def test_nodes_with_faults_are_not_called_missing(site_file):
+    path = site_file(("192.0.2.12", "300.1.1.1"))
+    assert "at least 1" not in fault(load.site, path)
+    with pytest.raises(ParameterError, match="--set of its own"):
+        build.plan("k2.5", "a3", "single", pairs=["max-num-seqs=32,foo=1"])

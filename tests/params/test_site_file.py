@@ -108,7 +108,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     site = load.site("./my-cluster.yaml")
     assert (site.name, site.hardware, site.ssh.user) == ("my-cluster", "a3", "ops")
     said = capsys.readouterr().out
-    assert "--layout pd|single --site ./my-cluster.yaml" in said
+    assert "--layout pd --site ./my-cluster.yaml" in said
     assert "an example's values, look at them: nic, paths.cache" in said
     kept = (tmp_path / "my-cluster.yaml").read_text()
     assert main([*words, "--set", "ssh.user=root"]) == 2
