@@ -136,4 +136,17 @@ def first(seen: Iterable[Sight], ranks: Sequence[int] = ()) -> Candidate | None:
         for event in one.events
     ]
     order = event_roles.ordered(found)
-    return event_roles.accuse(order[0], order, ranks) if order else None
+    return event_roles.accuse(_own(order[0], order), order, ranks) if order else None
+
+
+def _own(guilty: Candidate, order: Sequence[Candidate]) -> Candidate:
+    """Return the same event from the log of the rank itself, if a launcher only quoted it."""
+    said = log_lines.plain(guilty.line.text)
+    quoted = [
+        one
+        for one in order
+        if one.rank is not None
+        and (one.node, one.role) == (guilty.node, guilty.role)
+        and log_lines.plain(one.line.text) == said
+    ]
+    return quoted[0] if guilty.rank is None and len(quoted) == 1 else guilty

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from kimi_nb.core import fingerprint
 from kimi_nb.deploy import claim
 
 
@@ -18,15 +19,16 @@ def path(tmp_path):
     return tmp_path / "claim"
 
 
-def test_the_holder_can_be_read_by_everybody(path, monkeypatch):
-    monkeypatch.setattr(claim.getpass, "getuser", lambda: "me")
+@pytest.mark.parametrize("umask, mode", [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_the_umask_says_who_can_read_the_holder(path, monkeypatch, umask, mode):
+    monkeypatch.setattr(fingerprint.getpass, "getuser", lambda: "me")
     monkeypatch.setattr(claim.socket, "gethostname", lambda: "head")
-    old = os.umask(0o077)
+    old = os.umask(umask)
     try:
         assert claim.take(path, "run-1", "k2.5-h200-single") is None
     finally:
         os.umask(old)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert stat.S_IMODE(path.stat().st_mode) == mode
     found = claim.holder(path)
     assert (found.run_id, found.who, found.plan) == ("run-1", "me@head", "k2.5-h200-single")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}", found.since)
@@ -78,7 +80,7 @@ def test_a_user_without_a_name_has_a_number(path, monkeypatch, error):
     def nobody():
         raise error("no name")
 
-    monkeypatch.setattr(claim.getpass, "getuser", nobody)
+    monkeypatch.setattr(fingerprint.getpass, "getuser", nobody)
     claim.take(path, "run-1", "a")
     assert claim.holder(path).who.split("@")[0] == str(os.getuid())
 
@@ -91,17 +93,17 @@ def test_a_folder_that_is_not_there_is_an_error_and_nothing_else(tmp_path):
 
 def test_the_file_is_made_beside_the_claim_and_hidden(path, monkeypatch):
     """A hard link does not reach another disk."""
-    made, real = [], claim.tempfile.mkstemp
+    linked, real = [], os.link
 
-    def mkstemp(**given):
-        made.append(real(**given))
-        return made[-1]
+    def link(fresh, to):
+        linked.append(fresh)
+        return real(fresh, to)
 
-    monkeypatch.setattr(claim.tempfile, "mkstemp", mkstemp)
+    monkeypatch.setattr(claim.os, "link", link)
     claim.take(path, "run-1", "a")
-    ((_, name),) = made
-    assert os.path.dirname(name) == str(path.parent)
-    assert os.path.basename(name).startswith(".claim.")
+    (fresh,) = linked
+    assert fresh.parent == path.parent and fresh.name.startswith(".claim.")
+    assert os.listdir(path.parent) == ["claim"]
 
 
 def test_a_claim_that_another_gave_back_meanwhile_is_no_error(path, monkeypatch):

@@ -35,7 +35,9 @@ def check(call: Call, mine: Settings, group: Group, log: Log) -> None:
     Raises:
         StartError: In the words of NCCL, UCX or the engine.
     """
-    if not call.env.get("GLOO_SOCKET_IFNAME") and (mine.spans or _elsewhere(call, mine, group)):
+    # A job under SLURM looks itself whether its nodes' names have addresses for the others.
+    told = call.env.get("GLOO_SOCKET_IFNAME") or call.env.get("SLURM_JOB_NODELIST")
+    if not told and (mine.spans or _elsewhere(call, mine, group)):
         raise StartError("RuntimeError", _NO_MESH.format(rank=mine.rank, size=mine.dp), mine.rank)
     if CONTAINER not in call.env:
         return
