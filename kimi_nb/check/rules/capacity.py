@@ -108,6 +108,11 @@ def fits(d: Deployment) -> Iterator[Problem]:
         )
 
 
+def _as_documented(d: Deployment) -> bool:
+    """Return whether it is a document's own shape, which its authors ran."""
+    return d.plan is not None and d.plan.documented and not d.plan.request.pairs
+
+
 @rule(
     "capacity/cache",
     ERROR,
@@ -131,7 +136,7 @@ def cache_holds_context(d: Deployment) -> Iterator[Problem]:
         length = found.shape.model_len or d.model.context_length
         if found.tokens < length:
             # A document that names no length has not promised the model's longest.
-            silent = d.plan is not None and d.plan.documented and not found.shape.model_len
+            silent = _as_documented(d) and not found.shape.model_len
             yield Problem(
                 server.of("max-model-len"),
                 f"{found.headroom / GIB:.1f} GiB are left for the cache: {found.tokens} "

@@ -217,7 +217,7 @@ def ranks_once(d: Deployment) -> Iterator[Problem]:
                 f"rank{'s' * (len(missing) > 1)} {spans(missing)} of "
                 f"{first.dp} started by nobody here",
             )
-        elif missing:
+        elif missing and all(server.certain for server in group):
             yield Problem(
                 first.spot,
                 f"ranks {spans(missing)} of {first.dp} are not among these files",
