@@ -72,7 +72,9 @@ test-tools: venv tools
 	$(BIN)/python -m pytest -n 2 tests/prove/test_accuracy_tools.py
 
 # Apart from the others: each of its engines takes both cores for minutes.
-test-engine: venv engine .clients/.stamp load-clients
+# LOAD_CLIENTS= leaves out aiperf, guidellm and lm-eval, which take minutes to install; their tests skip.
+LOAD_CLIENTS ?= load-clients
+test-engine: venv engine .clients/.stamp $(LOAD_CLIENTS)
 	$(BIN)/python -m pytest tests/deploy/test_real_engine.py tests/deploy/test_real_parser.py tests/deploy/test_clients.py
 
 # Other people's clients, which ask the real engine and the stand-in the same. An environment of its
