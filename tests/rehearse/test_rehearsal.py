@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import http.server
 import json
+import os
 import random
 import re
 import signal
@@ -49,7 +50,9 @@ def test_every_recipe_is_rehearsed(each_plan, tmp_path):
         *found.folder.glob("logs/*/engines.log"),
     ]:
         for line in log.read_text().splitlines():
-            ours = re.sub(r"^[\d-]+ [\d:]+ ", "", line).startswith(("rank ", "SIGTERM", "Made ", "pip: ", "No change", "0 "))
+            ours = re.sub(r"^[\d-]+ [\d:]+ ", "", line).startswith(
+                ("rank ", "SIGTERM", "Made ", "pip: ", "No change", "0 ")
+            )
             ours |= line.endswith("is not here: the engine runs without it, a little slower")
             # The router of a job is the real one, and writes into the output of the job.
             router = each_plan.jobs and ("vllm_router_rs" in line or line.startswith("DEBUG: "))
