@@ -26,7 +26,8 @@ def run(args: argparse.Namespace) -> int:
     if journal.state == "down":
         _print_copies(journal.folder / "logs")
         return 0
-    print(f"{journal.plan} on {journal.site}, {journal.state}; Ctrl-C ends.", file=sys.stderr)
+    ends = "" if args.no_follow else "; Ctrl-C ends"
+    print(f"{journal.plan} on {journal.site}, {journal.state}{ends}.", file=sys.stderr)
     with lifecycle.target(journal.kept_plan(), journal) as site:
         for who, line in site.follow(lambda: args.no_follow):
             print(f"{visible(who)} | {visible(line)}", flush=True)
@@ -38,7 +39,9 @@ def _print_copies(folder: Path) -> None:
 
     Its nodes may hold the logs of another deployment by now.
     """
-    found = [path for path in sorted(folder.rglob("*")) if path.suffix in (".log", ".out", ".err")]
+    from kimi_nb.deploy import lifecycle
+
+    found = [path for path in sorted(folder.rglob("*")) if path.suffix in lifecycle.LOGS]
     for path in found:
         node = "" if path.parent == folder else f"{path.parent.name} "
         name = path.name.partition(".")[0]  # under SLURM the number of the job follows

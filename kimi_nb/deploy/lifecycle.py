@@ -54,6 +54,7 @@ Say = Callable[[str], None]
 LIMITS = Limits(ready=5400.0, progress=900.0, answer=120.0, door=180.0)
 _MOST = 40  # changes and failures that are shown
 MARK = "measured"
+LOGS = (".log", ".out", ".err")  # the endings of what nodes and jobs have written
 _PROVES = ("ready", "open", "answer", "verify", "benchmark")  # the steps that ask engines
 _STARTS = ("start", "submit")  # the steps that start engines, on nodes and under SLURM
 
@@ -666,7 +667,7 @@ def _first(found: Diagnosis, journal: Journal) -> show.Table:
         ("seen", found.evidence),
         *([("next", found.help)] if found.help else []),
     ]
-    if any((journal.folder / "logs").rglob("*.*")):
+    if any(path.suffix in LOGS for path in (journal.folder / "logs").rglob("*")):
         rows.append(("all signs", f"kimi-nb doctor {shlex.quote(str(journal.folder))}"))
     rows.append(("start again", "kimi-nb up, with the same words and --resume"))
     return show.Table("The first failure", ("what", "is"), tuple(rows))

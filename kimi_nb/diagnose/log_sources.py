@@ -33,7 +33,7 @@ _NAMES = re.compile(
     r"\.(?:log|out|err|txt)(?:[.-][\w-]+)*$|^(?:syslog|messages|plog)", re.IGNORECASE
 )
 # Logs of the project's own programs, which are beside those of a service.
-_OURS = ("kernels.log", "spawner.log")
+_OURS = ("kernels.log", "spawner.log", "ssh.log")
 _RANK = re.compile(r"(?:^|[_.-])(?:dp_?)?rank[_-]?(\d+)(?=$|[_.-])", re.IGNORECASE)
 _GENERAL = {"logs", "log", "bundle", "rehearsals", "deployments", "jobs", "debug", "run", "plog"}
 _HEAD = 1024  # bytes that tell UTF-16

@@ -920,3 +920,25 @@ def test_sizes_of_the_site_file_take_the_place_of_the_guides(tmp_path):
     assert {"--mem=1500G", "--cpus-per-task=96", "--time=12:00:00"} <= set(options["baseline"])
     assert {"--mem=16G", "--cpus-per-task=1", "--time=00:30:00"} <= set(options["create-env"])
     assert {"--mem=64G", "--cpus-per-task=16"} <= set(options["benchmark"])
+
+
+def test_of_earlier_deployments_only_what_prepares_the_service_is_kept(tmp_path):
+    done = {"id": 7, "state": "COMPLETED", "digest": "x"}
+    jobs = {"install": done, "benchmark": done, "download": {**done, "state": "FAILED"}, "odd": 1}
+    for number, text in enumerate((json.dumps({"run": "r", "jobs": jobs}), "[]", "{", "")):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "jobs.json").write_text(text)
+    folders = [tmp_path / str(number) for number in (3, 2, 1, 0)]
+    assert job_book._done_before(folders, ["install", "download", "odd"]) == {"install": done}
+
+
+def test_a_job_on_several_nodes_ends_with_the_error_of_a_node(start):
+    run = start(pairs=("nodes=2", "tp=16"))
+    queue, job = run.cluster._queue, run.cluster._serving_job
+    queue.book.entries[job.name] = {"id": 9}
+    paths = queue.files_of(job)
+    paths[0].parent.mkdir(parents=True)
+    paths[1].write_text("srun: error: n2: task 1: Exited with exit code 1\n")
+    assert queue._said(job, 9).startswith(f"{paths[1].name}: srun: error")
+    paths[4].write_text("RuntimeError: no such interface\nthe end\n")
+    assert queue._said(job, 9) == f"{paths[4].name}: RuntimeError: no such interface"

@@ -234,6 +234,7 @@ def test_a_download_is_ended_by_stop(tmp_path):
         assert left.wait(20) == 1 and left.stdout
         said = left.stdout.read()
         assert f"{W4A8}: exit code 143" in said and DRAFT not in said
+        assert not list(tmp_path.rglob(".weights-*.lock"))
     finally:
         left.kill()
         left.wait()

@@ -285,10 +285,9 @@ fill_in() {
     if ! out=$(mkdir -p "$into" "$WORK" 2>&1 && take "$lock" 2>&1); then say fail weights "$name: $out"; return; fi
     while kill -0 $$ && [ -e "$lock" ]; do touch -c "$lock"; sleep 5; done < /dev/null > /dev/null 2>&1 &
     beat=$!
-    if found=$(whole "${places[@]}"); then
-        is_whole=1
-        say same weights "$name: $found"
-    else
+    local fetched=
+    if ! found=$(whole "${places[@]}"); then
+        fetched=1
         # Marked, so that the verb stop finds it when whoever waited for it is gone.
         (
             export KIMI_NB_RUN=$RUN:$NODE/weights
@@ -296,11 +295,20 @@ fill_in() {
         ) > "$log" 2>&1 < /dev/null || code=$?
         # Ended by a signal: then the next one is not begun.
         if [ "$code" -gt 128 ]; then ended=1; fi
-        # Not the exit code: hf ends with 0 where the hub does not answer and the folder is there.
-        if found=$(whole "${places[@]}"); then is_whole=1; say changed weights "$name: $found"; else why; fi
     fi
+    # Before a word is said: nobody may listen any more, and a word ends this script then.
     kill "$beat" 2> /dev/null
     rm -f "$lock"
+    # Not the exit code: hf ends with 0 where the hub does not answer and the folder is there.
+    if [ -z "$fetched" ]; then
+        is_whole=1
+        say same weights "$name: $found"
+    elif found=$(whole "${places[@]}"); then
+        is_whole=1
+        say changed weights "$name: $found"
+    else
+        why
+    fi
 }
 
 # take LOCK: waits until it is ours. Who holds it touches it; one that nobody touches is left over.

@@ -74,7 +74,12 @@ class Cluster:
         self._benchmark = next(job for job in plan.jobs if job.name == "benchmark")
         self.bundle = self._work / plan.name
         self._book = Book(
-            folder, run_id, self.bundle / "jobs", (*self._chain, self._benchmark), earlier
+            folder,
+            run_id,
+            self.bundle / "jobs",
+            (*self._chain, self._benchmark),
+            earlier,
+            [job.name for job in self._chain[:-1]],
         )
         self._queue = JobQueue(
             self._slurm, self._book, self._files, self.bundle / "jobs", say, poll
@@ -356,7 +361,11 @@ class Cluster:
             )
 
     def _wait(self) -> Outcome:
-        state = self._queue.until("wait", self._chain, lambda one: one.state == "RUNNING")
+        try:
+            state = self._queue.until("wait", self._chain, lambda one: one.state == "RUNNING")
+        except StepFailed:
+            self.logs.keep(self._all_files())
+            raise
         try:
             hosts = self._queue.hosts(state)
             said = self._host_said(state)

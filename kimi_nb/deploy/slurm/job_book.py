@@ -101,23 +101,35 @@ def _record(folder: Path) -> dict[str, Any]:
     return table if isinstance(table, dict) and isinstance(table.get("jobs"), dict) else {}
 
 
-def _done_before(earlier: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Return what earlier deployments recorded of jobs that completed, the newest for each job.
+def _done_before(earlier: Sequence[Path], kept: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what earlier deployments recorded of the jobs ``kept`` that completed, the newest of each.
 
     Only a job whose script is known can stand for one of the present scripts.
     """
     out: dict[str, dict[str, Any]] = {}
     for folder in earlier:
         for name, one in _record(folder).get("jobs", {}).items():
-            if isinstance(one, dict) and one.get("state") == "COMPLETED" and "digest" in one:
+            done = isinstance(one, dict) and one.get("state") == "COMPLETED" and "digest" in one
+            if done and name in kept:
                 out.setdefault(name, dict(one))
     return out
+
+
+def end_of(path: Path) -> str:
+    """Return the end of a file, or "" if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 class Book:
     """The record ``jobs.json`` in a run's folder; ``outputs`` is the folder the jobs write to.
 
-    ``earlier`` are the folders of earlier deployments of the plan, the newest first.
+    ``earlier`` are the folders of earlier deployments of the plan, the newest first, whose jobs
+    ``kept`` need not be done again.
     """
 
     def __init__(
@@ -127,9 +139,10 @@ class Book:
         outputs: Path,
         wanted: Sequence[Job],
         earlier: Sequence[Path] = (),
+        kept: Sequence[str] = (),
     ) -> None:
         self._folder, self._run_id, self._outputs, self._jobs = folder, run_id, outputs, wanted
-        self.entries: dict[str, dict[str, Any]] = _done_before(earlier)
+        self.entries: dict[str, dict[str, Any]] = _done_before(earlier, kept)
         self.load()
 
     @property
@@ -237,12 +250,7 @@ class Book:
 
     def tail(self, job: Job, suffix: str, number: int) -> str:
         """Return the end of a file that a job writes, or "" if there is none."""
-        try:
-            with self.path(job, suffix, number).open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-                return file.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
+        return end_of(self.path(job, suffix, number))
 
     def last_lines(self, job: Job, number: int, most: int = 4) -> str:
         """Return how a job's error output ended, or its standard output if that is empty."""

@@ -213,9 +213,17 @@ class JobQueue:
                 code = self.code(state) if state.ended else 0
                 raise StepFailed(
                     step,
-                    [job_faults.failed(job, state, code, self.book.last_lines(job, state.id))],
+                    [job_faults.failed(job, state, code, self._said(job, state.id))],
                     Outcome(facts={"jobs": self.ids()}),
                 )
+
+    def _said(self, job: Job, number: int) -> str:
+        """Return how a job ended in its own words; of a job on several nodes, in those of a task."""
+        for path in self.files_of(job)[2:]:
+            wrong = [line for line in job_book.end_of(path).splitlines() if job_faults.tells(line)]
+            if wrong:
+                return f"{path.name}: {wrong[-1].strip()}"
+        return self.book.last_lines(job, number)
 
     def cancel(self, changes: list[Change]) -> list[slurm_commands.Row]:
         """Cancel the run's jobs, found by number and by comment; return those that do not end."""
