@@ -198,7 +198,8 @@ def test_the_panel_deploys_and_stops(tmp_path):
     assert work.wait(600) and work.state == "up", work.said
     with pytest.raises(ParameterError, match="confirm it by its name"):
         work.stop()
-    assert work.verify().counts["fail"] == 0
+    found = work.verify()
+    assert found.counts["fail"] == 0, found
     work.stop("local")
     assert work.state == "stopped"
     _nothing_runs()
