@@ -20,7 +20,7 @@ import pytest
 
 from kimi_nb.bundle import scripts
 from kimi_nb.deploy import claim, node_looks
-from kimi_nb.deploy.slurm import job_book, job_faults, slurm_commands
+from kimi_nb.deploy.slurm import job_book, job_faults, job_logs, slurm_commands
 from kimi_nb.deploy.slurm.cluster import Cluster
 from kimi_nb.deploy.steps import StepFailed
 from kimi_nb.diagnose import first_failure
@@ -443,6 +443,8 @@ def test_up_status_logs_and_down_as_commands(slurm_site, start, tmp_path):
         *kept.splitlines()
     }
     assert f"{node} vllm_kimi | " in kept and "benchmark_kimi | " in kept
+    code, out, said = call("doctor", str(tmp_path / "run"))
+    assert code == 0, out + said
 
     # A second deployment keeps the environment and the weights.
     code, out, said = call("up", *target, "--dry-run")
@@ -930,6 +932,20 @@ def test_of_earlier_deployments_only_what_prepares_the_service_is_kept(tmp_path)
         (tmp_path / str(number) / "jobs.json").write_text(text)
     folders = [tmp_path / str(number) for number in (3, 2, 1, 0)]
     assert job_book._done_before(folders, ["install", "download", "odd"]) == {"install": done}
+
+
+def test_the_copies_of_a_job_that_was_replaced_are_set_aside(tmp_path):
+    logs = job_logs.JobLogs(tmp_path / "logs", dict, str)
+    for number in (13, 15):
+        for suffix in (".out", ".err"):
+            (tmp_path / f"vllm_kimi.{number}{suffix}").write_text(f"{number}\n")
+        logs.keep({tmp_path / f"vllm_kimi.{number}{end}": "n1" for end in (".out", ".err")})
+    assert sorted(path.name for path in (tmp_path / "logs/n1").iterdir()) == [
+        "vllm_kimi.13-err.before",
+        "vllm_kimi.13-out.before",
+        "vllm_kimi.15.err",
+        "vllm_kimi.15.out",
+    ]
 
 
 def test_a_job_on_several_nodes_ends_with_the_error_of_a_node(start):

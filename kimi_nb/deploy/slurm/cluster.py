@@ -569,6 +569,10 @@ class Cluster:
         """Cancel unfinished jobs, wait until they are gone, and release the site."""
         changes: list[Change] = []
         path = self._work / "claim"
+        held = claim.holder(path)
+        if held is not None and held.run_id == self._run_id:
+            # Before the jobs are cancelled, and not again: their own words on that are no failure.
+            self.logs.keep(self._all_files())
         try:
             live = self._queue.cancel(changes)
         except SlurmError as error:
@@ -582,7 +586,6 @@ class Cluster:
             ) from None
         if live:
             raise StepFailed("down", [job_faults.stuck(live, path)], Outcome(tuple(changes)))
-        self.logs.keep(self._all_files())
         if self._names_our_server(_text(self._host_file).strip()):
             self._host_file.unlink(missing_ok=True)
             changes.append(Change(LOGIN, f"{self._host_file}: removed"))

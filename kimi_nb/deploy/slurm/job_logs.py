@@ -68,6 +68,11 @@ class JobLogs:
         """Return where the copy of a file stands: in a folder of its node, if it has one."""
         folder = self._folder / _NO_NAME.sub("_", node)
         folder.mkdir(parents=True, exist_ok=True)
+        name, number, *_ = path.name.split(".")
+        for old in folder.glob(f"{name}.*"):
+            # Of a job that another one has replaced.
+            if not old.name.startswith(f"{name}.{number}.") and old.suffix in (".out", ".err"):
+                old.rename(old.with_name(f"{old.stem}-{old.suffix[1:]}.before"))
         return folder / path.name
 
     def all(self) -> list[Log]:
