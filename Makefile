@@ -111,7 +111,7 @@ lint-notebooks: venv
 
 lint-docs: venv
 	$(BIN)/python tests/habits/links.py *.md docs/*.md notebooks/*.ipynb
-	PYTHONPATH=tests $(BIN)/python tests/habits/readme.py --check
+	PYTHONPATH="tests$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/habits/readme.py --check
 
 lint-types: venv
 	$(BIN)/mypy
@@ -123,7 +123,7 @@ strip: venv
 	$(BIN)/nbstripout --keep-id notebooks/*.ipynb
 
 readme: venv
-	PYTHONPATH=tests $(BIN)/python tests/habits/readme.py
+	PYTHONPATH="tests$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/habits/readme.py
 
 hooks: venv
 	$(BIN)/pre-commit install
