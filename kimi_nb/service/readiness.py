@@ -383,6 +383,8 @@ class Watch:
             )
             if reply.body.get("kv_transfer_params"):
                 continue
+            if not reply.good:  # it has failed, whatever it was asked for
+                self._check_replies([reply], [one])
             raise Found(
                 Diagnosis(
                     "no-kv-params",

@@ -304,6 +304,17 @@ def test_the_doctor_agrees_with_the_rehearsal_at_any_engine(name, tmp_path):
         agree(fault, plan, tmp_path / str(at))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["out-of-memory-under-load", pytest.param("rank-dies-while-serving", marks=pytest.mark.long)],
+)
+def test_a_prefill_engine_that_fails_when_it_is_asked_for_its_cache(name, tmp_path):
+    """An answer that did not come is no answer without kv_transfer_params."""
+    plan = build.plan("k2.6", "a3", "pd", scenario="throughput")
+    found = rehearsal.rehearse(plan, tmp_path, fault=f"{name}@prefill0-rank1").diagnosis
+    assert (found.kind, found.node, found.rank) == (name, "a3-0", 1), found
+
+
 def test_a_fault_that_cannot_be(tmp_path):
     single = build.plan("k2.5", "a3", "single")
     for name, error, text in (
