@@ -26,6 +26,7 @@ COMMANDS = (
     "catalog",
     "site",
     "rehearse",
+    "drill",
     "up",
     "status",
     "logs",

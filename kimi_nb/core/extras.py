@@ -61,6 +61,7 @@ EXTRAS = {
 # The extra that a command needs from its start. The others say what they lack when they come to it.
 COMMANDS = {
     "rehearse": ("rehearse",),
+    "drill": ("rehearse",),
     "up": ("deploy",),
     "status": ("deploy",),
     "logs": ("deploy",),

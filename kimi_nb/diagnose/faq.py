@@ -89,11 +89,11 @@ def search(words: str) -> Entries:
 
 
 def _ranked(question: str) -> tuple[Signature, ...]:
-    wanted = _words(question)
-    texts = [(one, _words(_title(one)), _words(_rest(one))) for one in signatures.entries()]
+    wanted = words_of(question)
+    texts = [(one, words_of(_title(one)), words_of(_rest(one))) for one in signatures.entries()]
     rarity = {
         word: math.log(
-            (1 + len(texts)) / (0.5 + sum(_has(title | rest, word) for _, title, rest in texts))
+            (1 + len(texts)) / (0.5 + sum(has(title | rest, word) for _, title, rest in texts))
         )
         for word in wanted
     }
@@ -101,7 +101,7 @@ def _ranked(question: str) -> tuple[Signature, ...]:
     scored = [
         (
             sum(
-                weight * (_IN_TITLE if _has(title, word) else _IN_REST if _has(rest, word) else 0)
+                weight * (_IN_TITLE if has(title, word) else _IN_REST if has(rest, word) else 0)
                 for word, weight in rarity.items()
             ),
             one,
@@ -133,7 +133,7 @@ def _rest(entry: Signature) -> str:
 
 
 @functools.cache
-def _words(text: str) -> frozenset[str]:
+def words_of(text: str) -> frozenset[str]:
     """Return the words of a text that tell something; of Chinese, every two characters."""
     text = text.casefold()
     found = re.findall(r"[a-z0-9]+(?:\.[a-z0-9]+)*", text)
@@ -143,7 +143,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(latin | pairs)
 
 
-def _has(words: frozenset[str], word: str) -> bool:
+def has(words: frozenset[str], word: str) -> bool:
     """Return whether a word is among words, also in another form, such as its plural."""
     if word in words:
         return True

@@ -39,7 +39,7 @@ from kimi_nb.rehearse.launch import WORK, Stage
 from kimi_nb.rehearse.loopback import Block, RehearsalError
 from kimi_nb.rehearse.simulated_site import rebound
 from kimi_nb.service import http_client
-from kimi_nb.service.readiness import Found, Limits, Progress, Watch
+from kimi_nb.service.readiness import Found, Heard, Limits, Progress, Watch, unheard
 
 # What no rehearsal tells: a stand-in has none of it.
 NOT_TRIED = (
@@ -192,6 +192,8 @@ def start(
     begun: float | None = None,
     say: Callable[[str], None] = lambda text: None,
     progress: Callable[[Progress], None] | None = None,
+    heard: Heard = unheard,
+    before_stop: Callable[[Path], None] = lambda root: None,
 ) -> Live:
     """Rehearse a plan in a new folder below ``folder``, up to a service under a short load.
 
@@ -208,6 +210,9 @@ def start(
         say: Called with messages about the progress.
         progress: Called with the progress in numbers. An exception that it raises ends the
             rehearsal and is raised here.
+        heard: Called with every answer of a rank or the front door (see `readiness.Watch`).
+        before_stop: Called with the rehearsal's folder once its result is known, while everything
+            that has not failed still runs.
 
     Raises:
         RehearsalError: This machine cannot run the rehearsal, or its stand-ins were stopped.
@@ -244,7 +249,8 @@ def start(
         local, files = (make or _bundle)(faults.suited(fault, plan), root / WORK, block)
         _check_ports(local)
         stage = Stage(local, files, root, fault, programs, say)
-        result = _run(stage, programs, begun, fault, say, progress)
+        result = _run(stage, programs, begun, fault, say, progress, heard)
+        before_stop(root)
     except BaseException as error:
         programs.close()
         _tidy(root)
@@ -306,9 +312,12 @@ def _run(
     fault: str,
     say: Callable[[str], None],
     progress: Callable[[Progress], None] | None,
+    heard: Heard,
 ) -> Rehearsal:
     logs = Logs(stage.plan, stage.root)
-    watch = Watch(stage.plan, logs, programs.ended, LIMITS, stage.key, say, programs.busy, progress)
+    watch = Watch(
+        stage.plan, logs, programs.ended, LIMITS, stage.key, say, programs.busy, progress, heard
+    )
     ready_s = first_s = found = None
     lost: list[Diagnosis] = []
     try:

@@ -32,6 +32,7 @@ _LOOK, _IDLE = 0.7, 0.3  # seconds of one look; below this many cores nothing co
 _PROBES = 8  # concurrent probes
 _LOADS = 2  # requests of the load for each engine behind the front door
 _SAY = 0.3  # seconds that the other programs get to log their part of a failure
+_ADDED = ("tools", "kv_transfer_params")  # what a request for a completion may have beside its text
 ROUTER = "router"  # the name of the front door among the programs of `ended`
 
 
@@ -84,6 +85,14 @@ class Progress:
     line: str
 
 
+# What was asked, of which rank (None: the front door), and the answer.
+Heard = Callable[[str, probe.Endpoint | None, http_client.Reply], None]
+
+
+def unheard(asked: str, where: probe.Endpoint | None, reply: http_client.Reply) -> None:
+    """Leave an answer to the watch alone."""
+
+
 class Found(Exception):
     """A failure that ends the watch, with its diagnosis."""
 
@@ -99,7 +108,8 @@ class Watch:
     the program that starts a node's engines, ``ROUTER`` for the front door. ``key`` is an API key.
     ``say`` gets progress as text; ``progress`` gets it as numbers at every look, and an exception
     from it ends the watch. ``busy`` returns how many cores the engines used over a number of
-    seconds, where that can be known: an engine that computes does not hang.
+    seconds, where that can be known: an engine that computes does not hang. ``heard`` gets every
+    answer: what was asked, of which rank (None: the front door), and the reply; from several threads.
     """
 
     def __init__(
@@ -112,10 +122,11 @@ class Watch:
         say: Callable[[str], None] = print,
         busy: Callable[[float], float] = lambda seconds: 0.0,
         progress: Callable[[Progress], None] | None = None,
+        heard: Heard = unheard,
     ) -> None:
         self._plan, self._logs, self._ended = plan, logs, ended
         self._limits, self._key, self._say, self._busy = limits, key, say, busy
-        self._progress = progress
+        self._progress, self._heard = progress, heard
         self._endpoints = probe.endpoints(plan)
         self._begun = time.monotonic()
         self._ready: set[str] = set()
@@ -204,6 +215,7 @@ class Watch:
         if not http_client.listens(one.url, seconds):
             return False
         reply = probe.health(one.url, seconds)
+        self._heard("GET /health", one, reply)
         if reply.good:
             reply = self._chat(one, max_tokens=16)
             if reply.answered:
@@ -223,9 +235,14 @@ class Watch:
     def _chat(
         self, where: probe.Endpoint | str, question: str = probe.QUESTION, **more: object
     ) -> http_client.Reply:
-        return probe.chat(
+        reply = probe.chat(
             where, self._plan.served_name, self._limits.answer, question, self._key, **more
         )
+        asked = " ".join(
+            ("POST /v1/chat/completions", *(f"+{name}" for name in more if name in _ADDED))
+        )
+        self._heard(asked, where if isinstance(where, probe.Endpoint) else None, reply)
+        return reply
 
     def _check_failing(self) -> None:
         """Raise Found for an engine that repeatedly answers without a completion."""

@@ -1,0 +1,224 @@
+"""A drill on disk: its logs, to be read, and what was made to go wrong, which is not shown before.
+
+    drill = record.find(Path("runs/k2.6-a3/k2.6-a3-pd"))  # the newest one
+    drill.logs  # a table of the logs
+    verdict.judge(drill, "a3-1 rank 3 out of memory")  # a Verdict
+
+The folder holds ``logs/NODE/*.log`` and ``logs/router.log`` as the rehearsal wrote them, up to the
+moment at which it was stopped, ``client.log`` with what those who asked the service were told,
+``plan.json``, and ``drill.json``. The last one holds the fault in a packed form: no secret, but
+neither a glance nor grep gives it away.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kimi_nb import show
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import ParameterError, choice
+from kimi_nb.core.marks import MARK
+from kimi_nb.diagnose import rank_places
+
+FILE, VERDICT, CLIENT, FOLDER = "drill.json", "verdict.json", "client.log", "drills"
+_SHOWN = 60  # lines of a log, and lines that a word is found in
+_LONGEST = 240  # characters of a line
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What was made to go wrong in a drill, and what the rehearsal itself found of it.
+
+    Attributes:
+        fault: The name of the fault.
+        node: The node at fault.
+        ranks: The ranks that are right answers; () where it is the node or front door as a whole.
+        whole: Whether no rank at all is a right answer, too.
+        cause: The rehearsal's diagnosis, with its evidence and way out.
+        in_logs: Whether the doctor finds it in the logs; else only asking the service shows it.
+    """
+
+    fault: str
+    node: str
+    ranks: tuple[int, ...]
+    whole: bool
+    cause: str
+    evidence: str
+    help: str
+    in_logs: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Drill(show.Shown):
+    """One drill; shows where its logs are, and nothing of what they say.
+
+    Attributes:
+        asked: The fault that was asked for by name; "" for a surprise.
+    """
+
+    folder: Path
+    plan: str
+    asked: str
+    seed: int
+    sealed: str
+    places: rank_places.Placed
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the plan."""
+        return self.places.nodes
+
+    @property
+    def truth(self) -> Truth:
+        """What was made to go wrong: gives the answer away."""
+        facts = json.loads(zlib.decompress(base64.b64decode(self.sealed)))
+        return Truth(**facts | {"ranks": tuple(facts["ranks"])})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what may be known before the answer, as plain values."""
+        return {
+            "mark": MARK,
+            "folder": str(self.folder),
+            "plan": self.plan,
+            "asked": self.asked or "surprise",
+            "seed": self.seed,
+            "nodes": list(self.nodes),
+            "logs": [str(path) for path in self._paths()],
+        }
+
+    def table(self) -> show.Table:
+        """Return a table of where things are."""
+        return show.Table(
+            f"{MARK}: a drill on {self.plan}, stand-ins on this machine",
+            ("what", "is"),
+            (
+                ("what goes wrong", self.asked or "a surprise"),
+                ("nodes", ", ".join(self.nodes)),
+                ("engines", len(self.places.engines)),
+                ("files", len(self._paths())),
+                ("logs", str(self.folder / "logs")),
+                ("what a client saw", str(self.folder / CLIENT)),
+                ("seed", self.seed),
+            ),
+        )
+
+    # Read ---------------------------------------------------------------------------------
+
+    def _paths(self) -> list[Path]:
+        return [self.folder / CLIENT, *sorted((self.folder / "logs").rglob("*.log"), key=_numbered)]
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.folder)).removeprefix("logs/")
+
+    @property
+    def logs(self) -> show.Table:
+        """All logs with their sizes and last lines."""
+        rows = []
+        for path in self._paths():
+            text = _read(path)
+            last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+            rows.append((self._name(path), len(text), text.count("\n"), _short(last)))
+        title = f"{MARK}: {len(rows)} logs in {self.folder}"
+        return show.Table(title, ("log", "bytes", "lines", "ends with"), tuple(rows))
+
+    def log(self, name: str, start: int = 0) -> show.Text:
+        """Return one log, such as ``a3-1/rank_3.log``: its end, or the lines from ``start`` on.
+
+        Raises ParameterError for a name that is not in `logs`.
+        """
+        known = {self._name(path): path for path in self._paths()}
+        path = known.get(name.removeprefix("logs/"))
+        if path is None:
+            raise ParameterError(choice("log", name, known))
+        lines = lines_of(path)
+        first = start - 1 if start > 0 else max(0, len(lines) - _SHOWN)
+        part = lines[first : first + _SHOWN]
+        told = [f"{at:5} {show.visible(line)}" for at, line in enumerate(part, first + 1)]
+        title = f"{path}, lines {first + 1} to {first + len(part)} of {len(lines)}"
+        return show.Text(title, "\n".join(told))
+
+    def search(self, words: str) -> show.Table:
+        """Return the lines of all logs that hold a text, in any case; the first ones of each."""
+        wanted, rows, count = words.casefold(), [], 0
+        if not wanted.strip():
+            raise ParameterError("search: a text is wanted, such as 'error'.")
+        for path in self._paths():
+            found = [
+                (self._name(path), number, _short(line))
+                for number, line in enumerate(lines_of(path), 1)
+                if wanted in line.casefold()
+            ]
+            count += len(found)
+            rows += found[:3]
+        title = f"{count} lines hold {words!r}; of each log the first three"
+        return show.Table(title, ("log", "line", "text"), tuple(rows[:_SHOWN]))
+
+
+def write(folder: Path, *, plan: str, asked: str, seed: int, truth: Truth) -> Drill:
+    """Write a drill's facts into its folder, which has its logs already, and return the drill."""
+    sealed = base64.b64encode(zlib.compress(json.dumps(asdict(truth)).encode())).decode()
+    facts = {"mark": MARK, "plan": plan, "asked": asked, "seed": seed, "sealed": sealed}
+    evidence.write_json(folder / FILE, facts)
+    return read(folder)
+
+
+def read(folder: Path) -> Drill:
+    """Return the drill in a folder. Raises ParameterError where there is none."""
+    try:
+        facts: Mapping[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        drill = Drill(
+            folder,
+            str(facts["plan"]),
+            str(facts["asked"]),
+            int(facts["seed"]),
+            str(facts["sealed"]),
+            rank_places.of(folder),
+        )
+        assert drill.truth
+    except FileNotFoundError:
+        raise ParameterError(
+            f"{folder}: is no folder of a drill; kimi-nb drill prints the one that it makes."
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
+        raise ParameterError(
+            f"{folder / FILE}: cannot be read ({type(error).__name__}); make a new drill."
+        ) from None
+    return drill
+
+
+def find(base: Path) -> Drill:
+    """Return the newest drill below a folder. Raises ParameterError where there is none."""
+    found = sorted(base.rglob(f"{FOLDER}/*/{FILE}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ParameterError(
+            f"{base}: holds no drill yet. Begin with kimi-nb drill --surprise, or name the folder "
+            "of one (--of)."
+        )
+    return read(found[-1].parent)
+
+
+def _numbered(path: Path) -> list[tuple[int, str]]:
+    """Sort by numbers as numbers: rank_2 before rank_10."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a log, whatever bytes are in it."""
+    return _read(path).splitlines()
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _short(line: str) -> str:
+    line = show.visible(line.strip(), lines=False)
+    return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
