@@ -47,6 +47,9 @@ from kimi_nb.show.picture import Picture
 if TYPE_CHECKING:
     from kimi_nb.deploy.node_looks import NodeLooks
     from kimi_nb.diagnose.doctor_report import Report
+    from kimi_nb.drill.record import Drill
+    from kimi_nb.drill.verdict import Verdict
+    from kimi_nb.notebook.drilling import Form
     from kimi_nb.notebook.panel.panel import Panel
     from kimi_nb.prove.accuracy.measure import Evaluations
     from kimi_nb.prove.accuracy.score_settings import Verdicts
@@ -355,6 +358,31 @@ class Run:
         if not live.result.ok:
             raise ServiceError(f"{live.result.diagnosis}\n  logs: {live.result.folder}")
         return Service(self, plan, live)
+
+    # Practise ---------------------------------------------------------------------------
+
+    def drill(self, plan: Plan, fault: str = "", *, seed: int = 0) -> Drill:
+        """Rehearse a plan with a fault, of chance if "", and keep its logs to be read.
+
+        Chance also chooses the engine, unless it is NAME@ENGINE; a ``seed`` above 0 repeats it.
+        """
+        from kimi_nb.notebook import drilling
+
+        return drilling.make(self, plan, inputs.text(fault), seed)
+
+    def ask(self, drill: Drill) -> Form:
+        """Return the form that asks what a drill was."""
+        from kimi_nb.notebook import drilling
+
+        return drilling.Form(drill)
+
+    def verdict(
+        self, drill: Drill, answer: str = "", *, reveal: bool = False
+    ) -> Verdict | show.Text:
+        """Compare an answer, or that of the form, with what the doctor says of a drill."""
+        from kimi_nb.notebook import drilling
+
+        return drilling.verdict(self, drill, answer, reveal)
 
     # Verify -----------------------------------------------------------------------------
 

@@ -26,7 +26,11 @@ PARAMETERS = ("hw", "model", "site", "action", "confirm", "run_dir")
 FIRST = ("Parameters", "Start", "Panel")
 LAST = ("Clean up", "Record")
 # What a notebook of a kind begins and ends with; the manifest names the kind where it is no stage.
-ENDS = {"stage": (FIRST, LAST), "report": (("Parameters", "Start", "Verdict"), ())}
+ENDS = {
+    "stage": (FIRST, LAST),
+    "report": (("Parameters", "Start", "Verdict"), ()),
+    "drill": (FIRST, LAST),
+}
 # Between them, all or none: a notebook that prepares a stage also shows, gates and verifies it.
 STAGES = ("Preflight", "Plan", "Findings", "What would change", "Write", "Gate", "Act", "Verify")
 CELLS = (20, 40)
