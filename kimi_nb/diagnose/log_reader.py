@@ -50,7 +50,7 @@ def read(source: Source) -> Read:
     time, last, why = "", b"", ""
     try:
         for block in log_sources.blocks(source):
-            if not size and (no := log_sources.no_log(block)):
+            if not size and (no := log_sources.no_log(block, source.name)):
                 return Read(source, sight, len(block), no)
             if not size:
                 sight.engine = _is_engines(block)

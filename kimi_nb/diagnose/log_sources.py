@@ -34,6 +34,7 @@ _NAMES = re.compile(
 )
 # Logs of the project's own programs, which are beside those of a service.
 _OURS = ("kernels.log", "spawner.log", "ssh.log")
+_PROGRAMS = (".py", ".sh", ".sbatch", ".c", ".cc", ".cpp", ".h", ".hpp", ".go", ".rs", ".js", ".ts")
 _RANK = re.compile(r"(?:^|[_.-])(?:dp_?)?rank[_-]?(\d+)(?=$|[_.-])", re.IGNORECASE)
 _GENERAL = {"logs", "log", "bundle", "rehearsals", "deployments", "jobs", "debug", "run", "plog"}
 _HEAD = 1024  # bytes that tell UTF-16
@@ -184,10 +185,16 @@ def _narrowed(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield decoder.decode(piece).encode()
 
 
-def no_log(first: bytes) -> str:
-    """Return why a file that begins with this block is not a log: empty or binary; "" for text."""
+def no_log(first: bytes, name: str = "") -> str:
+    """Return why a file that begins with this block is not a log; "" where it may be one.
+
+    It is empty, binary or, by its first bytes or its name, a program: scripts beside logs name
+    failures, too.
+    """
     if not first:
         return "is empty: nothing to judge"
+    if first.startswith(b"#!") or name.endswith(_PROGRAMS):
+        return "is no log: the source of a program"
     # A log truncated while it was written to, or by a power failure, begins with zeros.
     text = first.replace(b"\0", b"")[:_SAMPLE].decode("utf-8", "replace")
     return "is no log: binary" if len(_NO_TEXT.findall(text)) * 3 > len(text) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kimi_nb.cli import main
+from kimi_nb.core import paths
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.diagnose import doctor, faq, log_lines, log_sources, rank_places
 from kimi_nb.plan import build
@@ -89,6 +91,21 @@ def test_mistakes(tmp_path, wrong, words, capsys):
         doctor.examine(tmp_path / wrong)
     assert main.main(["doctor", str(tmp_path / wrong)]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["node.sh", "launch_online_dp.py"])
+def test_a_program_beside_its_logs_is_no_log(program, tmp_path):
+    """Our own scripts name failures; what is told of a folder's files is of its logs."""
+    folder = tmp_path / "a3-0"
+    folder.mkdir()
+    shutil.copy(paths.DATA / "bundle" / program, folder)
+    with pytest.raises(ParameterError, match=f"{program} is no log: the source of a program"):
+        doctor.examine(folder / program)
+    (folder / "rank_0.log").write_text("INFO 11-21 10:00:00 [x.py:1] all is well\n")
+    found = doctor.examine(sorted(folder.iterdir()))
+    assert found.ok and found.files == 1 and "the source of a program" in found.notes[0]
+    (folder / "rank_0.log").write_text("OSError: [Errno 28] No space left on device: '/x'\n")
+    assert doctor.examine(sorted(folder.iterdir())).first.signature == "disk-full"
 
 
 @pytest.mark.parametrize(
