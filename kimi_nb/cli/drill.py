@@ -58,6 +58,9 @@ def add(commands: options.Commands) -> None:
     options.choices(parser)
     parser.set_defaults(as_documented=False)  # `options.plan` asks
     parser.add_argument(
+        "--force", action="store_true", help="drill on it in spite of errors that the rules find"
+    )
+    parser.add_argument(
         "--run-dir",
         default="",
         metavar="DIR",
@@ -81,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     begun = time.monotonic()
     signals.end_like_ctrl_c()
     plan = _plan(args)
-    if not output.allowed(plan, False, "rehearsed"):
+    if not output.allowed(plan, args.force, "rehearsed"):
         return 1
     if args.answer:  # what cannot be understood is told before anything is started
         nodes = list(dict.fromkeys(engine.node for engine in plan.engines))

@@ -15,7 +15,7 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kimi_nb.bundle import scripts
@@ -31,6 +31,7 @@ from kimi_nb.rehearse import faults, rehearsal
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.rehearsal import Rehearsal
 from kimi_nb.rehearse.simulated_site import SimulatedSite
+from kimi_nb.service.readiness import ROUTER, how
 
 # A plan that can have every fault, with several nodes and ranks to choose from.
 MODEL, HARDWARE, LAYOUT, FEATURES = "k2.6", "a3", "pd", ("eagle3", "host-tuning")
@@ -129,6 +130,13 @@ def _try(plan: Plan, asked: str) -> faults.Target:
 def _rehearsed(plan: Plan, root: Path, asked: str) -> record.Truth | None:
     """Rehearse with a fault, keep the logs in ``root``; return None where nothing came of it."""
     work, client = root / "work", ClientLog(root / record.CLIENT)
+
+    def keep(made: Path, ended: Mapping[str, int]) -> None:
+        for name, code in ended.items():
+            if code or name == ROUTER or name.endswith(" engines"):
+                client.say(f"{name} ended: {how(code)}")
+        _keep(made, root)
+
     try:
         live = rehearsal.start(
             plan,
@@ -136,7 +144,7 @@ def _rehearsed(plan: Plan, root: Path, asked: str) -> record.Truth | None:
             fault=asked,
             say=client.say,
             heard=client.heard,
-            before_stop=lambda made: _keep(made, root),
+            before_stop=keep,
         )
         result = live.stop()
         client.say("everything was stopped here; the logs end before that")

@@ -246,8 +246,15 @@ def _earliest(first: Finding, others: list[Finding]) -> str:
 
 
 def _asked(truth: Truth, drill: Drill) -> Iterator[str]:
-    """Yield why a failure that no log tells was found by asking."""
-    if not _seen(truth, drill.folder).startswith(CLIENT):
+    """Yield why a failure that no log tells was found all the same."""
+    line = _seen(truth, drill.folder)
+    if " ended: " in line:
+        yield (
+            "no log tells it: that of the engine breaks off without an error, so that something from "
+            f"outside ended it. Who started it sees how it ended, which {CLIENT} shows."
+        )
+        return
+    if not line.startswith(CLIENT):
         yield (
             "no log has an error: this rank is the one that goes on loading while others are ready, and "
             f"{CLIENT} has no completion of it."
@@ -277,16 +284,14 @@ def _place(first: Finding, folder: Path) -> str:
 def _seen(truth: Truth, folder: Path) -> str:
     """Return the line that shows it: of the client's log, or else what the rehearsal has seen."""
     where = f"({truth.node}, rank {truth.ranks[0]})" if truth.ranks else "front door"
-    wrong = [
-        f"{CLIENT}:{number}: {line}"
-        for number, line in enumerate(_client(folder), 1)
-        if where in line and "POST" in line
-    ]
-    if wrong:
-        return wrong[-1]
+    lines = [f"{CLIENT}:{at}: {line}" for at, line in enumerate(_client(folder), 1)]
+    ended = [line for line in lines if f" {truth.node} engines ended: " in line]
+    asked = [line for line in lines if where in line and "POST" in line]
+    if ended or asked:
+        return (ended or asked)[-1]
     file, _, line = truth.evidence.partition(": ")
-    lines = lines_of(folder / file) if (folder / file).is_file() else []
-    return f"{file}:{lines.index(line) + 1}: {line}" if line in lines else truth.evidence
+    log = lines_of(folder / file) if (folder / file).is_file() else []
+    return f"{file}:{log.index(line) + 1}: {line}" if line in log else truth.evidence
 
 
 def _client(folder: Path) -> list[str]:

@@ -193,7 +193,7 @@ def start(
     say: Callable[[str], None] = lambda text: None,
     progress: Callable[[Progress], None] | None = None,
     heard: Heard = unheard,
-    before_stop: Callable[[Path], None] = lambda root: None,
+    before_stop: Callable[[Path, Mapping[str, int]], None] = lambda root, ended: None,
 ) -> Live:
     """Rehearse a plan in a new folder below ``folder``, up to a service under a short load.
 
@@ -211,8 +211,8 @@ def start(
         progress: Called with the progress in numbers. An exception that it raises ends the
             rehearsal and is raised here.
         heard: Called with every answer of a rank or the front door (see `readiness.Watch`).
-        before_stop: Called with the rehearsal's folder once its result is known, while everything
-            that has not failed still runs.
+        before_stop: Called with the rehearsal's folder and the exit codes of the programs that have
+            ended, once its result is known, while everything that has not failed still runs.
 
     Raises:
         RehearsalError: This machine cannot run the rehearsal, or its stand-ins were stopped.
@@ -250,7 +250,7 @@ def start(
         _check_ports(local)
         stage = Stage(local, files, root, fault, programs, say)
         result = _run(stage, programs, begun, fault, say, progress, heard)
-        before_stop(root)
+        before_stop(root, programs.ended())
     except BaseException as error:
         programs.close()
         _tidy(root)

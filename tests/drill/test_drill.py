@@ -112,6 +112,16 @@ def test_what_no_log_tells(tmp_path):
     assert "no log names it" in found.reasons[0] and "asking shows" in str(found)
 
 
+def test_an_engine_that_is_killed_says_nothing_and_who_started_it_sees_it_end(tmp_path):
+    """Without a launcher no log tells it: neither its own, nor that of another rank."""
+    plan, said = build.plan("k2.5", "h200", "single"), []
+    drill = exercise.start(plan, tmp_path, fault="rank-dies-while-serving", say=said.append)
+    found = verdict.judge(drill, "dgx-0 rank 0 was killed")
+    assert found.ok and not found.in_logs, found
+    assert found.line.startswith("client.log:") and "dgx-0 engines ended: SIGKILL" in found.line
+    assert "breaks off without an error" in found.reasons[0] and "/health" not in str(found)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("name", faults.FAULTS)
@@ -304,7 +314,9 @@ def test_the_list(capsys):
     assert list(json.loads(capsys.readouterr().out)) == list(FaultName)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_an_interrupted_drill_leaves_nothing(number, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "kimi_nb", "drill", "disk-full", *SMALL, "--run-dir", str(tmp_path)],
