@@ -128,18 +128,18 @@ class Drill(show.Shown):
         title = f"{MARK}: {len(rows)} logs in {self.folder}"
         return show.Table(title, ("log", "bytes", "lines", "ends with"), tuple(rows))
 
-    def log(self, name: str, start: int = 0) -> show.Text:
-        """Return one log, such as ``a3-1/rank_3.log``: its end, or the lines from ``start`` on.
+    def log(self, name: str = "", start: int = 0, *, most: int = _SHOWN) -> show.Text:
+        """Return ``most`` lines of a log, such as ``a3-1/rank_3.log``: its last, or from ``start`` on.
 
-        Raises ParameterError for a name that is not in `logs`.
+        "" is the first log of a node. Raises ParameterError for a name that is not in `logs`.
         """
         known = {self._name(path): path for path in self._paths()}
-        path = known.get(name.removeprefix("logs/"))
+        path = known.get(name.removeprefix("logs/") or [*known][1])
         if path is None:
             raise ParameterError(choice("log", name, known))
         lines = lines_of(path)
-        first = start - 1 if start > 0 else max(0, len(lines) - _SHOWN)
-        part = lines[first : first + _SHOWN]
+        first = start - 1 if start > 0 else max(0, len(lines) - most)
+        part = lines[first : first + most]
         told = [f"{at:5} {show.visible(line)}" for at, line in enumerate(part, first + 1)]
         title = f"{path}, lines {first + 1} to {first + len(part)} of {len(lines)}"
         return show.Text(title, "\n".join(told))

@@ -145,6 +145,9 @@ def test_the_logs_can_be_read(kept):
     name, number, text = next(row for row in found.rows if "rank" in row[0])
     assert text[:60] in str(kept.log(name)) and text[:60] in str(kept.log(f"logs/{name}", number))
     assert str(kept.log(name, number)).splitlines()[1].split()[0] == str(number)
+    assert (
+        names[1] in str(kept.log()) and len(str(kept.log("client.log", most=3)).splitlines()) == 4
+    )
     with pytest.raises(ParameterError, match="did you mean 'a3-0/rank_0.log'"):
         kept.log("a3-0/rank_0")
     with pytest.raises(ParameterError, match="a text is wanted"):
