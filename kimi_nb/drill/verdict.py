@@ -118,7 +118,7 @@ def of(drill: Drill, said: Answer | None) -> Verdict:
         cause, line = first.cause, _place(first, drill.folder)
         known = first.confidence == "known"
         way_out, see = (first.help, first.see) if known else (truth.help, _SEE)
-        reasons = tuple(_reasons(first, report, drill))
+        reasons = tuple(_reasons(first, report))
     else:
         cause, line = truth.cause, _seen(truth, drill.folder)
         way_out, see = truth.help, _SEE
@@ -173,7 +173,7 @@ def _judged(unsaid: bool, right: bool) -> str:
 # The reasons ------------------------------------------------------------------------------
 
 
-def _reasons(first: Finding, report: Report, drill: Drill) -> Iterator[str]:
+def _reasons(first: Finding, report: Report) -> Iterator[str]:
     """Yield why the doctor's first failure is the root."""
     yield _whose(first)
     others = [one for one in (*report.also, *report.cascade) if _key(one) != _key(first)]
@@ -188,14 +188,21 @@ def _reasons(first: Finding, report: Report, drill: Drill) -> Iterator[str]:
         yield f"the same rank, or its launcher, also says: {told}. That is the same, or its end."
     if ranks := sorted({str(one.rank) for one in same if one not in own}):
         yield f"the same strikes rank {', '.join(ranks)} there: it is a matter of the node."
+    # A process that ended is no cause of its own; what else stands beside the first one is.
+    apart = [one for one in rest if one in report.also and one.signature != "rank-died"]
+    for one in apart[:_FOLLOWED]:
+        yield f"apart from it, {one.who} says: {one.cause}."
+    rest = [one for one in rest if one not in apart]
     if not rest:
-        yield "nothing else in the logs tells of a failure."
+        if not apart:
+            yield "nothing else in the logs tells of a failure."
         return
     counts = Counter(one.cause.split(":")[0] for one in rest)
     places = len({(one.node, one.rank) for one in rest})
+    who = f"{places} others say" if places > 1 else "1 other says"
     kinds = "; ".join(f"{count} x {cause}" for cause, count in counts.most_common(_FOLLOWED))
     yield (
-        f"what {places} other{'s' * (places > 1)} say follows from it ({kinds}): that a rank lost or "
+        f"what {who} follows from it ({kinds}): that a rank lost or "
         "missed another one, or that it ended; none names a cause of its own."
     )
 
