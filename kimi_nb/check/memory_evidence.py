@@ -11,12 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kimi_nb import catalog
+from kimi_nb.check import public_engines
 from kimi_nb.check.rules import capacity
-from kimi_nb.check.view import engine_view
-from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.core import data_files
-from kimi_nb.params import load, schema
 from kimi_nb.plan.memory import GIB, Fit
 from kimi_nb.show import Table
 
@@ -60,10 +57,9 @@ class Row:
 
 def rows() -> tuple[Row, ...]:
     """Return every statement of data/plan/memory_evidence.yaml with what the model says."""
-    table = data_files.facts("plan/memory_evidence")
     out: list[Row] = []
-    for entry in table["rows"]:
-        fit = _fit(table, entry) if "engine" in entry else None
+    for entry in data_files.facts("plan/memory_evidence")["rows"]:
+        fit = _fit(entry) if "engine" in entry else None
         said = entry.get("engine", {}).get("said", "")
         engine = f"{entry['engine']['package']} {said}".strip() if "engine" in entry else ""
         for one in entry["said"]:
@@ -134,51 +130,9 @@ def _quantity(fit: Fit, name: str) -> tuple[float, float | None, float | None]:
     return values[name] / GIB, None, None
 
 
-def _fit(table: Mapping[str, Any], entry: Mapping[str, Any]) -> Fit:
+def _fit(entry: Mapping[str, Any]) -> Fit:
     """Return the account of the engine that a statement is about."""
-    package, version = entry["engine"]["package"], entry["engine"]["version"]
-    listed = catalog.versions(package)
-    engine = catalog.engine(package, {"first": listed[0], "last": listed[-1]}.get(version, version))
-    model, hardware = _model(table, entry), _hardware(table, entry["hardware"])
-    server = engine_view.of(
-        engine,
-        ["vllm", "serve", model.name, *entry["words"]],
-        entry.get("env", {}),
-        engine_view.Spot(entry["id"]),
-    )
-    found = capacity.fit_of(
-        Deployment(
-            title=entry["id"],
-            engine=engine,
-            engine_known=True,
-            servers=(server,),
-            model=model,
-            weights=next(iter(model.weights.values())).model_copy(
-                update={"precision": entry["precision"]}
-            ),
-            hardware=hardware,
-        ),
-        server,
-    )
+    deployment = public_engines.of(entry)
+    found = capacity.fit_of(deployment, deployment.servers[0])
     assert found is not None, entry["id"]
     return found
-
-
-def _model(table: Mapping[str, Any], entry: Mapping[str, Any]) -> schema.Model:
-    other = dict(table["architectures"].get(entry["model"], {}))
-    model = load.model(other.pop("like", entry["model"]))
-    update: dict[str, Any] = {"architecture": {**model.architecture, **other}}
-    if "draft" in entry:
-        known = next(iter(model.drafts.values()))
-        update["drafts"] = {"draft": known.model_copy(update=entry["draft"])}
-    return model.model_copy(update=update)
-
-
-def _hardware(table: Mapping[str, Any], name: str) -> schema.Hardware:
-    other = table["devices"].get(name)
-    if other is None:
-        return load.hardware(name)
-    like = load.hardware(other["like"])
-    usable = schema.Usable(gib=other["gib"], nominal_gb=other["memory_gb"], source=other["source"])
-    devices = like.devices.model_copy(update={"memory_gb": other["memory_gb"], "usable": usable})
-    return like.model_copy(update={"devices": devices})

@@ -34,6 +34,7 @@ COMMANDS = (
     "verify",
     "doctor",
     "memory",
+    "published",
     "calibrate",
     "run",
     "report",

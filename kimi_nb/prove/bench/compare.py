@@ -8,18 +8,29 @@ Usage::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb import show
+from kimi_nb.catalog.group_settings import API_FLAGS
+from kimi_nb.check import public_engines
+from kimi_nb.params import load
 from kimi_nb.plan import build
-from kimi_nb.prove.bench import identity, published_tables
+from kimi_nb.prove.bench import identity, published_figures, published_tables
 from kimi_nb.prove.bench.results import BenchResult
 
 # The columns that describe the load; the others are figures.
 _LOAD = ("concurrency", "input_len", "output_len", "prompts", "rate")
-_FIGURES = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
+_FIGURES = (
+    "output_throughput",
+    "mean_ttft_ms",
+    "mean_tpot_ms",
+    "total_token_throughput",
+    "mean_itl_ms",
+    "mean_e2el_ms",
+    "per_user",
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,6 +66,7 @@ class Comparison(show.Shown):
             )
             for mine, theirs, source in self.pairs
             for name in _FIGURES
+            if name in theirs
         ]
         return show.Table(
             "Measured beside published",
@@ -103,7 +115,86 @@ def with_published(result: BenchResult) -> Comparison:
         if found and all(found):
             nearest = sorted(found, key=len)[0]
             reasons[f"{table.title} ({table.source})"] = "; ".join(nearest)
+    if cells:
+        _with_figures(result, cells, pairs, reasons)
     return Comparison(result.mark, tuple(pairs), tuple(reasons.items()))
+
+
+def _with_figures(
+    result: BenchResult,
+    cells: Sequence[Mapping[str, Any]],
+    pairs: list[Any],
+    reasons: dict[str, str],
+) -> None:
+    """Compare every measured load with every single figure of the same model and hardware."""
+    settings = {
+        one["kimi_nb"]["identity"]["flags"]: one["kimi_nb"].get("settings")
+        for one in result.measurements
+    }
+    about = cells[0]
+    nearest: dict[str, tuple[str, ...]] = {}
+    for figure in published_figures.figures(about["model"], about["hardware"]):
+        if not figure.entry:
+            continue  # of a table, see above
+        found = [
+            (
+                *_unsaid(figure.load),
+                *differences(_plain(cell), figure.conditions, figure.load),
+                *_precision(cell, figure.precision),
+                *flag_differences(settings[cell["flags"]], figure.entry),
+            )
+            for cell in cells
+        ]
+        for cell, differ in zip(cells, found, strict=True):
+            if not differ:
+                theirs = {figure.name: figure.value}
+                pairs.append((cell, theirs, figure.source))
+        name = f"{figure.id} ({figure.source})"
+        nearest[name] = min((*found, nearest.get(name, found[0])), key=len)
+    reasons.update({name: "; ".join(differ) for name, differ in nearest.items() if differ})
+
+
+def _unsaid(load_: Mapping[str, Any]) -> list[str]:
+    """Return what a source would have to say of its load for a comparison."""
+    return [
+        f"{name}: the source does not say"
+        for name in ("concurrency", "input_len", "output_len")
+        if name not in load_
+    ]
+
+
+def _precision(about: Mapping[str, Any], published: str) -> list[str]:
+    if about["model"] not in load.names("models"):
+        return []  # the user's own file, whose weights are compared by their name
+    weights = load.model(about["model"]).weights.values()
+    here = next((one.precision for one in weights if one.id == about["weights"]), published)
+    return [f"precision: {here}, published {published}"] if here != published else []
+
+
+def flag_differences(
+    settings: Mapping[str, Any] | None, entry: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return which flags and variables of the engine differ from an entry's, by name.
+
+    ``settings`` are those of `identity.settings`, None where a result was written without them.
+    What decides nothing but how answers look is not compared.
+    """
+    if settings is None:
+        return ("the result does not hold its flags: measure again",)
+    role = "decode" if "decode" in settings["flags"] else next(iter(settings["flags"]))
+    theirs = public_engines.of(entry).servers[0].flags
+    skip = API_FLAGS | {"trust-remote-code", "model"}
+    out = []
+    for kind, here, there in (
+        ("--", settings["flags"][role], theirs),
+        ("", settings["env"].get(role, {}), entry.get("env", {})),
+    ):
+        names = set(there) if not kind else set(here) | set(there)
+        for name in sorted(names - skip):
+            mine, said = here.get(name), there.get(name)
+            if str(mine) != str(said):
+                out.append(f"{kind}{name}: {_said(mine)}, published {_said(said)}")
+    return tuple(out)
 
 
 def _plain(cell: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,22 @@ def flags_hash(plan: Plan) -> str:
     These are every serve flag and variable except addresses and ports, the shape, and the kind of
     router. If any of them changes, it is another measurement.
     """
-    settings = {
+    shape = sorted(
+        {(one.role, one.group, one.ranks, one.dp_size, one.tp_size) for one in plan.engines}
+    )
+    return key(
+        {
+            **settings(plan),
+            "shape": shape,
+            "engines": len(plan.engines),
+            "router": plan.router.kind if plan.router else "",
+        }
+    )
+
+
+def settings(plan: Plan) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the flags and the variables of each role, without addresses and ports."""
+    return {
         kind: {
             role: {
                 name: value.value for name, value in sorted(values.items()) if name not in _PLACES
@@ -100,17 +115,6 @@ def flags_hash(plan: Plan) -> str:
         }
         for kind, table in (("flags", plan.flags), ("env", plan.env))
     }
-    shape = sorted(
-        {(one.role, one.group, one.ranks, one.dp_size, one.tp_size) for one in plan.engines}
-    )
-    return key(
-        {
-            **settings,
-            "shape": shape,
-            "engines": len(plan.engines),
-            "router": plan.router.kind if plan.router else "",
-        }
-    )
 
 
 def key(identity: Mapping[str, Any]) -> str:

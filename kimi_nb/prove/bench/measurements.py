@@ -218,6 +218,7 @@ class _Job:
             **raw,
             "kimi_nb": {
                 "identity": dict(about),
+                "settings": identity.settings(served.plan),
                 "time": evidence.now(),
                 "engine_says": self.version,
                 "command": argv,

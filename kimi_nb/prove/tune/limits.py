@@ -14,6 +14,7 @@ its limit says how much there is to gain. The limit is not strict (`ASSUMED`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -188,27 +189,68 @@ def of_plan(
     Raises:
         ParameterError: If a size is not a whole number, or too small.
     """
-    for name, value, least in (
+    deployment = judge.of_plan(plan)
+    kinds = []
+    for role in plan.flags:
+        server = next(one for one, _ in deployment.profiles() if one.role == role)
+        mine = [engine for engine in plan.engines if engine.role == role]
+        nodes = len({engine.node for engine in mine if engine.group == mine[0].group})
+        groups = len({engine.group for engine in mine})
+        kinds.append((role, server, groups, Spread(plan.devices_per_node, nodes)))
+    return _of(plan.name, deployment, kinds, input_len, output_len, concurrency, accepted)
+
+
+def of_engine(
+    deployment: Deployment,
+    *,
+    groups: int = 1,
+    input_len: int = 1024,
+    output_len: int = 1024,
+    concurrency: int = 0,
+    accepted: float | None = None,
+) -> Limits:
+    """Return the limits of ``groups`` engines, each like the deployment's first; see `of_plan`.
+
+    Raises:
+        ParameterError: If a size is not a whole number, or too small.
+    """
+    server = deployment.servers[0]
+    shape = capacity.shape_of(deployment, server)
+    devices = deployment.hardware.devices.count if deployment.hardware else 1
+    nodes = math.ceil(shape.devices / devices) if shape else 1
+    kinds = [("mixed", server, groups, Spread(devices, nodes))]
+    return _of(deployment.title, deployment, kinds, input_len, output_len, concurrency, accepted)
+
+
+def _of(
+    name: str,
+    deployment: Deployment,
+    kinds: Iterable[tuple[str, EngineView, int, Spread]],
+    input_len: int,
+    output_len: int,
+    concurrency: int,
+    accepted: float | None,
+) -> Limits:
+    """Return the limits of (role, an engine of it, its groups, how a group is spread)."""
+    for size, value, least in (
         ("input_len", input_len, 1),
         ("output_len", output_len, 1),
         ("concurrency", concurrency, 0),
     ):
         if type(value) is not int or value < least:
             raise ParameterError(
-                f"{name}: a whole number of {least} or more is wanted, found {value!r}."
+                f"{size}: a whole number of {least} or more is wanted, found {value!r}."
             )
-    deployment = judge.of_plan(plan)
     found: list[Limit] = []
     notes: list[str] = []
     seqs, given, chunks = 0, 1.0, 1
-    for role in plan.flags:
-        server = next(one for one, _ in deployment.profiles() if one.role == role)
+    for role, server, groups, spread in kinds:
         shape = capacity.shape_of(deployment, server)
         why = _unknown(deployment, shape)
         if why or shape is None:
             notes.append(f"{role}: {why}")
             continue
-        one = _Role(plan, deployment, server, shape, role)
+        one = _Role(deployment, server, shape, role, groups, spread)
         if role != "decode":
             chunks = math.ceil(input_len / shape.batched_tokens)
             found += one.prefill(input_len) + one.prompt(input_len)
@@ -218,7 +260,7 @@ def of_plan(
             seqs = one.seqs(concurrency, input_len + output_len)
             given = min(accepted, 1.0 + one.drafts) if accepted else 1.0 + one.drafts
             found += one.decode(seqs, concurrency, input_len + output_len / 2, given)
-    return Limits(plan.name, tuple(found), seqs, given, chunks, tuple(notes))
+    return Limits(name, tuple(found), seqs, given, chunks, tuple(notes))
 
 
 def _unknown(d: Deployment, shape: memory.Shape | None) -> str:
@@ -231,16 +273,19 @@ class _Role:
     """The limits of one role."""
 
     def __init__(
-        self, plan: Plan, d: Deployment, server: EngineView, shape: memory.Shape, role: str
+        self,
+        d: Deployment,
+        server: EngineView,
+        shape: memory.Shape,
+        role: str,
+        groups: int,
+        spread: Spread,
     ) -> None:
         assert d.model is not None and d.weights is not None and d.hardware is not None
         self.role, self.shape = role, shape
         self.arch, self.precision = d.model.architecture, d.weights.precision
         self.hardware: schema.Hardware = d.hardware
-        mine = [engine for engine in plan.engines if engine.role == role]
-        self.groups = len({engine.group for engine in mine})
-        nodes = len({engine.node for engine in mine if engine.group == mine[0].group})
-        self.spread = Spread(plan.devices_per_node, nodes)
+        self.groups, self.spread = groups, spread
         table = server.table("speculative-config")
         drafts = table.get("num_speculative_tokens", 0)
         self.drafts = drafts if isinstance(drafts, int) else 0
