@@ -35,6 +35,7 @@ COMMANDS = (
     "doctor",
     "memory",
     "published",
+    "bench",
     "calibrate",
     "run",
     "report",

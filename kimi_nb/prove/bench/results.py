@@ -67,6 +67,13 @@ class BenchResult(show.Shown):
             "",
         )
 
+    @property
+    def hardware(self) -> str:
+        """The hardware of the first measurement, "" without one."""
+        for one in self.measurements:
+            return str(one["kimi_nb"]["identity"]["hardware"])
+        return ""
+
     @functools.cached_property
     def frame(self) -> pd.DataFrame:
         """One row for each measurement; throughputs in 1/s, times in ms."""
