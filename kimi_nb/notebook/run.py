@@ -527,6 +527,19 @@ class Run:
         self.record("compare", mark=measured.mark, task=measured.task, verdicts=found.words)
         return found
 
+    def baseline(self, plan: Plan, result: BenchResult, name: str = "") -> show.Table:
+        """Compare a benchmark with a baseline of the site, or keep it as one if there is none.
+
+        Raises BenchError for results that cannot be compared.
+        """
+        from kimi_nb.notebook.start import runs_folder
+        from kimi_nb.prove.bench import baseline
+
+        path = baseline.place(name, plan.site, self.site, runs_folder()) if name else None
+        found = baseline.held(result, path)
+        self.record("baseline", plan=plan.name, mark=result.mark, name=name, found=found.title)
+        return found
+
     def draw(
         self,
         plan: Plan,

@@ -164,3 +164,13 @@ def test_the_command(write, tmp_path, monkeypatch, capsys):
     assert main(["bench", str(new)]) == 2
     assert main(["bench", str(tmp_path), "--against", "may"]) == 2
     assert "no results of a benchmark are there" in capsys.readouterr().err
+
+
+def test_a_notebook_keeps_the_first_and_compares_the_next(write, tmp_path):
+    path = tmp_path / "b.json"
+    assert "none was named" in str(baseline.held(write("old", STEADY), None))
+    rehearsed = write("try", STEADY, mark="REHEARSAL")
+    assert "measures no hardware" in str(baseline.held(rehearsed, path)) and not path.exists()
+    assert str(path) in str(baseline.held(write("old", STEADY), path).rows)
+    found = baseline.held(write("new", [0.85 * one for one in STEADY]), path)
+    assert "3 regression" in found.title

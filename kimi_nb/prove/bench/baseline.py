@@ -182,7 +182,8 @@ def against(result: BenchResult, path: Path) -> Against:
         differ = [_differences(about, one["identity"], (*_SAME, *_LOAD)) for one in before]
         theirs = [one for one, names in zip(before, differ, strict=True) if not names]
         if not theirs:
-            missing.append("; ".join(min(differ, key=lambda names: len(names))))
+            nearest = min(differ, key=len)
+            missing.append("; ".join(nearest))
             continue
         changed |= dict.fromkeys(_differences(about, theirs[0]["identity"], _CHANGED))
         for name in FIGURES:
@@ -200,6 +201,25 @@ def against(result: BenchResult, path: Path) -> Against:
             "hardware, or keep a baseline of this one."
         )
     return Against(path, tuple(changes), tuple(changed), tuple(missing))
+
+
+def held(result: BenchResult, path: Path | None) -> show.Table:
+    """Return a result against a baseline, or the table of why there is none; keep the first one.
+
+    ``path`` is None where no baseline was named. Raises BenchError for what cannot be compared.
+    """
+    if path is None or not result.files or result.mark:
+        why = (
+            "none was named"
+            if path is None
+            else f"a {result.mark} measures no hardware"
+            if result.mark
+            else "nothing was measured"
+        )
+        return show.Table("No baseline", ("because",), ((why,),))
+    if not path.exists():
+        return show.Table("A new baseline", ("kept as",), ((str(keep(result, path)),),))
+    return against(result, path).table()
 
 
 def _read(path: Path) -> list[Mapping[str, Any]]:
