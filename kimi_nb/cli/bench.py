@@ -66,5 +66,5 @@ def _place(args: argparse.Namespace, name: str, found: BenchResult) -> Path:
     from kimi_nb.params import load
     from kimi_nb.prove.bench import baseline
 
-    site = load.site(args.site).name if args.site else found.hardware
+    site = load.site(args.site or found.hardware).name  # without one, the example as in a plan
     return baseline.place(name, site, args.site, runs_folder())

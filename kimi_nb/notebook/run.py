@@ -532,10 +532,10 @@ class Run:
 
         Raises BenchError for results that cannot be compared.
         """
-        from kimi_nb.notebook.start import runs_folder
         from kimi_nb.prove.bench import baseline
 
-        path = baseline.place(name, plan.site, self.site, runs_folder()) if name else None
+        runs = self.folder.parent
+        path = baseline.place(name, plan.site, self.site, runs) if name else None
         found = baseline.held(result, path)
         self.record("baseline", plan=plan.name, mark=result.mark, name=name, found=found.title)
         return found

@@ -153,7 +153,7 @@ def test_the_command(write, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     old, new = write("old", STEADY).folder, write("new", [0.85 * one for one in STEADY]).folder
     assert main(["bench", str(old), "--keep", "may"]) == 0
-    assert (tmp_path / "runs/baselines/h200/may.json").is_file()
+    assert (tmp_path / "runs/baselines/h200-example/may.json").is_file()
     assert main(["bench", str(old), "--against", "may"]) == 0
     assert main(["bench", str(new), "--against", "may"]) == 1
     assert "slower: 8 at once" in capsys.readouterr().out
