@@ -3,6 +3,7 @@
 # make test-long  each model on each hardware, each recipe rehearsed, notebooks 06 to 09 (13 minutes)
 # make test-tools  lm-eval and AISBench against services that fail (4 minutes)
 # make test-engine  the real vLLM on this CPU, deployed in all layouts, and other people's clients (some 20 minutes)
+# make test-chaos  100 kills, full disks, bad links and clock jumps; CHAOS=20 for fewer (30 minutes at most)
 # make lint    what a commit must pass; all five of lint-*
 # make coverage  which lines of the pure rooms their tests reach (2 minutes)
 # make mutants  which changes of the modules that changed no test notices (30 minutes at most)
@@ -40,7 +41,7 @@ APART := --ignore tests/deploy/test_real_engine.py --ignore tests/deploy/test_re
 # The tests of the rooms that coverage looks at (pyproject.toml), which run in one process.
 PURE := $(addprefix tests/,params catalog plan check bundle/test_scripts.py)
 
-.PHONY: help run test test-long test-tools test-engine load-clients coverage mutants lint lint-code lint-notebooks lint-docs lint-types lint-rooms strip \
+.PHONY: help run test test-long test-tools test-engine test-chaos load-clients coverage mutants lint lint-code lint-notebooks lint-docs lint-types lint-rooms strip \
 	readme hooks lab venv engine tools bench pins clean
 help:
 	@sed -n 's/^# make //p' Makefile | awk '{ name = $$1; $$1 = ""; printf "make %-15s%s\n", name, $$0 }'
@@ -89,6 +90,11 @@ test-engine: venv engine .clients/.stamp $(LOAD_CLIENTS)
 # aiperf, guidellm and lm-eval, each in an environment of its own; what is complete is left alone.
 load-clients: venv .clients/.stamp
 	$(BIN)/python tests/testbed/load_tools.py .clients/load
+
+# Apart from the others: processes are killed and disks are full. SEED=N for other disasters.
+CHAOS ?= 100
+test-chaos: venv
+	$(BIN)/python tests/chaos/run.py --count $(CHAOS) $(if $(SEED),--seed $(SEED))
 
 # Apart from make test: Python 3.11 has only the C tracer, with which these tests take twice the time.
 # Newer ones count lines with sys.monitoring.
