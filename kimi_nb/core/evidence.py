@@ -5,6 +5,7 @@ Each line is on disk before the next step begins and contains no secrets.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import json
@@ -42,7 +43,7 @@ def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[
             size = os.fstat(handle).st_size
             # A line that a crash has cut off must not swallow this one.
             torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-            os.write(handle, (b"\n" if torn else b"") + line.encode())
+            _append(handle, (b"\n" if torn else b"") + line.encode())
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -57,6 +58,20 @@ def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[
             "another run_dir or mend its permissions."
         ) from None
     return entry
+
+
+def _append(handle: int, data: bytes) -> None:
+    """Append all of the bytes, or none of them where the disk is full. Raises OSError."""
+    written = os.write(handle, data)
+    try:
+        # A disk that fills up takes a part, and says so only when it is asked to take the rest.
+        while written < len(data):
+            written += os.write(handle, data[written:])
+    except OSError:
+        end = os.lseek(handle, 0, os.SEEK_CUR)
+        if os.fstat(handle).st_size == end:  # nobody has appended to it since
+            os.ftruncate(handle, end - written)
+        raise
 
 
 def write_json(path: Path, facts: Any) -> None:
@@ -77,6 +92,10 @@ def write_text(path: Path, text: str) -> None:
             f"{path}: cannot be written: {error.strerror}. Choose another run_dir or "
             "mend its permissions."
         ) from None
+    finally:
+        # Gone once it has its name; a disk that is read-only has none of it.
+        with contextlib.suppress(OSError):
+            new.unlink()
 
 
 def read(folder: Path, file: str = FILE) -> list[dict[str, Any]]:

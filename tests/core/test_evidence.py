@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -49,3 +50,45 @@ def test_a_folder_that_takes_nothing_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match=f"{tmp_path}/file.*cannot be written"):
         evidence.record(tmp_path / "file", "x")
+
+
+def _full_after(monkeypatch, room: int) -> None:
+    """Make os.write take some bytes and then say what a full disk says."""
+    real, left = os.write, [room]
+
+    def write(handle, data):
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = real(handle, bytes(data)[: left[0]])
+        left[0] -= taken
+        return taken
+
+    monkeypatch.setattr(os, "write", write)
+
+
+def test_a_line_that_a_full_disk_cuts_off_is_told_and_taken_back(tmp_path, monkeypatch):
+    evidence.record(tmp_path, "first")
+    before = (tmp_path / evidence.FILE).read_bytes()
+    with monkeypatch.context() as patch:
+        _full_after(patch, 10)
+        with pytest.raises(WriteError, match="No space left"):
+            evidence.record(tmp_path, "second")
+    assert (tmp_path / evidence.FILE).read_bytes() == before
+    evidence.record(tmp_path, "third")
+    assert [one["stage"] for one in evidence.read(tmp_path)] == ["first", "third"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
+)
+def test_what_cannot_be_written_leaves_no_scratch_file(tmp_path, monkeypatch, error):
+    (tmp_path / "a.json").write_text("{}")
+
+    def fail(path, text, **more):
+        path.touch()
+        raise error
+
+    monkeypatch.setattr(type(tmp_path), "write_text", fail)
+    with pytest.raises(WriteError if isinstance(error, OSError) else KeyboardInterrupt):
+        evidence.write_text(tmp_path / "a.json", "[]")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
