@@ -267,7 +267,9 @@ def start(
 
 def _tidy(root: Path) -> None:
     for name in ("spawner.sock", "spawner.new"):
-        (root / name).unlink(missing_ok=True)
+        # On a disk that has become read-only they stay; what failed there is told by who wrote.
+        with contextlib.suppress(OSError):
+            (root / name).unlink()
     known_secrets.folder(root)  # redact secrets in logs of other programs
 
 

@@ -95,7 +95,7 @@ class Up(Command):
         return self.hosts.argv(words)
 
     def lacks(self) -> str:
-        states = [json.loads(path.read_text()) for path in self.results.rglob("state.json")]
+        states = [json.loads(path.read_text()) for path in sorted(self.results.rglob("state.json"))]
         if [one["state"] for one in states][-1:] == ["up"]:
             return ""
         return f"a deployment that is up: {[one['state'] for one in states]}"

@@ -118,11 +118,11 @@ class Scene:
         by_signal = code is not None and code < 0
         if "Traceback (most recent call last)" in said:
             yield f"a traceback: {said.splitlines()[-1]}"
-        elif code == 0 and (lacking := self.command.lacks()):
+        elif code == 0 and "failed: " not in said and (lacking := self.command.lacks()):
             yield f"exit code 0 without {lacking}"
         elif code == 0 and disaster and (disaster.kind, disaster.what) == ("full output", "stdout"):
             yield "exit code 0 although nobody saw what was printed"
-        elif by_signal and not self._killed_it:
+        elif by_signal and not self._killed_it and any(self.results.iterdir()):
             yield f"ended by signal {-code}"
         elif (
             code

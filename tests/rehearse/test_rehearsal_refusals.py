@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shlex
@@ -17,6 +18,7 @@ from kimi_nb import catalog
 from kimi_nb.check import documents
 from kimi_nb.check.rules import registry
 from kimi_nb.plan import build
+from kimi_nb.rehearse import rehearsal
 from kimi_nb.rehearse.engine.start import refusals
 from kimi_nb.rehearse.engine.start.refusals import refusal
 from kimi_nb.rehearse.simulated_site import SimulatedSite
@@ -413,3 +415,13 @@ def test_options_are_taken_in_any_order(options, count):
     words = [word for option in options[:count] for word in option]
     found = refusal(VLLM, ["m", *words], {}, TINY)
     assert found is None, found.text
+
+
+def test_a_disk_that_became_read_only_is_no_traceback(tmp_path, monkeypatch):
+    """What a rehearsal tidies up cannot be removed there: the result is told, or a WriteError."""
+
+    def refuse(path, missing_ok=False):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    rehearsal._tidy(tmp_path)
