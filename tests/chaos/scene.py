@@ -118,7 +118,7 @@ class Scene:
         by_signal = code is not None and code < 0
         if "Traceback (most recent call last)" in said:
             yield f"a traceback: {said.splitlines()[-1]}"
-        elif code == 0 and "failed: " not in said and (lacking := self.command.lacks()):
+        elif code == 0 and not self._goes_on(said) and (lacking := self.command.lacks()):
             yield f"exit code 0 without {lacking}"
         elif code == 0 and disaster and (disaster.kind, disaster.what) == ("full output", "stdout"):
             yield "exit code 0 although nobody saw what was printed"
@@ -131,6 +131,10 @@ class Scene:
             and "output" not in disaster.kind
         ):
             yield f"exit code {code} without a word"
+
+    def _goes_on(self, said: str) -> bool:
+        """Whether this is a sweep that told a failed setting and went on with the others."""
+        return self.command.name == "sweep" and "  failed: " in said
 
     @property
     def _killed_it(self) -> bool:
