@@ -18,7 +18,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 
 _FILE = "state.json"
+_KINDS: dict[str, type] = {"steps": list, "begun_steps": list, "more": dict}  # others are texts
 
 
 def holder() -> str:
@@ -120,10 +121,15 @@ class Journal:
         """Return the deployment in a folder. Raises ParameterError if there is none."""
         try:
             values = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-            return cls(folder=folder, **values)
+            made = cls(folder=folder, **values)
+            for one in fields(cls):
+                wanted = _KINDS.get(one.name, Path if one.name == "folder" else str)
+                if not isinstance(getattr(made, one.name), wanted):
+                    raise TypeError(f"{one.name} is not of the kind that was written")
+            return made
         except FileNotFoundError:
             raise ParameterError(f"{folder}: holds no deployment ({_FILE}).") from None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise ParameterError(
                 f"{folder / _FILE}: is damaged ({error}). What was done stands in evidence.jsonl "
                 "beside it, with the word of the run, which is also the first line of 'claim' in "

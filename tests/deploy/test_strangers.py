@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import gzip
+import json
 import os
 import re
 import stat
@@ -14,6 +15,7 @@ import pytest
 from kimi_nb.bundle import scripts, writer
 from kimi_nb.cli import main
 from kimi_nb.core import evidence, paths, redacted_files
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.deploy import claim, journal, lifecycle, node_call
 from kimi_nb.deploy.local import LocalNodes
 from kimi_nb.deploy.slurm import slurm_commands
@@ -160,3 +162,13 @@ def test_a_job_gets_no_secret_that_it_does_not_name(tmp_path):
     got = (tmp_path / "got").read_text()
     assert "planted" not in got
     assert "KIMI_KEY=key-1" in got and "HF_TOKEN=token-1" in got and "LANG=C" in got
+
+
+@pytest.mark.parametrize(
+    "change", [{"steps": False}, {"begun_steps": None}, {"more": "down"}, {"state": 1}, {"by": {}}]
+)
+def test_a_record_whose_values_are_of_another_kind_is_damaged(change, tmp_path):
+    values = {"run": "r", "plan": "p", "site": "s", "by": "me", "begun": "now", **change}
+    (tmp_path / "state.json").write_text(json.dumps(values))
+    with pytest.raises(ParameterError, match="is damaged"):
+        journal.Journal.read(tmp_path)

@@ -10,6 +10,7 @@ from faulty_service import FAULTS, GOOD, MODEL, RANKS, Fault, FaultyService, awk
 from kimi_nb.prove.verify import (
     contract,
     offered_tools,
+    received,
     registry,
     target,
     vendor_verifier,
@@ -146,3 +147,9 @@ def test_a_stream_that_ends_early_is_a_success_with_the_vendor(name, service, tm
     path.write_text(json.dumps({"messages": messages, "stream": True, "max_tokens": 20}))
     found = vendor_verifier.score(asked(service), path)
     assert (found.success_count, found.finish_stop) == (1, 1), found
+
+
+@pytest.mark.parametrize("tools", [None, [], [{"function": {"name": "g"}}], ["f"]])
+def test_a_call_of_a_function_without_a_schema_does_not_fit(tools):
+    call = received.ToolCall("functions.f:0", "f", "{}")
+    assert vendor_verifier.fits(call, tools) is False

@@ -365,8 +365,9 @@ def fits(call: received.ToolCall, tools: Any) -> bool:
         ),
         None,
     )
+    if not schema:
+        return False
     try:
-        wrong = schemas.fault(json.loads(call.arguments), schema)
-        return bool(schema) and not wrong
+        return not schemas.fault(json.loads(call.arguments), schema)
     except ValueError:
         return False
