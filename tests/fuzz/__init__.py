@@ -1,0 +1,1 @@
+"""Fuzzing: what strangers write, changed at random, against what must hold of every input."""
