@@ -693,3 +693,15 @@ def test_the_physical_limit_stands_under_each_measurement_and_in_the_report(benc
     assert planned.limits.rows == (tuple(map(str, row)),)
     shown = str(Sections(report.collect(run.folder)).performance)
     assert "limit (estimated)" in shown and "not strict" in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"failed": {}}, "failed is no number"), ({"duration": "2"}, "duration is no number")],
+)
+def test_a_measurement_whose_figures_are_none_is_named(change, words, tmp_path):
+    about = {"identity": {"repetition": 1, "mark": ""}, "errors": {}}
+    path = tmp_path / "c1-r1-x.json"
+    path.write_text(json.dumps({"completed": 1, "failed": 0, "kimi_nb": about} | change))
+    with pytest.raises(BenchError, match=words):
+        results.read([path])

@@ -253,7 +253,11 @@ def read(files: Iterable[Path]) -> list[Mapping[str, Any]]:
     for path in files:
         try:
             one = json.loads(path.read_text(encoding="utf-8"))
-            one["kimi_nb"]["identity"]["repetition"], one["kimi_nb"]["errors"], one["completed"]
+            identity = one["kimi_nb"]["identity"]
+            identity["repetition"], identity["mark"], one["kimi_nb"]["errors"], one["completed"]
+            for name in ("completed", "failed", *FIGURES):
+                if not isinstance(one.get(name, 0), int | float):
+                    raise TypeError(f"{name} is no number")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BenchError(
                 f"{path} is no measurement of ours ({type(error).__name__}: {error}); "
