@@ -230,7 +230,8 @@ def test_a_kubernetes_command_is_the_entry_point():
     ).boxes
     assert box.argv == ("/start.sh", "--model", "m") and not box.runs_engine
     assert box.mounts == ("hf:/root/.cache",) and box.passes == ("VLLM_API_KEY",)
-    assert box.options == {"--privileged": ("true",), "--env-file": ("s",)}
+    given = {"--privileged": ("true",), "--env-file": ("s",), "--entrypoint": ("/start.sh",)}
+    assert box.options == given
 
 
 # Compose: nodes -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from kimi_nb.catalog import companions
 from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
+from kimi_nb.check.view import container_start
 from kimi_nb.check.view.deployment import Box, Deployment
 from kimi_nb.check.view.engine_view import EngineView, Spot
 
@@ -40,6 +41,22 @@ def image_tag(d: Deployment) -> Iterator[Problem]:
         if match and there and match["cuda"] not in there:
             tags = " and ".join(f"v{match['version']}{tag}" for tag in there)
             yield Problem(spot, f"there is no {image}: of this version there are {tags}")
+
+
+@rule(
+    "containers/entrypoint-twice",
+    ERROR,
+    "A container whose entry point is the engine is given its arguments alone.",
+    "Take vllm serve out of the arguments, or set --entrypoint.",
+    "docker/Dockerfile of vLLM: ENTRYPOINT of the image vllm-openai",
+)
+def entrypoint_twice(d: Deployment) -> Iterator[Problem]:
+    """What stands behind the image is added to its entry point: 'unrecognized arguments: serve', and
+    nothing starts."""
+    for box in d.boxes:
+        own = "--entrypoint" not in box.options and container_start.serves_by_itself(box.image)
+        if own and box.argv[:2] == ("vllm", "serve"):
+            yield Problem(box.spot, f"{box.image} runs the engine itself: vllm serve stands twice")
 
 
 @rule(
