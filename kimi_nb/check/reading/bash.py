@@ -11,13 +11,15 @@ branches of an ``if`` are read, and what differs between them is not known after
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kimi_nb.check.reading.script import Command, Ended, Enough, Script, Variable, Word
-from kimi_nb.check.reading.syntax import Unparsed, above, nodes, text_of, tree
+from kimi_nb.check.reading.syntax import Node, Tree, Unparsed, tree
 from kimi_nb.check.reading.words import MOST_TURNS, Words
 
 _MOST_STEPS = 10_000  # of one file: a loop in a loop ends here instead of running for ever
@@ -25,6 +27,39 @@ _MOST_DEPTH = 60
 _LONGEST = 100_000
 _MOST_ITEMS = 4000
 _MOST_WORK = 4_000_000
+_MOST_KEPT = 64  # environments of one script
+# Kinds of statements that hold others.
+_BLOCKS = {
+    "program",
+    "list",
+    "pipeline",
+    "compound_statement",
+    "do_group",
+    "negated_command",
+    "else_clause",
+    "ERROR",
+}
+# Commands for which the environment does not matter here.
+_PLAIN = {
+    "echo",
+    "printf",
+    "mkdir",
+    "cd",
+    "sleep",
+    "cat",
+    "rm",
+    "cp",
+    "mv",
+    "true",
+    ":",
+    "grep",
+    "sed",
+    "awk",
+    "tee",
+    "test",
+    "[",
+    "local",
+}
 
 
 def interpret(
@@ -33,7 +68,7 @@ def interpret(
     first_line: int = 1,
     arguments: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
-    root: Any = None,
+    root: Tree | None = None,
     env_lines: Mapping[str, int] | None = None,
     included: Callable[[str], str | None] | None = None,
 ) -> Script:
@@ -49,7 +84,7 @@ def interpret(
         script.variables[name] = Variable(value, (env_lines or {}).get(name, 0), True)
     try:
         try:
-            reader.block((root or tree(text)).root_node)
+            reader.block((root or tree(text)).top())
         except Ended:
             # Its functions may have gone to another shell before: bash -c "$(declare -f serve); ..."
             script.unread.append((reader.line, ""))
@@ -75,7 +110,7 @@ class _Reader(Words):
         super().__init__(script, first_line, arguments)
         self.included = included
         self.line = first_line
-        self.functions: dict[str, Any] = {}
+        self.functions: dict[str, Node] = {}
         self.called: set[str] = set()
         self.steps = 0
         self.depth = 0
@@ -83,53 +118,49 @@ class _Reader(Words):
         self.beside = 0
         self.spent = 0
         self.export_all = False
+        # Which state of the exported variables holds now, and the environment of each state.
+        self.exports = 0
+        self.states = 0
+        self.environments: dict[int, tuple[Mapping[str, str], Mapping[str, int]]] = {}
 
     # Statements -------------------------------------------------------------------------
 
-    def block(self, node: Any) -> None:
+    def block(self, node: Node) -> None:
         """Read the statements below a node, in order."""
         children = node.children
         for index, child in enumerate(children):
             if child.is_named:
-                following = children[index + 1] if index + 1 < len(children) else None
-                self.statement(child, following is not None and following.type == "&")
+                last = index + 1 == len(children)
+                self.statement(child, not last and children[index + 1].type == "&")
 
-    def statement(self, node: Any, background: bool = False) -> None:
+    def statement(self, node: Node, background: bool = False) -> None:
         """Read one statement of any kind."""
         self.steps += 1
-        self.line = node.start_point[0] + self.offset
+        self.line = node.row + self.offset
         if self.steps > _MOST_STEPS:
             raise Enough(f"more than {_MOST_STEPS} steps: the rest is not read")
         self.depth += 1
         if self.depth > _MOST_DEPTH:
             self.depth -= 1
             raise Enough("nested too deep")
-        handler = getattr(self, f"on_{node.type}", None)
+        handler = _handlers().get(node.type)
         self.beside += background
         if handler is not None:
-            handler(node, background)
+            handler(self, node, background)
         elif node.type == "subshell":
-            before = dict(self.script.variables)
+            before, exports = dict(self.script.variables), self.exports
             self.block(node)
-            self.script.variables = before  # what is set inside stays inside
-        elif node.type in (
-            "program",
-            "list",
-            "pipeline",
-            "compound_statement",
-            "do_group",
-            "negated_command",
-            "else_clause",
-            "ERROR",
-        ):
+            # What is set inside stays inside.
+            self.script.variables, self.exports = before, exports
+        elif node.type in _BLOCKS:
             self.block(node)
         self.beside -= background
         self.depth -= 1
 
-    def on_comment(self, node: Any, background: bool) -> None:
+    def on_comment(self, node: Node, background: bool) -> None:
         pass
 
-    def on_command(self, node: Any, background: bool, extra: Sequence[Word] = ()) -> None:
+    def on_command(self, node: Node, background: bool, extra: Sequence[Word] = ()) -> None:
         own: dict[str, tuple[str, int]] = {}
         words: list[Word] = []
         self.missing = []
@@ -143,10 +174,11 @@ class _Reader(Words):
             elif child.type in ("file_redirect", "herestring_redirect", "heredoc_redirect"):
                 continue
             elif child.is_named or child.type in ("word",):
-                self.substitutions(child)
+                if child.substitutions:
+                    self.substitutions(child)
                 words += self.words(child)
             elif child.type not in ("&", ";"):
-                words += [Word(text_of(child), child.start_point[0] + self.offset)]
+                words += [Word(child.text, child.row + self.offset)]
         words += extra
         if not words:
             return
@@ -181,29 +213,27 @@ class _Reader(Words):
         if name == "eval" and len(words) > 1:
             self._inner(" ".join(word.text for word in words[1:]), words[1].line)
             return
-        env: dict[str, str] = {}
-        lines: dict[str, int] = {}
-        if not self.plain_program(words):
+        env: Mapping[str, str] = {}
+        lines: Mapping[str, int] = {}
+        if name not in _PLAIN:
             self.spend(20 * len(self.script.variables))
-            env = {
-                key: var.text if var.text is not None else f"${{{key}}}"
-                for key, var in self.script.variables.items()
-                if var.exported
-            }
-            lines = {key: var.line for key, var in self.script.variables.items() if var.exported}
-        for key, (text, line) in own.items():
-            env[key], lines[key] = text, line
+            env, lines = self.exported()
+        if own:
+            env = {**env, **{key: text for key, (text, _) in own.items()}}
+            lines = {**lines, **{key: line for key, (_, line) in own.items()}}
         self.script.commands.append(
             Command(
                 tuple(words),
                 env,
                 lines,
-                node.start_point[0] + self.offset,
+                node.row + self.offset,
                 self.doubt == 0,
                 self.beside > 0,
                 tuple(
                     name for name in dict.fromkeys(self.missing) if name not in self.script.expected
-                ),
+                )
+                if self.missing
+                else (),
             )
         )
         if name in ("exit", "exec") and self.doubt == 0 and name == "exit":
@@ -215,29 +245,32 @@ class _Reader(Words):
         if self.spent > _MOST_WORK:
             raise Enough("what its words unfold into is too much: the rest is not read")
 
-    @staticmethod
-    def plain_program(words: Sequence[Word]) -> bool:
-        """Return whether a command is one for which the environment does not matter here."""
-        return words[0].text in (
-            "echo",
-            "printf",
-            "mkdir",
-            "cd",
-            "sleep",
-            "cat",
-            "rm",
-            "cp",
-            "mv",
-            "true",
-            ":",
-            "grep",
-            "sed",
-            "awk",
-            "tee",
-            "test",
-            "[",
-            "local",
-        )
+    def exported(self) -> tuple[Mapping[str, str], Mapping[str, int]]:
+        """Return the environment that a command gets now, and the lines of its variables.
+
+        Commands between which nothing is exported share it.
+        """
+        found = self.environments.get(self.exports)
+        if found is None:
+            out = [(name, var) for name, var in self.script.variables.items() if var.exported]
+            found = (
+                {name: var.text if var.text is not None else f"${{{name}}}" for name, var in out},
+                {name: var.line for name, var in out},
+            )
+            if len(self.environments) > _MOST_KEPT:
+                self.environments.clear()
+            self.environments[self.exports] = found
+        return found
+
+    def _set(self, name: str, value: Variable) -> None:
+        old = self.script.variables.get(name)
+        if value.exported or (old is not None and old.exported):
+            self._exports_change()
+        self.script.variables[name] = value
+
+    def _exports_change(self) -> None:
+        self.states += 1
+        self.exports = self.states
 
     def _given(self, name: str, words: Sequence[Word]) -> None:
         """Mark the variables that a builtin fills as set, to values that cannot be known."""
@@ -270,18 +303,13 @@ class _Reader(Words):
                 )
                 self._store(name, replace(var, line=word.line, exported=exported))
 
-    def substitutions(self, node: Any) -> None:
+    def substitutions(self, node: Node) -> None:
         """Read the commands inside ``$(...)`` of a word, since they run too."""
-        if b"$(" not in node.text and b"`" not in node.text:
-            return
         self.doubt += 1
-        for inner in nodes(node, "command_substitution"):
-            if inner.parent is None or not any(
-                part.type == "command_substitution" for part in above(inner, node)
-            ):
-                missing = self.missing
-                self.block(inner)
-                self.missing = missing
+        for inner in node.substitutions:
+            missing = self.missing
+            self.block(inner)
+            self.missing = missing
         self.doubt -= 1
 
     def _inner(self, text: str, line: int) -> None:
@@ -292,7 +320,7 @@ class _Reader(Words):
         old = self.offset
         self.offset = line
         try:
-            self.block(tree(text).root_node)
+            self.block(tree(text).top())
         except Unparsed as slow:
             raise Enough(str(slow)) from None
         self.offset = old
@@ -303,10 +331,10 @@ class _Reader(Words):
         self.statement(self.functions[name])
         self.arguments = old
 
-    def on_function_definition(self, node: Any, background: bool) -> None:
-        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+    def on_function_definition(self, node: Node, background: bool) -> None:
+        name, body = node.field("name"), node.field("body")
         if name is not None and body is not None:
-            self.functions[text_of(name)] = body
+            self.functions[name.text] = body
 
     def uncalled(self) -> None:
         """Read the functions that nothing calls too, since their commands may run."""
@@ -318,12 +346,12 @@ class _Reader(Words):
                 self.statement(body)
         self.doubt -= 1
 
-    def on_redirected_statement(self, node: Any, background: bool) -> None:
-        body = node.child_by_field_name("body")
+    def on_redirected_statement(self, node: Node, background: bool) -> None:
+        body = node.field("body")
         heredocs = [child for child in node.children if child.type == "heredoc_redirect"]
         target = next(
             (
-                child.child_by_field_name("destination")
+                child.field("destination")
                 for child in node.children
                 if child.type == "file_redirect"
             ),
@@ -333,7 +361,7 @@ class _Reader(Words):
             if target is None:
                 target = next(
                     (
-                        child.child_by_field_name("destination")
+                        child.field("destination")
                         for child in heredoc.children
                         if child.type == "file_redirect"
                     ),
@@ -343,16 +371,14 @@ class _Reader(Words):
         if body is not None:
             self.statement(body, background)
 
-    def _heredoc(self, node: Any, body: Any, target: Any) -> None:
+    def _heredoc(self, node: Node, body: Node | None, target: Node | None) -> None:
         content = next((child for child in node.children if child.type == "heredoc_body"), None)
-        if content is None or len(content.text) > _LONGEST:
+        if content is None or content.end_byte - content.start_byte > _LONGEST:
             return
-        program = text_of(body).split()[:1] if body is not None else []
-        line = content.start_point[0] + self.offset
-        text = text_of(content)
-        start = next(
-            (text_of(child) for child in node.children if child.type == "heredoc_start"), ""
-        )
+        program = body.text.split()[:1] if body is not None else []
+        line = content.row + self.offset
+        text = content.text
+        start = next((child.text for child in node.children if child.type == "heredoc_start"), "")
         if program and program[0].rpartition("/")[2] in (
             "bash",
             "sh",
@@ -368,12 +394,12 @@ class _Reader(Words):
                 text = re.sub(r"\\([$`\\])", r"\1", text)
             self.script.written[self._plain(target)] = (text, line)
 
-    def on_variable_assignment(self, node: Any, background: bool) -> None:
+    def on_variable_assignment(self, node: Node, background: bool) -> None:
         name, value = self._assigned(node)
         if name and value is not None:
             self._store(name, value)
 
-    def on_variable_assignments(self, node: Any, background: bool) -> None:
+    def on_variable_assignments(self, node: Node, background: bool) -> None:
         self.block(node)
 
     def _store(self, name: str, value: Variable) -> None:
@@ -383,19 +409,19 @@ class _Reader(Words):
             value = replace(value, exported=exported)
         if value.text is not None and len(value.text) > _LONGEST:
             value = replace(value, text=None)
-        self.script.variables[name] = value
+        self._set(name, value)
 
-    def _assigned(self, node: Any) -> tuple[str, Variable | None]:
-        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+    def _assigned(self, node: Node) -> tuple[str, Variable | None]:
+        name, value = node.field("name"), node.field("value")
         if name is None:
             return "", None
-        line = node.start_point[0] + self.offset
+        line = node.row + self.offset
         if name.type == "subscript":
             return "", None
         adds = any(child.type == "+=" for child in node.children)
-        old = self.script.variables.get(text_of(name))
+        old = self.script.variables.get(name.text)
         if value is None:
-            return text_of(name), Variable("", line)
+            return name.text, Variable("", line)
         if value.type == "array":
             items = tuple(
                 word
@@ -407,20 +433,21 @@ class _Reader(Words):
                 items = (*(old.items or ()), *items)
             self.spend(16 * len(items))
             if len(items) > _MOST_ITEMS:
-                return text_of(name), Variable(None, line)
+                return name.text, Variable(None, line)
             first = items[0].text if items else ""
-            return text_of(name), Variable(first, line, False, items)
-        self.substitutions(value)
+            return name.text, Variable(first, line, False, items)
+        if value.substitutions:
+            self.substitutions(value)
         word = self._joined(value)
         text = word.text if word.known or "${" in word.text else None
         if adds and text is not None:
             text = (old.text or "" if old is not None else "") + text
-        return text_of(name), Variable(text, line)
+        return name.text, Variable(text, line)
 
-    def on_declaration_command(self, node: Any, background: bool) -> None:
-        kind = text_of(node.children[0]) if node.children else ""
+    def on_declaration_command(self, node: Node, background: bool) -> None:
+        kind = node.children[0].text if node.children else ""
         exports = kind == "export" or any(
-            text_of(child) in ("-x", "-gx", "-xg") for child in node.children[1:]
+            child.text in ("-x", "-gx", "-xg") for child in node.children[1:]
         )
         for child in node.named_children:
             if child.type == "variable_assignment":
@@ -428,19 +455,19 @@ class _Reader(Words):
                 if name and value is not None:
                     self._store(name, replace(value, exported=exports))
             elif child.type == "variable_name" and exports:
-                name = text_of(child)
-                known = self.script.variables.setdefault(
-                    name, Variable(None, child.start_point[0] + self.offset)
-                )
-                self.script.variables[name] = replace(known, exported=True)
+                name = child.text
+                known = self.script.variables.get(name) or Variable(None, child.row + self.offset)
+                self._set(name, replace(known, exported=True))
                 self.script.used.add(name)
 
-    def on_unset_command(self, node: Any, background: bool) -> None:
+    def on_unset_command(self, node: Node, background: bool) -> None:
         for child in node.named_children:
-            self.script.variables.pop(text_of(child), None)
+            gone = self.script.variables.pop(child.text, None)
+            if gone is not None and gone.exported:
+                self._exports_change()
 
-    def on_if_statement(self, node: Any, background: bool) -> None:
-        branches: list[list[Any]] = [[]]
+    def on_if_statement(self, node: Node, background: bool) -> None:
+        branches: list[list[Node]] = [[]]
         seen_then = False
         for child in node.children:
             if child.type == "then":
@@ -453,23 +480,23 @@ class _Reader(Words):
                 branches[0].append(child)
         self._branches(branches, whole=any(child.type == "else_clause" for child in node.children))
 
-    def on_case_statement(self, node: Any, background: bool) -> None:
+    def on_case_statement(self, node: Node, background: bool) -> None:
         branches = [
             list(child.named_children[1:]) for child in node.children if child.type == "case_item"
         ]
         self._branches(branches, whole=False)
 
-    def _branches(self, branches: list[list[Any]], whole: bool) -> None:
+    def _branches(self, branches: list[list[Node]], whole: bool) -> None:
         """Read alternatives, each from the same start; what differs after them is not known.
 
         ``whole`` is whether one of the alternatives always runs.
         """
         self.spend(20 * len(self.script.variables) * (len(branches) + 1))
-        before = dict(self.script.variables)
-        ends = []
+        before, exports = self.script.variables, self.exports
+        ends, states = [], {exports}
         self.doubt += 1
         for branch in branches:
-            self.script.variables = dict(before)
+            self.script.variables, self.exports = dict(before), exports
             for part in branch:
                 try:
                     self.statement(part)
@@ -478,43 +505,33 @@ class _Reader(Words):
                         raise
                     break
             ends.append(self.script.variables)
+            states.add(self.exports)
         self.doubt -= 1
         if not whole:
             ends.append(before)
-        merged: dict[str, Variable] = {}
-        for name in dict.fromkeys(key for end in ends for key in end):
-            found = [end[name] for end in ends if name in end]
-            if all(var is found[0] for var in found):
-                merged[name] = found[0]
-                continue
-            texts = {var.text for var in found}
-            first = found[0]
-            if len(texts) > 1 or len({var.items for var in found}) > 1:
-                first = Variable(None, first.line)
-            merged[name] = replace(first, exported=any(var.exported for var in found))
-        self.script.variables = merged
+        self.script.variables, self.exports = _merged(ends), exports
+        if len(states) > 1:
+            self._exports_change()
 
-    def on_for_statement(self, node: Any, background: bool) -> None:
-        name = node.child_by_field_name("variable")
-        body = node.child_by_field_name("body")
-        values = [
-            word for child in node.children_by_field_name("value") for word in self.words(child)
-        ]
+    def on_for_statement(self, node: Node, background: bool) -> None:
+        name = node.field("variable")
+        body = node.field("body")
+        values = [word for child in node.fields("value") for word in self.words(child)]
         if name is None or body is None:
             return
         if not values or not all(word.known for word in values) or len(values) > MOST_TURNS:
-            self._once(body, text_of(name))
+            self._once(body, name.text)
             return
         for word in values:
-            self._store(text_of(name), Variable(word.text, word.line))
+            self._store(name.text, Variable(word.text, word.line))
             self.block(body)
 
-    def on_c_style_for_statement(self, node: Any, background: bool) -> None:
-        body = node.child_by_field_name("body")
+    def on_c_style_for_statement(self, node: Node, background: bool) -> None:
+        body = node.field("body")
         head = re.search(
             r"\(\(\s*(\w+)\s*=\s*([^;]+);\s*\1\s*(<=?)\s*([^;]+);\s*(?:\1\s*\+\+|"
             r"\+\+\s*\1)\s*\)\)",
-            text_of(node),
+            node.text,
         )
         if body is None:
             return
@@ -537,21 +554,21 @@ class _Reader(Words):
         found = var.text if var else None
         return int(found) if found and re.fullmatch(r"[0-9]{1,9}", found) else None
 
-    def _condition(self, node: Any) -> None:
+    def _condition(self, node: Node) -> None:
         """Read the condition of an if, while or until, which runs in any case."""
         self.doubt += 1
         self.statement(node)
         self.doubt -= 1
 
-    def on_while_statement(self, node: Any, background: bool) -> None:
-        body = node.child_by_field_name("body")
-        for child in node.children_by_field_name("condition"):
+    def on_while_statement(self, node: Node, background: bool) -> None:
+        body = node.field("body")
+        for child in node.fields("condition"):
             if child.is_named:
                 self._condition(child)
         if body is not None:
             self._once(body, "")
 
-    def _once(self, body: Any, name: str) -> None:
+    def _once(self, body: Node, name: str) -> None:
         """Read the body of a loop whose turns are not known, once, as something that may run."""
         if name:
             self._store(name, Variable(None, self.line))
@@ -559,7 +576,7 @@ class _Reader(Words):
         self.block(body)
         self.doubt -= 1
 
-    def on_list(self, node: Any, background: bool) -> None:
+    def on_list(self, node: Node, background: bool) -> None:
         """Read ``a && b`` or ``a || b``; what follows ``||`` may not run."""
         either = any(child.type == "||" for child in node.children)
         named = [child for child in node.children if child.is_named]
@@ -574,5 +591,44 @@ class _Reader(Words):
                     raise
         self.doubt -= either
 
-    def on_test_command(self, node: Any, background: bool) -> None:
+    def on_test_command(self, node: Node, background: bool) -> None:
         pass
+
+
+def _merged(ends: list[dict[str, Variable]]) -> dict[str, Variable]:
+    """Return the variables after alternatives; what differs between them is not known."""
+    first, *others = ends
+    names = list(first)
+    if all(list(end) == names for end in others):  # none sets a new one: the usual case
+        merged = dict(first)
+        changed: Iterable[str] = dict.fromkeys(
+            name
+            for end in others
+            for name in itertools.compress(
+                names, map(operator.is_not, end.values(), first.values())
+            )
+        )
+    else:
+        merged = {}
+        changed = dict.fromkeys(key for end in ends for key in end)
+    for name in changed:
+        found = [end[name] for end in ends if name in end]
+        if all(var is found[0] for var in found):
+            merged[name] = found[0]
+            continue
+        texts = {var.text for var in found}
+        one = found[0]
+        if len(texts) > 1 or len({var.items for var in found}) > 1:
+            one = Variable(None, one.line)
+        merged[name] = replace(one, exported=any(var.exported for var in found))
+    return merged
+
+
+@functools.cache
+def _handlers() -> dict[str, Callable[[_Reader, Node, bool], None]]:
+    """Return what reads each kind of statement."""
+    return {
+        name.removeprefix("on_"): getattr(_Reader, name)
+        for name in dir(_Reader)
+        if name.startswith("on_")
+    }

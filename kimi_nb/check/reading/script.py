@@ -7,12 +7,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """A word of a command.
 
     ``text`` has its variables filled in, and ``known`` is whether all of it is known. ``raw`` is
@@ -25,7 +26,7 @@ class Word:
     raw: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Command:
     """A simple command.
 
@@ -42,7 +43,7 @@ class Command:
     background: bool
     unset: tuple[str, ...] = ()
 
-    @property
+    @functools.cached_property
     def argv(self) -> tuple[str, ...]:
         """The words as texts."""
         return tuple(word.text for word in self.words)

@@ -1,7 +1,7 @@
 """Evaluate the words of a script as bash does, as far as they can be known.
 
 >>> from kimi_nb.check.reading import script, syntax, words
->>> node = syntax.nodes(syntax.tree('vllm "$1"').root_node, "string")[0]
+>>> node = syntax.tree('vllm "$1"').top().below("string")[0]
 >>> words.Words(script.Script("run.sh"), 1, ["first"]).words(node)
 [Word(text='first', line=1, known=True, raw='"$1"')]
 
@@ -11,14 +11,15 @@ What cannot be known stays in its word as ``${NAME}``, and ``known`` of the word
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from kimi_nb.check.reading.script import Script, Word
-from kimi_nb.check.reading.syntax import text_of
+from kimi_nb.check.reading.syntax import Node
 
 MOST_TURNS = 64  # of a loop, and a quarter of the numbers that a range may have
 _HIDDEN = "${UNKNOWN}"  # what a command prints
+_ELEMENTS = re.compile(r"\$\{(\w+)\[[@*]\](?:\+\"?\$\{\1\[[@*]\]\}\"?)?\}")
+_PARAMETER = re.compile(r"\$\{([A-Za-z_]\w*|[0-9]+)(?:(:?[-=?+])(.*))?\}", re.DOTALL)
 
 
 class Words:
@@ -34,12 +35,20 @@ class Words:
         self.arguments = tuple(arguments) if arguments is not None else None
         self.missing: list[str] = []
 
-    def words(self, node: Any) -> list[Word]:
+    def words(self, node: Node) -> list[Word]:
         """Return the words that one node becomes: none, one, or several after splitting."""
-        line = node.start_point[0] + self.offset
+        if not node.fixed:
+            return self._words(node)
+        if node.words is None or node.words[0] != self.offset:
+            node.words = self.offset, self._words(node)
+        kept: list[Word] = node.words[1]
+        return kept
+
+    def _words(self, node: Node) -> list[Word]:
+        line = node.row + self.offset
         kind = node.type
         if kind in ("simple_expansion", "expansion") or (
-            kind == "string" and text_of(node) in ('"$@"', '"${@}"')
+            kind == "string" and node.text in ('"$@"', '"${@}"')
         ):
             inner = node if kind != "string" else node.named_children[0]
             several = self._several(inner)
@@ -49,37 +58,33 @@ class Words:
             kind == "string"
             and len(node.named_children) == 1
             and node.named_children[0].type == "expansion"
-            and text_of(node) == f'"{text_of(node.named_children[0])}"'
+            and node.text == f'"{node.named_children[0].text}"'
         ):
             several = self._several(node.named_children[0])
             if several is not None:
                 return several
         word = self._joined(node)
-        if (
-            kind in ("simple_expansion", "expansion", "concatenation")
-            and word.known
-            and kind != "concatenation"
-        ):
-            return [Word(part, line, True, text_of(node)[:60]) for part in word.text.split()]
-        if kind in ("concatenation", "brace_expression", "word") and "{" in text_of(node):
-            spread = _braces(text_of(node)) if not re.search(r"[\"'$`]", text_of(node)) else None
+        if kind in ("simple_expansion", "expansion") and word.known:
+            return [Word(part, line, True, node.text[:60]) for part in word.text.split()]
+        if kind in ("concatenation", "brace_expression", "word") and "{" in node.text:
+            spread = _braces(node.text) if not re.search(r"[\"'$`]", node.text) else None
             if spread:
-                return [Word(part, line, True, text_of(node)[:60]) for part in spread]
+                return [Word(part, line, True, node.text[:60]) for part in spread]
         if kind == "command_substitution":
             return [
-                Word(part, line, word.known, text_of(node)[:60])
+                Word(part, line, word.known, node.text[:60])
                 for part in (word.text.split() if word.known else [word.text])
             ]
         return [word]
 
-    def _several(self, node: Any) -> list[Word] | None:
+    def _several(self, node: Node) -> list[Word] | None:
         """Return each element of ``$@`` or ``${NAME[@]}`` as a word, None for anything else."""
-        text, line = text_of(node), node.start_point[0] + self.offset
+        text, line = node.text, node.row + self.offset
         if text in ("$@", "$*", "${@}", "${*}"):
             if self.arguments is None:
                 return [Word("$@", line, False, text)]
             return [Word(word, line, True, text) for word in self.arguments]
-        match = re.fullmatch(r"\$\{(\w+)\[[@*]\](?:\+\"?\$\{\1\[[@*]\]\}\"?)?\}", text)
+        match = _ELEMENTS.fullmatch(text) if "[" in text else None
         if match:
             self.script.used.add(match[1])
             var = self.script.variables.get(match[1])
@@ -90,9 +95,17 @@ class Words:
             return [Word(f"${{{match[1]}[@]}}", line, False, text)]
         return None
 
-    def _joined(self, node: Any) -> Word:
+    def _joined(self, node: Node) -> Word:
         """Return a node as one word."""
-        line, raw = node.start_point[0] + self.offset, text_of(node)
+        if not node.fixed:
+            return self._evaluated(node)
+        if node.joined is None or node.joined[0] != self.offset:
+            node.joined = self.offset, self._evaluated(node)
+        kept: Word = node.joined[1]
+        return kept
+
+    def _evaluated(self, node: Node) -> Word:
+        line, raw = node.row + self.offset, node.text
         kind = node.type
         if kind == "raw_string":
             return Word(raw[1:-1], line, True, raw[:60])
@@ -126,32 +139,19 @@ class Words:
             return self._glued(node, line, raw)
         return Word(raw, line, "$" not in raw and "`" not in raw, raw[:60])
 
-    def _glued(self, node: Any, line: int, raw: str) -> Word:
+    def _glued(self, node: Node, line: int, raw: str) -> Word:
         """Join the parts of a string or concatenation, and the text between them."""
-        quoted = node.type in ("string", "translated_string")
+        if node.parts is None:
+            node.parts = list(_parts(node))
         parts: list[str] = []
         known = True
-        source = node.text
-        start = node.start_byte
-        at = start + (source.index(b'"') + 1 if quoted else 0)
-        end = node.end_byte - (1 if quoted and source.endswith(b'"') else 0)
-        for child in node.children:
-            if not child.is_named and child.type == '"':
-                continue
-            if child.start_byte > at:
-                between = source[at - start : child.start_byte - start].decode("utf-8", "replace")
-                parts.append(_unescaped(between, quoted))
-            if child.is_named:
-                word = self._joined(child)
+        for part in node.parts:
+            if isinstance(part, str):
+                parts.append(part)
+            else:
+                word = self._joined(part)
                 parts.append(word.text)
                 known = known and word.known
-            else:
-                parts.append(_unescaped(text_of(child), quoted))
-            at = child.end_byte
-        if at < end:
-            parts.append(
-                _unescaped(source[at - start : end - start].decode("utf-8", "replace"), quoted)
-            )
         return Word("".join(parts), line, known, raw[:60])
 
     def _value(self, name: str, raw: str) -> tuple[str, bool]:
@@ -176,9 +176,9 @@ class Words:
             return f"${{{name}}}", False
         return var.text, "${" not in var.text
 
-    def _expansion(self, node: Any) -> tuple[str, bool]:
-        raw = text_of(node)
-        match = re.fullmatch(r"\$\{([A-Za-z_]\w*|[0-9]+)(?:(:?[-=?+])(.*))?\}", raw, re.DOTALL)
+    def _expansion(self, node: Node) -> tuple[str, bool]:
+        raw = node.text
+        match = _PARAMETER.fullmatch(raw)
         if match is None:
             first = re.match(r"\$\{[!#]?([A-Za-z_]\w*)", raw)
             if first:
@@ -207,7 +207,7 @@ class Words:
             return f"${{{name}}}", False  # the caller may give it
         return found
 
-    def _default(self, node: Any) -> tuple[str, bool]:
+    def _default(self, node: Node) -> tuple[str, bool]:
         """Evaluate the word after the operator of an expansion, such as ``:-``."""
         parts, known, behind = [], True, False
         for child in node.children:
@@ -219,7 +219,7 @@ class Words:
                 known = known and word.known
         return "".join(parts), known
 
-    def _substituted(self, node: Any) -> tuple[str, bool]:
+    def _substituted(self, node: Node) -> tuple[str, bool]:
         """Evaluate ``$(seq ...)`` and ``$(echo ...)``; what other commands print is not known."""
         inner = [child for child in node.named_children if child.type == "command"]
         if len(inner) == 1 and len(node.named_children) == 1:
@@ -246,7 +246,7 @@ class Words:
                     return " ".join(argv[1:]), True
         return _HIDDEN, False
 
-    def _arithmetic(self, node: Any) -> int | None:
+    def _arithmetic(self, node: Node) -> int | None:
         """Evaluate ``$((...))`` of whole numbers and known variables.
 
         Return None for anything else.
@@ -254,10 +254,10 @@ class Words:
         inner = list(node.named_children)
         return self._sum(inner[0]) if len(inner) == 1 else None
 
-    def _sum(self, node: Any, depth: int = 0) -> int | None:
+    def _sum(self, node: Node, depth: int = 0) -> int | None:
         if depth > 20:
             return None
-        kind, text = node.type, text_of(node)
+        kind, text = node.type, node.text
         if kind == "number" or re.fullmatch(r"[0-9]{1,12}", text):
             return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else None
         if kind in ("variable_name", "simple_expansion", "expansion", "word"):
@@ -267,18 +267,18 @@ class Words:
         if kind == "parenthesized_expression" and node.named_children:
             return self._sum(node.named_children[0], depth + 1)
         if kind == "binary_expression":
-            left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-            sign = node.child_by_field_name("operator")
+            left, right = node.field("left"), node.field("right")
+            sign = node.field("operator")
             if left is None or right is None or sign is None:
                 return None
             one, two = self._sum(left, depth + 1), self._sum(right, depth + 1)
-            act = _SIGNS.get(text_of(sign))
-            if one is None or two is None or act is None or (text_of(sign) in "/%" and two == 0):
+            act = _SIGNS.get(sign.text)
+            if one is None or two is None or act is None or (sign.text in "/%" and two == 0):
                 return None
             return act(one, two)
         return None
 
-    def _plain(self, node: Any) -> str:
+    def _plain(self, node: Node) -> str:
         return self._joined(node).text
 
 
@@ -291,8 +291,29 @@ _SIGNS: dict[str, Callable[[int, int], int]] = {
 }
 
 
+def _parts(node: Node) -> Iterator[str | Node]:
+    """Yield the parts of a string or concatenation: texts as they are, and nodes to evaluate."""
+    quoted = node.type in ("string", "translated_string")
+    source = node.source[node.start_byte : node.end_byte]
+    start = node.start_byte
+    at = start + (source.index(b'"') + 1 if quoted else 0)
+    end = node.end_byte - (1 if quoted and source.endswith(b'"') else 0)
+    for child in node.children:
+        if not child.is_named and child.type == '"':
+            continue
+        if child.start_byte > at:
+            between = source[at - start : child.start_byte - start].decode("utf-8", "replace")
+            yield _unescaped(between, quoted)
+        yield child if child.is_named else _unescaped(child.text, quoted)
+        at = child.end_byte
+    if at < end:
+        yield _unescaped(source[at - start : end - start].decode("utf-8", "replace"), quoted)
+
+
 def _unescaped(text: str, quoted: bool) -> str:
     """Remove the backslashes that the shell removes, and join continued lines."""
+    if "\\" not in text:
+        return text
     text = text.replace("\\\n", "")
     return re.sub(r'\\([$`"\\])' if quoted else r"\\(.)", r"\1", text, flags=re.DOTALL)
 
