@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -15,6 +17,7 @@ from kimi_nb.check.reading import assemble, bash, compose, markdown
 from kimi_nb.check.reading.files import Text
 from kimi_nb.check.rules import registry
 from kimi_nb.cli.main import main
+from kimi_nb.core.errors import ParameterError
 
 
 def lint(text: str, name: str = "run.sh", **how):
@@ -622,3 +625,13 @@ def test_a_fence_and_a_template_need_not_be_yaml(tmp_path):
     assert found.ok and {
         (one.rule, one.severity, one.file, one.line) for one in found.findings
     } == {("shell/yaml", "warning", "a.md", 7), ("shell/yaml", "warning", "job.yaml", 3)}
+
+
+def test_the_collector_runs_again_after_a_check(tmp_path):
+    """It pauses while scripts are read, also where they cannot be."""
+    script = tmp_path / "serve.sh"
+    script.write_text("vllm serve m\n")
+    for paths in ([script], [tmp_path / "nothing"]):
+        with contextlib.suppress(ParameterError):
+            judge.files(paths)
+        assert gc.isenabled()
