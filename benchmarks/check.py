@@ -84,7 +84,7 @@ def files(judge: judging.Judge) -> None:
 
 def write(folder: Path, count: int) -> list[Path]:
     """``count`` different scripts in folders of one node each."""
-    kinds = []
+    kinds: dict[str, None] = {}  # each once: recipes share node.sh, the largest of them
     for row in recipes.listing():
         plan = build.plan(
             row["model"],
@@ -93,14 +93,15 @@ def write(folder: Path, count: int) -> list[Path]:
             variant=row["variant"],
             scenario="" if row["scenario"] == "default" else row["scenario"],
         )
-        kinds += [
+        kinds |= dict.fromkeys(
             text for name, text in scripts.files(plan).items() if name.endswith((".sh", ".sbatch"))
-        ]
-    out = []
+        )
+    texts, out = list(kinds), []
     for index in range(count):
         path = folder / f"node{index:04}" / "run.sh"
         path.parent.mkdir()
-        path.write_text(kinds[index % len(kinds)].replace("8088", str(10000 + index)))
+        text = texts[index % len(texts)].replace("8088", str(10000 + index))
+        path.write_text(f"{text}\n# node {index}\n")
         out.append(path)
     return out
 
