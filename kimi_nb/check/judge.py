@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
