@@ -118,7 +118,7 @@ lint-notebooks: venv
 	$(BIN)/python tests/habits/notebook_form.py notebooks/*.ipynb
 
 lint-docs: venv
-	$(BIN)/python tests/habits/links.py *.md docs/*.md notebooks/*.ipynb
+	$(BIN)/python tests/habits/links.py *.md docs/*.md docs/rules/*.md docs/rules/*/*.md notebooks/*.ipynb
 	PYTHONPATH="tests$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/habits/readme.py --check
 
 lint-types: venv

@@ -23,6 +23,7 @@ COMMANDS = (
     "list",
     "plan",
     "check",
+    "explain",
     "catalog",
     "site",
     "rehearse",

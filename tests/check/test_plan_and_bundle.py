@@ -60,7 +60,7 @@ def places(plan: Plan, deployment: Deployment) -> dict[str, set[str]]:
     nodes |= {f"container on {name}": name for name in plan.nodes}
     out: dict[str, set[str]] = {}
     for name, rule in registry.all_rules().items():
-        if any(not registry._FACTS[fact][0](deployment) for fact in rule.needs):
+        if any(not registry._FACTS[fact].holds(deployment) for fact in rule.needs):
             continue
         for problem in rule.find(deployment):
             folder = problem.spot.file.partition("/")[0]

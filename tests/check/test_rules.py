@@ -1,8 +1,6 @@
 """Every rule has something that fails it and something that passes; the cases are data.
 
-tests/check/rules/<family>.yaml: rule id -> fails, passes. A side is either `files` (name: text; they are
-linted together, `engine`, `version`, `hw` as on the command line), or `plan` (what `build.plan`
-takes), and may bring `claims` of a document. A new case is an entry, not code.
+kimi_nb/check/examples.py says what a case holds. A new case is an entry, not code.
 """
 
 from __future__ import annotations
@@ -11,25 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
-from kimi_nb.check import judge
+from kimi_nb.check import examples, judge
 from kimi_nb.check.reading import assemble
 from kimi_nb.check.reading.files import Text, _kind
 from kimi_nb.check.rules import registry
 from kimi_nb.params import load
 from kimi_nb.plan import build
 
-CASES = {
-    identity: case
-    for path in sorted((Path(__file__).parent / "rules").glob("*.yaml"))
-    for identity, case in yaml.safe_load(path.read_text(encoding="utf-8")).items()
-}
+CASES = examples.cases()
 SIDES = [
     (identity, side, number)
     for identity, case in CASES.items()
-    for side in ("fails", "passes")
-    for number in range(len(case[side]) if isinstance(case[side], list) else 1)
+    for side in examples.SIDES
+    for number in range(len(case[side]))
 ]
 
 
@@ -51,8 +44,7 @@ def deployment(side: dict):
 
 @pytest.mark.parametrize(("identity", "side", "number"), SIDES)
 def test_rule(identity, side, number):
-    case = CASES[identity][side]
-    case = case[number] if isinstance(case, list) else case
+    case = CASES[identity][side][number]
     found = registry.check(deployment(case))
     assert identity not in found.skipped, found.skipped.get(identity)
     mine = [one for one in found.findings if one.rule == identity]

@@ -226,6 +226,16 @@ def test_mistakes(args, wanted):
     assert len(done.stderr.splitlines()) <= 25
 
 
+def test_explain_prints_the_page_of_a_rule():
+    found = kimi("explain", "topology/ranks")
+    assert found.returncode == 0
+    assert found.stdout == (ROOT / "docs/rules/topology/ranks.md").read_text()
+    known = json.loads(kimi("explain", "topology/ranks", "--json").stdout)
+    assert known["rule"] == "topology/ranks" and known["fails"]["files"]
+    wrong = kimi("explain", "topology/rank")
+    assert wrong.returncode == 2 and "did you mean topology/ranks" in wrong.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_ended_says_so(tmp_path, number):
     """Evidence is closed and the exit code says that it was not finished."""

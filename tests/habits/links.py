@@ -1,6 +1,7 @@
 """Links in markdown and notebooks that lead nowhere. Nothing is fetched.
 
-    python tests/habits/links.py *.md docs/*.md notebooks/*.ipynb   # exit code 1 where one is wrong
+    # exit code 1 where one is wrong
+    python tests/habits/links.py *.md docs/*.md docs/rules/*/*.md notebooks/*.ipynb
 
 A relative link must be there, with its heading; so must a path of this project that stands in
 backquotes. Of a web address only the form is looked at.

@@ -1,9 +1,10 @@
-"""The parts of README.md, README.zh-CN.md and docs/*.md that are made from the project.
+"""The parts of README.md, README.zh-CN.md and docs/ that are made from the project.
 
     python tests/habits/readme.py            # writes them (make readme)
     python tests/habits/readme.py --check    # exit code 1 where one is out of date
 
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+A part stands between `<!-- generated: NAME -->` and `<!-- end -->`. The pages of the rules, a
+file for each in docs/rules/, are made as a whole.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from functools import partial
 from pathlib import Path
 
 from habits import licences
-from kimi_nb.check import memory_evidence
+from kimi_nb.check import memory_evidence, rule_pages
+from kimi_nb.check.rules import registry
 from kimi_nb.core import data_files
 from kimi_nb.params import load, recipes, site_file
 
 ROOT = Path(__file__).resolve().parents[2]
+RULES = "docs/rules"
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # The words of the tables in the languages other than English.
 _WORDS: Mapping[str, Mapping[str, str]] = {
@@ -127,6 +130,19 @@ def evidence() -> str:
     return _table(found.headings, rows)
 
 
+def rules() -> str:
+    """Every rule of `kimi-nb check`, with a link to its page."""
+    return rule_pages.index(registry.all_rules().values())
+
+
+def pages() -> dict[str, str]:
+    """The files that are made as a whole: the page of each rule, by its name from the root."""
+    return {
+        f"{RULES}/{rule_pages.path(rule.id)}": rule_pages.page(rule)
+        for rule in registry.all_rules().values()
+    }
+
+
 def _modules(paths: Iterable[Path]) -> str:
     return _table(["module", "what it is"], [[f"`{path.stem}`", _says(path)] for path in paths])
 
@@ -155,6 +171,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/licences.md": {"licences": licence_table},
     "docs/memory.md": {"evidence": evidence},
     "docs/modules.md": {"package": package, "tests": tests},
+    f"{RULES}/README.md": {"rules": rules},
 }
 
 
@@ -178,24 +195,33 @@ def main(words: Sequence[str]) -> int:
     if list(words) not in ([], ["--check"]):
         print("readme.py takes --check, or nothing.", file=sys.stderr)
         return 2
-    stale = False
+    made = pages()
     for name, parts in PARTS.items():
-        path = ROOT / name
-        text = path.read_text(encoding="utf-8")
+        text = (ROOT / name).read_text(encoding="utf-8")
         try:
-            new = renewed(text, parts)
+            made[name] = renewed(text, parts)
         except ValueError as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
-        if new == text:
-            continue
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / RULES).glob("*/*.md")}
+    stale = [name for name, new in made.items() if _text(ROOT / name) != new]
+    gone = sorted(there - set(made))  # pages of rules that are no more
+    for name in [*stale, *gone]:
+        path = ROOT / name
         if words:
-            stale = True
             print(f"{name}: its generated parts are out of date. Run: make readme")
-        else:
-            path.write_text(new, encoding="utf-8")
+        elif name in made:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(made[name], encoding="utf-8")
             print(f"{name}: written")
-    return 1 if stale else 0
+        else:
+            path.unlink()
+            print(f"{name}: removed")
+    return 1 if words and (stale or gone) else 0
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 if __name__ == "__main__":

@@ -186,9 +186,9 @@ def rules(tree) -> list[str]:
 def test_a_rule_and_a_family_of_rules(tree):
     before = rules(tree)
     tree.enter("kimi_nb/check/rules/security.py", RULE.format(id="security/odd-name"))
-    tree.enter("tests/check/rules/security.yaml", CASE.format(id="security/odd-name"))
+    tree.enter("kimi_nb/data/check/rules/security.yaml", CASE.format(id="security/odd-name"))
     tree.add("kimi_nb/check/rules/names.py", FAMILY + RULE.format(id="names/odd-name"))
-    tree.add("tests/check/rules/names.yaml", CASE.format(id="names/odd-name"))
+    tree.add("kimi_nb/data/check/rules/names.yaml", CASE.format(id="names/odd-name"))
     after = rules(tree)
     assert after[-1] == "names/odd-name"
     assert [one for one in after if not one.endswith("/odd-name")] == before

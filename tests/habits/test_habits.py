@@ -223,7 +223,7 @@ def test_a_link_that_leads_nowhere_is_told(text, wanted, suffix, tmp_path):
 
 
 def test_no_link_of_ours_leads_nowhere():
-    paths = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/*.ipynb")]
+    paths = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("notebooks/*.ipynb")]
     assert [fault for path in paths for fault in links.faults(path)] == []
 
 
@@ -243,6 +243,30 @@ def test_a_document_keeps_its_own_words():
     for parts in ({}, {"two": str}, {"one": str, "two": str}):
         with pytest.raises(ValueError, match="generated parts: found one; wanted"):
             readme.renewed(text, parts)
+
+
+def test_the_pages_of_the_rules_come_and_go(tmp_path, monkeypatch, capsys):
+    """A page that is missing, out of date, or of a rule that is no more."""
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    monkeypatch.setattr(readme, "PARTS", {})
+    assert readme.main([]) == 0
+    assert readme.main(["--check"]) == 0
+    pages = tmp_path / readme.RULES
+    missing, old, gone = (pages / f"topology/{name}.md" for name in ("ranks", "ports", "gone"))
+    missing.unlink()
+    old.write_text("old\n")
+    gone.write_text("gone\n")
+    capsys.readouterr()
+    assert readme.main(["--check"]) == 1
+    told = capsys.readouterr().out
+    assert [path.stem for path in (missing, old, gone) if path.name in told] == [
+        "ranks",
+        "ports",
+        "gone",
+    ]
+    assert len(told.splitlines()) == 3
+    assert readme.main([]) == 0
+    assert missing.exists() and old.read_text() != "old\n" and not gone.exists()
 
 
 def test_the_matrix_says_what_can_be_planned():

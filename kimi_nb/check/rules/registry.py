@@ -7,11 +7,12 @@
 `registry.check(deployment)` applies every rule and returns the findings. A rule is a small pure
 function that yields what is wrong. Its docstring tells the user what breaks in practice, and is
 printed by ``kimi-nb list --rules``. To add a rule, write a function in the module of its family and
-a case in ``tests/check/rules``. Every module beside this one is a family.
+a case in ``kimi_nb/data/check/rules/``. Every module beside this one is a family.
 """
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import pkgutil
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from kimi_nb.check.findings import ERROR, SEVERITIES, WARNING, Finding, Findings
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import Spot
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.show import Table
 
 # The order in which rules are listed and findings told; other families follow by name.
@@ -114,26 +116,76 @@ def all_rules() -> dict[str, Rule]:
     return dict(sorted(_RULES.items(), key=lambda item: order[item[1].find.__module__]))
 
 
-_FACTS: dict[str, tuple[Callable[[Deployment], bool], str]] = {
-    "model": (lambda d: d.model is not None, "the model is none of those whose facts are known"),
-    "weights": (lambda d: d.weights is not None, "the checkpoint is none that is known"),
-    "hardware": (
+@dataclass(frozen=True)
+class _Fact:
+    """What a rule may need: whether a deployment has it, why it has not, and what has it."""
+
+    holds: Callable[[Deployment], bool]
+    missing: str
+    what: str
+
+
+_FACTS: dict[str, _Fact] = {
+    "model": _Fact(
+        lambda d: d.model is not None,
+        "the model is none of those whose facts are known",
+        "a model whose facts are known",
+    ),
+    "weights": _Fact(
+        lambda d: d.weights is not None,
+        "the checkpoint is none that is known",
+        "a checkpoint that is known",
+    ),
+    "hardware": _Fact(
         lambda d: d.hardware is not None,
         "what the nodes are is not known (--hw says it)",
+        "nodes that are known (--hw)",
     ),
-    "devices": (
+    "devices": _Fact(
         lambda d: d.devices_per_node is not None,
         "how many devices a node has is not known (--hw says it)",
+        "nodes whose number of devices is known (--hw)",
     ),
-    "version": (
+    "version": _Fact(
         lambda d: d.engine_known,
         "the version is not known (--engine and --engine-version say it)",
+        "a version that is known (--engine-version)",
     ),
-    "ascend": (lambda d: d.ascend, "the engine is not vllm-ascend"),
-    "plan": (lambda d: d.plan is not None, "only a plan has it"),
-    "scripts": (lambda d: bool(d.programs or d.faults or d.plan is None), "only scripts have it"),
-    "claims": (lambda d: bool(d.claims), "only a document makes claims"),
+    "ascend": _Fact(lambda d: d.ascend, "the engine is not vllm-ascend", "vllm-ascend"),
+    "plan": _Fact(lambda d: d.plan is not None, "only a plan has it", "a plan"),
+    "scripts": _Fact(
+        lambda d: bool(d.programs or d.faults or d.plan is None),
+        "only scripts have it",
+        "scripts",
+    ),
+    "claims": _Fact(
+        lambda d: bool(d.claims), "only a document makes claims", "a document that makes claims"
+    ),
 }
+
+
+def needed(rule: Rule) -> str:
+    """Return what a rule is asked of, if it is not asked of every deployment; "" otherwise."""
+    return ", ".join(_FACTS[fact].what for fact in rule.needs)
+
+
+def find(identity: str) -> Rule:
+    """Return a rule by its id. Raises ParameterError, with the nearest ids, if there is none."""
+    known = all_rules()
+    if identity not in known:
+        raise ParameterError(unknown(identity))
+    return known[identity]
+
+
+def unknown(identity: str) -> str:
+    """Return the sentence for the name of a rule that does not exist, with the nearest ones."""
+    known = all_rules()
+    short = {name.partition("/")[2]: name for name in reversed(known)}  # flag-unknown
+    word = identity.casefold()
+    near = difflib.get_close_matches(word, [*known, *short], n=3)
+    guesses = list(dict.fromkeys(short.get(name, name) for name in near))
+    guess = f"; did you mean {' or '.join(guesses)}?" if guesses else "."
+    return f"rule {identity!r} is not known{guess} kimi-nb list --rules lists all {len(known)}."
 
 
 def check(deployment: Deployment) -> Findings:
@@ -145,9 +197,7 @@ def check(deployment: Deployment) -> Findings:
     skipped: dict[str, str] = {}
     known = all_rules()
     for identity, one in known.items():
-        missing = [
-            why for fact in one.needs for holds, why in [_FACTS[fact]] if not holds(deployment)
-        ]
+        missing = [_FACTS[fact].missing for fact in one.needs if not _FACTS[fact].holds(deployment)]
         if missing:
             skipped[identity] = missing[0]
             continue
