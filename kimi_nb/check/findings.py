@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kimi_nb.plan.memory import GIB, Fit
@@ -41,11 +41,16 @@ class Finding:
     line: int = 0
     also: tuple[int, ...] = ()
 
-    def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.file and self.line else self.file or self.where
+    @property
+    def told(self) -> str:
+        """The message, with the other lines of which it is true; without a full stop."""
         more = ", ".join(map(str, self.also[:_LINES])) + ", ..." * (len(self.also) > _LINES)
         also = f" (also line{'s' * (len(self.also) > 1)} {more})" if more else ""
-        said = visible(f"{place}: {self.severity}: {self.message}{also} [{self.rule}]", lines=False)
+        return f"{self.message}{also}"
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.file and self.line else self.file or self.where
+        said = visible(f"{place}: {self.severity}: {self.told} [{self.rule}]", lines=False)
         return f"{said}\n    {visible(self.fix, lines=False)}"
 
 
@@ -92,7 +97,8 @@ class Findings:
     reason. ``unread`` lists the parts of the files that were not read, and why. ``seen`` counts the
     engines, proxies, clients, containers, launchers and jobs that were found, and ``read`` how much
     of the files was understood: ``commands`` that were judged, those that were ``not understood``
-    although they name vLLM, and ``fill-ins`` that are left to the reader.
+    although they name vLLM, and ``fill-ins`` that are left to the reader. ``paths`` maps the files,
+    as findings name them, to where they lie.
     """
 
     title: str
@@ -104,6 +110,7 @@ class Findings:
     seen: Mapping[str, int] | None = None
     read: Mapping[str, int] | None = None
     memory: tuple[Bar, ...] = ()
+    paths: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, severity: str) -> tuple[Finding, ...]:
         """Return the findings of one severity."""

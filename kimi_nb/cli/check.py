@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+from typing import TYPE_CHECKING
 
+from kimi_nb import __version__
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.show import visible
 
+if TYPE_CHECKING:
+    from kimi_nb.check.findings import Findings
+
 
 def add(commands: options.Commands) -> None:
     """Declare the command and its arguments."""
-    parser = commands.add_parser("check", help="ask the rules: of a plan, a document, any scripts")
+    parser = commands.add_parser(
+        "check",
+        help="ask the rules: of a plan, a document, any scripts",
+        epilog="exit codes: 0 no error, 1 at least one error, 2 a mistake in what was asked, or "
+        "nothing that can be read",
+    )
     parser.add_argument(
         "files",
         nargs="*",
@@ -33,7 +44,19 @@ def add(commands: options.Commands) -> None:
         help="rewrite what the catalog knows: shows the diff, keeps FILE.orig",
     )
     parser.add_argument("--dry-run", action="store_true", help="with --fix: only the diff")
-    options.json_output(parser)
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "sarif", "github"),
+        default="text",
+        help="text (default), json, SARIF 2.1.0, or annotations of GitHub Actions",
+    )
+    parser.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        help="the same as --format json",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,13 +80,39 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         found = judge.plan(options.plan(args))
-    if args.json:
+    _show(found, args)
+    return 0 if found.ok else 1
+
+
+def _show(found: Findings, args: argparse.Namespace) -> None:
+    if args.format == "json":
         print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
-    else:
+        return
+    if args.format == "text":
         for bar in found.memory if not args.files or args.hw else ():
             print(f"{bar}\n")
         print(found)
-    return 0 if found.ok else 1
+        return
+    from kimi_nb.check import formats
+
+    if args.format == "sarif":
+        log = formats.sarif(found, os.getcwd(), _home())
+        print(json.dumps(log, indent=2, ensure_ascii=False))
+    else:
+        print(formats.github(found, os.getcwd()))
+
+
+def _home() -> str:
+    """Return the address of the pages of the rules, "" if the package names no repository."""
+    from importlib import metadata  # start-up: it loads the parser of e-mail
+
+    try:
+        urls = metadata.metadata("kimi_nb").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
+        return ""
+    known = dict(url.split(", ", 1) for url in urls)
+    repository = known.get("Repository", "").rstrip("/")
+    return f"{repository}/blob/v{__version__}/docs/rules" if repository else ""
 
 
 def _refuse_mixtures(args: argparse.Namespace) -> None:
@@ -89,8 +138,8 @@ def _refuse_mixtures(args: argparse.Namespace) -> None:
         wrong.append("--dry-run (without --fix)")
     if wrong:
         raise ParameterError(f"check: {', '.join(wrong)} says nothing about {what}.")
-    if args.fix and args.json:
-        raise ParameterError("check: --fix shows a diff; run --json afterwards.")
+    if args.fix and args.format != "text":
+        raise ParameterError(f"check: --fix shows a diff; run --format {args.format} afterwards.")
 
 
 def _given(values: dict[str, object]) -> list[str]:

@@ -89,7 +89,8 @@ def of_texts(
 ) -> Deployment:
     """Build the deployment of texts that are already read.
 
-    ``unread`` is what was not read of the files, and why; ``speaks`` is the engine if it is known.
+    ``unread`` is what was not read of the files (its spots are named by their paths), and why;
+    ``speaks`` is the engine if it is known.
     """
     told = speaks is not None
     speaks = speaks or inference.engine(texts, engine, version)
@@ -135,6 +136,10 @@ def of_texts(
         ),
         unread=tuple(found.unread),
         documents=documents,
+        paths={
+            **{text.name: text.path for text in texts if text.path},
+            **{spot.file: spot.name for spot, _ in unread},
+        },
     )
 
 

@@ -38,12 +38,16 @@ _SHELLS = {"bash", "sh", "dash", "ash", "ksh"}
 
 @dataclass(frozen=True)
 class Text:
-    """One file: its name as shown to people, the folder it is in, its kind and its text."""
+    """One file: its name as shown to people, the folder it is in, its kind and its text.
+
+    ``path`` is where it lies, "" for what is no file.
+    """
 
     name: str
     folder: str
     kind: str
     text: str
+    path: str = ""
 
     @property
     def base(self) -> str:
@@ -87,6 +91,7 @@ def collect(paths: Sequence[Path | str]) -> tuple[list[Text], list[tuple[Spot, s
 
 def _folder(root: Path, texts: list[Text], unread: list[tuple[Spot, str]], seen: set[Path]) -> None:
     count = 0
+    named = {text.name for text in texts}
     for base, folders, names in os.walk(root):
         folders[:] = sorted(
             name for name in folders if name not in _SKIPPED and not name.startswith(".")
@@ -105,12 +110,15 @@ def _folder(root: Path, texts: list[Text], unread: list[tuple[Spot, str]], seen:
             if name.startswith(".") or not path.is_file() or path.resolve() in seen:
                 continue
             seen.add(path.resolve())
-            shown = os.path.relpath(path, root)
-            found = _open(path, shown, os.path.dirname(shown))
+            inside = os.path.relpath(path, root)
+            # A file of the same name in another folder is told by its whole path.
+            shown = str(path) if inside in named else inside
+            named.add(shown)
+            found = _open(path, shown, os.path.dirname(inside))
             if isinstance(found, Text):
                 texts.append(found)
             elif found and _might_serve(path):
-                unread.append((Spot(shown, shown), found))
+                unread.append((Spot(str(path), shown), found))
 
 
 def _might_serve(path: Path) -> bool:
@@ -147,7 +155,7 @@ def _open(path: Path, shown: str, folder: str) -> Text | str:
         return "not a text in UTF-8"
     kind = _kind(path, text)
     return (
-        Text(shown, folder, kind, text)
+        Text(shown, folder, kind, text, str(path))
         if kind in ("bash", "markdown", "yaml", "dockerfile")
         else kind
     )

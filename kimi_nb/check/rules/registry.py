@@ -227,6 +227,7 @@ def check(deployment: Deployment) -> Findings:
         unread,
         seen,
         deployment.read,
+        paths=deployment.paths,
     )
 
 

@@ -157,6 +157,7 @@ class Deployment:
     ``complete`` is whether every engine of the deployment is here. ``faults`` is what the reader
     saw in the text itself, ``claims`` what a document states in prose, and ``unread`` what was not
     read and why. ``documents`` are the files whose commands may be alternatives.
+    ``paths`` maps the names of files to where they lie.
     ``read`` counts the commands that were judged, those that were not understood although they name
     vLLM, and the fill-ins; it is None for what was not read from files. ``between`` is the other listed version beside an engine whose own is not listed.
     """
@@ -184,6 +185,7 @@ class Deployment:
     between: tuple[catalog.Engine, ...] = ()
     read: Mapping[str, int] | None = None
     documents: frozenset[str] = frozenset()
+    paths: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ascend(self) -> bool:
