@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -98,7 +99,8 @@ class Findings:
     engines, proxies, clients, containers, launchers and jobs that were found, and ``read`` how much
     of the files was understood: ``commands`` that were judged, those that were ``not understood``
     although they name vLLM, and ``fill-ins`` that are left to the reader. ``paths`` maps the files,
-    as findings name them, to where they lie.
+    as findings name them, to where they lie. ``left_out`` are the findings of rules that were not
+    chosen.
     """
 
     title: str
@@ -111,6 +113,7 @@ class Findings:
     read: Mapping[str, int] | None = None
     memory: tuple[Bar, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[Finding, ...] = ()
 
     def of(self, severity: str) -> tuple[Finding, ...]:
         """Return the findings of one severity."""
@@ -129,9 +132,6 @@ class Findings:
     @property
     def verdict(self) -> str:
         """One sentence: how many findings of each severity, and how many rules were applied."""
-        counts = [
-            f"{len(self.of(kind))} {kind}{'s' * (len(self.of(kind)) != 1)}" for kind in SEVERITIES
-        ]
         asked = self.rules - len(self.skipped)
         skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
         # What was not read may start one.
@@ -143,9 +143,14 @@ class Findings:
             else ""
         )
         return (
-            f"{self.title}: {', '.join(counts)}. {asked} rules asked of {self.engine}{skipped}."
-            f"{nothing}{self._understood}"
+            f"{self.title}: {_count(self.findings)}. {asked} rules asked of {self.engine}{skipped}."
+            f"{self._set_aside}{nothing}{self._understood}"
         )
+
+    @property
+    def _set_aside(self) -> str:
+        """How much was found that is not told."""
+        return f" Left out by --select or --ignore: {_count(self.left_out)}." * bool(self.left_out)
 
     @property
     def _understood(self) -> str:
@@ -198,8 +203,15 @@ class Findings:
             "unread": list(self.unread),
             "seen": dict(self.seen or {}),
             "read": dict(self.read or {}),
+            "left_out": [asdict(found) for found in self.left_out],
             "memory": [bar.as_dict() for bar in self.memory],
         }
+
+
+def _count(findings: Sequence[Finding]) -> str:
+    """Return how many findings of each severity there are."""
+    kinds = Counter(found.severity for found in findings)
+    return ", ".join(f"{kinds[kind]} {kind}{'s' * (kinds[kind] != 1)}" for kind in SEVERITIES)
 
 
 def place(spot: Mapping[str, Any]) -> str:

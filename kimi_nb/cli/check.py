@@ -44,6 +44,15 @@ def add(commands: options.Commands) -> None:
         help="rewrite what the catalog knows: shows the diff, keeps FILE.orig",
     )
     parser.add_argument("--dry-run", action="store_true", help="with --fix: only the diff")
+    for option, says in (("--select", "ask only these"), ("--ignore", "leave these out")):
+        parser.add_argument(
+            option,
+            metavar="RULE,..",
+            type=options.names,
+            action="extend",
+            default=[],
+            help=f"{says}: rules (topology/ranks) or families of them (topology)",
+        )
     parser.add_argument(
         "--format",
         choices=("text", "json", "sarif", "github"),
@@ -61,9 +70,10 @@ def add(commands: options.Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; return 1 if one is an error."""
-    from kimi_nb.check import judge, rewriting
+    from kimi_nb.check import judge, rewriting, selection
 
     _refuse_mixtures(args)
+    selection.rules([*args.select, *args.ignore])  # a mistake is told before --fix writes
     if args.fix:
         for path in args.files:
             rewritten = rewriting.file(path, args.engine, args.engine_version, dry=args.dry_run)
@@ -80,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         found = judge.plan(options.plan(args))
+    found = selection.chosen(found, args.select, args.ignore)
     _show(found, args)
     return 0 if found.ok else 1
 

@@ -35,7 +35,7 @@ def choices(parser: argparse.ArgumentParser) -> None:
         "--with",
         dest="chosen",
         metavar="FEATURE,..",
-        type=_names,
+        type=names,
         action="extend",
         default=[],
         help="switch features on",
@@ -44,7 +44,7 @@ def choices(parser: argparse.ArgumentParser) -> None:
         "--without",
         dest="dropped",
         metavar="FEATURE,..",
-        type=_names,
+        type=names,
         action="extend",
         default=[],
         help="switch features off",
@@ -60,7 +60,7 @@ def choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--erratum",
         metavar="ID=on|off,..",
-        type=_names,
+        type=names,
         action="extend",
         default=[],
         help="switch corrections of the documents (plan --explain lists them)",
@@ -87,7 +87,7 @@ def as_documented(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
     """Return names that stand between commas; the text itself if there is none."""
     return [word.strip() for word in text.split(",") if word.strip()] or [text]
 

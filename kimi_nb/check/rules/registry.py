@@ -164,6 +164,11 @@ _FACTS: dict[str, _Fact] = {
 }
 
 
+def families() -> list[str]:
+    """Return the families of rules, which are the first words of their ids."""
+    return list(dict.fromkeys(name.partition("/")[0] for name in all_rules()))
+
+
 def needed(rule: Rule) -> str:
     """Return what a rule is asked of, if it is not asked of every deployment; "" otherwise."""
     return ", ".join(_FACTS[fact].what for fact in rule.needs)
