@@ -100,7 +100,7 @@ class Findings:
     of the files was understood: ``commands`` that were judged, those that were ``not understood``
     although they name vLLM, and ``fill-ins`` that are left to the reader. ``paths`` maps the files,
     as findings name them, to where they lie. ``left_out`` are the findings of rules that were not
-    chosen.
+    chosen, ``ignored`` those that a comment in the script ignores, with its reason.
     """
 
     title: str
@@ -114,6 +114,7 @@ class Findings:
     memory: tuple[Bar, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[Finding, ...] = ()
+    ignored: tuple[tuple[Finding, str], ...] = ()
 
     def of(self, severity: str) -> tuple[Finding, ...]:
         """Return the findings of one severity."""
@@ -150,7 +151,11 @@ class Findings:
     @property
     def _set_aside(self) -> str:
         """How much was found that is not told."""
-        return f" Left out by --select or --ignore: {_count(self.left_out)}." * bool(self.left_out)
+        aside = {
+            "Left out by --select or --ignore": self.left_out,
+            "Ignored by comments": [found for found, _ in self.ignored],
+        }
+        return "".join(f" {how}: {_count(found)}." for how, found in aside.items() if found)
 
     @property
     def _understood(self) -> str:
@@ -204,6 +209,7 @@ class Findings:
             "seen": dict(self.seen or {}),
             "read": dict(self.read or {}),
             "left_out": [asdict(found) for found in self.left_out],
+            "ignored": [{**asdict(found), "reason": why} for found, why in self.ignored],
             "memory": [bar.as_dict() for bar in self.memory],
         }
 

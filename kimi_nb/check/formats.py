@@ -38,7 +38,11 @@ def sarif(found: Findings, base: str = "", home: str = "") -> dict[str, Any]:
     the folder that holds the pages of the rules (``helpUri``); without one a rule brings its page
     as a text alone.
     """
-    ids = list(dict.fromkeys(one.rule for one in found.findings))
+    results = [
+        *((one, "") for one in found.findings),
+        *found.ignored,
+    ]
+    ids = list(dict.fromkeys(one.rule for one, _ in results))
     return {
         "$schema": _SCHEMA,
         "version": "2.1.0",
@@ -61,7 +65,8 @@ def sarif(found: Findings, base: str = "", home: str = "") -> dict[str, Any]:
                     }
                 ],
                 "results": [
-                    _result(found, one, ids.index(one.rule), base) for one in found.findings
+                    _result(found, one, ids.index(one.rule), base) | _suppressed(reason)
+                    for one, reason in results
                 ],
             }
         ],
@@ -134,6 +139,12 @@ def _result(found: Findings, one: Finding, index: int, base: str) -> dict[str, A
         ],
         **({"relatedLocations": others} if others else {}),
     }
+
+
+def _suppressed(reason: str) -> dict[str, Any]:
+    """Return what is said of a finding that a comment ignores for a reason."""
+    said = {"kind": "inSource", "justification": visible(reason, lines=False)}
+    return {"suppressions": [said]} if reason else {}
 
 
 def _notification(found: Findings, spot: Mapping[str, Any], base: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from kimi_nb.check.reading import (
     bash,
     compose,
     files,
+    ignores,
     inference,
     layouts,
     quirks,
@@ -136,6 +137,7 @@ def of_texts(
         ),
         unread=tuple(found.unread),
         documents=documents,
+        ignores=ignores.merged(found.ignores),
         paths={
             **{text.name: text.path for text in texts if text.path},
             **{spot.file: spot.name for spot, _ in unread},
@@ -157,6 +159,10 @@ class _Assembler:
         self.launches: list[tuple[Source, Command, Launcher]] = []
         self.folders = {source.folder for source in sources}
 
+    def _ignores(self, source: Source) -> None:
+        if ignores.MARK in source.text:
+            self.found.ignores += ignores.of_script(source.tree.root_node, source.file, source.line)
+
     def all(self) -> None:
         """Read every source."""
         scripts = []
@@ -177,6 +183,7 @@ class _Assembler:
             ):
                 masked = quirks.mended(masked, faults, source.line)
                 source.text, source.tree = masked, tree(masked)
+            self._ignores(source)
             script = bash.interpret(
                 masked, source.file, source.line, root=source.tree, included=self._included(source)
             )
@@ -200,6 +207,7 @@ class _Assembler:
                     except Unparsed as slow:
                         self.found.unread.append((Spot(source.file, source.file, line), str(slow)))
                         continue
+                    self._ignores(inner)
                     scripts.append(
                         (
                             inner,

@@ -16,8 +16,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_nb.check.findings import WARNING
-from kimi_nb.check.reading import compose, dockerfiles, files, markdown
-from kimi_nb.check.view.deployment import Batch, Box, Client, Fault, Launcher, Program, Proxy
+from kimi_nb.check.reading import compose, dockerfiles, files, ignores, markdown
+from kimi_nb.check.view.deployment import (
+    Batch,
+    Box,
+    Client,
+    Fault,
+    Ignore,
+    Launcher,
+    Program,
+    Proxy,
+)
 from kimi_nb.check.view.engine_view import EngineView, Spot
 
 
@@ -64,6 +73,7 @@ class Found:
     faults: list[Fault] = field(default_factory=list)
     unread: list[tuple[Spot, str]] = field(default_factory=list)
     fill_ins: set[str] = field(default_factory=set)
+    ignores: list[Ignore] = field(default_factory=list)
     strange: list[tuple[Spot, str]] = field(default_factory=list)
 
     def read(self) -> dict[str, int]:
@@ -88,6 +98,8 @@ def sources(
     shells, boxes = [], []
 
     def in_yaml(text: str, name: str, folder: str, line: int, document: bool) -> None:
+        if ignores.MARK in text:
+            found.ignores += ignores.of_lines(text, name, line)
         try:
             made, why = compose.containers(text)
         except compose.NotYAML as wrong:
@@ -120,6 +132,8 @@ def sources(
         if text.kind == "yaml":
             in_yaml(text.text, text.name, text.folder, 1, False)
         elif text.kind == "dockerfile":
+            if ignores.MARK in text.text:
+                found.ignores += ignores.of_lines(text.text, text.name, 1)
             one = dockerfiles.container(text.text)
             if one.entrypoint or one.command:
                 boxes.append((one, Source(text.name, text.folder, "", 1, True)))

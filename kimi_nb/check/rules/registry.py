@@ -19,6 +19,7 @@ import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from kimi_nb.check import ignoring
 from kimi_nb.check.findings import ERROR, SEVERITIES, WARNING, Finding, Findings
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import Spot
@@ -81,6 +82,8 @@ class Rule:
 
 _LONGEST = 400  # of a message, whatever a script holds
 _RULES: dict[str, Rule] = {}
+# The rule that looks at what the others found.
+UNUSED = "ignores/unused"
 # Rules of these families that look at one command, not at what holds between several.
 _ALONE = {
     "topology/devices",
@@ -206,6 +209,8 @@ def check(deployment: Deployment) -> Findings:
         if missing:
             skipped[identity] = missing[0]
             continue
+        if identity == UNUSED:
+            continue  # asked below, when the others have been
         between = identity.startswith(("topology/", "client/")) and identity not in _ALONE
         for problem in one.find(deployment):
             severity = problem.severity or one.severity
@@ -213,7 +218,14 @@ def check(deployment: Deployment) -> Findings:
                 severity = WARNING  # its commands may be alternatives, not one deployment
             key = (identity, severity, problem.message, problem.spot.file)
             out.setdefault(key, []).append((problem.spot, problem.fix or one.fix))
-    findings = [_finding(known[key[0]], key[1], key[2], spots) for key, spots in out.items()]
+    told = [_finding(known[key[0]], key[1], key[2], spots) for key, spots in out.items()]
+    findings, ignored, marked = ignoring.applied(told, deployment)
+    if UNUSED not in skipped:
+        unused = known[UNUSED]
+        findings += [
+            _finding(unused, unused.severity, one.message, [(one.spot, unused.fix)])
+            for one in unused.find(marked)
+        ]
     order = {kind: index for index, kind in enumerate(SEVERITIES)}
     findings.sort(key=lambda found: order[found.severity])  # stable: families stay together
     seen = {
@@ -233,6 +245,7 @@ def check(deployment: Deployment) -> Findings:
         seen,
         deployment.read,
         paths=deployment.paths,
+        ignored=ignored,
     )
 
 

@@ -149,6 +149,30 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Ignore:
+    """A comment that ignores some rules on some lines of its file, and why.
+
+    It names no rule if it is not written as it must be. ``used`` are the rules of which it ignored
+    a finding.
+    """
+
+    spot: Spot
+    rules: tuple[str, ...]
+    reason: str
+    lines: tuple[range, ...]
+    used: frozenset[str] = frozenset()
+
+    def covers(self, rule: str, file: str, line: int) -> bool:
+        """Return whether a finding is to be ignored."""
+        return (
+            bool(self.reason)
+            and rule in self.rules
+            and file == self.spot.file
+            and any(line in span for span in self.lines)
+        )
+
+
+@dataclass(frozen=True)
 class Deployment:
     """Everything that the rules look at.
 
@@ -157,7 +181,7 @@ class Deployment:
     ``complete`` is whether every engine of the deployment is here. ``faults`` is what the reader
     saw in the text itself, ``claims`` what a document states in prose, and ``unread`` what was not
     read and why. ``documents`` are the files whose commands may be alternatives.
-    ``paths`` maps the names of files to where they lie.
+    ``ignores`` are the comments that ignore a rule. ``paths`` maps the names of files to where they lie.
     ``read`` counts the commands that were judged, those that were not understood although they name
     vLLM, and the fill-ins; it is None for what was not read from files. ``between`` is the other listed version beside an engine whose own is not listed.
     """
@@ -186,6 +210,7 @@ class Deployment:
     read: Mapping[str, int] | None = None
     documents: frozenset[str] = frozenset()
     paths: Mapping[str, str] = field(default_factory=dict)
+    ignores: tuple[Ignore, ...] = ()
 
     @property
     def ascend(self) -> bool:
