@@ -58,8 +58,7 @@ class Text:
 def collect(paths: Sequence[Path | str]) -> tuple[list[Text], list[tuple[Spot, str]]]:
     """Return every file that can be read, and what was not read and why.
 
-    Raises ParameterError for a path that does not exist, for a file that was named itself and
-    cannot be read, and if nothing can be read at all.
+    Raises ParameterError for a path that does not exist, and if nothing can be read at all.
     """
     texts: list[Text] = []
     unread: list[tuple[Spot, str]] = []
@@ -68,15 +67,15 @@ def collect(paths: Sequence[Path | str]) -> tuple[list[Text], list[tuple[Spot, s
         if not str(given).strip():
             raise ParameterError("an empty name of a file: is a shell variable not set?")
         path = Path(given)
-        if not path.exists():
+        if not os.path.exists(path):
             raise ParameterError(f"{given}: no such file or folder.")
-        if path.is_dir():
+        if os.path.isdir(path):
             _folder(path, texts, unread, seen)
             continue
         found = _open(path, str(given), path.parent.name)
         if isinstance(found, str):
-            raise ParameterError(f"{given}: {found}.")
-        if path.resolve() not in seen:
+            unread.append((Spot(str(path), str(given)), found))
+        elif path.resolve() not in seen:
             seen.add(path.resolve())
             texts.append(found)
     if not texts:
@@ -92,7 +91,12 @@ def collect(paths: Sequence[Path | str]) -> tuple[list[Text], list[tuple[Spot, s
 def _folder(root: Path, texts: list[Text], unread: list[tuple[Spot, str]], seen: set[Path]) -> None:
     count = 0
     named = {text.name for text in texts}
-    for base, folders, names in os.walk(root):
+
+    def closed(error: OSError) -> None:
+        shown = os.path.relpath(error.filename, root)
+        unread.append((Spot(error.filename, shown), f"cannot be read: {error.strerror}"))
+
+    for base, folders, names in os.walk(root, onerror=closed):
         folders[:] = sorted(
             name for name in folders if name not in _SKIPPED and not name.startswith(".")
         )
@@ -107,9 +111,12 @@ def _folder(root: Path, texts: list[Text], unread: list[tuple[Spot, str]], seen:
                     )
                 )
                 return
-            if name.startswith(".") or not path.is_file() or path.resolve() in seen:
+            if name.startswith("."):
                 continue
-            seen.add(path.resolve())
+            if os.path.exists(path):
+                if path.resolve() in seen:
+                    continue
+                seen.add(path.resolve())
             inside = os.path.relpath(path, root)
             # A file of the same name in another folder is told by its whole path.
             shown = str(path) if inside in named else inside
@@ -123,20 +130,31 @@ def _folder(root: Path, texts: list[Text], unread: list[tuple[Spot, str]], seen:
 
 def _might_serve(path: Path) -> bool:
     """Return whether a file that is not read looks as if it mattered."""
+    if not path.is_file():
+        return path.suffix in _SUFFIXES
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
             raw = file.read(LARGEST + 1) or b""
-        return (len(raw) > LARGEST and path.suffix in _SUFFIXES) or re.search(
-            rb"vllm[\"', ]+serve\b", raw
-        ) is not None
+        if path.suffix in _SUFFIXES and (len(raw) > LARGEST or not _is_text(raw)):
+            return True
+        return re.search(rb"vllm[\"', ]+serve\b", raw) is not None
     except OSError:
         return True
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        return "\0" not in raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return False
 
 
 def _open(path: Path, shown: str, folder: str) -> Text | str:
     """Return the text of a file, or why it is not read."""
     try:
+        if not os.path.exists(path):
+            return "a link that leads nowhere"
         if not path.is_file():
             return "not a regular file"
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
