@@ -120,7 +120,7 @@ def test_there_is_a_form_for_each_kind_of_report():
 
 def test_actions_are_pinned_by_commit():
     """A tag can be moved by whoever has the action's repository."""
-    for path in WORKFLOWS:
+    for path in (*WORKFLOWS, ROOT / "action.yml"):
         for used in re.findall(r"uses: *(.*)", path.read_text()):
             assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}  # v[\d.]+", used), used
 
@@ -142,3 +142,51 @@ def test_updates_are_asked_for_actions_and_pins():
     found = read("dependabot.yml")
     assert found["version"] == 2
     assert [one["package-ecosystem"] for one in found["updates"]] == ["github-actions", "pip"]
+
+
+# What other repositories use ---------------------------------------------------------------------
+
+
+def checked(words: str, folder: Path, **env: str) -> subprocess.CompletedProcess:
+    """A command line of ours, in a folder of somebody else."""
+    script = "vllm serve m --nope\n"
+    (folder / "run.sh").write_text(script)
+    (folder / "two words.yaml").write_text("a: 1\n")
+    return subprocess.run(
+        ["bash", "-e", "-c", words],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_hook_checks_what_it_is_given(tmp_path):
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert (hook["id"], hook["language"]) == ("kimi-nb-check", "python")
+    assert hook["require_serial"] is True
+    assert set(hook["types_or"]) == {"shell", "yaml", "markdown", "dockerfile"}
+    done = checked(f"{hook['entry']} --engine-version 0.19.1 run.sh 'two words.yaml'", tmp_path)
+    assert done.returncode == 1 and "run.sh:1: error" in done.stdout, done.stderr
+
+
+def test_the_action_annotates_what_it_is_given(tmp_path):
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    setup, install, check = action["runs"]["steps"]
+    assert setup["uses"].startswith("actions/setup-python@")
+    assert install["run"].endswith('pip install --quiet "$GITHUB_ACTION_PATH"')
+    assert "inputs." not in check["run"]  # an input is no part of a script
+    done = checked(check["run"], tmp_path, FILES=".", OPTIONS="--engine-version 0.19.1")
+    assert done.returncode == 1, done.stderr
+    assert "::error file=run.sh,line=1,title=engine/flag-unknown::" in done.stdout
+    assert check["env"] == {
+        "FILES": "${{ inputs.files }}",
+        "OPTIONS": "${{ inputs.options }}",
+    }
+
+
+def test_the_page_shows_both():
+    page = (ROOT / "docs/check.md").read_text()
+    assert "id: kimi-nb-check" in page and ".pre-commit-hooks.yaml" in page
+    assert "action.yml" in page and "uses: OWNER/kimi_nb@" in page
