@@ -93,6 +93,8 @@ def _example(identity: str, side: str) -> str:
         parts.append(f"The document claims:\n\n```json\n{json.dumps(claim, indent=2)}\n```")
     if side == "passes":
         return "\n\n".join([*parts, f"{_asked(case)} says nothing of this rule."])
+    if "says" not in case:
+        return "\n\n".join([*parts, f"{_asked(case)} reports this rule."])
     where = f" of line {case['line']}" if "line" in case else ""
     return "\n\n".join(
         [*parts, f"{_asked(case)} says{where}:", f"> ... {_prose(case['says'])} ..."]
