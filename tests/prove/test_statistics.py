@@ -117,3 +117,17 @@ def test_the_sentence_has_the_figures():
         "too few samples to tell: a difference of 2 points would not show (5 of 10 right, 50.0 % "
         "(26.7 % to 73.3 % at 80%)"
     )
+
+
+def test_a_verdict_is_as_sure_as_is_asked():
+    """A difference of 2.5 points in 1,319 answers is one at 80 %, and none at 99.9 %."""
+    sure = {c: s.verdict(1153, 1319, 0.8992, None, confidence=c) for c in (0.8, 0.999)}
+    assert sure[0.8].word == s.BELOW and sure[0.999].word != s.BELOW
+    assert (sure[0.8].low, sure[0.8].high) == s.difference(1153, 1319, 0.8992, None, 0.8)
+
+
+@pytest.mark.parametrize("published", [None, 1, 10, 1319])
+@pytest.mark.parametrize(("correct", "value"), [(0, 1.0), (10, 0.0), (5, 0.5), (0, 0.0)])
+def test_a_difference_of_proportions_stays_between_minus_one_and_one(correct, value, published):
+    low, high = s.difference(correct, 10, value, published)
+    assert -1 <= low <= high <= 1

@@ -80,10 +80,8 @@ def difference(
         # bounds are computed from.
         below, above = max(0.0, value - bounds[0]), max(0.0, bounds[1] - value)
     gap = share - value
-    return (
-        max(-1.0, gap - math.hypot(share - low, above)),
-        min(1.0, gap + math.hypot(high - share, below)),
-    )
+    # Never beyond -1 and 1: share - low is at most the share, and above at most 1 - value.
+    return gap - math.hypot(share - low, above), gap + math.hypot(high - share, below)
 
 
 def verdict(
