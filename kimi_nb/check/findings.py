@@ -81,6 +81,8 @@ class Bar:
             "headroom_gib": round(fit.headroom / GIB, 2),
             "cache_bytes_per_token": fit.per_token,
             "cache_tokens": fit.tokens,
+            "cache_tokens_low": fit.low,
+            "cache_tokens_high": fit.high,
             "max_num_seqs": fit.shape.seqs,
             "longest_context": fit.longest,
             "max_model_len": fit.shape.model_len,

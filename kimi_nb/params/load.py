@@ -235,7 +235,7 @@ def _load(kind: str, table: type[_Table], given: str) -> _Table:
             )
         )
     found = _extended(path, kind)
-    return validate(table, _rooted(found) if kind == "sites" else found, path)
+    return validate(table, _rooted(_beside(found, path)) if kind == "sites" else found, path)
 
 
 def _own_file(given: str) -> str:
@@ -247,6 +247,18 @@ def _own_file(given: str) -> str:
     if there:
         return f"There is a file of yours of that name: ./{given}.yaml."
     return "A path to a file of your own works too (./mine.yaml)."
+
+
+def _beside(site: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return a site with the files of its calibrations as paths from the folder of its own.
+
+    Values of a wrong type are left to the validation.
+    """
+    given = site.get("calibration")
+    if not isinstance(given, list):
+        return site
+    files = [os.path.join(path.parent, one) if isinstance(one, str) else one for one in given]
+    return site | {"calibration": files}
 
 
 def _rooted(site: dict[str, Any]) -> dict[str, Any]:
@@ -293,9 +305,12 @@ def site(given: str) -> schema.Site:
     return _get("sites", schema.Site, given)
 
 
-def calibration(given: str) -> schema.Calibration:
-    """Return the calibration in a user's file, which ``kimi-nb calibrate --out`` has written."""
-    path = user_path(given, "--calibration")
+def calibration(given: str, what: str = "--calibration") -> schema.Calibration:
+    """Return the calibration in a user's file, which ``kimi-nb calibrate --out`` has written.
+
+    ``what`` is where the file was named, for the message of an error.
+    """
+    path = user_path(given, what)
     return validate(schema.Calibration, data_files.read_yaml(path), path)
 
 

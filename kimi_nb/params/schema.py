@@ -765,6 +765,12 @@ class Site(Table):
         description="flags and environment variables of this site, for every engine",
         examples=[{"flags": {"max-num-seqs": 32}, "env": {"HF_HUB_OFFLINE": 1}}],
     )
+    calibration: tuple[Line, ...] = Field(
+        default=(),
+        description="files of kimi-nb calibrate --out, beside this one: what engines here said of "
+        "their memory; those of other models are left out",
+        examples=[["k2.5-decode.yaml"]],
+    )
 
     @model_validator(mode="after")
     def _nodes_are_distinct(self) -> Site:

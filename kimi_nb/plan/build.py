@@ -102,6 +102,8 @@ def request(
     changes = overrides.parse(given, tuple(recipe.roles))
     switches = tuple(erratum)
     engine = catalog.engine(chip.engine, engine_version or recipe.engine_version)
+    given_layers = _calibrations(calibrations, served, chip, recipe, engine)
+    layers, stale = _of_site(given_layers, cluster, served, chip, recipe, engine)
     return Request(
         model=served,
         hardware=chip,
@@ -116,7 +118,8 @@ def request(
         named="" if served.name == named.name else named.name,
         errata=switches,
         errata_off=_errata_off(switches, served, recipe),
-        calibrations=_calibrations(calibrations, served, chip, recipe, engine),
+        calibrations=layers,
+        stale=stale,
     )
 
 
@@ -133,23 +136,58 @@ def _calibrations(
         from kimi_nb.plan.memory import calibration  # start-up: only with a file
 
         layer = load.calibration(path)
-        calibration.refuse_other(
-            layer,
-            {
-                "engine": engine.package,
-                "version": engine.version,
-                "model": model.name,
-                "precision": model.weights[recipe.weights].precision,
-                "hardware": hardware.name,
-            },
-            path,
-        )
+        calibration.refuse_other(layer, _calibrated(model, hardware, recipe, engine), path)
         if layer.role not in recipe.roles:
             raise ParameterError(f"{path}: " + choice("role", layer.role, tuple(recipe.roles)))
         if layer.role in found:
             raise ParameterError(f"{path}: a second calibration of {layer.role}; give one.")
         found[layer.role] = layer
     return tuple(found.values())
+
+
+def _calibrated(
+    model: schema.Model, hardware: schema.Hardware, recipe: schema.Recipe, engine: catalog.Engine
+) -> dict[str, str]:
+    """Return what a calibration has to be of."""
+    return {
+        "engine": engine.package,
+        "version": engine.version,
+        "model": model.name,
+        "precision": model.weights[recipe.weights].precision,
+        "hardware": hardware.name,
+    }
+
+
+def _of_site(
+    given: tuple[schema.Calibration, ...],
+    site: schema.Site,
+    model: schema.Model,
+    hardware: schema.Hardware,
+    recipe: schema.Recipe,
+    engine: catalog.Engine,
+) -> tuple[tuple[schema.Calibration, ...], tuple[schema.Calibration, ...]]:
+    """Return (the calibrations given and those of the site, those of another version).
+
+    A site serves several models, so what is of another one is left out; what is given on the
+    command line comes first.
+    """
+    found = {layer.role: layer for layer in given}
+    wanted = _calibrated(model, hardware, recipe, engine)
+    seen: set[str] = set()
+    stale = []
+    for path in site.calibration:
+        layer = load.calibration(path, "calibration")
+        other = {key for key, value in wanted.items() if getattr(layer, key) != value}
+        if layer.role not in recipe.roles or other - {"version"}:
+            continue
+        if other:
+            stale.append(layer)
+            continue
+        if layer.role in seen:
+            raise ParameterError(f"{path}: a second calibration of {layer.role}; name one.")
+        seen.add(layer.role)
+        found.setdefault(layer.role, layer)
+    return tuple(found.values()), tuple(one for one in stale if one.role not in found)
 
 
 def _commands(model: schema.Model, recipe: schema.Recipe) -> list[str]:

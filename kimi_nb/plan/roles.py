@@ -25,7 +25,8 @@ class Request:
 
     ``chosen``, ``dropped`` and ``pairs`` are the user's --with, --without and --set. ``named`` is
     the model that was asked for, where another one replaces it. ``errata`` is what --erratum says
-    and ``errata_off`` what it comes to. ``calibrations`` say what was measured of memory.
+    and ``errata_off`` what it comes to. ``calibrations`` say what was measured of memory,
+    and ``stale`` are those of the site for this model at another version, which are not used.
     """
 
     model: schema.Model
@@ -42,6 +43,7 @@ class Request:
     errata: tuple[str, ...] = ()
     errata_off: frozenset[str] = frozenset()
     calibrations: tuple[schema.Calibration, ...] = ()
+    stale: tuple[schema.Calibration, ...] = ()
 
     @property
     def weights(self) -> schema.Weights:

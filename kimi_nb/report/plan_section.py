@@ -252,9 +252,16 @@ def _bar(bar: Mapping[str, Any]) -> tuple[str, ...]:
         f"{bar.get('budget_gib', '?')}",
         ", ".join(f"{name} {value:.1f}" for name, value in parts.items()),
         f"{bar.get('headroom_gib', '?')}",
-        f"{bar.get('cache_tokens', '?')}",
+        _tokens(bar),
         str(bar.get("figures", "")),
     )
+
+
+def _tokens(bar: Mapping[str, Any]) -> str:
+    """Return the tokens of cache and their range; records of earlier versions have none."""
+    known = f"{bar.get('cache_tokens', '?')}"
+    low, high = (number(bar.get(f"cache_tokens_{side}")) for side in ("low", "high"))
+    return known if low is None or high is None else f"{known} ({low:.0f} to {high:.0f})"
 
 
 def _scripts(

@@ -29,7 +29,10 @@ SIDES = [
 def deployment(side: dict):
     """What a side of a case describes."""
     if "plan" in side:
-        made = judge.of_plan(replace(build.plan(**side["plan"]), **side.get("replace", {})))
+        words = dict(side["plan"])
+        if "/" in words.get("site", ""):  # a file beside this one
+            words["site"] = str(Path(__file__).parent / words["site"])
+        made = judge.of_plan(replace(build.plan(**words), **side.get("replace", {})))
     else:
         texts = [
             Text(name, str(Path(name).parent).replace(".", ""), _kind(Path(name), text), text)

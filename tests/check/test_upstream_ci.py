@@ -25,9 +25,7 @@ def deployment(row: dict, *more: str):
 def refused(made) -> set[str]:
     """Return the errors about memory that a check has for an engine."""
     found = registry.check(made).findings
-    return {
-        one.rule for one in found if one.severity == ERROR and one.rule.startswith("capacity/")
-    }
+    return {one.rule for one in found if one.severity == ERROR and one.rule.startswith("capacity/")}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])

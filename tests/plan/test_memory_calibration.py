@@ -219,6 +219,67 @@ def test_two_layers_of_one_role_are_refused(layer):
         cpu(SECOND, layer, layer)
 
 
+# Named in a site file --------------------------------------------------------------------------
+
+
+def site_of(folder: Path, *files: str) -> str:
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump({"extends": "cpu", "name": "mine", "calibration": list(files)}))
+    return str(path)
+
+
+def fit_on(site: str, **more):
+    plan = build.plan("tiny-k2.5", CHIP, "single", pairs=SECOND, site=site, **more)
+    (bar,) = judge.memory_of(judge.of_plan(plan))
+    return bar.fit, plan
+
+
+def test_a_site_file_names_a_calibration_beside_it(layer, tmp_path):
+    by_flag, _ = fit_on("cpu", calibrations=[str(layer)])
+    by_site, _ = fit_on(site_of(tmp_path, layer.name))
+    assert by_site.mark == by_flag.mark and by_site.mark.startswith("measured on your node")
+    assert by_site.tokens == by_flag.tokens
+
+
+def test_the_command_line_comes_before_the_site_file(layer, tmp_path):
+    other = tmp_path / "other.yaml"
+    of_other = yaml.safe_load(layer.read_text()) | {"weights": 1.5}
+    other.write_text(yaml.safe_dump(of_other))
+    fit, _ = fit_on(site_of(tmp_path, str(layer)), calibrations=[str(other)])
+    assert fit.weights == fit_on("cpu", calibrations=[str(other)])[0].weights
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model": "k2.5"}, False),
+        ({"role": "decode"}, False),
+        ({"version": "0.31.0"}, True),
+    ],
+)
+def test_a_site_serves_several_models_and_tells_of_another_version(layer, change, told, tmp_path):
+    layer.write_text(yaml.safe_dump(yaml.safe_load(layer.read_text()) | change))
+    fit, plan = fit_on(site_of(tmp_path, layer.name))
+    assert "measured" not in fit.mark
+    found = [one for one in judge.plan(plan).findings if one.rule == "capacity/calibration"]
+    assert bool(found) == told
+    assert not told or "measured with 0.31.0, the plan is for 0.32.0" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["missing.yaml"], "missing.yaml"),
+        (["measured.yaml", "measured.yaml"], "a second calibration of mixed"),
+        ([7], "calibration"),
+        (["a\nb"], "calibration"),
+    ],
+)
+def test_a_calibration_of_a_site_that_cannot_be_is_refused(layer, files, said, tmp_path):
+    with pytest.raises(KimiError, match=said):
+        fit_on(site_of(tmp_path, *files))
+
+
 def test_a_plan_of_two_roles_asks_which(capsys):
     given_log = str(LOGS / "cpu-0.32.0-a.log")
     words = ["calibrate", given_log, "--model", "tiny-k2.5", "--hw", "cpu", "--layout", "pd"]

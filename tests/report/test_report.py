@@ -22,6 +22,7 @@ from kimi_nb.cli import main
 from kimi_nb.core import evidence, known_secrets, paths
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.notebook import runbook
+from kimi_nb.report import plan_section
 from kimi_nb.report.collect import run_of
 from kimi_nb.report.sections import Sections
 
@@ -630,3 +631,16 @@ def test_what_the_front_door_causes_is_a_limit_and_no_failure_of_the_run(copy):
     worse = report.collect(copy).verdict
     assert worse.status == "failed" and "verification of" in worse.text, worse
     assert "errors/unknown-model" in worse.text
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [
+        ({"cache_tokens_low": 900, "cache_tokens_high": 1100}, "1000 (900 to 1100)"),
+        ({}, "1000"),  # recorded before ranges were
+        ({"cache_tokens_low": "x", "cache_tokens_high": 1}, "1000"),
+    ],
+)
+def test_tokens_of_cache_are_shown_with_their_range(more, shown):
+    row = plan_section._bar({"role": "mixed", "cache_tokens": 1000, "figures": "estimated"} | more)
+    assert shown in row and row[-1] == "estimated"

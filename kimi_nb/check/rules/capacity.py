@@ -203,6 +203,27 @@ def cache_is_certain(d: Deployment) -> Iterator[Problem]:
 
 
 @rule(
+    "capacity/calibration",
+    WARNING,
+    "What a site file says was measured of memory is of the version that the plan is for.",
+    "Start this version once and hand its log to kimi-nb calibrate.",
+    "kimi_nb/plan/memory/calibration.py",
+    needs=("plan",),
+)
+def calibrated_version(d: Deployment) -> Iterator[Problem]:
+    """Versions differ by GiB in what they take beside the weights; an upgrade falls back to the
+    estimate."""
+    assert d.plan is not None
+    for layer in d.plan.request.stale if d.plan.request else ():
+        server = next(one for one in d.servers if one.role == layer.role)
+        yield Problem(
+            server.spot,
+            f"the calibration of {layer.role} was measured with {layer.version}, the plan is for "
+            f"{d.plan.engine_version}: it is not used, the figures are estimates",
+        )
+
+
+@rule(
     "capacity/headroom",
     WARNING,
     "The device keeps some memory beside the engine.",
