@@ -539,6 +539,7 @@ class _Assembler:
                 ("--privileged", ("true",) if one.privileged else ()),
                 ("--network", ("host",) if one.host_network else ()),
                 ("--env-file", tuple(one.env_files)),
+                ("--memory", (one.memory,) if one.memory else ()),
                 ("--entrypoint", tuple(word for word, _ in one.entrypoint)),
             )
             if values

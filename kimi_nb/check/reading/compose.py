@@ -35,8 +35,8 @@ class Container:
     """One container: its image, the words that it runs, its variables, and what it gets.
 
     The line numbers of the words count from 1 in the text. ``passes`` are variables that are handed
-    in by name, without a value. ``gpus`` are values as ``--gpus`` takes them. ``certain`` is
-    whether it starts with the others.
+    in by name, without a value. ``gpus`` are values as ``--gpus`` takes them, and ``memory`` is the
+    limit as ``--memory`` takes it. ``certain`` is whether it starts with the others.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Container:
     gpus: list[str] = field(default_factory=list)
     passes: list[str] = field(default_factory=list)
     env_files: list[str] = field(default_factory=list)
+    memory: str = ""
     certain: bool = True
 
 
@@ -94,6 +95,18 @@ def texts(text: str) -> list[tuple[str, int]]:
         elif _style(node) == "|" and ("```" in node.value or node.value.startswith("#!")):
             out.append((node.value, node.start_mark.line + 2))
     return out
+
+
+def _quantity(text: str) -> str:
+    """Return a quantity of Kubernetes as ``docker run --memory`` takes it, in bytes.
+
+    Suffixes with an i are powers of 1024, those without powers of 1000; another text stays.
+    """
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([kKMGTP]?)(i?)", text)
+    if match is None:
+        return text
+    power = "kMGTP".find(match[2].replace("K", "k")) + 1 if match[2] else 0
+    return f"{int(float(match[1]) * (1024 if match[3] else 1000) ** power)}b"
 
 
 class _TooMuch(Exception):
@@ -308,6 +321,11 @@ class _Reader:
             out.gpus += self.gpus(value)
         elif word == "deploy":
             out.gpus += self.gpus(self.below(value, "resources", "reservations", "devices"))
+            out.memory = self.text(self.below(value, "resources", "limits", "memory")) or out.memory
+        elif word == "mem_limit":
+            out.memory = self.text(value) or ""
+        elif word == "resources":
+            out.memory = _quantity(self.text(self.below(value, "limits", "memory")) or "")
         elif word == "network_mode":
             out.host_network = self.text(value) == "host"
         elif word == "privileged":

@@ -283,6 +283,51 @@ def slurm_memory(d: Deployment) -> Iterator[Problem]:
                 )
 
 
+def _limit(text: str) -> float | None:
+    """Convert a limit of a container to GiB, None if it is no size; a bare number is in bytes."""
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([bkmgtBKMGT]?)[bB]?", text)
+    if match is None or float(match[1]) == 0:
+        return None
+    return float(match[1]) * (
+        _UNITS[match[2].lower()] if match[2].lower() in "kmgt" and match[2] else 2**-30
+    )
+
+
+@rule(
+    "capacity/container-memory",
+    ERROR,
+    "The memory limit of a container holds what its engine takes of the host.",
+    "Raise the limit (--memory, mem_limit, resources.limits.memory), or lower --kv-offloading-size.",
+    "arithmetic: offloaded cache and 8 GiB for each rank's process",
+)
+def container_memory(d: Deployment) -> Iterator[Problem]:
+    """The kernel kills a worker while the weights load, and the engine's log ends without a reason."""
+    for box in d.boxes:
+        name = next((one for one in ("-m", "--memory") if box.options.get(one)), "")
+        given = box.options[name][-1] if name else ""
+        limit = _limit(given)
+        inside = [one for one in d.servers if one.node == box.node and box.runs_engine]
+        if limit is None or not inside:
+            continue
+        ranks = sum(_processes(one) for one in inside)
+        offload = sum(one.number("kv-offloading-size") or 0 for one in inside)
+        need = host.need_gib(ranks, offload)
+        if limit < need:
+            said = f"{limit:.0f} GiB" if given.endswith("b") else given
+            yield Problem(
+                box.spot,
+                f"{name} {said}, the engine takes about {need:.0f} GiB of host memory: "
+                f"{offload:.0f} for offloaded cache, {host.process().value:g} for each of "
+                f"{ranks} ranks; the page cache that loading fills counts as well",
+            )
+
+
+def _processes(server: EngineView) -> int:
+    """Return how many worker processes an engine has on its node."""
+    nodes = int(server.number("nnodes") or 1)
+    return max((server.tp or 1) * (server.ranks or 1) // max(nodes, 1), 1)
+
+
 @rule(
     "capacity/idle-device",
     WARNING,
