@@ -257,7 +257,10 @@ def _beside(site: dict[str, Any], path: Path) -> dict[str, Any]:
     given = site.get("calibration")
     if not isinstance(given, list):
         return site
-    files = [os.path.join(path.parent, one) if isinstance(one, str) else one for one in given]
+    files = [
+        os.path.join(path.parent, os.path.expanduser(one)) if isinstance(one, str) else one
+        for one in given
+    ]
     return site | {"calibration": files}
 
 

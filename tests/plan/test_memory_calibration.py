@@ -241,6 +241,13 @@ def test_a_site_file_names_a_calibration_beside_it(layer, tmp_path):
     assert by_site.tokens == by_flag.tokens
 
 
+def test_a_calibration_of_a_site_may_lie_in_the_home_folder(layer, tmp_path, monkeypatch):
+    (tmp_path / "sites").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fit, _ = fit_on(site_of(tmp_path / "sites", f"~/{layer.name}"))
+    assert fit.mark.startswith("measured on your node")
+
+
 def test_the_command_line_comes_before_the_site_file(layer, tmp_path):
     other = tmp_path / "other.yaml"
     of_other = yaml.safe_load(layer.read_text()) | {"weights": 1.5}
