@@ -31,6 +31,11 @@ IDS = ["drips", "announces", "streams", "redirects", "bomb", "no-http"]
 PATIENCE = Patience(ready=20.0, progress=20.0, answer=0.4, door=0.4)
 
 
+def seconds(manner):
+    """How long to wait: a service that never ends is given up soon, a flood is to be met."""
+    return 5.0 if manner is hostile.bomb else 0.4
+
+
 class Silent:
     """Logs that say nothing."""
 
@@ -60,7 +65,7 @@ def few_bytes(monkeypatch):
 def test_verify_names_it(manner, cause, _):
     with HostileServer(manner) as server:
         begun = time.monotonic()
-        asked = target.at(server.url, "kimi", seconds=0.4, pauses=())
+        asked = target.at(server.url, "kimi", seconds=seconds(manner), pauses=())
         found = verify.verify(asked, only=["api/chat", "streaming/equal"])
         assert time.monotonic() - begun < 15
         assert not found.ok and {one.cause for one in found.failed} == {cause}, found
@@ -71,7 +76,8 @@ def test_verify_names_it(manner, cause, _):
 def test_a_start_names_it(manner, cause, _):
     with HostileServer(manner) as server:
         found = build.plan("k2.5", "h200", "single")
-        watch = Watch(found, Silent(), dict, PATIENCE, say=lambda text: None)
+        patience = dataclasses.replace(PATIENCE, answer=seconds(manner), door=seconds(manner))
+        watch = Watch(found, Silent(), dict, patience, say=lambda text: None)
         watch._endpoints = tuple(
             dataclasses.replace(one, url=server.url) for one in probe.endpoints(found)
         )
@@ -81,7 +87,7 @@ def test_a_start_names_it(manner, cause, _):
         assert time.monotonic() - begun < 10
         assert caught.value.found.kind == cause and caught.value.found.node
         door = dataclasses.replace(found, url=server.url)
-        watch = Watch(door, Silent(), dict, PATIENCE, say=lambda text: None)
+        watch = Watch(door, Silent(), dict, patience, say=lambda text: None)
         with pytest.raises(Found) as caught:
             watch.first_answer()
         assert caught.value.found.kind == cause and "front door" in caught.value.found.cause
@@ -92,7 +98,7 @@ def test_bench_counts_it(manner, _, kind):
     load = workload.Load(1, prompts=2, warmup=0, input_len=4, output_len=4)
     with HostileServer(manner) as server:
         begun = time.monotonic()
-        found = load_client.run(load, server.url, "kimi", seconds=0.4)
+        found = load_client.run(load, server.url, "kimi", seconds=seconds(manner))
         assert time.monotonic() - begun < 15
         assert request_faults.counts(found["errors"]) == {kind: 2}, found["errors"]
         assert kind in request_faults.told({kind: 2})

@@ -128,7 +128,7 @@ def _with_figures(
 ) -> None:
     """Compare every measured load with every single figure of the same model and hardware."""
     settings = {
-        one["kimi_nb"]["identity"]["flags"]: one["kimi_nb"].get("settings")
+        one["kimi_nb"]["identity"].get("flags"): one["kimi_nb"].get("settings")
         for one in result.measurements
     }
     about = cells[0]
@@ -141,7 +141,7 @@ def _with_figures(
                 *_unsaid(figure.load),
                 *differences(_plain(cell), figure.conditions, figure.load),
                 *_precision(cell, figure.precision),
-                *flag_differences(settings[cell["flags"]], figure.entry),
+                *flag_differences(settings.get(cell.get("flags")), figure.entry),
             )
             for cell in cells
         ]
@@ -167,7 +167,7 @@ def _precision(about: Mapping[str, Any], published: str) -> list[str]:
     if about["model"] not in load.names("models"):
         return []  # the user's own file, whose weights are compared by their name
     weights = load.model(about["model"]).weights.values()
-    here = next((one.precision for one in weights if one.id == about["weights"]), published)
+    here = next((one.precision for one in weights if one.id == about.get("weights")), published)
     return [f"precision: {here}, published {published}"] if here != published else []
 
 
