@@ -18,9 +18,11 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kimi_nb.core import evidence, fingerprint
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError
@@ -29,7 +31,53 @@ from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 
 _FILE = "state.json"
-_KINDS: dict[str, type] = {"steps": list, "begun_steps": list, "more": dict}  # others are texts
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class _Asked(_Shape):
+    """What `Journal.keep` records of the request, beside the parameter files."""
+
+    layout: str
+    variant: str
+    scenario: str
+    chosen: list[str]
+    dropped: list[str]
+    pairs: list[str]
+    engine_version: str
+    erratum: list[str]
+
+
+class _More(_Shape):
+    model_config = ConfigDict(extra="allow")
+
+    asked: _Asked | None = None
+
+
+class _State(_Shape):
+    """What state.json holds: the attributes of a `Journal`."""
+
+    run: str
+    plan: str
+    site: str
+    by: str
+    begun: str
+    state: str = "new"
+    steps: list[str] = []
+    begun_steps: list[str] = []
+    stopped_at: str = ""
+    more: _More = _More()
+
+
+def _short(error: Exception) -> str:
+    """Return what is wrong with a record; of several values, the first."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))[:100]
+    return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def holder() -> str:
@@ -121,17 +169,13 @@ class Journal:
         """Return the deployment in a folder. Raises ParameterError if there is none."""
         try:
             values = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-            made = cls(folder=folder, **values)
-            for one in fields(cls):
-                wanted = _KINDS.get(one.name, Path if one.name == "folder" else str)
-                if not isinstance(getattr(made, one.name), wanted):
-                    raise TypeError(f"{one.name} is not of the kind that was written")
-            return made
+            _State.model_validate(values)
+            return cls(folder=folder, **values)
         except FileNotFoundError:
             raise ParameterError(f"{folder}: holds no deployment ({_FILE}).") from None
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ParameterError(
-                f"{folder / _FILE}: is damaged ({error}). What was done stands in evidence.jsonl "
+                f"{folder / _FILE}: is damaged ({_short(error)}). What was done stands in evidence.jsonl "
                 "beside it, with the word of the run, which is also the first line of 'claim' in "
                 "the site's paths.work on each node: by hand, RUN=<that word> ./node.sh stop "
                 "release in the node's folder there."

@@ -891,6 +891,35 @@ def test_a_job_that_slurm_has_forgotten_is_known_by_its_last_words(tmp_path):
     assert states == ["COMPLETED", job_book.GONE, job_book.GONE, job_book.GONE]
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        None,
+        "COMPLETED",
+        {},
+        {"id": "seven"},
+        {"id": [7]},
+        {"id": 7, "digest": {}, "state": "COMPLETED"},
+        {"id": 7, "state": []},
+        {"id": 7, "node": 1},
+        {"id": 7, "code": "one"},
+        {"id": 7, "of": [7]},
+        {"id": 7, "hosts": ["n1"]},
+        {"id": 7, "hosts": [["n1"]]},
+    ],
+)
+def test_a_damaged_entry_of_a_job_is_left_out(tmp_path, damaged):
+    plan = build.plan("k2.5", "h200", "single", variant="slurm")
+    chain = job_book.chain(plan)
+    first, second = chain[0].name, chain[1].name
+    jobs = {first: damaged, second: {"id": 8, "digest": "0", "state": "COMPLETED"}}
+    (tmp_path / "jobs.json").write_text(json.dumps({"run": "run-1", "jobs": jobs}))
+    seen = job_book.Book(tmp_path, "run-1", tmp_path, chain).look(())
+    assert (seen[first].id, seen[second].id, seen[second].state) == (None, 8, "COMPLETED")
+    later = job_book.Book(tmp_path / "2", "run-2", tmp_path, chain, [tmp_path], [first, second])
+    assert [*later.entries] == [second]
+
+
 def test_of_many_that_claim_a_site_at_once_one_has_it(tmp_path):
     path, runs = tmp_path / "claim", [f"run-{at}" for at in range(16)]
     with ThreadPoolExecutor(len(runs)) as pool:

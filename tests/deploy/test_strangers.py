@@ -164,8 +164,27 @@ def test_a_job_gets_no_secret_that_it_does_not_name(tmp_path):
     assert "KIMI_KEY=key-1" in got and "HF_TOKEN=token-1" in got and "LANG=C" in got
 
 
+ASKED = {
+    **dict.fromkeys(("layout", "variant", "scenario", "engine_version"), ""),
+    **dict.fromkeys(("chosen", "dropped", "pairs", "erratum"), []),
+}
+
+
 @pytest.mark.parametrize(
-    "change", [{"steps": False}, {"begun_steps": None}, {"more": "down"}, {"state": 1}, {"by": {}}]
+    "change",
+    [
+        {"steps": False},
+        {"steps": [None]},
+        {"begun_steps": None},
+        {"more": "down"},
+        {"more": {"asked": "k2.5"}},
+        {"more": {"asked": {"variant": "pip"}}},
+        {"more": {"asked": ASKED | {"chosen": None}}},
+        {"more": {"asked": ASKED | {"of tomorrow": 1}}},
+        {"state": 1},
+        {"by": {}},
+        {"of tomorrow": 1},
+    ],
 )
 def test_a_record_whose_values_are_of_another_kind_is_damaged(change, tmp_path):
     values = {"run": "r", "plan": "p", "site": "s", "by": "me", "begun": "now", **change}

@@ -15,7 +15,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kimi_nb.deploy.slurm import slurm_commands
 from kimi_nb.plan import jobs
@@ -23,6 +25,22 @@ from kimi_nb.plan.spec import Job, Plan
 
 GONE = "GONE"  # SLURM has forgotten the job, and its output does not say that it did its work
 _TAIL = 8192  # bytes at the end of a file that are read
+
+
+class _Entry(BaseModel):
+    """What the record holds of one job. What else is there is kept."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    id: int
+    digest: str = ""
+    state: str = ""
+    reason: str = ""
+    node: str = ""
+    said: str = ""
+    code: int = 0
+    of: int = 0
+    hosts: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = []
 
 
 @dataclass(frozen=True)
@@ -93,12 +111,25 @@ def digest(text: str) -> str:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    """Return the record in the folder of a deployment, or {} if there is none that can be read."""
+    """Return the record in the folder of a deployment, or {} if there is none that can be read.
+
+    A job whose entry is damaged is left out. If it is in the queue, its comment tells whose it is.
+    """
     try:
         table = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return table if isinstance(table, dict) and isinstance(table.get("jobs"), dict) else {}
+    if not (isinstance(table, dict) and isinstance(table.get("jobs"), dict)):
+        return {}
+    return {**table, "jobs": {name: one for name, one in table["jobs"].items() if _is_whole(one)}}
+
+
+def _is_whole(entry: Any) -> bool:
+    try:
+        _Entry.model_validate(entry)
+    except ValidationError:
+        return False
+    return True
 
 
 def _done_before(earlier: Sequence[Path], kept: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -109,7 +140,7 @@ def _done_before(earlier: Sequence[Path], kept: Sequence[str]) -> dict[str, dict
     out: dict[str, dict[str, Any]] = {}
     for folder in earlier:
         for name, one in _record(folder).get("jobs", {}).items():
-            done = isinstance(one, dict) and one.get("state") == "COMPLETED" and "digest" in one
+            done = one.get("state") == "COMPLETED" and "digest" in one
             if done and name in kept:
                 out.setdefault(name, dict(one))
     return out
