@@ -33,7 +33,7 @@ def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[
     """
     plain = json.loads(json.dumps(facts, ensure_ascii=False, default=str))
     entry = {"time": now(), "stage": stage, **known_secrets.value(plain)}
-    line = json.dumps(entry, ensure_ascii=False) + "\n"
+    line = _encoded(entry)
     path = folder / file
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[
             size = os.fstat(handle).st_size
             # A line that a crash has cut off must not swallow this one.
             torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-            _append(handle, (b"\n" if torn else b"") + line.encode())
+            _append(handle, (b"\n" if torn else b"") + line)
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -58,6 +58,12 @@ def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[
             "another run_dir or mend its permissions."
         ) from None
     return entry
+
+
+def _encoded(facts: Any, indent: int | None = None) -> bytes:
+    """Return values as JSON, with half a surrogate pair escaped, which UTF-8 cannot hold."""
+    text = json.dumps(facts, indent=indent, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _append(handle: int, data: bytes) -> None:
@@ -77,7 +83,7 @@ def _append(handle: int, data: bytes) -> None:
 def write_json(path: Path, facts: Any) -> None:
     """Write plain values to a JSON file atomically, with secrets redacted. Raises WriteError."""
     plain = known_secrets.value(json.loads(json.dumps(facts, default=str)))
-    write_text(path, json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, _encoded(plain, 1).decode())
 
 
 def write_text(path: Path, text: str) -> None:
@@ -101,7 +107,7 @@ def write_text(path: Path, text: str) -> None:
 def read(folder: Path, file: str = FILE) -> list[dict[str, Any]]:
     """Return all entries of a folder, oldest first.
 
-    A line that a crash cut off is skipped.
+    A line that is no entry, as one that a crash cut off, is skipped.
     """
     entries = []
     try:
@@ -110,7 +116,9 @@ def read(folder: Path, file: str = FILE) -> list[dict[str, Any]]:
         return []
     for line in text.splitlines():
         try:
-            entries.append(json.loads(line))
-        except ValueError:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
             continue
+        if isinstance(entry, dict):
+            entries.append(entry)
     return entries

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
+from pydantic import ConfigDict, TypeAdapter
 
 from kimi_nb import catalog
 from kimi_nb.catalog import differences
@@ -47,6 +48,12 @@ _ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
 }
 
+_STRICT = ConfigDict(strict=True)
+_FOUND = TypeAdapter(dict[str, Any], config=_STRICT)
+_ROWS = TypeAdapter(dict[str, dict[str, Any]], config=_STRICT)
+_TABLES = TypeAdapter(dict[str, dict[str, dict[str, Any]]], config=_STRICT)
+_NAMES = TypeAdapter(list[str], config=_STRICT)
+
 
 def dump(python: str = sys.executable) -> dict[str, Any]:
     """Return what the vLLM of another interpreter accepts, in the shape of the catalog.
@@ -67,9 +74,9 @@ def dump(python: str = sys.executable) -> dict[str, Any]:
         raise ParameterError(
             f"vLLM is not installed in {path}. --python PATH chooses another interpreter."
         )
-    with contextlib.suppress(ValueError, KeyError, TypeError):
+    with contextlib.suppress(ValueError, KeyError, RecursionError):
         if code == 0:
-            return _shaped(json.loads(out))
+            return _shaped(_FOUND.validate_python(json.loads(out)))
     listed = catalog.versions("vllm")
     last = (errors.strip().splitlines() or ["it said nothing"])[-1][:300]
     raise ParameterError(
@@ -137,22 +144,25 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
 
 
 def _shaped(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the script's output in the catalog's shape; its version ranges are this version."""
-    version = _public(found["version"])
+    """Return the script's output in the catalog's shape; its version ranges are this version.
+
+    Raises KeyError or ValueError if it is not what the script prints.
+    """
+    version = _public(TypeAdapter(str, config=_STRICT).validate_python(found["version"]))
     run = {"first": version, "last": version}
 
     def names(given: Iterable[str]) -> dict[str, Any]:
         return {name: [dict(run)] for name in sorted(given)}
 
     commands = {
-        command: {name: [{**row, **run}] for name, row in sorted(found[command].items())}
+        command: {name: [{**row, **run}] for name, row in sorted(_ROWS.validate_python(found[command]).items())}
         for command in differences.COMMANDS
     }
     configs = {
         name: {field: [{**row, **run}] for field, row in sorted(fields.items())}
-        for name, fields in sorted(found["configs"].items())
+        for name, fields in sorted(_TABLES.validate_python(found["configs"]).items())
     }
-    return {"version": version, **commands, "configs": configs, "env": names(found["env"])}
+    return {"version": version, **commands, "configs": configs, "env": names(_NAMES.validate_python(found["env"]))}
 
 
 def _public(version: str) -> str:

@@ -482,6 +482,28 @@ def shipped(version: str) -> dict:
     return out
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": -1},
+        {"serve": []},
+        {"serve": {"port": 8000}},
+        {"configs": {"ModelConfig": []}},
+        {"configs": {"ModelConfig": {"dtype": "str"}}},
+        {"env": [1]},
+        {"env": None},
+    ],
+)
+def test_what_does_not_tell_a_catalog(damage, monkeypatch):
+    told = {"version": "0.20.2", **dict.fromkeys((*differences.COMMANDS, "configs"), {}), "env": []}
+    outputs = iter([json.dumps(told), json.dumps(told | damage), "7"])
+    monkeypatch.setattr(installed_engine, "_run", lambda argv: (0, next(outputs), ""))
+    assert installed_engine.dump()["version"] == "0.20.2"
+    for _ in range(2):
+        with pytest.raises(ParameterError, match="did not tell what its vLLM knows"):
+            installed_engine.dump()
+
+
 def test_compare():
     dumped = shipped("0.19.1")
     assert installed_engine.compare(dumped) == []

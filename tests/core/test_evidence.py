@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 
 import pytest
@@ -44,6 +45,19 @@ def test_the_record_of_jobs_is_flushed_before_it_takes_the_place_of_the_last(tmp
 def test_a_measurement_is_flushed_before_it_has_its_name(tmp_path, synced):
     measurements.write(tmp_path / "x.json", {"a": 1})
     assert synced == [(tmp_path / "x.json").read_bytes()] == [b'{"a": 1}']
+
+
+def test_what_is_half_a_character_is_kept(tmp_path):
+    evidence.record(tmp_path, "x", model="\ud800")
+    evidence.write_json(tmp_path / "x.json", {"model": "\ud800"})
+    assert evidence.read(tmp_path)[0]["model"] == "\ud800"
+    assert json.loads((tmp_path / "x.json").read_text("utf-8")) == {"model": "\ud800"}
+
+
+def test_only_what_is_an_entry_is_read(tmp_path):
+    lines = ["null", "[1]", '"a"', "[" * 5000, '{"cut', '{"stage": "x"}']
+    (tmp_path / evidence.FILE).write_text("\n".join(lines))
+    assert evidence.read(tmp_path) == [{"stage": "x"}]
 
 
 def test_a_folder_that_takes_nothing_is_named(tmp_path):

@@ -579,6 +579,19 @@ def test_a_resumed_run_asks_only_what_is_left(pair, tmp_path):
     assert not any("(known)" in line for line in lines), "another model's results"
 
 
+@pytest.mark.parametrize(
+    "damage", [{"name": []}, {"name": None}, {"got": 7}, {"status": "fail"}, {"status": {}}]
+)
+def test_a_kept_result_that_is_none_is_asked_again(pair, tmp_path, damage):
+    whom = target.of(pair)
+    verify(whom, folder=tmp_path, only=["api/models"])
+    (line,) = evidence.read(tmp_path, runner.FILE)
+    (tmp_path / runner.FILE).write_text(json.dumps(line | damage) + "\nnull\n")
+    said = []
+    assert verify(whom, folder=tmp_path, only=["api/models"], resume=True, say=said.append).ok
+    assert len(said) == 1 and "(known)" not in said[0]
+
+
 def test_what_failed_is_asked_again(tmp_path):
     with OddServer("500") as server:
         verify(odd(server), folder=tmp_path, only=["api"])

@@ -149,7 +149,7 @@ def test_a_stream_that_ends_early_is_a_success_with_the_vendor(name, service, tm
     assert (found.success_count, found.finish_stop) == (1, 1), found
 
 
-@pytest.mark.parametrize("tools", [None, [], [{"function": {"name": "g"}}], ["f"]])
+@pytest.mark.parametrize("tools", [None, [], 1.5, [{"function": {"name": "g"}}], ["f"]])
 def test_a_call_of_a_function_without_a_schema_does_not_fit(tools):
     call = received.ToolCall("functions.f:0", "f", "{}")
     assert vendor_verifier.fits(call, tools) is False

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from kimi_nb.prove.bench import device_use
@@ -48,6 +49,8 @@ FAMILIES = (*_GAUGES, *_COUNTERS)  # those that are read
 def read(texts: Iterable[str]) -> dict[str, float]:
     """Return the values of one look at all engines, for each name that any of them reports.
 
+    Raises ValueError if a text is not in the format.
+
     >>> read(["vllm:num_requests_running 3.0", "vllm:num_requests_running 5.0"])
     {'running': 8.0}
     """
@@ -55,7 +58,7 @@ def read(texts: Iterable[str]) -> dict[str, float]:
     for text in texts:
         # An engine reports hundreds of lines; parse only those of interest.
         mine = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(FAMILIES))
-        for family in text_string_to_metric_families(mine):
+        for family in _families(mine):
             for sample in family.samples:
                 name = _GAUGES.get(sample.name) or _COUNTERS.get(sample.name)
                 if name == "kv_cache":
@@ -63,6 +66,14 @@ def read(texts: Iterable[str]) -> dict[str, float]:
                 elif name:
                     out[name] += sample.value
     return dict(out)
+
+
+def _families(text: str) -> Iterable[Metric]:
+    """Parse the answer of an engine. Raises ValueError, also where the parser loses its way."""
+    try:
+        yield from text_string_to_metric_families(text)
+    except (IndexError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{type(error).__name__} of the parser") from error
 
 
 def summarise(looks: Sequence[dict[str, float]]) -> dict[str, Any]:

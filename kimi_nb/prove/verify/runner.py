@@ -39,6 +39,7 @@ from kimi_nb.prove.verify.target import Target
 FILE = "verify.jsonl"
 MAX_CONTEXT = 32768  # tokens of the canary's longest prompt, if the engine's context allows
 LEAST = 128  # tokens, at least
+_TEXTS = ("name", "status", "sent", "got", "help", "cause")  # of a kept `Result`
 _NO_SERVICE = "nothing is served with action plan"
 
 
@@ -238,10 +239,10 @@ def _kept(folder: Path, target: Target) -> dict[str, Result]:
     for line in evidence.read(folder, FILE):
         if any(line.get(key) != value for key, value in _of(target).items()):
             continue
-        if line.get("final"):
-            out[line["name"]] = Result(
-                *(line.get(key, "") for key in ("name", "status", "sent", "got", "help", "cause"))
-            )
+        texts = [line.get(key, "") for key in _TEXTS]
+        whole = all(isinstance(one, str) for one in texts) and texts[1] in (PASS, SKIP)
+        if line.get("final") and whole:
+            out[texts[0]] = Result(*texts)
         else:
             out.pop(str(line.get("name")), None)
     return out

@@ -356,7 +356,8 @@ def fits(call: received.ToolCall, tools: Any) -> bool:
     The verifier takes arguments that came as an object in place of a text; tool-calls/arguments
     does not.
     """
-    functions = [one.get("function") for one in tools or () if isinstance(one, dict)]
+    listed = tools if isinstance(tools, list) else []
+    functions = [one.get("function") for one in listed if isinstance(one, dict)]
     schema = next(
         (
             one.get("parameters")
