@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 import kimi_nb
 from kimi_nb.core import environments
-from kimi_nb.core.errors import ParameterError
+from kimi_nb.core.errors import AccuracyError, ParameterError
 from kimi_nb.plan import build
 from kimi_nb.prove.accuracy import (
     ais_bench,
@@ -210,6 +210,25 @@ def test_a_score_is_kept_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "damage",
+    [
+        {"seconds": "long"},
+        {"settings": "none"},
+        {"settings": None},
+        {"subject": {"model": "k2.5"}},
+        {"parts": [{"metric": "f1"}]},
+        {"parts": [{"metric": "f1", "filter": "", "value": "1", "samples": 1, "correct": 1}]},
+        {"parts": [{"metric": "f1", "filter": "", "value": 1.0, "samples": 1, "correct": 2}]},
+        {"parts": [{"metric": "f1", "filter": "", "value": 1.0, "samples": 0, "correct": 0}]},
+        {"notes": 1},
+    ],
+)
+def test_a_score_of_other_kinds_is_none(tmp_path, damage):
+    (tmp_path / "score.json").write_text(json.dumps(_score().as_dict() | damage))
+    assert Score.load(tmp_path / "score.json") is None
+
+
+@pytest.mark.parametrize(
     "log, word",
     [
         ("API request failed! Status code: 401, Response text: no. Retrying...", "HTTP 401"),
@@ -280,6 +299,78 @@ def test_results_of_aisbench(tmp_path):
     assert (left.samples, left.answered, left.empty) == (3, 2, 1)
     assert left.failed == {"Internal Server Error": 1} and not left.parts
     assert "1 of 3 requests" in evaluation_faults.of_answers(0, dict(left.failed), 3)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"accuracy": 7', "\x98", "[" * 9000])
+def test_a_damaged_result_of_aisbench_is_named(tmp_path, text):
+    place = tmp_path / "out/1/results" / ais_bench.ABBREVIATION
+    place.mkdir(parents=True)
+    (place / "gsm8k.json").write_text(text, encoding="latin-1")
+    with pytest.raises(AccuracyError, match=r"gsm8k\.json: is damaged"):
+        ais_bench.read(tmp_path, "", _evaluation())
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "details"),
+    [(75.0, 4), (75.0, [None, {"correct": []}]), (9e9, {}), (-1, None)],
+)
+def test_a_result_of_aisbench_without_details(accuracy, details):
+    part = ais_bench.score({"accuracy": accuracy, "details": details}, 4)
+    assert part.correct == (3 if accuracy == 75.0 else None)
+    for value in (float("nan"), float("inf"), 10**400, True, "75"):
+        assert ais_bench.score({"accuracy": value}, 4) is None
+
+
+def test_what_is_no_answer_of_aisbench_is_left_out(tmp_path):
+    place = tmp_path / "out/1/predictions" / ais_bench.ABBREVIATION
+    place.mkdir(parents=True)
+    lines = ["null", "[]", "[" * 9000, '{"id": [], "data_abbr": {}, "error_info": "%s"}' % ("x" * 999)]
+    (place / "a.jsonl").write_text("\n".join(lines))
+    log = tmp_path / "out/1/logs/infer" / ais_bench.ABBREVIATION / "a.out"
+    log.parent.mkdir(parents=True)
+    log.write_text("Total data num: many, Total data num: " + "9" * 5000)
+    left = ais_bench.read(tmp_path, "", _evaluation())
+    assert (left.samples, left.answered, left.failed) == (1, 0, {"x" * 200: 1})
+
+
+_RESULTS = {
+    "n-samples": {evaluation.SHIPPED: {"effective": 24}},
+    "results": {evaluation.SHIPPED: {"exact_match,none": 0.5}},
+}
+_SAMPLE = '{"doc_id": 0, "resps": [[" "]]}\n'
+
+
+@pytest.mark.parametrize(
+    ("results", "samples", "named"),
+    [
+        ('{"n-samples', _SAMPLE, "results_1.json"),
+        ("[]", _SAMPLE, "results_1.json"),
+        (json.dumps(_RESULTS | {"results": {}}), _SAMPLE, "results_1.json"),
+        (json.dumps(_RESULTS | {"n-samples": {evaluation.SHIPPED: 24}}), _SAMPLE, "results_1.json"),
+        (json.dumps(_RESULTS), None, "samples_"),
+        (json.dumps(_RESULTS), _SAMPLE + '{"doc_', "samples_"),
+        (json.dumps(_RESULTS), '{"doc_id": {}, "resps": [[]]}', "samples_"),
+        (json.dumps(_RESULTS), '{"doc_id": 1, "resps": []}', "samples_"),
+    ],
+)
+def test_a_damaged_result_of_lm_eval_is_named(tmp_path, results, samples, named):
+    place = tmp_path / "out" / "kimi"
+    place.mkdir(parents=True)
+    (place / "results_1.json").write_text(json.dumps(_RESULTS))
+    (place / f"samples_{evaluation.SHIPPED}_1.jsonl").write_text(_SAMPLE)
+    left = lm_eval.read(tmp_path, "", _evaluation())
+    assert (left.samples, left.empty, left.parts[0].correct) == (24, 1, 12)
+    (place / "results_1.json").write_text(results)
+    (place / f"samples_{evaluation.SHIPPED}_1.jsonl").unlink()
+    if samples:
+        (place / f"samples_{evaluation.SHIPPED}_1.jsonl").write_text(samples)
+    with pytest.raises(AccuracyError, match=f"{named}.*: is damaged"):
+        lm_eval.read(tmp_path, "", _evaluation())
+
+
+def test_values_of_lm_eval_that_are_no_shares():
+    found = {"a,none": float("nan"), "b,none": 10**400, "c,none": True, "d,none": 7.0}
+    assert [(part.metric, part.correct) for part in lm_eval.parts(found, 24)] == [("d", None)]
 
 
 def test_results_of_lm_eval():

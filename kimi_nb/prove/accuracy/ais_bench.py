@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from kimi_nb.prove.accuracy.evaluation import (
     shipped_files,
 )
 from kimi_nb.prove.accuracy.scores import Part
+from kimi_nb.prove.accuracy.tool_files import is_finite, reading
 
 NAME = "ais-bench"
 PROGRAM = "ais_bench"
@@ -41,6 +43,8 @@ DATASETS = {
     "mmmu": ("mmmu.mmmu_gen", "mmmu_datasets"),
 }
 _TEMPERATURE = 0.0
+_REASON = 200  # characters of a reason why a request failed
+_TOTAL = re.compile(r"Total data num: (\d{1,15})\b")
 
 _OURS = """\
 from ais_bench.benchmark.datasets import (
@@ -171,47 +175,50 @@ def progress(folder: Path, log: str) -> tuple[int, int] | None:
     done = len(_predictions(folder))
     wanted = 0
     for path in folder.glob("out/*/logs/infer/*/*.out"):
-        found = path.read_text(encoding="utf-8", errors="replace").rpartition("Total data num: ")
-        wanted = int(found[2].partition(",")[0]) if found[1] else wanted
+        found = _TOTAL.findall(path.read_text(encoding="utf-8", errors="replace"))
+        wanted = int(found[-1]) if found else wanted
     return (done, wanted) if done or wanted else None
 
 
 def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
     """Read the outcome from the files that the tool wrote.
 
-    Without a results file, the answers received so far are counted.
+    Without a results file, the answers received so far are counted. Raises AccuracyError if a
+    results file is damaged.
     """
     rows = _predictions(folder)
     good = [row for row in rows.values() if row.get("success")]
     failed = collections.Counter(
-        str(row.get("error_info", "no reason")) for row in rows.values() if not row.get("success")
+        str(row.get("error_info", "no reason"))[:_REASON] for row in rows.values() if not row.get("success")
     )
     empty = sum(1 for row in good if not str(row.get("prediction", "")).strip())
     results = sorted(folder.glob(f"out/*/results/{ABBREVIATION}/*.json"))
     found = progress(folder, log) or (0, 0)
     samples = max(found[1], len(rows))
-    kept = tuple(
-        part
-        for path in results
-        if (part := score(json.loads(path.read_text(encoding="utf-8")), samples))
-    )
-    return Outcome(kept[-1:], samples, len(good), 0, empty, dict(failed))
+    kept = []
+    for path in results:
+        with reading(path):
+            result = json.loads(path.read_bytes())
+            if not isinstance(result, dict):
+                raise ValueError("no mapping")
+            kept.append(score(result, samples))
+    return Outcome(tuple(filter(None, kept))[-1:], samples, len(good), 0, empty, dict(failed))
 
 
 def score(result: dict[str, Any], samples: int) -> Part | None:
     """Return the score in a results file, or None if the file holds an error instead."""
     value = result.get("accuracy")
-    if not isinstance(value, int | float):
+    if not is_finite(value):
         return None
     details = result.get("details")
-    rows = list(details.values() if isinstance(details, dict) else details or [])
+    rows = [*details.values()] if isinstance(details, dict) else details
     marks = [
         row["correct"][0] if isinstance(row["correct"], list) else row["correct"]
-        for row in rows
+        for row in (rows if isinstance(rows, list) else [])
         if isinstance(row, dict) and row.get("correct") not in (None, [])
     ]
     correct = sum(map(bool, marks)) if len(marks) == samples else round(value / 100 * samples)
-    whole = bool(samples) and abs(100 * correct / samples - value) < 0.01
+    whole = 0 <= correct <= samples and bool(samples) and abs(100 * correct / samples - value) < 0.01
     return Part("accuracy", "", value / 100, samples, correct if whole else None)
 
 
@@ -224,9 +231,9 @@ def prepare(folder: Path) -> None:
         shutil.rmtree(path)
 
 
-def _predictions(folder: Path) -> dict[tuple[str, Any], dict[str, Any]]:
+def _predictions(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """Return the newest row for each question, from finished and interrupted runs."""
-    rows: dict[tuple[str, Any], dict[str, Any]] = {}
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     paths = [
         *folder.glob("out/*/predictions/*/tmp/*.jsonl"),
         *(
@@ -239,7 +246,8 @@ def _predictions(folder: Path) -> dict[tuple[str, Any], dict[str, Any]]:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 row = json.loads(line)
-            except ValueError:  # the tool was killed while writing the line
+            except (ValueError, RecursionError):  # the tool was killed while writing the line
                 continue
-            rows[row.get("data_abbr", ""), row.get("id")] = row
+            if isinstance(row, dict):
+                rows[str(row.get("data_abbr", "")), json.dumps(row.get("id"))] = row
     return rows

@@ -11,7 +11,6 @@ applies the chat template and few-shot examples are sent as turns, as in the doc
 from __future__ import annotations
 
 import contextlib
-import json
 import pickle
 import re
 import shutil
@@ -19,6 +18,8 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from kimi_nb.prove.accuracy.evaluation import (
     CONCURRENCY,
@@ -31,6 +32,7 @@ from kimi_nb.prove.accuracy.evaluation import (
     shipped_files,
 )
 from kimi_nb.prove.accuracy.scores import Part
+from kimi_nb.prove.accuracy.tool_files import is_finite, reading
 
 NAME = "lm-eval"
 PROGRAM = "lm_eval"
@@ -39,6 +41,28 @@ _REFERENCE_SHOTS = 5
 _CACHE = "answers"
 _BAR = re.compile(r"Requesting API:[^\r\n]*?(\d+)/(\d+) \[")
 _CACHED = re.compile(r"Cached requests: (\d+), Requests remaining: (\d+)")
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Samples(_Shape):
+    effective: int = Field(ge=0, le=2**53)
+
+
+class _Results(_Shape):
+    """What is read of results_TIME.json, by task."""
+
+    samples: dict[str, _Samples] = Field(alias="n-samples")
+    results: dict[str, dict[str, Any]]
+
+
+class _Row(_Shape):
+    """What is read of a line of samples_TASK_TIME.jsonl."""
+
+    doc_id: int
+    resps: list[list[Any]] = Field(min_length=1)
 
 
 def files(evaluation: Evaluation, folder: str = ".", keyed: bool = False) -> dict[str, str]:
@@ -136,20 +160,22 @@ def progress(folder: Path, log: str) -> tuple[int, int] | None:
 def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
     """Read the outcome from the files that the tool wrote.
 
-    Without a results file, the answers in the cache are counted.
+    Without a results file, the answers in the cache are counted. Raises AccuracyError if a file is
+    damaged.
     """
     found = progress(folder, log) or (0, 0)
     malformed = log.count("Could not parse generations")
     results = sorted(folder.glob("out/*/results_*.json"))
     if not results:
         return Outcome(samples=found[1], answered=_kept(folder), malformed=malformed)
-    data = json.loads(results[-1].read_text(encoding="utf-8"))
-    samples = int(data["n-samples"][evaluation.task]["effective"])
-    empty = _empty(sorted(folder.glob(f"out/*/samples_{evaluation.task}_*.jsonl"))[-1])
+    with reading(results[-1]):
+        data = _Results.model_validate_json(results[-1].read_bytes())
+        result, samples = data.results[evaluation.task], data.samples[evaluation.task].effective
+    empty = _empty(results[-1].parent, evaluation.task)
     return Outcome(
-        parts(data["results"][evaluation.task], samples),
+        parts(result, samples),
         samples,
-        samples - malformed,
+        max(0, samples - malformed),
         malformed,
         max(0, empty - malformed),
     )
@@ -164,10 +190,10 @@ def parts(result: Mapping[str, Any], samples: int) -> tuple[Part, ...]:
     out = []
     for key, value in result.items():
         metric, comma, name = key.partition(",")
-        if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+        if not comma or metric.endswith("_stderr") or not is_finite(value):
             continue
         correct = round(value * samples)
-        whole = abs(correct / samples - value) < 1e-9 if samples else False
+        whole = 0 <= correct <= samples and bool(samples) and abs(correct / samples - value) < 1e-9
         out.append(
             Part(
                 metric,
@@ -207,6 +233,10 @@ def _kept(folder: Path) -> int:
     return 0
 
 
-def _empty(path: Path) -> int:
-    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return len({row["doc_id"] for row in rows if not "".join(map(str, row["resps"][0])).strip()})
+def _empty(folder: Path, task: str) -> int:
+    """Return the number of questions that were answered without content."""
+    with reading(folder / f"samples_{task}_*.jsonl"):
+        path = sorted(folder.glob(f"samples_{task}_*.jsonl"))[-1]
+    with reading(path):
+        rows = [_Row.model_validate_json(line) for line in path.read_bytes().splitlines()]
+    return len({row.doc_id for row in rows if not "".join(map(str, row.resps[0])).strip()})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from kimi_nb import show
 from kimi_nb.prove.accuracy import statistics
@@ -98,18 +100,11 @@ class Score(show.Shown):
     def load(cls, path: Path) -> Score | None:
         """Read a saved score; return None if there is none or it cannot be read."""
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            known = {one.name for one in fields(cls)}
-            return cls(
-                **{
-                    **{key: value for key, value in data.items() if key in known},
-                    "subject": Subject(**data["subject"]),
-                    "parts": tuple(Part(**part) for part in data["parts"]),
-                    "notes": tuple(data["notes"]),
-                }
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+            score = TypeAdapter(cls).validate_json(path.read_bytes(), strict=True)
+        except (OSError, ValueError):
             return None
+        numbers = ((part.correct, part.samples) for part in score.parts if part.correct is not None)
+        return score if all(0 <= correct <= of and of for correct, of in numbers) else None
 
     def table(self) -> show.Table:
         """Return a table of the score with its confidence interval, or why there is none."""
