@@ -67,6 +67,19 @@ class WriteError(KimiError):
     """A path cannot be written."""
 
 
+def short(found: object, most: int = 200, lines: int = 8) -> str:
+    """Return the beginning of what was found, for a message; "..." stands for what is left out.
+
+    ``most`` is a number of characters.
+
+    >>> short("a33"), short("a" * 5000, 3), short("{\\n}\\n}", lines=2)
+    ('a33', 'aaa...', '{\\n}...')
+    """
+    text = str(found)
+    kept = "\n".join(text.split("\n", lines)[:lines])[:most]
+    return kept if kept == text else f"{kept}..."
+
+
 def choice(
     kind: str,
     found: object,
@@ -83,11 +96,11 @@ def choice(
     """
     names = list(dict.fromkeys(allowed))
     known = {**(spellings or {}), **{name.casefold(): name for name in names}}
-    word = str(found).casefold()  # perhaps with a folder or an organisation before it
+    word = short(found).casefold()  # perhaps with a folder or an organisation before it
     near = difflib.get_close_matches(word, known, n=1) or difflib.get_close_matches(
         word.rpartition("/")[2], known, n=1
     )
     guess = f"; did you mean '{known[near[0]]}'?" if near else "."
     shown = ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
-    text = f"{kind} '{found}' is not known{guess} Allowed: {shown or 'none'}."
+    text = f"{kind} '{short(found)}' is not known{guess} Allowed: {shown or 'none'}."
     return f"{text} {hint}" if hint else text

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kimi_nb.core import fingerprint
+from kimi_nb.core.errors import short
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,10 @@ class Holder:
     plan: str
 
     def __str__(self) -> str:
-        return f"run {self.run_id} of {self.who} since {self.since} ({self.plan})"
+        run_id, who, since, plan = (
+            short(one, 100) for one in (self.run_id, self.who, self.since, self.plan)
+        )
+        return f"run {run_id} of {who} since {since} ({plan})"
 
 
 def holder(path: Path) -> Holder | None:

@@ -23,6 +23,8 @@ from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service.readiness import Logs
 
+_CHARACTERS, _LINES = 4000, 40  # of one message
+
 
 @dataclass(frozen=True)
 class Change:
@@ -98,7 +100,18 @@ class StepFailed(KimiError):
         self, step: str, failed: Sequence[Diagnosis], outcome: Outcome | None = None
     ) -> None:
         self.step, self.failed, self.outcome = step, tuple(failed), outcome or Outcome()
-        super().__init__("\n".join(f"{step}: {one}" for one in alike(failed)))
+        super().__init__(_screen([f"{step}: {one}" for one in alike(failed)]))
+
+
+def _screen(texts: Sequence[str]) -> str:
+    """Join as many texts as fit a screen, at least one, and say how many more there are."""
+    out: list[str] = []
+    for text in texts:
+        joined = "\n".join([*out, text])
+        if out and (len(joined) > _CHARACTERS or joined.count("\n") > _LINES):
+            return "\n".join([*out, f"and {len(texts) - len(out)} more"])
+        out.append(text)
+    return "\n".join(out)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kimi_nb.core import errors
 from kimi_nb.diagnose import (
     attribution,
     explanation,
@@ -28,6 +29,7 @@ from kimi_nb.diagnose.matching import Line, Match
 from kimi_nb.plan.spec import Plan
 
 _LONGEST = 300  # characters of a line that are shown
+_SAID = 1000  # characters of what a node or a service said
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,11 @@ class Diagnosis:
     def short(self) -> str:
         """Where and why, on one line."""
         where = self.node + ("" if self.rank is None else f", rank {self.rank}")
-        return f"{where}: {self.cause}"
+        return f"{where}: {errors.short(self.cause, _SAID)}"
 
     def __str__(self) -> str:
-        return f"{self.short}.\n  seen: {self.evidence}\n  next: {self.help}"
+        seen, way_out = errors.short(self.evidence, _SAID), errors.short(self.help, 2 * _SAID)
+        return f"{self.short}.\n  seen: {seen}\n  next: {way_out}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kimi_nb import show
 from kimi_nb.core import fingerprint, known_secrets, paths
-from kimi_nb.core.errors import ParameterError, choice
+from kimi_nb.core.errors import ParameterError, choice, short
 from kimi_nb.notebook.run import Run
 from kimi_nb.notebook.serving import ACTIONS
 from kimi_nb.notebook.subject import Subject
@@ -136,7 +136,7 @@ def _check_texts(**given: object) -> None:
     for name, value in given.items():
         if not isinstance(value, str):
             raise ParameterError(
-                f"{name}: a text is wanted, found {value!r}. With papermill use "
+                f"{name}: a text is wanted, found {short(repr(value))}. With papermill use "
                 f"-r {name} VALUE, which keeps texts as they are."
             )
 

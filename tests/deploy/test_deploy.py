@@ -159,6 +159,15 @@ def test_what_is_alike_is_told_once():
     assert alike([weights("a")]) == [weights("a")]
 
 
+def test_what_nodes_say_of_a_failed_step_fits_a_screen():
+    long = [Diagnosis("x", f"n{at}", at, "y" * 60_000, "{\n" * 57, "z" * 60_000) for at in range(9)]
+    said = str(StepFailed("down", long))
+    assert len(said) < 6000 and said.count("\n") < 50
+    assert said.startswith("down: n0, rank 0: yyy") and said.endswith("and 8 more")
+    short = [Diagnosis("x", f"n{at}", at, "gone", "nothing", "look") for at in range(5)]
+    assert str(StepFailed("down", short)).count("gone") == 5
+
+
 @pytest.mark.parametrize("text", ["{}", "{}+empty", "{}rc1.dev3+g1a2b3c", "{}.post1"])
 def test_the_version_that_the_plan_is_for(node, text):
     told = text.format(_installed(node, text))

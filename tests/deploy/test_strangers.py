@@ -70,6 +70,13 @@ def test_a_claim_that_nobody_may_read_is_somebodys(tmp_path, monkeypatch):
     assert not claim.release(path, "r2")
 
 
+def test_a_claim_of_any_length_is_told_on_a_line(tmp_path):
+    (tmp_path / "claim").write_text("run-1\n" + "me&a" * 9000 + "\nnow\nplan\n")
+    told = str(claim.take(tmp_path / "claim", "r2", "plan"))
+    assert told.startswith("run run-1 of me&a") and told.endswith("... since now (plan)")
+    assert len(told) < 300
+
+
 def prepared(tmp_path, **more):
     """What the verb prepare says of a node whose plan wants another setting."""
     plan = build.plan("tiny-llama", "cpu", "dp")
