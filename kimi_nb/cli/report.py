@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from kimi_nb.cli import options
 from kimi_nb.core import extras
+from kimi_nb.show import plain_json
 
 
 def add(commands: options.Commands) -> None:
@@ -47,7 +47,7 @@ def _run(args: argparse.Namespace) -> int:
     folder = run_of(given.absolute())
     out: Path | None = load.user_path(args.out, "--out").absolute() if args.out else None
     if args.json:
-        print(json.dumps(report.collect(folder).as_dict(), indent=2, ensure_ascii=False))
+        print(plain_json(report.collect(folder).as_dict()))
         if out is None:
             return 0
     from kimi_nb.notebook import runbook  # only for a page

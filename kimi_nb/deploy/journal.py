@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from kimi_nb.core import evidence, fingerprint
+from kimi_nb.core import evidence, fingerprint, shapes
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError
 from kimi_nb.params import load
 from kimi_nb.plan import build
@@ -69,15 +69,6 @@ class _State(_Shape):
     begun_steps: list[str] = []
     stopped_at: str = ""
     more: _More = _More()
-
-
-def _short(error: Exception) -> str:
-    """Return what is wrong with a record; of several values, the first."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors(include_url=False)[0]
-    where = ".".join(map(str, first["loc"]))[:100]
-    return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def holder() -> str:
@@ -175,7 +166,7 @@ class Journal:
             raise ParameterError(f"{folder}: holds no deployment ({_FILE}).") from None
         except (OSError, ValueError, RecursionError) as error:
             raise ParameterError(
-                f"{folder / _FILE}: is damaged ({_short(error)}). What was done stands in evidence.jsonl "
+                f"{folder / _FILE}: is damaged ({shapes.fault(error)}). What was done stands in evidence.jsonl "
                 "beside it, with the word of the run, which is also the first line of 'claim' in "
                 "the site's paths.work on each node: by hand, RUN=<that word> ./node.sh stop "
                 "release in the node's folder there."

@@ -151,6 +151,24 @@ def visible(text: str, lines: bool = True) -> str:
     )
 
 
+def plain_json(value: Any) -> str:
+    r"""Return JSON that is safe to print on a terminal: what `visible` escapes is escaped as JSON.
+
+    >>> print(plain_json(["\u202ea", "\u00e9"]))
+    [
+      "\u202ea",
+      "é"
+    ]
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if text.isascii():
+        return text
+    return "".join(
+        character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]
+        for character in text
+    )
+
+
 def show(value: Any) -> None:
     """Display a value in a notebook, or print it elsewhere."""
     if in_notebook():

@@ -351,6 +351,7 @@ _SAMPLE = '{"doc_id": 0, "resps": [[" "]]}\n'
         (json.dumps(_RESULTS), _SAMPLE + '{"doc_', "samples_"),
         (json.dumps(_RESULTS), '{"doc_id": {}, "resps": [[]]}', "samples_"),
         (json.dumps(_RESULTS), '{"doc_id": 1, "resps": []}', "samples_"),
+        (json.dumps(_RESULTS), '{"doc_id": 1, "resps": ["an answer"]}', "samples_"),
     ],
 )
 def test_a_damaged_result_of_lm_eval_is_named(tmp_path, results, samples, named):
@@ -364,8 +365,9 @@ def test_a_damaged_result_of_lm_eval_is_named(tmp_path, results, samples, named)
     (place / f"samples_{evaluation.SHIPPED}_1.jsonl").unlink()
     if samples:
         (place / f"samples_{evaluation.SHIPPED}_1.jsonl").write_text(samples)
-    with pytest.raises(AccuracyError, match=f"{named}.*: is damaged"):
+    with pytest.raises(AccuracyError, match=f"{named}.*: is damaged") as refused:
         lm_eval.read(tmp_path, "", _evaluation())
+    assert "an answer" not in str(refused.value)
 
 
 def test_values_of_lm_eval_that_are_no_shares():

@@ -7,6 +7,7 @@ import json
 import pytest
 from faulty_service import FAULTS, GOOD, MODEL, RANKS, Fault, FaultyService, awkward
 
+from kimi_nb.core.errors import ParameterError
 from kimi_nb.prove.verify import (
     contract,
     offered_tools,
@@ -147,6 +148,12 @@ def test_a_stream_that_ends_early_is_a_success_with_the_vendor(name, service, tm
     path.write_text(json.dumps({"messages": messages, "stream": True, "max_tokens": 20}))
     found = vendor_verifier.score(asked(service), path)
     assert (found.success_count, found.finish_stop) == (1, 1), found
+
+
+def test_a_request_too_deep_to_read_is_named(tmp_path):
+    (tmp_path / "requests.jsonl").write_text('{"a":' * 9000)
+    with pytest.raises(ParameterError, match=r"requests\.jsonl:1: no JSON"):
+        vendor_verifier.read(tmp_path / "requests.jsonl")
 
 
 @pytest.mark.parametrize("tools", [None, [], 1.5, [{"function": {"name": "g"}}], ["f"]])

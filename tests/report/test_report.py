@@ -272,6 +272,14 @@ def test_the_page_may_stand_elsewhere(spilled, tmp_path, capsys):
     assert not secrets_in(printed.encode())
 
 
+def test_nothing_of_a_run_turns_the_writing_of_a_terminal(tmp_path, capsys):
+    evidence.record(tmp_path / "run", "start", package="\u202e\u00e9", commit="c")
+    assert main.main(["report", str(tmp_path / "run"), "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert "\u202e" not in printed and '"\\u202e\u00e9"' in printed
+    assert json.loads(printed)
+
+
 # Folders of all kinds -------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from kimi_nb.core import shapes
 from kimi_nb.core.errors import AccuracyError
 
 
@@ -15,10 +16,9 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, LookupError, RecursionError) as error:
-        said = " ".join(str(error).split())[:200]
         raise AccuracyError(
             f"{path}: is damaged, or from a version of the tool that writes it in another form "
-            f"({type(error).__name__}: {said}). Run the evaluation again with resume: the answers "
+            f"({type(error).__name__}: {shapes.fault(error)}). Run the evaluation again with resume: the answers "
             "are kept."
         ) from None
 

@@ -134,7 +134,7 @@ def read(path: Path) -> list[Sample]:
             continue
         try:
             entry = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ParameterError(
                 f"{path}:{number}: no JSON ({error}); a request is wanted on each line."
             ) from None
