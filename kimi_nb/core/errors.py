@@ -68,7 +68,7 @@ class WriteError(KimiError):
 
 
 def short(found: object, most: int = 200, lines: int = 8) -> str:
-    """Return the beginning of what was found, for a message; "..." stands for what is left out.
+    r"""Return the beginning of what was found, for a message; "..." stands for what is left out.
 
     ``most`` is a number of characters.
 

@@ -155,14 +155,22 @@ def _shaped(found: Mapping[str, Any]) -> dict[str, Any]:
         return {name: [dict(run)] for name in sorted(given)}
 
     commands = {
-        command: {name: [{**row, **run}] for name, row in sorted(_ROWS.validate_python(found[command]).items())}
+        command: {
+            name: [{**row, **run}]
+            for name, row in sorted(_ROWS.validate_python(found[command]).items())
+        }
         for command in differences.COMMANDS
     }
     configs = {
         name: {field: [{**row, **run}] for field, row in sorted(fields.items())}
         for name, fields in sorted(_TABLES.validate_python(found["configs"]).items())
     }
-    return {"version": version, **commands, "configs": configs, "env": names(_NAMES.validate_python(found["env"]))}
+    return {
+        "version": version,
+        **commands,
+        "configs": configs,
+        "env": names(_NAMES.validate_python(found["env"])),
+    }
 
 
 def _public(version: str) -> str:

@@ -495,7 +495,11 @@ def shipped(version: str) -> dict:
     ],
 )
 def test_what_does_not_tell_a_catalog(damage, monkeypatch):
-    told = {"version": "0.20.2", **dict.fromkeys((*differences.COMMANDS, "configs"), {}), "env": []}
+    told = {
+        "version": "0.20.2",
+        **{key: {} for key in (*differences.COMMANDS, "configs")},
+        "env": [],
+    }
     outputs = iter([json.dumps(told), json.dumps(told | damage), "7"])
     monkeypatch.setattr(installed_engine, "_run", lambda argv: (0, next(outputs), ""))
     assert installed_engine.dump()["version"] == "0.20.2"

@@ -173,7 +173,7 @@ def test_a_job_gets_no_secret_that_it_does_not_name(tmp_path):
 
 ASKED = {
     **dict.fromkeys(("layout", "variant", "scenario", "engine_version"), ""),
-    **dict.fromkeys(("chosen", "dropped", "pairs", "erratum"), []),
+    **{key: [] for key in ("chosen", "dropped", "pairs", "erratum")},
 }
 
 

@@ -324,7 +324,12 @@ def test_a_result_of_aisbench_without_details(accuracy, details):
 def test_what_is_no_answer_of_aisbench_is_left_out(tmp_path):
     place = tmp_path / "out/1/predictions" / ais_bench.ABBREVIATION
     place.mkdir(parents=True)
-    lines = ["null", "[]", "[" * 9000, '{"id": [], "data_abbr": {}, "error_info": "%s"}' % ("x" * 999)]
+    lines = [
+        "null",
+        "[]",
+        "[" * 9000,
+        '{"id": [], "data_abbr": {}, "error_info": "%s"}' % ("x" * 999),
+    ]
     (place / "a.jsonl").write_text("\n".join(lines))
     log = tmp_path / "out/1/logs/infer" / ais_bench.ABBREVIATION / "a.out"
     log.parent.mkdir(parents=True)

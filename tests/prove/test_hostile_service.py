@@ -134,7 +134,15 @@ def test_bench_uses_no_proxy_of_the_environment(monkeypatch):
         assert server.asked and not proxy.asked
 
 
-@pytest.mark.parametrize("text", ["vllm:x{", 'vllm:num_requests_running{, ={}a="b"', 'vllm:num_requests_running{a="b} 1', "vllm:x one"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm:x{",
+        'vllm:num_requests_running{, ={}a="b"',
+        'vllm:num_requests_running{a="b} 1',
+        "vllm:x one",
+    ],
+)
 def test_metrics_that_are_none(text):
     def says(one):
         data = (text + "\nvllm:num_requests_running many\n").encode()

@@ -189,7 +189,9 @@ def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
     rows = _predictions(folder)
     good = [row for row in rows.values() if row.get("success")]
     failed = collections.Counter(
-        str(row.get("error_info", "no reason"))[:_REASON] for row in rows.values() if not row.get("success")
+        str(row.get("error_info", "no reason"))[:_REASON]
+        for row in rows.values()
+        if not row.get("success")
     )
     empty = sum(1 for row in good if not str(row.get("prediction", "")).strip())
     results = sorted(folder.glob(f"out/*/results/{ABBREVIATION}/*.json"))
@@ -218,7 +220,9 @@ def score(result: dict[str, Any], samples: int) -> Part | None:
         if isinstance(row, dict) and row.get("correct") not in (None, [])
     ]
     correct = sum(map(bool, marks)) if len(marks) == samples else round(value / 100 * samples)
-    whole = 0 <= correct <= samples and bool(samples) and abs(100 * correct / samples - value) < 0.01
+    whole = (
+        0 <= correct <= samples and bool(samples) and abs(100 * correct / samples - value) < 0.01
+    )
     return Part("accuracy", "", value / 100, samples, correct if whole else None)
 
 

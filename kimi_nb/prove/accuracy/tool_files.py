@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 from kimi_nb.core import shapes
 from kimi_nb.core.errors import AccuracyError
@@ -23,6 +24,6 @@ def reading(path: Path) -> Iterator[None]:
         ) from None
 
 
-def is_finite(value: object) -> bool:
+def is_finite(value: object) -> TypeGuard[float]:
     """Return whether a value is a number that a float can hold; True and False are none."""
     return type(value) in (int, float) and abs(value) < 1e300  # type: ignore[arg-type]
