@@ -10,6 +10,7 @@ the tool's input and output, ``tool.log``, and finally ``score.json``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from kimi_nb.core.errors import AccuracyError, ParameterError, WriteError, choic
 from kimi_nb.core.marks import MARK, RANDOM
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.accuracy import ais_bench, evaluation_faults, evaluators, lm_eval, tool_process
-from kimi_nb.prove.accuracy.evaluation import SHIPPED, Evaluation, longest_answer
+from kimi_nb.prove.accuracy.evaluation import SHIPPED, Evaluation, Outcome, longest_answer
 from kimi_nb.prove.accuracy.scores import Score, Subject
 from kimi_nb.service import http_client
 from kimi_nb.service.handle import Service
@@ -155,7 +156,9 @@ def _run(
             say=say,
         )
     except KeyboardInterrupt:
-        kept = module.read(folder, tool_process.tail(folder / tool_process.LOG), evaluation)
+        kept = Outcome()
+        with contextlib.suppress(AccuracyError):  # a file that was cut off by the interrupt
+            kept = module.read(folder, tool_process.tail(folder / tool_process.LOG), evaluation)
         run.record(
             "accuracy",
             mark=score.mark,
