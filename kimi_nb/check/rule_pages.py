@@ -25,6 +25,7 @@ _OPTIONS = {
     "model": "--model",
     "hardware": "--hw",
     "layout": "--layout",
+    "site": "--site",
     "variant": "--variant",
     "scenario": "--scenario",
     "engine_version": "--engine-version",
