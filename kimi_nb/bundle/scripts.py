@@ -150,9 +150,12 @@ def _weights(plan: Plan, fetched: Sequence[checkpoints.Checkpoint]) -> str:
     )
 
 
-def _exports(plan: Plan, env: Mapping[str, str]) -> list[str]:
-    """Return lines that set the variables of an engine, its libraries and its secrets."""
-    lines = []
+def _exports(plan: Plan, env: Mapping[str, str], who: str) -> list[str]:
+    """Return lines that set the variables of an engine, its libraries and its secrets.
+
+    ``who`` is the rank for which they speak, in the words of the shell.
+    """
+    lines = [shell.teller(who)] if "LD_PRELOAD" in env else []
     for name, value in env.items():
         lines += _preload(value) if name == "LD_PRELOAD" else [shell.export(name, value)]
     if plan.libraries:
@@ -175,7 +178,7 @@ def _preload(value: str) -> list[str]:
         'if [ -e "$library" ]; then',
         "    export LD_PRELOAD=$library${LD_PRELOAD:+:$LD_PRELOAD}",
         "else",
-        '    echo "$library is not here: the engine runs without it, a little slower" >&2',
+        '    tell WARNING "$library is not here: the engine runs without it, a little slower" >&2',
         "fi",
     ]
 
@@ -204,7 +207,12 @@ def _serve(plan: Plan, engine: EngineSpec) -> str:
             f"Engine {engine.name} on {engine.node} "
             f"({engine.address}), {plan.engine} {plan.engine_version}.",
         ],
-        [*_path(plan.engine_folder), *_exports(plan, engine.env), "", *shell.command(argv)],
+        [
+            *_path(plan.engine_folder),
+            *_exports(plan, engine.env, f"rank {engine.rank}"),
+            "",
+            *shell.command(argv),
+        ],
     )
 
 
@@ -216,7 +224,8 @@ def _template(plan: Plan, engine: EngineSpec) -> str:
             words[i + 1] = shell.Raw(f'"${POSITIONS[word]}"')
     visible = _visible(engine)
     env = {name: value for name, value in engine.env.items() if name != visible}
-    lines = [*_exports(plan, env), f'export {visible}="$1"', "", *shell.command(words)]
+    rank = [f"rank=${POSITIONS['--data-parallel-rank']}"] if "LD_PRELOAD" in env else []
+    lines = [*rank, *_exports(plan, env, "rank $rank"), f'export {visible}="$1"', ""]
     return shell.script(
         [
             f"{plan.title}.",
@@ -224,7 +233,7 @@ def _template(plan: Plan, engine: EngineSpec) -> str:
             "$1 devices, $2 port, $3 ranks in all, $4 this rank, $5 address and $6 port where the",
             "ranks meet, $7 devices a rank: launch_online_dp.py gives them.",
         ],
-        lines,
+        [*lines, *shell.command(words)],
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
 # Lists of folders or libraries: a script prepends its value to the current one.
 LISTS = ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH")
+_TOLD = re.compile(r"(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \[[^]]+:\d+\] [^:]*: ")
 
 
 def quote(word: object) -> str:
@@ -77,6 +79,30 @@ def append(name: str, value: object) -> str:
 def remark(text: str) -> str:
     """Return a shell comment on one line; line breaks in the text would end the comment."""
     return f"# {' '.join(text.split())}".rstrip()
+
+
+def teller(who: str) -> str:
+    """Return the line that defines ``tell LEVEL TEXT``, which writes one line into a log.
+
+    The line has the form of vLLM's own, between which it stands: level, local time, the script and
+    its line, then who speaks. ``who`` is "rank 3" or "node a3-0", and may hold variables of the
+    shell, but for arguments: $1 is the function's own.
+
+    >>> "%(%m-%d %H:%M:%S)T" in teller("rank $rank")
+    True
+    """
+    place = '"${0##*/}" "${BASH_LINENO[0]}"'
+    form = "'%s %(%m-%d %H:%M:%S)T [%s:%s] %s: %s\\n'"
+    return f'tell() {{ printf {form} "$1" -1 {place} "{who}" "$2"; }}'
+
+
+def message(line: str) -> str:
+    """Return what a line of ``tell`` says, without what stands before it; any other as it is.
+
+    >>> message("INFO 11-23 06:04:02 [job_7:31] node dgx-07: Install complete.")
+    'Install complete.'
+    """
+    return _TOLD.sub("", line, count=1)
 
 
 def script(comment: Iterable[str], lines: Iterable[str], strict: str = "set -euo pipefail") -> str:

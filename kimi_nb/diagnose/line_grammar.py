@@ -51,7 +51,6 @@ _WRAPPERS = tuple(
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-)",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
         r"\[Stage-\d+\] ",
-        r"\d\d-\d\d \d\d:\d\d:\d\d (?=rank \d+\b|SIG[A-Z]+ received)",  # our launcher
         r"(?P<task> ?\d{1,4}): (?=[(\[A-Z])",  # srun --label
         r"\[\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",  # mpirun --tag-output
         r"\[(?P<task>\d+)\]<std(?:err|out)>: ?",  # horovod
@@ -72,6 +71,7 @@ _SPEAKERS = tuple(
         rf"\[(?P<time>{_DAY} {_CLOCK}) (?P<named>(?:[A-Z]+\d+ ?)+)\] ",  # SGLang
         r"\[ (?P<named>(?:[A-Z]+\d+ ?)+)\] ",
         r"(?P<our>rank (?P<torch>\d+)): ",
+        r"node (?P<node>[A-Za-z0-9][\w.-]*): ",  # our jobs
         r"(?P<door>load_balance_proxy\w*\.py|\w*proxy_server\w*\.py|vllm-router|mini_lb): ",
     )
 )
@@ -79,7 +79,7 @@ _SPEAKERS = tuple(
 _NATIVE = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
-        ("vllm", rf"{_LEVEL} \d\d-\d\d {_CLOCK} \[?(?P<source>[\w./]+:\d+)\] ?"),
+        ("vllm", rf"{_LEVEL} \d\d-\d\d {_CLOCK} \[?(?P<source>[\w./-]+:\d+)\] ?"),
         ("uvicorn", rf"{_LEVEL}: {{2,}}"),
         (
             "cann",

@@ -139,7 +139,7 @@ class JobImage:
             why = f"{self.file} is missing: the site's slurm.container.image names it."
             return [
                 f"if [ ! -s {file} ]; then",
-                f"    echo {shell.quote(why)} >&2",
+                f"    tell ERROR {shell.quote(why)} >&2",
                 "    exit 1",
                 "fi",
             ]

@@ -30,8 +30,7 @@ from importlib.metadata import version
 
 found = version("vllm").partition("+")[0]
 print("vllm", found)
-if found != "{wanted}":
-    sys.exit(f"The image holds vLLM {{found}}, the plan is for {wanted}. Name another image in the site file.")
+sys.exit(found != "{wanted}")
 """
 # How the output of a finished job ends: this tells when SLURM no longer knows the job. A serving
 # job has no such words.
@@ -141,7 +140,7 @@ class _Place:
 
 def _missing(test: str, what: str) -> list[str]:
     why = f"{what} is missing: submit 1_create_env.sbatch first."
-    return [f"if {test}; then", f"    echo {shell.quote(why)} >&2", "    exit 1", "fi"]
+    return [f"if {test}; then", f"    tell ERROR {shell.quote(why)} >&2", "    exit 1", "fi"]
 
 
 def _products(at: _Place, name: str, argv: Sequence[str]) -> tuple[str, ...]:
@@ -162,7 +161,7 @@ def complete(name: str, output: str) -> bool:
     """
     lines = output.split("\n")
     last = next((line for line in reversed(lines) if line.strip()), "")
-    return last.startswith(LAST_WORDS.get(name, ()))
+    return shell.message(last).startswith(LAST_WORDS.get(name, ()))
 
 
 def _options(site: schema.Site, spec: Mapping[str, Any], nodes: int) -> tuple[str, ...]:
@@ -202,13 +201,13 @@ def _create_env(at: _Place) -> tuple[list[str], list[str]]:
     argv = ["conda", "create", *channel, "--prefix", folder, f"python={PYTHON}", "-y"]
     return argv, [
         f"if [ -x {shell.quote(folder + '/bin/python')} ]; then",
-        f"    echo {shell.quote(f'No change: {folder} is there already.')}",
+        f"    tell INFO {shell.quote(f'No change: {folder} is there already.')}",
         "    exit 0",
         "fi",
         "# Anaconda's own channels ask for their terms of service, and a job has nobody to accept",
         "# them (CondaToSNonInteractiveError). conda-forge asks for none.",
         *shell.command(argv),
-        f"echo {shell.quote(f'Made {folder}.')}",
+        f"tell INFO {shell.quote(f'Made {folder}.')}",
     ]
 
 
@@ -218,14 +217,14 @@ def _fetch_image(at: _Place, image: JobImage) -> tuple[list[str], list[str]]:
     argv = ["python3", "-m", "venv", "--system-site-packages", "--clear", image.packages]
     return argv, [
         f"if [ -s {shell.quote(file)} ] && [ -e {shell.quote(known)} ]; then",
-        f"    echo {shell.quote(f'No change: {made} are there already.')}",
+        f"    tell INFO {shell.quote(f'No change: {made} are there already.')}",
         "    exit 0",
         "fi",
         *image.exports(at.devices),
         *image.fetch(),
         "# For what the image lacks: this environment sees the packages of the image.",
         *at.call(argv),
-        f"echo {shell.quote(f'Made {made}.')}",
+        f"tell INFO {shell.quote(f'Made {made}.')}",
     ]
 
 
@@ -250,14 +249,15 @@ def _install(at: _Place) -> tuple[list[str], list[str]]:
     return argv, [
         *at.needs(),
         "# pip must be the environment's own: any other writes into the home folder.",
-        'echo "pip: $(command -v pip)"',
+        'tell INFO "pip: $(command -v pip)"',
         "# vLLM requires neither ray, which the kernel tuner imports, nor datasets and pandas, which",
         "# the benchmark imports. The versions are those with which this vLLM is tested.",
         *shell.command(argv),
         "# The kernel tuner is not in the wheel; it is run from the source of the same version.",
         f"[ -d {shell.quote(source)} ] || {shlex.join(clone)}",
-        "python -c 'import vllm; print(vllm.__version__, vllm.__file__)'",
-        "echo 'Install complete.'",
+        "found=$(python -c 'import vllm; print(vllm.__version__, vllm.__file__)')",
+        'tell INFO "vLLM: $found"',
+        "tell INFO 'Install complete.'",
     ]
 
 
@@ -266,13 +266,21 @@ def _install_beside(at: _Place, more: Sequence[str]) -> tuple[list[str], list[st
     lacks = data_files.facts("plan/slurm")["with_image"]["packages"]
     wanted = [word for word in _packages(at.request) if word.partition("==")[0] in lacks]
     argv = ["pip", "install", *wanted, *more]
-    look = _VERSION.format(wanted=at.request.engine.vllm)
+    wanted_vllm = at.request.engine.vllm
+    look = at.call(["python", "-c", _VERSION.format(wanted=wanted_vllm)])
+    why = f"The image does not hold vLLM {wanted_vllm}, for which the plan is; the lines above say "
+    why += "what it holds. Name another image in the site file."
     return argv, [
         *at.needs(),
         "# What the kernel tuner and the benchmark import and the image lacks; the rest stays as it is.",
         *at.call(argv),
-        *at.call(["python", "-c", look]),
-        "echo 'Install complete.'",
+        f"if ! {look[0]}",
+        *look[1:-1],
+        f"{look[-1]}; then",
+        f"    tell ERROR {shell.quote(why)} >&2",
+        "    exit 1",
+        "fi",
+        "tell INFO 'Install complete.'",
     ]
 
 
@@ -300,7 +308,7 @@ def _download(at: _Place) -> tuple[list[str], list[str]]:
     lines = [*at.needs(), *at.call(argv)]
     for draft in drafts:
         lines += at.call(["hf", "download", draft.id, "--local-dir", request.located(draft)])
-    return argv, [*lines, "echo 'Download complete.'"]
+    return argv, [*lines, "tell INFO 'Download complete.'"]
 
 
 def _serve(at: _Place, serving: Serving) -> tuple[list[str], list[str]]:
@@ -347,13 +355,13 @@ def _tune_moe(at: _Place, engine: EngineSpec) -> tuple[list[str], list[str]]:
         *at.needs(),
         f"# The server looks for {shape}: experts of a GPU, and the size of each.",
         f"if compgen -G {shell.quote(table)} > /dev/null; then",
-        f"    echo {shell.quote(there)}",
+        f"    tell INFO {shell.quote(there)}",
         "    exit 0",
         "fi",
         f"mkdir -p {shell.quote(places['tuning'])}",
         *at.call(argv),
         f"ls {shell.quote(places['tuning'])}",
-        "echo 'Tuning complete.'",
+        "tell INFO 'Tuning complete.'",
     ]
 
 
@@ -374,7 +382,7 @@ def _benchmark(at: _Place, command: Sequence[str]) -> tuple[list[str], list[str]
         "# The dataset goes where there is room.",
         shell.export("HF_HOME", places["cache"]),
         *at.call(words),
-        "echo 'Benchmark complete.'",
+        "tell INFO 'Benchmark complete.'",
     ]
 
 
@@ -393,11 +401,12 @@ def script(job: Job, modules: Sequence[str]) -> str:
         "#!/bin/bash",
         *(f"#SBATCH {option}" for option in job.options),
         "set -eo pipefail",
+        shell.teller(serving_job.SPEAKER),
         'cd "${SLURM_SUBMIT_DIR:-.}"',
-        "module purge || { echo 'module purge failed' >&2; exit 1; }",
+        "module purge || { tell ERROR 'module purge failed' >&2; exit 1; }",
         *(
             f"module load {shell.quote(name)} || "
-            f"{{ echo {shell.quote(f'module load {name} failed')} >&2; exit 1; }}"
+            f"{{ tell ERROR {shell.quote(f'module load {name} failed')} >&2; exit 1; }}"
             for name in modules
         ),
     ]

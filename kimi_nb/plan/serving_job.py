@@ -20,6 +20,8 @@ SERVER_FILE = "server_host.txt"
 # Variables of every job, which its script exports before anything else.
 EVERYWHERE = ("VIRTUAL_ENV", "PATH", "HF_HOME")
 LEADER = shell.Raw('"$leader"')
+# Who speaks in a job's log: its nodes are SLURM's choice.
+SPEAKER = "node ${SLURMD_NODENAME:-$HOSTNAME}"
 _NODES = 'mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
 # The router starts with the engines and listens once all of them answer. That one of them fails is
 # seen by its end, so that here it has the time of the job.
@@ -46,7 +48,7 @@ def _address(name: str, at: int) -> list[str]:
         f"{name}=$(getent ahostsv4 \"{node}\" | awk 'NR == 1 {{print $1}}') || true",
         f'case "${name}" in',
         "    '' | 127.0.*)",
-        f"        echo \"{node} has no address for the other nodes: getent says '${name}'\" >&2",
+        f"        tell ERROR \"{node} has no address for the other nodes: getent says '${name}'\" >&2",
         "        exit 1",
         "        ;;",
         "esac",
@@ -92,7 +94,7 @@ def lines(
         "    local own=()",
         '    case "$SLURM_NODEID" in',
         *(f"        {at}) own=({_flat(mine)}) ;;" for at, mine in enumerate(own)),
-        '        *) echo "node $SLURM_NODEID of the job has no engine" >&2; exit 1 ;;',
+        '        *) tell ERROR "node $SLURM_NODEID of the job has no engine" >&2; exit 1 ;;',
         "    esac",
         *(f"    {line}" for line in _exports(engines)),
         *(f"    {line}" for line in [*serve[:-1], f"{serve[-1]} \\", '    "${own[@]}"']),
@@ -107,7 +109,7 @@ def lines(
         *(["    --wait=1 \\"] if serving.router_port else []),
         f"    --output={job_name}.%j{task_suffix('%n')}.out \\",
         f"    --error={job_name}.%j{task_suffix('%n')}.err \\",
-        '    bash -c "$(declare -f serve); serve"' + (" &" if serving.router_port else ""),
+        '    bash -c "$(declare -f tell serve); serve"' + (" &" if serving.router_port else ""),
         *(_router(serving, serving.router_port, image) if serving.router_port else []),
     ]
 
@@ -163,7 +165,7 @@ def _router(serving: Serving, port: int, image: JobImage | None) -> list[str]:
         "code=0",
         "wait -n || code=$?",
         'if kill -0 "$router" 2> /dev/null; then ended="a replica"; else ended="the router"; fi',
-        'echo "$ended has ended with exit code $code, and the job with it" >&2',
+        'tell ERROR "$ended has ended with exit code $code, and the job with it" >&2',
         '[ "$code" != 0 ] || code=1',
         'exit "$code"',
     ]

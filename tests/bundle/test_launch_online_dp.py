@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "kimi_nb" / "data" / "bundle" / "launch_online_dp.py"
 ADDRESS = ("--dp-address", "192.0.2.10")
-TIME = r"(?m:^)\d\d-\d\d \d\d:\d\d:\d\d "  # begins each line about a rank
+# Begins each line.
+TIME = r"(?m:^)(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d \[launch_online_dp\.py:\d+\] "
 # Each server leaves its own number and that of a grandchild, then waits to be stopped.
 SERVER = "sleep 300 & echo $$ $! > tmp.$4; mv tmp.$4 up.$4; wait"
 # The same examples every time, none stored.
@@ -314,7 +315,7 @@ def test_refused_before_anything_starts(node, options, parts):
     node.template("touch started.$4")
     code, out, err = node.run(*options.split(), *ADDRESS)
     assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1 and err.startswith("launch_online_dp.py: error: ")
+    assert len(err.splitlines()) == 1 and re.match(TIME, err) and err.startswith("ERROR ")
     assert [part for part in parts if part not in err] == []
     assert node.names() == ["run_dp_template.sh"]
 
@@ -484,7 +485,7 @@ def test_a_failed_rank_stops_the_others(nodes):
         head, _, rest = err.partition("; last lines of ./logs/rank_1.log:\n")
         assert re.fullmatch(TIME + f"rank 1 failed: {said}", head)
         assert rest.splitlines()[:20] == [f"line {i}" for i in range(11, 31)]
-        assert "line" not in "".join(rest.splitlines()[20:])
+        assert "line " not in "".join(rest.splitlines()[20:])
         assert err.count("failed") == 1  # the others were stopped: that is no failure of theirs
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from kimi_nb.bundle import scripts
+from kimi_nb.core import shell
 from kimi_nb.deploy import claim, node_looks
 from kimi_nb.deploy.slurm import job_book, job_faults, job_logs, slurm_commands
 from kimi_nb.deploy.slurm.cluster import Cluster
@@ -200,7 +201,9 @@ def test_the_jobs_from_an_empty_folder_to_a_benchmark(start, scenario, more):
     assert other.cluster.preview() == []
     assert other.cluster.serving().url == cluster.serving().url
     said = list(other.cluster.follow(lambda: True))
-    assert ("download_kimi", "Download complete.") in said
+    assert ("download_kimi", "Download complete.") in [
+        (name, shell.message(line)) for name, line in said
+    ]
     served = f"{node} {names[-1]}"
     assert {name for name, _ in said} == {*names[:-1], served, "benchmark_kimi"}
     assert all(one.state in ("COMPLETED", "RUNNING") for one in other.cluster.jobs())
@@ -427,7 +430,9 @@ def test_up_status_logs_and_down_as_commands(slurm_site, start, tmp_path):
         f"benchmark_kimi.{made['facts']['jobs']['benchmark']}.out"
     )
     code, live, said = call("logs", "--no-follow", str(tmp_path / "run"))
-    assert "download_kimi | Download complete." in live
+    assert re.search(
+        r"download_kimi \| INFO [\d-]+ [\d:]+ \[\S+\] node \S+: Download complete\.", live
+    )
     [node] = {one["node"] for one in json.loads(call("status", "--json", str(tmp_path / "run"))[1])}
     assert f"{node} vllm_kimi | " in live
     code, out, said = call("up", *target, "--confirm", "testbed", "--download", "--json")
@@ -936,8 +941,9 @@ def test_every_job_says_when_its_work_is_done():
         if job.name in ("baseline", "optimised"):
             assert not jobs.complete(job.name, "Install complete.\n")
         else:
-            last = job.body[-1].partition("echo ")[2].strip("'")
-            assert jobs.complete(job.name, f"before\n{last}\n\n") and last
+            last = job.body[-1].partition("tell INFO ")[2].strip("'")
+            told = f"INFO 11-23 06:04:02 [job_7:31] node dgx-07: {last}"
+            assert jobs.complete(job.name, f"before\n{told}\n\n") and last
 
 
 def test_sizes_of_the_site_file_take_the_place_of_the_guides(tmp_path):

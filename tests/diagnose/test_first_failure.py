@@ -11,7 +11,8 @@ def test_what_a_launcher_quotes_belongs_to_the_rank_that_said_it():
     node = plan.of(plan.nodes[1])[0].node
     said = "  Value error, data_parallel_rank (99) must be in the range [0, 4)"
     own = ["Traceback (most recent call last):", "ValidationError: 1 validation error", said]
-    quoted = ["11-23 07:47:59 rank 1 failed: exit code 1; last lines of ./logs/rank_1.log:", *own]
+    told = "ERROR 11-23 07:47:59 [launch_online_dp.py:288] rank 1 failed: exit code 1"
+    quoted = [f"{told}; last lines of ./logs/rank_1.log:", *own]
     logs = [
         first_failure.Log(node, None, f"{node}/engines.log", quoted),
         first_failure.Log(node, 1, f"{node}/rank_1.log", own),

@@ -32,7 +32,7 @@ LINES = {
     ),
     "slurmstepd: error: no": (None, "ERROR", "slurmstepd"),
     "[1,3]<stderr>:no": (3, "", ""),
-    "11-23 06:04:02 rank 31 failed: no": (31, "", ""),
+    "ERROR 11-23 06:04:02 [launch_online_dp.py:288] rank 31 failed: no": (31, "ERROR", ""),
 }
 # What is put around a line changes nothing of what it says.
 AROUND = (

@@ -113,12 +113,14 @@ def test_another_runtime_is_refused_with_the_known_ones(slurm_in_image):
 def test_an_image_of_another_version_ends_the_installation(slurm_in_image, tmp_path, version, code):
     """The look at pip's records is run by a Python that finds vLLM of this version."""
     text = joined(text_of(plan_of(slurm_in_image, "apptainer"), "install"))
-    look = re.search(r"-c '(import sys\n.*?)'\necho", text, re.S)[1]
+    look = re.search(
+        r"-c '(import sys\n.*?)'; then\n    tell ERROR (.*?) >&2\n    exit 1", text, re.S
+    )
     record = tmp_path / f"vllm-{version.replace('+', '_')}.dist-info"
     record.mkdir()
     (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
     done = subprocess.run(
-        [sys.executable, "-c", look],
+        [sys.executable, "-c", look[1]],
         env={"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -126,8 +128,7 @@ def test_an_image_of_another_version_ends_the_installation(slurm_in_image, tmp_p
     )
     assert done.returncode == code, done.stderr
     assert f"vllm {version.partition('+')[0]}" in done.stdout
-    if code:
-        assert "holds vLLM 0.18.0, the plan is for 0.19.1" in done.stderr
+    assert "The image does not hold vLLM 0.19.1" in look[2]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 OPEN = ("/health", "/healthcheck")
 INSIDE = "127.0.0.1"
@@ -22,6 +23,12 @@ LONGEST_HEAD = 1 << 16  # bytes
 PATIENCE = 30  # seconds for the head of a request
 REFUSED = b'{"error":"Unauthorized"}'
 AWAY = b'{"error":"The proxy behind this door does not answer."}'
+
+
+def tell(level, text):
+    """Write a line in the form of vLLM's own, beside those of the proxy."""
+    place = f"{os.path.basename(__file__)}:{sys._getframe(1).f_lineno}"
+    print(f"{level} {time.strftime('%m-%d %H:%M:%S')} [{place}] {text}", file=sys.stderr, flush=True)
 
 
 def answer(status, body):
@@ -118,7 +125,7 @@ async def serve(host, port, command, key):
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: proxy.returncode is None and proxy.terminate())
-    print(f"The door at {host}:{port} asks for the key; behind it: {' '.join(words)}", flush=True)
+    tell("INFO", f"The door at {host}:{port} asks for the key; behind it: {' '.join(words)}")
     try:
         code = await proxy.wait()
     finally:
@@ -138,12 +145,12 @@ def main(argv):
         return 2
     key = os.environ.get("OPENAI_API_KEY", "")
     if not key or not command:
-        print("OPENAI_API_KEY is not set: there is no key to ask for.", file=sys.stderr)
+        tell("ERROR", "OPENAI_API_KEY is not set: there is no key to ask for.")
         return 2
     try:
         return asyncio.run(serve(host, port, command, key.encode()))
     except OSError as error:
-        print(f"{host}:{port}: {error}", file=sys.stderr)
+        tell("ERROR", f"{host}:{port}: {error}")
         return 1
 
 

@@ -106,7 +106,7 @@ def how_it_ended(code):
 
 class OneLineParser(argparse.ArgumentParser):
     def error(self, message):  # without the usage text: one line an error
-        say(2, f"{self.prog}: error: {message}")
+        tell("ERROR", message)
         sys.exit(2)
 
 
@@ -158,9 +158,10 @@ def say(fd, text):
         os.write(fd, (text + "\n").encode("utf-8", "backslashreplace"))
 
 
-def tell(fd, text):
-    """A line about a rank, with the time: beside the engines' lines it shows what came first."""
-    say(fd, f"{time.strftime('%m-%d %H:%M:%S')} {text}")
+def tell(level, text, fd=2):
+    """A line in the form and the local time of vLLM's own: beside them it shows what came first."""
+    place = f"{os.path.basename(__file__)}:{sys._getframe(1).f_lineno}"
+    say(fd, f"{level} {time.strftime('%m-%d %H:%M:%S')} [{place}] {text}")
 
 
 def file_problems(args):
@@ -224,7 +225,8 @@ def start(rank, args, prctl):
             command(rank, args), env=environ, stdin=subprocess.DEVNULL, stdout=file,
             stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=die_with_launcher,
         )  # fmt: skip
-    tell(1, f"rank {rank.rank}: devices {rank.devices} port {rank.port} pid {process.pid} log {log}")
+    said = f"devices {rank.devices} port {rank.port} pid {process.pid} log {log}"
+    tell("INFO", f"rank {rank.rank}: {said}", fd=1)
     return Child(rank, process, log)
 
 
@@ -253,7 +255,7 @@ def stop(children, grace, received):
     for signum, limit in (signal.SIGTERM, grace), (signal.SIGKILL, KILL_WAIT):
         live, deadline = settle(children), time.monotonic() + limit
         for child in live:
-            tell(2, f"rank {child.rank.rank}: {signum.name} to process group {child.process.pid}")
+            tell("INFO", f"rank {child.rank.rank}: {signum.name} to process group {child.process.pid}")
             child.signal_group(signum)
         while live and time.monotonic() < deadline:
             if signum == signal.SIGTERM and len(received) > heard:
@@ -261,7 +263,7 @@ def stop(children, grace, received):
             time.sleep(TICK / 4)  # somebody waits for this
             live = settle(children)
     for child in settle(children):
-        tell(2, f"rank {child.rank.rank}: process group {child.process.pid} outlived SIGKILL")
+        tell("WARNING", f"rank {child.rank.rank}: process group {child.process.pid} outlived SIGKILL")
 
 
 def tail(path):
@@ -281,12 +283,12 @@ def watch(children, received):
     while True:
         settle(children)
         if received:  # before failures: who signals us may have signalled the ranks as well
-            tell(2, f"{signal.Signals(received[0]).name} received: stopping all ranks")
+            tell("INFO", f"{signal.Signals(received[0]).name} received: stopping all ranks")
             return 128 + received[0]
         failed = [child for child in children if child.process.returncode]
         for child in failed:  # said before the others are stopped: that may take all the grace
             end = how_it_ended(child.process.returncode)
-            tell(2, f"rank {child.rank.rank} failed: {end}; last lines of {child.log}:")
+            tell("ERROR", f"rank {child.rank.rank} failed: {end}; last lines of {child.log}:")
             say(2, tail(child.log))
         if failed:
             code = failed[0].process.returncode
@@ -295,7 +297,8 @@ def watch(children, received):
         if len(ended) == len(children):
             return 0
         for child in set(ended) - noted:
-            tell(2, f"rank {child.rank.rank} ended with exit code 0; the others are kept running")
+            note = "ended with exit code 0; the others are kept running"
+            tell("WARNING", f"rank {child.rank.rank} {note}")
         noted.update(ended)
         time.sleep(TICK)
 
@@ -316,7 +319,7 @@ def run(args):
             try:
                 children.append(start(rank, args, prctl))
             except (OSError, subprocess.SubprocessError) as error:
-                tell(2, f"rank {rank.rank} could not be started: {error}")
+                tell("ERROR", f"rank {rank.rank} could not be started: {error}")
                 return 1
         return watch(children, received)
     finally:  # whatever the reason, and also what a rank that ended left in its group
@@ -327,7 +330,7 @@ def main(argv=None):
     args = parse(argv)
     found = problems(args) or file_problems(args)
     for line in found:
-        say(2, f"launch_online_dp.py: error: {line}")
+        tell("ERROR", line)
     return 2 if found else run(args)
 
 
