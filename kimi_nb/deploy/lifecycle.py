@@ -150,7 +150,8 @@ class Deployed(show.Shown):
             ("result", "ok" if self.ok else f"failed at {self.step}"),
             ("logs", str(self.folder)),
         ]
-        return show.Table(f"{self.plan} on {self.site}", ("what", "is"), tuple(rows))
+        mark = "" if self.mark == MARK else f"{self.mark}: "
+        return show.Table(f"{mark}{self.plan} on {self.site}", ("what", "is"), tuple(rows))
 
     @property
     def asked(self) -> bool:
@@ -487,7 +488,7 @@ class _Deployment:
         watch.first_answer()
         if self._started:
             self._first_s = round(time.monotonic() - self._begun, 2)
-            self._say(f"first answer after {self._first_s:.1f} s")
+            self._say(f"{self._title}first answer after {self._first_s:.1f} s")
         self._step = "verify"
         watch.check_transfer()
         watch.look_at_answers()
@@ -496,6 +497,7 @@ class _Deployment:
         self._record(
             Outcome(
                 facts={
+                    "mark": self._mark,
                     "ready_s": self._ready_s,
                     "first_answer_s": self._first_s,
                     "memory_mb": self._site.memory_mb(),
@@ -528,6 +530,16 @@ class _Deployment:
             seconds=seconds,
         )
 
+    @property
+    def _mark(self) -> str:
+        """REHEARSAL where stand-ins have answered: the mark follows the reply."""
+        reply = self._watch.answer if self._watch else None
+        return (reply.mark if reply else "") or MARK
+
+    @property
+    def _title(self) -> str:
+        return "" if self._mark == MARK else f"{self._mark}: "
+
     def _result(self, failed: Sequence[Diagnosis]) -> Deployed:
         watch = self._watch
         reply = watch.answer if watch else None
@@ -547,6 +559,7 @@ class _Deployment:
             moved_tokens=watch.moved_tokens if watch else 0,
             moved_bytes=watch.moved_bytes if watch else 0,
             answer=(reply.content or reply.thoughts) if reply else "",
+            mark=self._mark,
             failed=tuple(failed),
             folder=self._journal.folder,
             step=self._step if failed else "",

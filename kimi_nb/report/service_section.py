@@ -143,17 +143,28 @@ def _deployment(
         {},
     )
     told = [mapping(one.get("facts")) for one in reversed(steps)]
+    # Of what has answered: stand-ins may be deployed, too.
+    marked = any(one.get("mark") == REHEARSAL for one in (mine, *told))
+    mark = REHEARSAL if marked else ""
     facts: list[tuple[str, str, str]] = []
     if mine:
         facts.append(
-            ("engines ready", f"{mine.get('ready', '?')} of {mine.get('engines', '?')}", "measured")
+            (
+                "engines ready",
+                f"{mine.get('ready', '?')} of {mine.get('engines', '?')}",
+                measured(mark),
+            )
         )
     # A call that found every engine running has measured no start; the one before it has.
     timed = (one for one in (mine, *told) if number(one.get("ready_s")) is not None)
-    facts += _seconds(next(timed, {}), "")
+    facts += _seconds(next(timed, {}), mark)
     if mine.get("moved_tokens"):
         facts.append(
-            ("prompt tokens moved from prefill to decode", str(mine["moved_tokens"]), "measured")
+            (
+                "prompt tokens moved from prefill to decode",
+                str(mine["moved_tokens"]),
+                measured(mark),
+            )
         )
     facts += [
         (what, str(state[key]), "")
@@ -178,7 +189,7 @@ def _deployment(
         "deploy",
         status,
         _changed(path / "evidence.jsonl"),
-        "",
+        mark,
         text[status],
         tuple(facts),
         failed[0] if failed else {},
