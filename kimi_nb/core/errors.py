@@ -72,8 +72,8 @@ def short(found: object, most: int = 200, lines: int = 8) -> str:
 
     ``most`` is a number of characters.
 
-    >>> short("a33"), short("a" * 5000, 3), short("{\\n}\\n}", lines=2)
-    ('a33', 'aaa...', '{\\n}...')
+    >>> short("a33"), short("a" * 5000, 3), short("{\n}\n}", lines=1)
+    ('a33', 'aaa...', '{...')
     """
     text = str(found)
     kept = "\n".join(text.split("\n", lines)[:lines])[:most]

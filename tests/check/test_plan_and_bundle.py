@@ -24,6 +24,7 @@ ONE_SIDED = {
     "truth/errata": "only a plan knows which document it departs from",
     "capacity/concurrency": "only a plan knows the scenario and its number of requests",
     "truth/untested-version": "only a plan knows the version that its recipe was written for",
+    "capacity/calibration": "only a plan knows the site file, which names its calibrations",
 }
 ONE_SIDED_OF_JOBS = {
     "truth/example-address": "the node of a job is SLURM's choice: its scripts name no address",

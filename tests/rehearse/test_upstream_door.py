@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import re
 
 import pytest
 from testbed import door_scenes
@@ -59,7 +60,14 @@ def test_the_recording_is_replayed(scene, tag):
     want = door_scenes.recorded(scene, tag)
     for step, mine, theirs in zip(scene["steps"], had, want, strict=True):
         if not step.get("left_out"):
-            assert mine == theirs, step
+            assert _settled(mine, step) == _settled(theirs, step), step
+
+
+def _settled(found, step):
+    """What is not chance: of requests that prefill lets go at once, which decode is free is."""
+    if step.get("held") != "prefill":
+        return found
+    return {**found, "sent": [re.sub(r"^decode\d+", "decode", name) for name in found["sent"]]}
 
 
 @pytest.mark.parametrize(
