@@ -11,7 +11,7 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PlainValidator
 
 # The characters allowed in a word of a script.
 SAFE_TEXT = re.compile(r"[\w ./:@%+=,~{}\[\]\"-]*")
@@ -164,6 +164,14 @@ def _image(text: str) -> str:
     return text
 
 
+def _least(value: object) -> int | Literal["driver"]:
+    if value == "driver":
+        return "driver"
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10**9:
+        raise ValueError("a whole number from 1 on is wanted here, or driver")
+    return value
+
+
 def _line(text: str) -> str:
     """Return prose for a heading or a comment: any characters, but on one line."""
     if not text.strip() or any(
@@ -177,6 +185,7 @@ Name = Annotated[str, AfterValidator(_name)]
 Line = Annotated[str, AfterValidator(_line)]
 Text = Annotated[str, AfterValidator(safe_text)]
 Word = Annotated[str, AfterValidator(_word)]
+Least = Annotated[int | Literal["driver"], PlainValidator(_least)]
 Range = Annotated[str, AfterValidator(_range)]
 Sysctl = Annotated[str, AfterValidator(_sysctl)]
 Address = Annotated[str, AfterValidator(_address)]

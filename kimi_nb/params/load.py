@@ -12,6 +12,7 @@ runs a notebook in the caller's directory, JupyterLab and nbmake in the notebook
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from kimi_nb.core import data_files, paths
 from kimi_nb.core.errors import ParameterError, choice
-from kimi_nb.params import fields, schema
+from kimi_nb.params import families, fields, schema
 
 _Table = TypeVar("_Table", bound=BaseModel)
 
@@ -235,7 +236,31 @@ def _load(kind: str, table: type[_Table], given: str) -> _Table:
             )
         )
     found = _extended(path, kind)
+    if kind == "models":
+        found = _with_families(found, path)
     return validate(table, _rooted(_beside(found, path)) if kind == "sites" else found, path)
+
+
+def _with_families(model: dict[str, Any], where: Path) -> dict[str, Any]:
+    """Return a model with the recipes of the file that it names (``families``) after its own.
+
+    ``families: k2.5`` means ``params/recipes/k2.5.json``, which is read from what others publish
+    (`kimi_nb.upstream`) and not written by hand; a file that extends ours inherits it, or takes none
+    with ``families: null``.
+    """
+    given = model.get("families")
+    if given is None or not isinstance(model.get("recipes"), list):
+        return {key: value for key, value in model.items() if key != "families"}
+    folder = paths.root() / "params" / "recipes"
+    known = sorted(path.stem for path in folder.glob("*.json"))
+    if given not in known:
+        raise ParameterError(f"{where}: families: " + choice("file", given, known))
+    path = folder / f"{given}.json"
+    found = validate(families.Families, json.loads(path.read_text(encoding="utf-8")), path)
+    published = [one for each in found.recipes for one in each.recipes()]
+    return {key: value for key, value in model.items() if key != "families"} | {
+        "recipes": [*model["recipes"], *published]
+    }
 
 
 def _own_file(given: str) -> str:

@@ -7,7 +7,7 @@ The keys are those of the plan and of the engine::
     speculative-config.num_speculative_tokens=1
                                          a key of a JSON flag
     env.HCCL_BUFFSIZE=1200               an environment variable
-    prefill.groups=3  decode.dp=64       the layout: groups, nodes, dp, tp
+    prefill.groups=3  decode.dp=64       the layout: groups, nodes, dp, tp, pp
     port=8000  prefill.kv-port=37000     ports: port, rpc-port, kv-port, side-channel-port,
                                          master-port
     router=vllm-router  router.port=1998
@@ -27,13 +27,17 @@ from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.params import fields
 from kimi_nb.params.settings import flag_name, flattened
 
+# Far more than any key of an engine has; more could be neither shown nor written as JSON.
+_LONGEST, _DEEPEST = 300, 20
 _SHAPE = {
     "groups": "groups",
     "nodes": "nodes",
     "dp": "dp",
     "tp": "tp",
+    "pp": "pp",
     "data-parallel-size": "dp",
     "tensor-parallel-size": "tp",
+    "pipeline-parallel-size": "pp",
 }
 _PORTS = {
     "port": "http",
@@ -46,7 +50,9 @@ _PORTS = {
 }
 # Flags that the plan derives itself: setting them by hand would contradict the rest.
 DERIVED = {
-    **dict.fromkeys(("tensor-parallel-size", "data-parallel-size"), "dp= and tp="),
+    **dict.fromkeys(
+        ("tensor-parallel-size", "data-parallel-size", "pipeline-parallel-size"), "dp=, tp= and pp="
+    ),
     **dict.fromkeys(
         (
             "data-parallel-size-local",
@@ -69,16 +75,14 @@ DERIVED = {
             "kv-transfer-config.kv_port",
             "kv-transfer-config.engine_id",
             "kv-transfer-config.kv_role",
-            "kv-transfer-config.kv_connector_extra_config",
+            "kv-transfer-config.kv_connector_extra_config.prefill",
+            "kv-transfer-config.kv_connector_extra_config.decode",
         ),
         "kv-port=, dp= and tp=",
     ),
 }
 # Ways to lay out engines that the planner does not support; its device counts would be wrong.
 _UNPLACED = (
-    "pipeline-parallel-size",
-    "prefill-context-parallel-size",
-    "data-parallel-hybrid-lb",
     "data-parallel-external-lb",
     "data-parallel-backend",
     "api-server-count",
@@ -104,6 +108,11 @@ _PLACED = (
 )
 
 
+def is_derived(name: str) -> bool:
+    """Return whether the plan works out a flag (or a key of one) by itself."""
+    return any(name == derived or name.startswith(f"{derived}.") for derived in DERIVED)
+
+
 def refuse_derived(name: str, where: str) -> None:
     """Raise ParameterError for a flag that the plan derives itself or that it must not have."""
     top = name.partition(".")[0]
@@ -113,7 +122,7 @@ def refuse_derived(name: str, where: str) -> None:
     if top in _UNPLACED:
         raise ParameterError(
             f"{where}: --{top} is not planned here: devices and ports are "
-            "counted for data and tensor parallel only."
+            "counted for one process on each node, or for each rank."
         )
     if top in _OTHER:
         raise ParameterError(f"{where}: --{top} is not set by hand: {_OTHER[top]}.")
@@ -124,7 +133,7 @@ class Overrides:
     """The user's overrides, sorted by kind.
 
     Attributes:
-        shape: Groups, nodes, dp and tp by role.
+        shape: Groups, nodes, dp, tp and pp by role.
         ports: First ports by role.
         settings: In the order given: (role or "" for all, the pair as given, flags and
             variables).
@@ -157,6 +166,11 @@ def parse(pairs: tuple[str, ...] | list[str], roles: tuple[str, ...]) -> Overrid
         key, where = key.strip(), f"--set {pair[:80]}"
         if not sign or not key:
             raise ParameterError(f"{where}: key=value is wanted, such as max-num-seqs=32.")
+        if len(key) > _LONGEST or key.count(".") > _DEEPEST:
+            raise ParameterError(
+                f"{where}: a key of at most {_LONGEST} characters and {_DEEPEST} dots is wanted, "
+                f"found {len(key):,} and {key.count('.'):,}."
+            )
         head, dot, rest = key.partition(".")
         role = head if head in fields.ROLES and dot else ""
         name = rest if role else key
@@ -180,7 +194,7 @@ def _set(
         if not role and len(roles) > 1:
             raise ParameterError(
                 f"{where}: this layout has the roles {' and '.join(roles)}; say "
-                f"which one, such as {roles[0]}.{name}={text}."
+                f"which one, such as {roles[0]}.{name}={text[:40]}."
             )
         table, key = (out.shape, _SHAPE[plain]) if plain in _SHAPE else (out.ports, _PORTS[plain])
         value = _count(text, where) if plain in _SHAPE else _port(text, where)

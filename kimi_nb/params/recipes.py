@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kimi_nb.core.errors import NoRecipeError, choice
@@ -23,6 +23,8 @@ def of(model: schema.Model, hardware: schema.Hardware) -> list[schema.Recipe]:
     the hardware's file.
     """
     own = _own(model, hardware)
+    if model.no_stand_in:
+        return own
     return own or [
         recipe
         for layout in hardware.models
@@ -39,9 +41,10 @@ def served(model: schema.Model, hardware: schema.Hardware, layout: str = "") -> 
     """Return the model that is served when this one is named.
 
     That is the model itself, or, on a hardware too small for it, the model that replaces it in
-    ``layout`` (by default the first layout that has a replacement).
+    ``layout`` (by default the first layout that has a replacement). A model without a stand-in is
+    never replaced.
     """
-    if not hardware.models or _own(model, hardware):
+    if not hardware.models or _own(model, hardware) or model.no_stand_in:
         return model
     standing: Mapping[Any, str] = hardware.models
     return load.model(standing.get(layout) or next(iter(standing.values())))
@@ -56,11 +59,13 @@ def find(
 ) -> schema.Recipe:
     """Return the recipe that the user means.
 
-    If ``layout`` is None, the only layout there is is taken; without a ``variant``, the first one
-    that the site's ``transport`` can deploy. Raises NoRecipeError, which lists what there is.
+    If ``layout`` is None, the only layout there is is taken, imported recipes aside where there are
+    others; without a ``variant``, the first one that the site's ``transport`` can deploy. Raises
+    NoRecipeError, which lists what there is.
     """
     there = of(model, hardware)
-    layouts = list(dict.fromkeys(recipe.layout for recipe in there))
+    written = [recipe for recipe in there if not recipe.source.deployment]
+    layouts = list(dict.fromkeys(recipe.layout for recipe in written or there))
     if layout is None and len(layouts) == 1:
         layout = layouts[0]
     if layout is not None and layout not in fields.LAYOUTS:
@@ -71,6 +76,11 @@ def find(
             raise NoRecipeError(
                 f"{model.title} on {hardware.name} has {len(layouts)} layouts; say "
                 f"which one you mean: --layout {' or '.join(layouts)}."
+            )
+        if hardware.models and model.no_stand_in:
+            raise NoRecipeError(
+                f"{hardware.name} has no room for {model.title}, and no tiny model stands for it: "
+                f"{model.no_stand_in}"
             )
         asked = f" with layout {layout}" if layout else ""
         raise NoRecipeError(
@@ -107,24 +117,37 @@ def scenario(recipe: schema.Recipe, name: str) -> schema.Scenario | None:
     return recipe.scenarios[name]
 
 
+def nodes(recipe: schema.Recipe, scenario: schema.Scenario | None = None) -> int:
+    """Return how many nodes a recipe takes, or a scenario of it."""
+    changes = scenario.roles if scenario else {}
+    shapes = (
+        role.changed(changes[name]) if name in changes else role
+        for name, role in recipe.roles.items()
+    )
+    return sum(shape.groups * shape.nodes for shape in shapes)
+
+
 def _what_there_is(model: schema.Model, hardware: schema.Hardware) -> str:
+    """Say where this model is documented, and which models are on this hardware."""
+    chips = dict.fromkeys(recipe.hardware for recipe in model.recipes)
     lines = ["There is:"]
-    for other in _all_models(model):
-        by_hardware: dict[str, list[str]] = {}
-        for recipe in other.recipes:
-            layouts = by_hardware.setdefault(recipe.hardware, [])
-            if recipe.layout not in layouts:
-                layouts.append(recipe.layout)
-        lines += [
-            f"  {other.name:<12} on {name:<7} {', '.join(layouts)}"
-            for name, layouts in by_hardware.items()
-        ]
+    if chips:
+        where = (f"{chip} ({', '.join(_layouts(model, chip))})" for chip in chips)
+        lines.append(f"  {model.name} on {', '.join(where)}")
+    for other in _all_models(model)[1:]:
+        if layouts := _layouts(other, hardware.recipes_of):
+            lines.append(f"  {other.name} on {hardware.name} ({', '.join(layouts)})")
     if hardware.recipes_of in model.container_versions:
-        lines.append(f"  {model.name:<12} on {hardware.name:<7} the container only (notebook 02)")
-    return "\n".join(lines)
+        lines.append(f"  {model.name} on {hardware.name}: the container only (notebook 02)")
+    return "\n".join([*lines, "kimi-nb list shows all."])
 
 
-def _all_models(first: schema.Model) -> Iterable[schema.Model]:
+def _layouts(model: schema.Model, chip: str) -> list[str]:
+    found = (recipe.layout for recipe in model.recipes if recipe.hardware == chip)
+    return list(dict.fromkeys(found))
+
+
+def _all_models(first: schema.Model) -> list[schema.Model]:
     others = [load.model(name) for name in load.names("models")]
     return [first, *(other for other in others if other.name != first.name)]
 
@@ -155,6 +178,8 @@ def listing() -> list[dict[str, Any]]:
                     "source": str(source),
                     "title": title,
                     "engine_version": recipe.engine_version,
+                    "tried": recipe.tried,
+                    "deployment": source.deployment,
                 }
                 for chip in (recipe.hardware, *like.get(recipe.hardware, ()))
                 for key, title, source in named
@@ -162,28 +187,25 @@ def listing() -> list[dict[str, Any]]:
     return rows
 
 
+def known_as(model: schema.Model) -> str:
+    """Return the name under which facts of a model are kept.
+
+    That of ours with the same checkpoint, if the model is a file of the user's own, which may have
+    any name; else its own name.
+    """
+    ours = load.names("models")
+    if model.name in ours:
+        return model.name
+    checkpoints = {weights.id for weights in model.weights.values()}
+    for name in ours:
+        if checkpoints & {weights.id for weights in load.model(name).weights.values()}:
+            return name
+    return model.name
+
+
 def models() -> list[str]:
     """Return the model names, those with plain numbers first: k2.5, k2.6, k2-thinking."""
     return sorted(load.names("models"), key=lambda name: name.replace("-", "~"))
-
-
-def missing() -> list[dict[str, str]]:
-    """Return every combination of model, hardware and layout that no document describes.
-
-    A hardware with models of its own is combined only with those, and these models with no other
-    hardware.
-    """
-    there = {(row["model"], row["hardware"], row["layout"]) for row in listing()}
-    own = {name: set(load.hardware(name).models.values()) for name in load.names("hardware")}
-    standing = set().union(*own.values())
-    return [
-        {"model": model, "hardware": hardware, "layout": layout}
-        for model in models()
-        for hardware, mine in own.items()
-        if (model in mine if mine else model not in standing)
-        for layout in fields.LAYOUTS
-        if (model, hardware, layout) not in there
-    ]
 
 
 def container_only() -> list[tuple[str, str]]:

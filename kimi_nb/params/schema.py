@@ -7,6 +7,7 @@ rejects unknown keys, so that a typing error is reported instead of being ignore
 from __future__ import annotations
 
 import posixpath
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -20,6 +21,7 @@ from kimi_nb.params.fields import (
     Image,
     Interface,
     Layout,
+    Least,
     Line,
     Name,
     Path,
@@ -42,7 +44,7 @@ RESERVED = ("install", "client", "jobs", "README.md", "plan.json")
 class Table(BaseModel):
     """A mapping with a fixed set of keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Source(Table):
@@ -52,11 +54,14 @@ class Source(Table):
         document: A document of ``data/check/documents.yaml``.
         section: A section of that document.
         commands: The names of its commands in the golden list of commands.
+        deployment: The id under which `kimi_nb.upstream` reads the same deployment in a checkout,
+            such as ``recipes:Kimi-K2.7-Code:h200:pd_cluster``.
     """
 
     document: str
     section: str = ""
     commands: tuple[str, ...] = ()
+    deployment: str = ""
 
     def __str__(self) -> str:
         return f"{self.document} {self.section}".strip()
@@ -71,6 +76,10 @@ class Settings(Table):
 
     flags: dict[str, Any] = {}
     env: dict[str, Any] = {}
+
+    def overridden(self, over: Settings) -> Settings:
+        """Return these settings with those of ``over`` in the place of the same names."""
+        return Settings(flags={**self.flags, **over.flags}, env={**self.env, **over.env})
 
 
 class Ports(Table):
@@ -93,9 +102,13 @@ class Usable(Table):
     """What torch sees of a device, in GiB, and the nominal size in GB that this was seen with.
 
     It does not hold for a file that extends this one and names another ``memory_gb``.
+
+    Attributes:
+        tool_mib: The memory that the vendor's tool (nvidia-smi, rocm-smi, npu-smi) prints, in MiB.
     """
 
     gib: Annotated[float, Field(gt=0)]
+    tool_mib: Count | None = None
     nominal_gb: Count
     source: Line
 
@@ -111,13 +124,20 @@ class Usable(Table):
 class Devices(Table):
     """The accelerators of one node; ``memory_gb`` is the nominal memory of one device in GB.
 
-    ``usable`` is what an engine can plan with; without it, the usual share of such devices.
+    Attributes:
+        usable: What an engine can plan with; without it, the usual share of such devices.
+        model: The name that the vendor's tool prints, under which vLLM looks up tuned files too.
+        target: What the compiler calls the device, such as gfx942.
+        per_card: The devices of one card: two where each die of a chip is one.
     """
 
     count: DeviceCount
     memory_gb: Count
     usable: Usable | None = None
     label: str
+    model: Line = ""
+    target: Name | None = None
+    per_card: Literal[1, 2] = 1
     visible: Variable
 
 
@@ -174,6 +194,8 @@ class Check(Table):
 
     Attributes:
         pattern: A regular expression that the output of ``argv`` must match.
+        least: The least that each number in the group of ``pattern`` may be; ``driver`` stands for
+            the version of NVIDIA's driver that the CUDA of the engine's build needs.
         each: How often the check is made: once on a node, for each device, for each other node, or
             from devices to those of other nodes (link).
         needs: When the check can run at all: where the tool is installed, where the file (the
@@ -188,12 +210,25 @@ class Check(Table):
     argv: tuple[str, ...]
     expect: Line
     pattern: str = ""
+    least: Least | None = None
     each: Literal["node", "device", "peer", "link"] = "node"
     needs: Literal["tool", "file", "node"] = "tool"
     layouts: tuple[Layout, ...] = LAYOUTS
     source: str = ""
     address: DeviceAddress | None = None
     broken: str = ""
+
+    @model_validator(mode="after")
+    def _the_pattern_can_be_asked(self) -> Check:
+        try:
+            groups = re.compile(self.pattern).groups
+        except re.error as error:
+            raise ValueError(f"pattern: no regular expression: {error}") from None
+        if self.least is not None and groups != 1:
+            raise ValueError(
+                f"least: a pattern with one group is wanted, for the number; it has {groups}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _a_link_has_an_address(self) -> Check:
@@ -208,12 +243,14 @@ class Check(Table):
 class Step(Table):
     """One command of an installation, in the ``layouts`` that need it.
 
-    With ``router`` only where vllm-router is the front door.
+    With ``router`` only where vllm-router is the front door, with ``store`` only where the plan has a
+    KV store.
     """
 
     says: Line
     layouts: tuple[Layout, ...] = LAYOUTS
     router: bool = False
+    store: bool = False
     argv: tuple[str, ...]
     directory: Text = ""
     env: dict[Variable, Text] = {}
@@ -230,6 +267,9 @@ class Hardware(Table):
     """One kind of node.
 
     Attributes:
+        dispatch: The form of the operators that dispatch tokens to experts and combine them (MC2),
+            whose buffers differ; None where it is not known.
+        least_cuda: The major version of CUDA from which on builds have all kernels for the device.
         container: How to start a container; None if no document describes it.
         models: The models served instead, by layout, if the requested one does not fit.
     """
@@ -243,6 +283,8 @@ class Hardware(Table):
     like: Name | None = None
     host_memory_gb: Count | None = None
     architecture: Literal["aarch64", "x86_64"]
+    dispatch: Literal["a2", "a3"] | None = None
+    least_cuda: Count | None = None
     container: Container | None = None
     models: dict[Layout, Name] = {}
     installs: dict[Name, tuple[Step, ...]] = {}
@@ -329,15 +371,23 @@ class Weights(Table):
 
 
 class Draft(Table):
-    """A draft model for speculative decoding; ``parameters_million`` is an estimate."""
+    """A draft model for speculative decoding; ``parameters_million`` is an estimate.
+
+    Attributes:
+        options: Further keys of ``--speculative-config``, such as ``draft_sample_method``.
+        cache_layers: The layers of latent cache that it keeps beside those of the model; None for
+            the usual number of its method.
+    """
 
     id: Word
     hub: Literal["huggingface", "modelscope"] = "huggingface"
-    method: Literal["eagle3", "dflash"]
+    method: Literal["eagle3", "dflash", "dspark"]
     tokens: Count
     directory: Name
     vendors: tuple[Vendor, ...]
+    options: dict[str, Any] = {}
     parameters_million: Count | None = None
+    cache_layers: Count | None = None
     vllm: Range = ""
     source: str = ""
 
@@ -345,18 +395,30 @@ class Draft(Table):
 class RoleSpec(Table):
     """How the engines of one role are laid out.
 
-    There are ``groups`` groups of ``nodes`` nodes; each group has ``dp`` ranks of ``tp`` devices.
-    ``when`` holds what changes with a feature that is switched on.
+    There are ``groups`` groups of ``nodes`` nodes; each group has ``dp`` ranks of ``pp`` pipeline
+    stages on ``tp`` devices each. ``when`` holds what changes with a feature that is switched on.
     """
 
     groups: Count = 1
     nodes: Count = 1
     dp: Count = 1
     tp: Count = 1
+    pp: Count = 1
     ports: Ports = Ports()
     features: tuple[str, ...] = ()
     settings: Settings = Settings()
     when: dict[Name, Settings] = {}
+
+    def changed(self, change: RoleChange) -> RoleSpec:
+        """Return this role with what a change names."""
+        given = {
+            name: value
+            for name in change.model_fields_set - {"settings"}
+            if (value := getattr(change, name)) is not None
+        }
+        return self.model_copy(
+            update=given | {"settings": self.settings.overridden(change.settings)}
+        )
 
 
 class RoleChange(Table):
@@ -366,14 +428,44 @@ class RoleChange(Table):
     nodes: Count | None = None
     dp: Count | None = None
     tp: Count | None = None
+    pp: Count | None = None
     settings: Settings = Settings()
+
+
+class StorePorts(Table):
+    """Where the parts of a store listen; None is the default of `plan.ports`."""
+
+    rpc: Port | None = None
+    metrics: Port | None = None
+    service: Port | None = None
+
+
+class Store(Table):
+    """A KV store that the groups share, so that what one has computed another one can load.
+
+    Attributes:
+        mode: distributed: each device gives a part of its host's memory. centralised: a service on
+            each node holds all of it, and outlives the engines.
+        segment_gb: The memory that each device (distributed) or node (centralised) gives, in GB of
+            2**30 bytes, as Mooncake reads them.
+        buffer_gb: The buffer of each of its clients, likewise.
+    """
+
+    kind: Literal["mooncake"] = "mooncake"
+    mode: Literal["centralised", "distributed"]
+    segment_gb: Count
+    buffer_gb: Count = 4
+    protocol: Literal["rdma", "tcp"] = "rdma"
+    ports: StorePorts = StorePorts()
+    source: Source | None = None
 
 
 class Scenario(Table):
     """A named row of a tuning chapter.
 
-    ``concurrency`` is the number of requests of the full length that it is to serve at once, and
-    ``router`` what it puts in front of several groups, in layouts other than pd.
+    ``concurrency`` is the number of requests of the full length that it is to serve at once,
+    ``router`` what it puts in front of several groups, in layouts other than pd, and ``store`` the KV
+    store that they share, in the place of the recipe's.
     """
 
     title: Line
@@ -385,12 +477,53 @@ class Scenario(Table):
     settings: Settings = Settings()
     roles: dict[Role, RoleChange] = {}
     router: Literal["vllm-router"] | None = None
+    store: Store | None = None
+
+
+class DerivedValue(Table):
+    """One value of a derived recipe that differs from its base, and the rule it comes from."""
+
+    what: Line
+    value: Line
+    rule: Line
+
+
+class Derivation(Table):
+    """From which documented recipe another one is derived, and by which rules.
+
+    ``base`` names that recipe and its source, ``kept`` is the rule of all that no step names.
+    """
+
+    model: Name
+    hardware: Name
+    layout: Layout
+    variant: Name
+    base: Line
+    kept: Line
+    steps: tuple[DerivedValue, ...]
+
+    def __str__(self) -> str:
+        return f"derived from {self.base}"
+
+    def rule(self, name: str) -> str:
+        """Return the rule of a setting, by its dotted name; that of what is kept without one."""
+        found = {step.what: step.rule for step in self.steps}
+        return found.get(name) or found.get(name.partition(".")[0]) or self.kept
 
 
 class Recipe(Table):
-    """The settings that serve a model on one hardware in one layout and variant."""
+    """The settings that serve a model on one hardware in one layout and variant.
+
+    In layouts other than pd its ``router`` stands in front of its groups, where there are several.
+
+    Attributes:
+        tried: Whether its publisher says that it was run; a generated page may never have been.
+        derivation: None unless `kimi_nb.plan.derivation` made the recipe; files that are written of a
+            plan (by a sweep, of a deployment) keep it.
+    """
 
     hardware: Name
+    tried: bool = True
     layout: Layout
     variant: Name
     title: Line
@@ -403,12 +536,19 @@ class Recipe(Table):
     processes: Literal["node", "rank"] = "node"
     router: Literal["upstream", "vllm-router"] | None = None
     router_port: Port | None = None
+    store: Store | None = None
     features: tuple[str, ...] = ()
     settings: Settings = Settings()
     roles: dict[Role, RoleSpec]
     scenarios: dict[Name, Scenario] = {}
     clients: tuple[str, ...] = ()
     jobs: bool = False
+    derivation: Derivation | None = None
+
+    @property
+    def cited(self) -> str:
+        """Where its settings come from, in words."""
+        return str(self.derivation or self.source)
 
     @model_validator(mode="after")
     def _roles_fit_the_layout(self) -> Recipe:
@@ -417,10 +557,12 @@ class Recipe(Table):
             raise ValueError(
                 f"layout {self.layout} has the roles {sorted(wanted)}, found {sorted(self.roles)}"
             )
-        if (self.layout == "pd") != (self.router is not None):
+        if self.layout == "pd" and self.router is None:
+            raise ValueError("layout pd needs a router: upstream or vllm-router")
+        if self.layout != "pd" and self.router == "upstream":
             raise ValueError(
-                "layout pd and a router go together: layout is "
-                f"{self.layout}, router is {self.router}"
+                f"layout {self.layout} has no use for the router upstream, which sends a request to "
+                "prefill and then to decode; allowed: vllm-router, in front of several groups"
             )
         for name, scenario in self.scenarios.items():
             if scenario.router and self.layout == "pd":
@@ -452,11 +594,36 @@ class Client(Table):
         return self
 
 
+class Parsers(Table):
+    """What --tool-call-parser and --reasoning-parser are for a model."""
+
+    tool: Word = "kimi_k2"
+    reasoning: Word = "kimi_k2"
+
+
+class Sampling(Table):
+    """The sampling that the publisher of a model recommends."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)]
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    source: Line
+
+
+# Sizes of an architecture that only hybrid attention has: layers of Kimi delta attention (KDA),
+# which keep a state for each sequence, between those of latent attention (MLA), which keep a cache
+# for each token.
+HYBRID = ("mla_layers", "kda_layers", "kda_heads", "kda_head_dim", "kda_conv_kernel")
+
+
 class Model(Table):
     """A model to serve.
 
     Attributes:
         parameters_billion: None if it is far less than one.
+        engines: The range of versions of each engine that serve it; any where one is not named.
+        thinking: Whether a request may turn thinking off, or the model always or never thinks.
+        no_stand_in: Why no tiny model stands for it on hardware that has no room for it; "" where
+            one does.
         language_config: The key of the checkpoint's config.json below which the sizes of the
             language model stand; None if they stand at its top.
     """
@@ -467,12 +634,17 @@ class Model(Table):
     parameters_billion: Count | None = None
     architecture: dict[str, Count]
     language_config: Line | None = None
+    parsers: Parsers = Parsers()
+    thinking: Literal["optional", "always", "never"] = "optional"
+    sampling: Sampling | None = None
+    no_stand_in: Line = ""
+    engines: dict[Literal["vllm", "vllm-ascend"], Range] = {}
     weights: dict[Name, Weights]
     drafts: dict[Name, Draft] = {}
     settings: Settings = Settings()
     container_versions: dict[Name, str] = {}
     clients: dict[Name, Client] = {}
-    recipes: tuple[Recipe, ...]
+    recipes: tuple[Recipe, ...] = ()
     source: Source
     notes: tuple[Line, ...] = ()
 
@@ -480,6 +652,7 @@ class Model(Table):
     def _names_are_defined(self) -> Model:
         if "heads" not in self.architecture:
             raise ValueError("architecture.heads: is missing; tp must divide it")
+        self._hybrid_is_whole()
         for index, recipe in enumerate(self.recipes):
             if recipe.weights not in self.weights:
                 raise ValueError(
@@ -493,6 +666,23 @@ class Model(Table):
                         f"{', '.join(self.clients) or 'none'}"
                     )
         return self
+
+    def _hybrid_is_whole(self) -> None:
+        """Raise ValueError where sizes of hybrid attention are missing, or do not add up."""
+        arch = self.architecture
+        missing = [name for name in HYBRID if name not in arch]
+        if missing == list(HYBRID):
+            return
+        if missing:
+            raise ValueError(
+                f"architecture.{missing[0]}: is missing; hybrid attention has {', '.join(HYBRID)}"
+            )
+        if arch["mla_layers"] + arch["kda_layers"] != arch.get("layers"):
+            raise ValueError(
+                f"architecture.layers: {arch['mla_layers']} mla_layers and {arch['kda_layers']} "
+                f"kda_layers are {arch['mla_layers'] + arch['kda_layers']} layers, "
+                f"not {arch.get('layers')}"
+            )
 
 
 # Features ----------------------------------------------------------------------------------

@@ -13,6 +13,10 @@ from kimi_nb.plan import build
 LAUGHS = "a0: &a0 {x: 1}\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
 )
+# The same by merge keys, which grow while the file is read.
+MERGES = "a0: &a0 {x: 1, y: 2, z: 3}\n" + "".join(
+    f"a{i}: &a{i}\n  <<: [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
 
 
 def fault(call, *args, **named) -> str:
@@ -68,10 +72,30 @@ def test_a_site_s_paths_may_begin_with_the_project(tmp_path):
     assert "paths" in fault(load.site, str(path))
 
 
+@pytest.mark.parametrize(
+    "check, says",
+    [
+        ("pattern: version, least: 5", "least: a pattern with one group is wanted"),
+        ("pattern: '(a)(b)', least: 5", "least: a pattern with one group is wanted"),
+        ("pattern: '(', least: 5", "pattern: no regular expression"),
+        ("pattern: '['", "pattern: no regular expression"),
+        ("pattern: '(a)', least: 0", "mine.least: found 0: a whole number from 1 on is wanted"),
+        ("pattern: '(a)', least: newest", "found 'newest': a whole number from 1 on is wanted"),
+    ],
+)
+def test_a_check_with_a_least_number(check, says, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "extends: b300\nname: mine\n"
+        f"checks: {{mine: {{title: A, argv: [a], expect: b, {check}}}}}\n"
+    )
+    assert says in fault(load.hardware, str(path))
+
+
 def test_unknown_name_says_what_there_is():
     text = fault(load.hardware, "a33")
     assert "'a33'" in text and "did you mean 'a3'" in text and "mi300x" in text
-    assert "k2-thinking" in fault(load.model, "k3")
+    assert "k2-thinking" in fault(load.model, "k9")
 
 
 @pytest.mark.parametrize(
@@ -174,6 +198,8 @@ def test_missing_file(tmp_path):
         ("name: !!int abc", "quotes"),
         ("a: &a [*a]", "unfold"),
         (LAUGHS, "unfold"),
+        (MERGES, "more than 20000 keys"),
+        ("a: &a {<<: *a}", "merges itself"),
         ("name: " + "9" * 5000, ""),
         ("name: \0", ""),
     ],
@@ -270,7 +296,7 @@ def test_hardware_mistakes(tmp_path, text, wanted):
         ("heads: 64", "headz: 64", "architecture.heads"),
         ("heads: 64", "heads: 0", "architecture.heads"),
         ('vllm: ">=0.18.0"', "vllm: banana", "range of versions"),
-        ("    router: upstream\n", "", "go together"),
+        ("    router: upstream\n", "", "layout pd needs a router"),
         ("id: Eco-Tech/Kimi-K2.6-W4A8", "id: '$(id)'", "weights.w4a8.id"),
     ],
 )

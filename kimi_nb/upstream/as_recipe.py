@@ -1,0 +1,407 @@
+"""Write what others publish as recipes of ours: the facts of a deployment as a dictionary for YAML.
+
+A plan works out most of a command line itself (parallel sizes, ranks, addresses, ports), and knows
+features by name. What is left after both are taken away is a recipe's settings:
+
+    recipe = as_recipe.recipe(deployment, load.model("k2.7-code"), load.hardware("h200"))
+    family = as_recipe.family({"h200": recipe, "gb200": other})  # one entry for several hardware
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kimi_nb.catalog import fill_ins
+from kimi_nb.core import data_files
+from kimi_nb.params import load, overrides, schema
+from kimi_nb.params.settings import flattened, nested
+from kimi_nb.upstream.counted import Deployment, Role
+
+SHAPE = ("groups", "nodes", "dp", "tp", "pp")
+_GONE = object()
+_SIDE_PORT, _SIDE_HOST = "VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_NIXL_SIDE_CHANNEL_HOST"
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME")
+# What a plan fills in where a publisher leaves a variable to the reader.
+_FILLED = {
+    **dict.fromkeys(_INTERFACES, "{nic}"),
+    **dict.fromkeys(("HCCL_IF_IP", "VLLM_HOST_IP", _SIDE_HOST), "{address}"),
+    "MOONCAKE_CONFIG_PATH": "{work}/mooncake.json",
+}
+
+
+def recipe(
+    deployment: Deployment,
+    model: schema.Model,
+    hardware: schema.Hardware,
+    weights: str,
+    named: bool = True,
+) -> dict[str, Any]:
+    """Return a deployment as the keys of a recipe, without its title, variant and version.
+
+    What errata of the publisher take away is left out: flags and variables of its own machines, and
+    what no service should have.
+
+    Without ``named`` nothing is taken for a feature, so that two deployments can be compared.
+    """
+    leading = _leading(deployment.roles)
+    gone = _taken_away(deployment.id)
+    taken = {
+        role: _settings(one, model, hardware, model.weights[weights], gone) for role, one in leading
+    }
+    pd = "prefill" in taken
+    layout = "pd" if pd else "dp" if leading[0][1].nodes > 1 else "single"
+    active = {
+        role: _features(each, role, layout, model, hardware) if named else []
+        for role, each in taken.items()
+    }
+    shared = [
+        name for name in next(iter(active.values())) if all(name in a for a in active.values())
+    ]
+    left = {
+        role: _without(each, active[role], model, hardware, model.weights[weights])
+        for role, each in taken.items()
+    }
+    common = _common(list(left.values()))
+    out: dict[str, Any] = {
+        "hardware": hardware.name,
+        "layout": layout,
+        "tried": deployment.verified,
+        "weights": weights,
+        **({"processes": "rank"} if any(one.per_rank for _, one in leading) else {}),
+        "features": shared,
+        "settings": _tables(common),
+        "roles": {},
+    }
+    for role, one in leading:
+        own = {key: value for key, value in left[role].items() if key not in common}
+        out["roles"][role] = _role(
+            one, [name for name in active[role] if name not in shared], _tables(own)
+        )
+    return out
+
+
+def _leading(roles: Iterable[Role]) -> list[tuple[str, Role]]:
+    """Return the first engine of each of our roles: followers differ by their rank alone."""
+    found: dict[Any, Role] = {}
+    for one in roles:
+        name = one.name if one.name in ("prefill", "decode") else "mixed"
+        if name != "mixed" or "worker" not in one.name:
+            found.setdefault(name, one)
+    return list(found.items())
+
+
+def leaves(role: Role) -> dict[str, Any]:
+    """Return the flags of a role by dotted name, without dashes: what is off is False."""
+    out: dict[str, Any] = {}
+    for flag, value in role.argv:
+        name = flag.removeprefix("--")
+        if name.startswith("no-") and value is True:
+            name, value = name.removeprefix("no-"), False
+        out.update(flattened(name, value))
+    return out
+
+
+def _settings(
+    role: Role,
+    model: schema.Model,
+    hardware: schema.Hardware,
+    weights: schema.Weights,
+    gone: Mapping[str, Sequence[str]],
+) -> dict[tuple[str, str], Any]:
+    """Return what a role sets beyond hardware, model and weights; None where it lacks theirs."""
+    own: dict[tuple[str, str], Any] = {
+        ("flags", name): value
+        for name, value in leaves(role).items()
+        if not overrides.is_derived(name) and not _among(name, gone["argv"]) and not _open(value)
+    }
+    for name, value in role.env.items():
+        text = str(value)
+        if name.endswith("_VISIBLE_DEVICES") or _among(name, gone["env"]):
+            continue  # the plan gives each engine the devices of its shape
+        if name == _SIDE_PORT or (name in hardware.group_env and name in _INTERFACES):
+            continue
+        if name in hardware.network_env:
+            continue
+        if _open(text):
+            text = _FILLED.get(name, "")
+            if not text:
+                continue
+        own["env", name] = text
+    below = _below(hardware, model, weights)
+    out = {key: value for key, value in own.items() if _differs(value, below.get(key))}
+    return out | {key: None for key in below if key not in own}
+
+
+def _open(value: Any) -> bool:
+    """Return whether a value is left to the reader, as ``$PORT`` and ``<path>`` are."""
+    return isinstance(value, str) and fill_ins.holds(value)
+
+
+def _taken_away(deployment: str) -> dict[str, list[str]]:
+    """Return the patterns of flags and variables that no plan of a deployment is to have."""
+    out: dict[str, list[str]] = {"argv": [], "env": []}
+    for entry in data_files.facts("params/upstream_errata")["errata"]:
+        changes = entry["changes"]
+        if _among(deployment, entry["deployments"]) and all(one["uses"] is None for one in changes):
+            for change in changes:
+                out[change["where"]].append(change["name"])
+    return out
+
+
+def _among(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _below(
+    hardware: schema.Hardware, model: schema.Model, weights: schema.Weights
+) -> dict[tuple[str, str], Any]:
+    out: dict[tuple[str, str], Any] = {}
+    for each in (hardware.settings, model.settings, weights.settings):
+        out.update(_flat(each))
+    return {key: value for key, value in out.items() if value is not None}
+
+
+def _flat(settings: schema.Settings) -> dict[tuple[str, str], Any]:
+    flags = {
+        leaf: value
+        for name, given in settings.flags.items()
+        for leaf, value in flattened(name, _plain(given)).items()
+    }
+    return {("flags", name): value for name, value in flags.items()} | {
+        ("env", name): _plain(value) for name, value in settings.env.items()
+    }
+
+
+def _plain(given: Any) -> Any:
+    return (
+        given["value"] if isinstance(given, dict) and set(given) == {"value", "reason"} else given
+    )
+
+
+def _differs(one: Any, other: Any) -> bool:
+    return other is None or str(one) != str(other)
+
+
+def _features(
+    has: Mapping[tuple[str, str], Any],
+    role: str,
+    layout: str,
+    model: schema.Model,
+    hardware: schema.Hardware,
+) -> list[str]:
+    """Return the features that a role has switched on, as far as they are known here."""
+    found: list[str] = []
+    for name, feature in load.features().items():
+        if (
+            hardware.vendor in feature.vendors
+            and layout in feature.layouts
+            and role in feature.roles
+            and (not feature.models or model.name in feature.models)
+            and (on := _on(feature, model, hardware))
+            and all(not _differs(value, has.get(key)) for key, value in on.items())
+        ):
+            found.append(name)
+    known = load.features()
+    return [
+        name
+        for name in found
+        if all(other in found for other in known[name].requires)
+        and not any(other in found[: found.index(name)] for other in known[name].excludes)
+    ]
+
+
+def _on(
+    feature: schema.Feature, model: schema.Model, hardware: schema.Hardware
+) -> dict[tuple[str, str], Any]:
+    """Return what a feature sets; of a draft its method and id, since its length may differ."""
+    if not feature.draft:
+        return _flat(feature.on)
+    draft = model.drafts.get(feature.draft)
+    if draft is None or hardware.vendor not in draft.vendors:
+        return {}
+    return {
+        ("flags", "speculative-config.method"): draft.method,
+        ("flags", "speculative-config.model"): draft.id,
+    }
+
+
+def _without(
+    has: Mapping[tuple[str, str], Any],
+    features: Sequence[str],
+    model: schema.Model,
+    hardware: schema.Hardware,
+    weights: schema.Weights,
+) -> dict[tuple[str, str], Any]:
+    """Return settings without those that features make."""
+    left = dict(has)
+    below = _below(hardware, model, weights)
+    for name in features:
+        feature = load.features()[name]
+        for key in _on(feature, model, hardware):
+            left.pop(key, None)
+        if feature.draft:
+            tokens = ("flags", "speculative-config.num_speculative_tokens")
+            if left.get(tokens) == model.drafts[feature.draft].tokens:
+                del left[tokens]
+    return {key: value for key, value in left.items() if value is not None or key in below}
+
+
+def _common(each: list[dict[tuple[str, str], Any]]) -> dict[tuple[str, str], Any]:
+    first = each[0]
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in other and other[key] == value for other in each)
+    }
+
+
+def _tables(flat: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
+    flags = nested({name: value for (table, name), value in flat.items() if table == "flags"})
+    env = {name: value for (table, name), value in flat.items() if table == "env"}
+    return {key: value for key, value in (("env", env), ("flags", flags)) if value}
+
+
+def _role(one: Role, features: list[str], settings: dict[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {key: size for key in SHAPE if (size := getattr(one, key)) > 1}
+    for key, value in (("ports", dict(one.ports)), ("features", features), ("settings", settings)):
+        if value:
+            out[key] = value
+    return out
+
+
+def scenario(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a second recipe of the same roles changes, as the keys of a scenario."""
+    roles = {}
+    flat = {name: _settings_of(one) for name, one in (("base", base), ("other", other))}
+    changed = {role: _change(flat["base"][role], flat["other"][role]) for role in base["roles"]}
+    common = _common(list(changed.values()))
+    for role, mine in base["roles"].items():
+        theirs = other["roles"][role]
+        change: dict[str, Any] = {
+            key: theirs.get(key, 1) for key in SHAPE if theirs.get(key, 1) != mine.get(key, 1)
+        }
+        own = {key: value for key, value in changed[role].items() if key not in common}
+        if own:
+            change["settings"] = _whole(own, flat["other"][role])
+        if change:
+            roles[role] = change
+    settings = _whole(common, next(iter(flat["other"].values())))
+    return {key: value for key, value in (("settings", settings), ("roles", roles)) if value}
+
+
+def _settings_of(recipe: Mapping[str, Any]) -> dict[str, dict[tuple[str, str], Any]]:
+    """Return the settings of each role by leaves, those of features left out."""
+    return {
+        role: _flat(schema.Settings(**recipe["settings"]))
+        | _flat(schema.Settings(**one.get("settings", {})))
+        for role, one in recipe["roles"].items()
+    }
+
+
+def _change(
+    base: Mapping[tuple[str, str], Any], other: Mapping[tuple[str, str], Any]
+) -> dict[tuple[str, str], Any]:
+    changed = {key: value for key, value in other.items() if base.get(key, _GONE) != value}
+    return changed | {key: None for key in base if key not in other and base[key] is not None}
+
+
+def _whole(
+    changed: Mapping[tuple[str, str], Any], after: Mapping[tuple[str, str], Any]
+) -> dict[str, Any]:
+    """Return changed leaves as settings; a JSON flag that is gone altogether goes by its name."""
+    out: dict[tuple[str, str], Any] = {}
+    for (table, name), value in changed.items():
+        top = name.partition(".")[0]
+        if value is None and not any(key[1].partition(".")[0] == top for key in after):
+            out[table, top] = None
+        else:
+            out[table, name] = value
+    return _tables(out)
+
+
+# Families ----------------------------------------------------------------------------------
+
+
+def family(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return recipes of several hardware (by name), which are `alike`, as one entry."""
+    every = list(recipes.values())
+    base = {
+        key: value
+        for key, value in every[0].items()
+        if key not in ("hardware", "tried", "settings", "roles", "engine_version", "features")
+    }
+    base |= {
+        "engine_version": _most([one.get("engine_version") for one in every]),
+        "features": list(_most([tuple(one["features"]) for one in every])),
+        "settings": _shared([one["settings"] for one in every]),
+        "roles": {},
+    }
+    for role in every[0]["roles"]:
+        each = [one["roles"][role] for one in every]
+        shape = {key: _most([one.get(key, 1) for one in each]) for key in SHAPE}
+        base["roles"][role] = {
+            **{key: value for key, value in shape.items() if value != 1},
+            **{key: each[0][key] for key in ("ports", "features") if key in each[0]},
+            "settings": _shared([one.get("settings", {}) for one in each]),
+        }
+    base["hardware"] = {name: _own(one, base) for name, one in recipes.items()}
+    return base
+
+
+def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two recipes can stand in one family."""
+    return all(one[key] == other[key] for key in ("layout", "weights")) and all(
+        set(one["roles"]) == set(other["roles"])
+        and mine.get(key) == other["roles"].get(role, {}).get(key)
+        for role, mine in one["roles"].items()
+        for key in ("ports", "features")
+    )
+
+
+def _own(one: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {} if one["tried"] else {"tried": False}
+    if one.get("engine_version") != base["engine_version"]:
+        out["engine_version"] = one.get("engine_version")
+    if one["features"] != base["features"]:
+        out["features"] = one["features"]
+    if settings := _beyond(one["settings"], base["settings"]):
+        out["settings"] = settings
+    roles = {}
+    for role, mine in one["roles"].items():
+        common = base["roles"][role]
+        change = {key: mine.get(key, 1) for key in SHAPE if mine.get(key, 1) != common.get(key, 1)}
+        if settings := _beyond(mine.get("settings", {}), common["settings"]):
+            change["settings"] = settings
+        if change:
+            roles[role] = change
+    return out | ({"roles": roles} if roles else {})
+
+
+def _shared(each: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return the settings that all of them have, flag by flag."""
+    out = {
+        table: {
+            name: value
+            for name, value in each[0].get(table, {}).items()
+            if all(name in one.get(table, {}) and one[table][name] == value for one in each)
+        }
+        for table in ("env", "flags")
+    }
+    return {table: values for table, values in out.items() if values}
+
+
+def _beyond(
+    one: Mapping[str, Mapping[str, Any]], base: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    out = {
+        table: {name: value for name, value in values.items() if name not in base.get(table, {})}
+        for table, values in one.items()
+    }
+    return {table: values for table, values in out.items() if values}
+
+
+def _most(values: Sequence[Any]) -> Any:
+    return Counter(values).most_common(1)[0][0]
