@@ -1,8 +1,8 @@
 """Describe what each engine version knows: flags, variables, JSON keys, and how they changed.
 
 Everything here is pure; the tables are in ``data/catalog/``. Other packages call
-`catalog.engine("vllm-ascend", "0.18.0")`, `arguments.parse`, and the modules `language` and
-`differences`.
+`catalog.engine("vllm-ascend", "0.18.0")`, `arguments.parse`, and the modules `language`,
+`differences`, `known_faults` and `model_versions`.
 """
 
 from kimi_nb.catalog.engine_catalog import (
@@ -20,6 +20,7 @@ from kimi_nb.catalog.engine_catalog import (
     moved,
     older,
     satisfies,
+    serves,
     tables,
     takes_number,
     type_of,
@@ -42,6 +43,7 @@ __all__ = [
     "moved",
     "older",
     "satisfies",
+    "serves",
     "tables",
     "takes_number",
     "type_of",

@@ -358,6 +358,9 @@ def _is_option(word: str) -> bool:
 
 def typed(spec: Mapping[str, Any], text: str) -> Any:
     """Return a word as the value that its flag takes; Unread if it is not valid."""
+    # A configuration that need not be there: arg_utils.py makes its type an optional_type.
+    if text in ("", "None") and spec.get("type") == "json" and spec.get("default") is None:
+        return None
     return _typed(spec.get("type", "str"), text)
 
 
@@ -375,19 +378,27 @@ def _typed(kind: str, text: str) -> Any:
     if holds:
         return Unknown(text, "its value is not known here")
     if kind == "int":
-        return int(text) if _INTEGER.fullmatch(text) else Unread(text, "a whole number is wanted")
+        return (
+            int(text) if _INTEGER.fullmatch(text) else _no_number(text, "a whole number is wanted")
+        )
     if kind.startswith("human_readable_int"):
         return _size(text, kind.endswith("auto"))
     if kind == "float":
         try:
             return float(text)
         except ValueError:
-            return Unread(text, "a number is wanted")
+            return _no_number(text, "a number is wanted")
     if kind in ("json", "loads") or kind == "union_dict_and_str":
         if re.fullmatch(r"\{?\s*\.{3,}\s*\}?", text):
             return Unknown(text, "its value is not known here")
         return _json(text, kind)
     return text
+
+
+def _no_number(text: str, why: str) -> Unread:
+    if fill_ins.stands_for_number(text):
+        return Unknown(text, "its value is not known here")
+    return Unread(text, why)
 
 
 def _size(text: str, auto: bool) -> Any:
@@ -397,7 +408,7 @@ def _size(text: str, auto: bool) -> Any:
         return "auto"
     match = _SIZE.fullmatch(text)
     if match is None:
-        return Unread(text, "a whole number or a size such as 32k is wanted")
+        return _no_number(text, "a whole number or a size such as 32k is wanted")
     value = float(match[1]) * _POWERS[match[2]]
     # The parser refuses 1.5K: a binary unit takes only whole numbers.
     if match[2].isupper() and "." in match[1]:

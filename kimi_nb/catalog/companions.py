@@ -3,6 +3,8 @@
 >>> from kimi_nb import catalog
 >>> torch_build(catalog.engine("vllm", "0.19.1")), torch_build(catalog.engine("vllm", "0.22.1"))
 ('cu129', 'cu130')
+>>> cuda_of("0.19.1"), cuda_of("0.32.0")
+(12, 13)
 >>> nixl(catalog.engine("vllm", "0.19.1"))
 '0.9.0'
 
@@ -11,6 +13,7 @@ The rows are in ``data/catalog/versions.yaml``, each from the version at which i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from packaging.version import Version
@@ -35,6 +38,23 @@ def torch_build(engine: Engine) -> str:
     return str(_row("cuda", engine.vllm)["torch"])
 
 
+def cuda_of(vllm: str) -> int:
+    """Return the major version of the CUDA of vLLM's wheel and of its image without a suffix."""
+    return int(str(_row("cuda", vllm)["torch"])[2:4])
+
+
+def cuda_major(engine: Engine, image: bool) -> int:
+    """Return the major version of the CUDA of the image that a plan takes, or of the wheel."""
+    tag = cuda_tag(engine) if image else ""
+    return int(tag[3:5]) if tag else cuda_of(engine.vllm)
+
+
+def driver(cuda: int | None = None) -> int:
+    """Return the least version of NVIDIA's driver for a major version of CUDA, or for any."""
+    rows: dict[int, int] = _facts("drivers")
+    return rows.get(cuda or 0, min(rows.values()))
+
+
 def cuda_tag(engine: Engine) -> str:
     """Return what follows the version in the tag of vLLM's image for CUDA 13, where it has one."""
     return str(_row("cuda", engine.vllm)["tag"])
@@ -53,6 +73,24 @@ def nixl(engine: Engine) -> str:
 def router() -> str:
     """Return the version of vllm-router that was tried."""
     return str(_facts("vllm_router")["version"])
+
+
+def mooncake_store() -> Mapping[str, Any]:
+    """Return the facts of Mooncake's shared KV store: range of vLLM, wheels, options."""
+    facts: Mapping[str, Any] = _facts("mooncake_store")
+    return facts
+
+
+def mooncake(engine: Engine, vendor: str) -> str:
+    """Return the requirement for the wheel of Mooncake that fits an engine's own build.
+
+    >>> from kimi_nb import catalog
+    >>> mooncake(catalog.engine("vllm", "0.19.1"), "nvidia").partition("==")[0]
+    'mooncake-transfer-engine'
+    """
+    facts = mooncake_store()
+    build = "amd" if vendor == "amd" else torch_build(engine)[:4]
+    return f"{facts['packages'][build]}=={facts['version']}"
 
 
 def mooncake_libraries(engine: Engine) -> str:

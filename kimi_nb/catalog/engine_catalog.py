@@ -23,7 +23,7 @@ from typing import Any
 from packaging.version import Version
 
 from kimi_nb.core import data_files, paths
-from kimi_nb.core.errors import ParameterError, PlanError, choice
+from kimi_nb.core.errors import ParameterError, PlanError, choice, short
 
 # Sizes such as 32k or 1M, which the parser calls human readable integers.
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -116,6 +116,17 @@ def satisfies(engine: Engine, needed: str) -> bool:
     return not needed or SpecifierSet(needed).contains(engine.vllm, prereleases=True)
 
 
+def serves(engine: Engine, ranges: Mapping[str, str]) -> bool:
+    """Return whether an engine lies in the range of its own versions, such as that of a model.
+
+    >>> serves(Engine("vllm-ascend", "0.23.0", "0.23.0", "0.23.0"), {"vllm": ">=0.27.1"})
+    True
+    """
+    from packaging.specifiers import SpecifierSet  # start-up: only for a range of versions
+
+    return SpecifierSet(ranges.get(engine.package, "")).contains(engine.version, prereleases=True)
+
+
 def active(runs: list[dict[str, Any]], version: str) -> dict[str, Any] | None:
     """Return the entry of a run-length list that applies to a version of the catalog, or None."""
     order = _order(version)
@@ -205,35 +216,37 @@ def check_flag(engine: Engine, name: str, value: Any, where: str) -> None:
     kind = type_of(found)
     if not found["takes_value"]:
         if not isinstance(value, bool):
-            raise ParameterError(f"{where}: --{top} is a switch: true or false, found {value!r}.")
+            raise ParameterError(
+                f"{where}: --{top} is a switch: true or false, found {short(repr(value))}."
+            )
         if value is False and not found.get("negations"):
             raise ParameterError(
                 f"{where}: --{top} has no --no- form in {engine}; leave it out "
                 "instead of setting it to false."
             )
     elif isinstance(value, bool):
-        raise ParameterError(f"{where}: --{top} takes a value, found {value!r}.")
+        raise ParameterError(f"{where}: --{top} takes a value, found {short(repr(value))}.")
     elif kind in _INTEGERS and not _is_integer(value, kind):
         several = isinstance(value, str) and re.search(r",[\w.-]+=", value)
         raise ParameterError(
-            f"{where}: --{top} takes a whole number, found {value!r}."
+            f"{where}: --{top} takes a whole number, found {short(repr(value))}."
             + (" Give each setting a --set of its own." if several else "")
         )
     elif kind == "float" and not isinstance(value, int | float):
-        raise ParameterError(f"{where}: --{top} takes a number, found {value!r}.")
+        raise ParameterError(f"{where}: --{top} takes a number, found {short(repr(value))}.")
     elif kind == "union_dict_and_str" and isinstance(value, str):
         pass
     elif kind in _JSON and not isinstance(value, dict):
-        raise ParameterError(f"{where}: --{top} takes a JSON object, found {value!r}.")
+        raise ParameterError(f"{where}: --{top} takes a JSON object, found {short(repr(value))}.")
     elif kind not in _JSON and isinstance(value, dict | list):
-        raise ParameterError(f"{where}: --{top} takes one value, found {value!r}.")
+        raise ParameterError(f"{where}: --{top} takes one value, found {short(repr(value))}.")
     elif found.get("choices") and str(value) not in map(str, found["choices"]):
         raise ParameterError(
             f"{where}: " + choice(f"--{top} value", value, map(str, found["choices"]))
         )
     least, most = data_files.facts("catalog/versions")["limits"].get(top, (None, None))
     if least is not None and kind != "str" and not least <= _number(value) <= most:
-        raise ParameterError(f"{where}: --{top} is {least} to {most}, found {value!r}.")
+        raise ParameterError(f"{where}: --{top} is {least} to {most}, found {short(repr(value))}.")
 
 
 def type_of(row: Mapping[str, Any]) -> str:

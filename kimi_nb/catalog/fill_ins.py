@@ -18,37 +18,79 @@ MARK = (
     "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}",
 )
 # <node0_ip>, <your model>, <PORT>: what documents write where a value belongs.
-ANGLED = re.compile(r"(?<![<>&\d])<([A-Za-z](?:[\w ./-]{0,60}\w)?)>(?![(&>])")
+ANGLED = re.compile(r"(?<![<>&\d])<([^\W\d_](?:[\w ./-]{0,60}\w)?)>(?![(&>])")
 # A document's own marks for code around it; to bash, a command to run.
-TICKED = re.compile(r"`<([A-Za-z](?:[\w ./-]{0,60}\w)?)>`")
+TICKED = re.compile(r"`<([^\W\d_](?:[\w ./-]{0,60}\w)?)>`")
 _OTHERS = (
     re.compile(r"\|([a-z][a-z_]*_version)\|"),
-    re.compile(r"\{\{-?\s*([\w.$ /-]{1,80}?)\s*-?\}\}"),  # Jinja and Helm
+    re.compile(r"\{\{-?\s*([^{}\n\"':][^{}\n]{0,200}?)\s*-?\}\}"),  # Jinja and Helm
+    re.compile(
+        r"(?:(?<=\s)|(?<==))\[([^\W\d_][\w./-]*(?: [\w./-]+){1,6})\]"
+    ),  # [path of the model]
     re.compile(r"(?<![\w$({,])\{ ?([A-Za-z]\w*(?: \w+){0,4}) ?\}(?![\w},])"),  # { node0 ip }
 )
-_BARE = re.compile(
-    rf"(?<=[\[:,])\s*({MARK[0]}[^{MARK[1]}\"]*{MARK[1]}|\$\{{\w+\}}|x{{2,}}|\{{?\.{{3,}}\}}?)\s*(?=[,\]}}])"
+# A tag of Jinja or Helm that stands for no value.
+_CONTROL = re.compile(
+    r"\{%[^{}\n]*%\}|\{\{-?\s*(?:/\*[^\n]*?\*/|#|(?:if|else|end|range|with|define|block)\b"
+    r"[^{}\n]{0,400}|\$\w+ :?= [^{}\n]{0,400})\s*-?\}\}"
 )
+_BARE = re.compile(
+    rf"(?<=[\[:,])\s*({MARK[0]}[^{MARK[1]}\"]*{MARK[1]}|\$\{{\w+\}}|\$\(\w+\)|x{{2,}}|\{{?\.{{3,}}\}}?)\s*(?=[,\]}}])"
+)
+_SUM = re.compile(r"\$\(\([^\n]{0,400}?\)\)")
+_MARKED = re.compile(rf"{MARK[0]}([^{MARK[1]}\n]*){MARK[1]}")
 _MOST = 1000  # thousands of them are no script, and slow a grammar down
 _HOLDS = re.compile(
-    rf"\$[\w{{@*#?(]|`|{MARK[0]}|\{{\{{|<[A-Za-z][\w .-]*>|\bx{{2,}}\b|\bX{{2,}}\b|"
+    rf"\$[\w{{@*#?(]|`|{MARK[0]}|\{{\{{|<[^\W\d_][\w .-]*>|\bx{{2,}}\b|\bX{{2,}}\b|"
     r"\b\d+\.(?:\d+\.)*x{1,3}\b|^x\.x|^(?:\{?\.{3,}\}?|\N{HORIZONTAL ELLIPSIS}|\?+|-{3,})$|"
-    r"^[a-z]\w*_(?:ip|port|num|size|host|addr|address)$|\byour[_-]\w|\bYOUR_[A-Z]|^\[[A-Za-z_ ]+\]$"
+    r"^[a-z]\w*_(?:ip|port|num|size|host|addr|address)$|\byour[_-]\w|\bYOUR_[A-Z]|\bREPLACE_[A-Z]|^\[[A-Za-z_ ]+\]$"
 )
+
+
+def untagged(text: str) -> str:
+    """Return a template without the tags that stand for no value, line for line.
+
+    >>> untagged("serve m {{- if .x }} --eager{{ end }}")
+    'serve m  --eager'
+
+    A line of tags alone goes, and a command that is continued above it goes on below it.
+    """
+    if "{{" not in text and "{%" not in text:
+        return text
+    out: list[str] = []
+    for line in text.split("\n"):
+        rest = _CONTROL.sub("", line)
+        if rest != line and not rest.strip():
+            rest = "\\" if out and out[-1].endswith("\\") else ""
+        out.append(rest)
+    return "\n".join(out)
+
+
+def stands_for_number(text: str) -> bool:
+    """Return whether a text where a number is wanted is a name for one: MAX_MODEL_LEN, PORT."""
+    return re.fullmatch(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*", text) is not None
 
 
 def masked(text: str) -> str:
     """Replace fill-ins by words, so that <ip> is no redirect and |version| no pipe."""
 
     def word(match: re.Match[str]) -> str:
-        return f"{MARK[0]}{re.sub(r'[ /]', '_', match[1])}{MARK[1]}"
+        name = re.sub(r"[^\w.-]", "_", match[1])
+        return f"{MARK[0]}{name}{MARK[1]}"
 
+    text = untagged(text)
     if "<" in text:
         text = ANGLED.sub(word, TICKED.sub(word, text, _MOST), _MOST)
-    if "{" in text or "|" in text:
+    if "{" in text or "|" in text or "[" in text:
         for pattern in _OTHERS:
             text = pattern.sub(word, text, _MOST)
+    if MARK[0] in text and "$((" in text:  # in a sum, a value that is not known is a variable
+        text = _SUM.sub(lambda match: _MARKED.sub(_variable, match[0]), text)
     return text
+
+
+def _variable(match: re.Match[str]) -> str:
+    return re.sub(r"\W", "_", match[1])
 
 
 def quoted(text: str) -> str:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 from kimi_nb import catalog
 from kimi_nb.catalog import companions
-from kimi_nb.core.errors import ParameterError, PlanError, choice
+from kimi_nb.core.errors import NoRecipeError, ParameterError, PlanError, choice
 from kimi_nb.params import errata, fields, load, overrides, recipes, schema
 from kimi_nb.params.fields import Layout
 from kimi_nb.params.settings import Value
@@ -28,12 +29,14 @@ from kimi_nb.plan import (
     placement,
     router,
     step_tokens,
+    store,
 )
 from kimi_nb.plan.roles import Request, RolePlan, fill, resolve
 from kimi_nb.plan.serving_job import Serving
 from kimi_nb.plan.spec import Container, EngineSpec, InstallStep, Job, Launch, Plan, Router
 
 ROUTER_PORT = 1999  # that of the documents
+_PCP = "prefill-context-parallel-size"
 
 
 def plan(
@@ -50,13 +53,15 @@ def plan(
     engine_version: str = "",
     erratum: Iterable[str] = (),
     calibrations: Iterable[str] = (),
+    derive: bool = False,
 ) -> Plan:
     """Return the plan for these names, which may be paths of a user's own files.
 
     ``chosen`` and ``dropped`` are features to switch on and off, ``pairs`` are key=value overrides,
     and ``site`` defaults to the hardware's example site. ``erratum`` switches corrections of the
     documents off and on, as ID=off; ``all=off`` is as documented. ``calibrations`` are files of
-    `kimi-nb calibrate`. Raises KimiErrors.
+    `kimi-nb calibrate`. With ``derive`` a combination that no document describes is derived from
+    the nearest one. Raises KimiErrors.
     """
     return from_request(
         request(
@@ -72,6 +77,7 @@ def plan(
             engine_version=engine_version,
             erratum=erratum,
             calibrations=calibrations,
+            derive=derive,
         )
     )
 
@@ -90,13 +96,16 @@ def request(
     engine_version: str = "",
     erratum: Iterable[str] = (),
     calibrations: Iterable[str] = (),
+    derive: bool = False,
 ) -> Request:
     """Return everything that the plan is made from, loaded and looked up."""
     chip, named = load.hardware(hardware), load.model(model)
     cluster = load.site(site) if site else None
-    recipe = recipes.find(named, chip, layout, variant, cluster.transport if cluster else "")
+    transport = cluster.transport if cluster else ""
+    recipe = _recipe(named, chip, layout, variant, transport, derive)
     served = recipes.served(named, chip, recipe.layout)
-    cluster = cluster or example_site(chip, recipe)
+    row = recipes.scenario(recipe, scenario)
+    cluster = cluster or example_site(chip, recipe, nodes=recipes.nodes(recipe, row))
     _check_site(cluster, chip, recipe)
     given = tuple(pairs)
     changes = overrides.parse(given, tuple(recipe.roles))
@@ -109,18 +118,36 @@ def request(
         hardware=chip,
         recipe=recipe,
         site=cluster,
-        scenario=recipes.scenario(recipe, scenario),
+        scenario=row,
         engine=engine,
         overrides=changes,
         chosen=tuple(dict.fromkeys(chosen)),
         dropped=tuple(dict.fromkeys(dropped)),
         pairs=given,
+        derive=derive,
         named="" if served.name == named.name else named.name,
         errata=switches,
         errata_off=_errata_off(switches, served, recipe),
         calibrations=layers,
         stale=stale,
     )
+
+
+def _recipe(
+    model: schema.Model,
+    hardware: schema.Hardware,
+    layout: str | None,
+    variant: str,
+    transport: str,
+    derive: bool,
+) -> schema.Recipe:
+    """Return the recipe that is meant; where there is none, derive it or say what would be derived."""
+    try:
+        return recipes.find(model, hardware, layout, variant, transport)
+    except NoRecipeError:
+        from kimi_nb.plan import derivation  # start-up: only where nothing is documented
+
+        return derivation.find(model, hardware, layout, variant, transport, derive=derive)
 
 
 def _calibrations(
@@ -137,6 +164,7 @@ def _calibrations(
 
         layer = load.calibration(path)
         calibration.refuse_other(layer, _calibrated(model, hardware, recipe, engine), path)
+        calibration.refuse_impossible(layer, hardware, path)
         if layer.role not in recipe.roles:
             raise ParameterError(f"{path}: " + choice("role", layer.role, tuple(recipe.roles)))
         if layer.role in found:
@@ -212,21 +240,40 @@ def _errata_off(
 
 
 def example_site(
-    hardware: schema.Hardware, recipe: schema.Recipe | None = None, slurm: bool = False
+    hardware: schema.Hardware,
+    recipe: schema.Recipe | None = None,
+    slurm: bool = False,
+    nodes: int = 1,
 ) -> schema.Site:
     """Return the example site of a hardware: its own, or that of the hardware it is like.
 
-    For a recipe of jobs, or with ``slurm``, it is the one for SLURM.
+    For a recipe of jobs, or with ``slurm``, it is the one for SLURM; where that has fewer ``nodes``
+    than are needed, the one with many of them.
     """
     kind = "-slurm" if slurm or (recipe and recipe.jobs) else ""
+    there = load.names("sites")
     wanted = (f"{hardware.name}{kind}", f"{hardware.recipes_of}{kind}")
-    name = next((name for name in wanted if name in load.names("sites")), None)
+    name = next((name for name in wanted if name in there), None)
+    if name and f"{name}-many" in there and nodes > len(load.site(name).nodes):
+        name = f"{name}-many"
     if name is None:
         raise ParameterError(
             f"There is no example site for {hardware.name}{' under SLURM' if kind else ''}: write "
             "one and name it with --site (params/sites/a3.yaml is a start)."
         )
-    return load.site(name)
+    site = load.site(name)
+    return _grown(site, recipe) if recipe and recipe.derivation else site
+
+
+def _grown(site: schema.Site, recipe: schema.Recipe) -> schema.Site:
+    """Return an example site with as many nodes as a derived recipe needs."""
+    nodes = list(site.nodes)
+    wanted = sum(role.groups * role.nodes for role in recipe.roles.values())
+    stem = nodes[-1].name.rstrip("0123456789")
+    for number in range(len(nodes), wanted):
+        address = str(ipaddress.ip_address(nodes[-1].address) + 1)
+        nodes.append(schema.Node(name=f"{stem}{number}", address=address))
+    return site.model_copy(update={"nodes": tuple(nodes)})
 
 
 def check_hardware(site: schema.Site, hardware: schema.Hardware) -> None:
@@ -256,6 +303,7 @@ def _check_site(site: schema.Site, hardware: schema.Hardware, recipe: schema.Rec
 def from_request(asked: Request) -> Plan:
     """Return the plan of a request; uses no clock, no network and writes no file."""
     recipe, site = asked.recipe, asked.site
+    store.check(asked)
     roles: dict[str, RolePlan] = {
         role: resolve(asked, role) for role in fields.ROLES if role in recipe.roles
     }
@@ -263,7 +311,7 @@ def from_request(asked: Request) -> Plan:
         asked.router,
         asked.overrides.router_port,
         recipe.layout,
-        sum(role.groups for role in roles.values()),
+        sum(_doors(role) for role in roles.values()),
     )
     placed, flags, env = _engines(asked, roles)
     fronted = None
@@ -283,11 +331,13 @@ def from_request(asked: Request) -> Plan:
     commands = client_commands.clients(asked, url, served)
     known = errata.touching(_commands(asked.model, recipe))
     first, built = next(iter(roles.values())), _containers(asked, placed)
+    shared = store.store(asked, placed)
     _check_context(asked, flags)
     for role, values in flags.items():
         plain = {name: value.value for name, value in values.items()}
         step_tokens.check(asked.engine, role, plain, f"{role}." if len(flags) > 1 else "")
         _check_context_parallel(asked, roles[role], plain)
+        _check_transfer(roles[role])
     _check_filled(
         [(engine.name, [*engine.argv, *engine.env.values()]) for engine in placed[:1]]
         + [
@@ -302,12 +352,13 @@ def from_request(asked: Request) -> Plan:
         model=asked.model.name,
         hardware=asked.hardware.name,
         layout=recipe.layout,
-        scenario=_name_of(asked),
+        scenario=asked.scenario_name,
         variant=recipe.variant,
         site=site.name,
-        title=f"{_head(asked, roles, placed)}, {_shape(roles)}",
+        title=f"{_mark(recipe)}{_head(asked, roles, placed)}, {_shape(roles)}",
         documented=recipe.documented and recipe.hardware == asked.hardware.name,
-        source=str((asked.scenario or recipe).source),
+        source=str(asked.scenario.source) if asked.scenario else recipe.cited,
+        derived=_derived(recipe),
         engine=asked.hardware.engine,
         engine_version=asked.engine.version,
         vllm_version=asked.engine.vllm,
@@ -334,12 +385,27 @@ def from_request(asked: Request) -> Plan:
         secrets={"VLLM_API_KEY": site.api_key_env} if site.api_key_env else {},
         errata=tuple(entry for entry in known if entry["id"] not in asked.errata_off),
         errata_off=tuple(entry["id"] for entry in known if entry["id"] in asked.errata_off),
-        as_documented=_is_documented(asked),
-        notes=_notes(asked, roles, fronted),
+        as_documented=asked.as_documented,
+        notes=(*_notes(asked, roles, fronted), *store.notes(shared, fronted is not None)),
         edits=(asked.weights.edit,) if asked.weights.edit else (),
         flags=flags,
         env=env,
         request=asked,
+        store=shared,
+    )
+
+
+def _mark(recipe: schema.Recipe) -> str:
+    """Return what the title of a derived plan begins with: no face shows it without."""
+    marks = recipe.derivation
+    return f"DERIVED from {marks.base}, published by nobody: " if marks else ""
+
+
+def _derived(recipe: schema.Recipe) -> dict[str, Any]:
+    """Return the base of a derived recipe and the rule of each difference; {} for any other."""
+    marks = recipe.derivation
+    return (
+        marks.model_dump() | {"steps": [one.model_dump() for one in marks.steps]} if marks else {}
     )
 
 
@@ -364,10 +430,6 @@ def _head(asked: Request, roles: Mapping[str, RolePlan], placed: tuple[EngineSpe
     )
 
 
-def _is_documented(asked: Request) -> bool:
-    return f"{errata.ALL}=off" in asked.errata
-
-
 def _shape(roles: Mapping[str, RolePlan]) -> str:
     """Return the parallel sizes: "dp4 tp4", or "prefill dp2 tp8, decode dp32 tp1" for two roles."""
     return ", ".join(
@@ -376,10 +438,17 @@ def _shape(roles: Mapping[str, RolePlan]) -> str:
                 *([name] if len(roles) > 1 else []),
                 *([f"dp{role.dp}"] if role.dp > 1 else []),
                 f"tp{role.tp}",
+                *([f"pp{role.pp}"] if role.pp > 1 else []),
+                *([f"pcp{role.pcp}"] if role.pcp > 1 else []),
             ]
         )
         for name, role in roles.items()
     )
+
+
+def _doors(role: RolePlan) -> int:
+    """Return how many APIs a role has whose requests nobody else hands on."""
+    return role.groups * (role.nodes if role.hybrid else 1)
 
 
 def _notes(asked: Request, roles: dict[str, RolePlan], fronted: Router | None) -> tuple[str, ...]:
@@ -392,18 +461,33 @@ def _notes(asked: Request, roles: dict[str, RolePlan], fronted: Router | None) -
         if asked.named
         else []
     )
-    groups = 0 if asked.router else sum(role.groups for role in roles.values())
+    recipe, derived = asked.recipe, []
+    if recipe.derivation:
+        derived = [
+            f"DERIVED: nobody has published or run this; {len(recipe.derivation.steps)} values differ "
+            f"from {recipe.derivation.base}, --explain says by which rule."
+        ]
+    elif asked.derive:
+        derived = [f"--derive changes nothing: this is documented ({recipe.source})."]
+    if not recipe.tried:
+        derived.append(
+            f"{recipe.source.document} renders this for {recipe.hardware}; nobody says there that it "
+            "was run."
+        )
+    doors = 0 if asked.router else sum(_doors(role) for role in roles.values())
+    what = "nodes answer" if any(role.hybrid for role in roles.values()) else "groups serve"
     alone = (
         [
-            f"{groups} groups serve on their own, without a router: clients of the service's URL "
+            f"{doors} {what} on their own, without a router: clients of the service's URL "
             f"reach the first only. --set router={router.VLLM_ROUTER} puts one in front of all."
         ]
-        if groups > 1
+        if doors > 1
         else []
     )
     return tuple(
         dict.fromkeys(
             [
+                *derived,
                 *stands,
                 *alone,
                 *router.notes(fronted),
@@ -451,10 +535,16 @@ def _check_context_parallel(asked: Request, role: RolePlan, values: Mapping[str,
         asked.engine,
         role.role,
         dcp=split if isinstance(split, int) else 1,
+        pcp=role.pcp,
         dp=role.dp,
         method=str(values.get("speculative-config.method", "")),
         draft=str(values.get("speculative-config.model", "")),
     )
+    if found and found.certain and role.pcp > 1:
+        raise PlanError(
+            f"{role.role}: {_PCP} {role.pcp} in {asked.engine}: {found.says} ({found.source}). "
+            f"Take it away (--set {'' if role.role == 'mixed' else role.role + '.'}{_PCP}=null)."
+        )
     if found and found.certain:
         features = load.features()
         drafts = [name for name in role.features if features[name].draft]
@@ -465,9 +555,28 @@ def _check_context_parallel(asked: Request, role: RolePlan, values: Mapping[str,
         )
 
 
+def _check_transfer(role: RolePlan) -> None:
+    """Refuse sizes that NIXL refuses: VllmConfig and NixlBaseConnectorWorker of vLLM 0.32.0."""
+    if not str(placement.connector(role)).startswith("Nixl"):
+        return
+    if role.pp > 1 and role.role == "decode":
+        raise PlanError(
+            f"decode: pp {role.pp} with {placement.connector(role)}: vLLM refuses pipeline parallelism "
+            "in an engine that takes the cache from others. Set decode.pp=1, and raise decode.tp or "
+            "decode.dp instead."
+        )
+    whole = max(role.tp, role.pcp)
+    if role.dcp not in (1, whole):
+        raise PlanError(
+            f"{role.role}: decode-context-parallel-size {role.dcp} with {placement.connector(role)}: "
+            f"the cache that travels is whole on every device or split over all of them; "
+            f"allowed: 1, {whole}."
+        )
+
+
 def _check_filled(texts: list[tuple[str, Iterable[str]]]) -> None:
     """Refuse an unknown placeholder; the known ones are filled later, for each engine."""
-    known = {"{address}", "{nic}", "{leader}"}
+    known = {"{address}", "{nic}", "{leader}", "{node_folder}"}
     for what, words in texts:
         for word in words:
             left = [name for name in re.findall(r"\{[a-z_]+\}", word) if name not in known]
@@ -476,13 +585,6 @@ def _check_filled(texts: list[tuple[str, Iterable[str]]]) -> None:
                     f"{what}: the placeholder {left[0]} in {word[:80]!r} is not "
                     f"known; known are {', '.join(sorted(known))}."
                 )
-
-
-def _name_of(asked: Request) -> str:
-    for name, scenario in asked.recipe.scenarios.items():
-        if scenario is asked.scenario:
-            return name
-    return recipes.DEFAULT
 
 
 def _engines(
@@ -520,6 +622,8 @@ def _engines(
     extra = []
     if asked.router:
         extra = [(groups[0].nodes[0].name, _router_port(asked), "the router")]
+    named = [node.name for group in groups for node in group.nodes]
+    extra += store.claims(asked.store, named)
     placement.check_ports(places, extra)
     for name in roles:
         env[name] |= _of_first(asked, env[name], next(p for p in places if p.group.role == name))
@@ -598,6 +702,7 @@ def _installs(asked: Request) -> dict[str, tuple[InstallStep, ...]]:
             name,
             asked.recipe.layout,
             asked.router == router.VLLM_ROUTER,
+            asked.store is not None,
         )
         for name in asked.hardware.installs
     }
@@ -641,10 +746,11 @@ def install_steps(
     method: str,
     layout: Layout,
     routed: bool,
+    stored: bool = False,
 ) -> tuple[InstallStep, ...]:
     """Return the commands of one way to install the engine, for this site, version and layout.
 
-    ``routed`` is whether vllm-router is the front door.
+    ``routed`` is whether vllm-router is the front door, ``stored`` whether there is a KV store.
     """
     if method not in hardware.installs:
         raise ParameterError(
@@ -659,6 +765,7 @@ def install_steps(
         "torch": companions.torch_build(engine),
         "nixl": companions.nixl(engine),
         "router": companions.router(),
+        "mooncake": companions.mooncake(engine, hardware.vendor) if stored else "",
         "router_folder": _environment_of_router(site),
     }
     return tuple(
@@ -669,7 +776,7 @@ def install_steps(
             dict(step.env),
         )
         for step in hardware.installs[method]
-        if layout in step.layouts and (routed or not step.router)
+        if layout in step.layouts and (routed or not step.router) and (stored or not step.store)
     )
 
 
@@ -717,7 +824,7 @@ def _jobs(
             dropped = (*asked.dropped, *(name for name in features if name in replaced))
             other = replace(asked, scenario=scenario, dropped=dropped)
             engines = _engines(other, {"mixed": resolve(other, "mixed")})[0]
-        routed = other.router and len({engine.group for engine in engines}) > 1
+        routed = other.router and sum(engine.url is not None for engine in engines) > 1
         return Serving(
             engines, _router_port(asked) if routed else None, bool(asked.site.api_key_env)
         )

@@ -58,9 +58,11 @@ def role_values(
     def add(table: dict[str, Value], name: str, value: Any, reason: str = "") -> None:
         table[name] = Value(value, "plan", "worked out", reason)
 
-    add(flags, "tensor-parallel-size", role.tp)
+    add(flags, "tensor-parallel-size", role.tp, _rule(request, role, "tp"))
+    if role.pp > 1:
+        add(flags, "pipeline-parallel-size", role.pp)
     if role.dp > 1:
-        add(flags, "data-parallel-size", role.dp)
+        add(flags, "data-parallel-size", role.dp, _rule(request, role, "dp"))
     if "kv-transfer-config.kv_connector" in flags:
         add(flags, "kv-transfer-config.kv_role", _KV_ROLES[role.role])
         if role.ports["kv"] is not None:
@@ -68,6 +70,8 @@ def role_values(
                 base = f"kv-transfer-config.kv_connector_extra_config.{name}"
                 add(flags, f"{base}.dp_size", other.dp)
                 add(flags, f"{base}.tp_size", other.tp)
+                if other.pp > 1:
+                    add(flags, f"{base}.pp_size", other.pp)
     if nodes > 1:
         for name, text in request.hardware.network_env.items():
             env.setdefault(
@@ -82,6 +86,15 @@ def role_values(
             "the base: vLLM adds the data parallel rank itself",
         )
     return flags, env
+
+
+def _rule(request: Request, role: RolePlan, size: str) -> str:
+    """Return the rule that a size of a derived recipe is from; "" of any other."""
+    marks = request.recipe.derivation
+    spec = next(one for name, one in request.recipe.roles.items() if name == role.role)
+    if marks is None or getattr(spec, size) != getattr(role, size):
+        return ""
+    return f"{marks}: {marks.rule(f'{role.role}.{size}')}"
 
 
 def place_flags(request: Request, role: RolePlan, place: Place) -> dict[str, Any]:
@@ -131,6 +144,7 @@ def words_of(request: Request, place: Place) -> dict[str, str]:
         "address": place.node.address,
         "nic": place.node.nic or request.site.nic,
         "leader": place.group.address,
+        "node_folder": f"{request.folder}/{place.node.name}",
     }
 
 
@@ -185,6 +199,8 @@ def _engine(place: Place, env: Mapping[str, str], argv: tuple[str, ...]) -> Engi
         ranks=place.ranks,
         dp_size=group.dp,
         tp_size=group.tp,
+        pp_size=group.pp,
+        pcp_size=group.pcp,
         devices=place.devices,
         http_port=place.http_port,
         kv_port=place.kv_ports.start if place.kv_ports else None,

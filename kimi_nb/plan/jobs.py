@@ -330,7 +330,7 @@ def _tune_moe(at: _Place, engine: EngineSpec) -> tuple[list[str], list[str]]:
     request, places = at.request, at.request.places()
     arch = request.model.architecture
     parallel = "--enable-expert-parallel" in engine.argv
-    ranks, nested = engine.tp_size * engine.dp_size, request.model.language_config
+    ranks, nested = engine.tp_size * engine.pcp_size * engine.dp_size, request.model.language_config
     argv = [
         "python",
         f"{_IMAGE_SOURCE if at.image else places['project'] + '/vllm'}/{_TUNER}",

@@ -12,19 +12,25 @@ from dataclasses import dataclass
 
 from kimi_nb.core.errors import ParameterError, PlanError
 from kimi_nb.params import schema
-from kimi_nb.plan import ports
+from kimi_nb.plan import ports, sizes
 from kimi_nb.plan.roles import RolePlan
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One data parallel group; ``rpc_port`` is where ranks of several processes meet."""
+    """One data parallel group; ``rpc_port`` is where ranks of several processes meet.
+
+    A rank has ``world`` devices: tp x pp x pcp. With ``hybrid`` each node answers for its own ranks.
+    """
 
     index: int
     role: str
     number: int
     dp: int
     tp: int
+    pp: int
+    pcp: int
+    hybrid: bool
     nodes: tuple[schema.Node, ...]
     rpc_port: int | None
     kv_port: int | None
@@ -36,13 +42,18 @@ class Group:
         """The address of the first node, where the ranks meet."""
         return self.nodes[0].address
 
+    @property
+    def world(self) -> int:
+        """The devices of one data parallel rank."""
+        return self.tp * self.pp * self.pcp
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """One engine process.
 
-    ``rank`` is its first data parallel rank and ``ranks`` how many it runs; ``node_rank`` is its
-    part of a tensor parallel group that spans nodes, otherwise 0.
+    ``rank`` is its first data parallel rank and ``ranks`` how many it runs; ``node_rank`` is the
+    number of its node in a group whose ranks span nodes, otherwise 0.
     """
 
     group: Group
@@ -63,13 +74,17 @@ class Place:
     @property
     def spans(self) -> bool:
         """Whether one rank needs more than this node."""
-        return self.group.tp > len(self.devices)
+        return self.group.world > len(self.devices)
 
     @property
     def kv_ports(self) -> range:
         """The ports on which the KV cache connector listens."""
         base = self.group.kv_port
-        return range(0) if base is None else ports.kv(base, self.rank, self.group.tp, self.ranks)
+        if base is None:
+            return range(0)
+        if self.spans:  # one for each device here: those of the rank count over its nodes
+            return ports.kv(base, self.node_rank, len(self.devices))
+        return ports.kv(base, self.rank, self.group.world, self.ranks)
 
     @property
     def side_channel_ports(self) -> range:
@@ -90,7 +105,7 @@ def layout(
     Raises PlanError with the arithmetic where dp, tp, nodes and devices do not fit.
     """
     for role in roles.values():
-        _check_shape(role, hardware, per_rank, heads)
+        sizes.check(role, hardware, per_rank, heads)
     if (
         "prefill" in roles
         and roles["prefill"].tp < roles["decode"].tp
@@ -130,7 +145,12 @@ def check_set_ports(
     """Refuse a port that the user sets (``given``, by kind) where nothing would listen at it."""
     for kind, port in given.items():
         why = ports.idle(
-            kind, connector(role), per_rank, role.nodes, role.tp > hardware.devices.count
+            kind,
+            connector(role),
+            per_rank,
+            role.nodes,
+            role.world > hardware.devices.count,
+            role.dp == 1,
         )
         if why:
             name = f"{kind.replace('_', '-')}-port={port}"
@@ -148,6 +168,9 @@ def _group(
         number=number,
         dp=role.dp,
         tp=role.tp,
+        pp=role.pp,
+        pcp=role.pcp,
+        hybrid=role.hybrid,
         nodes=nodes,
         rpc_port=(role.ports["rpc"] or ports.RPC) if meets else None,
         kv_port=None if kv is None else ports.kv_base(kv, index),
@@ -161,74 +184,19 @@ def _some(nodes: tuple[schema.Node, ...]) -> str:
     return ", ".join(names) + (", ..." if len(nodes) > 8 else "")
 
 
-def _check_shape(role: RolePlan, hardware: schema.Hardware, per_rank: bool, heads: int) -> None:
-    there, title = hardware.devices.count, hardware.title
-    if heads % role.tp:
-        raise PlanError(
-            f"{role.role}: tp {role.tp} does not divide the {heads} attention heads "
-            f"({heads} / {role.tp} = {heads / role.tp:.2f}); "
-            f"allowed: {_divisors(heads)}."
-        )
-    split = role.settings.flags.get("decode-context-parallel-size")
-    if split and role.tp % split.value:
-        raise PlanError(
-            f"{role.role}: decode-context-parallel-size {split.value} does not divide "
-            f"tp {role.tp} ({split.source}): it splits the ranks of one tensor "
-            "parallel group."
-        )
-    if role.tp > there:
-        if per_rank:
-            raise _spans_nodes(role, hardware, heads)
-        if role.dp != 1 or role.tp != role.nodes * there:
-            raise PlanError(
-                f"{role.role}: tp {role.tp} is more than the {there} devices of one {title}. Over "
-                f"nodes it works without data parallel only: dp 1 and tp = nodes x {there} = "
-                f"{role.nodes} x {there} = {role.nodes * there}; found dp {role.dp}."
-            )
-        return
-    if role.dp % role.nodes:
-        raise PlanError(
-            f"{role.role}: dp {role.dp} over {role.nodes} nodes is "
-            f"{role.dp / role.nodes:.2f} ranks a node; dp must be a multiple of "
-            f"{role.nodes}."
-        )
-    local = role.dp // role.nodes
-    if local * role.tp > there:
-        raise PlanError(
-            f"{role.role}: dp {role.dp} over {role.nodes} node{'s' * (role.nodes > 1)} "
-            f"is {local} ranks a node; {local} ranks x tp {role.tp} = "
-            f"{local * role.tp} devices, one {title} has {there}."
-        )
-
-
-def _spans_nodes(role: RolePlan, hardware: schema.Hardware, heads: int) -> PlanError:
-    """Return the refusal of a rank over several nodes where each rank is a process."""
-    there = hardware.devices.count
-    allowed = [n for n in range(1, there + 1) if heads % n == 0]
-    return PlanError(
-        f"{role.role}: tp {role.tp} is more than the {there} devices of one {hardware.title}, and "
-        "here each rank is one process on one node, which launch_online_dp.py starts; "
-        f"allowed: {', '.join(map(str, allowed))}. Lower {role.role}.tp, and raise "
-        f"{role.role}.dp to use more nodes."
-    )
-
-
-def _divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
-
-
 def places(group: Group, role: RolePlan, devices: int, per_rank: bool) -> Iterator[Place]:
     """Yield the engine processes of a group in the order of nodes and ranks.
 
     With ``per_rank`` there is one process for each rank, otherwise one for each node.
     """
     http = role.ports["http"]
-    if group.tp > devices:
+    if group.world > devices:
+        each = group.world // devices  # the nodes of one rank
         for number, node in enumerate(group.nodes):
             yield Place(
                 group,
                 node,
-                0,
+                number // each,
                 1,
                 number,
                 tuple(range(devices)),
@@ -241,18 +209,19 @@ def places(group: Group, role: RolePlan, devices: int, per_rank: bool) -> Iterat
         first = number * local
         if per_rank:
             for i in range(local):
-                mine = tuple(range(i * group.tp, (i + 1) * group.tp))
+                mine = tuple(range(i * group.world, (i + 1) * group.world))
                 yield Place(group, node, first + i, 1, 0, mine, (http or ports.HTTP) + i, False)
         else:
+            follows = bool(number) and not group.hybrid
             yield Place(
                 group,
                 node,
                 first,
                 local,
                 0,
-                tuple(range(local * group.tp)),
-                None if number else http or ports.HTTP,
-                bool(number),
+                tuple(range(local * group.world)),
+                None if follows else http or ports.HTTP,
+                follows,
             )
 
 

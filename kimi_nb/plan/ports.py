@@ -3,9 +3,9 @@
 Plans, bundles, rules, pictures and stand-ins ask here; tests/plan/test_golden.py holds the result
 against the documents' own commands.
 
->>> kv(36000, rank=2, tp=4)
+>>> kv(36000, rank=2, world=4)
 range(36008, 36012)
->>> kv(36000, rank=0, tp=1, ranks=16)
+>>> kv(36000, rank=0, world=1, ranks=16)
 range(36000, 36016)
 >>> side_channel(5600, rank=3)
 range(5603, 5604)
@@ -19,7 +19,11 @@ HTTP = 8000  # vLLM's own default
 MASTER = 29501  # vLLM's own default
 RPC = 29550  # vLLM's own default
 SIDE_CHANNEL = 5600  # vLLM's own default
+STORE_MASTER = 50051  # Mooncake's own default, as the next two: its master's calls
+STORE_METRICS = 9003  # its master's metrics
+STORE_SERVICE = 8080  # its store service
 LAST = 65535
+_STORE = "MooncakeStoreConnector"
 _KV_STEP, _KV_GROUPS = 100, 64
 _RANDOM_FIRST, _RANDOM_EACH = 20000, 1000
 
@@ -33,14 +37,14 @@ def kv_base(first: int, group: int) -> int:
     return first + _KV_STEP * (group % _KV_GROUPS)
 
 
-def kv(base: int, rank: int, tp: int, ranks: int = 1) -> range:
+def kv(base: int, rank: int, world: int, ranks: int = 1) -> range:
     """Return where the KV cache connector of a process listens.
 
-    Mooncake listens at kv_port + data parallel rank x tp, one port for each tensor parallel rank
+    Mooncake listens at kv_port + data parallel rank x ``world``, one port for each device (tp x pp)
     of each of the ``ranks`` that the process runs.
     """
-    first = base + rank * tp
-    return range(first, first + ranks * tp)
+    first = base + rank * world
+    return range(first, first + ranks * world)
 
 
 def side_channel(base: int, rank: int, ranks: int = 1) -> range:
@@ -56,11 +60,14 @@ def ascend_random(devices: int) -> range:
     return range(_RANDOM_FIRST, _RANDOM_FIRST + devices * _RANDOM_EACH)
 
 
-def idle(kind: str, connector: str | None, per_rank: bool, nodes: int, spans: bool) -> str:
+def idle(
+    kind: str, connector: str | None, per_rank: bool, nodes: int, spans: bool, single: bool = True
+) -> str:
     """Return why nothing of a role listens at a port that the user sets, "" if something does.
 
     ``kind`` is kv, side_channel, rpc or master; ``connector`` that of the KV cache, ``nodes`` those
-    of a group, and ``spans`` whether one rank needs several nodes.
+    of a group, ``spans`` whether one rank needs several nodes, and ``single`` whether it is the
+    only one.
     """
     alone = (
         "a rank over several nodes meets at master-port"
@@ -77,7 +84,7 @@ def idle(kind: str, connector: str | None, per_rank: bool, nodes: int, spans: bo
             _no_connector("NIXL", connector, "kv-port"),
         ),
         "rpc": (
-            (per_rank or nodes > 1) and not spans,
+            (per_rank or nodes > 1) and not (spans and single),
             f"the processes of one data parallel group meet there: {alone}",
         ),
         "master": (
@@ -85,6 +92,8 @@ def idle(kind: str, connector: str | None, per_rank: bool, nodes: int, spans: bo
             "one engine over several nodes meets there: here each rank has room on one node",
         ),
     }
+    if kind == "kv" and connector == _STORE:
+        return "clients of a store listen at ports that they choose themselves"
     used, why = takes.get(kind, (True, ""))
     return "" if used else why
 

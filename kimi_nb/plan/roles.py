@@ -7,24 +7,28 @@ settings, a scenario after them; the user's ``--with`` and ``--without`` come be
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kimi_nb import catalog
 from kimi_nb.catalog import language
 from kimi_nb.core.errors import ParameterError, PlanError, choice
-from kimi_nb.params import errata, load, schema
+from kimi_nb.params import errata, load, recipes, schema
 from kimi_nb.params.fields import Role
 from kimi_nb.params.overrides import Overrides, refuse_derived
 from kimi_nb.params.settings import Layer, Layered, Value, fold
+from kimi_nb.plan import store_settings
+from kimi_nb.plan.spec import name_of
+
+HYBRID = "data-parallel-hybrid-lb"  # the flag by which every node answers for its own ranks
 
 
 @dataclass(frozen=True)
 class Request:
     """Everything that a plan is made from, already loaded.
 
-    ``chosen``, ``dropped`` and ``pairs`` are the user's --with, --without and --set. ``named`` is
-    the model that was asked for, where another one replaces it. ``errata`` is what --erratum says
+    ``chosen``, ``dropped``, ``pairs`` and ``derive`` are the user's --with, --without, --set and
+    --derive. ``named`` is the model that was asked for, where another one replaces it. ``errata`` is what --erratum says
     and ``errata_off`` what it comes to. ``calibrations`` say what was measured of memory,
     and ``stale`` are those of the site for this model at another version, which are not used.
     """
@@ -39,6 +43,7 @@ class Request:
     chosen: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
+    derive: bool = False
     named: str = ""
     errata: tuple[str, ...] = ()
     errata_off: frozenset[str] = frozenset()
@@ -54,7 +59,42 @@ class Request:
     def router(self) -> str | None:
         """The kind of the front door that is asked for; None where clients ask an engine."""
         scenario = self.scenario.router if self.scenario else None
-        return self.overrides.router or scenario or self.recipe.router
+        asked = self.overrides.router or scenario
+        if asked or self.recipe.layout == "pd":
+            return asked or self.recipe.router
+        return self.recipe.router if self.groups("mixed") > 1 else None
+
+    @property
+    def store(self) -> schema.Store | None:
+        """The KV store that the engines share; None where they share none."""
+        return (self.scenario.store if self.scenario else None) or self.recipe.store
+
+    @property
+    def scenario_name(self) -> str:
+        """The name of the scenario in its recipe."""
+        for name, scenario in self.recipe.scenarios.items():
+            if scenario is self.scenario:
+                return name
+        return recipes.DEFAULT
+
+    @property
+    def as_documented(self) -> bool:
+        """Whether every correction of the documents is switched off."""
+        return f"{errata.ALL}=off" in self.errata
+
+    @property
+    def folder(self) -> str:
+        """The folder of the plan's scripts on the nodes; each node has its own within it."""
+        recipe = self.recipe
+        names = self.model.name, self.hardware.name, recipe.layout, recipe.variant
+        name = name_of(*names, self.scenario_name, self.as_documented, bool(self.recipe.derivation))
+        return f"{self.site.paths.work}/{name}"
+
+    def groups(self, role: Role) -> int:
+        """Return how many groups a role has."""
+        change = self.scenario.roles.get(role) if self.scenario else None
+        planned = (change.groups if change else None) or self.recipe.roles[role].groups
+        return self.overrides.shape.get(role, {}).get("groups", planned)
 
     @property
     def models(self) -> str:
@@ -68,7 +108,7 @@ class Request:
         return f"{self.models}/{item.directory}" if self.models else item.id
 
     def places(self) -> dict[str, str]:
-        """Return the site's values for placeholders (``{cache}``, ``{tuning}``, ...)."""
+        """Return the values of the site and the model for ``{cache}``, ``{tool_parser}`` and so on."""
         paths = self.site.paths
         base = paths.project or paths.work
         return {
@@ -77,6 +117,8 @@ class Request:
             "project": base,
             "tuning": f"{base}/configs/moe_tuning",
             "virtual_env": f"{base}/virt_envs/vllm-kimi",
+            "tool_parser": self.model.parsers.tool,
+            "reasoning_parser": self.model.parsers.reasoning,
         }
 
 
@@ -94,7 +136,10 @@ def models_folder(site: schema.Site, weights: schema.Weights) -> str:
 
 @dataclass(frozen=True)
 class RolePlan:
-    """One resolved role: its shape, ports, settings in the engine's language, features."""
+    """One resolved role: its shape, ports, settings in the engine's language, features.
+
+    There are ``groups`` groups of ``nodes`` nodes, each with ``dp`` ranks of ``world`` devices.
+    """
 
     role: str
     groups: int
@@ -107,6 +152,32 @@ class RolePlan:
     host_tuning: bool
     notes: tuple[str, ...]
     host: str | tuple[()] | None = ()  # where it listens, if not at its address; None: all over
+    pp: int = 1
+
+    @property
+    def pcp(self) -> int:
+        """The prefill context parallel size, which its settings name."""
+        return self._size("prefill-context-parallel-size")
+
+    @property
+    def dcp(self) -> int:
+        """The decode context parallel size, which its settings name; its devices are those of tp."""
+        return self._size("decode-context-parallel-size")
+
+    @property
+    def world(self) -> int:
+        """The devices of one data parallel rank: tp x pp x pcp, which vLLM calls its world size."""
+        return self.tp * self.pp * self.pcp
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether every node of a group answers requests for its own ranks."""
+        found = self.settings.flags.get(HYBRID)
+        return found is not None and found.value is True
+
+    def _size(self, flag: str) -> int:
+        found = self.settings.flags.get(flag)
+        return found.value if found and isinstance(found.value, int) and found.value > 0 else 1
 
 
 def fill(text: Any, words: Mapping[str, str]) -> Any:
@@ -128,9 +199,10 @@ def resolve(request: Request, role: Role) -> RolePlan:
     active = _active(request, role)
     shape = {
         key: getattr(change, key, None) or getattr(spec, key)
-        for key in ("groups", "nodes", "dp", "tp")
+        for key in ("groups", "nodes", "dp", "tp", "pp")
     } | request.overrides.shape.get(role, {})
     settings = fold([*_of_groups(request, shape["nodes"]), *_layers(request, role, active)])
+    settings = _with_rules(request.recipe, settings)
     for name, value in settings.flags.items():
         refuse_derived(name, value.source)
     given = [Layer(one, "override", where) for where, one in request.overrides.of(role)]
@@ -150,6 +222,26 @@ def resolve(request: Request, role: Role) -> RolePlan:
             if note.partition(" ")[0] not in settings.env
         ),
         host_tuning=any(_known(name).host for name in active),
+    )
+
+
+def _with_rules(recipe: schema.Recipe, settings: Layered) -> Layered:
+    """Return the settings with the recipe and the rule that each one of a derived recipe is from."""
+    marks = recipe.derivation
+    if marks is None:
+        return settings
+
+    def mark(name: str, value: Value) -> Value:
+        if value.layer != "recipe":
+            return value
+        feature = value.source if value.source.startswith("feature ") else ""
+        rule = marks.rule(feature or name)
+        reason = rule if value.reason in ("", rule) else f"{rule}; {value.reason}"
+        return replace(value, source=f"{feature}{': ' if feature else ''}{marks}", reason=reason)
+
+    return Layered(
+        {name: mark(name, value) for name, value in settings.flags.items()},
+        {name: mark(name, value) for name, value in settings.env.items()},
     )
 
 
@@ -205,6 +297,8 @@ def _layers(request: Request, role: Role, active: Collection[str]) -> Iterator[L
     for name in dict.fromkeys([*recipe.features, *spec.features]):
         if name in active:
             yield _switched(request, name, "recipe")
+    if request.store:
+        yield store_settings.layer(request.store, source)
     yield Layer(recipe.settings, "recipe", source)
     yield Layer(spec.settings, "recipe", source)
     for name, settings in spec.when.items():
@@ -261,6 +355,7 @@ def _switched(request: Request, name: str, layer: str) -> Layer:
             "method": draft.method,
             "model": request.located(draft),
             "num_speculative_tokens": draft.tokens,
+            **draft.options,
         }
     return Layer(given, layer, f"feature {name}" if layer == "recipe" else f"--with {name}")
 
@@ -337,7 +432,7 @@ def _check_alone(request: Request, name: str) -> None:
 def _check_together(name: str, active: Iterable[str]) -> None:
     feature = _known(name)
     for other in feature.excludes:
-        if other in active:
+        if other in active and other != name:
             raise PlanError(
                 f"features {name} and {other} exclude each other: add "
                 f"--without {other} (or --without {name})."

@@ -69,10 +69,11 @@ def door(host: str, port: int, inner: Sequence[str], program: str = DOOR) -> lis
     return ["python", program, "--host", host, "--port", str(port), "--", *inner]
 
 
-def check(kind: str | None, port: int | None, layout: str, groups: int) -> None:
+def check(kind: str | None, port: int | None, layout: str, doors: int) -> None:
     """Refuse a router where it has nothing to do, and its port where there is none.
 
-    ``kind`` and ``port`` are None where nobody asks for them. Raises ParameterError.
+    ``kind`` and ``port`` are None where nobody asks for them; ``doors`` is how many APIs the groups
+    have. Raises ParameterError.
     """
     if layout == "pd":
         return
@@ -88,7 +89,7 @@ def check(kind: str | None, port: int | None, layout: str, groups: int) -> None:
             f"decode engine, which only layout pd has. In layout {layout} choose "
             f"router={VLLM_ROUTER}."
         )
-    elif groups < 2:
+    elif doors < 2:
         raise ParameterError(
             f"router {VLLM_ROUTER}: layout {layout} has one group here, and the API of one group "
             "needs no router. Plan several (--set groups=2), or leave the router out."

@@ -121,6 +121,8 @@ def _find(serving: Serving, led: bool) -> list[str]:
             "# The router finds the replicas by the addresses of their nodes, and has the first one's.",
             _NODES,
             *(line for at in range(len(serving.engines)) for line in _address(f"replica{at}", at)),
+            # The replicas are the nodes of one group, whose ranks meet at the first.
+            *(["leader=$replica0", "export leader"] if led else []),
         ]
     if not led:
         return []

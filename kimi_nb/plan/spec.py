@@ -41,6 +41,7 @@ class EngineSpec:
     ``rank`` is its first data parallel rank and ``ranks`` how many it runs; ``devices`` are the
     node's own numbers; a headless engine has no ``http_port``; ``kv_port`` is the first port at
     which its KV cache connector listens. ``env`` has the variables to export, ``argv`` the command.
+    ``pp_size`` and ``pcp_size`` are the sizes of pipeline and prefill context parallelism.
     """
 
     name: str
@@ -60,12 +61,54 @@ class EngineSpec:
     headless: bool
     env: Mapping[str, str]
     argv: tuple[str, ...]
+    pp_size: int = 1
+    pcp_size: int = 1
+
+    @property
+    def world(self) -> int:
+        """The devices of one data parallel rank, over all nodes that it has."""
+        return self.tp_size * self.pp_size * self.pcp_size
+
+    @property
+    def spans(self) -> bool:
+        """Whether its rank has devices on other nodes as well."""
+        return self.ranks == 1 and 0 < len(self.devices) < self.world
+
+    @property
+    def part(self) -> int:
+        """Which node of its rank it is; 0 for the first, which answers for the others."""
+        if not self.spans or "--node-rank" not in self.argv:
+            return 0
+        node = int(self.argv[self.argv.index("--node-rank") + 1])
+        return node % (self.world // len(self.devices))
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The pipeline stage of each of its devices: vLLM counts ranks of tp first, then stages."""
+        before = self.part * len(self.devices)
+        return tuple(
+            (before + at) % self.world // (self.tp_size * self.pcp_size)
+            for at in range(len(self.devices))
+        )
+
+    @property
+    def sizes(self) -> str:
+        """The devices of a rank as factors, such as "8" for tp alone, or "8 x pp 2"."""
+        more = (("pp", self.pp_size), ("pcp", self.pcp_size))
+        return " x ".join(
+            [str(self.tp_size), *(f"{name} {size}" for name, size in more if size > 1)]
+        )
+
+    @property
+    def kv_width(self) -> int:
+        """How many ports the KV cache connector has for each rank: one for each device here."""
+        return len(self.devices) if self.spans else self.world
 
     @property
     def kv_ports(self) -> range:
         """Every port on which the KV cache connector listens; empty without one."""
         first = self.kv_port
-        return range(0) if first is None else ports.kv(first, 0, self.tp_size, self.ranks)
+        return range(0) if first is None else ports.kv(first, 0, self.kv_width, self.ranks)
 
     @property
     def side_channel_ports(self) -> range:
@@ -75,7 +118,7 @@ class EngineSpec:
 
     @property
     def master_port(self) -> int | None:
-        """Where the nodes of one rank meet; None on followers, and where each rank has one node."""
+        """Where the nodes of a group meet; None on followers, and where each rank has one node."""
         if self.headless or "--nnodes" not in self.argv:
             return None
         if "--master-port" not in self.argv:
@@ -108,6 +151,33 @@ class Router:
     def url(self) -> str:
         """The URL of the front door, without a path."""
         return url_of(self.host, self.port)
+
+
+@dataclass(frozen=True)
+class Store:
+    """The KV store that the engines share; `plan.store` makes it.
+
+    ``node`` and ``address`` are those of its master, which listens at ``port`` and, with its metrics,
+    at ``metrics_port``. ``service`` is the command of the service on each node, which listens at
+    ``service_port``; () and None where the engines hold the memory. Sizes are in GB of 2**30 bytes:
+    ``segment_gb`` of each device or service, ``buffer_gb`` of each client. ``config`` is what each
+    engine reads, ``services`` what each service does, by node.
+    """
+
+    kind: str
+    mode: str
+    node: str
+    address: str
+    port: int
+    metrics_port: int
+    service_port: int | None
+    segment_gb: int
+    buffer_gb: int
+    protocol: str
+    master: tuple[str, ...]
+    service: tuple[str, ...]
+    config: Mapping[str, Any]
+    services: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -181,13 +251,37 @@ class Setting:
     reason: str
 
 
+def name_of(
+    model: str,
+    hardware: str,
+    layout: str,
+    variant: str,
+    scenario: str,
+    as_documented: bool,
+    derived: bool,
+) -> str:
+    """Return the name of a plan's folder: model, hardware, layout, and what is not the default."""
+    extra = [
+        part
+        for part in (
+            variant if variant != "docker" else "",
+            scenario if scenario != "default" else "",
+            "as-documented" if as_documented else "",
+            "derived" if derived else "",
+        )
+        if part
+    ]
+    return "-".join([model, hardware, layout, *extra])
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything about a deployment, as values; the module shows its use.
 
     ``engine_folder`` is the virtual environment that the scripts enter, and ``libraries`` the folder
-    that they append to LD_LIBRARY_PATH; "" is none. ``flags`` and ``env`` are by role, with their layers; ``request`` is the `roles.Request` that
-    the plan was made from.
+    that they append to LD_LIBRARY_PATH; "" is none. ``flags`` and ``env`` are by role, with their
+    layers; ``derived`` is what a derived recipe is from and the rule of each difference, else empty;
+    ``request`` is the `roles.Request` that the plan was made from.
     """
 
     model: str
@@ -230,21 +324,27 @@ class Plan:
     env: Mapping[str, Mapping[str, Value]] = field(default_factory=dict, repr=False)
     errata_off: tuple[str, ...] = ()
     as_documented: bool = False
+    derived: Mapping[str, Any] = field(default_factory=dict)
     request: Any = field(default=None, repr=False, compare=False)
+    store: Store | None = None
 
     @property
     def name(self) -> str:
         """The name of the plan's folder: model, hardware, layout, and what is not the default."""
-        extra = [
-            part
-            for part in (
-                self.variant if self.variant != "docker" else "",
-                self.scenario if self.scenario != "default" else "",
-                "as-documented" if self.as_documented else "",
-            )
-            if part
-        ]
-        return "-".join([self.model, self.hardware, self.layout, *extra])
+        return name_of(
+            self.model,
+            self.hardware,
+            self.layout,
+            self.variant,
+            self.scenario,
+            self.as_documented,
+            bool(self.derived),
+        )
+
+    @property
+    def heading(self) -> str:
+        """Its name as a heading, which says of a derived plan that it is one."""
+        return f"DERIVED {self.name}" if self.derived else self.name
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -298,7 +398,7 @@ class Plan:
         out = {"name": self.name} | {
             key: value
             for key, value in _shallow(self).items()
-            if key not in ("flags", "env", "request")
+            if key not in ("flags", "env", "request", "store")
         }
         out["engines"] = [_shallow(engine) | {"url": engine.url} for engine in self.engines]
         if self.router:
@@ -309,6 +409,8 @@ class Plan:
                     for role, url, name in self.router.workers
                 ],
             }
+        if self.store:
+            out["store"] = _shallow(self.store)
         for key in ("launches", "containers", "jobs", "clients"):
             out[key] = [_shallow(item) for item in out[key]]
         out["installs"] = {
@@ -320,17 +422,18 @@ class Plan:
     def as_json(
         self,
         files: Mapping[str, str] | Sequence[str] = (),
-        memory: Sequence[Mapping[str, Any]] | None = None,
+        **more: Sequence[Mapping[str, Any]],
     ) -> str:
         """Return `as_dict` as a JSON document with a line for each key and each item of a list.
 
-        ``memory`` is the account of each kind of engine, where it was asked for.
+        ``more`` are lists that were asked for beside the plan: the account of each kind of
+        engine's memory, and the known faults that it meets.
 
         The encoder's own indentation is about ten times slower, which matters with a thousand
         nodes.
         """
         lines = []
-        known = self.as_dict(files) | ({} if memory is None else {"memory": list(memory)})
+        known = self.as_dict(files) | {key: list(value) for key, value in more.items()}
         for key, value in known.items():
             if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
                 rows = ",\n    ".join(map(_dumps, value))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_nb import catalog
 from kimi_nb.core import data_files
-from kimi_nb.params import load, schema
+from kimi_nb.params import fields, load, schema
 from kimi_nb.plan import checkpoints
 from kimi_nb.plan.spec import EngineSpec, Plan
 from kimi_nb.show import Table, spans
+
+if TYPE_CHECKING:
+    from kimi_nb.plan.derivation import Verdict
 
 
 def topology(plan: Plan) -> Table:
@@ -30,7 +33,7 @@ def topology(plan: Plan) -> Table:
                 first.role,
                 first.group,
                 f"{ranks} of {first.dp_size}",
-                first.tp_size,
+                first.tp_size if first.world == first.tp_size else first.sizes,
                 devices,
                 _span(first, last, lambda engine: engine.http_port),
                 _kv(first, last),
@@ -39,7 +42,7 @@ def topology(plan: Plan) -> Table:
             )
         )
     return Table(
-        f"{plan.name}: {len(plan.engines)} engines on {len(plan.nodes)} nodes",
+        f"{plan.heading}: {len(plan.engines)} engines on {len(plan.nodes)} nodes",
         (
             "node",
             "address",
@@ -64,6 +67,7 @@ def sources(plan: Plan) -> Table:
     cited = {text.partition(" ")[0] for text in said} | {
         str(one["document"]) for one in plan.errata
     }
+    cited.add(plan.request.recipe.source.document)
     rows = []
     for name, document in known.items():
         if name in cited:
@@ -124,40 +128,49 @@ def errata(plan: Plan) -> Table:
     )
 
 
-def recipes(rows: Sequence[dict[str, Any]]) -> Table:
-    """Return every deployment that can be planned."""
-    keys = ("model", "hardware", "layout", "variant", "scenario", "documented", "source", "title")
-    return Table("Deployments", keys, tuple(tuple(row[key] for key in keys) for row in rows))
-
-
-def matrix(
-    rows: Sequence[dict[str, Any]],
-    missing: Sequence[dict[str, str]],
-    container_only: Sequence[tuple[str, str]],
-) -> Table:
-    """Return for each model, hardware and layout whether a recipe exists and is documented."""
-    there = {(row["model"], row["hardware"], row["layout"]): row["documented"] for row in rows}
-    named = [*rows, *missing]
-    models = list(dict.fromkeys(row["model"] for row in named))
-    chips = list(dict.fromkeys(row["hardware"] for row in named))
-    asked = {(row["model"], row["hardware"]) for row in named}
-    layouts = ("single", "dp", "pd")
-
-    def cell(model: str, chip: str, layout: str) -> str:
-        known = there.get((model, chip, layout))
-        if known is None:
-            return "container only" if (model, chip) in container_only else "does not exist"
-        return "documented" if known else "undocumented"
-
+def derivation(plan: Plan) -> Table:
+    """Return what differs from the recipe that a plan is derived from, each with its rule."""
+    steps = plan.derived.get("steps", ())
+    title = f"DERIVED from {plan.derived['base']}" if plan.derived else "Nothing is derived"
     return Table(
-        "Which exist",
-        ("model", "hardware", *layouts),
-        tuple(
-            (model, chip, *(cell(model, chip, layout) for layout in layouts))
-            for model in models
-            for chip in chips
-            if (model, chip) in asked
-        ),
+        title,
+        ("what", "is", "by the rule"),
+        tuple((one["what"], one["value"], one["rule"]) for one in steps),
+    )
+
+
+def recipes(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return every deployment that can be planned; "untried" is published, but not said to be run."""
+    keys = ("model", "hardware", "layout", "variant", "scenario", "documented", "source", "title")
+    said = [
+        {
+            **row,
+            "documented": "untried"
+            if row["documented"] and not row["tried"]
+            else row["documented"],
+        }
+        for row in rows
+    ]
+    return Table("Deployments", keys, tuple(tuple(row[key] for key in keys) for row in said))
+
+
+def matrix(cells: Sequence[Verdict]) -> Table:
+    """Return for each model, hardware and layout whether it is documented, derived or impossible."""
+    words = {(one.model, one.hardware, one.layout): one.word for one in cells}
+    pairs = dict.fromkeys((one.model, one.hardware) for one in cells)
+    return Table(
+        "What there is: documented, derived (--derive) or impossible (kimi-nb list --why)",
+        ("model", "hardware", *fields.LAYOUTS),
+        tuple((*pair, *(words[*pair, layout] for layout in fields.LAYOUTS)) for pair in pairs),
+    )
+
+
+def reasons(cells: Sequence[Verdict]) -> Table:
+    """Return the same with the source, the base or the sum of each."""
+    return Table(
+        "Why",
+        ("model", "hardware", "layout", "is", "why"),
+        tuple((one.model, one.hardware, one.layout, one.word, one.why) for one in cells),
     )
 
 

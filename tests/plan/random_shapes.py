@@ -12,10 +12,11 @@ from typing import Any
 
 from plan import shapes_apart
 from plan.shapes_apart import Shape
+from testbed import deployments
 
 from kimi_nb import catalog
 from kimi_nb.core.errors import ParameterError, PlanError
-from kimi_nb.params import load, recipes
+from kimi_nb.params import load
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 
@@ -39,10 +40,7 @@ NEAR = (
     36000,
     36108,
 )
-ROWS = [
-    (row["model"], row["hardware"], row["layout"], row["variant"], row["scenario"])
-    for row in recipes.listing()
-]
+ROWS = deployments.own()
 
 
 def shapes(count: int) -> list[Shape]:
@@ -77,24 +75,31 @@ def _drawn(dice: random.Random, row: tuple[str, str, str, str, str]) -> Shape:
     pairs: list[str] = []
     left = MOST_NODES
     needed = before = 0
-    groups_in_all = 0
+    groups_in_all = doors = 0
     own = dice.random() < 0.2  # the sizes of the recipe and the scenario
     for role in shapes_apart.asked(Shape(row, "", 0, ())).roles:
         head = f"{role.name}." if layout == "pd" else ""
         largest = left // 2 if role.name == "prefill" else left
         if own:
-            size = {"groups": role.groups, "nodes": role.nodes, "dp": role.dp, "tp": role.tp}
+            size = {key: getattr(role, key) for key in ("groups", "nodes", "dp", "tp", "pp")}
         else:
             size = _size(dice, recipe, largest, count, wild)
             if role.name == "decode" and dice.random() < 0.8:  # as Mooncake wants it
                 size["tp"] = min(size["tp"], before)
-            pairs += [f"{head}{key}={value}" for key, value in size.items()]
+            if role.name == "decode" and dice.random() < 0.8:  # as NIXL wants it
+                size["pp"] = 1
+            pairs += [
+                f"{head}{key}={value}" for key, value in size.items() if (key, value) != ("pp", 1)
+            ]
+            if _balances(dice, recipe, size, count, wild):
+                pairs.append(f"{head}{shapes_apart.HYBRID}=true")
+                doors += size["nodes"]
         before = size["tp"]
         left -= size["groups"] * size["nodes"]
         needed += size["groups"] * size["nodes"]
         groups_in_all += size["groups"]
         pairs += [f"{head}{pair}" for pair in _ports(dice, recipe, role.name, size, wild)]
-    if layout != "pd" and (groups_in_all > 1 or wild) and dice.random() < 0.8:
+    if layout != "pd" and (groups_in_all > 1 or doors or wild) and dice.random() < 0.8:
         pairs.append("router=vllm-router")
     elif layout == "pd" and dice.random() < 0.3:
         pairs.append(f"router={dice.choice(('upstream', 'vllm-router'))}")
@@ -106,25 +111,40 @@ def _drawn(dice: random.Random, row: tuple[str, str, str, str, str]) -> Shape:
     return Shape(row, _version(dice, row), max(1, nodes), tuple(pairs))
 
 
+def _balances(
+    dice: random.Random, recipe: Any, size: dict[str, int], devices: int, wild: bool
+) -> bool:
+    """Return whether every node shall answer for its own ranks: as a rule where it can."""
+    several = size["nodes"] > 1 and size["tp"] * size["pp"] <= devices
+    able = several and recipe.processes == "node"
+    return dice.random() < (0.35 if able else 0.2 if wild else 0.0)
+
+
 def _size(dice: random.Random, recipe: Any, most: int, devices: int, wild: bool) -> dict[str, int]:
-    """Return groups, nodes, dp and tp: as a rule such that they fit, with some devices left over."""
+    """Return groups, nodes and sizes: as a rule such that they fit, with some devices left over."""
     if wild:
         return {
             "groups": dice.randint(1, 3),
             "nodes": dice.randint(1, 4),
             "dp": dice.choice((1, 2, 3, 4, 6, 8, 16, 24)),
             "tp": dice.choice((1, 2, 3, 4, 8, 16, 32)),
+            "pp": dice.choice((1, 1, 2, 3, 4)),
         }
     nodes = dice.choice([n for n in (1, 1, 2, 2, 3, 4, 6, 12) if n <= max(1, most)])
     groups = dice.randint(1, min(4, max(1, most // nodes)))
     if recipe.jobs and nodes > 1:
         groups = 1
     powers = [n for n in (1, 2, 4, 8, 16) if n <= devices]
-    if recipe.processes == "node" and nodes in (2, 4) and dice.random() < 0.3:
-        return {"groups": groups, "nodes": nodes, "dp": 1, "tp": nodes * devices}
-    tp = dice.choice(powers)
-    each = dice.randint(1, devices // tp)
-    return {"groups": groups, "nodes": nodes, "dp": nodes * each, "tp": tp}
+    if recipe.processes == "node" and nodes > 1 and dice.random() < 0.4:  # ranks that span nodes
+        whole = dice.choice([n for n in (2, 3, 4, 6) if nodes % n == 0])
+        stages = dice.choice([n for n in (1, 2, 3, 4, 6, 8) if whole * devices % n == 0])
+        tp = whole * devices // stages
+        return {"groups": groups, "nodes": nodes, "dp": nodes // whole, "tp": tp, "pp": stages}
+    tp, pp = dice.choice(powers), 1
+    if recipe.processes == "node" and dice.random() < 0.4:
+        pp = dice.choice([n for n in (1, 2, 3, 4) if tp * n <= devices])
+    each = dice.randint(1, devices // (tp * pp))
+    return {"groups": groups, "nodes": nodes, "dp": nodes * each, "tp": tp, "pp": pp}
 
 
 def _ports(
@@ -135,7 +155,7 @@ def _ports(
     meet = size["dp"] > 1 and (recipe.processes == "rank" or size["nodes"] > 1)
     for name, used in (
         ("rpc-port", meet),
-        ("master-port", size["nodes"] > 1 and size["dp"] == 1),
+        ("master-port", size["nodes"] > 1 and size["dp"] < size["nodes"]),
         ("kv-port", shapes_apart.connector_of(recipe, role).startswith("Mooncake")),
         ("side-channel-port", shapes_apart.connector_of(recipe, role).startswith("Nixl")),
     ):

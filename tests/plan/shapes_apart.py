@@ -22,6 +22,7 @@ from kimi_nb.params import load
 
 # What vLLM takes where a flag is not given, and what the router of this project does.
 HTTP, RPC, MASTER, FRONT = 8000, 29550, 29501, 1999
+HYBRID = "data-parallel-hybrid-lb"
 # The first version of a flag that a recipe of the CPU gives and an older vLLM does not know.
 LANGUAGE_MODEL_ONLY = ">=0.17.0"
 
@@ -44,19 +45,35 @@ class Shape:
 
 @dataclass(frozen=True)
 class Role:
-    """The size of a role, and the ports that its recipe and the user name."""
+    """The size of a role, and the ports that its recipe and the user name.
+
+    ``there`` are the devices of a node; with ``hybrid`` every node answers for its own ranks.
+    """
 
     name: str
     groups: int
     nodes: int
     dp: int
     tp: int
+    pp: int
+    hybrid: bool
+    there: int
     ports: dict[str, int]
+
+    @property
+    def wide(self) -> int:
+        """The devices of one rank: its stages have tp each."""
+        return self.tp * self.pp
 
     @property
     def spans(self) -> bool:
         """Whether one rank has its devices on several nodes."""
-        return self.nodes > 1 and self.dp == 1
+        return self.wide > self.there
+
+    @property
+    def doors(self) -> int:
+        """How many APIs it has whose requests nobody hands on."""
+        return self.groups * (self.nodes if self.hybrid else 1)
 
 
 @dataclass(frozen=True)
@@ -126,7 +143,8 @@ def asked(shape: Shape) -> Asked:
     words = dict(pair.split("=", 1) for pair in shape.pairs)
     roles, given = [], {}
     for name, base in recipe.roles.items():
-        size = {key: getattr(base, key) for key in ("groups", "nodes", "dp", "tp")}
+        size = {key: getattr(base, key) for key in ("groups", "nodes", "dp", "tp", "pp")}
+        hybrid = base.settings.flags.get(HYBRID) is True
         ports = {key: value for key, value in base.ports.model_dump().items() if value}
         if changes and name in changes.roles:
             over = changes.roles[name]
@@ -138,10 +156,13 @@ def asked(shape: Shape) -> Asked:
                 continue
             if key in size:
                 size[key] = int(value)
+            elif key == HYBRID:
+                hybrid = value == "true"
             elif key in PORT_NAMES:
                 ports[PORT_NAMES[key]] = int(value)
                 set_here.add(PORT_NAMES[key])
-        roles.append(Role(name, **size, ports=ports))
+        there = chip.devices.count
+        roles.append(Role(name, **size, hybrid=hybrid, there=there, ports=ports))
         given[name] = set_here
     router = words.get("router") or recipe.router or (changes.router if changes else None)
     port = words.get("router.port") or recipe.router_port or FRONT
@@ -216,14 +237,21 @@ def _misfits(ask: Asked, role: Role) -> list[str]:
     found = []
     if ask.heads % role.tp:
         found.append(f"{role.name}: tp {role.tp} does not divide {ask.heads} heads")
-    if role.tp > ask.devices:
-        if ask.recipe.processes == "rank":
-            found.append(f"{role.name}: a rank of {role.tp} devices on a node of {ask.devices}")
-        elif role.dp > 1 or role.tp != role.nodes * ask.devices:
-            found.append(f"{role.name}: tp {role.tp} is not all devices of {role.nodes} nodes")
+    by_rank = ask.recipe.processes == "rank"
+    if role.pp > 1 and by_rank:
+        found.append(f"{role.name}: the launcher knows no stages")
+    if role.pp > 1 and role.name == "decode" and ask.connector.startswith("Nixl"):
+        found.append("decode: NIXL brings no cache to stages")
+    if role.hybrid and (by_rank or role.nodes == 1 or role.spans):
+        found.append(f"{role.name}: nodes that cannot answer for their own ranks")
+    if role.spans:
+        if by_rank:
+            found.append(f"{role.name}: a rank of {role.wide} devices on a node of {ask.devices}")
+        elif role.wide % ask.devices or role.nodes * ask.devices != role.dp * role.wide:
+            found.append(f"{role.name}: {role.dp} x {role.wide} is not all of {role.nodes} nodes")
     elif role.dp % role.nodes:
         found.append(f"{role.name}: dp {role.dp} over {role.nodes} nodes")
-    elif role.dp // role.nodes * role.tp > ask.devices:
+    elif role.dp // role.nodes * role.wide > ask.devices:
         found.append(f"{role.name}: dp {role.dp} tp {role.tp} need more than {ask.devices} devices")
     return found
 
@@ -253,7 +281,7 @@ def _wrong_router(ask: Asked) -> list[str]:
         return ["a port of no router"] if set_port else []
     if ask.router == "upstream":
         return ["the upstream proxy tells prefill from decode"]
-    return ["a router before one group"] if ask.roles[0].groups == 1 else []
+    return ["a router before one API"] if ask.roles[0].doors == 1 else []
 
 
 def _collisions(ask: Asked) -> list[str]:
@@ -302,8 +330,12 @@ def _of_node(
 
 
 def _spanning(ask: Asked, role: Role, group: int, count: int, leader: int, turn: int) -> Engine:
-    """Return one node's part of a rank that has devices on several: the first has the API."""
+    """Return one node's part of a rank that has devices on several: the first of all has the API.
+
+    The ranks of a group lie one after the other, each on as many nodes.
+    """
     node, head = leader + turn, turn == 0
+    rank = turn * ask.devices // role.wide
     flags = _common(ask, role, node) | {
         "--nnodes": str(role.nodes),
         "--node-rank": str(turn),
@@ -313,25 +345,37 @@ def _spanning(ask: Asked, role: Role, group: int, count: int, leader: int, turn:
         flags["--master-port"] = str(role.ports["master"])
     http = role.ports.get("http", HTTP)
     listens = (http, role.ports.get("master", MASTER)) if head else ()
+    if role.dp > 1:
+        rpc = role.ports.get("rpc", RPC)
+        flags |= {
+            "--data-parallel-size": str(role.dp),
+            "--data-parallel-address": ask.address[leader],
+            "--data-parallel-rpc-port": str(rpc),
+        }
+        listens += (rpc,) if head else ()
     return Engine(
         role=role.name,
         group=group,
         node=node,
-        rank=0,
+        rank=rank,
         ranks=1,
         devices=tuple(range(ask.devices)),
         http=http if head else None,
         flags=flags if head else flags | {"--headless": ""},
-        **_cache(ask, role, count, node, 0, 1, listens),
+        **_cache(ask, role, count, node, rank, 1, listens, turn * ask.devices),
     )
 
 
 def _one_node(ask: Asked, role: Role, group: int, count: int, leader: int, turn: int) -> Engine:
-    """Return the process that runs all ranks of one node; the followers of a group have no API."""
+    """Return the process that runs all ranks of one node; the followers of a group have no API.
+
+    They have one where every node answers for its own ranks.
+    """
     node, here, head = leader + turn, role.dp // role.nodes, turn == 0
+    answers = head or role.hybrid
     flags = _common(ask, role, node)
     http = role.ports.get("http", HTTP)
-    listens = [http] if head else []
+    listens = [http] if answers else []
     if role.dp > 1:
         flags["--data-parallel-size"] = str(role.dp)
     if role.nodes > 1:
@@ -343,15 +387,17 @@ def _one_node(ask: Asked, role: Role, group: int, count: int, leader: int, turn:
         }
         listens += [rpc] if head else []
     if not head:
-        flags |= {"--data-parallel-start-rank": str(turn * here), "--headless": ""}
+        flags["--data-parallel-start-rank"] = str(turn * here)
+    if not answers:
+        flags["--headless"] = ""
     return Engine(
         role=role.name,
         group=group,
         node=node,
         rank=turn * here,
         ranks=here,
-        devices=tuple(range(here * role.tp)),
-        http=http if head else None,
+        devices=tuple(range(here * role.wide)),
+        http=http if answers else None,
         flags=flags,
         **_cache(ask, role, count, node, turn * here, here, tuple(listens)),
     )
@@ -395,6 +441,10 @@ def _common(ask: Asked, role: Role, node: int) -> dict[str, str]:
     Where a container publishes the port, the server inside listens everywhere at vLLM's own.
     """
     flags = {"--tensor-parallel-size": str(role.tp)}
+    if role.pp > 1:
+        flags["--pipeline-parallel-size"] = str(role.pp)
+    if role.hybrid:
+        flags[f"--{HYBRID}"] = ""
     alone = role.nodes == 1
     published = ask.recipe.bind == "all" and not ask.recipe.jobs and alone
     if ask.recipe.bind == "address" or (not alone and not ask.recipe.jobs):
@@ -412,11 +462,13 @@ def _cache(
     rank: int,
     ranks: int,
     listens: tuple[int, ...],
+    before: int | None = None,
 ) -> dict[str, Any]:
     """Return what belongs to the transfer of the KV cache, and all ports of the engine.
 
     Mooncake listens at kv_port + rank x tp, at one port for each device of a rank; the groups have
-    steps of 100, as in the documents. NIXL listens at its port + rank.
+    steps of 100, as in the documents. NIXL listens at its port + rank. ``before`` are the devices of
+    the group on nodes before this one, where a rank spans several.
     """
     out: dict[str, Any] = {"env": {}, "transfer": None, "listens": listens}
     kv_role = {"prefill": "kv_producer", "decode": "kv_consumer"}.get(role.name)
@@ -430,7 +482,9 @@ def _cache(
             "engine_id": str(count),
             "kv_connector_extra_config": sizes,
         }
-        out["listens"] += tuple(range(base + rank * role.tp, base + (rank + ranks) * role.tp))
+        first = base + (rank * role.wide if before is None else before)
+        many = ranks * role.wide if before is None else ask.devices
+        out["listens"] += tuple(range(first, first + many))
     elif ask.connector.startswith("Nixl"):
         port = role.ports["side_channel"]
         out["transfer"] = {"kv_connector": ask.connector, "kv_role": kv_role}

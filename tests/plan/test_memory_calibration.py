@@ -66,6 +66,22 @@ def test_what_one_start_taught_holds_for_another_shape(layer, pairs, other):
     assert bar.as_dict()["mark"] == bar.fit.mark and "vllm 0.32.0" in bar.fit.mark
 
 
+@pytest.mark.parametrize("before", ["", "2026-11-01T10:00:00Z stdout F "])
+def test_the_log_of_a_stand_in_is_no_measurement(before, tmp_path, capsys):
+    """Also where a container's runtime puts a time before each line, and nothing is written."""
+    said = (LOGS / "cpu-0.32.0-a.log").read_text().splitlines()
+    path, out = tmp_path / "rank_0.log", tmp_path / "measured.yaml"
+    path.write_text(
+        "".join(
+            f"{before}REHEARSAL (EngineCore_DP0 pid=7) INFO 11-01 10:00:00 [x.py:1] {line}\n"
+            for line in said
+        )
+    )
+    assert main.main(["calibrate", str(path), *words(FIRST), "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert "rank_0.log: line 1: REHEARSAL: a stand-in wrote this log" in told and not out.exists()
+
+
 def test_without_it_the_estimate_is_far_off():
     (bar,) = judge.memory_of(judge.of_plan(cpu(SECOND)))
     assert bar.fit.tokens != pytest.approx(log("cpu-0.32.0-b").tokens, rel=0.5)
@@ -316,3 +332,22 @@ def test_a_line_without_an_end_is_bounded():
     with pytest.raises(ParameterError, match="is cut") as told:
         engine_report.read([long], "x.log")
     assert len(str(told.value)) < 600
+
+
+def test_a_device_larger_than_the_hardware_has_is_refused(tmp_path, capsys):
+    """In the layer that somebody changed, and in a log of other hardware under the same name."""
+    text = (LOGS / "h200-0.32.0.log").read_text()
+    given, layer = tmp_path / "run.log", tmp_path / "mine.yaml"
+    asked = [
+        *("--model", "k2.5", "--hw", "h200", "--engine-version", "0.32.0"),
+        *("--set", "gpu-memory-utilization=0.9", "--set", "max-num-seqs=512"),
+    ]
+    given.write_text(text)
+    assert main.main(["calibrate", str(given), *asked, "--out", str(layer)]) == 0
+    known = yaml.safe_load(layer.read_text())
+    layer.write_text(yaml.safe_dump({**known, "device_gib": 150.0}))
+    assert main.main(["plan", *asked, "--calibration", str(layer)]) == 2
+    assert "device_gib: 150 GiB" in capsys.readouterr().err
+    given.write_text(text.replace("137.64/139.8 GiB", "177.64/179.8 GiB"))
+    assert main.main(["calibrate", str(given), *asked]) == 2
+    assert "179.8 GiB, more than a device of h200 has" in capsys.readouterr().err

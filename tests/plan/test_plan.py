@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
+from collections import Counter
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from kimi_nb.core import data_files, paths
 from kimi_nb.core.errors import KimiError, NoRecipeError, ParameterError, PlanError
 from kimi_nb.params import load, recipes, schema
 from kimi_nb.params.settings import EMPTY, flattened, lay, nested
-from kimi_nb.plan import build, checkpoints, placement
+from kimi_nb.plan import build, checkpoints, derivation, placement
 from kimi_nb.plan import tables as plan_tables
 from kimi_nb.plan.roles import RolePlan
 
@@ -232,8 +233,8 @@ def test_ports_used_twice_or_out_of_range(pairs, words):
         ("swap-space=4", ["gone", "0.17.0", "kv-offloading-size"]),
         ("skip-non-local-expert-weights=true", ["no vLLM version", "enable-ep-weight-filter"]),
         ("headless=true", ["works out"]),
-        ("pipeline-parallel-size=2", ["not planned here"]),
-        ("prefill-context-parallel-size=2", ["not planned here"]),
+        ("data-parallel-external-lb=true", ["not planned here"]),
+        ("distributed-executor-backend=ray", ["not planned here"]),
         ("decode-context-parallel-size=3", ["does not divide tp 4"]),
         ("kv-transfer-config.kv_port=1", ["works out", "kv-port="]),
         ("kv-transfer-config=3", ["JSON object"]),
@@ -270,11 +271,15 @@ def test_ports_used_twice_or_out_of_range(pairs, words):
         ("router=vllm-router", ["no router"]),
         ("router.port=1998", ["no router"]),
         ("speculative-config={bad", ["JSON"]),
+        ("max-model-len=" + "a" * 9000, ["whole number", "..."]),
+        ("a" * 9000 + "=1", ["at most 300 characters", "found 9,000 and 0"]),
+        ("additional-config" + ".a" * 100 + "=1", ["20 dots", "100."]),
     ],
 )
 def test_overrides_that_are_wrong(pair, words):
     with pytest.raises(KimiError) as caught:
         build.plan("k2.5", "a3", "single", pairs=[pair])
+    assert len(str(caught.value)) < 700
     for word in words:
         assert word in str(caught.value), str(caught.value)
 
@@ -381,21 +386,76 @@ def test_a_draft_on_a_serving_job_that_has_none():
         )
 
 
-def test_every_feature_switches_something():
+def served(folder, model: str, hardware: str, weights: str, version: str, tp: int) -> str:
+    """Return a model file that serves one of ours on one node, by a recipe of its own."""
+    recipe = {
+        "hardware": hardware,
+        "layout": "single",
+        "variant": "pip",
+        "title": "made for a test",
+        "documented": False,
+        "source": {"document": "recipes-k3"},
+        "engine_version": version,
+        "weights": weights,
+        "install": "pip",
+        "roles": {"mixed": {"tp": tp}},
+    }
+    path = folder / f"{model}-{hardware}.yaml"
+    made = {"extends": model, "name": model, "recipes": [recipe]}
+    path.write_text(yaml.safe_dump(made), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "version", "parser"),
+    [("k3", "mxfp4", "0.27.1", "kimi_k3"), ("k2.7-code", "int4", "0.20.2", "kimi_k2")],
+)
+def test_parsers_are_those_of_the_model(model, weights, version, parser, tmp_path):
+    file = served(tmp_path, model, "h200", weights, version, 8)
+    plan = build.plan(file, "h200", "single", chosen=["tool-parser", "reasoning-parser"])
+    line = " ".join(plan.engines[0].argv)
+    assert f"--tool-call-parser {parser}" in line and f"--reasoning-parser {parser}" in line
+    assert {one.rule for one in judge.plan(plan).findings} & {"engine/other-parsers"} == set()
+
+
+def test_a_draft_brings_its_own_options(tmp_path):
+    file = served(tmp_path, "k3", "h200", "mxfp4", "0.27.1", 8)
+    plan = build.plan(file, "h200", "single", chosen=["dspark"])
+    words = plan.engines[0].argv
+    assert json.loads(words[words.index("--speculative-config") + 1]) == {
+        "method": "dspark",
+        "model": "RedHatAI/Kimi-K3-speculator.dspark",
+        "num_speculative_tokens": 8,
+        "draft_sample_method": "probabilistic",
+        "rejection_sample_method": "block",
+    }
+
+
+@pytest.mark.parametrize("tp", [5, 7, 64])
+def test_tensor_parallel_divides_the_heads_of_the_model(tp, tmp_path):
+    file = served(tmp_path, "k3", "h200", "mxfp4", "0.27.1", tp)
+    with pytest.raises(PlanError, match=f"tp {tp} does not divide the 96 attention heads"):
+        build.plan(file, "h200", "single")
+
+
+def test_every_feature_switches_something(tmp_path):
     """Each feature, on a recipe that can have it, on and off: the command line differs."""
     places = [
+        (served(tmp_path, "k2.6", "h200", "int4", "0.20.2", 8), "h200", "single"),
+        (served(tmp_path, "k2.7-code", "h200", "int4", "0.20.2", 8), "h200", "single"),
+        (served(tmp_path, "k3", "h200", "mxfp4", "0.27.1", 8), "h200", "single"),
         ("k2.5", "a3", "single"),
         ("k2.5", "a3", "pd"),
         ("k2.6", "a3", "single"),
         ("k2.5", "h200", "single"),
     ]
-    newer = {"h200": "0.19.1"}
-    drafts = {"eagle3", "eagle3-instant", "eagle3-thinking", "dflash"}
+    newer = {"k2.5": {"h200": "0.19.1"}}
+    drafts = {name for name, feature in load.features().items() if feature.draft}
     for name, feature in load.features().items():
         seen = False
         for model, chip, layout in places:
             others = drafts - {name} if name in drafts or name == "decode-context-parallel" else ()
-            engine = newer.get(chip, "")
+            engine = newer.get(model, {}).get(chip, "")
             try:
                 on = build.plan(
                     model,
@@ -481,7 +541,7 @@ def test_versions_that_nobody_released(chip, version):
 def test_every_recipe_at_every_version():
     """Planned in that version's words, or refused in a sentence; nothing else."""
     for row in recipes.listing():
-        if row["scenario"] != "default":
+        if row["scenario"] != "default" or row["deployment"]:
             continue
         package = load.hardware(row["hardware"]).engine
         for version in catalog.versions(package):
@@ -548,29 +608,57 @@ def test_a_draft_that_the_version_does_not_know():
 
 
 def test_what_does_not_exist_says_what_does():
-    for where in (("k2.5", "a2", "single"), ("k2.6", "h200", "single"), ("k2.6", "a2", "dp")):
+    for where, there in (
+        (("k2.5", "a2", "single"), "k2.5 on a3 (single, pd), a2 (dp)"),
+        (("k2-instruct", "a3", "single"), "k2-thinking on a3 (single)"),
+        (("k2.6", "a2", "dp"), "k2.6 on a2: the container only (notebook 02)"),
+    ):
         with pytest.raises(NoRecipeError) as caught:
             build.plan(*where)
-        assert "There is:" in str(caught.value) and "k2-thinking" in str(caught.value)
+        assert "There is:" in str(caught.value) and there in str(caught.value)
     with pytest.raises(NoRecipeError, match="long-context"):
         build.plan("k2.6", "a3", "single", scenario="fast")
     with pytest.raises(NoRecipeError, match="docker, nvfp4"):
         build.plan("k2.5", "gb200", "single", variant="fp64")
 
 
-def test_listing_and_missing_cover_every_cell():
+def test_cells_cover_every_combination():
     rows = {(row["model"], row["hardware"], row["layout"]) for row in recipes.listing()}
-    missing = {(row["model"], row["hardware"], row["layout"]) for row in recipes.missing()}
-    assert not rows & missing
+    cells = derivation.cells()
+    words = {(one.model, one.hardware, one.layout): one.word for one in cells}
+    assert len(words) == len(cells)
+    assert {key for key, word in words.items() if word in ("documented", "undocumented")} == rows
+    assert set(words.values()) == {"documented", "undocumented", "derived", "impossible"}
+    assert all(one.why for one in cells)
     own = {name: {*load.hardware(name).models.values()} for name in load.names("hardware")}
     tiny = set().union(*own.values())  # on a CPU the tiny ones, nowhere else
-    assert tiny and rows | missing == {
+    assert tiny and set(words) == {
         (model, hardware, layout)
         for model in load.names("models")
         for hardware, mine in own.items()
         if (model in mine if mine else model not in tiny)
         for layout in ("single", "dp", "pd")
     }
+
+
+def test_a_model_without_a_stand_in_is_not_replaced():
+    """Kimi-K3 does not run on a CPU, and a tiny model of another architecture says nothing of it."""
+    kimi, chip = load.model("k3"), load.hardware("cpu")
+    assert recipes.of(kimi, chip) == [] and recipes.served(kimi, chip) is kimi
+    with pytest.raises(NoRecipeError, match="no tiny model stands for it: vLLM .* on a CPU"):
+        build.plan("k3", "cpu", "single")
+    assert recipes.of(load.model("k2.7-code"), chip), "its architecture is that of tiny-k2.5"
+
+
+def test_a_model_without_recipes_is_answered_with_what_there_is():
+    for name in load.names("models"):
+        bare = load.model(name).model_copy(update={"recipes": ()})
+        for chip in map(load.hardware, load.names("hardware")):
+            if chip.models:
+                continue
+            assert recipes.of(bare, chip) == []
+            with pytest.raises(NoRecipeError, match=re.escape(f"{bare.title} on {chip.name}")):
+                recipes.find(bare, chip, None)
 
 
 def test_the_site_chooses_the_variant():
@@ -599,6 +687,7 @@ shapes = st.fixed_dictionaries(
         "nodes": st.integers(1, 4),
         "dp": st.integers(1, 64),
         "tp": st.sampled_from([1, 2, 4, 8, 16, 32, 64]),
+        "pp": st.sampled_from([1, 1, 2, 3, 4]),
     }
 )
 
@@ -632,6 +721,7 @@ def test_placed_engines_never_collide(first, second, per_rank):
     devices: list[tuple[str, int]] = []
     ports: list[tuple[str, int]] = []
     ranks: dict[int, list[int]] = {}
+    wide: Counter[tuple[int, int]] = Counter()  # the devices of each rank, over its nodes
     for place in places:
         node = place.node.name
         devices += [(node, device) for device in place.devices]
@@ -639,15 +729,18 @@ def test_placed_engines_never_collide(first, second, per_rank):
         if place.http_port:
             ports.append((node, place.http_port))
         assert all(0 <= device < 16 for device in place.devices)
-        assert place.spans or len(place.devices) == place.ranks * place.group.tp
-        if place.node_rank == 0:
-            ranks.setdefault(place.group.index, []).extend(
-                range(place.rank, place.rank + place.ranks)
-            )
+        each = place.group.tp * place.group.pp
+        assert place.spans or len(place.devices) == place.ranks * each
+        mine = range(place.rank, place.rank + place.ranks)
+        wide.update({(place.group.index, one): len(place.devices) // place.ranks for one in mine})
+        if not place.spans or place.node_rank * 16 % each == 0:
+            ranks.setdefault(place.group.index, []).extend(mine)
     assert len(devices) == len(set(devices))
     assert len(ports) == len(set(ports))
     for group in groups:
         assert sorted(ranks[group.index]) == list(range(group.dp))
+        sizes = [wide[group.index, rank] for rank in range(group.dp)]
+        assert sizes == [group.tp * group.pp] * group.dp
     used = [node.name for group in groups for node in group.nodes]
     assert len(used) == len(set(used))
 
@@ -931,16 +1024,9 @@ def test_shared_memory_is_enough_for_sixteen_engines():
     assert sizes == {"single": "--shm-size=1g", "pd": "--shm-size=512g"}
 
 
-def test_containers_on_several_nodes_reach_each_other(tmp_path):
+def test_containers_on_several_nodes_reach_each_other():
     """The network of the host, the RDMA device, and memory that may be locked."""
-    site = tmp_path / "two.yaml"
-    text = (Path(__file__).parents[2] / "params" / "sites" / "h200.yaml").read_text()
-    one = "  - {name: dgx-0, address: 198.51.100.11}\n"
-    assert one in text
-    site.write_text(text.replace(one, one + "  - {name: dgx-1, address: 198.51.100.12}\n"))
-    plan = build.plan(
-        "k2.5", "h200", "single", variant="docker", site=str(site), pairs=["nodes=2", "tp=16"]
-    )
+    plan = build.plan("k2.5", "h200", "single", variant="docker", pairs=["nodes=2", "tp=16"])
     for container, engine in zip(plan.containers, plan.engines, strict=True):
         argv = container.argv
         assert {"--net=host", "IPC_LOCK", "memlock=-1", "stack=67108864"} <= set(argv)

@@ -59,6 +59,12 @@ def test_the_engines_of_a_plan_have_ranks_devices_and_kv_ports_of_their_own():
     assert len(firsts) == len({(one.role, one.group) for one in plan.engines})
 
 
+def test_one_process_for_a_node_has_the_devices_of_all_of_its_ranks():
+    (engine,) = build.plan("k2.5", "a3", "single").engines
+    assert (engine.ranks, engine.tp_size) == (4, 4)
+    assert engine.devices == tuple(range(engine.ranks * engine.tp_size))
+
+
 # kind, connector, per rank, nodes of a group, spans: words of why nothing listens, "" if something does
 IDLE = [
     ("kv", "MooncakeConnectorV1", True, 1, False, ""),

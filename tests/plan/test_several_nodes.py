@@ -13,7 +13,7 @@ SINGLE = [
     (model, recipe.hardware, recipe.variant)
     for model in ("k2.5", "k2.6", "k2-thinking", "tiny-k2.5")
     for recipe in load.model(model).recipes
-    if recipe.layout == "single" and not recipe.jobs
+    if recipe.layout == "single" and not recipe.jobs and not recipe.source.deployment
 ]
 
 

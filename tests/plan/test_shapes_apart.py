@@ -25,7 +25,8 @@ PARTS = [
 ]
 # Everything that tells an engine its place; whatever else it is told does not depend on the shape.
 PLACE = {
-    *("--tensor-parallel-size", "--host", "--port", "--headless"),
+    *("--tensor-parallel-size", "--pipeline-parallel-size", "--host", "--port", "--headless"),
+    "--data-parallel-hybrid-lb",
     *("--nnodes", "--node-rank", "--master-addr", "--master-port"),
     *("--data-parallel-size", "--data-parallel-size-local", "--data-parallel-rank"),
     *("--data-parallel-start-rank", "--data-parallel-address", "--data-parallel-rpc-port"),
@@ -210,7 +211,7 @@ def in_the_jobs(ask: Asked, plan, files) -> list[str]:
     for number, name in script_words.JOBS.items():
         row = (*ask.shape.row[:4], "default") if number == "4" else ask.shape.row
         mine = shapes_apart.asked(replace(ask.shape, row=row))
-        if mine.roles[0].groups == 1:
+        if mine.roles[0].doors == 1:
             mine = replace(mine, router=None)
         found = script_words.job_engines(files[name], mine.name, mine.address)
         wanted = shapes_apart.engines(mine)

@@ -31,11 +31,13 @@ from kimi_nb.plan.memory.model_weights import (
     PRECISIONS,
     cache_bytes,
     cache_bytes_per_token,
+    cached_layers,
     checkpoint_bytes,
     parameters,
     weights_per_rank,
 )
-from kimi_nb.plan.memory.shape import Shape
+from kimi_nb.plan.memory.shape import Shape, defaults
+from kimi_nb.plan.memory.states import state_bytes
 from kimi_nb.plan.memory.terms import GIB, MIB, Term
 
 __all__ = [
@@ -55,11 +57,14 @@ __all__ = [
     "buffer_need_hierarchy",
     "cache_bytes",
     "cache_bytes_per_token",
+    "cached_layers",
     "checkpoint_bytes",
+    "defaults",
     "expected",
     "fit",
     "parameters",
     "sentence",
     "shares_of",
+    "state_bytes",
     "weights_per_rank",
 ]

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.plan.memory import activations, buffers, graphs, model_weights
+from kimi_nb.plan.memory import activations, buffers, graphs, model_weights, states
 from kimi_nb.plan.memory.shape import Shape
-from kimi_nb.plan.memory.terms import GIB, Term, spread
+from kimi_nb.plan.memory.terms import GIB, MIB, Term, spread
 
 # What is no weight, in the order in which it is drawn.
 OTHERS = (
@@ -35,6 +35,7 @@ _LETTERS = {
     "quantisation scales": "q",
     "embeddings": "E",
     "router": "r",
+    "latent projections": "l",
     "vision": "v",
     "draft": "m",
     "activations": "a",
@@ -44,6 +45,7 @@ _LETTERS = {
     "buffers": "b",
     "connector": "k",
     "contexts": "c",
+    "sequence states": "S",
     "cache": "#",
     "not used": ".",
 }
@@ -57,8 +59,10 @@ class Fit:
         device: The memory that torch sees.
         terms: What takes memory, inside the engine's share and outside of it.
         per_token: Bytes of cache of a token.
-        tokens: The cache tokens of one data parallel rank, with the cache divided by decode
-            context parallelism; ``low`` and ``high`` are the least and the most of them.
+        per_sequence: Bytes of cache of a sequence beside its tokens: the states of linear attention.
+        tokens: The cache tokens of one data parallel rank beside one sequence's states, with the
+            cache divided by decode context parallelism; ``low`` and ``high`` are the least and the
+            most of them.
         mark: How the figures are known: estimated, or measured with where and when.
     """
 
@@ -71,6 +75,7 @@ class Fit:
     high: int
     shape: Shape
     mark: str = "estimated"
+    per_sequence: int = 0
 
     @property
     def parts(self) -> Mapping[str, float]:
@@ -100,7 +105,19 @@ class Fit:
     @property
     def longest(self) -> int:
         """Tokens of context that each of max-num-seqs requests can have at the same time."""
-        return self.tokens // max(self.shape.seqs, 1)
+        seqs = max(self.shape.seqs, 1)
+        return self.beside(seqs) // seqs
+
+    def beside(self, seqs: int) -> int:
+        """Return the tokens of cache beside the states of ``seqs`` sequences."""
+        taken = (seqs - 1) * self.per_sequence
+        return max(self.tokens - -(-taken * self.shape.dcp // self.per_token), 0)
+
+    def requests(self, length: int) -> int:
+        """Return how many requests of ``length`` tokens, with their states, the cache holds."""
+        room = self.tokens * self.per_token + self.per_sequence * self.shape.dcp
+        each = length * self.per_token + self.per_sequence * self.shape.dcp
+        return room // each if self.tokens >= length else 0
 
     def __str__(self) -> str:
         return bar(self)
@@ -116,6 +133,7 @@ class Fit:
             "low": self.low,
             "high": self.high,
             "mark": self.mark,
+            "state_gib_per_sequence": round(self.per_sequence / GIB, 4),
         }
 
 
@@ -143,7 +161,7 @@ def expected(
         *model_weights.terms(parts, precision),
         *activations.terms(shape, arch, precision),
         *graphs.terms(shape),
-        *buffers.terms(shape),
+        *buffers.terms(shape, precision),
     ]
 
 
@@ -169,19 +187,23 @@ def account(
         budget = used + (-over if over else shape.fixed_cache)
         less = more = short = long = 0.0
     per_token = model_weights.cache_bytes(shape, arch)
+    state = states.sequence_bytes(shape, arch)
     left = budget - used
     tokens, low, high = (
-        int(max(size, 0) // per_token) * shape.dcp
+        int(max(size - state, 0) // per_token) * shape.dcp
         for size in (left, left - math.hypot(more, short), left + math.hypot(less, long))
     )
-    return Fit(device.bytes, budget, tuple(terms), per_token, tokens, low, high, shape, mark)
+    return Fit(device.bytes, budget, tuple(terms), per_token, tokens, low, high, shape, mark, state)
 
 
 def shares_of(found: Fit) -> list[tuple[str, float]]:
     """Return every part of a device with its bytes, the cache and unused memory last."""
+    cache = max(found.headroom, 0)
+    states_ = min(cache, found.per_sequence * max(found.shape.seqs, 1))
     return [
         *found.parts.items(),
-        ("cache", max(found.headroom, 0)),
+        ("sequence states", states_),
+        ("cache", cache - states_),
         ("not used", max(found.device - found.budget, 0)),
     ]
 
@@ -207,12 +229,17 @@ def sentence(found: Fit) -> str:
         return f"over the budget by {-found.headroom / GIB:.1f} GiB"
     length = found.shape.model_len
     whole = (
-        f"{found.tokens // length} requests of --max-model-len {length} at once, or "
+        f"{found.requests(length)} requests of --max-model-len {length} at once, or "
         if length
         else ""
     )
     sure = f" ({found.low} to {found.high}, {found.mark})" if found.low != found.high else ""
+    states_ = (
+        f" beside {found.per_sequence / MIB:.1f} MiB of states for each sequence"
+        if found.per_sequence
+        else ""
+    )
     return (
-        f"{found.tokens} tokens of cache{sure} at {found.per_token} B: {whole}{found.longest} "
-        f"tokens for each of {found.shape.seqs}"
+        f"{found.tokens} tokens of cache{sure} at {found.per_token} B{states_}: {whole}"
+        f"{found.longest} tokens for each of {found.shape.seqs}"
     )

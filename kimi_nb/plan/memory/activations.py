@@ -18,6 +18,7 @@ higher of the two peaks leaves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -41,6 +42,8 @@ def step_bytes(shape: Shape, arch: Mapping[str, int], precision: str = "BF16") -
     where the experts are spread over data parallel ranks the tokens of all of them, gathered and
     returned; and the keys and values of a chunk of context, unfolded for the heads of this device.
     What the experts take in has the width of the formats activations, what they give has 16 bits.
+    Latent experts take and give rows of their own width. With attention residuals the output of each
+    block of layers is kept beside the working rows.
     """
     hidden, tokens = arch["hidden_size"], shape.batched_tokens
     gathered = tokens * shape.dp if shape.dp > 1 else tokens
@@ -49,10 +52,18 @@ def step_bytes(shape: Shape, arch: Mapping[str, int], precision: str = "BF16") -
     heads = -(-arch["heads"] // shape.tp)
     wide = heads * (arch["qk_nope_head_dim"] + arch["v_head_dim"])
     latent = arch["kv_lora_rank"] + arch["qk_rope_head_dim"]
-    rows = ROWS * tokens * hidden + (2 * gathered * hidden if shape.dp > 1 else 0)
-    routed = experts * arch["experts_per_token"] * (hidden + 3 * inner)
+    expert = arch.get("latent_moe_size", hidden)
+    kept = math.ceil(arch["layers"] / arch["residual_block"]) if "residual_block" in arch else 0
+    rows = (ROWS + kept) * tokens * hidden + (2 * gathered * expert if shape.dp > 1 else 0)
+    routed = experts * arch["experts_per_token"] * (expert + 3 * inner)
     width = (HANDED.get(precision, 2.0) + 2.0) / 2
-    return 2.0 * (rows + _chunk(shape) * (wide + latent)) + width * routed
+    attention = max(_chunk(shape) * (wide + latent), tokens * _delta_row(shape, arch))
+    return 2.0 * (rows + attention) + width * routed
+
+
+def _delta_row(shape: Shape, arch: Mapping[str, int]) -> int:
+    """Return the elements of a token in a layer of Kimi delta attention: q, k, v, gate, decay, out."""
+    return 6 * arch.get("kda_heads", 0) * arch.get("kda_head_dim", 0) // shape.tp
 
 
 def _chunk(shape: Shape) -> int:

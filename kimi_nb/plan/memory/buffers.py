@@ -24,9 +24,18 @@ def buffer_bytes(shape: Shape) -> float:
     return 2 * (dispatch + 2 * OTHER_BUFFER_MIB) * MIB
 
 
-def terms(shape: Shape) -> list[Term]:
-    """Return the terms of collectives, connector and contexts of an engine."""
+def terms(shape: Shape, precision: str = "") -> list[Term]:
+    """Return the terms of collectives, connector and contexts of an engine.
+
+    The workspace of the experts' kernels comes with the first step, outside of the engine's share.
+    """
     out = []
+    if shape.vendor in facts()["expert_workspace"].get(precision, ()):
+        out.append(
+            figure("expert_workspace", precision, shape.vendor).term(
+                "expert workspace", GIB, "workspace of the experts' kernels", inside=False
+            )
+        )
     if shape.buffer_mib and shape.devices > 1:
         size = buffer_bytes(shape)
         out.append(

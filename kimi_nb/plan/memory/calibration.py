@@ -143,16 +143,22 @@ def learn(fit: Fit, log: Log, facts: Mapping[str, Any]) -> Learnt:
             "(--kv-cache-memory-bytes or VLLM_CPU_KVCACHE_SPACE), so that the engine measured "
             "nothing. Give the log of a start without it."
         )
-    return Learnt(
-        layer,
-        (
-            Compared("device", fit.device / GIB, device),
-            Compared("weights", weights, log.weights),
-            Compared("activations", peak or None, log.activations),
-            Compared("graphs", _sum(fit, ("graphs",)), log.graphs),
-            Compared("contexts and the rest", _sum(fit, ("contexts",)), contexts),
-            Compared("cache", fit.headroom / GIB, cache),
-        ),
+    return Learnt(layer, compare(fit, log, contexts))
+
+
+def compare(fit: Fit, log: Log, contexts: float | None = None) -> tuple[Compared, ...]:
+    """Return each term as estimated and as logged.
+
+    ``contexts`` is what the log's figures leave for contexts and the rest, in GiB.
+    """
+    peak = _sum(fit, PEAK) if fit.shape.vendor != "cpu" else 0.0
+    return (
+        Compared("device", fit.device / GIB, log.device),
+        Compared("weights", fit.weights / GIB, log.weights),
+        Compared("activations", peak or None, log.activations),
+        Compared("graphs", _sum(fit, ("graphs",)), log.graphs),
+        Compared("contexts and the rest", _sum(fit, ("contexts",)), contexts),
+        Compared("cache", fit.headroom / GIB, _cache(log, fit)),
     )
 
 
@@ -198,8 +204,11 @@ def _same_shape(log: Log, fit: Fit) -> None:
 
 
 def _cache(log: Log, fit: Fit) -> float | None:
-    """Return the GiB of cache, from its size or from its tokens; refuse if they disagree."""
-    if log.tokens is None:
+    """Return the GiB of cache, from its size or from its tokens; refuse if they disagree.
+
+    The pages of a model with states of its own are not those of tokens alone: only the size counts.
+    """
+    if log.tokens is None or fit.per_sequence:
         return log.cache
     said = log.tokens * fit.per_token / fit.shape.dcp / GIB
     if log.cache is None:
@@ -239,4 +248,18 @@ def refuse_other(layer: schema.Calibration, facts: Mapping[str, str], where: str
         raise ParameterError(
             f"{where}: measured with something else: {'; '.join(wrong)}. Calibrate again: "
             "kimi-nb calibrate LOG, with a log of this engine."
+        )
+
+
+def refuse_impossible(layer: schema.Calibration, hardware: schema.Hardware, where: str) -> None:
+    """Raise ParameterError if a layer's device is larger than one of the hardware can be.
+
+    A host's memory, which is what a CPU serves from, may be of any size.
+    """
+    nominal, seen = hardware.devices.memory_gb, layer.device_gib
+    if hardware.vendor != "cpu" and seen is not None and seen > nominal:
+        raise ParameterError(
+            f"{where}: device_gib: {seen:g} GiB, more than a device of {layer.hardware} has "
+            f"({nominal} GB): it was measured on other hardware, or changed. Calibrate again: "
+            "kimi-nb calibrate LOG."
         )

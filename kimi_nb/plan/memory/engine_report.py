@@ -22,9 +22,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.core.marks import MARK
 
 # Longer lines are no lines of an engine's memory report.
 LONGEST = 20_000
+# The head of each line of a stand-in, also behind what a runtime of containers puts before it.
+_STAND_IN = re.compile(rf"(?<![\w'\"]){MARK}:? \(\w+ pid=\d+\)")
 MOST_LINES = 2_000_000
 _N = r"(-?\d{1,6}(?:\.\d{1,6})?)"
 _ENGINE = re.compile(
@@ -109,6 +112,28 @@ _SETTINGS = {
 }
 
 
+_BEGINS = ("Initializing a V", "non-default args: {", *(begins for begins, _, _ in _LINES))
+
+
+def lines_of(block: bytes) -> list[str]:
+    r"""Return the lines of a part of a log that `read` takes something from, in their order.
+
+    >>> lines_of(b"loaded\nModel loading took 71.16 GiB and 1 s\nready\n")
+    ['Model loading took 71.16 GiB and 1 s']
+    """
+    begins = set()
+    for words in _BEGINS:
+        at = block.find(words.encode())
+        while at >= 0:
+            begins.add(block.rfind(b"\n", 0, at) + 1)
+            after = block.find(b"\n", at)
+            at = block.find(words.encode(), after) if after >= 0 else -1
+    return [
+        block[at : at + LONGEST].partition(b"\n")[0].decode("utf-8", "replace")
+        for at in sorted(begins)
+    ]
+
+
 @dataclass(frozen=True)
 class Log:
     """What a log says about one engine; sizes in GiB of one device, None where it says nothing.
@@ -139,8 +164,8 @@ def read(lines: Iterable[str], name: str) -> Log:
     """Read the lines of a log; ``name`` is what errors call it.
 
     Of several ranks the largest weights and buffers and the smallest cache count, as they do for
-    the engine. Raises ParameterError for a log of two engines, a line that is cut, and a log that
-    says nothing about memory.
+    the engine. Raises ParameterError for a log of two engines or of a stand-in, a line that is cut,
+    and a log that says nothing about memory.
     """
     found: dict[str, list[float]] = {}
     engines: list[tuple[str, str]] = []
@@ -153,6 +178,11 @@ def read(lines: Iterable[str], name: str) -> Log:
                 "first thousands. Cut the log after 'Application startup complete'."
             )
         line = line[:LONGEST]
+        if _STAND_IN.search(line):
+            raise ParameterError(
+                f"{name}: line {number}: {MARK}: a stand-in wrote this log, which has no memory of any "
+                "device to tell of. Give the log of an engine that has started on your node."
+            )
         if match := _ENGINE.search(line):
             engines.append((match[1], match[2]))
         if _ARGS.search(line):

@@ -23,8 +23,19 @@ def need_gib(ranks: int, offload_gib: float = 0.0) -> float:
     return float(offload_gib + process().value * ranks)
 
 
-def terms(ranks: int, offload_gib: float, checkpoint_gb: float | None) -> list[Term]:
-    """Return the terms of a node's memory.
+def least_gib(ranks: int, offload_gib: float = 0.0) -> float:
+    """Return the GiB of host memory without which the engine of a node surely fails.
+
+    >>> least_gib(8, offload_gib=400)
+    424.0
+    """
+    return float(offload_gib + process().low * ranks)
+
+
+def terms(
+    ranks: int, offload_gib: float, checkpoint_gb: float | None, store_gib: float = 0.0
+) -> list[Term]:
+    """Return the terms of a node's memory; ``store_gib`` is what it gives to a shared KV store.
 
     Reading a checkpoint fills the page cache with it. The kernel takes that back under pressure,
     but a limit of a container counts it, and a reader that prefetches waits for it.
@@ -33,6 +44,10 @@ def terms(ranks: int, offload_gib: float, checkpoint_gb: float | None) -> list[T
     if offload_gib:
         size = offload_gib * GIB
         out.append(Term("offloaded cache", size, size, size, "--kv-offloading-size", "the plan"))
+    if store_gib:
+        size = store_gib * GIB
+        formula = "a segment and a buffer of each device or service"
+        out.append(Term("shared KV store", size, size, size, formula, "the plan"))
     if checkpoint_gb:
         size = checkpoint_gb * 1e9
         out.append(

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb import catalog
+from kimi_nb.core import data_files
+from kimi_nb.params import schema
 from kimi_nb.plan.memory.terms import GIB, facts
 
 # Methods of speculative decoding whose draft keeps a layer of cache of its own.
@@ -22,15 +24,16 @@ _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30
 class Shape:
     """The parallelism of an engine and the sizes that decide its memory.
 
-    ``tp``, ``dp``, ``pp`` and ``dcp`` are the sizes of tensor, data, pipeline and decode context
-    parallelism. With ``expert_parallel`` each rank holds whole experts; ``spare_experts`` are
+    ``tp``, ``dp``, ``pp``, ``pcp`` and ``dcp`` are the sizes of tensor, data, pipeline, prefill
+    context and decode context parallelism. With ``expert_parallel`` each rank holds whole experts; ``spare_experts`` are
     redundant ones. ``whole_vision`` keeps the vision tower whole on every device, and without
     ``vision`` it is not loaded. ``cache_bytes`` are the bytes of a cache element, ``utilization`` is
     the share of memory that the engine may use, ``buffer_mib`` is HCCL_BUFFSIZE (0 where there is
     no HCCL), ``transfer_mib`` the pool of the connector's own buffers, ``graphs`` whether graphs
     are captured and ``graphs_inside`` whether their memory is taken before the cache is sized.
-    ``draft_layers`` are layers of cache that a draft adds, ``fixed_cache`` is the cache in bytes
-    where a setting names it, and the other fields limit requests, tokens and context.
+    ``draft_layers`` are layers of cache that a draft adds, ``draft_tokens`` those of a step that
+    take a state of their own, ``fixed_cache`` is the cache in bytes where a setting names it, ``prefix_caching`` whether
+    prompts share what they begin with, and the other fields limit requests, tokens and context.
     """
 
     tp: int = 1
@@ -51,22 +54,25 @@ class Shape:
     graphs: bool = True
     graphs_inside: bool = False
     draft_layers: int = 0
+    draft_tokens: int = 0
+    prefix_caching: bool = True
     fixed_cache: int | None = None
     vendor: str = "nvidia"
+    pcp: int = 1
 
     @property
     def expert_ranks(self) -> int:
-        """The number of ranks that share the routed experts: dp x tp.
+        """The number of ranks that share the routed experts of a layer: dp x pcp x tp.
 
         With expert parallelism each holds whole experts, otherwise a slice of each (vLLM,
         FusedMoEParallelConfig).
         """
-        return self.dp * self.tp
+        return self.dp * self.pcp * self.tp
 
     @property
     def devices(self) -> int:
         """The number of devices of the engine's group."""
-        return self.dp * self.tp * self.pp
+        return self.dp * self.pcp * self.tp * self.pp
 
     @classmethod
     def of(
@@ -101,6 +107,7 @@ class Shape:
             dp=server.dp,
             pp=server.pp,
             dcp=int(number("decode-context-parallel-size", 1)),
+            pcp=max(int(number("prefill-context-parallel-size", 1)), 1),
             expert_parallel=server.flags.get("enable-expert-parallel") is True,
             spare_experts=spare if isinstance(spare, int) else 0,
             vision=server.flags.get("language-model-only") is not True,
@@ -117,9 +124,28 @@ class Shape:
             draft_layers=1
             if server.draft and server.table("speculative-config").get("method") in _LAYERED
             else 0,
+            # With --use-replayssm a sequence keeps no state for each token of a draft.
+            draft_tokens=0 if server.flags.get("use-replayssm") is True else server.draft,
+            prefix_caching=server.flags.get("enable-prefix-caching") is not False,
             fixed_cache=_fixed(server),
             vendor=vendor or ("ascend" if ascend else "nvidia"),
         )
+
+
+def defaults(engine: catalog.Engine, hardware: schema.Hardware | None) -> dict[str, float]:
+    """Return an engine's own values for flags that are not given, on a hardware."""
+    out = {}
+    spec = catalog.flag(engine, "gpu-memory-utilization")
+    if spec and isinstance(spec.get("default"), float):
+        out["gpu-memory-utilization"] = spec["default"]
+    for entry in data_files.facts("catalog/versions")["defaults"]:
+        if (
+            hardware is not None
+            and hardware.vendor in entry["vendors"]
+            and hardware.devices.memory_gb >= entry["least_memory_gb"]
+        ):
+            out[entry["flag"]] = entry["value"]
+    return out
 
 
 def _captures(server: Any) -> bool:
