@@ -2,7 +2,7 @@
 
 They stand in ``kimi_nb/data/check/rules/``, where the tests read them as well: rule id -> ``fails``
 and ``passes``. A case is either ``files`` (name: text; they are checked together), or ``plan`` (what
-`build.plan` takes), and may bring ``claims`` of a document. ``engine``, ``version`` and ``hw`` are
+`build.plan` takes), and may bring ``claims`` of a document, and ``tree``, all files of the folder. ``engine``, ``version`` and ``hw`` are
 those of the command line. A case that fails also holds what the rule then says (``says``, a part of
 it), and where (``line``), how gravely (``severity``) and how often (``count``).
 

@@ -86,7 +86,7 @@ class Bar:
             "max_num_seqs": fit.shape.seqs,
             "longest_context": fit.longest,
             "max_model_len": fit.shape.model_len,
-            "requests_at_max_model_len": fit.tokens // fit.shape.model_len
+            "requests_at_max_model_len": fit.requests(fit.shape.model_len)
             if fit.shape.model_len
             else None,
         }

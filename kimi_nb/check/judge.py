@@ -23,11 +23,11 @@ from kimi_nb import catalog
 from kimi_nb.check.findings import ERROR, SEVERITIES, WARNING, Bar, Finding, Findings
 from kimi_nb.check.rules import capacity, registry
 from kimi_nb.check.view import clients, commands, container_start, engine_view
-from kimi_nb.check.view.deployment import Batch, Deployment, Program
+from kimi_nb.check.view.deployment import Batch, Deployment, Program, StoreFile
 from kimi_nb.check.view.engine_view import EngineView, Spot
 from kimi_nb.core.errors import CheckError, ParameterError, choice
 from kimi_nb.params import load, schema
-from kimi_nb.plan import build
+from kimi_nb.plan import build, store, store_settings
 from kimi_nb.plan.spec import Plan
 
 PACKAGES = ("vllm", "vllm-ascend")
@@ -144,6 +144,7 @@ def of_plan(plan: Plan) -> Deployment:
         weights=weights,
         hardware=hardware,
         devices_per_node=plan.devices_per_node,
+        stores=_stores(plan),
         complete=True,
         plan=plan,
     )
@@ -152,6 +153,14 @@ def of_plan(plan: Plan) -> Deployment:
 def _facts(plan: Plan) -> tuple[schema.Model | None, schema.Hardware | None, schema.Weights | None]:
     asked = plan.request
     return (asked.model, asked.hardware, asked.weights) if asked else (None, None, None)
+
+
+def _stores(plan: Plan) -> tuple[StoreFile, ...]:
+    if plan.store is None:
+        return ()
+    read = [(node, store_settings.CONFIG, plan.store.config) for node in plan.nodes]
+    read += [(node, store.SERVICE_CONFIG, held) for node, held in plan.store.services.items()]
+    return tuple(StoreFile(Spot(f"{node}/{name}"), node, given) for node, name, given in read)
 
 
 def _jobs(plan: Plan) -> tuple[tuple[Batch, ...], tuple[Program, ...]]:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from kimi_nb.check import judge
 from kimi_nb.check.findings import Bar
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import schema
+from kimi_nb.plan import store
 from kimi_nb.plan.memory import GIB, Term, calibration, engine_report, host
 from kimi_nb.plan.spec import Plan
 from kimi_nb.show import Table
@@ -63,10 +65,12 @@ def of(plan: Plan) -> Account:
         (server.number("kv-offloading-size") or 0 for server in deployment.servers), default=0
     )
     nodes = [sum(len(engine.devices) for engine in plan.of(node)) for node in plan.nodes]
+    devices = max(nodes, default=1)
+    shared = store.host_gib(plan.store, devices) if plan.store else 0.0
     return Account(
         plan.name,
         judge.memory_of(deployment),
-        tuple(host.terms(max(nodes, default=1), float(offload), size)),
+        tuple(host.terms(devices, float(offload), size, shared)),
         size,
     )
 
@@ -108,7 +112,7 @@ def learn(plan: Plan, role: str, log: engine_report.Log, date: str) -> calibrati
         raise ParameterError(f"calibrate: there is no estimate for {plan.model} to compare with.")
     request = plan.request
     weights: schema.Weights = request.weights
-    return calibration.learn(
+    learnt = calibration.learn(
         bar.fit,
         log,
         {
@@ -123,3 +127,42 @@ def learn(plan: Plan, role: str, log: engine_report.Log, date: str) -> calibrati
             "served": (request.located(weights), weights.id, weights.directory),
         },
     )
+    calibration.refuse_impossible(learnt.layer, request.hardware, log.name)
+    return learnt
+
+
+def beside(
+    plan: Plan, told: Mapping[str, Mapping[str, Sequence[str]]], date: str, mark: str = ""
+) -> Table:
+    """Return each term as estimated and as the engines' logs say it, for each role of a plan.
+
+    ``told`` are the lines of each role's logs that tell of memory, by name, of ``date``; a role
+    without any has its estimates alone. Logs that cannot be compared are a row that says why.
+    """
+    title = f"{plan.name}: memory of one device in GiB"
+    rows: list[tuple[str, ...]] = []
+    for bar in judge.memory_of(judge.of_plan(plan)):
+        terms, why = calibration.compare(bar.fit, engine_report.Log("")), ""
+        if logs := told.get(bar.role):
+            try:
+                said = [engine_report.read(lines, name) for name, lines in logs.items()]
+                terms = learn(plan, bar.role, engine_report.join(said), date).terms
+            except ParameterError as error:
+                why = str(error)
+        rows += [_row(bar.role, one) for one in terms if one.ours is not None]
+        rows += [(bar.role, "not compared", "", "", why)] if why else []
+    if not rows:
+        rows = [("-", "not estimated", "", "", f"the architecture of {plan.model} is not known")]
+    return Table(
+        f"{mark}: {title}" if mark else title,
+        ("role", "term", "estimated", "logged", "difference"),
+        tuple(rows),
+    )
+
+
+def _row(role: str, one: calibration.Compared) -> tuple[str, ...]:
+    if one.ours is None or one.logged is None:
+        return (role, one.term, f"{one.ours or 0:.2f}", "-", "-")
+    return (
+        role, one.term, f"{one.ours:.2f}", f"{one.logged:.2f}", f"{one.logged - one.ours:+.2f}"
+    )  # fmt: skip

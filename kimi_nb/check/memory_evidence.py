@@ -14,7 +14,8 @@ from typing import Any
 from kimi_nb.check import public_engines
 from kimi_nb.check.rules import capacity
 from kimi_nb.core import data_files
-from kimi_nb.plan.memory import GIB, Fit
+from kimi_nb.plan import memory
+from kimi_nb.plan.memory import GIB, Fit, states
 from kimi_nb.show import Table
 
 WITHIN = 10.0
@@ -65,7 +66,7 @@ def rows() -> tuple[Row, ...]:
         for one in entry["said"]:
             ours = low = high = None
             if fit is not None:
-                ours, low, high = _quantity(fit, one["quantity"])
+                ours, low, high = _quantity(fit, entry, one["quantity"])
             out.append(
                 Row(
                     entry["id"],
@@ -109,8 +110,19 @@ def _number(value: float, quantity: str) -> str:
     return f"{value:,.0f}" if quantity.endswith("tokens") else f"{value:.2f}"
 
 
-def _quantity(fit: Fit, name: str) -> tuple[float, float | None, float | None]:
-    """Return (value, least, most) of a quantity of the account."""
+def _quantity(
+    fit: Fit, entry: Mapping[str, Any], name: str
+) -> tuple[float, float | None, float | None]:
+    """Return (value, least, most) of a quantity of the account of what an entry describes."""
+    if name in ("page_tokens", "state_mb", "checkpoint_gb"):
+        model = public_engines.of(entry).model
+        assert model is not None, entry["id"]
+        arch = model.architecture
+        if name == "checkpoint_gb":
+            return memory.checkpoint_bytes(arch, entry["precision"]) / 1e9, None, None
+        if name == "page_tokens":
+            return states.page_tokens(fit.shape, arch), None, None
+        return memory.state_bytes(fit.shape, arch) / 1e6, None, None
     cache = fit.headroom / GIB
     if name == "cache_tokens":
         return fit.tokens, fit.low, fit.high
@@ -121,7 +133,10 @@ def _quantity(fit: Fit, name: str) -> tuple[float, float | None, float | None]:
         found = [one for one in fit.terms if one.name in ("buffers", "contexts", "connector")]
         low, high = (sum(getattr(one, side) for one in found) / GIB for side in ("low", "high"))
         return sum(one.bytes for one in found) / GIB, low, high
+    parts = fit.parts
     values = {
+        "routed_gib": parts.get("routed experts", 0.0) + parts.get("quantisation scales", 0.0),
+        "held_gib": fit.budget - sum(parts.get(one, 0.0) for one in ("activations", "sampler")),
         "weights_gib": fit.weights,
         "used_gib": fit.used,
         "device_gib": fit.device,

@@ -5,8 +5,8 @@
 >>> of(entry).servers[0].tp
 16
 
-Sources write of models and devices for which there is no parameter file: what such a one is like, and
-what differs, is in data/check/public_engines.yaml.
+Sources write of models for which there is no parameter file: what such a one is like, and what
+differs, is in data/check/public_engines.yaml.
 """
 
 from __future__ import annotations
@@ -46,31 +46,16 @@ def of(entry: Mapping[str, Any]) -> Deployment:
         weights=next(iter(model.weights.values())).model_copy(
             update={"precision": entry["precision"]}
         ),
-        hardware=hardware(entry["hardware"]),
+        hardware=load.hardware(entry["hardware"]),
     )
 
 
 def _model(entry: Mapping[str, Any]) -> schema.Model:
-    other = dict(_facts("architectures").get(entry["model"], {}))
+    known = data_files.facts("check/public_engines")["architectures"]
+    other = dict(known.get(entry["model"], {}))
     model = load.model(other.pop("like", entry["model"]))
     update: dict[str, Any] = {"architecture": {**model.architecture, **other}}
     if "draft" in entry:
-        known = next(iter(model.drafts.values()))
-        update["drafts"] = {"draft": known.model_copy(update=entry["draft"])}
+        draft = next(iter(model.drafts.values()))
+        update["drafts"] = {"draft": draft.model_copy(update=entry["draft"])}
     return model.model_copy(update=update)
-
-
-def hardware(name: str) -> schema.Hardware:
-    """Return the hardware of a name that is ours, or that is like one of ours."""
-    other = _facts("devices").get(name)
-    if other is None:
-        return load.hardware(name)
-    like = load.hardware(other["like"])
-    usable = schema.Usable(gib=other["gib"], nominal_gb=other["memory_gb"], source=other["source"])
-    devices = like.devices.model_copy(update={"memory_gb": other["memory_gb"], "usable": usable})
-    return like.model_copy(update={"name": name, "devices": devices})
-
-
-def _facts(part: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = data_files.facts("check/public_engines")[part]
-    return found

@@ -32,6 +32,7 @@ _OPTIONS = {
     "chosen": "--with",
     "dropped": "--without",
     "pairs": "--set",
+    "derive": "--derive",
 }
 _LANGUAGES = {"md": "markdown", "yaml": "yaml", "yml": "yaml", "json": "json"}
 
@@ -80,6 +81,12 @@ def index(rules: Iterable[Rule]) -> str:
     return "\n".join(["| rule | severity | what must hold |", "| --- | --- | --- |", *rows])
 
 
+_UNSEEN = {
+    "\r": r", where `\r` is a carriage return",
+    "\u00a0": r", where `\xa0` is a no-break blank",
+}
+
+
 def _example(identity: str, side: str) -> str:
     case = examples.example(identity, side)
     parts = []
@@ -88,8 +95,8 @@ def _example(identity: str, side: str) -> str:
         shown = visible(text.expandtabs().rstrip("\n"))
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", shown)), default=0))
         language = _LANGUAGES.get(name.rpartition(".")[2], "bash")
-        ends = r", where `\r` is a carriage return" if "\r" in text else ""
-        parts.append(f"`{name}`{ends}:\n\n{fence}{language}\n{shown}\n{fence}")
+        unseen = "".join(says for letter, says in _UNSEEN.items() if letter in text)
+        parts.append(f"`{name}`{unseen}:\n\n{fence}{language}\n{shown}\n{fence}")
     for claim in case.get("claims", ()):
         parts.append(f"The document claims:\n\n```json\n{json.dumps(claim, indent=2)}\n```")
     if side == "passes":
@@ -113,12 +120,13 @@ def _asked(case: examples.Case) -> str:
 
 def _command(case: examples.Case) -> list[str]:
     """Return the command line that checks a case."""
-    words = ["kimi-nb", "check", *case.get("files", ())]
+    # Only of a whole folder it is known what it lacks.
+    words = ["kimi-nb", "check", *(["."] if "tree" in case else case.get("files", ()))]
     for option, key in (("--engine", "engine"), ("--engine-version", "version"), ("--hw", "hw")):
         words += [option, str(case[key])] if key in case else []
     for key, value in case.get("plan", {}).items():
         for one in value if isinstance(value, list) else [value]:
-            words += [_OPTIONS[key], str(one)]
+            words += [_OPTIONS[key]] if one is True else [_OPTIONS[key], str(one)]
     return words
 
 

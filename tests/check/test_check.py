@@ -281,6 +281,8 @@ def collisions(d: Deployment) -> list[str]:
         size = next(one.dp for one in d.servers if one.group == group)
         if sorted(seen) != list(range(size)):
             out.append(f"ranks {seen} of {size}")
+        if size == 1:  # vLLM refuses a number for the only rank
+            out.append(f"rank {seen} of one")
     return out
 
 

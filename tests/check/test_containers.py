@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from kimi_nb.check.reading import assemble, compose, inference
@@ -104,8 +106,18 @@ def test_bombs_are_harmless():
         f"a{i}: &a{i} {{k{i}: 1, <<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 2000)
     ]
     lines += ["services:"] + [f"  s{i}: {{image: x, <<: *a1999, command: *w}}" for i in range(4000)]
-    made, why = compose.containers("\n".join(lines))
-    assert "aliases" in why and len(made) < 4000
+    read = compose.read("\n".join(lines))
+    assert "aliases" in read.unread and len(read.containers) < 4000
+
+
+def test_bombs_among_kubernetes_objects_are_harmless():
+    """Each list holds the one before nine times: 9 to the 30th nodes for who unfolds them."""
+    lines = ["apiVersion: v1", "kind: Pod", "a0: &a0 [x, y]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 31)]
+    lines += ["spec: {containers: *a30, volumes: *a30, initContainers: [{volumeMounts: *a30}]}"]
+    begun = time.process_time()
+    found("\n".join(lines))
+    assert time.process_time() - begun < 5
 
 
 # Compose: the long forms ----------------------------------------------------------------------
@@ -322,7 +334,7 @@ def test_fences_and_pods_of_one_name_are_different_nodes():
     ],
 )
 def test_words_of_a_block_have_their_own_lines(given, lines):
-    (one,) = compose.containers(f"services:\n  a:\n    image: {IMAGE}\n    {given}")[0]
+    (one,) = compose.read(f"services:\n  a:\n    image: {IMAGE}\n    {given}").containers
     assert [line for _, line in one.command] == lines
 
 
@@ -349,7 +361,7 @@ def test_a_script_in_a_block_has_the_lines_of_the_file():
     ],
 )
 def test_defaults_of_variables(text, filled):
-    (one,) = compose.containers(f"services:\n  a:\n    image: x\n    command: ['{text}']\n")[0]
+    (one,) = compose.read(f"services:\n  a:\n    image: x\n    command: ['{text}']\n").containers
     assert one.command[0][0] == filled
 
 

@@ -22,6 +22,7 @@ from kimi_nb.plan.spec import Plan
 # Rules that can by nature see one of both only, and why.
 ONE_SIDED = {
     "truth/errata": "only a plan knows which document it departs from",
+    "truth/derived": "only a plan knows that rules have made it, and from what",
     "capacity/concurrency": "only a plan knows the scenario and its number of requests",
     "truth/untested-version": "only a plan knows the version that its recipe was written for",
     "capacity/calibration": "only a plan knows the site file, which names its calibrations",
@@ -59,6 +60,7 @@ def places(plan: Plan, deployment: Deployment) -> dict[str, set[str]]:
     nodes = {engine.name: engine.node for engine in plan.engines}
     nodes |= {f"launcher on {name}": name for name in plan.nodes}
     nodes |= {f"container on {name}": name for name in plan.nodes}
+    nodes |= {"router": plan.router.node} if plan.router else {}
     out: dict[str, set[str]] = {}
     for name, rule in registry.all_rules().items():
         if any(not registry._FACTS[fact].holds(deployment) for fact in rule.needs):
@@ -260,3 +262,38 @@ def test_a_router_that_misses_a_replica_is_wrong_on_both_sides(
         assert here == (wanted in told(wrong, theirs))
         # A container's engine listens all over, so that it may well have another address.
         assert here or (url and variant == "docker" and hardware == "h200")
+
+
+WIDE = [
+    ("k2.5", "h200", "single", "pip", 2, ["nodes=2", "pp=2"]),
+    ("k2.5", "h200", "single", "pip", 4, ["nodes=4", "dp=2", "tp=16"]),
+    ("k2.5", "gb200", "dp", "", 4, ["nodes=4", "dp=1", "tp=4", "pp=4"]),
+    ("k2.5", "h200", "single", "pip", 2, ["nodes=2", "dp=4", "tp=4", "data-parallel-hybrid-lb=true", "router=vllm-router"]),
+    ("wide", "h200", "pd", "", 4, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "hardware", "layout", "variant", "count", "pairs"), WIDE)
+def test_scripts_of_wide_ranks_are_read_as_they_are_planned(
+    nodes_file, wide_model, tmp_path, model, hardware, layout, variant, count, pairs
+):
+    plan = build.plan(
+        wide_model if model == "wide" else model,
+        hardware,
+        layout,
+        variant=variant,
+        site=nodes_file(hardware, count),
+        pairs=pairs,
+    )
+    planned, read = deployments(plan, tmp_path)
+    by_address = {one.address: one for one in read.servers}
+    for engine in plan.engines:
+        found = by_address[engine.address]
+        assert (found.rank, found.ranks, found.part) == (engine.rank, engine.ranks, engine.part)
+        assert (found.pp, found.world) == (engine.pp_size, engine.world)
+        assert (found.needs, found.headless) == (len(engine.devices), engine.headless)
+    for deployment in (planned, read):
+        found = registry.check(deployment).findings
+        wrong = [one for one in found if one.severity == "error" and "truth/" not in one.rule]
+        assert not wrong, wrong
+    assert told(plan, planned) == told(plan, read)

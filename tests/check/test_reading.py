@@ -207,7 +207,7 @@ def test_a_launcher_starts_its_template_for_each_rank(tmp_path):
 
 
 def test_compose_and_kubernetes():
-    made, why = compose.containers("""
+    read = compose.read("""
 services:
   kimi:
     image: vllm/vllm-openai:v0.19.1
@@ -222,7 +222,8 @@ spec:
       args: [vllm, serve, m]
       env: [{name: A, value: "1"}]
 """)
-    assert not why and [one.name for one in made] == ["kimi", "a"]
+    made = read.containers
+    assert not read.unread and [one.name for one in made] == ["kimi", "a"]
     assert [word for word, _ in made[0].command][-1] == "8009" and made[1].env == {"A": "1"}
     found = assemble.of_texts(
         [
@@ -507,6 +508,44 @@ def test_engine_and_version_must_exist(tmp_path, capsys):
     assert main(["check", str(path), "--engine", "sglang"]) == 2
     assert "vllm-ascend" in capsys.readouterr().err
     assert main(["check", str(path), "--engine-version", "9.9.9"]) == 2
+
+
+@pytest.mark.parametrize(
+    "name, text, line",
+    [
+        ("serve.sh", "set -e\npython3 -m sglang.launch_server --model-path m --tp 8\n", 2),
+        ("serve.sh", "exec sglang serve --model-path m --tp 8\n", 1),
+        (
+            "serve.sh",
+            "python -m sglang_router.launch_router --worker-urls http://10.0.0.1:8000\n",
+            1,
+        ),
+        ("serve.md", "# X\n```bash\npython3 -m sglang.launch_server --tp 8\n```\n", 3),
+        (
+            "pod.yaml",
+            "services:\n  one:\n    image: lmsysorg/sglang:v0.5.5\n"
+            "    command: python3 -m sglang.launch_server --model-path m --tp 8\n",
+            3,
+        ),
+        (
+            "run.sh",
+            "docker run --gpus all lmsysorg/sglang:v0.5.5 python3 -m sglang.launch_server --tp 8\n",
+            1,
+        ),
+    ],
+)
+def test_sglang_is_named_as_not_judged(name, text, line, tmp_path, capsys):
+    (tmp_path / name).write_text(text)
+    main(["check", str(tmp_path / name)])
+    said = capsys.readouterr().out
+    assert f"{name}:{line}: not read: SGLang is not judged" in said
+    assert "0 errors" in said and "1 not understood" in said
+
+
+def test_what_only_names_sglang_is_not_told(tmp_path, capsys):
+    (tmp_path / "run.sh").write_text("pip install sglang\nvllm serve m --port 8000\n")
+    main(["check", str(tmp_path / "run.sh")])
+    assert "SGLang" not in capsys.readouterr().out
 
 
 def test_json_of_a_file_names_file_and_line(tmp_path, capsys):

@@ -32,12 +32,13 @@ def sides(page: str) -> dict[str, str]:
 def written(text: str, folder) -> list[str]:
     """Write the files that an example shows into a folder, and return the words of its command."""
     tokens = MarkdownIt("commonmark").parse(text)
-    names = re.findall(r"^`([^`]+)`(, where `\\r` is a carriage return)?:$", text, re.MULTILINE)
+    names = re.findall(r"^`([^`]+)`(?:, where `(.*)` is a .*)?:$", text, re.MULTILINE)
     fences = [token.content for token in tokens if token.type == "fence"]
-    for (name, ends), content in zip(names, fences, strict=True):
+    for (name, unseen), content in zip(names, fences, strict=True):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes((content.replace("\\r\n", "\r\n") if ends else content).encode())
+        letter = {"\\r": "\r", "\\xa0": "\u00a0", "": ""}[unseen]
+        path.write_bytes((content.replace(unseen, letter) if unseen else content).encode())
     (command,) = re.findall(r"^`(kimi-nb check [^`]+)`", text, re.MULTILINE)
     return shlex.split(command)[2:]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kimi_nb import catalog
 from kimi_nb.check import examples, judge
-from kimi_nb.check.reading import assemble
+from kimi_nb.check.reading import assemble, inference
 from kimi_nb.check.reading.files import Text, _kind
 from kimi_nb.check.rules import registry
 from kimi_nb.params import load
@@ -39,7 +40,9 @@ def deployment(side: dict):
             for name, text in side["files"].items()
         ]
         chip = load.hardware(side["hw"]) if "hw" in side else None
-        made = assemble.of_texts(texts, side.get("engine", ""), str(side.get("version", "")), chip)
+        tree = frozenset(side["tree"]) if "tree" in side else None
+        version = str(side.get("version", ""))
+        made = assemble.of_texts(texts, side.get("engine", ""), version, chip, tree=tree)
     if "claims" in side:
         made = replace(made, claims=tuple(side["claims"]))
     return made
@@ -65,6 +68,33 @@ def test_rule(identity, side, number):
         assert case["line"] in {one.line for one in mine}
     if "count" in case:
         assert case["count"] == len(mine), [one.message for one in mine]
+
+
+NAMELESS = [
+    (identity, number)
+    for identity, case in CASES.items()
+    if identity.startswith(("engine/", "json/", "variables/"))
+    for number, one in enumerate(case["fails"])
+    if set(one) <= {"files", "says", "severity", "line", "count"}
+]
+
+
+@pytest.mark.parametrize(("identity", "number"), NAMELESS)
+def test_an_error_where_nothing_names_the_version_is_one_in_the_oldest_too(identity, number):
+    texts = [
+        Text(name, str(Path(name).parent).replace(".", ""), _kind(Path(name), text), text)
+        for name, text in CASES[identity]["fails"][number]["files"].items()
+    ]
+    newest = assemble.of_texts(texts)
+    if newest.engine_known:
+        return
+    package = newest.engine.package
+    oldest = catalog.engine(package, catalog.versions(package)[0])
+    told = registry.check(assemble.of_texts(texts, speaks=inference.Spoken(oldest, False))).findings
+    here = {(one.rule, one.file, one.line) for one in told}
+    for one in registry.check(newest).errors:
+        if one.rule == identity:
+            assert (one.rule, one.file, one.line) in here, one.message
 
 
 def test_every_rule_has_its_case():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,18 @@ def test_they_are_told_in_every_format(folder, capsys):
         said = capsys.readouterr().out
         for name, reason in {**UNREAD, **LINKS}.items():
             assert name in said and reason in said
+
+
+def test_a_long_list_of_flags_takes_no_square_of_its_length(tmp_path):
+    (tmp_path / "README.md").write_text("```bash\n" + "--flag-a x\n" * 8000 + "```\n")
+    started = time.process_time()
+    assert judge.files([tmp_path / "README.md"]).ok
+    assert time.process_time() - started < 20
+
+
+@pytest.mark.parametrize("inner", ['{"connectors": 7}', '{"connectors": [7]}', "[]", '"x"'])
+def test_connectors_of_a_wrong_type_are_no_crash(tmp_path, inner):
+    """Their names are judged as far as they are there."""
+    kv = f'{{"kv_connector": "MultiConnector", "kv_connector_extra_config": {inner}}}'
+    (tmp_path / "run.sh").write_text(f"vllm serve m --kv-transfer-config '{kv}'\n")
+    assert main(["check", str(tmp_path / "run.sh")]) in (0, 1)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,26 +22,39 @@ from kimi_nb.check.reading import (
     bash,
     compose,
     files,
+    fragments,
     ignores,
     inference,
     layouts,
+    markdown,
+    missing_files,
+    printed,
     quirks,
+    store_files,
     unset_variables,
 )
 from kimi_nb.check.reading.script import Command, Script, Word
-from kimi_nb.check.reading.sources import Found, Source, sources
+from kimi_nb.check.reading.sources import Found, Source, Words, of_yaml, sources
 from kimi_nb.check.reading.syntax import Unparsed, tree
+from kimi_nb.check.rules import variables
 from kimi_nb.check.view import clients, commands, container_start, engine_view
 from kimi_nb.check.view.deployment import Box, Deployment, Launcher, Program
-from kimi_nb.check.view.engine_view import Spot
+from kimi_nb.check.view.engine_view import EngineView, Spot
 from kimi_nb.params import schema
 
 _MOST_CALLS = 64
 _TEMPLATE = "run_dp_template.sh"  # what launch_online_dp.py runs
 # Programs that take a script as one word and run it elsewhere.
 _CARRIERS = ("ssh", "tmux", "screen", "pdsh", "setsid", "sbatch", "parallel-ssh", "pssh", "clush")
+_COMMAND = re.compile(r"(\w+=\S+ +)*vllm serve +\S")
 _SSH_VALUES = set("BbcDEeFIiJLlmOoPpQRSWw")
+_SGLANG = "SGLang is not judged: the rules are of vLLM"
 _MOST_ENGINES = 1024  # of all files, beyond which nobody reads findings
+_STARTS = re.compile(r"\bvllm serve [\w$\"'{/<-]")
+_MENTIONS = re.compile(
+    r"^\s*(#|//)|\b(pkill|pgrep|grep|echo|printf|kill|description|sed)\b|`vllm serve|--help"
+)
+_CONTINUES = {f"shell/continuation-{end}" for end in ("lost", "comment", "spaced", "glued", "end")}
 _ENDS = ("kill", "pkill", "killall", "wait", "cleanup")
 
 
@@ -55,7 +69,7 @@ def read(
     Raises ParameterError for a path that cannot be read, and for a version that does not exist.
     """
     texts, unread = files.collect(paths)
-    return of_texts(texts, engine, version, hardware, unread)
+    return of_texts(texts, engine, version, hardware, unread, tree=files.tree(paths))
 
 
 def read_all(
@@ -70,11 +84,20 @@ def read_all(
     Raises what `read` does.
     """
     texts, unread = files.collect(paths)
-    first = of_texts(texts, engine, version, hardware, unread)
+    there = files.tree(paths)
+    first = of_texts(texts, engine, version, hardware, unread, tree=there)
     return [
         first,
         *(
-            of_texts(texts, engine, "", hardware, unread, inference.Spoken(other, True))
+            of_texts(
+                texts,
+                engine,
+                "",
+                hardware,
+                unread,
+                inference.Spoken(other, True, stated=first.engine_stated),
+                there,
+            )
             for other in first.between
         ),
     ]
@@ -87,11 +110,13 @@ def of_texts(
     hardware: schema.Hardware | None = None,
     unread: Sequence[tuple[Spot, str]] = (),
     speaks: inference.Spoken | None = None,
+    tree: frozenset[str] | None = None,
 ) -> Deployment:
     """Build the deployment of texts that are already read.
 
     ``unread`` is what was not read of the files (its spots are named by their paths), and why;
-    ``speaks`` is the engine if it is known.
+    ``speaks`` is the engine if it is known, and ``tree`` all files of the folder that they are in,
+    None if they are no whole folder.
     """
     told = speaks is not None
     speaks = speaks or inference.engine(texts, engine, version)
@@ -101,24 +126,36 @@ def of_texts(
     for container, source in boxes:
         reader.container(container, source)
     reader.all()
+    found.unread += [(box.spot, _SGLANG) for box in found.boxes if commands.is_sglang(box.argv)]
     if not told and not speaks.known and not speaks.faults and not version:
         again = inference.from_images(found.boxes, engine)
         if again is not None:  # the image's name came together from variables
-            return of_texts(texts, engine, version, hardware, unread, again)
+            return of_texts(texts, engine, version, hardware, unread, again, tree)
+    found.strange += [spot for text in texts for spot in _silent(text, found)]
+    services = {text.name for text in texts if text.kind == "yaml"}
+    found.servers = _alternatives(found.servers, services)
+    if tree is not None:
+        found.faults += missing_files.find(texts, found.programs, tree)
     model, weights = inference.model(found.servers)
     # A document shows containers of several kinds of node.
     documents = frozenset(
         {text.name for text in texts if text.kind == "markdown"}
         | {source.file for source in shells if source.document}
     )
+    prose, wrong = fragments.prose(speaks.engine, found.spans)
+    found.faults += wrong
     title = texts[0].name if len(texts) == 1 else f"{len(texts)} files"
     return Deployment(
         title=title,
         engine=speaks.engine,
         engine_known=speaks.known,
         between=speaks.between,
+        outside=speaks.outside,
+        engine_stated=speaks.stated,
         read=found.read(),
         servers=tuple(found.servers),
+        fragments=tuple(fragments.engines(speaks.engine, found.loose)),
+        prose=tuple(prose),
         proxies=tuple(found.proxies),
         clients=tuple(found.clients),
         boxes=tuple(found.boxes),
@@ -126,6 +163,8 @@ def of_texts(
         batches=tuple(found.batches),
         programs=tuple(found.programs),
         exports=tuple(found.exports),
+        metrics=tuple(found.metrics),
+        stores=tuple(found.stores),
         faults=tuple(found.faults),
         model=model,
         weights=weights,
@@ -174,13 +213,16 @@ class _Assembler:
                 self.found.unread.append((Spot(source.file, source.file, source.line), str(slow)))
                 continue
             faults = list(
-                quirks.find(source.text, source.tree, source.file, source.line, source.document)
+                quirks.find(
+                    fill_ins.untagged(source.text),
+                    source.tree,
+                    source.file,
+                    source.line,
+                    source.document,
+                )
             )
             self.found.faults += faults
-            if any(
-                fault.rule.startswith("shell/continuation-") and not fault.rule.endswith("-end")
-                for fault in faults
-            ):
+            if quirks.breaks(faults):
                 masked = quirks.mended(masked, faults, source.line)
                 source.text, source.tree = masked, tree(masked)
             self._ignores(source)
@@ -200,23 +242,15 @@ class _Assembler:
                     for line, said in quirks.unreadable(source.tree.root_node)
                 ][:3]
             for name, (text, line) in script.written.items():
-                if "vllm" in text:
-                    inner = Source(source.file, source.folder, text, line, source.document)
-                    try:
-                        inner.tree = tree(fill_ins.masked(text))
-                    except Unparsed as slow:
-                        self.found.unread.append((Spot(source.file, source.file, line), str(slow)))
-                        continue
-                    self._ignores(inner)
-                    scripts.append(
-                        (
-                            inner,
-                            bash.interpret(
-                                fill_ins.masked(text), source.file, line, root=inner.tree
-                            ),
-                        )
-                    )
-                    self.by_name.setdefault((source.folder, os.path.basename(name)), inner)
+                self.found.stores += store_files.of(text, source.file, line)
+                inner = self._written(source, text, line)
+                if inner is not None:
+                    scripts.append(inner)
+                    self.by_name.setdefault((source.folder, os.path.basename(name)), inner[0])
+            for text, line in script.manifests:
+                made = of_yaml(text, source.file, source.folder, line, True, self.found)
+                for container, place in made[1]:
+                    self.container(container, place)
         for source, script in scripts:
             source.includes = bool(script.sources)
             self._calls(source, script)
@@ -240,6 +274,36 @@ class _Assembler:
                 self._commands(source, script, "")
             unset_variables.variables(source, script, self.found)
             unset_variables.job(source, script, self.found)
+            unset_variables.letters(source, script, self.found)
+            self.found.loose += printed.words(source, script)
+
+        unset_variables.alike(scripts, self.found)
+        unset_variables.unexported(scripts, self.found)
+
+    def _written(self, source: Source, text: str, line: int) -> tuple[Source, Script] | None:
+        """Read a script that another one writes to a file; None for what names no engine."""
+        if "vllm" not in text:
+            return None
+        inner = Source(source.file, source.folder, text, line, source.document)
+        masked = fill_ins.masked(text)
+        try:
+            inner.tree = tree(masked)
+        except Unparsed as slow:
+            self.found.unread.append((Spot(source.file, source.file, line), str(slow)))
+            return None
+        faults = list(quirks.find(text, inner.tree, inner.file, line, True))
+        self.found.faults += faults
+        if quirks.breaks(faults):
+            masked = quirks.mended(masked, faults, line)
+            inner.text, inner.tree = masked, tree(masked)
+        self._ignores(inner)
+        return inner, bash.interpret(masked, source.file, line, root=inner.tree)
+
+    def _quirks(self, source: Source, text: str, line: int) -> None:
+        """Find what is wrong in a script that a container runs."""
+        with contextlib.suppress(Unparsed):
+            found = quirks.find(text, tree(fill_ins.masked(text)), source.file, line, True)
+            self.found.faults += [one for one in found if one.rule in _CONTINUES]
 
     def _calls(self, source: Source, script: Script) -> None:
         """Record which of these scripts a script starts, and with which arguments and variables."""
@@ -352,14 +416,7 @@ class _Assembler:
         over = False
         for command in script.commands:
             # What starts after a kill or a wait may run without what was started before.
-            over = (
-                over
-                or os.path.basename(command.argv[0]) in _ENDS
-                or (
-                    command.argv[:1] in (("docker",), ("podman",))
-                    and command.argv[1:2] in (("rm",), ("stop",), ("kill",))
-                )
-            )
+            over = over or _ends(command.argv)
             certain = command.certain and not over and not source.document
             self._one(source, replace(command, certain=certain), node, count <= 1, depth)
 
@@ -376,6 +433,8 @@ class _Assembler:
             return
         elif (inner := _inner(command)) is not None and depth < 4:
             text, line = inner
+            if not source.text and "vllm" in text and "\n" in text.strip():
+                self._quirks(source, text, line)  # a script that YAML holds
             script = bash.interpret(
                 fill_ins.masked(text),
                 source.file,
@@ -395,7 +454,9 @@ class _Assembler:
                 )
             elif "--omni" in argv:
                 self.found.unread.append((spot, "vllm-omni has flags of its own"))
-            elif "--help" not in argv and "-h" not in argv[start:]:
+            elif (
+                not any(re.match("--help(=|$)", word) for word in argv) and "-h" not in argv[start:]
+            ):
                 before = command.words[:start]
                 env, lines = dict(command.env), dict(command.env_lines)
                 for word in before:  # env A=1, docker exec -e A=1
@@ -412,8 +473,11 @@ class _Assembler:
                     command.certain and (alone or command.background),
                 )
         elif (start := commands.module_at(argv, "dynamo.vllm")) is not None:
-            # Dynamo has flags of its own beside the engine's: only its place is judged.
+            # Dynamo has flags of its own beside the engine's: those alone are judged by the engine.
             places = tuple(word.line for word in command.words[start:])
+            words = [(word.text, word.line) for word in command.words[start:]]
+            if kept := fragments.of_engine(words):
+                self.found.loose.append(Words(source.file, kept, True))
             made = engine_view.of(
                 self.engine, argv[start:], command.env, spot, home, 0, places, command.certain
             )
@@ -424,7 +488,15 @@ class _Assembler:
             self.found.clients.append(client)
         elif commands.program_at(argv, commands.LAUNCHER) is None:
             self.found.programs.append(Program(spot, argv, {}))
-            if commands.is_strange(argv):
+            for name in command.own:
+                # Other programs read variables of their own: only a slip in a known name is told.
+                slip = variables.near(name) and not name.startswith("VLLM_")
+                if slip or name in catalog.ever_read():
+                    given = {name: command.env[name]}
+                    self.found.exports.append(Program(spot, ("env", name), given))
+            if commands.is_sglang(argv):
+                self.found.unread.append((spot, _SGLANG))
+            elif commands.is_strange(argv):
                 self.found.strange.append((spot, argv[0]))
             return
         unset_variables.words(source, command, self.found)
@@ -441,10 +513,14 @@ class _Assembler:
         certain: bool,
     ) -> None:
         argv = tuple(word.text for word in words)
+        if any(re.match("--help(=|$)", word) for word in argv[start:]):
+            return  # it prints, and ends
         lines = tuple(word.line for word in words)
         made = engine_view.of(
             self.engine, argv, env, spot, node, start, lines, certain, env_lines=env_lines
         )
+        filled = frozenset(index for index, word in enumerate(words) if "$" in word.raw)
+        made = replace(made, filled=filled)
         if source.calls and made.single and made.rank is not None:
             named = Spot(f"{node} rank {made.rank}", spot.file, spot.line)
             made = replace(made, spot=named)
@@ -566,6 +642,7 @@ class _Assembler:
             options,
             runs,
             tuple(one.passes),
+            one.kubernetes and not one.env_files,
         )
         self.found.boxes.append(box)
         words = tuple(Word(word, at + shift) for word, at in (*one.entrypoint, *one.command))
@@ -600,6 +677,38 @@ class _Assembler:
                 )
 
 
+def _silent(text: files.Text, found: Found) -> list[tuple[Spot, str]]:
+    """Return the first line that starts an engine in a file of which nothing was read."""
+    taken = [one.spot for one in found.servers] + [one.spot for one in found.boxes]
+    taken += [spot for spot, _ in (*found.unread, *found.strange)]
+    if "vllm serve " not in text.text or any(spot.file == text.name for spot in taken):
+        return []
+    pieces = (
+        [(fence.line, fence.text) for fence in markdown.fences(text.text)]
+        if text.kind == "markdown"
+        else [(1, text.text)]
+    )
+    for first, piece in pieces:
+        for number, line in enumerate(piece.split("\n"), start=first):
+            if _STARTS.search(line) and not _MENTIONS.search(line):
+                return [(Spot(f"{text.name}:{number}", text.name, number), "vllm serve")]
+    return []
+
+
+def _alternatives(servers: list[EngineView], files: set[str]) -> list[EngineView]:
+    """Mark the engines of a compose file that cannot run together as ones of which a user takes one.
+
+    They serve different models at one port of one host: ``docker compose up NAME`` starts one.
+    """
+    models: dict[tuple[str, int], set[str]] = {}
+    for one in servers:
+        if one.spot.file in files and one.node == one.spot.file and one.http_port is not None:
+            models.setdefault((one.node, one.http_port), set()).add(one.model)
+    # The others of the file are chosen from as well.
+    some = {node for (node, _), names in models.items() if len(names) > 1}
+    return [replace(one, certain=False) if one.node in some else one for one in servers]
+
+
 def _home(source: Source) -> tuple[str, bool, str]:
     """Return what is equal for the sources among which a launcher finds its template."""
     return source.folder, source.document, source.file if source.document else ""
@@ -623,7 +732,7 @@ def _remote(argv: Sequence[str]) -> str:
 
 
 def _step_node(words: Sequence[Word]) -> str:
-    """Return the node on which ``srun -w NODE`` puts a step, "" if it names none."""
+    """Return the node on which srun puts a step (-w NODE, --relative=N), "" if it names none."""
     texts = [word.text for word in words]
     if not any(os.path.basename(text) == "srun" for text in texts):
         return ""
@@ -632,7 +741,19 @@ def _step_node(words: Sequence[Word]) -> str:
             return texts[index + 1]
         if text.startswith("--nodelist="):
             return text.partition("=")[2]
+        if text.startswith("--relative="):  # the node of the job with this number
+            return f"node {text.partition('=')[2]}"
     return ""
+
+
+def _ends(argv: Sequence[str]) -> bool:
+    """Return whether a command ends what was started before, or waits for its end."""
+    name = os.path.basename(argv[0])
+    if name in ("xargs", "sudo", "timeout"):  # pgrep python3 | xargs -r kill -9
+        return any(os.path.basename(word) in _ENDS[:3] for word in argv[1:])
+    if name in ("docker", "podman"):
+        return argv[1:2] in (("rm",), ("stop",), ("kill",))
+    return name in _ENDS
 
 
 def _inner(command: Command) -> tuple[str, int] | None:
@@ -649,7 +770,13 @@ def _inner(command: Command) -> tuple[str, int] | None:
             and re.fullmatch(r"-[a-z]*c", words[index + 1].text)
             and index + 2 < len(words)
         ):
-            return words[index + 2].text, words[index + 2].line
+            rest = [word for word in words[index + 2 : index + 4] if word.text != "--"]
+            return (rest[0].text, rest[0].line) if rest else None
+    if words and os.path.basename(words[0].text) in ("bash", "sh", "source", "."):
+        # A script that is handed the command as a word of its own.
+        for word in words[2:]:
+            if _COMMAND.match(word.text):
+                return word.text, word.line
     if words and os.path.basename(words[0].text) in _CARRIERS:
         for word in reversed(words[1:]):
             text = word.text.removeprefix("--wrap=")

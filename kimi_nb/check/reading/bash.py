@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from kimi_nb.check.reading.script import Command, Ended, Enough, Script, Variable, Word
 from kimi_nb.check.reading.syntax import Node, Tree, Unparsed, tree
-from kimi_nb.check.reading.words import MOST_TURNS, Words
+from kimi_nb.check.reading.words import HIDDEN, MOST_TURNS, Words
 
 _MOST_STEPS = 10_000  # of one file: a loop in a loop ends here instead of running for ever
 _MOST_DEPTH = 60
@@ -60,6 +60,17 @@ _PLAIN = {
     "[",
     "local",
 }
+# Programs that run the script of a heredoc, here or elsewhere.
+_TAKES_SCRIPT = {"bash", "sh", "ssh", "sbatch", "docker", "sudo", "srun"}
+_YAML = re.compile(r"(?:\s*(?:#[^\n]*)?\n)*\s*(?:---|(?:- )?[A-Za-z][\w.-]*:(?:\s|$))")
+_NO_YAML = (".sh", ".bash", ".py", ".md", ".conf", ".cfg", ".ini", ".json", ".txt", ".toml")
+
+
+def _is_yaml(target: str, text: str) -> bool:
+    """Return whether a heredoc is YAML: by the file that it becomes, else by how it begins."""
+    if target.endswith((".yaml", ".yml")):
+        return True
+    return not target.endswith(_NO_YAML) and _YAML.match(text) is not None
 
 
 def interpret(
@@ -186,7 +197,11 @@ class _Reader(Words):
         name = words[0].text
         if name == "set" and any(word.text == "--" for word in words[1:]):
             at = next(i for i, word in enumerate(words) if word.text == "--")
-            self.arguments = tuple(word.text for word in words[at + 1 :])
+            rest = words[at + 1 :]
+            # One that is not known may be several: eval set -- "$PARSED", after getopt.
+            self.arguments = (
+                tuple(word.text for word in rest) if all(word.known for word in rest) else None
+            )
             return
         if name in ("set", "shopt"):
             flags = [word.text for word in words[1:]]
@@ -234,6 +249,7 @@ class _Reader(Words):
                 )
                 if self.missing
                 else (),
+                tuple(own),
             )
         )
         if name in ("exit", "exec") and self.doubt == 0 and name == "exit":
@@ -375,24 +391,33 @@ class _Reader(Words):
         content = next((child for child in node.children if child.type == "heredoc_body"), None)
         if content is None or content.end_byte - content.start_byte > _LONGEST:
             return
-        program = body.text.split()[:1] if body is not None else []
+        program = (body.text.split()[:1] or [""])[0].rpartition("/")[2] if body is not None else ""
         line = content.row + self.offset
         text = content.text
         start = next((child.text for child in node.children if child.type == "heredoc_start"), "")
-        if program and program[0].rpartition("/")[2] in (
-            "bash",
-            "sh",
-            "ssh",
-            "sbatch",
-            "docker",
-            "sudo",
-            "srun",
-        ):
+        quoted = start.startswith(("'", '"', "\\"))
+        name = self._plain(target) if target is not None else ""
+        if program not in ("bash", "sh") and _is_yaml(name, text):
+            self.spend(20 * len(text))
+            self.script.manifests.append((text if quoted else self._expanded(text), line))
+        elif program in _TAKES_SCRIPT:
             self._inner(text, line)
         elif target is not None:
-            if not start.startswith(("'", '"', "\\")):
+            if not quoted:
                 text = re.sub(r"\\([$`\\])", r"\1", text)
-            self.script.written[self._plain(target)] = (text, line)
+            # Of two files whose names are not known, neither stands for the other.
+            self.script.written[f"{name}:{line}" if "$" in name else name] = (text, line)
+
+    def _expanded(self, text: str) -> str:
+        """Return a heredoc with its variables filled in; those that are not known stay."""
+
+        def known(match: re.Match[str]) -> str:
+            if match[1]:
+                return match[1]
+            var = self.script.variables.get(match[2] or match[3])
+            return var.text if var is not None and var.text is not None else match[0]
+
+        return re.sub(r"\\([$`\\])|\$\{(\w+)\}|\$([A-Za-z_]\w*)", known, text)
 
     def on_variable_assignment(self, node: Node, background: bool) -> None:
         name, value = self._assigned(node)
@@ -619,9 +644,26 @@ def _merged(ends: list[dict[str, Variable]]) -> dict[str, Variable]:
         texts = {var.text for var in found}
         one = found[0]
         if len(texts) > 1 or len({var.items for var in found}) > 1:
-            one = Variable(None, one.line)
+            one = _grown(found)
         merged[name] = replace(one, exported=any(var.exported for var in found))
     return merged
+
+
+def _grown(found: Sequence[Variable]) -> Variable:
+    """Return a variable of which alternatives add to the end: what all share is known."""
+    least = min(found, key=lambda var: (len(var.items or ()), len(var.text or "")))
+    line, text = least.line, least.text
+    if least.items and all((var.items or ())[: len(least.items)] == least.items for var in found):
+        return Variable(text, line, items=(*least.items, Word(HIDDEN, line, False)))
+    plain = all(var.items is None for var in found)
+    if (
+        text
+        and " " in text
+        and plain
+        and all(f"{var.text} ".startswith(f"{text} ") for var in found)
+    ):
+        return Variable(text if text.endswith(HIDDEN) else f"{text} {HIDDEN}", line)
+    return Variable(None, line)
 
 
 @functools.cache

@@ -1,9 +1,8 @@
-"""Find containers in YAML: docker compose services and Kubernetes containers.
+"""Find containers in YAML (docker compose, Kubernetes), and lists of arguments in values files.
 
 >>> from kimi_nb.check.reading import compose
 >>> text = "services: {a: {image: vllm/vllm-openai, command: --model m}}"
->>> found, why = compose.containers(text)
->>> found[0].command
+>>> compose.read(text).containers[0].command
 [('--model', 1), ('m', 1)]
 """
 
@@ -14,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import yaml
 
@@ -25,8 +25,34 @@ _BLOCK = ("|", ">")
 _MOST_BASES = 16
 _MOST_MERGED = 64
 _NULL = "tag:yaml.org,2002:null"
-_CONTROL = re.compile(r"\s*(?:\{\{[^{}]{0,400}\}\}\s*)+")
+_UNFOLDS = "its aliases (&name, *name) unfold into far more than was written"
+_UNOPENED = re.compile(r"[:-] +[^\s\"'`|>#][^\"'`\n ]*[\"'][ \t]*\n")
+# What Kubernetes itself and LWS run as it is written; other kinds have controllers that add to it.
+_WORKLOADS = {
+    "Pod",
+    "Deployment",
+    "StatefulSet",
+    "DaemonSet",
+    "ReplicaSet",
+    "Job",
+    "LeaderWorkerSet",
+}
+_INSIDE = re.compile(r"```|#!|[|][-+]?\n\s+(?:---\s+)?apiVersion:")
+_ARGUMENTS = re.compile(r"(?i)args$|flags$|arguments$")
+_CONTROL = re.compile(r"\s*(?:\{\{[^{}]{0,400}\}\}\s*|\{\{ ?`\{\{[^{}`]{0,400}\}\}` ?\}\}\s*)+")
+_TEMPLATE = re.compile(r"\{\{(?: ?`\{\{)?-?([^{}\n]{1,400}?)-?\}\}(?:` ?\}\})?")
+# A line that controls a template of Jinja ({% if %}) or of Terraform (%{ if }).
+_DIRECTIVE = re.compile(r"\s*(?:\{%.*%\}|%\{.*\})\s*")
 _BLANK = re.compile(r"\s*")
+# The command of an engine in a text, and keys whose texts are none.
+_SERVES = re.compile(
+    r"^[ \t]*(?:[A-Za-z_]\w*=\S*[ \t]+|exec |nohup |uv run )*"
+    r"(?:vllm serve[ \t]+\S|python3?[ \t]+(?:-u[ \t]+)?-m[ \t]+vllm\.entrypoints\.\S*api_server)",
+    re.MULTILINE,
+)
+_SHELLS = {"commands", "run", "script", "command", "args", "setup"}
+_RUN = {"command", "args", "entrypoint"}
+_PROSE = {"description", "title", "label", "name", "help"}
 _Keys = dict[str, tuple[yaml.Node, yaml.Node]]
 
 
@@ -36,7 +62,8 @@ class Container:
 
     The line numbers of the words count from 1 in the text. ``passes`` are variables that are handed
     in by name, without a value. ``gpus`` are values as ``--gpus`` takes them, and ``memory`` is the
-    limit as ``--memory`` takes it. ``certain`` is whether it starts with the others.
+    limit as ``--memory`` takes it. ``certain`` is whether it starts with the others, ``kubernetes``
+    whether it is part of a workload that a kubelet starts as it is written.
     """
 
     name: str
@@ -56,6 +83,19 @@ class Container:
     env_files: list[str] = field(default_factory=list)
     memory: str = ""
     certain: bool = True
+    kubernetes: bool = False
+
+
+@dataclass
+class Loose:
+    """Arguments that stand in a list of a values file, for a container that a chart writes.
+
+    ``keys`` are the keys above them, the outermost first; the lines of ``words`` count from 1.
+    """
+
+    keys: tuple[str, ...]
+    line: int
+    words: list[tuple[str, int]]
 
 
 class NotYAML(Exception):
@@ -72,9 +112,10 @@ class NotYAML(Exception):
 def texts(text: str) -> list[tuple[str, int]]:
     """Return the scripts and documents that are values of a YAML text, each with its first line.
 
-    Such as a script in a ConfigMap, or the guide of a recipe. The result is empty for no YAML.
+    Such as a script or a manifest in a ConfigMap, the guide of a recipe, the commands of a service,
+    or a step of a workflow; what containers run is left to `read`. The result is empty for no YAML.
     """
-    if ("```" not in text and "#!" not in text) or data_files.too_deep(text):
+    if not ("vllm" in text or _INSIDE.search(text)) or data_files.too_deep(text):
         return []
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -82,19 +123,66 @@ def texts(text: str) -> list[tuple[str, int]]:
     except yaml.YAMLError:
         return []
     out: list[tuple[str, int]] = []
-    waiting: list[yaml.Node | None] = list(roots)
+    waiting: list[tuple[str, yaml.Node | None]] = [("", root) for root in roots]
     seen: set[int] = set()
-    for node in waiting:  # grows as it goes
+    for name, node in waiting:  # grows as it goes
         if node is None or id(node) in seen:
             continue
         seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
-            waiting += [value for _, value in node.value]
+            keys = {key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
+            taken = _PROSE | (_RUN if keys & {"image", "build"} else set())
+            for key, value in node.value:
+                if key.value == "commands" and (joined := _joined(value)) is not None:
+                    out.append(joined)
+                elif isinstance(key, yaml.ScalarNode) and key.value not in taken:
+                    waiting.append((key.value, value))
         elif isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-        elif _style(node) == "|" and ("```" in node.value or node.value.startswith("#!")):
-            out.append((node.value, node.start_mark.line + 2))
+            waiting += [(name, item) for item in node.value]
+        elif isinstance(node, yaml.ScalarNode) and (
+            (node.style == "|" and _begins_other(node.value)) or _SERVES.search(node.value)
+        ):
+            text = node.value
+            # Who runs it is not known, and may join its lines.
+            if not (
+                name in _SHELLS
+                or is_manifest(text)
+                or re.search(r"\\[ \t]*$|^#!|```", text, re.MULTILINE)
+            ):
+                text = re.sub(r"\n(?=[ \t]*(?:--|['\"]?\{))", " \\\\\n", text)
+            out.append((text, _first_line(node)))
     return out
+
+
+def is_manifest(text: str) -> bool:
+    """Return whether a text begins as those do that Kubernetes reads."""
+    return text.lstrip().startswith(("apiVersion:", "---\napiVersion:"))
+
+
+def _begins_other(text: str) -> bool:
+    return "```" in text or text.startswith("#!") or is_manifest(text)
+
+
+def _first_line(node: yaml.ScalarNode) -> int:
+    return int(node.start_mark.line) + 1 + (node.style in _BLOCK)
+
+
+def _joined(node: yaml.Node) -> tuple[str, int] | None:
+    """Return a list of commands as one script, each on its line, and the first line of it.
+
+    The result is None for what is no such list, or starts no engine.
+    """
+    items = node.value if isinstance(node, yaml.SequenceNode) else []
+    if not all(isinstance(item, yaml.ScalarNode) for item in items) or not any(
+        _SERVES.search(item.value) for item in items
+    ):
+        return None
+    first = _first_line(items[0])
+    lines: list[str] = []
+    for item in items:
+        lines += [""] * (_first_line(item) - first - len(lines))
+        lines += item.value.rstrip("\n").split("\n")
+    return "\n".join(lines), first
 
 
 def _quantity(text: str) -> str:
@@ -113,13 +201,27 @@ class _TooMuch(Exception):
     """Raised when aliases unfold into far more than was written."""
 
 
-def containers(text: str) -> tuple[list[Container], str]:
-    """Return the containers of a YAML text, and why it was not read to its end ("" if it was).
+class Read(NamedTuple):
+    """What was read of a YAML text, and why it was not read to its end ("" if it was).
+
+    ``unopened`` are plain values that end in a quote which opens nowhere, with their lines, and
+    ``roots`` the nodes of its documents.
+    """
+
+    containers: list[Container]
+    loose: list[Loose]
+    unread: str = ""
+    unopened: Sequence[tuple[int, str]] = ()
+    roots: Sequence[yaml.Node | None] = ()
+
+
+def read(text: str) -> Read:
+    """Return the containers of a YAML text, and the lists of arguments outside them.
 
     Raises NotYAML.
     """
     if data_files.too_deep(text):
-        return [], "nested more than 64 levels deep"
+        return Read([], [], "nested more than 64 levels deep")
     text = _untemplated(text)
     try:
         roots = list(yaml.compose_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
@@ -134,8 +236,31 @@ def containers(text: str) -> tuple[list[Container], str]:
         for root in roots:
             out.extend(reader.found(root))
     except _TooMuch:
-        return out, "its aliases (&name, *name) unfold into far more than was written"
-    return out, ""
+        return Read(out, reader.loose, _UNFOLDS)
+    unopened = _unopened(roots) if _UNOPENED.search(text) else []
+    return Read(out, reader.loose, "", unopened, roots)
+
+
+def _unopened(roots: Sequence[yaml.Node | None]) -> list[tuple[int, str]]:
+    """Return the plain values that end in a quote which opens nowhere."""
+    out: list[tuple[int, str]] = []
+    waiting = list(roots)
+    seen: set[int] = set()
+    for node in waiting:  # grows as it goes
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            waiting += [value for _, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+        elif (
+            isinstance(node, yaml.ScalarNode)
+            and not node.style
+            and _UNOPENED.fullmatch(f": {node.value}\n")
+        ):
+            out.append((node.end_mark.line + 1, node.value))
+    return out
 
 
 class _Reader:
@@ -147,6 +272,8 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.lines = text.split("\n")
         self.left = 300_000 + 4 * len(text)
+        self.loose: list[Loose] = []
+        self.workload = False
 
     def spend(self, steps: int = 1) -> None:
         """Count what is read, and raise _TooMuch beyond the limit."""
@@ -216,16 +343,25 @@ class _Reader:
     # Containers -----------------------------------------------------------------------------
 
     def found(self, root: yaml.Node | None) -> Iterator[Container]:
-        """Yield the containers: mappings that have an image and something to run."""
-        # (key, node, the key of what it stands in, its neighbours)
-        waiting: list[tuple[str, yaml.Node | None, str, _Keys]] = [("", root, "", {})]
+        """Yield the containers: mappings that have an image and something to run.
+
+        What stands outside them and is called arguments goes to ``loose``.
+        """
+        self.workload = self.table(root).get("kind") in _WORKLOADS
+        # (keys down to it, node, its neighbours)
+        waiting: list[tuple[tuple[str, ...], yaml.Node | None, _Keys]] = [((), root, {})]
         seen: set[int] = set()
-        for name, node, parent, beside in waiting:  # grows as it goes
+        for keys, node, beside in waiting:  # grows as it goes
+            name, parent = keys[-1] if keys else "", keys[-2] if len(keys) > 1 else ""
             if node is None or id(node) in seen:
                 continue
             seen.add(id(node))
             if isinstance(node, yaml.SequenceNode):
-                waiting += [(name, item, parent, {}) for item in node.value]
+                waiting += [
+                    (keys, item, {}) for item in node.value if not isinstance(item, yaml.ScalarNode)
+                ]
+            if _ARGUMENTS.search(name) and not isinstance(node, yaml.MappingNode):
+                self.arguments(keys, node)
             if not isinstance(node, yaml.MappingNode):
                 continue
             chain = [self.items(node)]
@@ -233,14 +369,20 @@ class _Reader:
             if service:
                 chain += self.bases(chain[0], beside)
             if _is_container(chain, service):
-                yield self.container(name, node, chain[::-1])
+                yield self.container(name, node, chain[::-1], service)
                 continue
             waiting += [
-                (key, value, name, chain[0])
+                ((*keys, key), value, chain[0])
                 for key, (_, value) in chain[0].items()
                 # What compose leaves aside: texts to take over from.
                 if node is not root or not key.startswith("x-")
             ]
+
+    def arguments(self, keys: tuple[str, ...], node: yaml.Node) -> None:
+        """Keep the words of a list or of a text, if they begin with an option."""
+        words = self.words(node)
+        if words and words[0][0].startswith("--"):
+            self.loose.append(Loose(keys, node.start_mark.line + 1, words))
 
     def bases(self, own: _Keys, beside: _Keys) -> list[_Keys]:
         """Return what a service extends, the nearest first; other files are not read."""
@@ -257,25 +399,29 @@ class _Reader:
             out.append(own)
         return out
 
-    def container(self, name: str, node: yaml.Node, chain: list[_Keys]) -> Container:
+    def container(self, name: str, node: yaml.Node, chain: list[_Keys], service: bool) -> Container:
         """Build a container from its keys, those that it extends first."""
         out = Container(name, node.start_mark.line + 1, "")
         kubernetes = name in ("containers", "initContainers") or any("args" in one for one in chain)
         for keys in chain:
             for word, (_, value) in keys.items():
-                self.key(out, word, value, kubernetes)
+                self.key(out, word, value, kubernetes or not service)
+        out.kubernetes = kubernetes and self.workload
         if kubernetes:
             # Inside a pod ports are published by a service, which is another document.
             out.ports = []
         return out
 
-    def key(self, out: Container, word: str, value: yaml.Node, kubernetes: bool) -> None:
-        """Read one key of a container."""
+    def key(self, out: Container, word: str, value: yaml.Node, whole: bool) -> None:
+        """Read one key of a container; ``whole`` is whether ``command`` is all that runs.
+
+        Only compose adds it to the entry point of the image.
+        """
         if word == "image":
             out.image = self.text(value) or ""
         elif word in ("name", "container_name"):
             out.name = self.text(value) or out.name
-        elif word == "entrypoint" or (word == "command" and kubernetes):
+        elif word == "entrypoint" or (word == "command" and whole):
             out.entrypoint = self.words(value)
         elif word in ("command", "args"):
             out.command = self.words(value)
@@ -437,10 +583,24 @@ def _is_container(chain: list[_Keys], service: bool) -> bool:
 
 def _untemplated(text: str) -> str:
     """Return a Helm template as YAML, line for line: fill-ins are words, what controls is left out."""
-    if "{{" not in text:
+    if not any(mark in text for mark in ("{{", "{%", "%{")):
         return text
-    lines = ["" if _CONTROL.fullmatch(line) else fill_ins.masked(line) for line in text.split("\n")]
+    lines: list[str] = []
+    for line in text.split("\n"):
+        before = lines[-1] if lines else ""
+        if not (_CONTROL.fullmatch(line) or _DIRECTIVE.fullmatch(line)):
+            lines.append(_TEMPLATE.sub(_filled_later, fill_ins.masked(line)))
+        elif before.endswith("\\"):  # it stands inside a command
+            lines.append(before[: len(before) - len(before.lstrip())] + "\\")
+        else:
+            lines.append("")
     return "\n".join(lines)
+
+
+def _filled_later(match: re.Match[str]) -> str:
+    """Return a template as a fill-in that is one word."""
+    name = re.sub(r"\W+", "_", match[1]).strip("_")
+    return f"{fill_ins.MARK[0]}{name or 'value'}{fill_ins.MARK[1]}"
 
 
 def _split(text: str) -> list[tuple[str, int]]:

@@ -29,10 +29,13 @@ _SUFFIXES = {
     ".batch": "bash",
     ".env": "bash",
     ".md": "markdown",
+    ".mdx": "markdown",
     ".markdown": "markdown",
     ".yml": "yaml",
     ".yaml": "yaml",
 }
+# Behind the suffix of the file that is made of it: manifest.yaml.tpl.
+_TEMPLATES = (".tpl", ".tmpl", ".template", ".j2", ".jinja", ".jinja2", ".tftpl", ".in")
 _SHELLS = {"bash", "sh", "dash", "ash", "ksh"}
 
 
@@ -53,6 +56,15 @@ class Text:
     def base(self) -> str:
         """The name of the file without its folder."""
         return os.path.basename(self.name)
+
+
+def is_template(name: str) -> bool:
+    """Return whether a file is filled in before it is used, by its name.
+
+    >>> is_template("pod.yaml.tpl"), is_template("pod.yaml")
+    (True, False)
+    """
+    return name.lower().endswith(_TEMPLATES)
 
 
 def collect(paths: Sequence[Path | str]) -> tuple[list[Text], list[tuple[Spot, str]]]:
@@ -86,6 +98,23 @@ def collect(paths: Sequence[Path | str]) -> tuple[list[Text], list[tuple[Spot, s
             f"compose and markdown are.{f' {why}.' if why else ''}"
         )
     return texts, unread
+
+
+def tree(paths: Sequence[Path | str]) -> frozenset[str] | None:
+    """Return the files of a folder by their paths inside it, None if not one folder alone is given.
+
+    None stands for a folder of more files than are read, too.
+    """
+    if len(paths) != 1 or not os.path.isdir(paths[0]):
+        return None
+    out: set[str] = set()
+    for base, folders, names in os.walk(paths[0]):
+        folders[:] = [name for name in folders if name not in _SKIPPED]
+        inside = os.path.relpath(base, paths[0])
+        out |= {name if inside == "." else f"{inside}/{name}" for name in names}
+        if len(out) > _MOST_FILES:
+            return None
+    return frozenset(out)
 
 
 def _folder(root: Path, texts: list[Text], unread: list[tuple[Spot, str]], seen: set[Path]) -> None:
@@ -189,6 +218,8 @@ def _kind(path: Path, text: str) -> str:
             return "bash"
         return f"a script for {shell[:20]}: bash and sh are read"
     found = _SUFFIXES.get(path.suffix.lower())
+    if is_template(path.name):
+        found = _SUFFIXES.get(path.with_suffix("").suffix.lower())
     if re.match(r"(?i)(docker|container)file\b", path.name) or path.suffix == ".dockerfile":
         found = "dockerfile"
     if found:

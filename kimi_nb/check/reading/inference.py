@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kimi_nb import catalog
+from kimi_nb.catalog import known_faults
 from kimi_nb.check.reading.files import Text
 from kimi_nb.check.view import container_start
 from kimi_nb.check.view.deployment import Batch, Box, Fault
@@ -31,9 +32,13 @@ _IMAGE = re.compile(
     r"(?:[:@][\w.${}|-]+)"
 )
 _PIP = re.compile(r"\b(vllm|vllm-ascend)==([0-9][\w.]*)")
-# As releases, candidates and development builds are numbered: 0.19.2rc1.dev48+g1a2b3c4.
+# As releases, candidates and development builds are numbered: 0.10.1.1, 0.19.2rc1.dev48+g1a2b3c4.
 _VERSION = re.compile(
-    r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}(\.?(rc|a|b|post|dev)[0-9]{1,6})*(\+[\w.]{1,40})?", re.ASCII
+    r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}(\.?(rc|a|b|post|dev)[0-9]{1,6})*(\+[\w.]{1,40})?", re.ASCII
+)
+_OTHERS = (
+    "Versions between these, candidates (0.20.0rc1) and development versions (0.20.1.dev3+gabc) are "
+    "judged by the nearest of them; without a version the newest is assumed, also for nightly."
 )
 # What the README.md of a bundle says of it. node.sh, the same in each, names programs of any vendor.
 _BUNDLE = re.compile(r"- Engine: (vllm|vllm-ascend) ([0-9][\w.]*) \(vLLM [0-9][\w.]*\)")
@@ -44,13 +49,16 @@ class Spoken:
     """The engine that scripts are written for, and what is odd about its version.
 
     ``known`` is whether something names a version that is listed, or lies between two listed ones;
-    ``between`` holds the other of these.
+    ``between`` holds the other of these, and ``outside`` is whether it lies before or after them all.
+    ``stated`` is the version as it was named, where it is not listed.
     """
 
     engine: catalog.Engine
     known: bool
     faults: tuple[Fault, ...] = ()
     between: tuple[catalog.Engine, ...] = ()
+    outside: bool = False
+    stated: str = ""
 
 
 def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
@@ -62,13 +70,19 @@ def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
     """
     if version:
         named = package or _package(texts)
-        wanted = version.strip().removeprefix("v")
-        last = catalog.versions(named)[-1]
-        # A version after the last listed one may exist; a minor release after it is not known of.
-        if _VERSION.fullmatch(wanted) and _minor(wanted) > _minor(last):
-            raise ParameterError(choice(f"{named} version", wanted[:40], catalog.versions(named)))
-        return named_engine(named, version, Spot("--engine-version"))
+        wanted = _public(version)
+        major, minor = _minor(catalog.versions(named)[-1])
+        # The minor release after the last listed one has candidates; those after it are slips.
+        named_by_faults = wanted in known_faults.unlisted(named)
+        if not named_by_faults and (
+            not _VERSION.fullmatch(wanted) or _minor(wanted) > (major, minor + 1)
+        ):
+            raise ParameterError(
+                choice(f"{named} version", wanted[:40], catalog.versions(named), _OTHERS)
+            )
+        return named_engine(named, wanted, Spot("--engine-version"))
     found: list[tuple[str, str, Spot]] = []
+    branches: list[tuple[str, str]] = []
     for text in texts:
         for number, line in enumerate(text.text.split("\n"), start=1):
             if "vllm" not in line:
@@ -78,13 +92,23 @@ def engine(texts: Sequence[Text], package: str, version: str) -> Spoken:
                 tagged = container_start.image_engine(match[0])
                 if tagged is not None:
                     found.append((*tagged, spot))
-            found += [(match[1], match[2], spot) for match in _PIP.finditer(line)]
+                    branches.append((tagged[0], match[0].rpartition(":")[2]))
+            for match in _PIP.finditer(line):
+                pinned = _VERSION.match(match[2])  # "0.19.*" is any of 0.19
+                if pinned:
+                    found.append((match[1], pinned[0], spot))
             if stated := _BUNDLE.fullmatch(line):
                 found.append((stated[1], stated[2], spot))
+    # What a script names and is no version, such as 0.19.x, names none.
+    found = [(name, its if _VERSION.fullmatch(its) else "", spot) for name, its, spot in found]
     package = package or (found[0][0] if found else _package(texts))
     versions = {its: spot for name, its, spot in reversed(found) if name == package and its}
     if not versions:
-        return Spoken(catalog.engine(package, catalog.versions(package)[-1]), False)
+        tags = [tag for name, tag in branches if name == package]
+        named_image = next((tag for tag in tags if known_faults.is_image(package, tag)), "")
+        return Spoken(
+            catalog.engine(package, catalog.versions(package)[-1]), False, stated=named_image
+        )
     first = next(its for name, its, _ in found if name == package and its)
     spoken = named_engine(package, first, versions[first])
     if any(name == package and not its for name, its, _ in found):
@@ -110,19 +134,17 @@ def from_images(boxes: Sequence[Box], package: str) -> Spoken | None:
     """Return the engine that images name once their variables are filled in, None if none does."""
     for box in boxes:
         tagged = container_start.image_engine(box.image)
-        if tagged and tagged[1] and package in ("", tagged[0]):
+        if tagged and _VERSION.fullmatch(tagged[1]) and package in ("", tagged[0]):
             return named_engine(*tagged, box.spot)
     return None
 
 
 def named_engine(package: str, version: str, spot: Spot) -> Spoken:
     """Return the engine of a version that a script names, or of the nearest one that is listed."""
-    text = version.strip().removeprefix("v")
+    text = _public(version)
     listed = catalog.versions(package)
     if text in listed:
         return Spoken(catalog.engine(package, text), True)
-    if not _VERSION.fullmatch(text):
-        raise ParameterError(choice(f"{package} version", text[:40], listed))
     near = nearest(package, text)
     older = [name for name in listed if catalog.earlier(name, text)]
     # Before the first listed version, and after the last, only one neighbour is known.
@@ -135,7 +157,17 @@ def named_engine(package: str, version: str, spot: Spot) -> Spoken:
         f"({listed[0]} to {listed[-1]}); "
         f"checked as {near}" + (f" and {other}" if other else ""),
     )
-    return Spoken(engines[0], bool(other), (fault,), engines[1:])
+    return Spoken(engines[0], bool(other), (fault,), engines[1:], outside=not other, stated=text)
+
+
+def _public(version: str) -> str:
+    """Return a version without its build: 0.19.1+cu130 and the tag v0.19.1-cu130 are 0.19.1.
+
+    A development version keeps its commit.
+    """
+    text = version.strip().lower().removeprefix("v")
+    released = re.match(r"([0-9.]+(?:rc[0-9]+|\.post[0-9]+)?)[+-]", text)
+    return released[1] if released else text
 
 
 def _minor(version: str) -> tuple[int, ...]:

@@ -15,11 +15,24 @@ from dataclasses import dataclass
 from typing import Any
 
 _SHELL = {"bash", "sh", "shell", "console", "shell-session", "zsh", "bash,norun", ""}
+_PYTHON = re.compile(r"\s*\{?\.?(python3?|py)\b", re.IGNORECASE)
+_PLAIN = {"txt", "text", "plaintext", "plain", "none"}
 _LOOKS = re.compile(
     r"^\s*(\$ |# )?(export \w+=|vllm (serve|bench)|docker run|curl |python3? |"
-    r"podman run|sbatch|#SBATCH|nohup|VLLM_\w+=|[A-Z_]+=\S+ .*vllm|bash )",
+    r"podman run|sbatch|#SBATCH|nohup|VLLM_\w+=|[A-Z_]+=\S+ .*vllm|bash |"
+    r"helm (install|upgrade|uninstall|repo) |kubectl (apply|create|delete|port-forward) )",
     re.MULTILINE,
 )
+# What a YAML text holds if containers or engine arguments stand in it.
+_RUNS = re.compile(
+    r"^\s*(- )?(services|containers|\w*[aA]rgs|vllmConfig|modelSpec):|\bvllm serve \S|"
+    r"-m vllm\.entrypoints",
+    re.MULTILINE,
+)
+_MANIFEST = re.compile(r"\s*(---\s+)?(#.*\s+)*apiVersion:")
+_FLAGGED = re.compile(r"(vllm serve \S.*\s)?-{2,3}[A-Za-z][\w.-]*[ =]\S")
+# ??? info "Title": what follows is indented, and belongs to it.
+_COLLAPSED = re.compile(r"^[ \t]*(?:\?\?\?\+?|!!!|===!?\+?)[ ][^\n]*$", re.MULTILINE)
 _TAG_LINE = re.compile(r"^\s*</?[A-Za-z][^`]*>[^`]*$", re.MULTILINE)
 
 
@@ -43,13 +56,46 @@ def _parser() -> Any:
     return MarkdownIt("commonmark")
 
 
+def spans(text: str) -> list[tuple[str, int]]:
+    """Return the pieces of code inside prose that give a flag a value, with their lines.
+
+    >>> spans("Add `--limit-mm-per-prompt image=2` or `--help`.")
+    [('--limit-mm-per-prompt image=2', 1)]
+    """
+    if "`" not in text or "--" not in text:
+        return []
+    out = []
+    for token in _parser().parse(text):
+        if token.type != "inline" or token.map is None:
+            continue
+        line = token.map[0] + 1
+        for child in token.children or ():
+            if child.type in ("softbreak", "hardbreak"):
+                line += 1
+            elif child.type == "code_inline" and _FLAGGED.match(child.content):
+                out.append((child.content, line))
+    return out
+
+
+def python(text: str) -> list[tuple[str, int]]:
+    """Return the blocks of Python, each with the line at which its text begins."""
+    if "```py" not in text and "~~~py" not in text and "``` py" not in text:
+        return []
+    return [
+        (token.content, token.map[0] + 2)
+        for token in _parser().parse(_COLLAPSED.sub("", text))
+        if token.type == "fence" and token.map is not None and _PYTHON.match(token.info)
+    ]
+
+
 def fences(text: str) -> list[Fence]:
     """Return the blocks that hold shell commands or a compose file, without shell prompts."""
     return list(_fences(text, 0))
 
 
 def _fences(text: str, above: int, depth: int = 0) -> Iterator[Fence]:
-    for token in _parser().parse(text):
+    lines = text.split("\n")
+    for token in _parser().parse(_COLLAPSED.sub("", text)):
         if token.type == "html_block" and token.map is not None and "```" in token.content:
             # <details> right above a fence: no fence to a renderer, and one to its readers.
             bare = _TAG_LINE.sub("", token.content)
@@ -58,21 +104,27 @@ def _fences(text: str, above: int, depth: int = 0) -> Iterator[Fence]:
             continue
         if token.type not in ("fence", "code_block") or token.map is None:
             continue
-        words = re.split(r"[\s{,]", token.info.strip())
-        kind = words[0].lower().lstrip("{.").rstrip("}")
+        words = [word.lower().strip("{.}") for word in re.split(r"[\s{,]", token.info) if word]
+        kind = words[0] if words else ""
+        if kind == "code-block" and len(words) > 1:  # the directive of Sphinx
+            kind = words[1]
         line = above + token.map[0] + (2 if token.type == "fence" else 1)
         body = token.content
         if token.type == "code_block" and "```" in body and depth < 4:
             # A fence inside an indented tab of a documentation tool.
             yield from _fences(textwrap.dedent(body), line - 1, depth + 1)
             continue
-        if kind in ("yaml", "yml") and re.search(r"^\s*(services|containers):", body, re.MULTILINE):
+        if kind in _PLAIN and _LOOKS.match(body):
+            kind = ""  # a command in a fence that a page shows without colours
+        if (kind in ("yaml", "yml") or (kind == "" and _MANIFEST.match(body))) and _RUNS.search(
+            body
+        ):
             yield Fence(body, line, "yaml")
         elif kind in _SHELL or kind.startswith("code-block"):
             if kind == "" and not _LOOKS.search(body):
                 continue
             body = re.sub(r"^ *:[\w-]+:.*$", "", body, flags=re.MULTILINE)
-            yield Fence(_unprompted(body), line, "bash", _label(text.split("\n"), token.map[0]))
+            yield Fence(_unprompted(body), line, "bash", _label(lines, token.map[0]))
 
 
 def _label(lines: list[str], fence: int) -> str:

@@ -32,7 +32,8 @@ class Command:
 
     ``env`` is the environment that is exported to it, ``env_lines`` the line of each of its
     variables. ``certain`` is whether the command surely runs, ``background`` whether the next one
-    runs beside it. ``unset`` are the variables that its words use and nothing sets.
+    runs beside it. ``unset`` are the variables that its words use and nothing sets, ``own`` those that
+    are set before it on its line.
     """
 
     words: tuple[Word, ...]
@@ -42,6 +43,7 @@ class Command:
     certain: bool
     background: bool
     unset: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
     @functools.cached_property
     def argv(self) -> tuple[str, ...]:
@@ -67,8 +69,8 @@ class Script:
     """What was read of one file.
 
     ``commands`` are in order, ``variables`` as they are at the end. ``written`` holds the texts
-    that it writes to other files with their lines, ``sources`` the files that it sources and that
-    are not here. ``expected`` are the variables that the caller must set (``${NAME:?}``).
+    that it writes to other files with their lines, ``manifests`` those that are YAML, whoever reads
+    them, and ``sources`` the files that it sources and that are not here. ``expected`` are the variables that the caller must set (``${NAME:?}``).
     ``unread`` says where and why reading stopped.
     """
 
@@ -76,6 +78,7 @@ class Script:
     commands: list[Command] = field(default_factory=list)
     variables: dict[str, Variable] = field(default_factory=dict)
     written: dict[str, tuple[str, int]] = field(default_factory=dict)
+    manifests: list[tuple[str, int]] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     unread: list[tuple[int, str]] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)

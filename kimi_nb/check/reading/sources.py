@@ -11,12 +11,24 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kimi_nb.check.findings import WARNING
-from kimi_nb.check.reading import compose, dockerfiles, files, ignores, markdown
+from kimi_nb.check.reading import (
+    compose,
+    compose_names,
+    dockerfiles,
+    files,
+    ignores,
+    manifests,
+    markdown,
+    python_clients,
+)
+from kimi_nb.check.rules import security
+from kimi_nb.check.view import clients
 from kimi_nb.check.view.deployment import (
     Batch,
     Box,
@@ -26,8 +38,15 @@ from kimi_nb.check.view.deployment import (
     Launcher,
     Program,
     Proxy,
+    StoreFile,
 )
 from kimi_nb.check.view.engine_view import EngineView, Spot
+
+_METRIC = re.compile(r"(?<![\w/.-])vllm:[a-z]+(?:_[a-z]+)+(?![\w.-])")
+# Keys above the arguments of what is no engine.
+_OTHERS = re.compile(
+    r"(?i)sglang|trt|router|gateway|proxy|sidecar|scheduler|picker|epp|controller|operator|cache_?server"
+)
 
 
 @dataclass
@@ -58,6 +77,18 @@ class Source:
         return os.path.basename(self.file)
 
 
+@dataclass(frozen=True)
+class Words:
+    """Arguments without a command, and their lines in the file.
+
+    ``certain`` is whether they are surely the engine's.
+    """
+
+    file: str
+    words: tuple[tuple[str, int], ...]
+    certain: bool
+
+
 @dataclass
 class Found:
     """What was found so far."""
@@ -74,6 +105,10 @@ class Found:
     unread: list[tuple[Spot, str]] = field(default_factory=list)
     fill_ins: set[str] = field(default_factory=set)
     ignores: list[Ignore] = field(default_factory=list)
+    loose: list[Words] = field(default_factory=list)
+    spans: list[Words] = field(default_factory=list)
+    metrics: list[tuple[Spot, str]] = field(default_factory=list)
+    stores: list[StoreFile] = field(default_factory=list)
     strange: list[tuple[Spot, str]] = field(default_factory=list)
 
     def read(self) -> dict[str, int]:
@@ -88,6 +123,104 @@ class Found:
         }
 
 
+def of_yaml(
+    text: str, name: str, folder: str, line: int, document: bool, found: Found
+) -> tuple[list[Source], list[tuple[compose.Container, Source]]]:
+    """Return the scripts that are values of a YAML text, and its containers.
+
+    ``line`` is where the text begins in its file. ``document`` marks a fence or a heredoc, which may
+    be a part of a file. What is wrong with the text is added to ``found``.
+    """
+    shells: list[Source] = []
+    if ignores.MARK in text:
+        found.ignores += ignores.of_lines(text, name, line)
+    try:
+        made, loose, why, unopened, roots = compose.read(text)
+    except compose.NotYAML as wrong:
+        at = Spot(name, name, line + max(wrong.line, 1) - 1)
+        found.unread.append((at, "not YAML"))
+        # A fence may be a part of a file, and a template becomes YAML when it is filled in.
+        found.faults.append(
+            Fault(
+                "shell/yaml",
+                at,
+                f"not YAML: {wrong.said}",
+                WARNING if document or "{{" in text else "",
+            )
+        )
+        return [], []
+    if why:
+        found.unread.append((Spot(name, name), why))
+    found.faults += manifests.find(roots, name, line, "{{" in text)
+    if "services:" in text and not document:
+        found.faults += compose_names.find(roots, name, line)
+    if "{{" in text:  # a chart may add variables
+        made = [replace(one, kubernetes=False) for one in made]
+    for place, value in unopened:
+        at = Spot(name, name, line + place - 1)
+        message = f"a quote that opens nowhere ends the value {value[:60]}"
+        found.faults.append(Fault("shell/yaml", at, message, WARNING))
+    found.loose += [
+        Words(
+            name,
+            tuple((word, place + line - 1) for word, place in one.words),
+            any("vllm" in key.lower() for key in one.keys),
+        )
+        for one in loose
+        if not any(_OTHERS.search(key) for key in one.keys)
+    ]
+    boxes = [(one, Source(name, folder, "", line, True)) for one in made]
+    for inner, place in compose.texts(text):
+        if compose.is_manifest(inner):
+            scripts, more = of_yaml(inner, name, folder, line + place - 1, True, found)
+            shells += scripts
+            boxes += more
+            continue
+        if inner.startswith("#!") or "```" not in inner:
+            shells.append(Source(name, folder, inner, line + place - 1, inner[:2] != "#!"))
+            continue
+        for fence in markdown.fences(inner):
+            if fence.kind == "bash":
+                first = line + place + fence.line - 2
+                shells.append(Source(name, folder, fence.text, first, True))
+    return shells, boxes
+
+
+def _metrics(text: files.Text) -> list[tuple[Spot, str]]:
+    """Return the metrics of vLLM that a file names."""
+    out = []
+    for number, line in enumerate(text.text.split("\n") if "vllm:" in text.text else (), start=1):
+        for match in _METRIC.finditer(line):
+            name = re.sub(r"_(bucket|sum|count)$", "", match[0])
+            out.append((Spot(f"{text.name}:{number}", text.name, number), name))
+    return out
+
+
+def _python(text: files.Text) -> list[Client]:
+    """Return the requests in the blocks of Python of a document."""
+    out = []
+    for body, first in markdown.python(text.text):
+        for one in python_clients.requests(body):
+            line = first + one.line - 1
+            out.append(
+                clients.python(
+                    one.library, one.url, one.model, Spot(f"{text.name}:{line}", text.name, line)
+                )
+            )
+    return out
+
+
+def _secrets(text: files.Text) -> list[Program]:
+    """Return what a file sets to a token, as the environment of a program that sets it."""
+    out = []
+    for match in security.SET.finditer(text.text):
+        line = text.text.count("\n", 0, match.start()) + 1
+        if security.looks_secret(match[1], match[2]):
+            spot = Spot(f"{text.name}:{line}", text.name, line)
+            out.append(Program(spot, ("set", match[1]), {match[1]: match[2]}))
+    return out
+
+
 def sources(
     texts: Sequence[files.Text], found: Found
 ) -> tuple[list[Source], list[tuple[compose.Container, Source]]]:
@@ -95,42 +228,19 @@ def sources(
 
     What is wrong with a YAML file is added to ``found``.
     """
-    shells, boxes = [], []
+    shells: list[Source] = []
+    boxes: list[tuple[compose.Container, Source]] = []
 
     def in_yaml(text: str, name: str, folder: str, line: int, document: bool) -> None:
-        if ignores.MARK in text:
-            found.ignores += ignores.of_lines(text, name, line)
-        try:
-            made, why = compose.containers(text)
-        except compose.NotYAML as wrong:
-            at = Spot(name, name, line + max(wrong.line, 1) - 1)
-            found.unread.append((at, "not YAML"))
-            # A fence may be a part of a file, and a template becomes YAML when it is filled in.
-            found.faults.append(
-                Fault(
-                    "shell/yaml",
-                    at,
-                    f"not YAML: {wrong.said}",
-                    WARNING if document or "{{" in text else "",
-                )
-            )
-            return
-        if why:
-            found.unread.append((Spot(name, name), why))
-        for inner, place in compose.texts(text):
-            if inner.startswith("#!"):
-                shells.append(Source(name, folder, inner, line + place - 1, False))
-                continue
-            for fence in markdown.fences(inner):
-                if fence.kind == "bash":
-                    first = line + place + fence.line - 2
-                    shells.append(Source(name, folder, fence.text, first, True))
-        for one in made:
-            boxes.append((one, Source(name, folder, "", line, True)))
+        scripts, made = of_yaml(text, name, folder, line, document, found)
+        shells.extend(scripts)
+        boxes.extend(made)
 
     for text in texts:
+        found.programs += _secrets(text)
+        found.metrics += _metrics(text)
         if text.kind == "yaml":
-            in_yaml(text.text, text.name, text.folder, 1, False)
+            in_yaml(text.text, text.name, text.folder, 1, files.is_template(text.name))
         elif text.kind == "dockerfile":
             if ignores.MARK in text.text:
                 found.ignores += ignores.of_lines(text.text, text.name, 1)
@@ -138,6 +248,10 @@ def sources(
             if one.entrypoint or one.command:
                 boxes.append((one, Source(text.name, text.folder, "", 1, True)))
         elif text.kind == "markdown":
+            found.spans += [
+                Words(text.name, ((span, line),), True) for span, line in markdown.spans(text.text)
+            ]
+            found.clients += _python(text)
             for fence in markdown.fences(text.text):
                 if fence.kind == "yaml":
                     in_yaml(fence.text, text.name, text.folder, fence.line, True)

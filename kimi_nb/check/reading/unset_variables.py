@@ -6,11 +6,15 @@ job. Each adds what it finds to ``found``.
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import os
 import re
+from collections.abc import Sequence
 
 from kimi_nb import catalog
 from kimi_nb.catalog import fill_ins
+from kimi_nb.check.findings import WARNING
 from kimi_nb.check.reading.script import Command, Script, Word
 from kimi_nb.check.reading.sources import Found, Source
 from kimi_nb.check.rules import security
@@ -19,6 +23,11 @@ from kimi_nb.check.view.deployment import Fault, Program
 from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.core import data_files
 
+_LARGEST = 200_000  # characters of a file in which a name is looked for
+_READERS = ("python", "python3", "vllm", "torchrun")
+_LETTERS = re.compile("([A-Z][A-Z0-9_]+)")
+_VALUED = re.compile("--(?!env$|served-model-name)[a-z][a-z-]+$")
+_BRACED = re.compile(r"(?<![\w${])\{([A-Z][A-Z0-9_]+)\}")
 _SEEN = 2000  # characters of a word in which a placeholder is looked for
 # Variables that a caller or the system gives.
 _OUTSIDE = re.compile(
@@ -28,7 +37,8 @@ _OUTSIDE = re.compile(
     r"RANK|WORLD_SIZE|LOCAL_RANK|LINENO|SECONDS|IFS|OLDPWD|REPLY)$"
 )
 _PLACEHOLDER = re.compile(
-    rf"{fill_ins.MARK[0]}[^{fill_ins.MARK[1]}]*{fill_ins.MARK[1]}|\b\d+\.(?:\d+\.)*x{{1,3}}\.[\dx.]*|"
+    # What a chart fills in itself (.Values.x, include) is no placeholder.
+    rf"{fill_ins.MARK[0]}(?!\.|include|else|if_)[^{fill_ins.MARK[1]}]*{fill_ins.MARK[1]}|\b\d+\.(?:\d+\.)*x{{1,3}}\.[\dx.]*|"
     r"^x{3,}$|\bx{1,3}\.x{1,3}\.x{1,3}\.x{1,3}\b|/path/to\b|\|[a-z_]+_version\||"
     r"\byour[_-][a-z_-]+|\bYOUR_[A-Z_]+|<[A-Z_]{3,}>"
 )
@@ -65,6 +75,31 @@ def words(source: Source, command: Command, found: Found) -> None:
             source.unset.setdefault(name, command.line)
 
 
+def letters(source: Source, script: Script, found: Found) -> None:
+    """Find words that are the name of a variable, where its value is meant: ``--port PORT``."""
+    names = {name for name, one in script.variables.items() if one.line and len(name) > 2}
+    lines = source.text.split("\n")
+    for command in script.commands:
+        if commands.serve_at(command.argv) is None and "curl" not in command.argv[:1]:
+            continue
+        for before, word in itertools.pairwise(command.words):
+            match = _LETTERS.fullmatch(word.text)
+            if fill_ins.MARK[0] in word.text and 0 <= word.line - source.line < len(lines):
+                match = _BRACED.search(lines[word.line - source.line])
+            if match is None or match[1] not in names:
+                continue
+            if match[0] == match[1] and not _VALUED.match(before.text):
+                continue
+            found.faults.append(
+                Fault(
+                    "shell/substitution",
+                    Spot(f"{source.file}:{word.line}", source.file, word.line),
+                    f"{match[0]} stays as it is written; the variable is ${match[1]}",
+                    WARNING,
+                )
+            )
+
+
 def variables(source: Source, script: Script, found: Found) -> None:
     """Find variables that nothing sets, that are not exported, or that hold a secret."""
     # One or two are forgotten, more come from a caller by intention.
@@ -94,6 +129,96 @@ def variables(source: Source, script: Script, found: Found) -> None:
                     f"{name} is set and not exported: the engine does not see it",
                 )
             )
+
+
+def alike(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:
+    """Find variables that nothing sets, where another one has nearly their name."""
+    texts: dict[str, str] = {}
+    assigned: dict[str, set[str]] = {}
+    for source, script in scripts:
+        texts[source.file] = f"{texts.get(source.file, '')}\n{source.text}"
+        names = {name for name, var in script.variables.items() if var.line}
+        assigned.setdefault(source.file, set()).update(names)
+    told: set[tuple[str, str, int]] = set()
+    for source, script in scripts:
+        there = assigned[source.file]
+        for command in script.commands:
+            for name in command.unset:
+                place = source.file, name, command.line
+                if name in there or place in told or len(name) < 4:
+                    continue
+                told.add(place)
+                other = _alike(name, there, texts[source.file])
+                # Of two names that nothing sets, the one in mixed case is the slip.
+                if other and (other in there or not name.isupper()):
+                    spot = Spot(f"{source.file}:{command.line}", source.file, command.line)
+                    message = f"${name} is set nowhere; ${other} is nearly the same name"
+                    found.faults.append(Fault("shell/unset", spot, message))
+
+
+def _alike(name: str, there: set[str], text: str) -> str:
+    """Return another variable of a file that differs in case, or in one letter; "" for none."""
+    cased = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
+    for match in cased.finditer(text[:_LARGEST]):
+        before = text[max(match.start() - 8, 0) : match.start()]
+        is_variable = re.search(r"(\$\{?|-e |export |(^|\n)\s*#+ *)$", before) or (
+            text[match.end() : match.end() + 1] == "=" and re.search(r"(^|[\s;&])$", before)
+        )
+        if match[0] != name and is_variable:
+            return match[0]
+    if len(name) < 8:
+        return ""
+    for other in sorted(there):
+        if (
+            abs(len(other) - len(name)) <= 1
+            and re.sub(r"\d", "", other) != re.sub(r"\d", "", name)
+            and not other.startswith(name)
+            and not name.startswith(other)
+            and difflib.SequenceMatcher(None, name, other).ratio() > 0.88
+        ):
+            return other
+    return ""
+
+
+def unexported(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:
+    """Find variables of a document that stand before a command, and that it does not see."""
+    texts: dict[str, str] = {}
+    for source, _ in scripts:
+        texts[source.file] = f"{texts.get(source.file, '')}\n{source.text}"
+    known = {*catalog.ever_read(), *data_files.facts("catalog/versions")["others"]}
+    for source, script in scripts:
+        if not source.document or not script.commands:
+            continue
+        text = texts[source.file]
+        serves = any(commands.serve_at(one.argv) is not None for one in script.commands)
+        runs = [one.line for one in script.commands if commands.base(one.argv[0]) in _READERS]
+        for name, var in script.variables.items():
+            seen = name in known or (
+                "_" in name and name.isupper() and _next(source, var.line) in runs
+            )
+            if (
+                seen
+                and not var.exported
+                and var.line
+                and not (serves and name in known)  # told already
+                and not re.search(rf"\$\{{?{name}\b|export\s[^\n]*\b{name}\b|-e {name}\b", text)
+            ):
+                found.faults.append(
+                    Fault(
+                        "shell/unexported",
+                        Spot(f"{source.file}:{var.line}", source.file, var.line),
+                        f"{name} is set, and neither used nor exported: no program sees it",
+                    )
+                )
+
+
+def _next(source: Source, line: int) -> int:
+    """Return the line of the first text below a line that is no assignment."""
+    lines = source.text.split("\n")[line - source.line + 1 :]
+    for number, text in enumerate(lines, start=line + 1):
+        if text.strip() and not re.match(r"\s*(\w+=\S*\s*$|#)", text):
+            return number
+    return 0
 
 
 def job(source: Source, script: Script, found: Found) -> None:

@@ -17,8 +17,9 @@ from kimi_nb.check.reading.script import Script, Word
 from kimi_nb.check.reading.syntax import Node
 
 MOST_TURNS = 64  # of a loop, and a quarter of the numbers that a range may have
-_HIDDEN = "${UNKNOWN}"  # what a command prints
+HIDDEN = "${UNKNOWN}"  # what a command prints
 _ELEMENTS = re.compile(r"\$\{(\w+)\[[@*]\](?:\+\"?\$\{\1\[[@*]\]\}\"?)?\}")
+_LEAD = re.compile(r"(?:\\\n|\s)*")
 _PARAMETER = re.compile(r"\$\{([A-Za-z_]\w*|[0-9]+)(?:(:?[-=?+])(.*))?\}", re.DOTALL)
 
 
@@ -64,8 +65,12 @@ class Words:
             if several is not None:
                 return several
         word = self._joined(node)
-        if kind in ("simple_expansion", "expansion") and word.known:
-            return [Word(part, line, True, node.text[:60]) for part in word.text.split()]
+        if kind in ("simple_expansion", "expansion") and (
+            word.known or word.text.endswith(f" {HIDDEN}")
+        ):
+            return [
+                Word(part, line, "${" not in part, node.text[:60]) for part in word.text.split()
+            ]
         if kind in ("concatenation", "brace_expression", "word") and "{" in node.text:
             spread = _braces(node.text) if not re.search(r"[\"'$`]", node.text) else None
             if spread:
@@ -121,15 +126,17 @@ class Words:
             "variable_name",
         ):
             return Word(_unescaped(raw, kind == "string_content"), line, True, raw[:60])
-        if kind == "simple_expansion":
-            text, known = self._value(raw[1:].strip("{}"), raw)
-            return Word(text, line, known, raw[:60])
-        if kind == "expansion":
-            text, known = self._expansion(node)
-            return Word(text, line, known, raw[:60])
-        if kind == "command_substitution":
-            text, known = self._substituted(node)
-            return Word(text, line, known, raw[:60])
+        if kind in ("simple_expansion", "expansion", "command_substitution"):
+            # The grammar counts the blank between "$A $B", or a line's end, to the second one.
+            bare = raw[_LEAD.match(raw).end() :]  # type: ignore[union-attr]
+            if kind == "simple_expansion":
+                text, known = self._value(bare[1:].strip("{}"), bare)
+            elif kind == "expansion":
+                text, known = self._expansion(node)
+            else:
+                text, known = self._substituted(node)
+            lead = raw[: len(raw) - len(bare)].replace("\\\n", "")
+            return Word(lead + text, line, known, raw[:60])
         if kind == "arithmetic_expansion":
             number = self._arithmetic(node)
             return Word(
@@ -177,7 +184,7 @@ class Words:
         return var.text, "${" not in var.text
 
     def _expansion(self, node: Node) -> tuple[str, bool]:
-        raw = node.text
+        raw = _LEAD.sub("", node.text, count=1)
         match = _PARAMETER.fullmatch(raw)
         if match is None:
             first = re.match(r"\$\{[!#]?([A-Za-z_]\w*)", raw)
@@ -244,7 +251,7 @@ class Words:
                         return " ".join(map(str, range(first, numbers[-1] + 1, step))), True
                 if argv[0] == "echo":
                     return " ".join(argv[1:]), True
-        return _HIDDEN, False
+        return HIDDEN, False
 
     def _arithmetic(self, node: Node) -> int | None:
         """Evaluate ``$((...))`` of whole numbers and known variables.

@@ -9,11 +9,10 @@ For example::
 from __future__ import annotations
 
 import difflib
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from kimi_nb.core import scratch
 from kimi_nb.core.errors import WriteError
 
 
@@ -57,14 +56,18 @@ def save(place: Path, made: Rewritten) -> None:
         number += 1
         kept = place.with_name(f"{place.name}.orig{number}")
     target = place.resolve()
+    fresh = scratch.beside(target)
     try:
-        kept.write_bytes(made.old.encode())
-        handle, fresh = tempfile.mkstemp(prefix=f".{place.name[:40]}.", dir=target.parent)
-        with os.fdopen(handle, "wb") as out:
-            out.write(made.new.encode())
-        os.chmod(fresh, target.stat().st_mode & 0o7777)
-        os.replace(fresh, target)
+        # A key in the script stays as private as it was, in both files.
+        mode = target.stat().st_mode & 0o7777
+        for path, text in ((kept, made.old), (fresh, made.new)):
+            with scratch.opened(path) as out:
+                out.write(text.encode())
+            path.chmod(mode)
+        fresh.replace(target)
     except OSError as error:
         raise WriteError(
             f"{place}: cannot be written: {error.strerror}. It is as before."
         ) from None
+    finally:
+        scratch.remove(fresh)

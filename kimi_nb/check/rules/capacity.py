@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from kimi_nb import catalog
 from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import EngineView
-from kimi_nb.core import data_files
+from kimi_nb.params import schema
 from kimi_nb.plan import memory
 from kimi_nb.plan.memory import calibration, device, host
 
@@ -27,7 +27,8 @@ def fit_of(d: Deployment, server: EngineView) -> memory.Fit | None:
         or d.weights is None
         or any(name not in d.model.architecture for name in memory.NEEDED)
         or d.weights.precision not in memory.PRECISIONS
-        or min(shape.tp, shape.dp) < 1
+        or min(shape.tp, shape.dp, shape.pp) < 1
+        or shape.pp > d.model.architecture["layers"]
     ):
         return None
     found = memory.fit(
@@ -47,27 +48,15 @@ def fit_of(d: Deployment, server: EngineView) -> memory.Fit | None:
 def shape_of(d: Deployment, server: EngineView) -> memory.Shape | None:
     """Return the shape of an engine on this deployment's hardware; None if a size is hidden."""
     vendor = d.hardware.vendor if d.hardware else ""
-    return memory.Shape.of(server, d.engine, vendor, defaults(d))
+    shape = memory.Shape.of(server, d.engine, vendor, memory.defaults(d.engine, d.hardware))
+    draft = draft_of(d, server)
+    if shape is None or draft is None or draft.cache_layers is None:
+        return shape
+    return replace(shape, draft_layers=draft.cache_layers)
 
 
-def defaults(d: Deployment) -> dict[str, float]:
-    """Return the engine's own values for flags that are not given, on this hardware."""
-    out = {}
-    spec = catalog.flag(d.engine, "gpu-memory-utilization")
-    if spec and isinstance(spec.get("default"), float):
-        out["gpu-memory-utilization"] = spec["default"]
-    for entry in data_files.facts("catalog/versions")["defaults"]:
-        if (
-            d.hardware is not None
-            and d.hardware.vendor in entry["vendors"]
-            and d.hardware.devices.memory_gb >= entry["least_memory_gb"]
-        ):
-            out[entry["flag"]] = entry["value"]
-    return out
-
-
-def draft_parameters(d: Deployment, server: EngineView) -> int:
-    """Return the number of parameters of the draft that an engine loads, 0 without one."""
+def draft_of(d: Deployment, server: EngineView) -> schema.Draft | None:
+    """Return the draft of the model that an engine loads; None without one, or for an unknown one."""
     named = str(server.table("speculative-config").get("model", ""))
     for draft in (d.model.drafts if d.model else {}).values():
         if named and (
@@ -75,8 +64,14 @@ def draft_parameters(d: Deployment, server: EngineView) -> int:
             or named.rstrip("/").rpartition("/")[2].lower()
             in (draft.directory.lower(), draft.id.rpartition("/")[2].lower())
         ):
-            return (draft.parameters_million or 0) * 10**6
-    return 0
+            return draft
+    return None
+
+
+def draft_parameters(d: Deployment, server: EngineView) -> int:
+    """Return the number of parameters of the draft that an engine loads, 0 without one."""
+    draft = draft_of(d, server)
+    return (draft.parameters_million or 0) * 10**6 if draft else 0
 
 
 @rule(
@@ -167,7 +162,7 @@ def cache_holds_requests(d: Deployment) -> Iterator[Problem]:
             continue
         groups = {engine.group for engine in d.plan.engines if engine.role == server.role}
         ranks, length = found.shape.dp * len(groups), found.shape.model_len
-        cached, admitted = found.tokens // length * ranks, found.shape.seqs * ranks
+        cached, admitted = found.requests(length) * ranks, found.shape.seqs * ranks
         if min(cached, admitted) < wanted:
             who = "the cache holds" if cached < wanted else "--max-num-seqs admits"
             yield Problem(
@@ -259,7 +254,7 @@ def gib(text: str) -> float | None:
     ERROR,
     "A job asks for the host memory that its engine takes.",
     "Raise --mem, or lower --kv-offloading-size.",
-    "arithmetic: offloaded cache and 8 GiB for each rank's process",
+    "arithmetic: offloaded cache and 8 GiB for each rank's process (estimated: 3 to 16)",
 )
 def slurm_memory(d: Deployment) -> Iterator[Problem]:
     """SLURM kills the job when its memory is used up, with nothing in the engine's log."""
@@ -273,13 +268,16 @@ def slurm_memory(d: Deployment) -> Iterator[Problem]:
             if server.spot.file != one.spot.file and not ours:
                 continue
             offload = server.number("kv-offloading-size") or 0
-            need = host.need_gib(server.tp or 1, offload)
+            ranks = _processes(server)
+            need = host.need_gib(ranks, offload)
             if mem < need:
                 yield Problem(
                     one.of("mem"),
                     f"--mem={one.options['mem']}, the engine takes about "
                     f"{need:.0f} GiB of host memory: {offload:.0f} for offloaded cache, "
-                    f"{host.process().value:g} for each of {server.tp} ranks",
+                    f"{host.process().value:g} for each of {ranks} ranks",
+                    "",
+                    "" if mem < host.least_gib(ranks, offload) else WARNING,
                 )
 
 
@@ -298,7 +296,7 @@ def _limit(text: str) -> float | None:
     ERROR,
     "The memory limit of a container holds what its engine takes of the host.",
     "Raise the limit (--memory, mem_limit, resources.limits.memory), or lower --kv-offloading-size.",
-    "arithmetic: offloaded cache and 8 GiB for each rank's process",
+    "arithmetic: offloaded cache and 8 GiB for each rank's process (estimated: 3 to 16)",
 )
 def container_memory(d: Deployment) -> Iterator[Problem]:
     """The kernel kills a worker while the weights load, and the engine's log ends without a reason."""
@@ -319,13 +317,15 @@ def container_memory(d: Deployment) -> Iterator[Problem]:
                 f"{name} {said}, the engine takes about {need:.0f} GiB of host memory: "
                 f"{offload:.0f} for offloaded cache, {host.process().value:g} for each of "
                 f"{ranks} ranks; the page cache that loading fills counts as well",
+                "",
+                # The figure is an estimate; below the least that was seen nothing starts.
+                "" if limit < host.least_gib(ranks, offload) else WARNING,
             )
 
 
 def _processes(server: EngineView) -> int:
     """Return how many worker processes an engine has on its node."""
-    nodes = int(server.number("nnodes") or 1)
-    return max((server.tp or 1) * (server.ranks or 1) // max(nodes, 1), 1)
+    return max(server.needs or 1, 1)
 
 
 @rule(

@@ -56,9 +56,11 @@ def buffer_need(
     """Return the need in MiB, its arithmetic, the severity of a lack, and how sure the need is."""
     assert d.model is not None and d.hardware is not None
     arch = d.model.architecture
-    hidden, experts, chosen = arch["hidden_size"], arch["experts"], arch["experts_per_token"]
+    # Latent experts are sent rows of their own width.
+    hidden = arch.get("latent_moe_size", arch["hidden_size"])
+    experts, chosen = arch["experts"], arch["experts_per_token"]
     experts += shape.spare_experts
-    if d.hardware.recipes_of == "a2":
+    if d.hardware.dispatch == "a2":
         need, working = memory.buffer_need_a2(tokens, hidden, experts, chosen)
         return need, working, WARNING, "published (CANN's documentation), not seen in a log"
     if server.table("additional-config").get("enable_mc2_hierarchy_comm"):
@@ -73,18 +75,19 @@ def buffer_need(
 def dispatches(d: Deployment, server: EngineView, shape: memory.Shape) -> bool:
     """Return whether decode steps use the dispatch and combine operators (MC2).
 
-    On Atlas A2 they need 16 ranks with 24 experts each at most. With fused MC2 the experts run in
+    On Atlas A2 they need 16 ranks with 24 experts each at most; of hardware whose form of them is not
+    known nothing is judged. With fused MC2 the experts run in
     an operator that has a buffer need of its own, which is not judged here (vllm-ascend 0.18.0 to
     0.25.1, select_moe_comm_method).
     """
     assert d.model is not None and d.hardware is not None
     ranks = shape.expert_ranks
     fused = server.table("additional-config").get("enable_fused_mc2", 0)
-    if not shape.expert_parallel or shape.tp < 1 or ranks < 2:
+    if not d.hardware.dispatch or not shape.expert_parallel or shape.tp < 1 or ranks < 2:
         return False
     if fused not in (0, False) or server.env.get("VLLM_ASCEND_ENABLE_FUSED_MC2", "0") != "0":
         return False
-    if d.hardware.recipes_of == "a2":
+    if d.hardware.dispatch == "a2":
         return ranks >= 16 and d.model.architecture["experts"] // ranks <= 24
     return True
 

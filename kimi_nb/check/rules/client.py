@@ -10,7 +10,7 @@ from kimi_nb import catalog
 from kimi_nb.catalog import arguments, fill_ins
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
-from kimi_nb.check.view.commands import word_at
+from kimi_nb.check.view.commands import split_url, word_at
 from kimi_nb.check.view.deployment import Client, Deployment
 from kimi_nb.check.view.engine_view import LOOPBACK, EngineView
 
@@ -37,8 +37,11 @@ def _doors(d: Deployment) -> dict[int, str]:
 
 def _hidden(d: Deployment) -> bool:
     """Return whether some port cannot be known, so that no comparison is fair."""
-    return any(server.http_port is None and not server.headless for server in d.servers) or any(
-        proxy.port is None for proxy in d.proxies
+    return (
+        any(server.http_port is None and not server.headless for server in d.servers)
+        or any(proxy.port is None for proxy in d.proxies)
+        # Services of a compose file may answer as well.
+        or any("up" in one.argv and "compose" in " ".join(one.argv[:2]) for one in d.programs)
     )
 
 
@@ -80,7 +83,7 @@ def client_port(d: Deployment) -> Iterator[Problem]:
             client.port is None
             or client.port in doors
             or client.port in elsewhere
-            or not (local or d.complete or client.kind != "curl")
+            or not (local or d.complete or client.kind not in ("curl", *_PYTHON))
         ):
             continue
         shown = ", ".join(map(str, sorted(doors)[:6]))
@@ -96,7 +99,13 @@ def client_port(d: Deployment) -> Iterator[Problem]:
             client.spot,
             f"{client.kind} asks at port {client.port}{default}; the "
             f"service answers at {shown}{', ...' if len(doors) > 6 else ''}",
+            "",
+            # What else runs beside a program is not known.
+            WARNING if client.kind in _PYTHON else "",
         )
+
+
+_PYTHON = ("openai", "requests")
 
 
 @rule(
@@ -172,6 +181,7 @@ def client_name(d: Deployment) -> Iterator[Problem]:
                 client.spot,
                 f"{client.kind} asks for {client.names}; served is {', '.join(names[:4])}",
                 f"Only the case differs: write {near}." if near else "",
+                WARNING if client.kind in _PYTHON else "",
             )
 
 
@@ -179,12 +189,12 @@ def client_name(d: Deployment) -> Iterator[Problem]:
     "client/model-case",
     ERROR,
     "A client names the weights as they are spelt.",
-    "Spell the repository as the server does; hubs and folders know upper and lower case.",
-    "the model that the server loads",
+    "Spell it as the server does; folders and caches know upper and lower case.",
+    "the model that the server loads; huggingface_hub issues 2090, 3838",
 )
 def client_case(d: Deployment) -> Iterator[Problem]:
-    """The tokenizer is looked up by this name: with another case it is not found, or downloaded
-    a second time."""
+    """The tokenizer is looked up by this name. A folder of another case is not found; the Hub
+    takes a repository in any case, so it is downloaded a second time, or not found offline."""
     models = {server.model.lower(): server.model for server in d.servers if server.model}
     for client in d.clients:
         asked = client.tokenizer
@@ -192,6 +202,8 @@ def client_case(d: Deployment) -> Iterator[Problem]:
             yield Problem(
                 client.spot,
                 f"{client.kind} names {asked}, the server loads {models[asked.lower()]}",
+                "",
+                "" if asked.startswith(("/", ".", "~")) else WARNING,
             )
 
 
@@ -257,8 +269,15 @@ def bench_flags(d: Deployment) -> Iterator[Problem]:
                 spot,
                 f"vllm bench {kind}: {given.spelt} {said}",
                 f"Did you mean {near[0]}?" if near and not runs else "",
-                "" if d.engine_known or (near and not runs) else WARNING,
+                # Without a version it may be an older one's, such as --custom-skip-chat-template.
+                "" if d.engine_known or (near and not runs and _slip(given, near[0])) else WARNING,
             )
+
+
+def _slip(given: arguments.Given, flag: str) -> bool:
+    """Return whether an option is a flag with a typing error in it, and no other flag."""
+    name = f"--{given.name}"
+    return abs(len(name) - len(flag)) < 3
 
 
 @rule(
@@ -297,6 +316,44 @@ def served_path(d: Deployment) -> Iterator[Problem]:
     for client in d.clients:
         if client.path.rstrip("/") == "/generate" and d.servers and not demo:
             yield Problem(client.spot, f"{client.kind} asks for /generate, which vllm serve lacks")
+        elif "//" in client.path or _BARE.fullmatch(client.path):
+            at_engine = any(client.port == one.http_port for one in d.servers)
+            if at_engine and "root-path" not in d.servers[0].flags:
+                yield Problem(client.spot, f"{client.kind} asks for {client.path}")
+        elif (client.kind, client.path) in _BODIES:
+            wanted, other = _BODIES[client.kind, client.path]
+            if any(f'"{other}"' in word and f'"{wanted}"' not in word for word in client.argv):
+                yield Problem(client.spot, f"{client.path} takes {wanted}, and is sent {other}")
+        elif client.kind == "vllm bench serve" and (base := _base(client)):
+            yield Problem(
+                client.spot,
+                f"--base-url ends in {base}, and {client.path} is added to it",
+                "Let --base-url end behind the port.",
+            )
+        elif client.kind == "lm_eval" and re.fullmatch("/?|/v1/?", client.path):
+            yield Problem(
+                client.spot,
+                f"lm_eval asks at {client.path or '/'}: base_url is the whole path",
+                "Let base_url end in /v1/completions or /v1/chat/completions.",
+            )
+
+
+_BODIES = {
+    ("curl", "/v1/completions"): ("prompt", "messages"),
+    ("curl", "/v1/chat/completions"): ("messages", "prompt"),
+}
+_BARE = re.compile("/((chat/)?completions|models)/?")
+
+
+def _base(client: Client) -> str:
+    """Return the path of the --base-url of vllm bench, "" if it is not the start of the endpoint."""
+    at = [place for place, word in enumerate(client.argv) if word.startswith("--base-url")]
+    if not at:
+        return ""
+    _, equals, text = client.argv[at[-1]].partition("=")
+    text = text if equals else "".join(client.argv[at[-1] + 1 : at[-1] + 2])
+    path = split_url(text)[2].rstrip("/")
+    return path if path and client.path.startswith(f"{path}/") else ""
 
 
 @rule(

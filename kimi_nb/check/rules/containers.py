@@ -43,6 +43,53 @@ def image_tag(d: Deployment) -> Iterator[Problem]:
             yield Problem(spot, f"there is no {image}: of this version there are {tags}")
 
 
+_BUILD = re.compile(
+    r"vllm/vllm-openai:v?(?P<version>[0-9]+\.[0-9]+\.[0-9]+)(?:-x86_64|-aarch64)?(?:-cu(?P<cuda>[0-9]{2})[0-9]+)?"
+)
+
+
+@rule(
+    "containers/cuda-of-gpu",
+    WARNING,
+    "The CUDA of the engine's build has all kernels for the GPU.",
+    "Take an image or a wheel for that CUDA: from 0.20.0 on they are the plain ones, 0.17.0 to 0.19.1 "
+    "have an image with -cu130.",
+    "NVIDIA/Model-Optimizer pull request 2042 (B300, GB300: sm_103); release scripts of vLLM",
+    needs=("hardware",),
+)
+def cuda_of_gpu(d: Deployment) -> Iterator[Problem]:
+    """'CUDA error: no kernel image is available', in FP4 at the latest."""
+    assert d.hardware is not None
+    least = d.hardware.least_cuda
+    if least is None:
+        return
+    for spot, what, cuda in (*_images(d), *_wheels(d)):
+        if cuda < least:
+            yield Problem(
+                spot, f"{what} is built for CUDA {cuda}; {d.hardware.name} needs CUDA {least}"
+            )
+
+
+def _images(d: Deployment) -> Iterator[tuple[Spot, str, int]]:
+    """Yield the images of CUDA builds, with the major version of their CUDA."""
+    for box in d.boxes:
+        match = _BUILD.search(box.image)
+        if match:
+            yield box.spot, box.image, int(match["cuda"] or companions.cuda_of(match["version"]))
+
+
+def _wheels(d: Deployment) -> Iterator[tuple[Spot, str, int]]:
+    """Yield the calls of uv that install torch for a CUDA, with its major version."""
+    calls = [(one.spot, one.argv) for one in d.programs]
+    if d.plan is not None:
+        steps = d.plan.installs.get(d.plan.install, ())
+        calls += [(Spot(f"install/{d.plan.install}.sh"), step.argv) for step in steps]
+    for spot, argv in calls:
+        match = re.search(r" --torch-backend[ =]cu([0-9]{2})[0-9]", " ".join(argv))
+        if match and "install" in argv:
+            yield spot, f"--torch-backend {match[0].split()[-1].rpartition('=')[2]}", int(match[1])
+
+
 @rule(
     "containers/entrypoint-twice",
     ERROR,
@@ -57,6 +104,147 @@ def entrypoint_twice(d: Deployment) -> Iterator[Problem]:
         own = "--entrypoint" not in box.options and container_start.serves_by_itself(box.image)
         if own and box.argv[:2] == ("vllm", "serve"):
             yield Problem(box.spot, f"{box.image} runs the engine itself: vllm serve stands twice")
+        elif own and "vllm-openai" in box.image and box.argv[:1] in _SHELLS:
+            yield Problem(
+                box.spot,
+                f"{box.image} runs the engine itself: {box.argv[0]} is taken for a word of its own "
+                "command",
+                f"Add --entrypoint {box.argv[0]} before the image.",
+            )
+
+
+_SHELLS = (("bash",), ("sh",), ("/bin/bash",), ("/bin/sh",))
+
+
+@rule(
+    "containers/words",
+    WARNING,
+    "A container is started by a program and its words, or by a shell and one script.",
+    "Write each word as an item of its own, or [sh, -c] and the whole command as one text.",
+    "docker, compose and Kubernetes: no shell reads the words; sh -c takes the first as its script",
+)
+def container_words(d: Deployment) -> Iterator[Problem]:
+    """'exec: "cd": executable file not found', a program whose name has blanks, or vllm without its
+    words."""
+    for box in d.boxes:
+        entry = _entry(box)
+        words = box.argv if box.argv[: len(entry)] == entry else (*entry, *box.argv)
+        if not words:
+            continue
+        shell = next((at for at in (0, 1) if words[at : at + 1] in _SHELLS), None)
+        if words[0] in _BUILTINS and "&&" in words:
+            yield Problem(box.spot, f"{words[0]} is no program, and && no word of one")
+        elif shell is not None and words[shell + 1 : shell + 2] == ("-c",):
+            script = words[shell + 2 : shell + 4]
+            if script in _ALONE:
+                yield Problem(
+                    box.spot, f"sh -c runs {script[0]} alone: {script[1]} is no part of its script"
+                )
+        elif re.match(r"(vllm serve|python3? -m vllm\.\S+) \S", words[0]):
+            yield Problem(box.spot, f"one word is the whole command: {words[0][:60]}")
+
+
+_BUILTINS = ("cd", "export", "source", "set", ".")
+_ALONE = (("vllm", "serve"), ("python3", "-m"), ("python", "-m"))
+
+
+def _entry(box: Box) -> tuple[str, ...]:
+    return box.options.get("--entrypoint", ())
+
+
+@rule(
+    "containers/no-devices",
+    WARNING,
+    "A container of an engine is given its devices.",
+    "Add --gpus all, --device /dev/kfd --device /dev/dri, or --device /dev/davinci0 and the like.",
+    "docker run --gpus; vLLM's documents of docker; vllm-ascend's installation guide",
+)
+def no_devices(d: Deployment) -> Iterator[Problem]:
+    """'Failed to infer device type', or 'No CUDA GPUs are available': the engine ends at once."""
+    for box in d.boxes:
+        engine = container_start.image_engine(box.image)
+        if (
+            engine is not None
+            and box.runs_engine
+            and _by_docker(box)
+            and not box.devices
+            and not _DEVICES & set(box.options)
+            and not re.search("cpu|tpu|xpu|hpu|neuron|spyre", box.image)
+            and "cpu" not in box.argv
+        ):
+            yield Problem(box.spot, f"{box.image} is started without a device")
+
+
+_DEVICES = {"--gpus", "--device", "--runtime", "--privileged", "--env-file", "--device-cgroup-rule"}
+_TYPED = {"-it", "-d", "-i", "-t", "--rm", "-p", "-v", "--name", "-e", "--ipc", "--shm-size"}
+
+
+def _by_docker(box: Box) -> bool:
+    """Return whether a container is started by a command of which all options are known."""
+    return bool(_TYPED & set(box.options)) and container_start.UNKNOWN not in box.options
+
+
+@rule(
+    "containers/shared-memory",
+    WARNING,
+    "A container of an engine on several devices has shared memory.",
+    "Add --ipc=host, or --shm-size with some GB.",
+    "vLLM's documents of docker: PyTorch uses shared memory between the ranks of tensor parallel",
+)
+def shared_memory(d: Deployment) -> Iterator[Problem]:
+    """Docker gives 64 MB: NCCL ends with 'Error while creating shared memory segment', or the ranks
+    die by a bus error."""
+    for box in d.boxes:
+        if not _by_docker(box) or {"--ipc", "--shm-size", "--privileged"} & set(box.options):
+            continue
+        if any("/dev/shm" in mount for mount in (*box.mounts, *box.options.get("--tmpfs", ()))):
+            continue
+        inside = [server for server in d.servers if server.node == box.node and box.runs_engine]
+        most = max(((one.tp or 1) * (one.pp or 1) for one in inside), default=1)
+        if most > 1 and not box.host_network:
+            yield Problem(box.spot, f"{most} ranks share the 64 MB of /dev/shm that docker gives")
+
+
+@rule(
+    "containers/host-ports",
+    WARNING,
+    "A container on the host's network publishes no port.",
+    "Take -p out, or --network host.",
+    "docker: published ports are discarded when using host network mode",
+)
+def host_ports(d: Deployment) -> Iterator[Problem]:
+    """Docker drops the option with a warning: a port that is to be another outside stays what it is,
+    and everything that listens inside is open on the host."""
+    for box in d.boxes:
+        if box.host_network and box.published:
+            yield Problem(box.spot, f"-p {box.published[0]} does nothing on the host's network")
+
+
+@rule(
+    "containers/pod-variable",
+    WARNING,
+    "A variable in the arguments of a pod's container is one that the container has.",
+    "Add it to env, or spell it as there.",
+    "Kubernetes: $(NAME) in command and args; a name that is not defined stays as it is written",
+)
+def pod_variable(d: Deployment) -> Iterator[Problem]:
+    """The program is handed the text $(NAME) itself, or bash runs NAME as a command."""
+    for box in d.boxes:
+        known = {*box.env, *box.passes}
+        pattern = _POD_VARIABLE if box.pod else _MIXED
+        names = [name for word in box.argv for name in pattern.findall(word)]
+        for name in dict.fromkeys(names):
+            if name not in known and not _GIVEN.match(name):
+                near = next((one for one in known if one.lower() == name.lower()), "")
+                fix = f"Did you mean $({near})?" if near else ""
+                yield Problem(box.spot, f"$({name}): the container has no variable {name}", fix)
+
+
+_POD_VARIABLE = re.compile(r"(?<!\$)\$\(([A-Z][A-Z0-9_]{2,})\)")
+# Nothing but a pod's variable is written so: controllers add names in capitals.
+_MIXED = re.compile(r"(?<!\$)\$\(((?:[A-Z][a-z]+_)+[A-Z][a-z]+)\)")
+# What controllers and the cluster add.
+_GIVEN = re.compile(r"LWS_|RBG_|GROUP_|JOB_|KUBERNETES_|\w+_SERVICE_|\w+_(HOST|PORT)$")
 
 
 @rule(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kimi_nb import catalog
 from kimi_nb.catalog import arguments, fill_ins, setting_values
 from kimi_nb.check.findings import ERROR, WARNING
+from kimi_nb.check.rules import variables
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.core import data_files
 
 _DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"
 _MOST = 25  # unknown flags of one command; a thousand are no command line
+_SLIPS = 2  # letters in which a typing error differs from the flag that was meant
 _PARSER = "the argument parser of the version (kimi_nb/data/catalog/vllm.json)"
 
 
@@ -33,7 +37,7 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
     """The parser refuses an unknown flag after the container has started and before anything
     loads; a whole multi-node start fails for one word."""
     known = [name[2:] for name in catalog.tables("vllm")["serve"]]
-    for server, _ in d.profiles():
+    for server in d.options():
         for given in [one for one in server.given if one.fault][:_MOST]:
             single = given.spelt.startswith("-") and not given.spelt.startswith("--")
             if (
@@ -44,6 +48,7 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
                 continue
             word = given.name.replace("\N{EN DASH}", "-").replace("\N{EM DASH}", "-").strip("-")
             near = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
+            slip = bool(near) and variables.distance(word, near[0], _SLIPS) <= _SLIPS
             if given.name in data_files.facts("catalog/versions")["gone"]:
                 yield Problem(
                     server.at(given.index),
@@ -66,7 +71,7 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
                 server.at(given.index),
                 f"no listed vLLM version has {given.spelt}{how}",
                 fix,
-                "" if d.engine_known or near or instead else WARNING,
+                "" if d.engine_known or slip or instead else WARNING,
             )
 
 
@@ -75,7 +80,7 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
 )
 def flag_not_removed(d: Deployment) -> Iterator[Problem]:
     """A flag that a newer version dropped is refused like a misspelt one."""
-    for server, _ in d.profiles():
+    for server in d.options():
         for given in server.given:
             span = _span(given)
             if span and catalog.older(span[1], d.engine):
@@ -98,7 +103,7 @@ def flag_not_removed(d: Deployment) -> Iterator[Problem]:
 )
 def flag_not_newer(d: Deployment) -> Iterator[Problem]:
     """A flag of a later version is refused like a misspelt one."""
-    for server, _ in d.profiles():
+    for server in d.options():
         for given in server.given:
             span = _span(given)
             if span and not catalog.older(span[1], d.engine):
@@ -117,6 +122,12 @@ def _span(given: arguments.Given) -> tuple[str, str] | None:
     return catalog.listed(given.name)
 
 
+def formerly(given: arguments.Given) -> bool:
+    """Return whether a version before the first listed one took the value of an option."""
+    values = data_files.facts("catalog/versions")["formerly"].get(given.name)
+    return bool(values) and re.fullmatch(values, given.text or "") is not None
+
+
 def _speaks(d: Deployment) -> str:
     """Return the name of the engine, with a remark if nothing names its version."""
     return str(d.engine) if d.engine_known else f"assumed to be {d.engine} (nothing names it)"
@@ -131,7 +142,7 @@ def _speaks(d: Deployment) -> str:
 )
 def flag_not_deprecated(d: Deployment) -> Iterator[Problem]:
     """A deprecated flag works today and is refused after the next upgrade."""
-    for server, _ in d.profiles():
+    for server in d.options():
         for given in server.given:
             spec = catalog.flag(d.engine, given.name)
             if spec and spec.get("deprecated"):
@@ -152,12 +163,20 @@ def flag_not_deprecated(d: Deployment) -> Iterator[Problem]:
 )
 def flag_unique(d: Deployment) -> Iterator[Problem]:
     """The parser takes a unique beginning of a flag and refuses one of several."""
-    for server, _ in d.profiles():
+    for server in d.options():
         for given in server.given:
             if given.fault == arguments.AMBIGUOUS:
                 shown = ", ".join(given.candidates[:4])
                 more = ", ..." if len(given.candidates) > 4 else ""
-                yield Problem(server.at(given.index), f"{given.spelt} could be {shown}{more}")
+                gone = data_files.facts("catalog/versions")["gone"].get(given.name)
+                yield Problem(
+                    server.at(given.index),
+                    f"{given.spelt} is gone: {gone}"
+                    if gone
+                    else f"{given.spelt} could be {shown}{more}",
+                    "Take the flag out." if gone else "",
+                    "" if d.engine_known else WARNING,
+                )
 
 
 @rule(
@@ -169,7 +188,7 @@ def flag_unique(d: Deployment) -> Iterator[Problem]:
 )
 def value_present(d: Deployment) -> Iterator[Problem]:
     """'expected one argument', and nothing starts. Often an empty shell variable."""
-    for server, _ in d.profiles():
+    for server in d.options():
         for given in server.given:
             if given.fault == arguments.MISSING:
                 yield Problem(server.at(given.index), f"{given.spelt} has no value")
@@ -184,25 +203,37 @@ def value_present(d: Deployment) -> Iterator[Problem]:
 )
 def no_stray(d: Deployment) -> Iterator[Problem]:
     """'unrecognized arguments: true', and nothing starts."""
-    for server, _ in d.profiles():
+    for server in d.options():
         for given in server.given:
             if given.fault == arguments.STRAY:
                 yield Problem(
                     server.at(given.index),
                     f"{given.spelt} is a switch and takes no value, found '{given.text}'",
+                    "",
+                    WARNING if not d.engine_known and formerly(given) else "",
                 )
         before = {given.index: given for given in server.given}
+        if any(word.startswith("...") or word.endswith("...") for _, word in server.stray):
+            continue  # ...other flags...
         for index, word in server.stray:
             switch = before.get(index - 1)
-            if fill_ins.holds(word):
+            if fill_ins.holds(word) or word.startswith(("[-", "(-")):  # [--port PORT]: a synopsis
                 continue
             if switch is not None and switch.text is None:
                 yield Problem(
                     server.at(index),
                     f"{switch.spelt} is a switch and takes no value, found '{word}'",
+                    "",
+                    WARNING if not d.engine_known and formerly(replace(switch, text=word)) else "",
                 )
             else:
-                yield Problem(server.at(index), f"'{word[:60]}' belongs to no flag")
+                yield Problem(
+                    server.at(index),
+                    f"'{word[:60]}' belongs to no flag",
+                    "",
+                    # What a variable holds there depends on how the script is called.
+                    WARNING if server.is_filled(index) else "",
+                )
 
 
 @rule(
@@ -215,7 +246,7 @@ def no_stray(d: Deployment) -> Iterator[Problem]:
 def value_kind(d: Deployment) -> Iterator[Problem]:
     """The parser refuses a value of the wrong kind before anything loads."""
     limits = data_files.facts("catalog/versions")["limits"]
-    for server, _ in d.profiles():
+    for server in d.options():
         last = {given.name: given for given in server.given}
         for given in server.given:
             value = server.flags.get(given.name)
@@ -280,7 +311,7 @@ def _wrong_shape(name: str, spec: Mapping[str, Any], value: Any) -> str:
 )
 def choice_exists(d: Deployment) -> Iterator[Problem]:
     """'invalid choice', and nothing starts. Choices change from version to version."""
-    for server, _ in d.profiles():
+    for server in d.options():
         for given in server.given:
             spec = catalog.flag(d.engine, given.name)
             if (
@@ -317,7 +348,7 @@ def choice_exists(d: Deployment) -> Iterator[Problem]:
 )
 def flag_once(d: Deployment) -> Iterator[Problem]:
     """Of two values the last one wins, silently; who edits the first changes nothing."""
-    for server, _ in d.profiles():
+    for server in d.options():
         seen: dict[str, arguments.Given] = {}
         for given in server.given:
             if given.path or given.fault in (arguments.UNKNOWN, arguments.AMBIGUOUS):

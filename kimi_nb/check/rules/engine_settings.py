@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from kimi_nb import catalog
 from kimi_nb.catalog import arguments, fill_ins
-from kimi_nb.check.findings import ERROR, NOTE, WARNING
+from kimi_nb.check.findings import ERROR, WARNING
+from kimi_nb.check.rules.capacity import draft_of
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import EngineView
@@ -54,6 +55,8 @@ def step_holds_prompt(d: Deployment) -> Iterator[Problem]:
                 server.of("max-num-batched-tokens"),
                 f"--max-num-batched-tokens {tokens} with --max-model-len {length} and "
                 "chunked prefill off",
+                "",
+                "" if d.engine_known else WARNING,
             )
 
 
@@ -201,7 +204,9 @@ def draft_known(d: Deployment) -> Iterator[Problem]:
         if isinstance(unread, arguments.Unread):  # broken JSON still says which method is meant
             named = re.search(r'"method"\s*:\s*"(\w+)"', unread.text)
             method = named[1] if named else None
-        drafts = [draft for draft in d.model.drafts.values() if draft.method == method]
+        known = draft_of(d, server)
+        drafts = [known] if known else list(d.model.drafts.values())
+        drafts = [draft for draft in drafts if draft.method == method]
         if method is None or not drafts:
             continue
         if not any(catalog.satisfies(d.engine, draft.vllm) for draft in drafts):
@@ -235,7 +240,7 @@ def prefill_draft(d: Deployment) -> Iterator[Problem]:
     "engine/tool-parser",
     ERROR,
     "--enable-auto-tool-choice has its parser.",
-    "Add --tool-call-parser (kimi_k2 for Kimi).",
+    "Add --tool-call-parser (kimi_k2 for Kimi-K2, kimi_k3 for Kimi-K3).",
     "vLLM: --enable-auto-tool-choice requires --tool-call-parser",
 )
 def tool_parser(d: Deployment) -> Iterator[Problem]:
@@ -256,33 +261,6 @@ def tool_parser(d: Deployment) -> Iterator[Problem]:
                 "--enable-auto-tool-choice: the model cannot choose a tool",
                 "Add --enable-auto-tool-choice.",
                 WARNING,
-            )
-
-
-@rule(
-    "engine/model-parsers",
-    NOTE,
-    "A thinking model that calls tools has its parsers.",
-    "Add --reasoning-parser kimi_k2, --tool-call-parser kimi_k2 and --enable-auto-tool-choice "
-    "(a plan: --with reasoning-parser --with tool-parser).",
-    "vLLM issues 36207, 30238",
-    needs=("model",),
-)
-def model_parsers(d: Deployment) -> Iterator[Problem]:
-    """Without the reasoning parser </think> arrives inside the content; without the tool parser
-    calls arrive as text."""
-    for server, _ in d.profiles():
-        if server.role == "prefill" or server.headless:
-            continue
-        missing = [
-            f"--{name}"
-            for name in ("reasoning-parser", "tool-call-parser")
-            if not server.flags.get(name)
-        ]
-        if missing:
-            yield Problem(
-                server.spot,
-                f"no {' and no '.join(missing)}: thinking and tool calls arrive as plain text",
             )
 
 
@@ -332,15 +310,26 @@ def heads_divide(d: Deployment) -> Iterator[Problem]:
 @rule(
     "engine/context-parallel",
     ERROR,
-    "Decode context parallelism divides tp.",
-    "Choose a divisor of tp.",
+    "Decode context parallelism divides tp, or goes with prefill context parallelism.",
+    "Choose a divisor of tp; beside prefill context parallelism its size, or tp times it.",
     "vLLM ParallelConfig",
 )
 def context_parallel(d: Deployment) -> Iterator[Problem]:
-    """The configuration check refuses a size that does not divide tp."""
+    """The configuration check refuses a size that does not divide tp; with prefill context
+    parallelism (pcp) it takes 1, pcp and tp x pcp from 0.32.0 on."""
     for server, _ in d.profiles():
         dcp = server.number("decode-context-parallel-size") or 1
-        if dcp > 1 and server.tp and server.tp % dcp:
+        pcp = server.pcp
+        if dcp > 1 and server.tp and pcp is not None and pcp > 1:
+            allowed = (pcp, server.tp * pcp)
+            known = d.engine_known and not catalog.earlier(d.engine.vllm, "0.32.0")
+            if dcp not in allowed and (known or server.tp % dcp):
+                yield Problem(
+                    server.of("decode-context-parallel-size"),
+                    f"decode context parallel size {dcp} beside prefill context parallel size {pcp} "
+                    f"and tp {server.tp}: 1, {allowed[0]} or {allowed[1]} is allowed",
+                )
+        elif dcp > 1 and server.tp and pcp is not None and server.tp % dcp:
             yield Problem(
                 server.of("decode-context-parallel-size"),
                 f"decode context parallel size {dcp} does not divide tp {server.tp}",

@@ -12,12 +12,16 @@ from typing import Any
 from kimi_nb import catalog
 from kimi_nb.catalog import arguments, config_classes, fill_ins, setting_values
 from kimi_nb.check.findings import ERROR, WARNING
+from kimi_nb.check.rules.engine import formerly
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import EngineView, Spot
 from kimi_nb.core import data_files
 
 _CATALOG = "the configuration classes of the version (kimi_nb/data/catalog/vllm.json)"
+
+
+_AND_SO_ON = re.compile(r"[{\[,]\s*(?:\.{3}|\N{HORIZONTAL ELLIPSIS})\s*[}\],\"]")
 
 
 def why_not_json(text: str) -> tuple[str, str]:
@@ -52,7 +56,7 @@ def why_not_json(text: str) -> tuple[str, str]:
 def is_json(d: Deployment) -> Iterator[Problem]:
     """The parser refuses what is not JSON; the message shows a position in a text that the shell
     has already changed."""
-    for server, _ in d.profiles():
+    for server in (*d.options(), *d.prose):
         for given in server.given:
             value = server.flags.get(given.name)
             if (
@@ -60,10 +64,18 @@ def is_json(d: Deployment) -> Iterator[Problem]:
                 and value.why.startswith("not JSON")
                 and given.text == value.text
                 and "${" not in value.text
+                and not re.fullmatch(r"\W*(\.\.\.|JSON|json)\W*", value.text)
+                and not _AND_SO_ON.search(value.text)
             ):
                 what, fix = why_not_json(value.text)
                 shown = " ".join(fill_ins.shown(value.text).split())
-                yield Problem(server.at(given.index), f"{given.spelt}: {what}: {shown[:80]}", fix)
+                unsure = server in d.prose or (not d.engine_known and formerly(given))
+                yield Problem(
+                    server.at(given.index),
+                    f"{given.spelt}: {what}: {shown[:80]}",
+                    fix,
+                    WARNING if unsure else "",
+                )
 
 
 def _tables(server: EngineView) -> Iterator[tuple[str, Mapping[str, Any], Spot]]:
@@ -82,13 +94,19 @@ def _tables(server: EngineView) -> Iterator[tuple[str, Mapping[str, Any], Spot]]
 def key_exists(d: Deployment) -> Iterator[Problem]:
     """Compilation, KV transfer, balancing and speculation refuse unknown keys, so that nothing
     starts, and so do all tables from vLLM 0.16.0 on; others before it drop them silently."""
-    for server, _ in d.profiles():
+    for server in d.options():
         for flag, table, spot in _tables(server):
             name = config_classes.of_flag(flag)
             if name:
                 strict = config_classes.refuses_unknown(name, d.engine.known)
                 severity = ERROR if strict and d.engine_known else WARNING
                 yield from _unknown(d, flag, name, table, spot, severity, flag)
+        for inner in server.transfers[1:]:
+            # MultiConnector makes a configuration of its own of each.
+            flag = "kv-transfer-config"
+            severity = ERROR if d.engine_known else WARNING
+            path = f"{flag} connectors"
+            yield from _unknown(d, flag, "KVTransferConfig", inner, server.of(flag), severity, path)
 
 
 def _unknown(
@@ -145,6 +163,9 @@ def _home(key: str, row: str, here: str) -> str:
         "use_ascend_direct",
         "dp_size",
         "tp_size",
+        "pp_size",
+        "lookup_rpc_port",
+        "backend",
     ):
         return "--kv-transfer-config kv_connector_extra_config"
     return ""
@@ -163,7 +184,7 @@ def additional_keys(d: Deployment) -> Iterator[Problem]:
     nobody says so."""
     tables = catalog.tables("vllm-ascend")
     version = d.engine.version
-    for server, _ in d.profiles():
+    for server in d.options():
         spot = server.of("additional-config")
         for key, value in server.table("additional-config").items():
             runs = tables["additional_config"].get(key)
@@ -242,6 +263,10 @@ def json_values(d: Deployment) -> Iterator[Problem]:
                     )
 
 
+# The methods of speculative decoding whose drafts come from a model of their own.
+_OWN_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark")
+
+
 @rule(
     "json/draft-model",
     ERROR,
@@ -255,7 +280,7 @@ def draft_model(d: Deployment) -> Iterator[Problem]:
     for server, _ in d.profiles():
         table = server.table("speculative-config")
         method = str(table.get("method") or "draft_model")
-        own = method in ("draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash")
+        own = method in _OWN_MODEL
         if own and table.get("num_speculative_tokens") and table.get("model") is None:
             yield Problem(
                 server.of("speculative-config"), f"the method {method} has no model for its drafts"

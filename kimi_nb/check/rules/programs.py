@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import math
 import os.path
 import re
 from collections.abc import Iterator, Sequence
 
+from kimi_nb import catalog
 from kimi_nb.catalog import fill_ins
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.commands import word_at
 from kimi_nb.check.view.deployment import Deployment, Program
+from kimi_nb.core import data_files
 from kimi_nb.params import schema
 
 _TUNED = "VLLM_TUNED_CONFIG_FOLDER"
@@ -216,3 +220,191 @@ def sysctl_writes(d: Deployment) -> Iterator[Problem]:
             and any("=" in word for word in one.argv[1:])
         ):
             yield Problem(one.spot, f"{' '.join(one.argv)[:80]} lacks -w")
+
+
+@rule(
+    "programs/subcommand",
+    ERROR,
+    "A tool is given a command that it has.",
+    "Spell the command as the tool does.",
+    "kubectl 1.31, helm 3.16, docker 27: their --help",
+)
+def subcommand(d: Deployment) -> Iterator[Problem]:
+    """'unknown command', and nothing is deployed."""
+    tools = data_files.facts("catalog/versions")["subcommands"]
+    for one in d.programs:
+        words = _compose([word for word in one.argv if word != "sudo"])
+        known = tools.get(os.path.basename(words[0])) if len(words) > 1 else None
+        if known is None or not re.fullmatch(r"[a-z][a-z-]{2,}", words[1]) or words[1] in known:
+            continue
+        near = difflib.get_close_matches(words[1], known, n=1, cutoff=0.75)
+        if words[0] == _COMPOSE and set(words[2:4]) & {"up", "down", "logs", "build", "pull"}:
+            yield Problem(
+                one.spot,
+                f"{words[1]} stands where docker compose has its command",
+                f"Write docker compose {words[2]} {words[1]}.",
+            )
+        elif near:
+            yield Problem(
+                one.spot,
+                f"{words[0]} has no command {words[1]}",
+                f"Did you mean {near[0]}?",
+            )
+
+
+@rule(
+    "programs/option",
+    WARNING,
+    "An option stands with a command of its tool that takes it.",
+    "Take it out, or use the command that has it.",
+    "kubectl 1.31, helm 3.16, docker 27: their --help",
+)
+def option(d: Deployment) -> Iterator[Problem]:
+    """'unknown flag', and nothing is deployed."""
+    tools = data_files.facts("catalog/versions")["options_of"]
+    for one in d.programs:
+        words = _compose([word for word in one.argv if word != "sudo"])
+        takes = tools.get(os.path.basename(words[0])) if len(words) > 1 else None
+        # What stands behind an image or -- is another program's.
+        if takes is None or not re.fullmatch(r"[a-z][a-z-]+", words[1]) or words[1] == "exec":
+            continue
+        for word in itertools.takewhile(lambda word: word != "--", words[2:]):
+            name = word.partition("=")[0]
+            if name in takes and words[1] not in takes[name]:
+                yield Problem(one.spot, f"{words[0]} {words[1]} has no option {name}")
+
+
+_TORCH_INDEX = "https://download.pytorch.org/"
+
+
+@rule(
+    "programs/pip-index",
+    WARNING,
+    "vLLM is installed from an index that has it.",
+    "Write --extra-index-url, which adds an index to PyPI.",
+    "download.pytorch.org holds PyTorch and what it needs; vLLM's wheels are on PyPI",
+)
+def pip_index(d: Deployment) -> Iterator[Problem]:
+    """'No matching distribution found for vllm': --index-url takes the place of PyPI."""
+    for one in d.programs:
+        if "install" not in one.argv[:4] or not _installs(one.argv, "vllm"):
+            continue
+        index = _option(one.argv, "--index-url", "-i")
+        if index and index.startswith(_TORCH_INDEX) and _option(one.argv, *_MORE) is None:
+            yield Problem(one.spot, f"{index} has no vllm, and no other index is asked")
+
+
+_MORE = ("--extra-index-url", "--find-links", "-f", "--index", "--default-index")
+
+
+def _installs(words: Sequence[str], name: str) -> bool:
+    return any(re.match(rf"{name}(?![\w./-])", word) for word in words[1:])
+
+
+@rule(
+    "programs/pip-pair",
+    WARNING,
+    "vllm and vllm-ascend are installed in versions that belong together.",
+    "Install the vLLM that vllm-ascend's release notes name.",
+    "release notes of vllm-ascend (kimi_nb/data/catalog/versions.yaml)",
+)
+def pip_pair(d: Deployment) -> Iterator[Problem]:
+    """vllm-ascend patches the insides of one version of vLLM: with another it ends in ImportError."""
+    named: dict[str, dict[str, Program]] = {}
+    for one in d.programs:
+        for word in one.argv if "install" in one.argv[:4] else ():
+            match = re.fullmatch(r"(vllm(?:-ascend)?)(?:\[.*\])?==([0-9][\w.]*)", word)
+            if match:
+                named.setdefault(match[1], {})[match[2]] = one
+    for version, one in named.get("vllm-ascend", {}).items():
+        if version not in catalog.versions("vllm-ascend"):
+            continue
+        wanted = catalog.engine("vllm-ascend", version).vllm
+        others = named.get("vllm", {})
+        if others and wanted not in others:
+            yield Problem(
+                one.spot,
+                f"vllm-ascend {version} belongs to vllm {wanted}; vllm {', '.join(others)} is "
+                "installed",
+            )
+
+
+_RELEASES = ("uninstall", "delete", "test", "status", "rollback")
+
+
+@rule(
+    "programs/helm-name",
+    WARNING,
+    "helm is given names that were made before: of a repository, and of a release.",
+    "Use the name that helm repo add or helm install was given.",
+    "helm 3.16: helm repo add, install, uninstall",
+)
+def helm_name(d: Deployment) -> Iterator[Problem]:
+    """'repo ... not found', or 'release: not found': nothing is installed, or nothing goes away."""
+    by_file: dict[str, list[tuple[Program, list[str]]]] = {}
+    for one in d.programs:
+        words = [word for word in one.argv if word != "sudo"]
+        if words[:1] == ["helm"]:
+            by_file.setdefault(one.spot.file, []).append((one, words))
+    for calls in by_file.values():
+        added = {words[3] for _, words in calls if words[1:3] == ["repo", "add"] and words[3:]}
+        made = {name for _, words in calls if (name := _release(words))}
+        for one, words in calls:
+            source = _chart(words).partition("/")[0]
+            # Another name may be a folder.
+            near = difflib.get_close_matches(source, added, n=1, cutoff=0.6)
+            if near and source not in added and not fill_ins.holds(source):
+                yield Problem(
+                    one.spot, f"helm takes a chart of {source}; added is {', '.join(sorted(added))}"
+                )
+            name = words[2] if words[1:2] and words[1] in _RELEASES and words[2:] else ""
+            plain = re.fullmatch(r"[a-z0-9][a-z0-9-]*", name)
+            if made and plain and name not in made and not any(map(fill_ins.holds, made)):
+                yield Problem(
+                    one.spot,
+                    f"helm {words[1]} names {name}; installed is {', '.join(sorted(made))}",
+                )
+
+
+def _release(words: Sequence[str]) -> str:
+    """Return the release that a call of helm installs, "" for other calls."""
+    rest = [word for word in words[2:] if not word.startswith("-")]
+    return rest[0] if words[1:2] and words[1] in ("install", "upgrade") and len(rest) > 1 else ""
+
+
+def _chart(words: Sequence[str]) -> str:
+    """Return the chart of a repository that a call of helm installs, "" for others."""
+    rest = [word for word in words[2:] if not word.startswith("-")]
+    chart = rest[1] if _release(words) else ""
+    return chart if re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", chart) and words[3:4] == [chart] else ""
+
+
+_COMPOSE = "docker compose"
+_COMPOSE_VALUES = ("-f", "--file", "-p", "--project-name", "--profile", "--env-file")
+
+
+def _compose(words: list[str]) -> list[str]:
+    """Return the words of docker compose as a program with its command, others as they are."""
+    if words[:2] != ["docker", "compose"]:
+        return words
+    at = 2
+    while at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at] in _COMPOSE_VALUES else 1
+    return [_COMPOSE, *words[at:]]
+
+
+@rule(
+    "programs/metric",
+    WARNING,
+    "A metric that is read has the name by which engines report it.",
+    "Use the name that is given.",
+    "the sources of vLLM at 0.6.4, 0.10.1 and 0.32.0",
+    needs=("scripts",),
+)
+def metric(d: Deployment) -> Iterator[Problem]:
+    """A dashboard or a scaler that asks for a metric which is gone sees no data, and no error."""
+    gone = data_files.facts("catalog/versions")["metrics_gone"]
+    for spot, name in d.metrics:
+        if name in gone:
+            use = f": {gone[name]} is" if gone[name] else ""
+            yield Problem(spot, f"{name} is reported by vLLM 0.32.0 no longer{use}")

@@ -16,7 +16,7 @@ import difflib
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kimi_nb.check import ignoring
@@ -30,19 +30,26 @@ from kimi_nb.show import Table
 _ORDER = (
     "topology",
     "topology_groups",
+    "topology_headless",
+    "topology_sharing",
     "topology_disaggregation",
     "engine",
     "engine_settings",
+    "engine_models",
     "engine_experts",
+    "engine_names",
+    "engine_needs",
     "json_flags",
     "variables",
     "variables_features",
     "engine_cpu",
     "capacity",
+    "store",
     "security",
     "shell",
     "client",
     "containers",
+    "manifests",
     "programs",
     "truth",
     "truth_claims",
@@ -80,10 +87,14 @@ class Rule:
         return " ".join((self.find.__doc__ or "").split())
 
 
+# Families of what differs between versions of the engine.
+_BY_VERSION = ("engine/", "json/", "variables/")
 _LONGEST = 400  # of a message, whatever a script holds
 _RULES: dict[str, Rule] = {}
 # The rule that looks at what the others found.
 UNUSED = "ignores/unused"
+# Rules that miss an engine or a service where another one is: of one script it is not known.
+_OTHER_SIDE = {"client/port", "client/host", "client/model-name", "topology/proxy"}
 # Rules of these families that look at one command, not at what holds between several.
 _ALONE = {
     "topology/devices",
@@ -92,6 +103,21 @@ _ALONE = {
     "topology/port-range",
     "topology/proxy-lists",
 }
+
+
+def of_reading(identity: str, why: str, module: str) -> Callable[[Deployment], Iterator[Problem]]:
+    """Return a rule's function that tells what reading the files has found already.
+
+    ``module`` is that of the rule, by which rules are ordered.
+    """
+
+    def find(d: Deployment) -> Iterator[Problem]:
+        for fault in d.faults:
+            if fault.rule == identity:
+                yield Problem(fault.spot, fault.message, "", fault.severity)
+
+    find.__doc__, find.__module__ = why, module
+    return find
 
 
 def rule(
@@ -154,6 +180,11 @@ _FACTS: dict[str, _Fact] = {
         "the version is not known (--engine and --engine-version say it)",
         "a version that is known (--engine-version)",
     ),
+    "named version": _Fact(
+        lambda d: d.engine_known or bool(d.engine_stated),
+        "the version is not known (--engine and --engine-version say it)",
+        "a version that is named (--engine-version)",
+    ),
     "ascend": _Fact(lambda d: d.ascend, "the engine is not vllm-ascend", "vllm-ascend"),
     "plan": _Fact(lambda d: d.plan is not None, "only a plan has it", "a plan"),
     "scripts": _Fact(
@@ -204,6 +235,9 @@ def check(deployment: Deployment) -> Findings:
     out: dict[tuple[str, str, str, str], list[tuple[Spot, str]]] = {}
     skipped: dict[str, str] = {}
     known = all_rules()
+    places = _places(deployment)
+    # A published recipe, and a plan, have all of their parts.
+    alone = deployment.read is not None and _in_one_file(deployment)
     for identity, one in known.items():
         missing = [_FACTS[fact].missing for fact in one.needs if not _FACTS[fact].holds(deployment)]
         if missing:
@@ -216,6 +250,13 @@ def check(deployment: Deployment) -> Findings:
             severity = problem.severity or one.severity
             if between and severity == ERROR and problem.spot.file in deployment.documents:
                 severity = WARNING  # its commands may be alternatives, not one deployment
+            if deployment.outside and severity == ERROR and identity.startswith(_BY_VERSION):
+                severity = WARNING  # only what two listed versions refuse is sure for another
+            if identity in _OTHER_SIDE and severity == ERROR and alone:
+                severity = WARNING  # it may stand in a file, or on a host, that is not here
+            if _of_shell(identity) and not problem.severity and not _in_engine(places, problem):
+                # What another program makes of it, and whether it runs at all, is not known.
+                severity = WARNING if severity == ERROR else severity
             key = (identity, severity, problem.message, problem.spot.file)
             out.setdefault(key, []).append((problem.spot, problem.fix or one.fix))
     told = [_finding(known[key[0]], key[1], key[2], spots) for key, spots in out.items()]
@@ -247,6 +288,48 @@ def check(deployment: Deployment) -> Findings:
         paths=deployment.paths,
         ignored=ignored,
     )
+
+
+def _in_one_file(deployment: Deployment) -> bool:
+    """Return whether everything that serves or asks stands in one file."""
+    spots = [
+        *(one.spot for one in deployment.servers),
+        *(one.spot for one in deployment.proxies),
+        *(one.spot for one in deployment.clients),
+        *(one.spot for one in deployment.launchers),
+        *(one.spot for one in deployment.boxes),
+    ]
+    return len({spot.file for spot in spots}) < 2
+
+
+def _of_shell(identity: str) -> bool:
+    return identity.startswith("shell/") and identity != "shell/yaml"
+
+
+def _places(deployment: Deployment) -> dict[str, list[range]]:
+    """Return the lines of vLLM's own commands, and of proxies and containers of engines, by file.
+
+    A line more at both ends is theirs: there they are cut off.
+    """
+    out: dict[str, list[range]] = {}
+    commands = [
+        *((one.spot, one.lines) for one in (*deployment.servers, *deployment.fragments)),
+        *((one.spot, ()) for one in deployment.proxies),
+        *((one.spot, ()) for one in deployment.clients if one.argv[:1] == ("vllm",)),
+    ]
+    for spot, more in commands:
+        lines = (spot.line, *more)
+        out.setdefault(spot.file, []).append(range(min(lines) - 1, max(lines) + 2))
+    for box in deployment.boxes:
+        after = [span for span in out.get(box.spot.file, ()) if span.stop > box.spot.line]
+        if box.runs_engine and after:
+            ends = min(span.stop for span in after)
+            out[box.spot.file].append(range(box.spot.line - 1, ends))
+    return out
+
+
+def _in_engine(places: dict[str, list[range]], problem: Problem) -> bool:
+    return any(problem.spot.line in span for span in places.get(problem.spot.file, ()))
 
 
 def _finding(rule: Rule, severity: str, message: str, spots: list[tuple[Spot, str]]) -> Finding:

@@ -18,6 +18,10 @@ _SECRET_VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{24,}|sk-[A-Za-z0-9_-]{20,}|ghp_[A-Za-z0-9]{30,}|"
     r"glpat-[A-Za-z0-9_-]{16,}|AKIA[0-9A-Z]{16})"
 )
+# A name, and the token that it is set to: in YAML, in JSON, or before a command.
+SET = re.compile(
+    r"""\b([A-Za-z]\w{2,60})["']?[ \t]*[:=][ \t]*["']?((?:hf_|sk-|ghp_|glpat-|AKIA)[\w-]{12,200})"""
+)
 
 
 @rule(
@@ -118,12 +122,18 @@ def open_door(d: Deployment) -> Iterator[Problem]:
     for proxy in d.proxies:
         if keyed and not proxy.asks and proxy.host not in LOOPBACK:
             name = _PROXIES.get(proxy.kind, proxy.kind)
+            adds = "worker-urls" in proxy.lists
             does = (
                 "takes engines from anybody (POST /add_worker), which then get the callers' keys"
-                if "worker-urls" in proxy.lists
+                if adds
                 else "sends its own for every caller"
             )
-            yield Problem(proxy.spot, f"the engines ask for a key, and {name} {does}")
+            yield Problem(
+                proxy.spot,
+                f"the engines ask for a key, and {name} {does}",
+                "",
+                WARNING if adds else "",  # callers without a key are still refused
+            )
 
 
 _PROXIES = {"upstream": "the upstream proxy"}
@@ -196,11 +206,10 @@ def secret(d: Deployment) -> Iterator[Problem]:
 
 def looks_secret(name: str, value: str) -> bool:
     """Return whether a variable holds a secret, which no script may contain."""
+    if _placeholder(value):
+        return False
     return bool(_SECRET_VALUE.search(value)) or (
-        bool(_SECRET_NAME.search(name))
-        and len(value) > 7
-        and not fill_ins.holds(value)
-        and not _placeholder(value)
+        bool(_SECRET_NAME.search(name)) and len(value) > 7 and not fill_ins.holds(value)
     )
 
 

@@ -6,22 +6,8 @@ are here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 from kimi_nb.check.findings import ERROR, NOTE, WARNING
-from kimi_nb.check.rules.registry import Problem, rule
-from kimi_nb.check.view.deployment import Deployment
-
-
-def _told(identity: str, why: str) -> Callable[[Deployment], Iterator[Problem]]:
-    def find(d: Deployment) -> Iterator[Problem]:
-        for fault in d.faults:
-            if fault.rule == identity:
-                yield Problem(fault.spot, fault.message, "", fault.severity)
-
-    find.__doc__ = why
-    return find
-
+from kimi_nb.check.rules.registry import of_reading, rule
 
 for _identity, _severity, _says, _fix, _why in (
     (
@@ -39,6 +25,13 @@ for _identity, _severity, _says, _fix, _why in (
         "Put a blank before the backslash, or indent the next line.",
         "The shell takes the backslash and the line end away, and nothing else: the last word of the "
         "line and the flag below become one word.",
+    ),
+    (
+        "shell/missing-file",
+        WARNING,
+        "What a script or a document runs, applies or links to is in its folder.",
+        "Use the name that the file has.",
+        "'No such file or directory', or a link that leads nowhere. Only a whole folder is checked.",
     ),
     (
         "shell/assignment-split",
@@ -72,6 +65,46 @@ for _identity, _severity, _says, _fix, _why in (
         "It joins the next line to the command; harmless only while that is empty.",
     ),
     (
+        "shell/tilde",
+        WARNING,
+        "A home folder stands where the shell expands it.",
+        "Write $HOME, or begin the word with the tilde, outside of quotes.",
+        "bash expands a tilde at the beginning of a word alone: the program looks for a folder that "
+        "is called ~.",
+    ),
+    (
+        "shell/assignment",
+        ERROR,
+        "A variable is set as NAME=value: no blank beside the equals sign, no dollar sign before it.",
+        "Write NAME=value.",
+        "bash takes the first word for a command: 'command not found', and the variable keeps what "
+        "it had.",
+    ),
+    (
+        "shell/heredoc",
+        ERROR,
+        "The word that ends a heredoc is alone on its line.",
+        "Take the blanks beside it out; with <<- it may be indented by tabs.",
+        "To bash the heredoc goes on to the end of the script: the commands below are written to "
+        "the file instead of run.",
+    ),
+    (
+        "shell/blank",
+        ERROR,
+        "Words are parted by plain blanks.",
+        "Type the blank anew; copying from a page or an input method changes it.",
+        "A no-break or full-width blank is a letter to the shell: two words become one, or an "
+        "indentation becomes a command.",
+    ),
+    (
+        "shell/unexpanded",
+        ERROR,
+        "No variable stands between single quotes in a value of the engine.",
+        'Close the single quotes around it: \'{"model": "\'"$MODEL"\'"}\'.',
+        "Between single quotes nothing is put in: the engine looks for a model or a port of the name "
+        "$NAME.",
+    ),
+    (
         "shell/unexported",
         WARNING,
         "A variable for the engine is exported.",
@@ -84,6 +117,14 @@ for _identity, _severity, _says, _fix, _why in (
         "A variable that a command uses is set.",
         "Set it above, or say in the script that the caller gives it: ${NAME:?}.",
         "An empty word stands in its place: a flag without value, a container without name.",
+    ),
+    (
+        "shell/substitution",
+        ERROR,
+        "A variable is expanded with braces, a command with parentheses.",
+        "Write ${NAME} for the value of a variable, $(command) for what a command prints.",
+        "bash runs what stands in $( ), 'command not found', and an empty text takes its place; "
+        "${name -x} is a 'bad substitution', which ends the command.",
     ),
     (
         "shell/json-unquoted",
@@ -139,7 +180,7 @@ for _identity, _severity, _says, _fix, _why in (
         _fix,
         "GNU bash: quoting, word splitting, line continuation",
         needs=("scripts",),
-    )(_told(_identity, _why))
+    )(of_reading(_identity, _why, __name__))
 
 rule(
     "shell/yaml",
@@ -150,9 +191,10 @@ rule(
     "YAML 1.1, as docker compose and kubectl read it",
     needs=("scripts",),
 )(
-    _told(
+    of_reading(
         "shell/yaml",
         "docker compose and kubectl refuse the whole file: nothing of it "
         "starts, and nothing of it was checked here.",
+        __name__,
     )
 )

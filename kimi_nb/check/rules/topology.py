@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -54,10 +55,9 @@ def devices_fit(d: Deployment) -> Iterator[Problem]:
                     server.spot,
                     f"devices {spans(outside)} do not exist: the node has {have} (0 to {have - 1})",
                 )
-        if None in (server.tp, server.pp, server.ranks) or _spread(server):
+        need = server.needs
+        if need is None or _spread(server):
             continue
-        nodes = max(server.number("nnodes") or 1, 1)  # a rule on values refuses 0
-        need = (server.ranks or 1) * (server.tp or 1) * (server.pp or 1) // int(nodes)
         limit = len(server.devices) if server.devices is not None else have
         if need > limit and not (d.launchers and server.single):
             what = (
@@ -69,6 +69,8 @@ def devices_fit(d: Deployment) -> Iterator[Problem]:
                 server.of("tensor-parallel-size"),
                 f"{server.ranks} rank{'s' * (server.ranks != 1)} x tp {server.tp}"
                 + (f" x pp {server.pp}" if server.pp != 1 else "")
+                + (f" x pcp {server.pcp}" if server.pcp != 1 else "")
+                + (f" over {server.span} nodes" if server.span != 1 else "")
                 + f" need {need} devices, more than {what}",
             )
 
@@ -79,6 +81,32 @@ def _spread(server: EngineView) -> bool:
         server.flags.get("distributed-executor-backend"),
         server.flags.get("data-parallel-backend"),
     )
+
+
+@rule(
+    "topology/node-shares",
+    ERROR,
+    "The nodes of --nnodes have equal shares of the ranks, or each rank equal shares of nodes.",
+    "Choose --nnodes such that dp x tp x pp devices divide by it, and each rank lies on whole nodes.",
+    "vLLM: EngineArgs.create_engine_config, ParallelConfig.nnodes_within_dp",
+)
+def nodes_share_evenly(d: Deployment) -> Iterator[Problem]:
+    """The configuration check refuses devices that do not divide over the nodes; a rank that begins
+    within a node of another one is given a number that is not its own."""
+    for server in d.servers:
+        nodes, world, dp = int(server.number("nnodes") or 1), server.world, server.dp
+        if nodes < 2 or not world or not dp or server.single or _spread(server):
+            continue
+        flag, what = server.of("nnodes"), f"--nnodes {nodes}: dp {dp} x {world} devices"
+        if dp * world % nodes:
+            yield Problem(flag, f"{what} = {dp * world} do not divide by {nodes}")
+        elif nodes % (share := max(dp // max(server.ranks or 1, 1), 1)):
+            yield Problem(
+                flag,
+                f"{what}: {nodes} nodes do not divide by {share} nodes' worth of ranks"
+                if (server.ranks or 1) > 1
+                else f"{what}: neither {dp} ranks divide by {nodes} nodes, nor the nodes by them",
+            )
 
 
 @rule(
@@ -93,20 +121,21 @@ def devices_seen(d: Deployment) -> Iterator[Problem]:
     larger than the number of available devices'."""
     if d.devices_per_node is not None:
         return  # topology/devices says it, with the node's own number
+    ray = {one.spot.file for one in d.programs if os.path.basename(one.argv[0]) == "ray"}
     for server in d.servers:
-        if (
-            server.devices is None
-            or None in (server.tp, server.pp, server.ranks)
-            or _spread(server)
-        ):
+        if server.spot.file in ray:
+            continue  # other nodes of its cluster may have the rest
+        need = server.needs
+        if server.devices is None or need is None or _spread(server):
             continue
-        need = (server.tp or 1) * (server.pp or 1) * (server.ranks or 1)
-        need //= int(max(server.number("nnodes") or 1, 1))
         if need > len(server.devices):
             yield Problem(
                 server.of("tensor-parallel-size"),
                 f"{need} devices are needed (ranks x tp x pp), {len(server.devices)} are "
                 f"visible: {spans(server.devices)}",
+                "",
+                # Older versions turn to Ray by themselves, which may have other nodes.
+                "" if d.engine_known else WARNING,
             )
 
 
@@ -173,7 +202,14 @@ def rank_range(d: Deployment) -> Iterator[Problem]:
         if server.dp is None or server.rank is None or (d.launchers and server.single):
             continue
         last = server.rank + (server.ranks or 1) - 1
-        if last >= server.dp:
+        if server.single and server.dp == 1:
+            yield Problem(
+                server.of("data-parallel-rank"),
+                f"--data-parallel-rank {server.rank} of a group of one: the engine wants "
+                "--data-parallel-size above 1 with it",
+                "Give the size of the group, or take the rank out.",
+            )
+        elif last >= server.dp:
             yield Problem(
                 server.of("data-parallel-rank" if server.single else "data-parallel-start-rank"),
                 f"rank {last} does not exist: dp {server.dp} has ranks 0 to {server.dp - 1}",
@@ -202,6 +238,8 @@ def ranks_once(d: Deployment) -> Iterator[Problem]:
             continue
         seen: dict[int, EngineView] = {}
         for server in group:
+            if server.part:
+                continue  # the first node of a rank stands for it
             for rank in range(server.rank or 0, (server.rank or 0) + (server.ranks or 0)):
                 other = seen.setdefault(rank, server)
                 if other is not server and server.certain:
@@ -249,6 +287,11 @@ def _node_ranks(group: tuple[EngineView, ...]) -> Iterator[Problem]:
             )
 
 
+def _kv_first(server: EngineView) -> int | None:
+    """Return the first port of the KV cache on this node; a rank's count over all of its nodes."""
+    return server.kv_port and server.kv_port + server.part * (server.needs or 1)
+
+
 @rule(
     "topology/ports",
     ERROR,
@@ -271,7 +314,7 @@ def ports_once(d: Deployment) -> Iterator[Problem]:
             return
         taken = by_node[node]
         mine = (what, owner, key)
-        for port in range(first, first + max(count, 1)):
+        for port in range(first, first + min(max(count, 1), ports.LAST)):
             other = taken.setdefault(port, mine)
             if other is not mine:
                 yield Problem(
@@ -284,12 +327,12 @@ def ports_once(d: Deployment) -> Iterator[Problem]:
     leaders: set[tuple[str, str]] = set()
     for node, servers in together(d).items():
         for server in servers:
-            name, tp = server.spot.name, server.tp or 1
+            name, needs = server.spot.name, server.needs or 1
             yield from take(node, server.http_port, 1, "HTTP", name, server.spot, server)
             yield from take(
                 node,
-                server.kv_port,
-                tp * (server.ranks or 1),
+                _kv_first(server),
+                needs,
                 "KV cache",
                 name,
                 server.of("kv-transfer-config"),
@@ -338,14 +381,20 @@ def ports_once(d: Deployment) -> Iterator[Problem]:
 def port_range(d: Deployment) -> Iterator[Problem]:
     """A port past 65535 cannot be opened: the last ranks of a node fail alone."""
     for server in d.servers:
-        tp = (server.tp or 1) * (server.ranks or 1)
         for what, port, count in (
             ("HTTP", server.http_port, 1),
-            ("KV cache", server.kv_port, tp),
+            ("KV cache", _kv_first(server), server.needs or 1),
             ("rendezvous", server.rpc_port, 1),
             ("side channel", server.side_channel_port, server.ranks or 1),
         ):
-            if port is not None and not 1 <= port <= 65535 - count + 1:
+            if what == "HTTP" and port == 0:
+                yield Problem(
+                    server.of("port"),
+                    "HTTP port 0: the system gives any that is free, and nobody knows which",
+                    "Choose a port.",
+                    WARNING,
+                )
+            elif port is not None and not 1 <= port <= 65535 - count + 1:
                 flag = {
                     "HTTP": "port",
                     "KV cache": "kv-transfer-config",
@@ -376,7 +425,7 @@ def random_ports(d: Deployment) -> Iterator[Problem]:
         kv = server.table("kv-transfer-config")
         if not str(kv.get("kv_connector", "")).startswith("Mooncake") or server.kv_port is None:
             continue
-        wanted = ports.kv(server.kv_port, 0, server.tp or 1, server.ranks or 1)
+        wanted = ports.kv(server.kv_port, 0, server.world or 1, server.ranks or 1)
         if wanted.start < random.stop and wanted.stop > random.start:
             yield Problem(
                 server.of("kv-transfer-config"),

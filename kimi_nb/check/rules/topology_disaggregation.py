@@ -27,9 +27,9 @@ from kimi_nb.show import spans
 def declared_sizes(d: Deployment) -> Iterator[Problem]:
     """Decode works out from these numbers from which port to fetch; wrong ones end in 'Failed to
     connect', or in the cache of another rank."""
-    real: dict[str, set[tuple[int | None, int | None]]] = {}
+    real: dict[str, set[tuple[int | None, ...]]] = {}
     for group in d.groups():
-        real.setdefault(group[0].role, set()).add((group[0].dp, group[0].tp))
+        real.setdefault(group[0].role, set()).add((group[0].dp, group[0].tp, group[0].pp))
     for server in (group[0] for group in d.groups()):
         extra = server.table("kv-transfer-config").get("kv_connector_extra_config")
         if not isinstance(extra, dict):
@@ -39,13 +39,52 @@ def declared_sizes(d: Deployment) -> Iterator[Problem]:
             sizes = real.get(role, set())
             if not isinstance(said, dict) or len(sizes) != 1 or None in next(iter(sizes)):
                 continue
-            dp, tp = next(iter(sizes))
-            for key, value in (("dp_size", dp), ("tp_size", tp)):
+            dp, tp, pp = next(iter(sizes))
+            for key, value in (("dp_size", dp), ("tp_size", tp), ("pp_size", pp)):
                 if isinstance(said.get(key), int) and said[key] != value:
                     yield Problem(
                         server.of("kv-transfer-config"),
                         f"{role}.{key} is {said[key]}, the real {role} groups have {value}",
                     )
+            if pp != 1 and "tp_size" in said and "pp_size" not in said:
+                yield Problem(
+                    server.of("kv-transfer-config"),
+                    f"{role}.pp_size is not given, which means 1; the real {role} groups have {pp}",
+                )
+
+
+@rule(
+    "topology/nixl-sizes",
+    ERROR,
+    "NIXL brings the cache to engines of one stage, whole or split over all devices.",
+    "Give decode one pipeline stage; let decode context parallelism have the size of tp, or be off.",
+    "vLLM 0.32.0: NixlBaseConnectorWorker, VllmConfig",
+)
+def nixl_takes_the_sizes(d: Deployment) -> Iterator[Problem]:
+    """The decode worker refuses pipeline stages when it makes its connector, after the weights were
+    loaded; the configuration check refuses a cache that is split over a part of the devices."""
+    # What older versions say was not looked at.
+    severity = "" if d.engine_known and not catalog.earlier(d.engine.vllm, "0.32.0") else WARNING
+    for server, _ in d.profiles():
+        if not any(str(one.get("kv_connector")).startswith("Nixl") for one in server.transfers):
+            continue
+        if server.role == "decode" and server.pp is not None and server.pp > 1:
+            yield Problem(
+                server.of("pipeline-parallel-size"),
+                f"decode has {server.pp} pipeline stages: an engine that takes the cache over NIXL "
+                "has one",
+                "",
+                severity,
+            )
+        dcp = server.number("decode-context-parallel-size") or 1
+        whole = max(server.tp or 1, server.pcp or 1)
+        if server.tp is not None and server.pcp is not None and dcp not in (1, whole):
+            yield Problem(
+                server.of("decode-context-parallel-size"),
+                f"decode context parallel size {dcp:g} with NIXL: 1 or {whole} is allowed",
+                "",
+                severity,
+            )
 
 
 @rule(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kimi_nb import catalog
+from kimi_nb.catalog.known_faults import KnownFault
+from kimi_nb.check import fault_facts
 from kimi_nb.check.findings import NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
-from kimi_nb.check.view.engine_view import Spot
-from kimi_nb.core import data_files
+from kimi_nb.check.view.engine_view import EngineView, Spot
 from kimi_nb.params import fields
 
 
@@ -29,6 +29,26 @@ def errata(d: Deployment) -> Iterator[Problem]:
             Spot(str(entry["document"])),
             f"{entry['id']}: the document says {entry['says']}; used is {entry['uses']}",
             str(entry["why"]),
+        )
+
+
+@rule(
+    "truth/derived",
+    NOTE,
+    "A document describes the deployment.",
+    "Rehearse it, start it small, and verify it before it serves anybody; kimi-nb plan --explain shows "
+    "each rule.",
+    "kimi_nb/data/plan/derivation.yaml",
+    needs=("plan",),
+)
+def derived(d: Deployment) -> Iterator[Problem]:
+    """Nobody has published or run this combination: rules have made it from the nearest one."""
+    assert d.plan is not None
+    if d.plan.derived:
+        steps = d.plan.derived["steps"]
+        yield Problem(
+            Spot(d.title),
+            f"DERIVED from {d.plan.derived['base']}: {len(steps)} values differ from it, by rules",
         )
 
 
@@ -55,36 +75,43 @@ def untested(d: Deployment) -> Iterator[Problem]:
     WARNING,
     "The version has no known fault with this deployment.",
     "Take a version outside the range.",
-    "public issues",
-    needs=("version",),
+    "kimi_nb/data/catalog/known_faults.yaml, each with its public source",
+    needs=("named version",),
 )
 def known_fault(d: Deployment) -> Iterator[Problem]:
-    """Others lost their hour to it already."""
-    roles = {server.role for server in d.servers}
-    for entry in data_files.facts("catalog/versions")["faults"]:
-        last = str(entry["last"])
-        if (
-            entry["package"] != d.engine.package
-            or catalog.earlier(d.engine.version, str(entry["first"]))
-            or catalog.earlier(last, d.engine.version)
-        ):
-            continue
-        if entry.get("models") and (d.model is None or d.model.name not in entry["models"]):
-            continue
-        if entry.get("hardware") and (
-            d.hardware is None or d.hardware.recipes_of not in entry["hardware"]
-        ):
-            continue
-        if entry.get("precision") and (
-            d.weights is None or d.weights.precision != entry["precision"]
-        ):
-            continue
-        if entry.get("role") and entry["role"] not in roles:
-            continue
-        versions = last if str(entry["first"]) == last else f"{entry['first']} to {last}"
-        yield Problem(
-            Spot(str(d.engine)), f"{entry['says']} ({versions})", str(entry.get("fix", ""))
-        )
+    """Others lost their hour to it already. What does not start, or answers wrongly, is an error;
+    what happens under some load, or to some requests, a warning; what depends on something that no
+    script tells, a note."""
+    for fault, servers in fault_facts.of(d):
+        needs = f"; with {fault.needs}" if fault.needs else ""
+        way_out = f"{fault.way_out[:1].upper()}{fault.way_out[1:]}." if fault.way_out else ""
+        for spot in _places(d, fault, servers):
+            yield Problem(
+                spot,
+                f"known fault {fault.id}: {fault.symptom}{needs} ({fault.range})",
+                f"{way_out or 'No way out is known.'} {fault.source}",
+                fault.severity,
+            )
+
+
+def _places(d: Deployment, fault: KnownFault, servers: list[EngineView]) -> list[Spot]:
+    """Return where a fault is told: at what its condition names, or at the engine's version."""
+    if not fault.when:
+        return [Spot(str(d.engine))]
+    if "proxy" in fault.when:
+        return [proxy.spot for proxy in d.proxies[:1]]
+    return [_place(fault, server) for server in servers]
+
+
+def _place(fault: KnownFault, server: EngineView) -> Spot:
+    """Return the spot of the first option or variable that a fault's condition names."""
+    for name in fault.when:
+        flag = name.removeprefix("--").partition(".")[0]
+        if name.startswith("--") and flag in server.flags:
+            return server.of(flag)
+        if name in server.env:
+            return server.env_at(name)
+    return server.spot
 
 
 @rule(

@@ -11,6 +11,7 @@ from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.core import data_files
+from kimi_nb.params import load, schema
 from kimi_nb.plan import memory
 
 
@@ -174,7 +175,8 @@ def claimed_precision(d: Deployment) -> Iterator[Problem]:
     """Memory that was reckoned for one precision does not fit the other."""
     assert d.model is not None
     for claim, spot in _claims(d, "precision"):
-        real = sorted({item.precision for item in d.model.weights.values()})
+        there = [d.weights] if d.weights else d.model.weights.values()
+        real = sorted({item.precision for item in there})
         if claim["precision"] not in real:
             yield Problem(
                 spot,
@@ -221,18 +223,29 @@ def claimed_draft(d: Deployment) -> Iterator[Problem]:
     """The wrong draft loads, and no token is accepted."""
     assert d.model is not None
     for claim, spot in _claims(d, "draft"):
-        names = {draft.id.rpartition("/")[2]: draft.id for draft in d.model.drafts.values()}
-        if claim["draft"].rpartition("/")[2] not in names:
-            used = [
-                str(server.table("speculative-config").get("model"))
-                for server, _ in d.profiles()
-                if server.draft
-            ]
+        used = [
+            str(server.table("speculative-config").get("model"))
+            for server, _ in d.profiles()
+            if server.draft
+        ]
+        loaded = {name.rstrip("/").rpartition("/")[2].lower() for name in used}
+        drafts = list(d.model.drafts.values())
+        methods = {draft.method for draft in drafts if _called(draft) & loaded}
+        # A model may have several drafts of a method; the one that the command loads is meant.
+        names = [
+            _called(one) for one in drafts if one.method not in methods or _called(one) & loaded
+        ]
+        if claim["draft"].rpartition("/")[2].lower() not in set().union(*names):
             yield Problem(
                 spot,
                 f"the draft is called {claim['draft']} here, and "
                 f"{', '.join(dict.fromkeys(used)) or 'otherwise'} in the command",
             )
+
+
+def _called(draft: schema.Draft) -> set[str]:
+    """Return the names of a draft: the end of its hub id and its folder."""
+    return {draft.id.rpartition("/")[2].lower(), draft.directory.lower()}
 
 
 # Where the API has what a sample answer shows.
@@ -310,12 +323,22 @@ def claimed_file(d: Deployment) -> Iterator[Problem]:
                 f"the file says E={claim['experts']}; under expert parallelism a "
                 f"device of {ranks} holds {experts // ranks}",
             )
-        names = data_files.facts("catalog/versions")["device_names"]
-        real = next((name for name in names.values() if claim["device"].startswith(name)), "")
+        # NVIDIA_H20 is the beginning of NVIDIA_H200 too.
+        real = max(
+            (name for name in _lookup_names() if claim["device"].startswith(name)),
+            key=len,
+            default="",
+        )
         if real and real != claim["device"]:
             yield Problem(
                 spot, f"the file says device_name={claim['device']}; it is looked up as {real}"
             )
+
+
+def _lookup_names() -> set[str]:
+    """Return the names of devices in the names of vLLM's tuned files."""
+    chips = map(load.hardware, load.names("hardware"))
+    return {chip.devices.model.replace(" ", "_") for chip in chips if chip.engine == "vllm"} - {""}
 
 
 @rule(

@@ -28,6 +28,8 @@ def _known(row: str, tag: str) -> frozenset[str]:
     names = {
         name for name, runs in catalog.tables("vllm")["env"].items() if catalog.active(runs, row)
     }
+    apart = data_files.facts("catalog/versions")["read_apart"]
+    names |= {name for name, first in apart.items() if not catalog.earlier(row, first)}
     if tag:
         plugin = catalog.tables("vllm-ascend")
         for table in ("env", "env_read_elsewhere"):
@@ -54,8 +56,11 @@ def _set(d: Deployment) -> Iterator[tuple[str, str, Spot]]:
 def near(name: str) -> str:
     """Return the variable that a name is meant to be, "" if it is near to none.
 
-    The beginning counts as the rest does: ASCEBD_RT_VISIBLE_DEVICES is one letter off.
+    The beginning counts as the rest does: ASCEBD_RT_VISIBLE_DEVICES is one letter off. Those of NCCL
+    are no slips of HCCL's.
     """
+    if name.startswith("NCCL_"):
+        return ""
     most = 1 if len(name) < 12 else 2
     known = [*catalog.ever_read(), *data_files.facts("catalog/versions")["others"]]
     found = [
@@ -324,3 +329,18 @@ def variable_counts(d: Deployment) -> Iterator[Problem]:
             text = server.env.get(name)
             if text and not text.strip().isdecimal() and not fill_ins.holds(text):
                 yield Problem(server.env_at(name), f"{name}={text[:40]} is no whole number")
+
+
+@rule(
+    "variables/backend-suffix",
+    WARNING,
+    "The name of an attention backend has no suffix of a version.",
+    "Take _VLLM_V1 off the name.",
+    "vLLM's attention selector from 0.11 on: 'the suffix is no longer necessary'",
+)
+def backend_suffix(d: Deployment) -> Iterator[Problem]:
+    """The names lost their suffix with the V0 engine; versions that do not cut it off know no such
+    backend."""
+    for name, text, spot in _set(d):
+        if name == "VLLM_ATTENTION_BACKEND" and text.endswith("_VLLM_V1"):
+            yield Problem(spot, f"{name}={text}: the backend is called {text[: -len('_VLLM_V1')]}")

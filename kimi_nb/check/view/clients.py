@@ -1,4 +1,4 @@
-"""Recognise commands that talk to a service: curl, ``vllm bench serve`` and lm_eval.
+"""Recognise what talks to a service: curl, ``vllm bench serve``, lm_eval, requests of Python.
 
 >>> from kimi_nb import catalog
 >>> from kimi_nb.check.view import clients
@@ -35,6 +35,12 @@ def client(engine: catalog.Engine, words: Sequence[str], spot: Spot) -> Client |
         if at is not None:
             return make(engine, words, at, spot)
     return None
+
+
+def python(library: str, url: str, model: str, spot: Spot) -> Client:
+    """Build the client of a request that Python sends; ``model`` is "" if it names none."""
+    host, port, path = split_url(url)
+    return Client(spot, library, host, port, path, _known(model), None, None, (library, url))
 
 
 _CURL_VALUES = frozenset(
@@ -93,7 +99,10 @@ def _curl(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> 
         elif not word.startswith("-") and not url:
             url = word
     host, port, path = split_url(url) if url else (None, None, "")
-    if not re.search(r"/(v1/|health|ping|metrics|version|tokenize|generate)", path + "/"):
+    if not re.search(
+        r"/(v1/|health|ping|metrics|version|tokenize|generate|(chat/)?completions/$|models/$)",
+        path + "/",
+    ):
         return None  # not a request to an engine
     names = None
     if body is not None:

@@ -71,6 +71,8 @@ def serve_at(words: Sequence[str]) -> int | None:
     Whatever stands before it (env, nohup, srun, numactl, ...) is skipped. The same entry points
     called with ``python -m`` are recognised too.
     """
+    if words and base(words[0]) in ("echo", "printf"):
+        return None
     for i, word in enumerate(words):
         name = base(word)
         following = words[i + 1] if i + 1 < len(words) else ""
@@ -117,8 +119,21 @@ def is_strange(words: Sequence[str]) -> bool:
             and words[at - 1] == "vllm"
             and (words[at] if at < len(words) else "-h") not in _QUIET
         )
+    return any(one == "-m" and two.startswith("vllm.") for one, two in itertools.pairwise(words))
+
+
+def is_sglang(words: Sequence[str]) -> bool:
+    """Return whether a command is one of SGLang: its engine, router or benchmark.
+
+    >>> (
+    ...     is_sglang(["python3", "-m", "sglang.launch_server"]),
+    ...     is_sglang(["pip", "install", "sglang"]),
+    ... )
+    (True, False)
+    """
     return any(
-        one == "-m" and two.startswith(("vllm.", "sglang."))
+        (one == "-m" and two.partition(".")[0] in ("sglang", "sglang_router"))
+        or (base(one) == "sglang" and two == "serve")
         for one, two in itertools.pairwise(words)
     )
 

@@ -16,6 +16,8 @@ from kimi_nb.check.view.commands import base, serve_at, word_at
 from kimi_nb.check.view.deployment import Box
 from kimi_nb.check.view.engine_view import Spot
 
+# The name under which a box has options that cannot be known.
+UNKNOWN = "[@]"
 # Options of docker itself, and of docker run, that take no value; every other one does.
 _DOCKER_SWITCHES = frozenset(["-D", "--debug", "--tls", "--tlsverify", "--remote", "-r"])
 _SWITCHES = frozenset(
@@ -158,6 +160,7 @@ def box(
     options: dict[str, list[str]] = {}
     while at < len(words) and (words[at].startswith("-") or words[at].endswith("[@]}")):
         if words[at].endswith("[@]}"):  # an array of options that cannot be known
+            options.setdefault(UNKNOWN, []).append(words[at])
             at += 1
             continue
         name, equals, text = words[at].partition("=")

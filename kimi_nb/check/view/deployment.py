@@ -47,7 +47,7 @@ class Proxy:
 
 @dataclass(frozen=True)
 class Client:
-    """A command that talks to the service: curl, ``vllm bench serve`` or lm_eval.
+    """What talks to the service: curl, ``vllm bench serve``, lm_eval, or Python (openai, requests).
 
     ``names`` is the model that it requests, ``tokenizer`` the one that it loads, and ``trusts``
     whether it may run code of the checkpoint. None means that a value cannot be known.
@@ -69,7 +69,8 @@ class Box:
     """A container as it is started.
 
     ``argv`` is what runs inside, ``env`` the environment inside. ``devices`` are the accelerators
-    that it gets, ``passes`` the variables that are handed in by name, without a value.
+    that it gets, ``passes`` the variables that are handed in by name, without a value. ``pod`` is
+    whether a kubelet starts it, and all of its variables are known by name.
     """
 
     spot: Spot
@@ -84,6 +85,7 @@ class Box:
     options: Mapping[str, tuple[str, ...]]
     runs_engine: bool
     passes: tuple[str, ...] = ()
+    pod: bool = False
 
     @property
     def host_network(self) -> bool:
@@ -136,6 +138,23 @@ class Program:
 
 
 @dataclass(frozen=True)
+class StoreFile:
+    """What a client of a shared KV store reads: an engine, or a service that holds memory.
+
+    ``settings`` are those of Mooncake's JSON file.
+    """
+
+    spot: Spot
+    node: str
+    settings: Mapping[str, Any]
+
+    @property
+    def of_service(self) -> bool:
+        """Whether a store service reads it, which has to name its own host."""
+        return "local_hostname" in self.settings
+
+
+@dataclass(frozen=True)
 class Fault:
     """A problem that the reader saw in the text itself, and the id of the rule that reports it.
 
@@ -176,20 +195,29 @@ class Ignore:
 class Deployment:
     """Everything that the rules look at.
 
+    ``fragments`` are options of engines of which nothing else is known, such as those of a values
+    file: each option is judged, and nothing that they lack. ``prose`` are those that a document names
+    inside its sentences, perhaps to warn of them.
     ``exports`` are the variables of a script that starts no engine itself, such as a fence that is
     pasted before another. ``engine_known`` is whether something names the engine's version; otherwise it is assumed.
+    ``metrics`` are the metrics of vLLM that the files name, and ``stores`` the settings of a shared
+    KV store.
     ``complete`` is whether every engine of the deployment is here. ``faults`` is what the reader
     saw in the text itself, ``claims`` what a document states in prose, and ``unread`` what was not
     read and why. ``documents`` are the files whose commands may be alternatives.
     ``ignores`` are the comments that ignore a rule. ``paths`` maps the names of files to where they lie.
     ``read`` counts the commands that were judged, those that were not understood although they name
-    vLLM, and the fill-ins; it is None for what was not read from files. ``between`` is the other listed version beside an engine whose own is not listed.
+    vLLM, and the fill-ins; it is None for what was not read from files. ``between`` is the other listed version beside an engine whose own is not listed;
+    ``outside`` is whether its own lies before or after all listed ones, so that only one is known, and
+    ``engine_stated`` is its own as it was named; "" where it is listed.
     """
 
     title: str
     engine: catalog.Engine
     engine_known: bool
     servers: tuple[EngineView, ...] = ()
+    fragments: tuple[EngineView, ...] = ()
+    prose: tuple[EngineView, ...] = ()
     proxies: tuple[Proxy, ...] = ()
     clients: tuple[Client, ...] = ()
     boxes: tuple[Box, ...] = ()
@@ -197,6 +225,8 @@ class Deployment:
     batches: tuple[Batch, ...] = ()
     programs: tuple[Program, ...] = ()
     exports: tuple[Program, ...] = ()
+    metrics: tuple[tuple[Spot, str], ...] = ()
+    stores: tuple[StoreFile, ...] = ()
     faults: tuple[Fault, ...] = ()
     claims: tuple[Mapping[str, Any], ...] = ()
     model: schema.Model | None = None
@@ -207,6 +237,8 @@ class Deployment:
     plan: Plan | None = None
     unread: tuple[tuple[Spot, str], ...] = ()
     between: tuple[catalog.Engine, ...] = ()
+    outside: bool = False
+    engine_stated: str = ""
     read: Mapping[str, int] | None = None
     documents: frozenset[str] = frozenset()
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -228,23 +260,28 @@ class Deployment:
     def _groups(self) -> list[tuple[EngineView, ...]]:
         out: dict[Any, list[EngineView]] = {}
         turn: dict[Any, int] = {}
-        taken: dict[Any, set[int | None]] = {}
+        taken: dict[Any, set[tuple[int | None, int]]] = {}
         for index, server in enumerate(self.servers):
             if server.group is None:
                 out["alone", index] = [server]
                 continue
             key = (server.group, turn.setdefault(server.group, 0))
-            if not server.certain and server.rank in taken.get(key, ()):
+            place = server.rank, server.part
+            if not server.certain and place in taken.get(key, ()):
                 # The same rank again in a document: another variant of the deployment.
                 turn[server.group] += 1
                 key = (server.group, turn[server.group])
-            taken.setdefault(key, set()).add(server.rank)
+            taken.setdefault(key, set()).add(place)
             out.setdefault(key, []).append(server)
         return [tuple(group) for group in out.values()]
 
     def at_role(self, role: str) -> tuple[EngineView, ...]:
         """Return the engines of a role."""
         return tuple(server for server in self.servers if server.role == role)
+
+    def options(self) -> list[EngineView]:
+        """Return what holds options of an engine: one engine for each profile, and the fragments."""
+        return [*(server for server, _ in self.profiles()), *self.fragments]
 
     def environments(self) -> list[EngineView]:
         """Return one engine for each role, file and set of variables.

@@ -41,8 +41,11 @@ OWN_ENV = frozenset(
         "NCCL_SOCKET_IFNAME",
         "VLLM_PORT",
         "MASTER_ADDR",
+        "MOONCAKE_CONFIG_PATH",
     }
 )
+# From here on --data-parallel-start-rank 0 counts as given: vLLM pull request 47692.
+_ZERO_COUNTS = "0.28.0"
 _VISIBLE = (
     "ASCEND_RT_VISIBLE_DEVICES",
     "CUDA_VISIBLE_DEVICES",
@@ -70,7 +73,8 @@ class EngineView:
     form one group. ``certain`` is False for a command in a branch, a loop or an alternative, which
     may not run together with the others. ``lines`` holds the line of each word of ``argv``, and
     ``start`` is the index at which the arguments of ``vllm serve`` begin. ``assumed`` is whether only
-    a launch line is known of it: its place in the group, and none of its settings.
+    a launch line is known of it: its place in the group, and none of its settings. ``filled`` are the
+    indices of the words of ``argv`` that came out of variables.
     """
 
     spot: Spot
@@ -98,6 +102,11 @@ class EngineView:
     start: int = 0
     env_lines: Mapping[str, int] = field(default_factory=dict)
     assumed: bool = False
+    filled: frozenset[int] = frozenset()
+
+    def is_filled(self, index: int) -> bool:
+        """Return whether a word, counted from the first after ``vllm serve``, was a variable's."""
+        return self.start + index in self.filled
 
     @property
     def given(self) -> tuple[arguments.Given, ...]:
@@ -155,6 +164,45 @@ class EngineView:
         """Return the text that a flag holds, None if it is absent or cannot be read."""
         value = self.flags.get(flag)
         return value if isinstance(value, str) else None
+
+    def told_its_first(self, version: str) -> bool:
+        """Return whether it balances over its own ranks because it is told the first of them.
+
+        ``version`` is that of the engine. A headless follower is told it without that meaning.
+        """
+        first = self.number("data-parallel-start-rank")
+        local = self.number("data-parallel-size-local")
+        if self.headless or first is None or local in (None, self.dp):
+            return False
+        return first > 0 or not catalog.earlier(version, _ZERO_COUNTS)
+
+    @property
+    def pcp(self) -> int | None:
+        """The prefill context parallel size; None if a shell variable hides it."""
+        return _whole(self.flags.get("prefill-context-parallel-size", 1))
+
+    @property
+    def world(self) -> int | None:
+        """The devices of one data parallel rank (tp x pp x pcp); None if a size is hidden."""
+        return _product(self.tp, self.pp, self.pcp)
+
+    @property
+    def span(self) -> int:
+        """How many nodes one rank has, as vLLM counts them (nnodes_within_dp)."""
+        nodes = _nodes(self.flags)
+        return max(nodes // max((self.dp or 1) // max(self.ranks or 1, 1), 1), 1)
+
+    @property
+    def part(self) -> int:
+        """Which node of its rank it is; the first answers for the others."""
+        return int(self.number("node-rank") or 0) % self.span
+
+    @property
+    def needs(self) -> int | None:
+        """The devices that it takes on its node; None if a size is hidden."""
+        if self.world is None or self.ranks is None:
+            return None
+        return self.ranks * self.world // self.span
 
     @property
     def model(self) -> str:
@@ -217,9 +265,14 @@ def of(
     kv = kv if isinstance(kv, dict) else {}
     dp = _whole(flags.get("data-parallel-size", 1))
     single = "data-parallel-rank" in flags
-    local = flags.get("data-parallel-size-local", 1 if single or flags.get("headless") else None)
-    first = flags.get("data-parallel-rank", flags.get("data-parallel-start-rank", 0))
-    nodes = _whole(flags.get("nnodes", 1)) or 1
+    nodes = _nodes(flags)
+    tp, pp = (_whole(flags.get(f"{kind}-parallel-size", 1)) for kind in ("tensor", "pipeline"))
+    world = _product(tp, pp, _whole(flags.get("prefill-context-parallel-size", 1)))
+    inferred, local = _by_node(flags, nodes, world, dp)
+    if single or (flags.get("headless") and local is None):
+        local = 1
+    local = flags.get("data-parallel-size-local", local)
+    first = flags.get("data-parallel-rank", flags.get("data-parallel-start-rank") or inferred)
     meets = flags.get("data-parallel-address")
     if group is None and nodes > 1:
         group = ("tp", str(flags.get("master-addr")), _whole(flags.get("master-port")))
@@ -230,9 +283,9 @@ def of(
         devices = visible(env)
     rank = _whole(first)
     kv_port = next((port for one in transfers(kv) if (port := _port(one.get("kv_port")))), None)
-    tp = _whole(flags.get("tensor-parallel-size", 1))
+    ranks = 1 if single else _whole(local) if local is not None else dp
     if kv_port is not None:
-        kv_port = None if rank is None or tp is None else ports.kv(kv_port, rank, tp).start
+        kv_port = None if rank is None or world is None else ports.kv(kv_port, rank, world).start
     side = _port(env.get("VLLM_NIXL_SIDE_CHANNEL_PORT"))
     if side is not None:
         side = None if rank is None else ports.side_channel(side, rank).start
@@ -246,10 +299,10 @@ def of(
         env,
         parsed,
         tp,
-        _whole(flags.get("pipeline-parallel-size", 1)),
+        pp,
         dp,
         rank,
-        1 if single else _whole(local) if local is not None else dp,
+        ranks,
         single,
         tuple(devices) if devices is not None else None,
         None
@@ -264,6 +317,34 @@ def of(
         start,
         env_lines or {},
     )
+
+
+def _nodes(flags: Mapping[str, Any]) -> int:
+    """Return the value of --nnodes, at least 1; a rule on values refuses 0."""
+    return max(_whole(flags.get("nnodes", 1)) or 1, 1)
+
+
+def _product(*sizes: int | None) -> int | None:
+    out = 1
+    for size in sizes:
+        if size is None:
+            return None
+        out *= size
+    return out
+
+
+def _by_node(
+    flags: Mapping[str, Any], nodes: int, world: int | None, dp: int | None
+) -> tuple[Any, int | None]:
+    """Return (the first rank, how many) that vLLM works out from --node-rank, where it does.
+
+    Without --nnodes the rank is 0 and the number not known from it (create_engine_config).
+    """
+    node = flags.get("node-rank", 0)
+    if nodes == 1 or not world or not dp:
+        return 0, None
+    here = dp * world // nodes
+    return (node * here // world if _whole(node) is not None else node), max(here // world, 1)
 
 
 def _same(address: Any, spot: Spot) -> Any:
@@ -284,7 +365,8 @@ def transfers(kv: Any) -> tuple[Mapping[str, Any], ...]:
         return ()
     extra = kv.get("kv_connector_extra_config")
     inner = extra.get("connectors") if isinstance(extra, dict) else None
-    return (kv, *(one for one in inner or () if isinstance(one, dict)))
+    listed = inner if isinstance(inner, list) else ()
+    return (kv, *(one for one in listed if isinstance(one, dict)))
 
 
 def visible(env: Mapping[str, str]) -> tuple[int, ...] | None:

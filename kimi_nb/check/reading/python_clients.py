@@ -1,0 +1,151 @@
+r"""Find requests to a service in Python that a document shows: the openai package and requests.
+
+>>> from kimi_nb.check.reading import python_clients
+>>> text = "c = OpenAI(base_url='http://localhost:8000/v1')\nc.completions.create(model='m')"
+>>> [(one.url, one.model) for one in python_clients.requests(text)]
+[('http://localhost:8000/v1/completions', 'm')]
+
+Nothing is executed: values are followed as far as names stand for plain texts.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_LARGEST = 100_000  # characters of a text
+_MAKERS = {"OpenAI", "AsyncOpenAI", "ChatOpenAI", "OpenAIChat", "OpenAILike"}
+_BASES = ("base_url", "openai_api_base", "api_base")
+_PATHS = {
+    "chat.completions": "/chat/completions",
+    "completions": "/completions",
+    "embeddings": "/embeddings",
+    "responses": "/responses",
+}
+_CALLERS = {"requests", "httpx", "session", "client"}
+_WORTH = re.compile(r"OpenAI|requests\.|httpx|api_base")
+
+
+class Request(NamedTuple):
+    """A request: the URL that is asked, the model that is named ("" if none is), and the line.
+
+    ``library`` is what sends it: openai or requests.
+    """
+
+    library: str
+    url: str
+    model: str
+    line: int
+
+
+def requests(text: str) -> list[Request]:
+    """Return the requests whose URL is known, with lines that count from 1; none of no Python."""
+    if len(text) > _LARGEST or not _WORTH.search(text):
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of strings with odd escapes
+            tree = ast.parse(textwrap.dedent(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return list(_Reader(tree).found())
+
+
+class _Reader:
+    """A reader of one text: names that stand for texts, and the clients that it makes."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.nodes = list(ast.walk(tree))
+        self.texts: dict[str, str | None] = {}
+        self.dicts: dict[str, ast.Dict] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                self.assign(node.targets[0], node.value)
+        self.bases = {
+            base
+            for node in self.nodes
+            if isinstance(node, ast.Call) and _name(node.func) in _MAKERS
+            for base in [self.base(node)]
+        }
+
+    def assign(self, target: ast.expr, value: ast.expr) -> None:
+        """Keep what a name stands for; one that is set to two texts stands for none."""
+        name = ast.unparse(target)
+        if isinstance(value, ast.Dict):
+            self.dicts[name] = value
+        text = self.text(value)
+        self.texts[name] = text if self.texts.get(name, text) == text else None
+
+    def text(self, node: ast.expr | None) -> str | None:
+        """Return the text that an expression is, None if it is not known."""
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str) else None
+        if isinstance(node, ast.Name | ast.Attribute):
+            return self.texts.get(ast.unparse(node))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            left, right = self.text(node.left), self.text(node.right)
+            return None if left is None or right is None else left + right
+        if isinstance(node, ast.JoinedStr):
+            parts = [
+                self.text(part.value if isinstance(part, ast.FormattedValue) else part)
+                for part in node.values
+            ]
+            return None if None in parts else "".join(part or "" for part in parts)
+        return None
+
+    def base(self, call: ast.Call) -> str:
+        """Return the URL that a client is made for, "" if it is not known."""
+        for keyword in call.keywords:
+            if keyword.arg in _BASES:
+                return self.text(keyword.value) or ""
+        return ""
+
+    def found(self) -> Iterator[Request]:
+        """Yield the requests."""
+        for node in self.nodes:
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            name = ast.unparse(node.func)
+            owner, _, verb = name.rpartition(".")
+            if verb in ("create", "parse"):
+                yield from self.created(node, owner)
+            elif verb in ("get", "post") and owner.rpartition(".")[2] in _CALLERS and node.args:
+                url = self.text(node.args[0])
+                if url and "://" in url:
+                    yield Request("requests", url, self.sent(node), node.lineno)
+
+    def created(self, call: ast.Call, owner: str) -> Iterator[Request]:
+        """Yield the request of ``client.chat.completions.create``, if there is one client."""
+        path = next((_PATHS[tail] for tail in _PATHS if owner.endswith(f".{tail}")), "")
+        if path and len(self.bases) == 1 and (base := next(iter(self.bases))):
+            yield Request("openai", base.rstrip("/") + path, self.model(call), call.lineno)
+
+    def model(self, call: ast.Call) -> str:
+        """Return the model that a call names."""
+        return next((self.text(one.value) or "" for one in call.keywords if one.arg == "model"), "")
+
+    def sent(self, call: ast.Call) -> str:
+        """Return the model in the JSON that a call sends."""
+        for one in call.keywords:
+            if one.arg in ("json", "data"):
+                body = one.value
+                if isinstance(body, ast.Call) and _name(body.func) == "dumps" and body.args:
+                    body = body.args[0]
+                if isinstance(body, ast.Name):
+                    body = self.dicts.get(body.id, body)
+                if isinstance(body, ast.Dict):
+                    for key, value in zip(body.keys, body.values, strict=True):
+                        if isinstance(key, ast.Constant) and key.value == "model":
+                            return self.text(value) or ""
+        return ""
+
+
+def _name(node: ast.expr) -> str:
+    """Return the last part of a dotted name."""
+    return (
+        ast.unparse(node).rpartition(".")[2] if isinstance(node, ast.Name | ast.Attribute) else ""
+    )
