@@ -21,6 +21,7 @@ _OF_NODE = (
     "wrong-image-tag",
     "host-tuning-refused",
     "node-unreachable",
+    "store-master-dies",
     "job-time-limit",
     "job-node-failure",
     "job-preempted",
@@ -58,6 +59,8 @@ def of(match: Match, engines: Engines, when: str) -> Blame:
         kind = f"rank-dies-{'while-serving' if when in SERVING else 'at-start'}"
     elif kind == "out-of-memory":
         kind = f"out-of-memory-{'under' if when in SERVING else 'at'}-load"
+    elif kind == "tensor-shapes" and when in SERVING:
+        kind = "first-chat-500"  # it came up, and it is a request that it cannot compute
     if signature.remote:
         engine = _at_kv_port(engines, found["host"], int(found["port"]))
         if engine is not None:
@@ -72,6 +75,7 @@ def of(match: Match, engines: Engines, when: str) -> Blame:
         engine = _of_group(engines, line, int(found["rank"]))
         if engine is not None:
             node, rank = engine.node, _whole_rank(engine, int(found["rank"]))
+    node = found.get("pod", node)
     if rank is None:
         rank = only(engines, node, kind)
     if kind.startswith("out-of-memory"):
@@ -125,8 +129,9 @@ def _of_group(engines: Engines, line: Line, rank: int) -> EngineSpec | None:
     if mine is None:
         return None
     group = [engine for engine in engines if (engine.role, engine.group) == (mine.role, mine.group)]
-    if len(group) > 1 and len({engine.rank for engine in group}) == 1:
-        return group[rank] if rank < len(group) else None  # the nodes of one tensor parallel engine
+    one_rank = len({engine.rank for engine in group}) == 1
+    if len(group) > 1 and (one_rank or any(engine.spans for engine in group)):
+        return group[rank] if rank < len(group) else None  # the nodes of ranks that span several
     return next(
         (engine for engine in group if engine.rank <= rank < engine.rank + engine.ranks), None
     )
@@ -135,9 +140,9 @@ def _of_group(engines: Engines, line: Line, rank: int) -> EngineSpec | None:
 def _whole_rank(engine: EngineSpec, rank: int) -> int:
     """Return the data parallel rank of an engine for a number within its group.
 
-    A node of a tensor parallel engine that spans nodes is not a rank of its own.
+    A node of a rank that spans nodes is not a rank of its own.
     """
-    return engine.rank if engine.ranks == 1 and engine.tp_size > len(engine.devices) else rank
+    return engine.rank if engine.spans else rank
 
 
 def _absent(engines: Engines, line: Line, rank: int) -> tuple[EngineSpec | None, int]:
@@ -149,7 +154,7 @@ def _at_kv_port(engines: Engines, host: str, port: int) -> EngineSpec | None:
     """Return the engine whose KV cache connector listens on an address and port."""
     for engine in engines:
         first = engine.kv_port if engine.kv_port is not None else engine.side_channel_port
-        wide = engine.ranks * (engine.tp_size if engine.kv_port is not None else 1)
+        wide = engine.ranks * (engine.kv_width if engine.kv_port is not None else 1)
         if engine.address == host and first is not None and first <= port < first + wide:
             return engine
     return None
@@ -157,7 +162,7 @@ def _at_kv_port(engines: Engines, host: str, port: int) -> EngineSpec | None:
 
 def _offset(engine: EngineSpec, port: int) -> int:
     first = engine.kv_port if engine.kv_port is not None else engine.side_channel_port
-    step = engine.tp_size if engine.kv_port is not None else 1
+    step = engine.kv_width if engine.kv_port is not None else 1
     return (port - (first or 0)) // step
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kimi_nb.core import paths
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.diagnose import doctor_report, log_reader, log_sources, rank_places
+from kimi_nb.diagnose import doctor_report, log_reader, log_sources, memory_note, rank_places
 from kimi_nb.diagnose.doctor_report import Finding, Report
 from kimi_nb.plan.spec import Plan
 
@@ -59,6 +59,7 @@ def examine(
             "so the plan tells nothing of them. Is it theirs? A node's name stands in the "
             "path of its logs."
         )
+    notes += memory_note.of([(one.source, one.memory) for one in judged])
     found = doctor_report.of(
         [(one.source, one.sight) for one in judged],
         where,

@@ -12,6 +12,7 @@ from kimi_nb.diagnose import (
     components,
     explanation,
     first_failure,
+    followers,
     log_lines,
     log_summary,
     matching,
@@ -171,15 +172,20 @@ def of(
     """Return the report on what each log tells."""
     serves = _Serves([sight for _, sight in seen])
     ranks = [source.rank for source, _ in seen if source.rank is not None]
-    guilty = log_summary.first([sight for _, sight in seen], ranks)
-    found = matching.ordered(one for _, sight in seen for one in sight.matches)
+    order = log_summary.ordered(sight for _, sight in seen)
+    guilty = log_summary.first(order, ranks)
+    found = _told_once(matching.ordered(one for _, sight in seen for one in sight.matches))
     first = None
     if guilty is not None:
         first = _first(guilty, placed, serves, seen)
         if guilty.match is not None:
             found = [one for one in found if one.key != guilty.match.key]
     known = [_known(one, placed, serves.when(one)) for one in found]
-    own = [not (one.signature.cascade or one.signature.waits) for one in found]
+    after = followers.of(order)
+    own = [
+        not (one.signature.cascade or one.signature.waits or followers.key(one) in after)
+        for one in found
+    ]
     taken = {(first.node, first.rank, first.signature)} if first else set()
     also = _once([one for one, mine in zip(known, own, strict=True) if mine], taken)
     return Report(
@@ -194,8 +200,18 @@ def of(
     )
 
 
+def _told_once(found: Sequence[Match]) -> list[Match]:
+    """Return the matches without those that a launcher quotes from the log of a rank."""
+
+    def quote(one: Match) -> tuple[str, str, str]:
+        return one.line.node, one.signature.id, one.line.text
+
+    own = {quote(one) for one in found if one.line.rank is not None}
+    return [one for one in found if one.line.rank is not None or quote(one) not in own]
+
+
 class _Serves:
-    """The time at which each log's engine began to answer; later failures are "while serving"."""
+    """Where each log's engine began to answer; later failures are "while serving"."""
 
     def __init__(self, seen: Sequence[Sight]) -> None:
         self._lines = {one.serves.file: one.serves for one in seen if one.serves}
@@ -217,8 +233,12 @@ class _Serves:
         elif line.rank is not None and any(one.rank is not None for one in self._lines.values()):
             later = False  # other ranks answered, this one never did
         else:
-            times = matching.times([one.time for one in self._lines.values()] + [line.time])
-            later = len(times) > 1 and bool(line.time) and times[-1] >= max(times[:-1])
+            times = [one.time for one in self._lines.values() if one.time]
+            if line.time and times:
+                *times, mine_at = matching.times([*times, line.time])
+                later = mine_at >= max(times)
+            else:  # nothing tells the order; what SLURM says of a job often has no time
+                later = bool(self._lines)
         return "while serving" if later else "at start"
 
 

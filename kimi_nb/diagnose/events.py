@@ -27,19 +27,18 @@ _CALMER = 3  # lines for which one of a calm level counts
 _TRACE = 400  # lines of one traceback, its chain included
 _DETAILS, _FRAMES = 12, 12  # that are kept of an event
 _MOST = 200  # events of one log; after that only those that a signature knows
-# Grammars of libraries and daemons, which announce no traceback of another program.
-_LIBRARIES = ("ray", "nccl", "ucx", "glog", "torch", "cann", "atb", "kernel", "slurm")
 _NEAR = 3  # lines between an announcement and its traceback
+_QUOTED = 20  # last lines of a rank's log that a launcher shows
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]+)", line \d+(?:, in (?P<name>\S+))?')
 _TYPE = (
-    r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"
+    r"(?!nccl[A-Z])[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout|Failed|Killed|Iteration|Died"
     r"|Exhausted|Empty|Refused|Shutdown)\w*"
 )
 _REST = r"(?:\(\w+\))?(?:: (?P<text>.*)|:? *$)"
 # Within a traceback anything that is dotted is an exception; elsewhere it may be a logger's name.
-_RAISED = re.compile(rf"(?P<type>{_TYPE}|[a-z_]\w*(?:\.\w+)+){_REST}")
+_RAISED = re.compile(rf"(?P<type>{_TYPE}|Exception|[a-z_]\w*(?:\.\w+)+){_REST}")
 _NAMED = re.compile(rf"(?P<type>{_TYPE}){_REST}")
 _IN_LINE = re.compile(
     r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*(?:Error|Exception))(?:: |\(['\"])(?P<text>.*)"
@@ -50,12 +49,23 @@ _HANDLED = "During handling of the above exception"
 # What an exception says only of others: the next one in the chain is the one that counts.
 _HOLLOW = re.compile(r"RayTaskError|ProcessRaisedException|ChildFailedError|ExceptionGroup")
 
+# How C++ and Rust report an exception: its type on one line, its words on the next.
+_THROWN = re.compile(
+    r"terminate called after throwing an instance of '(?P<type>[^']+)'|panicked at "
+)
+_WHAT = re.compile(r" *what\(\): +(?P<text>.+)")
+_PANIC = re.compile(r"(?P<text>(?!note: |stack backtrace).+)")
+_ELASTIC_RANK = re.compile(r"\s*rank +: (\d+)")
+
 # A failed call of the NPU, and what CANN prints below it.
-_NPU_CALL = re.compile(r"NPU function error|ACL \w+ \w+ failed|PTA call acl api failed")
+_NPU_CALL = re.compile(
+    r"current working operator name is|(?:NPU|HCCL|OPS) function error|HCCL error in|"
+    r"ACL \w+ \w+ failed|(?:PTA|OPS|DIST) call \w+ api failed"
+)
 _CANN_BLOCK = re.compile(r"\[Error\]: |E[A-Z]\d{4}\b|E[1-9]\d{4}: |\[PID: \d+\] ")
 
 
-@dataclass
+@dataclass(slots=True)
 class Raised:
     """One exception of a chain: its type without the module, its message, and its line."""
 
@@ -66,7 +76,7 @@ class Raised:
     link: str = ""  # how it came from the one before: "cause", "handling" or ""
 
 
-@dataclass
+@dataclass(slots=True)
 class Event:
     """What one process says of one failure.
 
@@ -172,6 +182,12 @@ class Events:
             self._by_process[said.process] = event
         return event
 
+    def close(self, kept: Sequence[Event]) -> None:
+        """Keep only these events; no line is taken any more."""
+        self.all = list(kept)
+        self._by_process, self._last, self._left = {}, None, 0
+        self._keys = set()
+
     def wait(self, match: Match) -> None:
         """Add a program that was last seen waiting for something."""
         said = line_grammar.of(match.line.text)
@@ -200,11 +216,13 @@ class Events:
         before = self._last
         if (
             opened
+            and not (opened.start() and said.grammar == "sglang")  # announced on the same line
             and before is not None
             and not before.raised
             and not before._inside
+            and not gravity.DEATH.search(before.said.text)
             and before.said.process in ("", said.process)
-            and before.said.grammar not in _LIBRARIES
+            and before.said.grammar not in gravity.LIBRARIES
             and line.number - before.lines[-1].number <= _NEAR
             and before.lines[-1].file == line.file
         ):
@@ -267,12 +285,21 @@ class Events:
     def _explains(self, event: Event, said: Said, line: Line) -> bool:
         """Take what a process prints after an exception, or below an error of many lines."""
         text = said.text
+        ranked = _ELASTIC_RANK.match(text) if event.said.text.startswith("Root Cause") else None
+        if ranked and event.rank is None:
+            event.rank, event.label = int(ranked[1]), ranked[1]
+        if ranked:
+            return True
         if line.number - event.lines[-1].number > _NEAR or len(event.lines) >= _DETAILS:
             return False
         if _explains_npu(said, event):
+            if event.rank is None:
+                event.rank, event.label = said.rank, said.label
             event.lines.append(line)
             return True
-        if said.calm or (said.level and not said.process):
+        # A record of many lines, each of which the engine gives the same beginning.
+        record = said.grammar == "vllm" and said.source == event.said.source
+        if said.calm or (said.level and not said.process and not record):
             return False
         if not event.raised:
             found = _NAMED.match(text)
@@ -283,10 +310,23 @@ class Events:
                 return True
         if said.process != event.said.process and said.process:
             return False
-        if said.level or gravity.native(text) or _NAMED.match(text):
+        if (said.level and not record) or gravity.native(text) or _NAMED.match(text):
             return False
+        self._says_native(event, said, line)
+        if event.rank is None:
+            event.rank, event.label = said.rank, said.label
         event.lines.append(line)
         return True
+
+    def _says_native(self, event: Event, said: Said, line: Line) -> None:
+        """Take what programs in C++ and Rust say of an exception on its second line."""
+        thrown = _THROWN.search(event.said.text)
+        if thrown is None or event.raised:
+            return
+        what = (_WHAT if thrown["type"] else _PANIC).match(said.text)
+        if what:
+            kind = (thrown["type"] or "panic").rpartition("::")[2]
+            event.raised.append(Raised(kind, what["text"], line, said.text))
 
     def _go_on(self, said: Said) -> None:
         """Note that the engine goes on: the error before was that of a request."""
@@ -307,20 +347,48 @@ def _raised(found: re.Match[str], line: Line, said: str, link: str = "") -> Rais
     return Raised(found["type"].rpartition(".")[2], (found["text"] or "").strip(), line, said, link)
 
 
+def _number(event: Event) -> str:
+    """Return what tells its process from others, without the host that a library names beside."""
+    return event.said.process.rpartition("|")[2]
+
+
+def _same(one: Event, other: Event) -> bool:
+    """Return whether two events of one number are of one process: only one of them names a host."""
+    hosts = {two.said.process.partition("|")[0] for two in (one, other)} - {""}
+    return bool(_number(one)) and len(hosts) < 2
+
+
 def label_natives(events: Sequence[Event]) -> None:
     """Give native lines without a label the rank of the labelled traceback that tells of them.
 
-    A library writes to the same log, a moment before the process that called it fails.
+    A library writes to the same log, a moment before the process that called it fails. What a
+    process says of its rank once holds for all that it says. What a launcher quotes stands after
+    the line in which it tells of the rank's end, and is of that rank.
     """
+    named: dict[str, list[Event]] = {}
+    for event in events:
+        if event.rank is not None:
+            named.setdefault(_number(event), []).append(event)
+    for event in events:
+        if event.rank is None:
+            known = next((one for one in named.get(_number(event), ()) if _same(one, event)), None)
+            if known is not None:
+                event.rank, event.label = known.rank, known.label
+    ended: Event | None = None
     for at, event in enumerate(events):
+        if any(one.signature.id == "rank-died" for one in event.matches):
+            ended = event
         if event.rank is not None and not (
             event.said.grammar == "nccl" and isinstance(event.rank, str)
         ):
             continue
+        if ended is not None and event.first.number - ended.first.number <= _QUOTED:
+            event.rank, event.label = ended.rank, ended.label
+            continue
         for later in events[at + 1 : at + 6]:
             if (
                 later.rank is not None
-                and later.said.grammar not in ("nccl", "cann")
+                and later.said.grammar not in ("nccl", "cann", "slurm")
                 and (later.raised or later.said.level)
             ):
                 near = later.first.number - event.lines[-1].number <= 60

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 
 from kimi_nb import show
+from kimi_nb.catalog import known_faults as faults_of_versions
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.diagnose import signatures
 from kimi_nb.diagnose.signatures import Signature
@@ -75,6 +76,24 @@ def topic(name: str) -> Entries:
         raise ParameterError(choice("topic", name, signatures.TOPICS))
     found = tuple(one for one in signatures.entries() if one.topic == name)
     return Entries(signatures.TOPICS[name], found)
+
+
+def known_faults(words: str = "") -> show.Table:
+    """Return the known faults of engine versions that have every word; all of them without any.
+
+    >>> [row[0] for row in known_faults("lmhead hang").rows]
+    ['va-lmhead-tp-hang']
+    """
+    wanted = words_of(words)
+    rows = []
+    for one in faults_of_versions.every():
+        told = (one.id, one.symptom, one.range, one.needs, one.way_out, one.source)
+        named = words_of(" ".join((*told, *one.models, *one.hardware, one.note)))
+        if all(has(named, word) for word in wanted):
+            rows.append(told)
+    title = f"{len(rows)} known faults of engine versions"
+    headings = ("known fault", "what is seen", "versions", "with", "the way out", "source")
+    return show.Table(title, headings, tuple(rows))
 
 
 def search(words: str) -> Entries:

@@ -101,7 +101,7 @@ def of_logs(logs: Sequence[Log], plan: Plan, when: str) -> Diagnosis | None:
     ``when`` is the phase of the deployment: "at start", "at load", "under load" or "while serving".
     """
     ranks = [log.rank for log in logs if log.rank is not None]
-    guilty = log_summary.first(_look(logs), ranks)
+    guilty = log_summary.first(log_summary.ordered(_look(logs)), ranks)
     if guilty is None:
         return None
     if guilty.match is None or guilty.accused is not None:

@@ -19,21 +19,30 @@ from kimi_nb.diagnose.line_grammar import Said
 _NATIVE = re.compile(
     r"^(?:terminate called after|Fatal Python error|panic: |thread '.*' panicked|fatal error: |"
     r"\*\*\* Process received signal|Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|"
-    r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP \w+ .*timeout|OpenBLAS blas_thread_init: "
+    r"Memory access fault by GPU|MPI_ABORT was invoked|DeepEP .*(?:timeout|failed)|OpenBLAS blas_thread_init: "
     r"pthread_create|LLVM ERROR)"
     r"|\bE[A-Z]\d{4}\b.*: |\bE3\d{4}: |Watchdog timeout|[Oo]ut of memory: Kill|Killed process \d+|"
     r"\bOOMKilled\b|\bCrashLoopBackOff\b|oom[-_]kill event|fork: (?:retry: )?Resource temporarily|"
-    r"exit ?[cC]ode:? *(?:137|139|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
-    r"|NVRM: Xid|Out [Oo]f [Mm]emory"
+    r"exit ?[cC]ode *:? *(?:137|139|-9|-11)\b|\bNODE_FAIL\b|killed due to memory pressure|^rank \d+ failed: "
+    r"|NVRM: Xid|^Transport retry count|Out [Oo]f [Mm]emory|HSA_STATUS_ERROR|^Root Cause \(first observed failure\)"
 )
 # Levels below error at which a program all the same says that a process is dead.
 _DEATHS = re.compile(r"A worker died or was killed|killed due to memory pressure|OOMKilled")
+# How a process ended that nothing in its own log explains.
+DEATH = re.compile(
+    r"[Oo]ut of memory: Kill|oom[-_]kill|OOMKilled|CrashLoopBackOff|Killed process|^Killed$|task \d+: Out "
+    r"Of Memory|exit ?code *:? *(?:-9|-11|137|139|-7|135|-4|132)\b|failed: signal|[Ss]ignal (?:4|7|9|11)\b|"
+    r"killed due to memory pressure|running low on memory|A worker died or was killed|NODE_FAIL|"
+    r"Segmentation fault|exitCode: 137|line \d+: +\d+ (?:Killed|Aborted|Bus error|Illegal instruction) "
+)
 # NCCL writes its errors at WARN, beside remarks that mean nothing.
 _NCCL = re.compile(
     r"fail|error|abort|timed? ?out|exceeded|refused|unreachable|mismatch|corrupt", re.IGNORECASE
 )
+# By these words SGLang, which writes no level, says that something went wrong.
+_FAILS = re.compile(r"\bfailed\b|\berror\b|timed out")
 _HARMLESS = re.compile(
-    r"Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
+    r"Ignore import error|Exception ignored in|Error ignored|Error\. nthreads cannot be larger|CancelledError|"
     r"client disconnected|waiting for \S+ to be ready|KeyboardInterrupt|leaked (?:shared_memory|semaphore)|"
     r"destroy_process_group\(\) was not called|Pyspy failed to dump|PRTE ERROR: Bad parameter"
 )
@@ -46,6 +55,8 @@ _REFUSED = re.compile(
     re.IGNORECASE,
 )
 _HUB = re.compile(r"huggingface|modelscope|hf-mirror|hf\.co|/resolve/|GatedRepo|RepositoryNotFound")
+# Grammars of libraries and daemons, which serve no client.
+LIBRARIES = ("ray", "nccl", "ucx", "glog", "torch", "cann", "atb", "kernel", "slurm")
 # A client's JSON that is none, as the front door meets it.
 _BAD_JSON = re.compile(r"JSONDecodeError")
 _OF_FRONT_DOOR = re.compile(r"starlette/requests|fastapi/|load_balance_proxy|proxy_server|mini_lb")
@@ -68,6 +79,8 @@ def reports_error(said: Said) -> bool:
         return bool(_NCCL.search(said.text))
     if said.calm:
         return bool(_DEATHS.search(said.text))
+    if said.grammar == "sglang" and _FAILS.search(said.text):
+        return True
     return bool(said.level) or log_lines.tells_error(said.text) or bool(native(said.text))
 
 
@@ -85,7 +98,7 @@ def why_harmless(said: Said, frames: Sequence[str] = ()) -> str:
     if _HARMLESS.search(said.text):
         return "ignored"
     hub = _HUB.search(said.text) or any(map(_HUB.search, frames))
-    if _REFUSED.search(said.text) and not hub:
+    if _REFUSED.search(said.text) and not hub and said.grammar not in LIBRARIES:
         return "refused"
     door = said.speaker == "router" or any(map(_OF_FRONT_DOOR.search, frames))
     return "refused" if _BAD_JSON.search(said.text) and door else ""

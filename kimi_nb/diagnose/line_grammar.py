@@ -10,7 +10,8 @@ r"""Take one physical line of a log apart: what wrapped it, who speaks, how grav
 
 Three tables hold the grammar: `_WRAPPERS` are what containers, pods, journald, Ray and launchers put
 in front of a line, `_SPEAKERS` what names the process, and `_NATIVE` how each kind of program begins
-its lines (vLLM, glog and klog, torch, NCCL, UCX, CANN, Rust, Go). A row more is a program more.
+its lines (vLLM, glog and klog, torch, NCCL, UCX, CANN, Rust, Go). A row more is a program more. Lines
+of JSON are read by their keys.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LEVELS = {
     **dict.fromkeys(("I", "INFO", "N", "NOTICE", "EVENT"), "INFO"),
     **dict.fromkeys(("W", "WARN", "WARNING"), "WARNING"),
     **dict.fromkeys(("E", "ERR", "ERROR"), "ERROR"),
-    **dict.fromkeys(("F", "FATAL", "CRITICAL", "C", "PANIC"), "FATAL"),
+    **dict.fromkeys(("F", "FATAL", "CRITICAL", "C", "PANIC", "DPANIC"), "FATAL"),
 }
 CALM = ("DEBUG", "INFO", "WARNING")  # levels of which no line is a cause
 GRAVE = ("ERROR", "FATAL")
@@ -46,13 +47,17 @@ _WRAPPERS = tuple(
         r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
         r"(?P<node>[a-z0-9][a-z0-9-]*-[a-z0-9]{5}|[a-z][a-z0-9-]*-\d+) [a-z][a-z0-9-]{2,} "
         r"(?=[\[(A-Z\d])",  # stern: pod and container
-        r"[\w.-]+-\d+ +\| ?",  # docker compose
+        r"[\w.-]+ +\| ?",  # docker compose
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?:stdout|stderr) [FP] ",  # CRI
         rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d) (?=\(|\[|[EWI]\d{{4}} | *File |(?:INFO|ERROR|WARNING) \d\d-)",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<node>[\w.-]+) [\w./@-]+(?:\[\d+\])?: ",  # syslog
+        r"[A-Z][a-z]{2} \d\d?, \d{4} @ \d\d:\d\d:\d\d\.\d+ +",  # Kibana
         r"\[Stage-\d+\] ",
+        r"\[\d+\] (?=\[rank\d)",  # a pid
         r"(?P<task> ?\d{1,4}): (?=[(\[A-Z])",  # srun --label
-        r"\[\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",  # mpirun --tag-output
+        # mpirun --tag-output --timestamp-output
+        r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
+        r"\[\d+,(?P<task>\d+)\]<std(?:err|out)>: ?",
         r"\[(?P<task>\d+)\]<std(?:err|out)>: ?",  # horovod
         r"\[default(?P<task>\d+)\]: ?",  # torchrun --log-dir
     )
@@ -105,14 +110,19 @@ _NATIVE = tuple(
         ("nccl", r"\[(?P<local>\d+)\] (?P<source>[\w./]+:\d+) (?P<who>NCCL) (?P<level>INFO|WARN) "),
         (
             "torch",
-            r"\[(?P<level>[DIWEF])\d{3,4} [\d:.]+ (?P<source>[\w./]+:\d+)\] ?"
+            r"\[(?P<level>[DIWEF])(?:\d{3,4} [\d:.]+)? (?P<source>[\w./]+:\d+)\] ?"
             r"(?:\[[^]]*?Rank (?P<torch>\d+)\] ?)?",
         ),
-        ("glog", r"(?P<level>[DIWEF])\d{4} [\d:.]+ +\d+ (?P<source>[\w./-]+:\d+)\] ?"),
+        ("glog", r"(?P<level>[DIWEF])(?:20\d\d)?\d{4} [\d:.]+ +\d+ (?P<source>[\w./-]+:\d+)\] ?"),
         (
             "ucx",
             r"\[(?P<epoch>1\d{9})\.\d+\] \[(?P<host>[\w.-]+):(?P<pid>\d+) *:\d+\] +"
             r"(?P<source>[\w.]+:\d+) +(?P<who>UCX) +(?P<level>DEBUG|INFO|WARN|ERROR|FATAL|DIAG) +",
+        ),
+        (
+            "ucx",
+            r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] +(?P<source>[\w.]+:\d+) +"
+            r"(?:(?P<who>UCX) +)?(?:(?P<level>Fatal|FATAL|ERROR|WARN):? +)?",
         ),
         (
             "ray",
@@ -131,6 +141,12 @@ _NATIVE = tuple(
             r"(?=(?:(?P<node>[\w.-]+): task (?P<task>\d+):)?)",
         ),
         ("kernel", r"(?:(?P<who>kernel): ?)?\[ *\d+\.\d+\] "),
+        (
+            "rust",
+            rf"{_DAY}[T ]{_CLOCK}Z? +{_LEVEL} (?:(?P<door>(?:sglang|vllm)_router\w*)|[a-z]\w*)(?:::\w+)+: "
+            r"(?:(?P<source>[\w/.-]+\.rs:\d+): )?",
+        ),
+        ("rust", rf"\[(?P<door>Router) \(Rust\)\] {_DAY} {_CLOCK} - {_LEVEL} - "),
         ("logfmt", rf"time=\S+ level={_LEVEL} (?:source=(?P<source>\S+) )?msg="),
         (
             "python",
@@ -147,12 +163,16 @@ _NATIVE = tuple(
 )
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _RANK_IN_TEXT = re.compile(
-    r"^\[Rank (\d+)\]|\blocal_rank: (\d+)\b|\brank=(\d+)$|^rank (\d+)\b|\bwas invoked on rank (\d+)"
+    r"^\[Rank (\d+)\]|\blocal_rank: (\d+)\b|(?<!remote )\brank ?= ?(\d+)(?=$|,)|^rank (\d+)\b|"
+    r"\bwas invoked on rank (\d+)"
 )
+# A worker of an engine that another process reports as ended.
+_ENDED = re.compile(r"\b(VllmWorker-\d+) died")
+_JSON_LEVEL = re.compile(r'"(?:level|severity|lvl)": ?"\w+"')
 _PART = re.compile(r"([A-Z]*)(\d+)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Said:
     """One line taken apart.
 
@@ -197,9 +217,11 @@ class _Found:
     node: str = ""
     task: int | None = None
     local: str = ""
+    levelless: bool = False  # SGLang's own lines
 
     def take(self, match: re.Match[str]) -> None:
         found = {name: value for name, value in match.groupdict().items() if value}
+        self.levelless |= "time" in found
         parts = found.get("parts", "") + " " + found.get("named", "")
         if "rank=" in parts:
             self.torch = int(parts.rpartition("=")[2])
@@ -262,13 +284,30 @@ def of(line: str) -> Said:
             source = groups.get("source") or ""
             text = _peeled(text[match.end() :], found)
             break
+    if not grammar and text.startswith("{") and (told := _structured(text)) is not None:
+        level, source, text = told
+        grammar = "json"
+    if not grammar and found.levelless:
+        grammar = "sglang"
+    ended = _ENDED.search(text[:_REACH])
     rank = found.rank
-    if rank is None and (told := _RANK_IN_TEXT.search(text[:_REACH])):
-        rank = int(next(filter(None, told.groups())))
-    label = " ".join(filter(None, (_label(found.parts), "" if found.parts else found.named)))
+    if rank is None and (told_rank := _RANK_IN_TEXT.search(text[:_REACH])):
+        rank = int(next(filter(None, told_rank.groups())))
+    if rank is None and ended:
+        rank = ended[1]
+    label = " ".join(
+        filter(
+            None,
+            (
+                _label(found.parts),
+                "" if found.parts else found.named,
+                ended[1] if ended and ended[1] != rank else "",
+            ),
+        )
+    )
     who = found.speaker
     process = f"{found.node}|{found.ip}|{found.pid or label or rank}" if found.pid or label else ""
-    if not process and (rank is not None or found.node):
+    if not process and (found.rank is not None or found.node):
         process = f"{found.node}||{rank}"
     return Said(
         rank,
@@ -281,6 +320,23 @@ def of(line: str) -> Said:
         grammar,
         text,
     )
+
+
+def _structured(text: str) -> tuple[str, str, str] | None:
+    """Return (level, source, message) of a line of JSON, as programs in Go and Rust write it."""
+    if not _JSON_LEVEL.search(text):
+        return None
+    try:
+        row = json.loads(text)
+    except ValueError:
+        return None
+    level = next((row[key] for key in ("level", "severity", "lvl") if key in row), "")
+    said = [row[key] for key in ("message", "msg", "error", "err") if row.get(key)]
+    source = next((row[key] for key in ("caller", "file", "target", "logger") if key in row), "")
+    if not said:
+        fields = row.get("fields")  # tracing, where its fields are not flattened
+        said = [fields["message"]] if isinstance(fields, dict) and "message" in fields else []
+    return _LEVELS.get(str(level).upper(), ""), str(source), ": ".join(map(str, said))
 
 
 def _unboxed(line: str) -> str:

@@ -25,7 +25,7 @@ _STAMP = re.compile(
         (
             r"\b20\d\d[-/](?P<date0>\d\d[-/]\d\d)[-T ]" + _CLOCK.format(0),
             r"(?<![\d-])(?P<date1>\d\d-\d\d) " + _CLOCK.format(1),
-            r"(?<![A-Za-z0-9])[DIWEF](?P<date2>\d{3,4}) " + _CLOCK.format(2),
+            r"(?<![A-Za-z0-9])[DIWEF](?:20\d\d(?=\d{4}))?(?P<date2>\d{3,4}) " + _CLOCK.format(2),
             rf"\b(?P<date3>(?:{'|'.join(_MONTHS)}) [ \d]\d) " + _CLOCK.format(3),
             r"\b20\d\d(?P<date4>\d{4})-" + _CLOCK.format(4),
             r"\[(?P<date5>\d\d/\d\d)/20\d\d-" + _CLOCK.format(5),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.diagnose import line_grammar, log_lines, log_sources, prefilter
+from kimi_nb.diagnose import line_grammar, log_lines, log_sources, memory_note, prefilter
 from kimi_nb.diagnose.log_sources import Source
 from kimi_nb.diagnose.log_summary import Sight
 from kimi_nb.diagnose.matching import Line
@@ -18,7 +18,9 @@ except ModuleNotFoundError:  # an installation without extras
 _ENOUGH = 500  # lines examined in a log; after that one line per pattern and block is enough
 _HEAD = 400  # bytes at the start of a line that contain its time, colours included
 _SAMPLE = 1 << 16  # bytes that show whose log it is
+_LINES = 400  # and lines
 _FAR = 400  # lines to go back in search of a time
+_ASKED, _ANSWERED = b'"POST /v1/', b'" 200'  # as uvicorn tells of a request
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Read:
         size: How many bytes were read.
         no_log: Why it is not a log, or "" if it is one.
         cut: Why only its beginning was read, or "".
+        memory: The lines that tell what memory an engine took.
     """
 
     source: Source
@@ -38,6 +41,7 @@ class Read:
     size: int
     no_log: str = ""
     cut: str = ""
+    memory: tuple[str, ...] = ()
 
 
 def read(source: Source) -> Read:
@@ -48,12 +52,14 @@ def read(source: Source) -> Read:
     sight = Sight()
     size = number = looked = 0
     time, last, why = "", b"", ""
+    memory: tuple[str, ...] = ()
     try:
         for block in log_sources.blocks(source):
             if not size and (no := log_sources.no_log(block, source.name)):
                 return Read(source, sight, len(block), no)
             if not size:
-                sight.engine = _is_engines(block)
+                sight.engine, sight.program = _whose(block)
+                memory = memory_note.lines_of(block)
             size += len(block)
             if last:
                 number, looked, time = _take(sight, source, last, number, looked, time)
@@ -66,22 +72,29 @@ def read(source: Source) -> Read:
     sight.end(number + (bool(last) and not last.endswith(b"\n")))
     if not size:
         return Read(source, sight, size, why or log_sources.no_log(b""))
-    return Read(source, sight, size, cut=f"{why}; what came before it was judged" if why else "")
+    cut = f"{why}; what came before it was judged" if why else ""
+    return Read(source, sight, size, cut=cut, memory=memory)
 
 
-def _is_engines(block: bytes) -> bool:
-    """Return whether the beginning of a file is written as engines and the programs around them do."""
-    head = block[:_SAMPLE].decode("utf-8", "replace").splitlines()
-    return any(
-        said.grammar or said.speaker
-        for said in (line_grammar.of(log_lines.plain(line)) for line in head)
-    )
+def _whose(block: bytes) -> tuple[bool, str]:
+    """Return whether a file begins as those of engines and of the programs around them do, and whose.
+
+    The second is "router" where the first program that names itself is one, else "".
+    """
+    engine = False
+    for line in block[:_SAMPLE].decode("utf-8", "replace").splitlines()[:_LINES]:
+        said = line_grammar.of(log_lines.plain(line))
+        engine = engine or bool(said.grammar or said.speaker)
+        if said.speaker:
+            return engine, "router" if said.speaker == "router" else ""
+    return engine, ""
 
 
 def _take(
     sight: Sight, source: Source, block: bytes, number: int, looked: int, time: str
 ) -> tuple[int, int, str]:
     """Process a block; return (lines so far, lines examined so far, time at its end)."""
+    first = number
     done = told = 0  # offsets to which lines are counted, and to which they were examined
     brief = sight.brief = looked > _ENOUGH
     for begin, line, among in prefilter.lines(block, brief):
@@ -98,7 +111,27 @@ def _take(
             among,
         )
     done, number = _explain(sight, source, block, (told, len(block)), (done, number), time)
+    if sight.serves is None and (at := _reply(block)) >= 0:
+        text = log_lines.plain(block[at:].partition(b"\n")[0].decode("utf-8", "replace"))
+        at_line = first + _ends(block, 0, at) + 1
+        sight.serves = Line(
+            source.node, source.rank, source.name, at_line, text, _time(block, at, time)
+        )
     return number + _ends(block, done, len(block)), looked, _time(block, len(block), time)
+
+
+def _reply(block: bytes) -> int:
+    """Return the offset of the first line that tells of an answered request, or -1.
+
+    It shows that the engine served where the line of its start is gone, as after a rotation.
+    """
+    at = block.find(_ASKED)
+    while at >= 0:
+        end = block.find(b"\n", at)
+        if _ANSWERED in block[at : end if end >= 0 else len(block)]:
+            return block.rfind(b"\n", 0, at) + 1
+        at = block.find(_ASKED, end) if end >= 0 else -1
+    return -1
 
 
 def _explain(

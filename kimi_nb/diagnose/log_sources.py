@@ -35,6 +35,10 @@ _NAMES = re.compile(
 # Logs of the project's own programs, which are beside those of a service.
 _OURS = ("kernels.log", "spawner.log", "ssh.log")
 _PROGRAMS = (".py", ".sh", ".sbatch", ".c", ".cc", ".cpp", ".h", ".hpp", ".go", ".rs", ".js", ".ts")
+_DATA = (".yaml", ".yml", ".toml", ".ini", ".cfg", ".lock", ".csv", ".xml")
+_PRETTY = re.compile(r'[{[]\s*\n\s+(?:[{["\]}]|-?\d)')  # JSON over several lines
+_MESSAGE = re.compile(r'"(?:log|message|msg|MESSAGE|line|text)": *"')  # of a line of a log in JSON
+_PAGES = (b"<!doctype html", b"<html")
 _RANK = re.compile(r"(?:^|[_.-])(?:dp_?)?rank[_-]?(\d+)(?=$|[_.-])", re.IGNORECASE)
 _GENERAL = {"logs", "log", "bundle", "rehearsals", "deployments", "jobs", "debug", "run", "plog"}
 _HEAD = 1024  # bytes that tell UTF-16
@@ -188,16 +192,36 @@ def _narrowed(pieces: Iterator[bytes]) -> Iterator[bytes]:
 def no_log(first: bytes, name: str = "") -> str:
     """Return why a file that begins with this block is not a log; "" where it may be one.
 
-    It is empty, binary or, by its first bytes or its name, a program: scripts beside logs name
-    failures, too.
+    It is empty, binary or, by its first bytes or its name, a program, a notebook, data or a page of
+    the web: what stands beside logs names failures, too.
     """
     if not first:
         return "is empty: nothing to judge"
     if first.startswith(b"#!") or name.endswith(_PROGRAMS):
         return "is no log: the source of a program"
+    if name.endswith(".ipynb") or (first.startswith(b"{\n") and b'"nbformat"' in first):
+        return "is no log: a notebook"
+    if first[:_SAMPLE].lstrip()[:_HEAD].lower().startswith(_PAGES):
+        return "is no log: a page of the web"
+    if _is_data(first[:_SAMPLE].decode("utf-8", "replace"), name):
+        return "is no log: data"
     # A log truncated while it was written to, or by a power failure, begins with zeros.
     text = first.replace(b"\0", b"")[:_SAMPLE].decode("utf-8", "replace")
     return "is no log: binary" if len(_NO_TEXT.findall(text)) * 3 > len(text) else ""
+
+
+def _is_data(head: str, name: str) -> bool:
+    """Return whether a file that begins with this holds data, such as settings or results.
+
+    Lines of a log may be in JSON, each with its message; and what Kubernetes tells of its objects,
+    in JSON or YAML, tells of failures.
+    """
+    if "apiVersion" in head:
+        return False
+    first = head.partition("\n")[0].strip()
+    if name.endswith((".json", ".jsonl")):
+        return not _MESSAGE.search(first)
+    return name.endswith(_DATA) or bool(_PRETTY.match(head))
 
 
 def _opened(source: Source) -> io.BufferedReader:

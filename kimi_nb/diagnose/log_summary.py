@@ -14,7 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kimi_nb.diagnose import event_roles, log_lines, matching, prefilter
+from kimi_nb.diagnose import (
+    collectives,
+    event_roles,
+    gravity,
+    log_lines,
+    matching,
+    prefilter,
+    repetitions,
+    stopping,
+)
 from kimi_nb.diagnose.event_roles import Candidate
 from kimi_nb.diagnose.events import Event, Events, label_natives
 from kimi_nb.diagnose.matching import Line, Match
@@ -23,16 +32,22 @@ _SHOWN = 5  # error lines that are kept of one rank
 
 
 class Sight:
-    """The summary of a log; ``serves`` is the line at which the API began to answer."""
+    """The summary of a log.
+
+    ``serves`` is the line at which the API began to answer, ``stop`` the one at which it, or a
+    launcher, was told to stop.
+    """
 
     def __init__(self) -> None:
         self.serves: Line | None = None
+        self.stop: Line | None = None
         self._events = Events()
         self._errors: dict[int | None, list[tuple[Line, Event]]] = {}
         self._waits: Match | None = None
         self._quiet = 0  # the last line after it that shows no progress
         self._stops = False
         self.brief = False  # whether only one line for each pattern is taken
+        self.program = ""  # whose log it is, where that is no engine
         self.engine = False  # whether it looks like the log of an engine or a program around it
 
     @property
@@ -47,7 +62,8 @@ class Sight:
     def take(self, line: Line, among: prefilter.Known | None = None) -> None:
         """Process a line; ``among`` as in `matching.of`."""
         match = matching.of(line, among)
-        self._stops |= bool(prefilter.STOPS.search(line.text))
+        if prefilter.STOPS.search(line.text):
+            self._stops, self.stop = True, self.stop or line
         waits = match is not None and match.signature.waits
         event = None if waits else self._events.take(line, match)
         error = event is not None and not event.harmless
@@ -62,7 +78,8 @@ class Sight:
         elif event is None and prefilter.SERVES in line.text:
             self.serves = self.serves or line
             # It was started again. In brief the order of the lines is not known.
-            self._stops = self._stops and self.brief
+            if not self.brief:
+                self._stops, self.stop = False, None
 
     def end(self, lines: int) -> None:
         """Finish the log, which has this many lines.
@@ -75,8 +92,33 @@ class Sight:
             # An engine that is told to stop logs the same words as one whose core has died.
             if event.stopped and event_roles.follows(event):
                 event.harmless = "stopped"
+        self._served()
         if self._waits is not None and self._quiet == lines:
             self._events.wait(self._waits)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget the events that only repeat others, and those that are no failures."""
+        mine = self.events
+        kept = repetitions.standing_for([_candidate(one, self.program) for one in mine])
+        instead = {id(one): other for one, other in zip(mine, kept, strict=True)}
+        self._errors = {
+            rank: [
+                (line, instead.get(id(event), event)) for line, event in told if not event.harmless
+            ]
+            for rank, told in self._errors.items()
+        }
+        self._events.close([one for one in mine if instead[id(one)] is one])
+
+    def _served(self) -> None:
+        """Drop what only libraries and daemons said before the engine began to answer.
+
+        An engine that came up all the same, and of which nothing else is told, is well.
+        """
+        if self.serves is None or any(not _by_the_way(one, self.serves) for one in self.events):
+            return
+        for event in self.events:
+            event.harmless = "served"
 
     @property
     def events(self) -> list[Event]:
@@ -117,6 +159,15 @@ class Sight:
         }
 
 
+def _by_the_way(event: Event, serves: Line) -> bool:
+    """Return whether only a library or daemon says of it, with no more than a line, before a line."""
+    return (
+        event.said.grammar in gravity.LIBRARIES
+        and not (event.matches or event.frames)
+        and event.lines[-1].number < serves.number
+    )
+
+
 def rank_of(line: Line) -> int | None:
     """Return the data parallel rank that wrote a line, from the line or from its file's name."""
     said = log_lines.rank_of(line.text)
@@ -128,15 +179,35 @@ def raises(line: Line) -> bool:
     return bool(log_lines.EXCEPTION.search(line.text))
 
 
-def first(seen: Iterable[Sight], ranks: Sequence[int] = ()) -> Candidate | None:
-    """Return the first failure of all logs, or None; ``ranks`` are all that have a log."""
-    found = [
-        event_roles.of(event, event.first.node, rank_of(event.first))
-        for one in seen
-        for event in one.events
-    ]
-    order = event_roles.ordered(found)
-    return event_roles.accuse(_own(order[0], order), order, ranks) if order else None
+def ordered(seen: Iterable[Sight]) -> list[Candidate]:
+    """Return what went wrong in all logs, the first failure first.
+
+    What only followed from an order to stop counts from now on as harmless.
+    """
+    seen = list(seen)
+    order = _ordered(seen)
+    stopped = stopping.forgiven(order, seen)
+    for one in stopped:
+        one.event.harmless = "stopped"
+    return _ordered(seen) if stopped else order
+
+
+def _ordered(seen: Sequence[Sight]) -> list[Candidate]:
+    return event_roles.ordered(
+        [_candidate(event, one.program) for one in seen for event in one.events]
+    )
+
+
+def _candidate(event: Event, program: str) -> Candidate:
+    return event_roles.of(event, event.first.node, rank_of(event.first), program)
+
+
+def first(order: Sequence[Candidate], ranks: Sequence[int] = ()) -> Candidate | None:
+    """Return the first failure of ``ordered``, or None; ``ranks`` are all that have a log.
+
+    It is that of the rank which the others accuse, if they do, from the log of the rank itself.
+    """
+    return collectives.accuse(_own(order[0], order), order, ranks) if order else None
 
 
 def _own(guilty: Candidate, order: Sequence[Candidate]) -> Candidate:

@@ -16,7 +16,7 @@ from kimi_nb.diagnose import log_lines, signatures
 from kimi_nb.diagnose.signatures import Signature
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """A line of a log.
 
@@ -35,7 +35,7 @@ class Line:
     time: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Match:
     """A line, the signature that matches it, and what the groups of the pattern captured."""
 

@@ -30,11 +30,17 @@ ERRORS = (
     "(?:Error|Exception):",
     r"^\w*(?:Error|Exception)\b",
     # Programs that are not written in Python: glog and torch, CANN, NCCL, UCX, Go, Rust, C++.
-    r"\b[EF][01]\d[0-3]\d \d\d:",
-    r"\[[EF]\d{3,4} \d\d:",
-    r"\[error\]|\[E\] |level=error|error: Detected|panicked at|^panic: |FATAL|CRITICAL",
+    r"\b[EF](?:20\d\d)?[01]\d[0-3]\d \d\d:",
+    r"\[[EF](?:\d{3,4} \d\d:| \w+\.cpp:)",
+    r"\[error\]|\[E\] |level=(?:error|fatal)|error: Detected|panicked at|^panic: |FATAL|CRITICAL",
+    r"\"(?:level|severity|lvl)\": ?\"(?:[Ee]rror|[Ff]atal|d?panic)\"",
+    r"\d C \d+ \d+\] ",  # Ray's daemons, as they end
+    # SGLang writes no level.
+    r"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[^]]*\] [A-Z].*(?:failed|error|timed out)",
+    r"Exception ignored in|Root Cause \(first observed",
     r"\bE[A-Z]\d{4}\b|E[1-9]\d{4}: ",
-    "(?:NCCL|RCCL) WARN",
+    "(?:NCCL|RCCL) WARN|UCX Fatal|Transport retry count",
+    r"^(?:slurmstepd|srun|sbatch): (?:error|fatal): ",
     r"[Ee]rror code(?: is|:)|errorCode|DeepEP [a-z]+ |Watchdog timeout",
     # How processes end.
     r"Killed|[Oo]ut [Oo]f [Mm]emory|oom[-_]kill|OOMKilled|CrashLoopBackOff|NODE_FAIL|memory pressure",
@@ -43,7 +49,10 @@ ERRORS = (
     r"exit ?[cC]ode:? *-?[1-9]|\bsignal (?:[1-9]|SIG)|fatal error: ",
 )
 SERVES = "Application startup complete"
-STOPS = re.compile(r"\[shutdown\]|Shutting down FastAPI HTTP server")
+STOPS = re.compile(
+    r"\[shutdown\]|Shutting down FastAPI HTTP server|received: stopping all ranks|"
+    r"kimi-nb down: job \d+"
+)
 # Colours between the start of a line and its first word.
 _START = r"^(?:\x1b\[[0-9;?]*[A-Za-z])*"
 

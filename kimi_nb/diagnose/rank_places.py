@@ -70,7 +70,9 @@ def of(given: Plan | Placed | str | Path | None) -> Placed:
         table = json.loads(path.read_text(encoding="utf-8"))
         known = [part.name for part in fields(EngineSpec)]
         engines = tuple(
-            EngineSpec(**{name: _tupled(row[name]) for name in known}) for row in table["engines"]
+            # What a plan of before does not have keeps its default.
+            EngineSpec(**{name: _tupled(row[name]) for name in known if name in row})
+            for row in table["engines"]
         )
         router = table.get("router") or {}
         return Placed(engines, router.get("node", ""))

@@ -33,7 +33,8 @@ class Signature:
     """One entry; ``pattern`` is all of its patterns in one, ``see`` is "notebook#heading".
 
     ``words`` are others that people search for, also in Chinese. A ``general`` one knows only that
-    something failed: a more special event of the same process wins.
+    something failed: a more special event of the same process wins. A ``peer`` one may be due to the
+    rank at the other end: after another rank's failure it is no cause of its own.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Signature:
     examples: tuple[str, ...]
     general: bool = False
     words: tuple[str, ...] = ()
+    peer: bool = False
 
     def find(self, text: str) -> dict[str, str] | None:
         """Return the named groups that a text has filled, or None if no pattern matches."""
@@ -129,6 +131,7 @@ def _entry(name: str, item: dict[str, Any]) -> Signature:
         tuple(_listed(item.get("example"))),
         item.get("general", False),
         tuple(item.get("words", ())),
+        item.get("peer", False),
     )
 
 

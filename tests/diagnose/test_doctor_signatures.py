@@ -50,6 +50,7 @@ KEYS = {
     "general",
     "cascade",
     "waits",
+    "peer",
     "blames",
     "example",
     "words",

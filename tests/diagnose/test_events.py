@@ -174,3 +174,134 @@ def test_kubernetes_and_slurm(tmp_path):
     ):
         found = examined(tmp_path / str(at), line)
         assert found.first is not None and found.first.component == component, (line, found.first)
+
+
+def test_what_another_process_only_repeats_gives_way_to_it(tmp_path):
+    quoted = "RuntimeError: Worker failed with error 'CUDA out of memory. Tried to allocate 4 GiB.'"
+    found = examined(
+        tmp_path,
+        worker(1, TRACE[0]),
+        worker(1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4 GiB."),
+        f"(EngineCore_DP0 pid=7) ERROR 11-22 05:49:01 [core.py:946] {quoted}",
+    )
+    assert (found.first.rank, found.first.exception) == ("TP1", "OutOfMemoryError")
+
+
+def test_the_lines_of_one_file_are_in_order(tmp_path):
+    found = examined(
+        tmp_path,
+        "E1122 05:49:01.300120  1204 rdma_transport.cpp:820] cannot reach 192.0.2.7:20010",
+        "(EngineCore_DP0 pid=7) ERROR 11-22 05:49:01 [pool.py:210] get key failed: ret -800",
+    )
+    assert found.first.line == 1 and found.first.component == "mooncake"
+
+
+def test_what_stands_above_the_first_time_came_first(tmp_path):
+    found = examined(
+        tmp_path,
+        *(f"[rank0]: {text}" for text in (*TRACE, "RuntimeError: the flux is gone")),
+        "INFO 11-22 05:49:01 [core.py:7] shutting down",
+        *(f"[rank1]: {text}" for text in (*TRACE, "RuntimeError: the flux is gone")),
+    )
+    assert found.first.rank == 0
+
+
+def test_exceptions_of_other_languages(tmp_path):
+    cpp = examined(
+        tmp_path / "cpp",
+        "(Worker_TP6 pid=96) terminate called after throwing an instance of 'c10::AcceleratorError'",
+        "(Worker_TP6 pid=96)   what():  CUDA error: unspecified launch failure",
+    )
+    assert (cpp.first.rank, cpp.first.exception, cpp.first.code) == (
+        "TP6",
+        "AcceleratorError",
+        "719",
+    )
+    rust = examined(
+        tmp_path / "rust",
+        "[Router (Rust)] 2025-03-18 14:17:58 - INFO - Removed worker: http://localhost:8001",
+        "thread 'actix-server worker 3' panicked at src/router.rs:512:39:",
+        "called `Option::unwrap()` on a `None` value",
+        "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace",
+    )
+    assert rust.first.component == "router" and "on a `None` value" in rust.first.cause
+    go = examined(
+        tmp_path / "go", "panic: assignment to entry in nil map", "", "goroutine 7 [running]:"
+    )
+    assert "nil map" in go.first.cause
+
+
+def test_torchrun_names_the_rank_that_failed_first(tmp_path):
+    found = examined(
+        tmp_path,
+        *TRACE,
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "Failures:",
+        "[1]:",
+        "  rank      : 1 (local_rank: 1)",
+        "  exitcode  : 1 (pid: 467398)",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  rank      : 5 (local_rank: 5)",
+        "  exitcode  : -7 (pid: 467397)",
+    )
+    assert (found.first.rank, found.first.code, found.first.component) == (5, "-7", "os-limit")
+
+
+def test_a_worker_that_ended_without_a_word_is_named(tmp_path):
+    line = "ERROR 08-25 12:24:19 [x.py:1] Worker proc VllmWorker-1 died unexpectedly, shutting down"
+    found = examined(tmp_path, f"(EngineCore_0 pid=271) {line}")
+    assert (found.first.rank, found.first.label) == (0, "DP0 VllmWorker-1")
+
+
+def test_what_a_daemon_says_before_the_engine_serves_is_no_failure_alone(tmp_path):
+    told = "E1122 05:49:01.300120  1204 agent.cpp:8] cannot export the metrics"
+    serves = "(APIServer pid=7) INFO:     Application startup complete."
+    assert examined(tmp_path / "a", told, serves).ok
+    assert examined(tmp_path / "b", told).first.line == 1
+    after = examined(tmp_path / "c", told, serves, worker(0, "RuntimeError: the flux is gone"))
+    assert not after.ok
+
+
+def test_an_exception_that_is_ignored_hides_none_after_it(tmp_path):
+    ray = "(RayWorkerWrapper pid=14289) "
+    found = examined(
+        tmp_path,
+        f"{ray}Exception ignored in: <function Communicator.__del__ at 0x7f4d>",
+        *(f"{ray}{text}" for text in (*TRACE, "AttributeError: no attribute 'comm'")),
+        f"{ray}ERROR 04-17 09:00:33 ray_utils.py:44] Error executing method init_device.",
+        *(f"{ray}ERROR 04-17 09:00:33 ray_utils.py:44] {text}" for text in TRACE),
+        f"{ray}ERROR 04-17 09:00:33 ray_utils.py:44] FluxError: the flux is gone",
+    )
+    assert found.first.exception == "FluxError"
+
+
+def test_a_library_s_answer_404_is_no_client_s_mistake(tmp_path):
+    found = examined(
+        tmp_path,
+        "E0414 03:56:41.856248 77969 transfer_metadata_plugin.cpp:173] Unexpected code in http "
+        "response, response code: 404 response body: metadata not found",
+    )
+    assert found.first.component == "mooncake"
+
+
+def test_nats_is_where_the_parts_of_dynamo_find_each_other(tmp_path):
+    """As etcd is: it has to run and to be reached, whatever the engines and the front door do."""
+    frames = (
+        '  File "/venv/lib/python3.12/site-packages/dynamo/frontend/main.py", line 256, in start'
+    )
+    for number, said in enumerate(
+        (
+            "Exception: Failed to connect to NATS: IO error: Connection refused (os error 111)",
+            "nats.errors.NoRespondersError: nats: no responders available for request",
+            "ValueError: JetStream not available",
+        )
+    ):
+        first = examined(tmp_path / str(number), TRACE[0], frames, said).first
+        assert (first.component, first.exception) == (
+            "store",
+            said.partition(":")[0].split(".")[-1],
+        )
+        assert "nats-server" in first.help
+    lost = examined(tmp_path / "own", TRACE[0], frames, "KeyError: 'model'").first
+    assert lost.component == "router"  # what its own code raises is of the front door

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kimi_nb.catalog import known_faults
 from kimi_nb.diagnose import faq, signatures
 
 # As the documents print them.
@@ -69,3 +70,14 @@ def test_words_of_nothing_find_nothing(words):
 def test_a_search_is_short_and_each_entry_once():
     found = faq.search("memory").ids
     assert 3 < len(found) <= 12 and len(set(found)) == len(found)
+
+
+def test_known_faults_of_versions_are_found_by_every_word():
+    ids = [row[0] for row in faq.known_faults().rows]
+    assert ids == [one.id for one in known_faults.every()]
+    assert [row[0] for row in faq.known_faults("lmhead hang").rows] == ["va-lmhead-tp-hang"]
+    assert [row[0] for row in faq.known_faults("issues 15297 k2.6").rows] == [
+        "va-k2x-026-oom",
+        "va-k25-026-slow",
+    ]
+    assert not len(faq.known_faults("flux capacitor"))

@@ -30,6 +30,24 @@ LINES = {
         "ERROR",
         "raylet",
     ),
+    "[E ProcessGroupNCCL.cpp:475] [Rank 4] no": (4, "ERROR", ""),
+    "E20251222 18:59:31.900412 281468 client_service.cpp:1301] no": (None, "ERROR", ""),
+    "[2022-02-16 12:46:52,789 C 149 149] node_manager.cc:170: no": (None, "FATAL", ""),
+    "[h1:13210:0:13210]    ud_iface.c:732  UCX Fatal: no": (None, "FATAL", "UCX"),
+    "2025-07-30 00:10:41 ERROR sglang_router_rs::pd: src/pd_router.rs:640: no": (
+        None,
+        "ERROR",
+        "router",
+    ),
+    "[Router (Rust)] 2025-03-18 14:17:58 - WARN - no": (None, "WARNING", "router"),
+    '{"time":"2025-10-08T13:03:56Z","level":"ERROR","message":"no"}': (None, "ERROR", ""),
+    "Mon Jul  2 19:35:38 2018[1,936]<stdout>:no": (936, "", ""),
+    "(EngineCore pid=7) ERROR 08-25 12:24:19 [m.py:6] Worker proc VllmWorker-6 died, no": (
+        "VllmWorker-6",
+        "ERROR",
+        "EngineCore",
+    ),
+    "DeepEP timeout check failed: rank = 6, no": (6, "", ""),
     "slurmstepd: error: no": (None, "ERROR", "slurmstepd"),
     "[1,3]<stderr>:no": (3, "", ""),
     "ERROR 11-23 06:04:02 [launch_online_dp.py:288] rank 31 failed: no": (31, "ERROR", ""),
@@ -39,6 +57,8 @@ AROUND = (
     "[pod/vllm-decode-0/main] ",
     "ms-decode-6c8f9c4df6-vh88z vllm ",
     "vllm-1  | ",
+    "vllm  | ",
+    "May 16, 2026 @ 20:44:55.560    ",
     "2026-11-22T05:49:28.123456789Z stderr F ",
     "2026-11-22T05:49:28.123456789Z ",
     "Nov 22 05:49:28 node-7 vllm[4711]: ",
@@ -71,6 +91,15 @@ def test_the_innermost_speaker_counts():
 def test_a_docker_log_in_json():
     line = '{"log":"(Worker_TP1 pid=8) ERROR 08-28 02:33:28 [a.py:6] no\\n","stream":"stderr"}'
     assert line_grammar.of(line).rank == "TP1"
+
+
+def test_lines_of_json_are_read_by_their_keys():
+    said = line_grammar.of(
+        '{"level":"error","ts":"x","caller":"a/b.go:12","msg":"no","err":"gone"}'
+    )
+    assert (said.level, said.source, said.text) == ("ERROR", "a/b.go:12", "no: gone")
+    nested = line_grammar.of('{"level":"WARN","fields":{"message":"slow"},"target":"a::b"}')
+    assert (nested.level, nested.text, nested.calm) == ("WARNING", "slow", True)
 
 
 def test_plain_text_is_left_alone():
