@@ -33,7 +33,7 @@ from kimi_nb.rehearse.rehearsal import Rehearsal
 from kimi_nb.rehearse.simulated_site import SimulatedSite
 from kimi_nb.service.readiness import ROUTER, how
 
-# A plan that can have every fault, with several nodes and ranks to choose from.
+# A plan that can have every fault but that of a KV store, with several nodes and ranks to choose from.
 MODEL, HARDWARE, LAYOUT, FEATURES = "k2.6", "a3", "pd", ("eagle3", "host-tuning")
 _TRIES = 4  # rehearsals until a fault shows; at some engines nothing comes of some
 _QUIET, _SETTLE = 0.7, 4.0  # seconds without a new line, and the longest wait for that

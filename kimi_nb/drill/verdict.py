@@ -221,6 +221,11 @@ def _whose(first: Finding) -> str:
             f"{out} The rank's own log breaks off without an error, so that something from outside "
             "ended it."
         )
+    if first.signature == "engine-killed":
+        return (
+            f"{writer} ends with a line of whoever started the engine and saw it end. The engine's own "
+            "lines break off without an error, so that something from outside ended it."
+        )
     if first.rank is None:
         return f"{writer} is the output of a step on the node itself: no engine of it had started."
     if own:
@@ -255,12 +260,6 @@ def _earliest(first: Finding, others: list[Finding]) -> str:
 def _asked(truth: Truth, drill: Drill) -> Iterator[str]:
     """Yield why a failure that no log tells was found all the same."""
     line = _seen(truth, drill.folder)
-    if " ended: " in line:
-        yield (
-            "no log tells it: that of the engine breaks off without an error, so that something from "
-            f"outside ended it. Who started it sees how it ended, which {CLIENT} shows."
-        )
-        return
     if not line.startswith(CLIENT):
         yield (
             "no log has an error: this rank is the one that goes on loading while others are ready, and "
@@ -292,10 +291,9 @@ def _seen(truth: Truth, folder: Path) -> str:
     """Return the line that shows it: of the client's log, or else what the rehearsal has seen."""
     where = f"({truth.node}, rank {truth.ranks[0]})" if truth.ranks else "front door"
     lines = [f"{CLIENT}:{at}: {line}" for at, line in enumerate(_client(folder), 1)]
-    ended = [line for line in lines if f" {truth.node} engines ended: " in line]
     asked = [line for line in lines if where in line and "POST" in line]
-    if ended or asked:
-        return (ended or asked)[-1]
+    if asked:
+        return asked[-1]
     file, _, line = truth.evidence.partition(": ")
     log = lines_of(folder / file) if (folder / file).is_file() else []
     return f"{file}:{log.index(line) + 1}: {line}" if line in log else truth.evidence

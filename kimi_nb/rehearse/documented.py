@@ -132,6 +132,7 @@ def _engine(
         ranks=server.ranks or 1,
         dp_size=server.dp or 1,
         tp_size=server.tp or 1,
+        pp_size=server.pp or 1,
         devices=server.devices or (),
         http_port=None if server.headless else server.http_port or ports.HTTP,
         kv_port=server.kv_port,

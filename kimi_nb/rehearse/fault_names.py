@@ -30,6 +30,7 @@ class FaultName(enum.StrEnum):
     TOOL_CALL_LEAKS = "tool-call-leaks"
     SLOW_START = "slow-start"
     NODE_UNREACHABLE = "node-unreachable"
+    STORE_MASTER_DIES = "store-master-dies"
     DISK_FULL = "disk-full"
     WEIGHTS_MISSING = "weights-missing"
     DRAFT_MISSING = "draft-missing"

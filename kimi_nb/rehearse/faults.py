@@ -91,6 +91,8 @@ def apply(
 
 def _target(plan: Plan, kind: Kind, fault: FaultName, name: str) -> Target:
     able = [engine for engine in plan.engines if kind.where(engine)]
+    if fault == FaultName.STORE_MASTER_DIES:  # the master is beside the first engine
+        able = able[:1]
     if name:
         able = [engine for engine in able if engine.name == name]
         if not able and name in (engine.name for engine in plan.engines):
@@ -104,9 +106,9 @@ def _target(plan: Plan, kind: Kind, fault: FaultName, name: str) -> Target:
 def _answers(engine: EngineSpec) -> bool:
     """Return whether the engine answers requests, itself or through the API server of its group.
 
-    A further node of a tensor parallel engine does not.
+    A further node of a rank that spans several does not.
     """
-    return not engine.headless or engine.tp_size <= len(engine.devices)
+    return not engine.part
 
 
 def _hands_over(engine: EngineSpec) -> bool:
@@ -197,6 +199,12 @@ def _router(plan: Plan, site: SimulatedSite, target: Target) -> SimulatedSite:
     if plan.router is None:
         raise PlanError(f"fault empty-200: {plan.name} has no proxy.")
     return replace(site, faults=(*site.faults, Fault(FaultName.EMPTY_200, plan.router.node)))
+
+
+def _store_master(plan: Plan, site: SimulatedSite, target: Target) -> SimulatedSite:
+    if plan.store is None:
+        raise PlanError(f"fault {target.name}: {plan.name} has no KV store.")
+    return replace(site, faults=(*site.faults, Fault(target.name, plan.store.node)))
 
 
 def _transfers(plan: Plan, target: Target) -> bool:
@@ -427,6 +435,11 @@ FAULTS: dict[FaultName, Kind] = {
     FaultName.SLOW_START: Kind("an engine loads past the deadline", _behaves(FaultName.SLOW_START)),
     FaultName.NODE_UNREACHABLE: Kind(
         "a node does not answer", _behaves(FaultName.NODE_UNREACHABLE, True)
+    ),
+    FaultName.STORE_MASTER_DIES: Kind(
+        "the master of the KV store is gone once every engine has joined it",
+        _store_master,
+        needs="a KV store, and is its master's, on the first node",
     ),
     FaultName.DISK_FULL: Kind("a rank cannot write its cache", _behaves(FaultName.DISK_FULL)),
     FaultName.WEIGHTS_MISSING: Kind("the checkpoint is not on a node", _missing(False)),

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kimi_nb.bundle import writer
+from kimi_nb.bundle import node_files, writer
 from kimi_nb.core.marks import MARK
 from kimi_nb.core.processes import Programs
 from kimi_nb.diagnose.log_files import file_of
 from kimi_nb.plan import job_image
 from kimi_nb.plan.router import UPSTREAM
-from kimi_nb.plan.spec import Plan
+from kimi_nb.plan.spec import Plan, url_of
 from kimi_nb.rehearse import faults
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.host_programs import (
@@ -30,6 +30,7 @@ from kimi_nb.rehearse.host_programs import (
 from kimi_nb.rehearse.host_programs.docker_run import SYSTEM
 from kimi_nb.rehearse.loopback import RehearsalError
 from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
+from kimi_nb.service import http_client
 from kimi_nb.service.readiness import ROUTER, Watch
 
 WORK = "bundle"  # the folder of the scripts, within the folder of a rehearsal
@@ -60,6 +61,8 @@ class Stage:
                 self._occupied = (engine.node, engine.address, engine.http_port or 0)
         self.site = site
         writer.write(files, self.work)
+        if plan.store:
+            self._as_on_nodes()
         image = job_image.of(plan.request) if plan.jobs else None
         if image and not image.source:  # the site has it already
             file = Path(image.file)
@@ -68,6 +71,13 @@ class Stage:
         path_folder.write(root)
         site.write(root / "world.json")
         self.key = f"{MARK}-key" if self.plan.secrets else ""
+
+    def _as_on_nodes(self) -> None:
+        """Make the nodes' folders seen where they are on real nodes: there engines look for files."""
+        there = self.work / self.plan.name
+        there.mkdir()
+        for node in self.site.nodes:
+            (there / node).symlink_to(Path("..", node), target_is_directory=True)
 
     def open(self) -> None:
         """Wait until the stand-ins can be called.
@@ -205,6 +215,25 @@ class Stage:
                 argv = ["bash", inner]
             self._say(f"{node}: {shlex.join([Path(word).name for word in argv])}")
             self._start(f"{node} engines", node, argv, folder)
+
+    def start_store(self, watch: Watch) -> None:
+        """Start the parts of a KV store, each where its script is, and wait until they answer."""
+        store = self.plan.store
+        if store is None:
+            return
+        begin = [(store.node, node_files.MASTER, store.port)]
+        if store.service_port:
+            begin += [(node, node_files.SERVICE, store.service_port) for node in self.site.nodes]
+        for node, name, port in begin:
+            self._say(f"{node}: bash {name}.sh")
+            self._start(f"{node} {name}", node, ["bash", f"{name}.sh"], self.work / node)
+            end = time.monotonic() + _SPAWNER_WAIT
+            while not http_client.listens(url_of(self.site.nodes[node], port), 1.0):
+                ended = self._programs.ended().get(f"{node} {name}")
+                if ended is not None or time.monotonic() > end:
+                    watch.find("at start", [node])
+                    watch.failed(f"{node} {name}", ended)
+                time.sleep(0.05)
 
     def open_door(self) -> None:
         """Start the proxy if the plan has one; a job starts its own."""

@@ -15,9 +15,10 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from signal import SIGINT, SIGTERM, Signals
 from types import TracebackType
 from typing import Any
 
@@ -31,7 +32,7 @@ from kimi_nb.core.marks import MARK
 from kimi_nb.core.processes import Programs
 from kimi_nb.diagnose import first_failure
 from kimi_nb.diagnose.first_failure import Diagnosis, Event
-from kimi_nb.diagnose.log_files import Logs
+from kimi_nb.diagnose.log_files import Logs, file_of
 from kimi_nb.plan import router
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import faults, loopback, silent_losses
@@ -39,7 +40,7 @@ from kimi_nb.rehearse.launch import WORK, Stage
 from kimi_nb.rehearse.loopback import Block, RehearsalError
 from kimi_nb.rehearse.simulated_site import rebound
 from kimi_nb.service import http_client
-from kimi_nb.service.readiness import Found, Heard, Limits, Progress, Watch, unheard
+from kimi_nb.service.readiness import STORE, Found, Heard, Limits, Progress, Watch, unheard
 
 # What no rehearsal tells: a stand-in has none of it.
 NOT_TRIED = (
@@ -232,11 +233,12 @@ def start(
     block = loopback.claim()
     try:
         root = _fresh(folder)
+        # The supervisor keeps the addresses claimed until all processes have ended.
+        programs = Programs(root / "logs" / "supervisor.log", [block.guard.fileno()])
     except OSError as error:
-        raise WriteError(f"{folder}: cannot be written ({error.strerror}).") from None
-    # The supervisor keeps the addresses claimed until all processes have ended.
-    programs = Programs(root / "logs" / "supervisor.log", [block.guard.fileno()])
-    block.guard.close()
+        raise _unwritable(folder, error) from None
+    finally:
+        block.guard.close()
     try:
         # Start it first: its imports take as long as everything up to its first use.
         programs.start(
@@ -250,19 +252,40 @@ def start(
         _check_ports(local)
         stage = Stage(local, files, root, fault, programs, say)
         result = _run(stage, programs, begun, fault, say, progress, heard)
+        _tell_ends(root, programs.ended())
         before_stop(root, programs.ended())
     except BaseException as error:
         programs.close()
         _tidy(root)
         if not (root / "world.json").exists():
-            shutil.rmtree(root)  # nothing was started
+            # Nothing was started. On a disk that has become read-only it stays.
+            shutil.rmtree(root, ignore_errors=True)
         if isinstance(error, OSError):
-            raise WriteError(f"{root}: cannot be written ({error.strerror}).") from None
+            raise _unwritable(root, error) from None
         raise
     live = Live(stage.plan, programs, result, stage.key)
     if not result.ok:
         live.stop()
     return live
+
+
+def _unwritable(folder: Path, error: OSError) -> WriteError:
+    return WriteError(f"{folder}: cannot be written ({error.strerror or error}).")
+
+
+def _tell_ends(
+    root: Path, ended: Mapping[str, int], programs: Sequence[str] = ("engines",)
+) -> None:
+    """Write of programs that were killed that they were, as node.sh does: they cannot themselves."""
+    for name, code in ended.items():
+        number = -code if code < 0 else code - 128
+        node, _, program = name.partition(" ")
+        if program in programs and number in {*Signals} - {SIGINT, SIGTERM}:
+            now = time.strftime("%m-%d %H:%M:%S")
+            place = f"{Path(__file__).name}:{sys._getframe().f_lineno}"
+            how = f"{program} failed: signal {Signals(number).name}"
+            with file_of(root, name).open("a", encoding="utf-8") as file:
+                file.write(f"ERROR {now} [{place}] node {node}: {how}\n")
 
 
 def _tidy(root: Path) -> None:
@@ -317,21 +340,40 @@ def _run(
     heard: Heard,
 ) -> Rehearsal:
     logs = Logs(stage.plan, stage.root)
+    told: set[str] = set()
+
+    def ended() -> dict[str, int]:
+        """Return what has ended; what of a store was killed is told in its log once, at once."""
+        found = programs.ended()
+        _tell_ends(stage.root, {name: found[name] for name in found.keys() - told}, STORE)
+        told.update(found)
+        return found
+
     watch = Watch(
-        stage.plan, logs, programs.ended, LIMITS, stage.key, say, programs.busy, progress, heard
+        stage.plan,
+        logs,
+        ended,
+        LIMITS,
+        stage.key,
+        say,
+        programs.busy,
+        progress,
+        heard,
+        MARK,
     )
     ready_s = first_s = found = None
     lost: list[Diagnosis] = []
     try:
         stage.open()
         stage.prepare(watch)
+        stage.start_store(watch)
         stage.start_engines()
         watch.wait_ready()
         ready_s = round(time.monotonic() - begun, 2)
         stage.open_door()
         watch.first_answer()
         first_s = round(time.monotonic() - begun, 2)
-        say(f"first answer after {first_s:.1f} s")
+        say(f"{MARK}: first answer after {first_s:.1f} s")
         watch.check_transfer()
         watch.look_at_answers()
         watch.load()

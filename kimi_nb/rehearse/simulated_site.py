@@ -15,8 +15,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from kimi_nb.params import schema
 from kimi_nb.params.vendor import Vendor
 from kimi_nb.plan import build
+from kimi_nb.plan.memory import device
+from kimi_nb.plan.memory.terms import GIB
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import fault_names
 from kimi_nb.rehearse.fault_names import FaultName
@@ -42,7 +45,11 @@ class SimulatedSite:
     Attributes:
         nodes: The address of each node, by name.
         devices: Accelerators of each node.
-        memory_gb: Memory of one accelerator, in GB.
+        device: The name that the vendor's tool prints of an accelerator; `target` is what the
+            compiler calls it, and `per_card` how many are on one card.
+        memory_mib: Memory of one accelerator as the vendor's tool prints it, in MiB.
+        memory_gib: The same as torch sees it, in GiB.
+        dispatch: The form of the operators that dispatch tokens to experts; "" if not known.
         visible: The variable that selects the visible devices.
         weights: The checkpoints and draft models that exist, as the command lines name them.
         seconds_to_load: How long a stand-in engine takes to load.
@@ -54,8 +61,10 @@ class SimulatedSite:
     engine_version: str
     vendor: Vendor
     accelerator: str
+    device: str
     devices: int
-    memory_gb: int
+    memory_mib: int
+    memory_gib: float
     visible: str
     context_length: int
     heads: int
@@ -63,6 +72,9 @@ class SimulatedSite:
     images: tuple[str, ...]
     weights: tuple[str, ...]
     layers: int
+    target: str = ""
+    per_card: int = 1
+    dispatch: str = ""
     seconds_to_load: float = 0.0
     seconds_per_token: float = 0.0
     faults: tuple[Fault, ...] = field(default=())
@@ -84,9 +96,14 @@ class SimulatedSite:
             engine_version=plan.engine_version,
             vendor=hardware.vendor,
             accelerator=hardware.title,
+            device=hardware.devices.model or hardware.title.partition(" (")[0],
             devices=hardware.devices.count,
-            memory_gb=int(hardware.devices.memory_gb),
+            memory_mib=_tool_mib(hardware.devices),
+            memory_gib=round(device.usable(hardware).bytes / GIB, 2),
             visible=hardware.devices.visible,
+            target=hardware.devices.target or "",
+            per_card=hardware.devices.per_card,
+            dispatch=hardware.dispatch or "",
             context_length=request.model.context_length,
             heads=int(request.model.architecture["heads"]),
             layers=int(request.model.architecture["layers"]),
@@ -129,6 +146,14 @@ class SimulatedSite:
         return any(
             one.node == node and one.name == fault_names.missing(checkpoint) for one in self.faults
         )
+
+
+def _tool_mib(devices: schema.Devices) -> int:
+    """Return what the vendor's tool prints of a device's memory; where unknown, the nominal GiB."""
+    seen = devices.usable
+    if seen and seen.tool_mib and seen.nominal_gb == devices.memory_gb:
+        return seen.tool_mib
+    return devices.memory_gb * 1024
 
 
 def rebound(plan: Plan, work: Path, block: Block) -> Plan:

@@ -37,16 +37,28 @@ def main(folder: Path) -> int:
     while not Path("world.json").exists():
         time.sleep(0.005)
     site = SimulatedSite.read(Path("world.json"))
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind("spawner.new")
-    listener.listen(512)
-    os.rename("spawner.new", "spawner.sock")  # the name appears only once the socket listens
+    try:
+        listener = _listener()
+    except OSError as error:
+        print(
+            f"{folder}: cannot be written: {error.strerror}. Choose another --run-dir.",
+            file=sys.stderr,
+        )
+        return 1
     serve.warm(site)
     # Never free what is loaded by now, so that the forks share its pages.
     gc.collect()
     gc.freeze()
     gc.disable()
     return _serve(listener, site)
+
+
+def _listener() -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("spawner.new")
+    listener.listen(512)
+    os.rename("spawner.new", "spawner.sock")  # the name appears only once the socket listens
+    return listener
 
 
 def _serve(listener: socket.socket, site: SimulatedSite) -> int:

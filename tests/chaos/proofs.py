@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import kimi_nb
@@ -21,10 +22,24 @@ def main(what: str, folder: str) -> None:
     run.close()
 
 
+def _nobody_reads() -> bool:
+    """Whether what is printed cannot be written, which is no fault of what printed it."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")  # print may have dropped what it could not write
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        return True
+    return False
+
+
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
     except KimiError as error:
         sys.exit(f"{error}")  # as a cell of a notebook shows it
+    except OSError as error:
+        if not _nobody_reads():
+            raise
+        sys.exit(f"{error}")
     except KeyboardInterrupt:
         sys.exit("interrupted")

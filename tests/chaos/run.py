@@ -27,12 +27,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO, Any
 
 from tabulate import tabulate
 
@@ -46,8 +48,13 @@ from chaos import scene  # noqa: E402
 from chaos.disasters import Disaster, plan  # noqa: E402
 
 SEED, COUNT = 1, 100
-_SOONER = 0.8  # of the time that a command took which had ended before its disaster
-_PRIVATE = ["--mount", "--propagation", "private", "--pid", "--kill-child", "--mount-proc"]
+_TRIES, _SOONER = 5, 0.7  # of the time that a command took which had ended before its disaster
+_APART = ["unshare", "--net", "--mount", "--propagation", "private"]
+_APART += ["--pid", "--kill-child", "--mount-proc"]
+
+
+class Stopped(Exception):
+    """No more scenes are played."""
 
 
 def missing(disaster: Disaster) -> str:
@@ -64,35 +71,64 @@ def missing(disaster: Disaster) -> str:
     return ""
 
 
-def play(folder: Path, command: str, disaster: Disaster | None, usual: float) -> scene.Outcome:
-    """Play a scene in a process and namespaces of its own."""
-    folder.mkdir(parents=True)
-    file = folder / "scene.json"
-    given = {"command": command, "disaster": disaster and asdict(disaster), "usual": usual}
-    file.write_text(json.dumps(given))
-    apart: list[str] = []
-    if os.geteuid() == 0:
-        # The hosts of `up` have networks of their own, which are made from this one.
-        apart = ["unshare", *_PRIVATE, *(["--net"] if command != "up" else [])]
-    with (folder / "scene.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*apart, sys.executable, str(Path(__file__)), "--scene", str(file)],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
+class Scenes:
+    """Scenes, each played in a process and namespaces of its own, which end with this program."""
+
+    def __init__(self) -> None:
+        self._playing: set[subprocess.Popen[bytes]] = set()
+        self._lock, self._stopped = threading.Lock(), False
+        root = os.geteuid() == 0
+        # A scene ends also where this program is killed; unshare takes no SIGTERM,
+        # and all that is in it ends with it.
+        self._end = signal.SIGKILL if root else signal.SIGTERM
+        self._held = [
+            "setpriv",
+            "--pdeathsig",
+            self._end.name.removeprefix("SIG"),
+            *(_APART if root else []),
+        ]
+
+    def play(
+        self, folder: Path, command: str, disaster: Disaster | None, usual: float
+    ) -> scene.Outcome:
+        """Play one, and return what came of it."""
+        folder.mkdir(parents=True)
+        file = folder / "scene.json"
+        given = {"command": command, "disaster": disaster and asdict(disaster), "usual": usual}
+        file.write_text(json.dumps(given))
+        with (folder / "scene.log").open("wb") as log:
+            process = self._start(["--scene", str(file)], log)
             process.wait()
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    told = file.with_name("outcome.json")
-    if told.exists():
-        return scene.Outcome(**json.loads(told.read_text()))
-    last = (folder / "scene.log").read_text(errors="replace").splitlines()[-1:]
-    return scene.Outcome([f"the scene itself failed: {' '.join(last)}"])
+        with self._lock:
+            self._playing.discard(process)
+            if self._stopped:
+                raise Stopped
+        told = file.with_name("outcome.json")
+        if told.exists():
+            return scene.Outcome(**json.loads(told.read_text()))
+        last = (folder / "scene.log").read_text(errors="replace").splitlines()[-1:]
+        return scene.Outcome([f"the scene itself failed: {' '.join(last)}"])
+
+    def _start(self, words: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._stopped:
+                raise Stopped
+            process = subprocess.Popen(
+                [*self._held, sys.executable, str(Path(__file__)), *words],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            self._playing.add(process)
+            return process
+
+    def stop(self) -> None:
+        """End those that are being played, and play no more."""
+        with self._lock:
+            self._stopped = True
+            for process in self._playing:
+                process.send_signal(self._end)
 
 
 def again(seed: int, step: int) -> str:
@@ -108,47 +144,60 @@ class Chaos:
         self.left_out = {one.step: why for one in chosen if (why := missing(one))}
         self.chosen = [one for one in chosen if one.step not in self.left_out]
         self.outcomes: dict[int, scene.Outcome] = {}
+        self.cpu = 0.0  # seconds of processors, for all of it
         self._usual: dict[str, float] = {}
+        self._scenes = Scenes()
 
     def run(self, jobs: int) -> None:
-        """Let them happen, those of each command one after the other."""
-        lanes: dict[str, list[Disaster]] = {}
-        for one in self.chosen:
-            # Hosts and their engines are a lane; what runs here is the other.
-            lanes.setdefault("up" if one.command == "up" else "here", []).append(one)
+        """Let them happen, that many at a time."""
+        commands = dict.fromkeys(one.command for one in self.chosen)
         with ThreadPoolExecutor(jobs) as pool:
-            for done in [pool.submit(self._lane, lane) for lane in lanes.values()]:
-                done.result()
+            try:
+                list(pool.map(self._measure, commands))
+                # What is gone for good is waited for longest: it must not be the last.
+                list(pool.map(self._let, sorted(self.chosen, key=lambda one: one.what != "gone")))
+            finally:
+                self._scenes.stop()
 
-    def _lane(self, disasters: Iterable[Disaster]) -> None:
-        for one in disasters:
-            if one.command not in self._usual:
-                self._measure(one.command)
-            if not self._usual[one.command]:
-                self.outcomes[one.step] = scene.Outcome([f"{one.command} fails when left alone"])
-                continue
-            folder = self.folder / f"{one.step:03}-{one.command}"
-            out = play(folder, one.command, one, self._usual[one.command])
-            if not out.happened and not out.faults:  # it was faster than before
-                shutil.rmtree(folder, ignore_errors=True)
-                out = play(folder, one.command, one, out.seconds * _SOONER)
-            self.outcomes[one.step] = out
-            self._tell(one, out)
-            if not out.faults and not self.keep:
-                shutil.rmtree(folder, ignore_errors=True)
+    def _let(self, one: Disaster) -> None:
+        if not self._usual[one.command]:
+            self.outcomes[one.step] = scene.Outcome([f"{one.command} fails when left alone"])
+            return
+        folder = self.folder / f"{one.step:03}-{one.command}"
+        out = self._play(folder, one.command, one, self._usual[one.command])
+        for attempt in range(1, _TRIES):
+            if out.happened or out.faults:
+                break
+            # It was faster, or what was to be killed was not there any more.
+            shutil.rmtree(folder, ignore_errors=True)
+            out = self._play(folder, one.command, one, out.seconds * _SOONER**attempt)
+        if not out.happened:
+            out.faults.append("the disaster did not happen: it came too late each time")
+        self.outcomes[one.step] = out
+        self._tell(one, out)
+        if not out.faults and not self.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _play(self, *what: Any) -> scene.Outcome:
+        out = self._scenes.play(*what)
+        self.cpu += out.cpu
+        return out
 
     def _measure(self, command: str) -> None:
-        out = play(self.folder / f"usual-{command}", command, None, 0)
+        out = self._play(self.folder / f"usual-{command}", command, None, 0)
         good = out.code == 0 and not out.faults
         self._usual[command] = out.seconds if good else 0
-        print(f"{command}, left alone: {out.seconds:.1f} s {'' if good else out}", flush=True)
+        print(
+            f"{command}, left alone: {out.seconds:.1f} s, {out.cpu:.1f} s of CPU"
+            f"{'' if good else f' {out}'}",
+            flush=True,
+        )
 
     def _tell(self, one: Disaster, out: scene.Outcome) -> None:
         how = f" [{out.how}]" if out.how else ""
-        late = "" if out.happened else " (it had ended before)"
         print(
-            f"{one.step:3} {one.command}: {one}{how}{late}: exit code {out.code} after "
-            f"{out.seconds:.1f} s: {out.said[:160]}",
+            f"{one.step:3} {one.command}: {one}{how}: exit code {out.code} after "
+            f"{out.seconds:.1f} s, {out.cpu:.1f} s of CPU: {out.said[:160]}",
             flush=True,
         )
         for fault in out.faults:
@@ -186,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--count", type=int, default=COUNT, help="how many disasters")
     parser.add_argument("--only", type=int, nargs="+", metavar="STEP", help="these of them only")
-    parser.add_argument("--jobs", type=int, default=2, choices=(1, 2), help="lanes at a time")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default: 2)")
     parser.add_argument("--plan", action="store_true", help="list them, nothing happens")
     parser.add_argument("--keep", action="store_true", help="keep also what ended well")
     parser.add_argument("--folder", type=Path, help="where to (default: a new folder in /tmp)")
@@ -203,9 +252,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="kimi-chaos-", dir=args.folder))
     begun = time.monotonic()
     chaos = Chaos(args.seed, chosen, folder, args.keep)
-    chaos.run(args.jobs)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        chaos.run(args.jobs)
+    except KeyboardInterrupt:
+        print(f"stopped; what was left: {folder}", flush=True)
+        return 130
     failed = [step for step, out in chaos.outcomes.items() if out.faults]
-    print(f"\n{chaos.table()}\n\nseed {args.seed}, {time.monotonic() - begun:.0f} s")
+    print(
+        f"\n{chaos.table()}\n\nseed {args.seed}, {time.monotonic() - begun:.0f} s, {chaos.cpu:.0f} s of CPU"
+    )
     for step in sorted(failed):
         print(f"again: {again(args.seed, step)}")
     if failed or args.keep:

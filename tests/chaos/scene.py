@@ -10,10 +10,12 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -27,11 +29,14 @@ from chaos.links import Link
 from kimi_nb.core import prctl
 
 GONE_WITHIN = 6.0  # seconds in which everything has ended after its caller
-LIMIT = 240.0  # seconds for a command; a link that is gone is given up after 300
-LIMIT_GONE = 480.0
+LIMIT = 240.0  # seconds for a command; a link that is gone is given up after 75
 CUT = 8.0  # seconds of a link that is cut
 # kimi-nb up wants 64 MiB for its scripts on a node.
 _TMPFS = "256m"
+_PROGRESS = re.compile(r" *[0-9]+\.[0-9] s  ")
+# Also the end of one, in a message.
+_TRACEBACK = re.compile(r'^Traceback \(most recent call last\)|^ *File ".*", line [0-9]+', re.M)
+_LISTEN = "0A"  # as /proc/net/tcp has it
 CLOCK = Path(__file__).with_name("clock.c")
 
 
@@ -46,6 +51,8 @@ class Outcome:
         said: The last line that it has printed.
         how: With what the disaster was made, where there is a choice.
         happened: Whether the command was still at work at the moment of the disaster.
+        seconds: How long the first call took.
+        cpu: Seconds of processors that the whole scene took, its hosts too.
     """
 
     faults: list[str] = dataclasses.field(default_factory=list)
@@ -54,6 +61,7 @@ class Outcome:
     how: str = ""
     happened: bool = True
     seconds: float = 0.0
+    cpu: float = 0.0
 
 
 class Scene:
@@ -74,6 +82,7 @@ class Scene:
         set_own(prctl.PR_SET_CHILD_SUBREAPER, 1)
         for number in (signal.SIGINT, signal.SIGHUP):  # what started this may ignore them
             signal.signal(number, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         for path in (self.results, self.tmp):
             path.mkdir(parents=True, exist_ok=True)
         disks = self.disaster is not None and "disk" in self.disaster.kind
@@ -88,6 +97,7 @@ class Scene:
                     self._second()
             finally:
                 self._undo.close()
+                self._kill_all()
         return self.outcome
 
     # The first call ---------------------------------------------------------------------
@@ -104,9 +114,9 @@ class Scene:
             out.code = self._wait(process, begun)
         out.seconds = time.monotonic() - begun
         said = self._said("first")
-        out.said = (said.splitlines() or [""])[-1]
+        out.said = last_words(said)
         if out.code is None:
-            out.faults.append(f"(d) did not end within {self._limit:.0f} s")
+            out.faults.append(f"(d) did not end within {LIMIT:.0f} s")
         out.faults += [f"(a) {one}" for one in self._running()]
         self._undo.close()  # the disk has room again, the link is there
         out.faults += [f"(b) {one}" for one in wholeness.halves(self.results)]
@@ -116,21 +126,20 @@ class Scene:
         """What is wrong with what the person was told."""
         code, disaster = self.outcome.code, self.disaster
         by_signal = code is not None and code < 0
-        if "Traceback (most recent call last)" in said:
+        if _TRACEBACK.search(said):
             yield f"a traceback: {said.splitlines()[-1]}"
         elif code == 0 and not self._goes_on(said) and (lacking := self.command.lacks()):
             yield f"exit code 0 without {lacking}"
         elif code == 0 and disaster and (disaster.kind, disaster.what) == ("full output", "stdout"):
             yield "exit code 0 although nobody saw what was printed"
-        elif by_signal and not self._killed_it and any(self.results.iterdir()):
+        elif by_signal and not self._killed_it and self._began and self.command.lacks():
             yield f"ended by signal {-code}"
-        elif (
-            code
-            and not by_signal
-            and not self.outcome.said.strip()
-            and "output" not in disaster.kind
-        ):
+        elif code and not by_signal and not self.outcome.said and "output" not in disaster.kind:
             yield f"exit code {code} without a word"
+
+    @property
+    def _began(self) -> bool:
+        return any(self.results.iterdir())
 
     def _goes_on(self, said: str) -> bool:
         """Whether this is a sweep that told a failed setting and went on with the others."""
@@ -157,7 +166,7 @@ class Scene:
                 process = self._start(words, name, self._env(clock=False), files, plain=True)
                 code = self._wait(process, begun)
             if code != 0:
-                last = (self._said(name).splitlines() or [""])[-1]
+                last = last_words(self._said(name))
                 self.outcome.faults.append(f"(c) {words[1]} afterwards: exit code {code}: {last}")
             if number == 0 and code == 0 and (lacking := self.command.lacks()):
                 self.outcome.faults.append(f"(c) afterwards: exit code 0 without {lacking}")
@@ -214,19 +223,18 @@ class Scene:
         texts = [path.read_text(errors="replace") for path in paths if path.exists()]
         return "\n".join(text.rstrip() for text in texts if text.strip())
 
-    @property
-    def _limit(self) -> float:
-        return LIMIT_GONE if self.disaster and self.disaster.what == "gone" else LIMIT
-
     def _wait(self, process: subprocess.Popen[bytes], begun: float) -> int | None:
         try:
-            return process.wait(max(1.0, begun + self._limit - time.monotonic()))
+            return process.wait(max(1.0, begun + LIMIT - time.monotonic()))
         except subprocess.TimeoutExpired:
-            for one in self._there():
-                with contextlib.suppress(psutil.Error):
-                    one.kill()
+            self._kill_all()
             process.wait()
             return None
+
+    def _kill_all(self) -> None:
+        for one in self._there():
+            with contextlib.suppress(psutil.Error):
+                one.kill()
 
     def _there(self) -> list[psutil.Process]:
         """The processes that the calls have started here; those of test hosts are theirs."""
@@ -304,8 +312,7 @@ class Scene:
                 words, parent = one.cmdline(), one.parent()
                 of = parent.cmdline() if parent else []
                 if "kimi_nb.rehearse.spawner" in words and "kimi_nb.rehearse.spawner" in of:
-                    # Those that serve, and not the other stand-ins.
-                    if any(at.status == psutil.CONN_LISTEN for at in one.net_connections("tcp")):
+                    if listens(one.pid):  # and not the other stand-ins
                         engines.append(one.pid)
                 elif one.pid != program and one.pid not in self._own and not _on_host(one, self):
                     children.append(one.pid)
@@ -378,6 +385,29 @@ class Scene:
             link.mend()
 
 
+def last_words(said: str) -> str:
+    """Return the last line that is no progress; "" for none.
+
+    >>> last_words("cause  a full disk\n\n  1.4 s  reach: reach every node")
+    'cause  a full disk'
+    """
+    lines = [line for line in said.splitlines() if line.strip() and not _PROGRESS.match(line)]
+    return lines[-1] if lines else ""
+
+
+def listens(pid: int) -> bool:
+    """Return whether a process listens on a port of its own network; psutil knows only this one's.
+
+    Raises OSError where it has ended.
+    """
+    there = Path(f"/proc/{pid}")
+    waiting = set()
+    for table in (there / "net" / "tcp", there / "net" / "tcp6"):
+        rows = [line.split() for line in table.read_text().splitlines()[1:]]
+        waiting |= {f"socket:[{row[9]}]" for row in rows if row[3] == _LISTEN}
+    return any(os.readlink(one) in waiting for one in (there / "fd").iterdir())
+
+
 def _netns(pid: int) -> str:
     """Return the network of a process. Raises OSError where it has ended."""
     return os.readlink(f"/proc/{pid}/ns/net")
@@ -407,15 +437,29 @@ def _seconds(jump: str) -> int:
     return int(jump[:-1]) * unit
 
 
+def _cpu() -> float:
+    """Return the seconds that this process and all that it started had of the processors."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:  # those whose parents ended before them
+            pass
+    return sum(os.times()[:4])
+
+
 def main(file: Path) -> int:
     """Play the scene that a file describes, and write its outcome beside it."""
     given = json.loads(file.read_text())
     if os.geteuid() == 0:
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        # The networks of the hosts of `up` have names, which are files: here they are this scene's.
+        Path("/run/netns").mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "chaos", "/run/netns"], check=True)
     disaster = Disaster(**given["disaster"]) if given["disaster"] else None
     scene = Scene(file.parent, disaster, given["usual"])
     outcome = scene.play(given["command"])
+    outcome.cpu = _cpu()
     if outcome.faults and any(path.is_mount() for path in (scene.results, scene.tmp)):
-        shutil.copytree(scene.results, file.parent / "results-kept", symlinks=True)
+        sockets = shutil.ignore_patterns("*.sock")  # which cannot be copied
+        kept = file.parent / "results-kept"
+        shutil.copytree(scene.results, kept, symlinks=True, ignore=sockets)
     file.with_name("outcome.json").write_text(json.dumps(dataclasses.asdict(outcome)))
     return 0

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import yaml
 
 # Names of files that are being written.
@@ -54,7 +53,7 @@ def _wrong(path: Path) -> Iterator[str]:
             for line in text.splitlines():
                 json.loads(line)
         elif path.suffix == ".ipynb":
-            nbformat.validate(nbformat.reads(text, as_version=4))
+            _notebook(text)
         elif path.suffix in (".yaml", ".yml"):
             if yaml.safe_load(text) is None:
                 yield "is empty"
@@ -62,5 +61,15 @@ def _wrong(path: Path) -> Iterator[str]:
             yield "does not end with </html>"
         elif path.suffix in (".sh", ".py", ".md", ".env", ".sbatch") and not text.endswith("\n"):
             yield "does not end with a line's end"
-    except (ValueError, yaml.YAMLError, nbformat.ValidationError) as error:
+    except (ValueError, yaml.YAMLError) as error:
         yield f"{type(error).__name__}: {str(error).splitlines()[0]}"
+
+
+def _notebook(text: str) -> None:
+    """Raise ValueError where a text is no notebook."""
+    import nbformat  # takes longer than most disasters, and few leave a notebook
+
+    try:
+        nbformat.validate(nbformat.reads(text, as_version=4))
+    except nbformat.ValidationError as error:
+        raise ValueError(error.message) from None

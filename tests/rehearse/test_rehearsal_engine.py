@@ -25,6 +25,7 @@ from kimi_nb.plan import build
 from kimi_nb.rehearse import loopback, rehearsal
 from kimi_nb.rehearse.engine import engine_log
 from kimi_nb.rehearse.engine.api import answers, decode_steps
+from kimi_nb.rehearse.engine.api.stand_in import Engine
 from kimi_nb.rehearse.engine.ranks import rendezvous
 from kimi_nb.rehearse.engine.start import start_settings
 from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
@@ -475,6 +476,13 @@ def test_who_is_told_no_address_waits_at_its_own(words, port, tmp_path):
     assert made.meets == (loopback.own(address), port)
 
 
+@pytest.mark.parametrize(("words", "port"), [([], 8000), (["--port", "0"], 0)])
+def test_a_port_that_is_given_counts_though_it_is_zero(words, port, tmp_path):
+    site = SimulatedSite.of(build.plan("k2.5", "h200", "single", variant="pip"))
+    call = Call("vllm", ("serve", "m", *words), {NODE: "dgx-0"}, tmp_path, tmp_path, site)
+    assert start_settings.settings(call, catalog.engine("vllm", "0.19.1")).port == port
+
+
 @pytest.mark.parametrize(
     "change, wanted",
     [
@@ -504,6 +512,7 @@ def test_who_does_not_belong_is_refused_where_ranks_meet(change, wanted):
                 "node": f"n{place}",
                 "meets": meets,
                 "alone": True,
+                "headless": False,
                 "here": range(place, place + 1),
                 "shared": {"--max-num-seqs": 8},
                 **other,
@@ -519,3 +528,14 @@ def test_who_does_not_belong_is_refused_where_ranks_meet(change, wanted):
         await asyncio.wait_for(asyncio.gather(first, second, group(2).join()), 5)
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("node", "rank", "others"),
+    [(0, 0, [1]), (0, 1, [2, 3])],  # the first node has the API of all
+)
+def test_a_request_needs_every_node_of_its_rank(node, rank, others):
+    """Two ranks of two nodes each: those of rank 1 are nodes 2 and 3."""
+    mine = SimpleNamespace(spans=True, ranks=1, span=2, node_rank=node, here=range(1))
+    asked = Engine._elsewhere(SimpleNamespace(settings=mine), rank)
+    assert list(asked) == others

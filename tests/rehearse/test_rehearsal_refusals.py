@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shlex
 from dataclasses import replace
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 from kimi_nb import catalog
 from kimi_nb.check import documents
 from kimi_nb.check.rules import registry
+from kimi_nb.core import processes
+from kimi_nb.core.errors import WriteError
 from kimi_nb.plan import build
-from kimi_nb.rehearse import rehearsal
+from kimi_nb.rehearse import loopback, rehearsal
 from kimi_nb.rehearse.engine.start import refusals
 from kimi_nb.rehearse.engine.start.refusals import refusal
 from kimi_nb.rehearse.simulated_site import SimulatedSite
@@ -43,7 +46,9 @@ TINY = SimulatedSite(
     vendor="cpu",
     accelerator="CPU",
     devices=16,
-    memory_gb=80,
+    device="CPU",
+    memory_mib=81920,
+    memory_gib=80.0,
     visible="CUDA_VISIBLE_DEVICES",
     context_length=4096,
     heads=4,
@@ -251,6 +256,22 @@ KV = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
             "Cannot use both external and hybrid",
         ),
         ("--nnodes 3 --tensor-parallel-size 4", "world_size=4 must be divisible by nnodes=3."),
+        # Of 0.32.0, read in its sources: ranks on whole nodes, and nodes that balance by themselves.
+        (
+            "-tp 2 -dp 3 --nnodes 2 --master-addr n0",
+            "nnodes (2) must be divisible by the number of data parallel node groups (3 = ",
+        ),
+        ("-tp 4 -dp 2 --nnodes 4 --node-rank 3 --master-addr n0 --headless", None),
+        ("-tp 4 -pp 4 --nnodes 2 --master-addr n0", None),
+        ("-tp 4 -pp 8", "local_world_size (32) must be less than or equal to"),
+        (
+            "-dp 4 -dpl 2 -dpr 2 --data-parallel-hybrid-lb --headless",
+            "data_parallel_hybrid_lb is not applicable in headless mode",
+        ),
+        ("-dp 4 --data-parallel-hybrid-lb", "`--data-parallel-hybrid-lb` requires"),
+        ("-dp 4 -dpl 2 --data-parallel-hybrid-lb", None),
+        ("-tp 4 -pcp 2 -dcp 4", "valid DCP sizes are [1, 2, 8]"),
+        ("-tp 4 -pcp 2 -dcp 8", None),
         ("--enable-eplb", "enable_expert_parallel must be True to use EPLB."),
         ("--eplb-config '{\"num_redundant_experts\":2}'", "num_redundant_experts is set to 2 but"),
         ("--decode-context-parallel-size 0", "integer modulo by zero"),
@@ -289,6 +310,24 @@ KV = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 )
 def test_more_of_it(words, says):
     found = refused(words)
+    if says is None:
+        assert found is None, found.text
+    else:
+        assert says in found.text
+
+
+@pytest.mark.parametrize(
+    ("words", "role", "says"),
+    [
+        ("-tp 4 -pp 2", "kv_consumer", "does not support pipeline_parallel_size > 1"),
+        ("-tp 4 -pp 2", "kv_producer", None),
+        ("-tp 4 -dcp 2", "kv_consumer", "must be 1 or equal to the NIXL transfer parallel size=4"),
+        ("-tp 4 -dcp 4", "kv_consumer", None),
+    ],
+)
+def test_sizes_over_nixl(words, role, says):
+    table = f'{{"kv_connector":"NixlConnector","kv_role":"{role}"}}'
+    found = refused(f"{words} --kv-transfer-config '{table}'", catalog.engine("vllm", "0.32.0"))
     if says is None:
         assert found is None, found.text
     else:
@@ -425,3 +464,27 @@ def test_a_disk_that_became_read_only_is_no_traceback(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "unlink", refuse)
     rehearsal._tidy(tmp_path)
+
+
+@pytest.mark.parametrize("at", ["link", "log"])
+def test_a_disk_that_becomes_read_only_at_the_start_is_one_sentence(at, tmp_path, monkeypatch):
+    """Neither the programs can be linked there, nor what was written be removed again."""
+    plan = build.plan("k2.5", "h200", "single")
+
+    def refuse(path, *more, **options):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    def turn(*paths, **options):
+        for name in ("unlink", "rmdir", "mkdir", "rename", "replace"):
+            monkeypatch.setattr(os, name, refuse)
+        refuse(paths[-1])
+
+    if at == "link":
+        monkeypatch.setattr(os, "symlink", turn)
+    else:
+        monkeypatch.setattr(processes.Programs, "__init__", lambda *_: turn(tmp_path))
+    with pytest.raises(WriteError, match=rf"^{tmp_path}.*: cannot be written \(Read-only file"):
+        rehearsal.start(plan, tmp_path)
+    monkeypatch.undo()
+    block = loopback.claim()  # the addresses are free again
+    block.guard.close()

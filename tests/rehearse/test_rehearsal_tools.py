@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from kimi_nb import catalog
 from kimi_nb.bundle import scripts
 from kimi_nb.check.view import container_start
 from kimi_nb.core.marks import MARK
-from kimi_nb.params import fields, recipes
+from kimi_nb.params import fields, load, recipes
 from kimi_nb.plan import build
 from kimi_nb.rehearse import fault_names
 from kimi_nb.rehearse.host_programs import (
@@ -43,13 +44,13 @@ TOOLS = {
     **job_programs.TOOLS,
     **slurm_programs.TOOLS,
 }
-# Of each hardware the model and layout that need most of it. A CPU is looked at as it is
-# (test_cpu): nothing stands in for this machine itself.
+# A CPU is looked at as it is (test_cpu): nothing stands in for this machine itself.
+HARDWARE = [name for name in load.names("hardware") if name != "cpu"]
+# Of each hardware with recipes the model and layout that need most of it.
 _BACKWARDS = recipes.listing()[::-1]
-HARDWARE = {
+LARGEST = {
     row["hardware"]: (row["model"], row["layout"])
     for row in sorted(_BACKWARDS, key=lambda row: fields.LAYOUTS.index(row["layout"]))
-    if row["hardware"] != "cpu"
 }
 
 
@@ -514,9 +515,13 @@ def image_inspect(here: Rehearsal, image: str, capsys) -> str:
 # The tools of a node --------------------------------------------------------------------------
 
 
-def all_looks(name: str, tmp_path: Path):
-    model, layout = HARDWARE[name]
-    plan = rebound(build.plan(model, name, layout), tmp_path, Block(77, socket.socket()))
+def all_looks(name: str, plan_on, tmp_path: Path):
+    if name in LARGEST:
+        model, layout = LARGEST[name]
+        plan = build.plan(model, name, layout)
+    else:
+        plan = plan_on(name)
+    plan = rebound(plan, tmp_path, Block(77, socket.socket()))
     request, here = plan.request, make(tmp_path, plan)
     for layout in ("single", "dp", "pd"):
         for look in prerequisites.looks(request.hardware, request.site, request.weights, layout):
@@ -525,10 +530,10 @@ def all_looks(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", HARDWARE)
-def test_every_check_of_a_node_passes(name, tmp_path, capsys, monkeypatch):
+def test_every_check_of_a_node_passes(name, plan_on, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(prerequisites.shutil, "which", lambda tool, **how: f"/bin/{tool}")
     seen = set()
-    for here, site, look in all_looks(name, tmp_path):
+    for here, site, look in all_looks(name, plan_on, tmp_path):
 
         def runner(argv, here=here):
             code = here.run(*argv)
@@ -540,6 +545,106 @@ def test_every_check_of_a_node_passes(name, tmp_path, capsys, monkeypatch):
         assert result.status == "pass", result
         seen.add(look.name.split()[0])
     assert "devices" in seen
+    assert ("firmware" in seen) == (name in ("mi350x", "mi355x"))
+
+
+# What the real tools were seen to print; where no output was found, our nominal sizes are left out.
+PRINTED = {
+    "h100": ("NVIDIA H100 80GB HBM3", 81559),
+    "h20": ("NVIDIA H20", 97871),
+    "h200": ("NVIDIA H200", 143771),
+    "b200": ("NVIDIA B200", 183359),
+    "b300": ("NVIDIA B300 SXM6 AC", 275040),
+    "gb200": ("NVIDIA GB200", 189471),
+    "gb300": ("NVIDIA GB300", 284208),
+    "mi300x": ("AMD Instinct MI300X", "gfx942", 206141652992),
+    "mi325x": ("AMD Instinct MI325X", "gfx942", None),
+    "mi350x": ("AMD Instinct MI350X", "gfx950", None),
+    "mi355x": ("AMD Instinct MI355X", "gfx950", 309220868096),
+    "a2": ("910B", 65536),
+    "a3": ("Ascend910", 65536),
+    "a5": ("Ascend950DT", None),
+}
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_the_tools_print_what_the_real_ones_do(name, plan_on, tmp_path, capsys):
+    here, (model, *expected) = make(tmp_path, plan_on(name)), PRINTED[name]
+    count = load.hardware(name).devices.count
+    if here.site.vendor == "nvidia":
+        query = "--query-gpu=name,memory.total,driver_version"
+        assert here.run("nvidia-smi", query, "--format=csv,noheader") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines == [f"{model}, {expected[0]} MiB, 580.95.05"] * count
+    elif here.site.vendor == "amd":
+        target, size = expected
+        assert here.run("rocm-smi", "--showproductname", "--showmeminfo", "vram") == 0
+        out = capsys.readouterr().out
+        assert out.count(f": Card Series: \t\t{model}\n") == count
+        assert out.count(f": GFX Version: \t\t{target}\n") == count
+        assert not size or out.count(f": VRAM Total Memory (B): {size}\n") == count
+        assert here.run("rocm-smi", "--showfw") == 0
+        assert capsys.readouterr().out.count(": MEC firmware version: \t177\n") == count
+    else:
+        assert here.run("npu-smi", "info") == 0
+        out = capsys.readouterr().out
+        cards = re.findall(rf"^\| [0-9]+ +{model} +\| OK ", out, re.MULTILINE)
+        assert len(cards) == count
+        assert not expected[0] or out.count(f"/ {expected[0]}") == count
+
+
+@pytest.mark.parametrize(
+    "text, passes",
+    [
+        ("GPU[0]\t\t: MEC firmware version: \t176", False),
+        ("GPU[0]\t\t: MEC firmware version: \t177", True),
+        ("GPU[0]\t\t: MEC firmware version: \t1770", True),
+        ("GPU[0]\t\t: MEC firmware version: \t99", False),
+        ("GPU[0]\t: MEC firmware version: \t177\nGPU[1]\t: MEC firmware version: \t176", False),
+        ("GPU[0]\t\t: MEC firmware version: \t0x000000b1", False),
+        ("GPU[0]\t\t: MEC2 firmware version: \t177", False),
+        ("", False),
+    ],
+)
+def test_old_firmware_is_told(text, passes):
+    chip = load.hardware("mi355x")
+    weights = load.model("k2.5").weights["int4"]
+    looks = prerequisites.looks(chip, load.site("mi355x"), weights, "single")
+    (look,) = [one for one in looks if one.name == "firmware"]
+    assert (prerequisites.verdict(look, 0, text).status == "pass") == passes
+
+
+@pytest.mark.parametrize(
+    "engine, install, version, passes",
+    [
+        ("0.25.1", "docker", "570.172.08", False),  # CUDA 13
+        ("0.25.1", "docker", "580.82.07", True),
+        ("0.25.1", "pip", "579.99", False),
+        ("0.25.1", "pip", "1000.1", True),
+        ("0.19.1", "docker", "570.172.08", False),  # the image with -cu130
+        ("0.19.1", "pip", "570.172.08", True),  # CUDA 12.9
+        ("0.19.1", "pip", "470.1", False),
+        ("0.12.0", "docker", "535.54", True),
+        ("", "docker", "535.54", True),
+        ("", "docker", "534.99", False),
+        ("", "docker", "none", False),
+    ],
+)
+def test_an_old_driver_is_told(engine, install, version, passes):
+    """The least driver is that of the CUDA for which the image or the wheel is built."""
+    weights = load.model("k2.5").weights["int4"]
+    looks = prerequisites.looks(
+        load.hardware("b300"),
+        load.site("b300"),
+        weights,
+        "single",
+        install,
+        catalog.engine("vllm", engine) if engine else None,
+    )
+    (look,) = [one for one in looks if one.name == "driver"]
+    seen = prerequisites.verdict(look, 0, f"driver_version\n{version}\n{version}")
+    assert (seen.status == "pass") == passes
+    assert look.expect.startswith(f"{look.least} or newer")
 
 
 def test_the_tool_of_another_vendor_is_not_there(a3, h200, tmp_path):
@@ -606,7 +711,7 @@ def test_nvidia_smi(h200, capsys):
         h200.run("nvidia-smi", "--query-gpu=index, memory.total", "--format=csv,noheader,nounits")
         == 0
     )
-    assert capsys.readouterr().out.splitlines() == [f"{n}, {141 * 1024}" for n in range(8)]
+    assert capsys.readouterr().out.splitlines() == [f"{n}, 143771" for n in range(8)]
     assert "not a valid field" in str(h200.refusal("nvidia-smi", "--query-gpu=x", "--format=csv"))
     assert "switch is missing" in str(h200.refusal("nvidia-smi", "--query-gpu=index"))
     for words in (["--gpu-reset"], ["--query-gpu=index", "name", "--format=csv"]):
@@ -837,3 +942,33 @@ def test_installs_of_every_hardware_fetch_nothing(each_plan, tmp_path, capsys):
                 # The engine's own comes to be by the step before.
                 ours = each_plan.engine_folder and tool.startswith(each_plan.engine_folder)
                 assert ours or not tool.startswith("/") or Path(tool).exists()
+
+
+def test_nodes_that_share_an_environment_install_into_it_at_once(tmp_path):
+    """One node imports the engine while another installs it: no file is ever there in part."""
+    here = make(tmp_path, build.plan("k2.5", "gb200", "dp"))
+    modules = []
+    for _ in range(2):
+        installed_packages._engine(here.call("uv"), tmp_path, "vllm==0.27.1")
+        (found,) = tmp_path.rglob("vllm/__init__.py")
+        assert "__version__ = '0.27.1'" in found.read_text()
+        modules.append(found.open())
+    # What was open before has its text still: the second is another file, put in its place whole.
+    before, after = (os.fstat(one.fileno()).st_ino for one in modules)
+    for one in modules:
+        one.close()
+    assert before != after
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o027, 0o022])
+def test_programs_have_the_mode_that_the_umask_leaves(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        path_folder.write(tmp_path)
+        installed_packages._script(tmp_path / "bin" / "pip", "exit 1")
+        installed_packages._script(tmp_path / "bin" / "pip", "exit 2")
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o777 & ~mask}
+    assert (tmp_path / "bin" / "pip").read_text().endswith("\nexit 2\n")

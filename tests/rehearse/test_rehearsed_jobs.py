@@ -55,14 +55,19 @@ def refused(program, call: Call) -> str:
 
 def test_published_sizes_are_those_of_the_plan():
     """Written twice, because the tuner and the plan must not share a mistake."""
-    for name in ("k2.5", "k2.6", "k2-thinking"):
+    least = {"hidden_size", "moe_intermediate_size", "experts", "experts_per_token"}
+    for name in load.names("models"):
         model = load.model(name)
         for weights in model.weights.values():
-            config = checkpoint_facts.config(weights.id)
-            text = config.get(model.language_config, config)
-            found = {key: text[known] for known, key in checkpoint_facts.NAMES.items()}
+            if weights.hub == "none":
+                continue
+            config, found = checkpoint_facts.config(weights.id), checkpoint_facts.sizes(weights.id)
+            assert (model.language_config is not None) == ("text_config" in config), weights.id
+            assert least <= set(found)
             assert found == {key: model.architecture[key] for key in found}, weights.id
-    assert checkpoint_facts.config("somebody/else") is None
+        for draft in model.drafts.values():
+            assert checkpoint_facts.config(draft.id) is None, draft.id
+    assert checkpoint_facts.sizes("somebody/else") is None
 
 
 def test_the_tuner_imports_ray(here):

@@ -22,7 +22,7 @@ from kimi_nb.rehearse.stand_in_call import Call
 ON_A3 = [
     (row["model"], row["layout"], row["scenario"])
     for row in recipes.listing()
-    if row["hardware"] == "a3"
+    if row["hardware"] == "a3" and not row["deployment"]
 ]
 
 

@@ -10,6 +10,7 @@ import re
 
 import pytest
 from testbed import door_scenes
+from testbed.silent_logs import SilentLogs
 
 from kimi_nb.bundle import scripts
 from kimi_nb.check import judge
@@ -117,21 +118,6 @@ def test_an_engine_that_dies_behind_it_is_found(tmp_path):
     assert (found.diagnosis.kind, found.diagnosis.rank) == ("rank-dies-while-serving", 0), found
 
 
-class Silent:
-    """Logs that say nothing."""
-
-    progress = 0
-
-    def read(self):
-        pass
-
-    def all(self):
-        return []
-
-    def last_of(self, name):
-        return f"{name}.log", "nothing"
-
-
 def test_what_users_got_for_an_engine_that_is_gone_is_told(monkeypatch):
     """And each rank is asked by itself: this door leaves idle ones out."""
     plan, asked = build.plan(*PD, scenario="throughput"), []
@@ -142,7 +128,7 @@ def test_what_users_got_for_an_engine_that_is_gone_is_told(monkeypatch):
         return http_client.Reply(200, "" if where == plan.url else well, 0.1)
 
     monkeypatch.setattr(Watch, "_chat", chat)
-    watch = Watch(plan, Silent(), dict, rehearsal.LIMITS, say=print)
+    watch = Watch(plan, SilentLogs(), dict, rehearsal.LIMITS, say=print)
     with pytest.raises(Found, match="4 of 12 requests under load had no answer"):
         watch.load()
     assert watch.notes == [

@@ -46,13 +46,13 @@ def npu_smi(call: Call) -> int:
         for device in devices:
             print(
                 f"\tNPU ID                         : {_npu(call, device)[0]}\n"
-                f"\tChip Count                     : {_chips(call)}\n"
+                f"\tChip Count                     : {call.site.per_card}\n"
             )
     elif words[1:2] == ["-m"]:
         print(f"\tNPU ID   Chip ID   Chip Logic ID   Chip Name ({MARK})")
         for device in devices:
             npu, chip = _npu(call, device)
-            print(f"\t{npu:<9}{chip:<10}{device:<16}{_npu_name(call)}")
+            print(f"\t{npu:<9}{chip:<10}{device:<16}{call.site.device}")
     elif "-t" in words:
         _board(call, devices, words)
     else:
@@ -60,18 +60,9 @@ def npu_smi(call: Call) -> int:
     return 0
 
 
-def _chips(call: Call) -> int:
-    """Return how many devices are on one NPU: two on an A3."""
-    return 2 if "A3" in call.site.accelerator else 1
-
-
 def _npu(call: Call, device: int) -> tuple[int, int]:
     """Return the NPU of a device, and its chip."""
-    return divmod(device, _chips(call))
-
-
-def _npu_name(call: Call) -> str:
-    return "Ascend910" if _chips(call) == 2 else "910B"
+    return divmod(device, call.site.per_card)
 
 
 def _board(call: Call, devices: Sequence[int], words: Sequence[str]) -> None:
@@ -84,12 +75,12 @@ def _board(call: Call, devices: Sequence[int], words: Sequence[str]) -> None:
         f"\tProduct Name                   : {call.site.accelerator}\n"
         f"\tSoftware Version               : {_driver('ascend')}\n"
         f"\tCompatibility                  : OK\n"
-        f"\tChip Count                     : {_chips(call)}"
+        f"\tChip Count                     : {call.site.per_card}"
     )
 
 
 def _npu_table(call: Call, devices: Sequence[int]) -> None:
-    physical = _chips(call) > 1
+    physical = call.site.per_card > 1
     line, wide = f"+{'-' * 27}+{'-' * 15}+{'-' * 52}+", f"+{'=' * 27}+{'=' * 15}+{'=' * 52}+"
     title = f"npu-smi {_driver('ascend')} ({MARK})"
     print(f"+{'-' * 96}+\n| {title:<32} {'Version: ' + _driver('ascend'):<61} |\n{line}")
@@ -102,11 +93,11 @@ def _npu_table(call: Call, devices: Sequence[int]) -> None:
     print(wide)
     for device in devices:
         npu, chip = _npu(call, device)
-        _row(f"{npu:<6}{_npu_name(call)}", "OK", f"{'160.0':<12}{'40':<18}{'0    / 0'}")
+        _row(f"{npu:<6}{call.site.device}", "OK", f"{'160.0':<12}{'40':<18}{'0    / 0'}")
         _row(
             f"{chip:<6}{device if physical else ''}",
             f"0000:{0x81 + device:02X}:00.0",
-            f"{'0':<12}{'0    / 0':<18}{3100:<5}/ {call.site.memory_gb * 1024}",
+            f"{'0':<12}{'0    / 0':<18}{3100:<5}/ {call.site.memory_mib}",
         )
         print(wide)
 
@@ -176,15 +167,6 @@ def _npu_ping(call: Call, device: int, address: str) -> int:
 # NVIDIA and AMD -----------------------------------------------------------------------------
 
 
-def gpu_name(call: Call) -> str:
-    """Return the name that the driver has for a GPU of the site."""
-    names = {"H200": "NVIDIA H200", "GB200": "NVIDIA GB200", "MI300X": "AMD Instinct MI300X"}
-    title = call.site.accelerator
-    return next(
-        (name for key, name in names.items() if key in title.split()), title.partition(" (")[0]
-    )
-
-
 def nvidia_smi(call: Call) -> int:
     """Run ``nvidia-smi``: the table, -L, --query-gpu, or topo -m."""
     devices = _there(call, "nvidia")
@@ -202,7 +184,7 @@ def nvidia_smi(call: Call) -> int:
             )
     elif words == ["-L"]:
         for one in devices:
-            print(f"GPU {one}: {gpu_name(call)} (UUID: {_uuid(one)})")
+            print(f"GPU {one}: {call.site.device} (UUID: {_uuid(one)})")
     elif words:
         raise Refused(
             "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.", 2
@@ -219,7 +201,7 @@ def _uuid(device: int) -> str:
 def _query(call: Call, devices: Sequence[int], fields: Sequence[str], form: Sequence[str]) -> int:
     if "csv" not in form:
         raise Refused("\"--format=\" switch is missing. Please run 'nvidia-smi -h' for help.", 1)
-    memory = call.site.memory_gb * 1024
+    memory = call.site.memory_mib
     units = {
         "memory.total": "MiB",
         "memory.used": "MiB",
@@ -230,8 +212,8 @@ def _query(call: Call, devices: Sequence[int], fields: Sequence[str], form: Sequ
     for device in devices:
         known = {
             "index": device,
-            "name": gpu_name(call),
-            "gpu_name": gpu_name(call),
+            "name": call.site.device,
+            "gpu_name": call.site.device,
             "uuid": _uuid(device),
             "memory.total": memory,
             "memory.used": 4,
@@ -263,29 +245,35 @@ def _query(call: Call, devices: Sequence[int], fields: Sequence[str], form: Sequ
 
 
 def _gpu_table(call: Call, devices: Sequence[int]) -> None:
-    line, memory = f"+{'-' * 77}+", call.site.memory_gb * 1024
+    line, memory = f"+{'-' * 77}+", call.site.memory_mib
     head = f"NVIDIA-SMI {_driver('nvidia')}   Driver Version: {_driver('nvidia')}   {MARK}"
     print(f"{line}\n| {head:<75} |\n{line}")
     for device in devices:
         print(
-            f"| {device:>3}  {gpu_name(call):<30} {f'4MiB / {memory}MiB':>22}  0%  Default{'':>6} |"
+            f"| {device:>3}  {call.site.device:<30} {f'4MiB / {memory}MiB':>22}  0%  Default{'':>6} |"
         )
     print(f"{line}\n| {'No running processes found':<75} |\n{line}")
 
 
 def rocm_smi(call: Call) -> int:
-    """Run ``rocm-smi``, which shows the names of the GPUs and their memory."""
+    """Run ``rocm-smi``, which shows the names of the GPUs, their memory and their firmware."""
     devices = _there(call, "amd")
     asked = set(call.words)
+    firmware = wheels.driver("amd")["firmware"]
     rows = []
     for device in devices:
         if not asked or "--showproductname" in asked:
             rows += [
-                f"GPU[{device}]\t\t: Card Series: \t\t{gpu_name(call)}",
-                f"GPU[{device}]\t\t: GFX Version: \t\tgfx942",
+                f"GPU[{device}]\t\t: Card Series: \t\t{call.site.device}",
+                f"GPU[{device}]\t\t: GFX Version: \t\t{call.site.target}",
+            ]
+        if "--showfw" in asked:
+            rows += [
+                f"GPU[{device}]\t\t: {part} firmware version: \t{firmware}"
+                for part in ("MEC", "MEC2")
             ]
         if not asked or "--showmeminfo" in asked:
-            rows.append(f"GPU[{device}]\t\t: VRAM Total Memory (B): {call.site.memory_gb * 2**30}")
+            rows.append(f"GPU[{device}]\t\t: VRAM Total Memory (B): {call.site.memory_mib * 2**20}")
     print(f"{' ROCm System Management Interface ':=^90}\n{f' {MARK} ':=^90}")
     print("\n".join(rows))
     print(f"{' End of ROCm SMI Log ':=^90}")

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kimi_nb import catalog
+from kimi_nb.core import evidence
 from kimi_nb.core.marks import MARK
 from kimi_nb.rehearse import image_facts, wheels
-from kimi_nb.rehearse.host_programs import docker_images, docker_run
+from kimi_nb.rehearse.host_programs import docker_images, docker_run, path_folder
 from kimi_nb.rehearse.host_programs.command_words import first, inside, not_rehearsed, parts
 from kimi_nb.rehearse.stand_in_call import Call, Refused, Replace
 
@@ -145,8 +146,17 @@ def add(
         said = f"{version if one == name else ''}{builds.get(one, '')}"
         if said or not note.exists():
             note.write_text(said)
+    if "mooncake" in brought:
+        _module(library / "mooncake", "mooncake_store_service")
     for script in image_facts.scripts(brought):
         _program(call, environment, script)
+
+
+def _module(folder: Path, name: str) -> None:
+    """Write a module that a script runs by ``python -m``: it calls the stand-in of its file's name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "__init__.py").write_text(f'"""{MARK}."""\n')
+    (folder / f"{name}.py").write_text(path_folder.caller(f"the module {name}"), encoding="utf-8")
 
 
 def beside_image(call: Call, folder: Path) -> None:
@@ -165,10 +175,7 @@ def beside_image(call: Call, folder: Path) -> None:
 
 def _script(path: Path, body: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        f"#!/bin/sh\n# {MARK}: stands for the {path.name} of this environment.\n{body}\n"
-    )
-    path.chmod(0o755)
+    path_folder.script(path, f"# {MARK}: stands for the {path.name} of this environment.\n{body}")
 
 
 def pip(call: Call) -> int:
@@ -219,18 +226,19 @@ def _install(call: Call, verb: str, words: Sequence[str], environment: str) -> i
 
 
 def _engine(call: Call, environment: Path, package: str) -> None:
-    """Write a module with the engine's name that knows only its version."""
+    """Write a module with the engine's name that knows only its version.
+
+    Nodes of a rehearsal may share the environment, so that another one imports it meanwhile.
+    """
     name, _, version = package.partition("==")
     if name not in _ENGINES:
         return
     folder = environment.joinpath(*_LIBRARY, _ENGINES[name])
-    folder.mkdir(parents=True, exist_ok=True)
     version = version or call.site.engine_version
-    (folder / "__init__.py").write_text(
-        f'"""{MARK}: stands for {name}."""\n__version__ = {version!r}\n'
+    evidence.write_text(
+        folder / "__init__.py", f'"""{MARK}: stands for {name}."""\n__version__ = {version!r}\n'
     )
-    (folder / "entrypoints" / "cli").mkdir(parents=True, exist_ok=True)
-    (folder / "entrypoints" / "cli" / "main.py").write_text(_COMMAND_LINE)
+    evidence.write_text(folder / "entrypoints" / "cli" / "main.py", _COMMAND_LINE)
     record = folder.parent / f"{_ENGINES[name]}-{version}.dist-info"
     record.mkdir(exist_ok=True)
     (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

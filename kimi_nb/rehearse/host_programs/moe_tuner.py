@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from kimi_nb import catalog
 from kimi_nb.core import data_files
 from kimi_nb.core.marks import MARK
-from kimi_nb.rehearse.host_programs import accelerators, installed_packages
+from kimi_nb.rehearse.host_programs import installed_packages
 from kimi_nb.rehearse.host_programs.command_words import inside
 from kimi_nb.rehearse.host_programs.docker_run import visible_here
 from kimi_nb.rehearse.stand_in_call import Call, Refused
@@ -60,7 +60,7 @@ def benchmark_moe(call: Call) -> int:
 
 def file_name(call: Call, experts: int, size: int, dtype: str) -> str:
     """Return the name of the file for these sizes, as the engine looks for it."""
-    device = accelerators.gpu_name(call).replace(" ", "_")
+    device = call.site.device.replace(" ", "_")
     kind = "" if dtype == "auto" else f",dtype={dtype}"
     return f"E={experts},N={size},device_name={device}{kind}.json"
 
@@ -122,7 +122,9 @@ def _shape(config: Mapping[str, Any], transformers: str) -> tuple[int, int]:
     text = config.get("text_config", config)
     if config.get("architectures", ["?"])[0] in _KNOWN:
         return text["n_routed_experts"], text["moe_intermediate_size"]
-    if "n_routed_experts" not in text or transformers.partition(".")[0] == "4":
+    if "n_routed_experts" not in text:
+        raise _attribute("KimiLinearConfig", "num_local_experts")
+    if transformers.partition(".")[0] == "4":
         raise _attribute("DeepseekV3Config", "num_local_experts")
     return text["n_routed_experts"], text["intermediate_size"]
 

@@ -43,10 +43,11 @@ NAMES = (
     "getent",
     "ssh",
     "vllm-router",
+    "mooncake_master",
 )
 PYTHONS = ("python", "python3")
 # What no host has by itself: an installation brings it, or the image has it.
-INSTALLED = ("vllm", "vllm-router", "hf", "pip", "python")
+INSTALLED = ("vllm", "vllm-router", "mooncake_master", "hf", "pip", "python")
 
 
 def write(root: Path) -> None:
@@ -55,9 +56,9 @@ def write(root: Path) -> None:
     folder.mkdir()
     python = shlex.quote(sys.executable)
     for name in NAMES:
-        _script(folder / name, f'exec {python} -I -S {shlex.quote(str(_CLIENT))} "$0" "$@"')
+        script(folder / name, f'exec {python} -I -S {shlex.quote(str(_CLIENT))} "$0" "$@"')
     for name in PYTHONS:
-        _script(folder / name, f'exec {python} "$@"')
+        script(folder / name, f'exec {python} "$@"')
     there = {*NAMES, *PYTHONS} - {*INSTALLED}
     pick(root, root / "bin", there, INSTALLED)
 
@@ -69,7 +70,7 @@ def pick(root: Path, folder: Path, names: Iterable[str], absent: Iterable[str]) 
         if name in NAMES or name in PYTHONS:
             os.symlink(root / "stubs" / name, folder / name)
     for name in absent:
-        _script(folder / name, f"echo 'bash: line 1: {name}: command not found' >&2\nexit 127")
+        script(folder / name, f"echo 'bash: line 1: {name}: command not found' >&2\nexit 127")
 
 
 def caller(what: str) -> str:
@@ -86,6 +87,10 @@ def caller(what: str) -> str:
     )
 
 
-def _script(path: Path, line: str) -> None:
-    path.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
-    path.chmod(0o755)
+def script(path: Path, lines: str) -> None:
+    """Write a shell script in the place of what is there, as executable as the umask lets it be."""
+    new = path.with_name(f".{path.name}.{os.urandom(6).hex()}")  # other nodes may write it as well
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/sh\n{lines}\n")
+    os.replace(new, path)

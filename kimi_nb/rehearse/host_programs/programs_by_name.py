@@ -18,6 +18,7 @@ from kimi_nb.rehearse.host_programs import (
     installed_packages,
     job_programs,
     moe_tuner,
+    shared_store,
     slurm_programs,
     upstream_proxy,
 )
@@ -32,12 +33,14 @@ TOOLS: dict[str, Callable[[Call], int]] = {
     **image_programs.TOOLS,
     **installed_packages.TOOLS,
     **job_programs.TOOLS,
+    **shared_store.TOOLS,
     **slurm_programs.TOOLS,
 }
 # Not on PATH, but beside the script that calls it.
 _BESIDE = {
     UPSTREAM: upstream_proxy.upstream_proxy,
     job_programs.TUNER: moe_tuner.benchmark_moe,
+    **shared_store.BESIDE,
 }
 
 

@@ -132,7 +132,7 @@ class Engine:
 
     async def compute(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Compute a prompt for the first process, and return its digest or the error."""
-        rank = self.settings.rank if self.settings.spans else int(request["rank"])
+        rank = int(request["of"])
         try:
             await self._strike(rank)
         except answers.ApiError as error:
@@ -161,7 +161,7 @@ class Engine:
     async def _prompt(self, answer: Answer) -> None:
         ask, metrics = answer.ask, answer.metrics
         for number in self._elsewhere(answer.rank):
-            got = await self._group.ask(number, {"digest": ask.digest})
+            got = await self._group.ask(number, {"digest": ask.digest, "of": answer.rank})
             if "error" in got:
                 raise answers.internal(f"{_DEAD} ({got['error']})")
             answer.ask = answers.regenerate(ask, str(got["digest"]))
@@ -180,11 +180,12 @@ class Engine:
     def _elsewhere(self, rank: int) -> Iterable[int]:
         """Return whose work a request needs besides ours.
 
-        This is the process that holds the rank, or all other nodes of a tensor parallel engine.
+        This is the process that holds the rank, or all other nodes that the rank has.
         """
         mine = self.settings
         if mine.spans:
-            return range(1, mine.nodes)
+            first = rank // mine.ranks * mine.span
+            return (node for node in range(first, first + mine.span) if node != mine.node_rank)
         return () if rank in mine.here else (rank,)
 
     async def _fetch(self, answer: Answer, params: dict[str, Any]) -> None:
@@ -253,7 +254,7 @@ class Engine:
 
 def out_of_memory(site: SimulatedSite, device: int) -> str:
     """Return the allocator's message for the devices of the site's vendor."""
-    total = site.memory_gb
+    total = site.memory_gib
     if site.vendor == "ascend":
         return (
             f"RuntimeError: NPU out of memory. Tried to allocate 1.31 GiB (NPU {device}; "
@@ -268,8 +269,6 @@ def out_of_memory(site: SimulatedSite, device: int) -> str:
 
 def _answered(settings: Settings) -> range:
     """Return the ranks behind the API of a process: its own, or those of all its followers too."""
-    if settings.spans:
-        return range(1)
     return settings.here if settings.alone or settings.headless else range(settings.dp)
 
 

@@ -81,6 +81,7 @@ class Store:
             "remote_host": self._transfer.host,
             "remote_port": first + (rank - mine.rank) * step,
             "tp_size": mine.tp,
+            "ports": step,
         }
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -121,7 +122,8 @@ async def fetch(params: Mapping[str, Any], mine: Settings, at: At) -> tuple[str,
     """
     host, port, tp_size = (params.get(name) for name in ("remote_host", "remote_port", "tp_size"))
     wide = 1 if tp_size is None else tp_size
-    if not (isinstance(host, str) and _is_number(port, 65535) and _is_number(wide, 4096)):
+    here = params.get("ports", wide)  # of those that the rank has on its first node
+    if not (isinstance(host, str) and _is_number(port, 65535) and _is_number(here, 4096)):
         raise TransferError(
             f"kv_transfer_params name no engine: remote_host {host!r}, "
             f"remote_port {port!r}, tp_size {wide!r}"
@@ -133,7 +135,7 @@ async def fetch(params: Mapping[str, Any], mine: Settings, at: At) -> tuple[str,
                 params,
                 mine,
                 at(host),
-                port + (part % wide if mooncake else 0),
+                port + (part % here if mooncake else 0),
                 mooncake,
             )
             for part in range(mine.tp)

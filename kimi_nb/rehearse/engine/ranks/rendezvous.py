@@ -81,7 +81,7 @@ class Group:
     async def ask(self, number: int, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request to the process that holds a rank, and return its answer.
 
-        For a tensor parallel engine on several nodes, ``number`` is a node instead of a rank.
+        Where nodes meet instead of ranks, ``number`` is that of a node.
         """
         owner = max((first for first in self._members if first <= number), default=None)
         if owner is None:
@@ -103,8 +103,10 @@ class Group:
 
     def node_of(self, rank: int) -> str | None:
         """Return the node of a rank in another process, if this process knows it."""
-        owner = max((first for first in self._names if first <= rank), default=None)
-        return None if owner is None or rank in self._mine.here else self._names[owner]
+        mine = self._mine
+        number = rank // mine.ranks * mine.span if mine.spans else rank
+        owner = max((first for first in self._names if first <= number), default=None)
+        return None if owner is None or rank in mine.here else self._names[owner]
 
     def leave(self) -> None:
         """Tell the others that this process ends on purpose, which is no failure."""
@@ -244,6 +246,14 @@ class Group:
                 f"{what} {twice[0]} is in the group already: two processes "
                 f"say that they are {what} {twice[0]} of {mine.size}",
             )
+        if not mine.spans and hello["headless"] == mine.alone:
+            return (
+                "RuntimeError",
+                f"Remote engine {ranks.start} must not use --headless in external or hybrid dp lb mode"
+                if mine.alone
+                else f"Remote engine {ranks.start} must use --headless unless in external or hybrid "
+                "dp lb mode",
+            )
         for key in sorted({*hello["shared"], *mine.shared}):
             theirs, ours = hello["shared"].get(key), mine.shared.get(key)
             if theirs != ours:
@@ -308,6 +318,7 @@ class Group:
                 "count": mine.count,
                 "size": mine.size,
                 "tp": mine.tp,
+                "headless": mine.headless,
                 "node": mine.node,
                 "shared": mine.shared,
             },

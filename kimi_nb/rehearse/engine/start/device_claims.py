@@ -26,7 +26,7 @@ def claim(call: Call, settings: Settings) -> None:
         except OSError:
             holder = os.read(handle, 200).decode() or "another process"
             os.close(handle)
-            rank = settings.rank + place // max(1, settings.tp)
+            rank = settings.rank + place * settings.ranks // len(settings.devices)
             raise StartError("ValueError", _full(call, settings, device, holder), rank) from None
         os.ftruncate(handle, 0)
         os.write(handle, f"rank {settings.rank}, process {os.getpid()}".encode())
@@ -34,7 +34,7 @@ def claim(call: Call, settings: Settings) -> None:
 
 
 def _full(call: Call, settings: Settings, device: int, holder: str) -> str:
-    total = float(call.site.memory_gb)
+    total = call.site.memory_gib
     wanted = total * settings.utilization
     free = max(0.0, total - wanted - _SPARE_GB)
     kind = "npu" if call.site.vendor == "ascend" else "cuda"

@@ -39,10 +39,10 @@ def needed(
 
 def short(call: Call, mine: Settings) -> str:
     """Return what the operator says of a buffer that is too small; "" if it is not."""
-    config = checkpoint_facts.language(mine.model)
+    config = checkpoint_facts.sizes(mine.model)
     ranks = mine.tp * mine.dp
     if (
-        "A3" not in call.site.accelerator.split()
+        call.site.dispatch != "a3"
         or config is None
         or not mine.expert_parallel
         or ranks < 2
@@ -54,8 +54,11 @@ def short(call: Call, mine: Settings) -> str:
     told = call.env.get("HCCL_BUFFSIZE", "")
     there = int(told) if told.isdecimal() else _DEFAULT
     tokens = -(-mine.largest_step // mine.tp)
-    hidden, chosen = config["hidden_size"], config["num_experts_per_tok"]
-    local = -(-(config["n_routed_experts"] + mine.spare_experts) // ranks)
+    hidden, chosen = (
+        config.get("latent_moe_size", config["hidden_size"]),
+        config["experts_per_token"],
+    )
+    local = -(-(config["experts"] + mine.spare_experts) // ranks)
     dispatch, combine, need = needed(tokens, hidden, ranks, local, chosen)
     if need <= there:
         return ""

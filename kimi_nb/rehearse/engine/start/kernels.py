@@ -17,7 +17,7 @@ _KIND = "int4_w4a16"  # how the published INT4 weights compute
 
 def choose(call: Call, mine: Settings, log: Log) -> None:
     """Log which file of tuned kernels is used, if a folder of them is named."""
-    told, config = call.env.get(FOLDER), checkpoint_facts.language(mine.model)
+    told, config = call.env.get(FOLDER), checkpoint_facts.sizes(mine.model)
     if not told or config is None:
         return
     file = Path(told, moe_tuner.file_name(call, *_sizes(config, mine), _KIND))
@@ -37,7 +37,7 @@ def _sizes(config: dict[str, int], mine: Settings) -> tuple[int, int]:
     All ranks of tensor and data parallelism share the experts, as wholes or each a slice of all.
     """
     experts, size, ranks = (
-        config["n_routed_experts"],
+        config["experts"],
         config["moe_intermediate_size"],
         mine.tp * mine.dp,
     )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kimi_nb import catalog
 from kimi_nb.rehearse.engine.start.argument_parser import Refusal, raised
 from kimi_nb.rehearse.engine.start.config_checks import invalid
 from kimi_nb.rehearse.engine.start.start_facts import Start
+
+_NIXL_LOOKED_AT = "0.32.0"  # the version whose checks of sizes were read
 
 
 def nodes(start: Start) -> Iterator[Refusal]:
@@ -21,6 +24,7 @@ def nodes(start: Start) -> Iterator[Refusal]:
             yield raised(
                 "AssertionError", f"node_rank={node} must be less than nnodes={start.nodes}."
             )
+        yield from _spread_evenly(start)
     elif start.on("data-parallel-external-lb") and start.given("data-parallel-rank") is None:
         yield raised(
             "AssertionError",
@@ -31,6 +35,57 @@ def nodes(start: Start) -> Iterator[Refusal]:
         yield raised(
             "AssertionError",
             "data_parallel_size_local must be 1 or None when data_parallel_rank is set",
+        )
+    if start.on("data-parallel-hybrid-lb"):
+        yield from _hybrid(start)
+
+
+def _spread_evenly(start: Start) -> Iterator[Refusal]:
+    """Check that ranks lie on whole nodes (ParallelConfig.nnodes_within_dp of 0.32.0)."""
+    local = start.ranks[1]
+    groups = start.dp // max(local, 1)
+    if not start.external and groups and start.nodes % groups:
+        yield invalid(
+            "ParallelConfig",
+            f"Invalid data parallel configuration: nnodes ({start.nodes}) must be divisible by the "
+            f"number of data parallel node groups ({groups} = data_parallel_size {start.dp} / "
+            f"data_parallel_size_local {local})",
+        )
+
+
+def _hybrid(start: Start) -> Iterator[Refusal]:
+    """Check what create_engine_config checks of --data-parallel-hybrid-lb, in the words of 0.32.0."""
+    if start.on("headless"):
+        yield raised("AssertionError", "data_parallel_hybrid_lb is not applicable in headless mode")
+    if start.nodes == 1 and start.given("data-parallel-size-local") is None:
+        yield raised(
+            "ValueError",
+            "Invalid data-parallel launch options: `--data-parallel-hybrid-lb` requires "
+            "`--data-parallel-size-local`. Set it to the number of data-parallel ranks on this node.",
+        )
+
+
+def transfer(start: Start) -> Iterator[Refusal]:
+    """Check what VllmConfig and the NIXL connector check of the sizes (0.32.0)."""
+    if catalog.earlier(start.engine.vllm, _NIXL_LOOKED_AT):
+        return
+    connectors = [str(one.get("kv_connector")) for one in start.server.transfers]
+    dcp = start.whole("decode-context-parallel-size", 1)
+    whole = max(start.tp, start.whole("prefill-context-parallel-size", 1))
+    if "NixlConnector" in connectors and dcp not in (1, whole):
+        yield raised(
+            "AssertionError",
+            f"decode_context_parallel_size={dcp} must be 1 or equal to the NIXL transfer parallel "
+            f"size={whole}.",
+        )
+    if (
+        any(name.startswith("Nixl") for name in connectors)
+        and start.server.role == "decode"
+        and start.whole("pipeline-parallel-size", 1) > 1
+    ):
+        yield raised(
+            "NotImplementedError",
+            "NixlPushConnector consumer (decode) does not support pipeline_parallel_size > 1.",
         )
 
 
@@ -87,8 +142,16 @@ def parallel(start: Start) -> Iterator[Refusal]:
     dcp = start.whole("decode-context-parallel-size", 1)
     if dcp == 0:
         yield raised("ZeroDivisionError", "integer modulo by zero")
-    elif tp % dcp:
+    pcp = start.whole("prefill-context-parallel-size", 1)
+    if dcp and pcp == 1 and tp % dcp:
         yield invalid("ParallelConfig", f"tp_size={tp} must be divisible bydcp_size={dcp}.")
+    elif pcp > 1 and dcp not in (1, pcp, tp * pcp):
+        yield invalid(
+            "ParallelConfig",
+            "When PCP is enabled, DCP must be disabled, span the PCP axis, or span the full TP x PCP "
+            f"axis. Got TP={tp}, PCP={pcp}, DCP={dcp}; valid DCP sizes are "
+            f"{sorted({1, pcp, tp * pcp})}.",
+        )
 
 
 def devices(start: Start) -> Iterator[Refusal]:

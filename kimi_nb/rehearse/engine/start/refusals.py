@@ -88,6 +88,7 @@ _CHECKS: tuple[Callable[[Start], Iterator[Refusal]], ...] = (
     config_checks.cache,
     rank_limits.nodes,
     rank_limits.parallel,
+    rank_limits.transfer,
     config_checks.speculative,
     config_checks.scheduler,
     config_checks.vllm_config,

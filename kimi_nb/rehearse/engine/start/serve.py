@@ -30,6 +30,7 @@ from kimi_nb.rehearse.engine.start import (
     kernels,
     links,
     refusals,
+    store_client,
     surroundings,
 )
 from kimi_nb.rehearse.engine.start.start_settings import Settings, settings
@@ -184,10 +185,11 @@ async def _start(call: Call, mine: Settings, group: Group, log: Log) -> Engine:
     links.check(call, mine, group, core)
     core.info(
         "parallel_state.py:1234",
-        f"rank {mine.rank} in world size {mine.dp * mine.tp} is "
+        f"rank {mine.rank} in world size {mine.dp * mine.world} is "
         f"assigned as DP rank {mine.rank}, TP rank 0",
     )
     await _load(call, mine, log)
+    await store_client.join(call, mine, core)
     store = None
     if mine.transfer is not None and mine.transfer.ports:
         blocked = any(site.fault(FaultName.KV_PORT_BLOCKED, mine.node, rank) for rank in mine.here)
@@ -236,7 +238,7 @@ async def _load(call: Call, mine: Settings, log: Log) -> None:
         if site.fault(FaultName.SLOW_START, node, rank):
             seconds = SLOW_START
         if site.fault(FaultName.OUT_OF_MEMORY_AT_LOAD, node, rank):
-            first = mine.devices[(rank - mine.rank) * mine.tp]
+            first = mine.devices[(rank - mine.rank) * len(mine.devices) // mine.ranks]
             name, _, text = out_of_memory(site, first).partition(": ")
             raise StartError(name, text, rank)
         if site.fault(FaultName.DISK_FULL, node, rank):

@@ -11,6 +11,7 @@ from kimi_nb.catalog.arguments import OWN
 from kimi_nb.catalog.group_settings import API_FLAGS, is_shared
 from kimi_nb.check.view import engine_view
 from kimi_nb.plan import ports
+from kimi_nb.plan.store_settings import CONNECTOR
 from kimi_nb.rehearse.host_programs.docker_run import DEVICES, PUBLISHED
 from kimi_nb.rehearse.stand_in_call import Call
 
@@ -48,7 +49,9 @@ class Settings:
         host: What --host says; ``address`` is where it listens.
         alone: Whether its API answers for its own ranks only.
         dp: The data parallel size of the group.
-        tp: The number of devices of each rank.
+        tp: The tensor parallel size.
+        world: The number of devices of each rank, on all of its nodes.
+        span: The number of nodes of each rank.
         rank: The first rank of this process.
         ranks: How many ranks it has.
         devices: The devices of all its ranks.
@@ -59,6 +62,7 @@ class Settings:
         expert_parallel: Whether experts are spread over the ranks as wholes.
         spare_experts: Redundant experts, which are spread as well.
         other_dispatch: Whether vllm-ascend dispatches tokens with its fused operator, or by nodes.
+        shared_store: Whether it is a client of a shared KV store.
         largest_step: The most tokens of a decode step that a graph is captured for.
     """
 
@@ -74,6 +78,8 @@ class Settings:
     alone: bool
     dp: int
     tp: int
+    world: int
+    span: int
     rank: int
     ranks: int
     nodes: int
@@ -96,6 +102,7 @@ class Settings:
     expert_parallel: bool
     spare_experts: int
     other_dispatch: bool
+    shared_store: bool
     largest_step: int
     engine: catalog.Engine
 
@@ -106,12 +113,12 @@ class Settings:
 
     @property
     def spans(self) -> bool:
-        """Whether this process is one node of a tensor parallel engine that spans several."""
+        """Whether this process is one of several nodes that meet at --master-addr."""
         return self.nodes > 1
 
     @property
     def place(self) -> int:
-        """Its number in the group: its first rank, or its node in a tensor parallel engine."""
+        """Its number in the group: its first rank, or that of its node where nodes meet."""
         return self.node_rank if self.spans else self.rank
 
     @property
@@ -133,8 +140,6 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
     )
     dp, rank, ranks = one.dp or 1, one.rank or 0, one.ranks or 1
     nodes = int(one.number("nnodes") or 1)
-    tp = one.tp or 1
-    local = tp // nodes if nodes > 1 else tp
     seen = call.env.get(DEVICES)
     here = tuple(range(site.devices)) if seen is None else _numbers(seen)
     visible = (
@@ -142,7 +147,7 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
     )
     host = one.text("host")
     address = call.address if host in _EVERYWHERE else call.at(str(host))
-    port = one.http_port or 8000
+    port = 8000 if one.http_port is None else one.http_port
     if PUBLISHED in call.env:
         outer, port = _outside(call.env[PUBLISHED], port)
         address = call.at(outer) if outer else address
@@ -156,16 +161,18 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         address=address,
         port=port,
         headless=one.headless,
-        alone=one.single or any(one.flags.get(flag) is True for flag in _BALANCED),
+        alone=one.single or _balances(one, engine),
         dp=dp,
-        tp=tp,
+        tp=one.tp or 1,
+        world=one.world or 1,
+        span=one.span,
         rank=rank,
         ranks=ranks,
         nodes=nodes,
         node_rank=int(one.number("node-rank") or 0),
-        devices=visible[: local * ranks],
+        devices=visible[: one.needs or 1],
         meets=_meets(one, call, nodes, dp, ranks),
-        transfer=_transfer(one, call, rank, ranks, tp),
+        transfer=_transfer(one, call, rank, ranks),
         shared=_shared(one),
         api_key=one.text("api-key") or call.env.get("VLLM_API_KEY", ""),
         max_model_len=_length(one, site.context_length),
@@ -185,9 +192,21 @@ def settings(call: Call, engine: catalog.Engine) -> Settings:
         expert_parallel=one.flags.get("enable-expert-parallel") is True,
         spare_experts=_spare(one),
         other_dispatch=_other_dispatch(one),
+        shared_store=any(table.get("kv_connector") == CONNECTOR for table in one.transfers),
         largest_step=_largest_step(one),
         engine=engine,
     )
+
+
+def _balances(one: engine_view.EngineView, engine: catalog.Engine) -> bool:
+    """Return whether its API answers for its own ranks only, as create_engine_config decides.
+
+    All ranks on one node are balanced by its API in any case.
+    """
+    if one.headless or one.ranks == one.dp:
+        return False
+    told = any(one.flags.get(flag) is True for flag in _BALANCED)
+    return told or one.told_its_first(engine.known)
 
 
 def _spare(one: engine_view.EngineView) -> int:
@@ -273,9 +292,7 @@ def _shared(one: engine_view.EngineView) -> dict[str, Any]:
     return {"model": one.model.rstrip("/").rpartition("/")[2], **flags, **env}
 
 
-def _transfer(
-    one: engine_view.EngineView, call: Call, rank: int, ranks: int, tp: int
-) -> Transfer | None:
+def _transfer(one: engine_view.EngineView, call: Call, rank: int, ranks: int) -> Transfer | None:
     """Return the connector with the ports on which it listens, or None.
 
     `plan.ports` says where Mooncake and NIXL listen.
@@ -293,7 +310,8 @@ def _transfer(
     # Both take the address of the node if they are told none; NIXL takes "localhost".
     host, listens = call.env.get("VLLM_HOST_IP", "") or call.address, range(0)
     if one.kv_port is not None:
-        listens = ports.kv(one.kv_port, 0, tp, ranks)
+        needs = one.needs or 1
+        listens = ports.kv(one.kv_port + one.part * needs, 0, needs // ranks, ranks)
     elif re.search("nixl", connector, re.IGNORECASE):
         host = call.env.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost")
         first = one.side_channel_port
