@@ -6,6 +6,8 @@ node.env holds values only, quoted; the verbs are the same on every node (data/b
 from __future__ import annotations
 
 import functools
+import json
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
@@ -13,10 +15,16 @@ from pathlib import PurePosixPath
 from kimi_nb.core import paths
 from kimi_nb.plan import checkpoints
 from kimi_nb.plan.router import UPSTREAM, VLLM_ROUTER
-from kimi_nb.plan.spec import Container, EngineSpec, Plan
+from kimi_nb.plan.spec import Container, EngineSpec, Plan, Store
+from kimi_nb.plan.store import SERVICE_CONFIG
+from kimi_nb.plan.store_settings import CONFIG
 
 # The scripts that edit weights, by the name used in model files.
 EDITS = {"quantization-target": "edit_quantization_target.py"}
+# What node.sh does for a KV store stands between these marks.
+_STORE = r"^ *#store\{\n.*?^ *#\}store\n(?:(?<=^#\}store\n)\n)?"
+_MARKS = r"^ *#(?:store\{|\}store)\n"
+MASTER, SERVICE = "store-master", "store-service"  # the names of its programs, scripts and logs
 _NEEDED_BYTES = 64 << 20  # bytes of free space for scripts and the first logs
 
 
@@ -36,10 +44,14 @@ def start(plan: Plan, node: str, container: Container | None) -> list[str]:
 
 
 @functools.cache
-def static() -> dict[str, str]:
-    """Return the files that are the same on every node, by name."""
+def static(stored: bool = False) -> dict[str, str]:
+    """Return the files that are the same on every node, by name.
+
+    ``stored`` is whether the plan has a KV store, of which the others know nothing.
+    """
+    text = (paths.DATA / "bundle" / "node.sh").read_text("utf-8")
     return {
-        "node.sh": (paths.DATA / "bundle" / "node.sh").read_text("utf-8"),
+        "node.sh": re.sub(_MARKS if stored else _STORE, "", text, flags=re.DOTALL | re.MULTILINE),
         "check_weights.py": (paths.PACKAGE / "service" / "weights.py").read_text("utf-8"),
     }
 
@@ -73,7 +85,8 @@ def environment(
         (
             "PORTS",
             "\n".join(f"{port} {what}" for port, what in _ports(engines))
-            + (f"\n{router.port} the front door" if door and router else ""),
+            + (f"\n{router.port} the front door" if door and router else "")
+            + "".join(f"\n{port} {what}" for port, what in _store_ports(plan.store, node)),
         ),
         ("SYSCTL", [f"{name}={value}" for name, value in tuning.items()]),
         ("HOST_FILES", _host_files(plan, container)),
@@ -90,6 +103,8 @@ def environment(
             ],
         ),
     ]
+    if plan.store:
+        values.append(("SHARED", _shared(plan.store, engines[0])))
     return (
         "\n".join(
             [
@@ -99,6 +114,33 @@ def environment(
         )
         + "\n"
     )
+
+
+def store_files(plan: Plan, node: str) -> dict[str, str]:
+    """Return what the clients of a KV store read on a node, by name: plain settings, no secret."""
+    store = plan.store
+    if store is None:
+        return {}
+    read = {CONFIG: store.config}
+    if node in store.services:
+        read[SERVICE_CONFIG] = store.services[node]
+    return {name: json.dumps(dict(given), indent=1) + "\n" for name, given in read.items()}
+
+
+def _store_ports(store: Store | None, node: str) -> list[tuple[int, str]]:
+    """Return the ports of a KV store on a node, each with the program that listens there."""
+    if store is None:
+        return []
+    out = []
+    if store.node == node:
+        out = [(store.port, MASTER), (store.metrics_port, f"{MASTER}, its metrics")]
+    return out + ([(store.service_port, SERVICE)] if store.service_port else [])
+
+
+def _shared(store: Store, first: EngineSpec) -> list[str]:
+    """Return the parts of a KV store that come before a node's engines: name, address, port."""
+    parts = [f"{MASTER} {store.address} {store.port}"]
+    return parts + [f"{SERVICE} {first.address} {port}" for port in [store.service_port] if port]
 
 
 def _bin(folder: str) -> str:

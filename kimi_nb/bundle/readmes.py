@@ -16,6 +16,10 @@ _STEPS = {
     "weights.sh": "downloads the weights that this node lacks, and checks them",
     "edit_quantization_target.py": "once for the weights, unless weights.sh did: `python "
     "edit_quantization_target.py apply FOLDER` (`revert` undoes it)",
+    "store-master.sh": "starts the master of the KV store, which runs once for all nodes and stays in "
+    "the foreground",
+    "store-service.sh": "starts the store's service, when the master answers; it stays in the "
+    "foreground",
     "docker_run.sh": "opens the container; run what follows inside it",
     "serve.sh": "starts the engine",
     "launch.sh": "starts every rank of this node with launch_online_dp.py and "
@@ -41,7 +45,9 @@ def steps(plan: Plan, files: Collection[str]) -> list[tuple[str, str, str]]:
         rows = [("every node", "bash install/<one way>.sh", "installs the engine")]
         present = {name.rpartition("/")[2] for name in files}
         for name, text in _STEPS.items():
-            if name in present and name != "proxy.sh":
+            if name in present and name == "store-master.sh" and plan.store:
+                rows.append((plan.store.node, f"./{name}", text))
+            elif name in present and name != "proxy.sh":
                 rows.append(("every node", f"./{name}", _says(name, text, present)))
         if plan.router:
             rows.append((plan.router.node, "./proxy.sh", _STEPS["proxy.sh"]))
@@ -133,7 +139,7 @@ def bundle(plan: Plan, nodes: list[str]) -> str:
     """Return the README of a bundle."""
     shown = nodes if len(nodes) <= 16 else [*nodes[:16], "..."]
     lines = [
-        f"# {plan.name}",
+        f"# {plan.heading}",
         "",
         f"{plan.title}.",
         "",
@@ -143,6 +149,7 @@ def bundle(plan: Plan, nodes: list[str]) -> str:
         f"- Source: {plan.source}{'' if plan.documented else ' (not documented)'}",
         "",
         *(f"{note[0].upper()}{note[1:]}\n" for note in router.notes(plan.router)),
+        *_of_store(plan),
     ]
     if plan.jobs:
         lines += ["Submit in this order, each after the one it needs:", ""]
@@ -157,6 +164,11 @@ def bundle(plan: Plan, nodes: list[str]) -> str:
             "2. Copy each node's folder to that node and follow its README.md, which says where; "
             "start all nodes of a group within a few minutes of each other.",
         ]
+        if plan.store:
+            lines[-1] += (
+                f" `{plan.store.node}/store-master.sh` comes before every engine: they end where the "
+                "master of the KV store does not answer."
+            )
         if plan.router:
             lines.append(f"3. `{plan.router.node}/proxy.sh`, when every engine answers.")
     lines += ["", "`DAY.md` is the same day with `kimi-nb up`, step by step."]
@@ -172,6 +184,21 @@ def bundle(plan: Plan, nodes: list[str]) -> str:
         lines += ["Differences from the document, each with its reason:", ""]
         lines += [f"- {entry['id']}: {entry['uses']}" for entry in plan.errata]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _of_store(plan: Plan) -> list[str]:
+    """Return what the README says of a KV store."""
+    store = plan.store
+    if store is None:
+        return []
+    holds = "a service on each node" if store.service else "each device"
+    return [
+        f"The engines share a KV store ({store.kind}, {store.mode}): {holds} gives {store.segment_gb} GB "
+        f"of its host's memory, over {store.protocol}. Each node's `mooncake.json` says so, and `{store.node}` "
+        f"runs the master. It needs libibverbs on the hosts (Debian, Ubuntu: libibverbs1). Not "
+        "tried on accelerators here.",
+        "",
+    ]
 
 
 # A 500 of the front door is no 404; each of these results names the door.
@@ -221,7 +248,7 @@ def day(plan: Plan) -> str:
         ),
     ]
     lines = [
-        f"# The day of {plan.name}",
+        f"# The day of {plan.heading}",
         "",
         f"{plan.title}, on {plan.site}. From the machine where kimi_nb is installed"
         + (", a login node:" if plan.jobs else ":"),
@@ -248,6 +275,7 @@ def _words(plan: Plan) -> str:
     request = plan.request
     words = ["--model", request.named or request.model.name, "--hw", request.hardware.name]
     words += ["--layout", plan.layout, "--variant", plan.variant, "--site", f"./{plan.site}.yaml"]
+    words += ["--derive"] if request.derive else []
     if request.scenario:
         words += ["--scenario", plan.scenario]
     for option, values in (
@@ -271,6 +299,7 @@ def _parameters(plan: Plan) -> str:
         "site": f"./{plan.site}.yaml",
         "action": "deploy",
         "confirm": plan.site,
+        **({"derive": "True"} if plan.derived else {}),
     }
     return shlex.join([word for key, value in values.items() for word in ("-p", key, value)])
 

@@ -57,8 +57,9 @@ def files(plan: Plan) -> dict[str, str]:
         mine = _node_files(plan, engines, containers.get(node), launches.get(node))
         if not plan.jobs:
             mine["node.env"] = node_files.environment(plan, engines, containers.get(node), weights)
-            mine |= node_files.static()
-        out |= {f"{node}/{name}": text for name, text in mine.items()}
+            mine |= node_files.static(plan.store is not None)
+            mine |= node_files.store_files(plan, node)
+        out |= {f"{node}/{name}": _marked(plan, name, text) for name, text in mine.items()}
     out |= inventory.files(plan)
     out |= {f"jobs/{job.file}": jobs.script(job, plan.modules) for job in plan.jobs}
     if plan.jobs and plan.router and DOOR in plan.router.argv:
@@ -69,6 +70,15 @@ def files(plan: Plan) -> dict[str, str]:
     out["DAY.md"] = readmes.day(plan)
     out["plan.json"] = plan.as_json([*out, "plan.json"]) + "\n"
     return out
+
+
+def _marked(plan: Plan, name: str, text: str) -> str:
+    """Return a script of a derived plan with its title in the head; other files as they are."""
+    known = name in node_files.static() or plan.title in text or not text.startswith("#!")
+    if not plan.derived or known:
+        return text
+    first, _, rest = text.partition("\n")
+    return f"{first}\n# {plan.title}.\n{rest}"
 
 
 def _node_files(
@@ -91,6 +101,7 @@ def _node_files(
         out["launch.sh"] = _launch(plan, engines, launch)
     elif not plan.jobs and not (container and container.runs_engine):
         out["serve.sh"] = _serve(plan, first)
+    out |= _store(plan, first.node)
     if plan.router and plan.router.node == first.node and not plan.jobs:
         out["proxy.sh"] = _proxy(plan)
         if DOOR in plan.router.argv:
@@ -313,6 +324,27 @@ def _proxy(plan: Plan) -> str:
             *shell.command(["exec", *router.argv]),
         ],
     )
+
+
+def _store(plan: Plan, node: str) -> dict[str, str]:
+    """Return the scripts of the KV store on a node: its master on the first, a service on each."""
+    store, out = plan.store, {}
+    if store is not None and store.node == node:
+        out[node_files.MASTER] = (f"The KV store's master, at port {store.port}.", store.master)
+    if store is not None and store.service:
+        says = f"The KV store's service: {store.segment_gb} GB of this node's memory."
+        out[node_files.SERVICE] = (says, store.service)
+    return {
+        f"{name}.sh": shell.script(
+            [says],
+            [
+                'cd "$(dirname "$0")"',
+                *_path(plan.engine_folder),
+                *shell.command(["exec", *argv]),
+            ],
+        )
+        for name, (says, argv) in out.items()
+    }
 
 
 def _install(plan: Plan, name: str) -> str:

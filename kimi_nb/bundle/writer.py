@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import fcntl
+import glob
 import json
 import os
 import secrets
@@ -60,11 +61,12 @@ def _write(files: Mapping[str, str], folder: Path) -> dict[str, str]:
             f"{folder}: is there already and is no bundle (no {_PLAN} of ours); name "
             "a new folder, or empty this one."
         )
+    _clear(folder)
     changes = diff(before or {}, files)
     if before is not None and not changes and _executable(folder, files):
         return {}
     # Not tempfile.mkdtemp: the bundle keeps the folder, and its mode is that of the umask.
-    fresh = folder.parent / f".{folder.name[:40]}.{secrets.token_hex(4)}"
+    fresh = folder.parent / f".{folder.name[:40]}.{secrets.token_hex(4)}.new"
     fresh.mkdir()
     try:
         _fill(fresh, files)
@@ -74,6 +76,12 @@ def _write(files: Mapping[str, str], folder: Path) -> dict[str, str]:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return changes
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a writer that was killed has left; nobody else writes while the lock is held."""
+    for path in folder.parent.glob(f".{glob.escape(folder.name[:40])}.????????.new"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _executable(folder: Path, files: Mapping[str, str]) -> bool:

@@ -34,7 +34,7 @@ class Holder:
 
     def __str__(self) -> str:
         run_id, who, since, plan = (
-            short(one, 100) for one in (self.run_id, self.who, self.since, self.plan)
+            short(one, 100) or "?" for one in (self.run_id, self.who, self.since, self.plan)
         )
         return f"run {run_id} of {who} since {since} ({plan})"
 
@@ -68,8 +68,8 @@ def take(path: Path, run_id: str, plan: str) -> Holder | None:
         + "\n"
     )
     fresh = path.parent / f".claim.{secrets.token_hex(8)}"
-    # Who may read it is for the umask to say.
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    # Who may read it is for the umask to say. O_EXCL goes through no link.
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

@@ -189,12 +189,17 @@ class Journal:
         A later `lifecycle.down` must not depend on files that may have been changed since.
         """
         request = plan.request
+        model = request.model
+        if plan.derived:  # what is derived another day may be something else
+            model = model.model_copy(update={"recipes": (*model.recipes, request.recipe)})
         for name, table in (
             ("hardware", request.hardware),
-            ("model", request.model),
+            ("model", model),
             ("site", request.site),
         ):
-            text = table.model_dump_json(indent=1, exclude_unset=True)  # JSON is valid YAML
+            # JSON is valid YAML. Calibrations change what a plan promises, not what it deploys, and
+            # their files may be gone by the time it is to be stopped.
+            text = table.model_dump_json(indent=1, exclude_unset=True, exclude={"calibration"})
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 (self.folder / f"{name}.yaml").write_text(text + "\n", encoding="utf-8")
@@ -250,15 +255,18 @@ class Journal:
 
 def newest(folder: Path) -> Journal | None:
     """Return the latest deployment below the folder of a plan in a run, or None."""
-    found = sorted(
-        (folder / "deployments").glob(f"[0-9]*/{_FILE}"), key=lambda path: int(path.parent.name)
-    )
-    return Journal.read(found[-1].parent) if found else None
+    found = [one for one in _numbered(folder / "deployments") if (one / _FILE).is_file()]
+    return Journal.read(found[0]) if found else None
 
 
 def beside(folder: Path) -> list[Path]:
     """Return the folders of all deployments of the plan of ``folder``, the newest first."""
-    found = [path for path in folder.parent.glob("[0-9]*") if path.name.isdecimal()]
+    return _numbered(folder.parent)
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """Return what has a number for a name, the highest first; a copy such as 001.old has none."""
+    found = [path for path in folder.glob("[0-9]*") if path.name.isdecimal()]
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 

@@ -497,7 +497,6 @@ class _Deployment:
         self._record(
             Outcome(
                 facts={
-                    "mark": self._mark,
                     "ready_s": self._ready_s,
                     "first_answer_s": self._first_s,
                     "memory_mb": self._site.memory_mb(),
@@ -525,16 +524,15 @@ class _Deployment:
             changed=[asdict(one) for one in outcome.changes],
             warnings=[asdict(one) for one in outcome.warnings],
             codes=dict(outcome.codes),
-            facts=dict(outcome.facts),
+            facts={**outcome.facts, **({"mark": self._mark} if self._watch else {})},
             failed=failed,
             seconds=seconds,
         )
 
     @property
     def _mark(self) -> str:
-        """REHEARSAL where stand-ins have answered: the mark follows the reply."""
-        reply = self._watch.answer if self._watch else None
-        return (reply.mark if reply else "") or MARK
+        """REHEARSAL where a stand-in has answered anything: the mark follows the replies."""
+        return (self._watch.mark if self._watch else "") or MARK
 
     @property
     def _title(self) -> str:
@@ -646,11 +644,13 @@ def status(journal: Journal) -> tuple[list[EngineState], list[show.Table]]:
                 first = first_failure.of_logs(logs, site.serving(), "while serving")
     if journal.state != "up":
         first = _recorded(journal)
-    ready = sum(one.state == "ready" for one in states)
+    engines = [one for one in states if one.rank is not None]
+    ready = sum(one.state == "ready" for one in engines)
+    mark = next((f"{one.mark}: " for one in states if one.mark), "")
     title = (
-        f"{journal.plan} on {journal.site}, {journal.state}"
+        f"{mark}{journal.plan} on {journal.site}, {journal.state}"
         + (f" at {journal.stopped_at}" if journal.stopped_at else "")
-        + f": {ready} of {len(states)} engines ready"
+        + f": {ready} of {len(engines)} engines ready"
     )
     tables = [_engines(title, states), _first(first, journal) if first else None, queue]
     return states, [one for one in tables if one is not None]

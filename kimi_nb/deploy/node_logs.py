@@ -60,6 +60,7 @@ class NodeLogs(Logs):
         self._misses: dict[str, int] = {}
         self.codes: dict[str, int] = {}
         self.states: dict[str, str] = {}
+        self.parts: dict[tuple[str, str], str] = {}  # of a KV store, by node and name
         self.memory: dict[str, int] = {}
         self.strange: dict[str, str] = {}  # by node, the first line that is no answer
 
@@ -132,13 +133,16 @@ class NodeLogs(Logs):
             return len(piece.data) == node_facts.PIECE
         if line.thing == "memory":
             self.memory[node] = node_facts.kilobytes(line.text)
-        elif line.thing in ("engines", "router"):
-            key = f"{node} engines" if line.thing == "engines" else readiness.ROUTER
+        elif line.thing in ("engines", "router", *readiness.STORE):
+            key = readiness.ROUTER if line.thing == "router" else f"{node} {line.thing}"
             program = node_facts.program(line.text)
             if program.runs:
                 self.codes.pop(key, None)
             else:
                 self.codes[key] = program.code
+            if line.thing in readiness.STORE:
+                state = "ready" if program.runs else f"ended {program.code}"
+                self.parts[node, line.thing] = state
             if line.thing == "engines":
                 self.states[node] = "starting" if program.runs else f"ended {program.code}"
         return False

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from kimi_nb import show
+from kimi_nb import catalog, show
 from kimi_nb.bundle import inventory, scripts, writer
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.deploy import node_facts, unreachable
@@ -100,13 +100,14 @@ def of_site(
     weights: schema.Weights,
     layout: str,
     install: str = "docker",
+    engine: catalog.Engine | None = None,
 ) -> NodeLooks:
     """Look at every node of a site that is reached over SSH, or that is this machine.
 
     The arguments are those of `prerequisites.looks`. Raises ParameterError for a private key that
     is not there.
     """
-    looks = list(prerequisites.looks(hardware, site, weights, layout, install))
+    looks = list(prerequisites.looks(hardware, site, weights, layout, install, engine))
     names = [node.name for node in site.nodes]
     with tempfile.TemporaryDirectory() as folder:
         nodes = _connect(site, Path(folder))

@@ -88,6 +88,7 @@ class OnNodes:
             Step("start", TITLES["start"], functools.partial(self._step, "push", "start")),
         )
         self._found: dict[str, dict[str, list[Line]]] = {}
+        self._lost: list[str] = []  # nodes whose answer did not arrive whole
 
     def _title(self, verb: str) -> str:
         if verb == "weights" and self._download:
@@ -147,7 +148,7 @@ class OnNodes:
                         node,
                         None,
                         f"cannot be reached: {unreachable.why(gone[node])}",
-                        f"ssh {self._address(node)}: {gone[node]}",
+                        f"ssh {self._address(node)}: {unreachable.why(gone[node])}",
                         unreachable.way_out(gone[node], others),
                     )
                     for node in self.plan.nodes
@@ -236,7 +237,8 @@ class OnNodes:
     def _claim(self) -> Outcome:
         """Claim every node and check it in the same call.
 
-        If anything is wrong on any node, the claims are released and nothing else is changed.
+        If anything is wrong on any node, the claims are released and nothing else is changed. A
+        node that did not answer may hold its claim; the failure's outcome names it as changed.
         """
         claim, *others = node_call.VERBS
         try:
@@ -244,14 +246,22 @@ class OnNodes:
                 ["look", claim, node_call.DRY, *others],
                 functools.partial(self.nodes.change, verb=claim),
             )
-        except StepFailed:
+        except StepFailed as error:
             taken = [
                 node
                 for node, by_verb in self._found.items()
                 if any(line.kind == "changed" for line in by_verb.get(claim, ()))
             ]
-            self.nodes.change({node: self.text(node, ["release"]) for node in taken}, "release")
-            raise
+            texts = {node: self.text(node, ["release"]) for node in taken}
+            released = self.nodes.change(texts, "release") if texts else {}
+            left = [
+                *(node for node in self._lost if claim not in self._found[node]),
+                *(node for node, one in released.items() if not one.of("changed", "same")),
+            ]
+            changes = tuple(
+                Change(node, "claim: perhaps held: an answer was lost") for node in left
+            )
+            raise StepFailed(error.step, error.failed, Outcome(changes)) from None
         return Outcome(self._said("changed"), self._said("warn"), dict.fromkeys(self.plan.nodes, 0))
 
     def _said(self, kind: str) -> tuple[Change, ...]:
@@ -268,6 +278,7 @@ class OnNodes:
     ) -> None:
         answers = ask({node: self.text(node, verbs) for node in self.plan.nodes})
         self._found = {node: _by_verb(answer) for node, answer in answers.items()}
+        self._lost = [node for node, answer in answers.items() if answer.error]
         wrong = [
             (verb, self._diagnosis(node, verb, line))
             for verb in ("look", *node_call.VERBS)
@@ -278,9 +289,7 @@ class OnNodes:
         # What runs on a node that another run holds is that run's: its ports say nothing more.
         held = {one.node for verb, one in wrong if verb == "claim"}
         wrong = [(verb, one) for verb, one in wrong if verb == "claim" or one.node not in held]
-        wrong += [
-            ("look", self._silent(node, answer)) for node, answer in answers.items() if answer.error
-        ]
+        wrong += [("look", self._silent(node, answers[node])) for node in self._lost]
         if wrong:
             raise StepFailed(wrong[0][0], [one for _, one in wrong])
 
@@ -417,20 +426,24 @@ class OnNodes:
             time.sleep(self.every)
 
     def status(self) -> list[EngineState]:
-        """Return the state of every engine, from its process and, if possible, a completion."""
+        """Return the state of every engine, from its process and, if possible, a completion.
+
+        The parts of a KV store follow.
+        """
         self.logs.read(now=True)
         ways = {one.engine: one for one in probe.endpoints(self.plan)}
         key = self._secrets.get(self.plan.secrets.get("VLLM_API_KEY", ""), "")
         out = []
         for engine in self.plan.engines:
             state, one = self.logs.states.get(engine.node, "not started"), ways.get(engine.name)
-            error = ""
+            error = mark = ""
             if engine.node in self.nodes.unreachable:
                 state = "unreachable"
             elif state == "starting" and one is not None and http_client.listens(one.url, _ANSWER):
                 reply = probe.chat(one, self.plan.served_name, 6 * _ANSWER, key=key, max_tokens=4)
                 state = "ready" if reply.answered else state
                 error = "" if reply.answered else self._why_not(reply)
+                mark = reply.mark
             out.append(
                 EngineState(
                     engine.name,
@@ -441,9 +454,31 @@ class OnNodes:
                     error
                     or self._last_error(engine.node, engine.rank)
                     or self.logs.strange.get(engine.node, ""),
+                    mark,
                 )
             )
-        return out
+        return out + self._of_store()
+
+    def _of_store(self) -> list[EngineState]:
+        """Return the state of each part of the KV store, from its process."""
+        store = self.plan.store
+        if store is None:
+            return []
+        master, service = readiness.STORE
+        parts = [(store.node, master, store.port)]
+        parts += [(node, service, store.service_port or 0) for node in store.services]
+        return [
+            EngineState(
+                name,
+                node,
+                None,
+                port,
+                "unreachable"
+                if node in self.nodes.unreachable
+                else self.logs.parts.get((node, name), "not started"),
+            )
+            for node, name, port in parts
+        ]
 
     def _why_not(self, reply: http_client.Reply) -> str:
         """Return what an engine answered instead of a completion; "" if it may be too early."""
@@ -495,7 +530,7 @@ class OnNodes:
                 node,
                 None,
                 f"cannot be reached: {unreachable.why(why)}",
-                f"ssh {self._address(node)}: {why}",
+                f"ssh {self._address(node)}: {unreachable.why(why)}",
                 remedies.of("node/unreachable"),
             )
             for node, why in self.nodes.unreachable.items()
@@ -534,7 +569,7 @@ class OnNodes:
             "no-answer",
             node,
             None,
-            f"gave no answer: {answer.error}",
+            f"gave no answer: {answer.error.removeprefix('no answer: ')}",
             "node.sh",
             remedies.of("node/silent", node=node),
         )

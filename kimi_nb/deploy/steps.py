@@ -129,18 +129,20 @@ class Step:
 
 @dataclass(frozen=True)
 class EngineState:
-    """The state of one engine.
+    """The state of one engine, or of a part of its KV store, which has no rank.
 
     ``state`` is "ready" (it gave a completion), "starting", "ended" or "not started", or what the
-    target reports; ``error`` is the last line of its log that reports an error.
+    target reports; ``error`` is the last line of its log that reports an error. ``mark`` is REHEARSAL
+    where a stand-in has answered for it.
     """
 
     engine: str
     node: str
-    rank: int
+    rank: int | None
     port: int | None
     state: str
     error: str = ""
+    mark: str = ""
 
 
 class Target(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -171,13 +172,18 @@ class Service(show.Shown):
             return tuple(replace(one, url=self.elsewhere) for one in found)
         return found if self.reached else ()
 
-    @property
+    @functools.cached_property
     def mark(self) -> str:
-        """REHEARSAL where stand-ins answer, "" where engines do."""
+        """REHEARSAL where a stand-in answers, at the front door or as an engine; "" elsewhere.
+
+        Asked once: a service that has gone since was what it was.
+        """
         if self.live is not None:
             found = self.live.result.mark  # "measured" for a deployment
             return found if found == MARK else ""
-        return probe.mark(self.elsewhere, _WAIT) if self.elsewhere else ""
+        if not self.elsewhere:
+            return ""
+        return probe.mark((self.elsewhere, *(one.url for one in self.endpoints)), _WAIT)
 
     @property
     def answer(self) -> str:
@@ -276,5 +282,6 @@ def attach(run: Session, plan: Plan, url: str) -> Service:
             f"url {url}: nobody takes connections there. Is the service up, and is "
             "this its front door (kimi-nb status)?"
         )
-    run.record("attach", plan=plan.name, url=url)
-    return Service(run, plan, None, url, _any_listens(plan))
+    service = Service(run, plan, None, url, _any_listens(plan))
+    run.record("attach", plan=plan.name, url=url, mark=service.mark)
+    return service

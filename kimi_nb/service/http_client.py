@@ -31,6 +31,7 @@ from urllib.parse import SplitResult, urlsplit
 import socks
 
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.service import reply_mark
 
 HEAD = 64 << 10  # bytes of the status line and the headers
 SIZE = 64 << 20  # bytes of a body: some 200,000 streamed tokens
@@ -97,7 +98,7 @@ class Reply:
         status: The status; 0 where no answer came, and where one was asked for as a whole and
             is not whole.
         error: What is wrong with the answer, in words; ``fault`` is its kind.
-        mark: REHEARSAL in the answer of a stand-in.
+        mark: REHEARSAL in the answer of a stand-in, also where a gateway has dropped the header.
         kind: The Content-Type.
         sized: Whether there is a Content-Length.
         arrivals: For each piece of a stream, the seconds from the request to its arrival; () where
@@ -259,7 +260,7 @@ class _Answer:
             self.response.status,
             "",
             time.monotonic() - begun,
-            mark=headers.get("x-rehearsal", ""),
+            mark=reply_mark.of(headers.get(reply_mark.HEADER, "")),
             kind=headers.get("content-type", ""),
             sized="content-length" in headers,
         )
@@ -336,7 +337,7 @@ def send(
     reply = _asked(method, url, limits, json, data, headers, pieces.append)
     if reply.fault and reply.fault is not Fault.ELSEWHERE:
         return replace(reply, status=0)
-    return replace(reply, text=_text(pieces))
+    return _read(reply, pieces)
 
 
 def stream(
@@ -357,12 +358,14 @@ def stream(
         arrivals.append(time.monotonic() - begun)
 
     reply = _asked("POST", url, limits, json, data, headers, take)
-    return replace(reply, text=_text(pieces), arrivals=() if reply.sized else tuple(arrivals))
+    return replace(_read(reply, pieces), arrivals=() if reply.sized else tuple(arrivals))
 
 
-def _text(pieces: list[bytes]) -> str:
+def _read(reply: Reply, pieces: list[bytes]) -> Reply:
+    """Return a reply with its text, and marked if a stand-in wrote that."""
     # JSON is UTF-8: no guess of another encoding may hide bytes that are none.
-    return b"".join(pieces).decode("utf-8", "replace")
+    text = b"".join(pieces).decode("utf-8", "replace")
+    return replace(reply, text=text, mark=reply.mark or reply_mark.of("", text))
 
 
 def _asked(
@@ -440,9 +443,9 @@ def _address(url: str) -> tuple[SplitResult, str, int]:
     """Return the parts of a URL, its host and its port. Raises _Wrong if it is none."""
     try:
         parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        port = (443 if parts.scheme == "https" else 80) if parts.port is None else parts.port
         host = parts.hostname or ""
-        named = 0 < len(host) <= _LONGEST_HOST and not re.search(r"[\s\0]", url)
+        named = port > 0 and 0 < len(host) <= _LONGEST_HOST and not re.search(r"[\s\0]", url)
         if parts.scheme in ("http", "https") and named:
             return parts, host, port
     except ValueError:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kimi_nb import show
+from kimi_nb import catalog, show
+from kimi_nb.catalog import companions
 from kimi_nb.params import schema
 from kimi_nb.plan import checkpoints
 from kimi_nb.plan.roles import fill, models_folder
@@ -34,7 +35,7 @@ class Look:
     """A read-only command that checks one property of a node, with its placeholders filled in.
 
     ``title`` says what is checked, ``expect`` what a good node shows. The output must match
-    ``pattern``; of a link, what matches ``broken`` is down. ``needs`` is "node" for a command that only makes
+    ``pattern``, and each number in its group be ``least`` or more; of a link, what matches ``broken`` is down. ``needs`` is "node" for a command that only makes
     sense on a node of the site, and "file" for one whose last argument must exist.
     """
 
@@ -46,6 +47,7 @@ class Look:
     needs: str
     source: str
     broken: str = ""
+    least: int | None = None
 
 
 @dataclass(frozen=True)
@@ -106,10 +108,12 @@ def looks(
     weights: schema.Weights,
     layout: str,
     install: str = "docker",
+    engine: catalog.Engine | None = None,
 ) -> Iterator[Look]:
     """Yield every check for this layout, one for each device or peer where a check asks so.
 
-    ``install`` is how the engine is installed: one in a container sees another cache. Those from
+    ``install`` is how the engine is installed: one in a container sees another cache. ``engine`` is
+    what the driver has to be new enough for; without it, the oldest that is known. Those from
     node to node need the addresses of the other nodes' devices: `addresses` and `link`.
     """
     home = checkpoints.hub_home(hardware, site, install, {})
@@ -120,6 +124,7 @@ def looks(
         "check_weights": CHECK_WEIGHTS,
         "engine": site.paths.engine or "",
         "devices": str(hardware.devices.count),
+        "driver": str(_driver(hardware, install, engine)),
     }
     for name, check in hardware.checks.items():
         if layout not in check.layouts or check.each == "link":
@@ -143,7 +148,15 @@ def looks(
                 pattern=check.pattern,
                 needs=check.needs,
                 source=check.source,
+                least=int(words["driver"]) if check.least == "driver" else check.least,
             )
+
+
+def _driver(hardware: schema.Hardware, install: str, engine: catalog.Engine | None) -> int:
+    """Return the least version of NVIDIA's driver for an engine that is installed like this."""
+    if engine is None or hardware.vendor != "nvidia":
+        return companions.driver()
+    return companions.driver(companions.cuda_major(engine, image=install == "docker"))
 
 
 def addresses(hardware: schema.Hardware, devices: Sequence[int]) -> dict[tuple[str, int], Look]:
@@ -219,7 +232,10 @@ def verdict(asked: Look, code: int, text: str) -> Seen:
     shown = " ".join(text.split())[:160]
     if code:
         return Seen(asked, "fail", f"exit code {code}: {shown}", text)
-    good = re.search(asked.pattern, text, re.MULTILINE) if asked.pattern else True
+    good = bool(not asked.pattern or re.search(asked.pattern, text, re.MULTILINE))
+    if good and asked.least is not None:
+        found = [match[1] or "" for match in re.finditer(asked.pattern, text, re.MULTILINE)]
+        good = all(re.fullmatch("[0-9]{1,18}", one) and int(one) >= asked.least for one in found)
     return Seen(asked, "pass" if good else "fail", shown, text)
 
 

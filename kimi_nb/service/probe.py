@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb.plan.spec import EngineSpec, Plan
-from kimi_nb.service import http_client
+from kimi_nb.service import chat_markers, http_client
 from kimi_nb.service.http_client import Limits, Reply
 
 QUESTION = "Say in one sentence what you are."
@@ -36,9 +37,8 @@ TOOLS = (
     },
 )
 TOOL_QUESTION = "What is the weather in Beijing? Use get_weather."
-_TAGS = re.compile(r"</?think>")
-_TOOL_TAGS = re.compile(r"<\|tool_calls?_")
 _SMALL, _METRICS = 1 << 20, 16 << 20  # bytes that are read of such an answer
+_AT_ONCE = 64  # engines that are asked at the same time
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,20 @@ class Endpoint:
 def endpoints(plan: Plan) -> tuple[Endpoint, ...]:
     """Return every rank of a plan with the API that serves it, in the plan's order."""
     heads: dict[tuple[str, int], EngineSpec] = {}
-    out = []
+    served: list[tuple[EngineSpec, EngineSpec]] = []  # an engine, and the one with its API
+    behind: dict[str, int] = {}
     for engine in plan.engines:
         key = (engine.role, engine.group)
         if engine.url is not None:
             heads[key] = engine
-        head = heads[key]
-        if engine.headless and engine.tp_size > len(engine.devices):
-            continue  # belongs to the rank of the head
+        if not engine.part:  # the first node of a rank stands for it
+            head = heads[key]
+            served.append((engine, head))
+            behind[head.name] = behind.get(head.name, 0) + engine.ranks
+    out = []
+    for engine, head in served:
         flags = plan.flags[engine.role]
-        shared = head is not engine or engine.ranks > 1
+        shared = behind[head.name] > 1
         for rank in range(engine.rank, engine.rank + engine.ranks):
             out.append(
                 Endpoint(
@@ -104,9 +108,18 @@ def healthy(url: str, seconds: float) -> bool:
     return health(url, seconds).good
 
 
-def mark(url: str, seconds: float) -> str:
-    """Return the mark that a service puts on its answers: REHEARSAL from stand-ins, else ""."""
-    return http_client.send("GET", f"{url}/v1/models", Limits(seconds, size=_SMALL)).mark
+def mark(urls: Iterable[str], seconds: float) -> str:
+    """Return REHEARSAL if a stand-in answers at any of the URLs of a service, else "".
+
+    A service of real engines whose door is a stand-in is none of real engines, nor is the other
+    way round, nor one with a stand-in among its engines.
+    """
+
+    def asked(url: str) -> str:
+        return http_client.send("GET", f"{url}/v1/models", Limits(seconds, size=_SMALL)).mark
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return next(filter(None, pool.map(asked, dict.fromkeys(urls))), "")
 
 
 def metrics(url: str, seconds: float) -> Reply:
@@ -185,10 +198,16 @@ def flaw(reply: Reply, where: Endpoint) -> tuple[str, str] | None:
     text = reply.content + reply.thoughts
     if garbled(text):
         return "garbled-output", f"garbled output: {text[:40]!r}"
-    if where.reasoning and _TAGS.search(reply.content):
-        return "reasoning-leaks", f"reasoning leaks into content: {_around(_TAGS, reply.content)!r}"
-    if where.tools and _TOOL_TAGS.search(text):
-        return "tool-call-leaks", f"a tool call leaks as text: {_around(_TOOL_TAGS, text)!r}"
+    if where.reasoning and chat_markers.THINKING.search(reply.content):
+        return (
+            "reasoning-leaks",
+            f"reasoning leaks into content: {_around(chat_markers.THINKING, reply.content)!r}",
+        )
+    if where.tools and chat_markers.TOOL_CALL.search(text):
+        return (
+            "tool-call-leaks",
+            f"a tool call leaks as text: {_around(chat_markers.TOOL_CALL, text)!r}",
+        )
     return None
 
 

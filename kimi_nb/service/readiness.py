@@ -25,7 +25,7 @@ from typing import Protocol
 from kimi_nb.diagnose import first_failure, remedies
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan.spec import Plan
-from kimi_nb.service import http_client, probe
+from kimi_nb.service import chat_markers, http_client, probe, reply_mark
 
 _TRIES = 2  # completions that fail before an engine counts as broken
 _LOOK, _IDLE = 0.7, 0.3  # seconds of one look; below this many cores nothing computes
@@ -33,6 +33,7 @@ _PROBES = 8  # concurrent probes
 _LOADS = 2  # requests of the load for each engine behind the front door
 _SAY = 0.3  # seconds that the other programs get to log their part of a failure
 _ADDED = ("tools", "kv_transfer_params")  # what a request for a completion may have beside its text
+STORE = ("store-master", "store-service")  # the parts of a KV store, each behind its node's name
 ROUTER = "router"  # the name of the front door among the programs of `ended`
 
 
@@ -105,11 +106,13 @@ class Watch:
     """The watch over one deployment after its start.
 
     ``ended`` returns the exit codes of the programs that have ended, by name: "NODE engines" for
-    the program that starts a node's engines, ``ROUTER`` for the front door. ``key`` is an API key.
+    the program that starts a node's engines, "NODE store-master" for a part of a KV store, ``ROUTER``
+    for the front door. ``key`` is an API key.
     ``say`` gets progress as text; ``progress`` gets it as numbers at every look, and an exception
     from it ends the watch. ``busy`` returns how many cores the engines used over a number of
     seconds, where that can be known: an engine that computes does not hang. ``heard`` gets every
     answer: what was asked, of which rank (None: the front door), and the reply; from several threads.
+    ``mark`` is that of the service where it is known before any reply: REHEARSAL of stand-ins.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class Watch:
         busy: Callable[[float], float] = lambda seconds: 0.0,
         progress: Callable[[Progress], None] | None = None,
         heard: Heard = unheard,
+        mark: str = "",
     ) -> None:
         self._plan, self._logs, self._ended = plan, logs, ended
         self._limits, self._key, self._say, self._busy = limits, key, say, busy
@@ -133,6 +137,7 @@ class Watch:
         self._failing: dict[str, tuple[http_client.Reply, int]] = {}
         self.times: dict[str, float] = {}  # seconds to the first completion, by rank
         self.answer: http_client.Reply | None = None
+        self.mark = mark  # REHEARSAL once a stand-in has answered anything
         self.when = "at start"  # the phase, which selects the causes to look for in the logs
         self.notes: list[str] = []
         self.moved_tokens = 0  # prompt tokens whose KV cache was transferred to decode engines
@@ -177,7 +182,7 @@ class Watch:
                         self.times[one.name] = round(time.monotonic() - self._begun, 3)
                 self._tell("waits for engines")
                 if len(self._ready) == len(self._endpoints):
-                    self._say(f"{self.ready} of {len(self._plan.engines)} engines ready")
+                    self._say_ready()
                     return
                 self._logs.read()
                 self._check_ended("at start")
@@ -185,7 +190,7 @@ class Watch:
                 progress = (len(self._ready), self._logs.progress)
                 if progress != before:
                     if before is None or before[0] != progress[0]:
-                        self._say(f"{self.ready} of {len(self._plan.engines)} engines ready")
+                        self._say_ready()
                     before, moved_at = progress, time.monotonic()
                 if time.monotonic() > end:
                     self._stalled()
@@ -194,6 +199,10 @@ class Watch:
                         self._stalled()
                     moved_at = time.monotonic()  # only slow: the machine is busy
                 time.sleep(0.05)
+
+    def _say_ready(self) -> None:
+        title = reply_mark.title(self.mark)
+        self._say(f"{title}{self.ready} of {len(self._plan.engines)} engines ready")
 
     def _tell(self, doing: str) -> None:
         """Report progress to the caller; an exception from there ends the watch."""
@@ -215,7 +224,7 @@ class Watch:
         if not http_client.listens(one.url, seconds):
             return False
         reply = probe.health(one.url, seconds)
-        self._heard("GET /health", one, reply)
+        self._note("GET /health", one, reply)
         if reply.good:
             reply = self._chat(one, max_tokens=16)
             if reply.answered:
@@ -241,8 +250,13 @@ class Watch:
         asked = " ".join(
             ("POST /v1/chat/completions", *(f"+{name}" for name in more if name in _ADDED))
         )
-        self._heard(asked, where if isinstance(where, probe.Endpoint) else None, reply)
+        self._note(asked, where if isinstance(where, probe.Endpoint) else None, reply)
         return reply
+
+    def _note(self, asked: str, where: probe.Endpoint | None, reply: http_client.Reply) -> None:
+        """Keep the mark of a reply, and give the reply to whoever listens."""
+        self.mark = self.mark or reply.mark
+        self._heard(asked, where, reply)
 
     def _check_failing(self) -> None:
         """Raise Found for an engine that repeatedly answers without a completion."""
@@ -433,11 +447,11 @@ class Watch:
         if self._random:
             self.notes.append("random weights: what the answers say is not judged")
         elif any(
-            not one.reasoning and "</think>" in reply.content
+            not one.reasoning and chat_markers.THINKING.search(reply.content)
             for one, reply in zip(self._endpoints, replies, strict=True)
         ):
             self.notes.append(
-                "thoughts stand in the content, up to </think>: this plan has no "
+                "thoughts stand in the content, with their marks: this plan has no "
                 "--reasoning-parser; the feature reasoning-parser adds it"
             )
         for one, reply in zip(self._endpoints, replies, strict=True):
@@ -514,7 +528,11 @@ class Watch:
 
     def _check_ended(self, when: str) -> None:
         """Raise Found for a program that has ended, and its engines with it."""
-        ended = [name for name in self._ended() if name.endswith(" engines") or name == ROUTER]
+        ended = [
+            name
+            for name in self._ended()
+            if name == ROUTER or name.partition(" ")[2] in ("engines", *STORE)
+        ]
         if not ended:
             return
         time.sleep(_SAY)
@@ -553,6 +571,16 @@ class Watch:
         mine = [engine for engine in self._plan.engines if engine.node == node]
         file, line = self._logs.last_of(name)
         help_ = remedies.of("start/killed" if code in (-9, 137) else "start/ended", file=file)
+        part = name.partition(" ")[2]
+        if part in STORE:
+            return Diagnosis(
+                "store-master-dies" if part == STORE[0] else "store-service-dies",
+                node,
+                None,
+                f"{part} of the KV store ended {when}: {ending}",
+                f"{file}: {line}",
+                help_,
+            )
         if name == ROUTER or not mine:
             router = self._plan.router
             return Diagnosis(

@@ -559,8 +559,9 @@ def test_the_diff_shows_the_lines_that_change():
 def test_the_client_for_a_picture_is_that_of_a_plan_whose_model_has_eyes(each_plan):
     files = scripts.files(each_plan)
     has_eyes = "vision_parameters" in each_plan.request.model.architecture
-    if not has_eyes or "tiny" in each_plan.model:
-        assert scripts.PICTURE not in files
+    blind = any("--language-model-only" in engine.argv for engine in each_plan.engines)
+    if not has_eyes or blind or "tiny" in each_plan.model:
+        assert scripts.PICTURE not in files and scripts.PICTURE not in files["README.md"]
         return
     text = files[scripts.PICTURE]
     compile(text, scripts.PICTURE, "exec")

@@ -46,6 +46,40 @@ def test_a_second_run_is_told_who_holds_it_and_changes_nothing(path):
     assert not claim.release(path, "run-1") and claim.holder(path) is None
 
 
+@pytest.mark.parametrize("kind", ["link", "dangling", "file"])
+def test_nothing_is_written_into_what_another_user_has_laid_there(path, monkeypatch, kind):
+    """Who guesses the name of the file that is made first gains nothing by it."""
+    monkeypatch.setattr(claim.secrets, "token_hex", lambda length: "0" * 2 * length)
+    aside, laid = path.parent / "aside", path.parent / ".claim.0000000000000000"
+    if kind != "dangling":
+        aside.write_text("mine\n")
+    if kind == "file":
+        aside.rename(laid)
+    else:
+        laid.symlink_to(aside)
+    with pytest.raises(FileExistsError):
+        claim.take(path, "run-1", "a")
+    assert not path.exists()
+    assert not aside.exists() if kind == "dangling" else laid.read_text() == "mine\n"
+
+
+def test_a_claim_that_nobody_may_read_has_a_holder(path, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(type(path), "read_text", refused)
+    assert claim.holder(path) == claim.Holder(
+        "of somebody else", "another user, who lets nobody read it", "?", str(path)
+    )
+
+
+def test_what_another_has_written_into_a_claim_keeps_to_a_line():
+    whole = claim.Holder("r" * 100, "w", "s", "p")
+    assert str(whole) == f"run {'r' * 100} of w since s (p)"
+    longer = claim.Holder("r" * 101, "w", "s", "p")
+    assert str(longer) == f"run {'r' * 100}... of w since s (p)"
+
+
 def test_a_link_whose_answer_was_lost_counts(path, monkeypatch):
     """NFS repeats a request that it has carried out: the second one finds the file there."""
     link = os.link
@@ -73,6 +107,8 @@ def test_a_claim_that_is_not_whole_is_still_read(path, text):
     path.write_bytes(text.encode("latin-1"))
     lines = [*path.read_text(errors="replace").splitlines(), "", "", "", ""][:4]
     assert claim.holder(path) == claim.Holder(*lines)
+    told = str(claim.take(path, "run-2", "b"))
+    assert "  " not in told and "()" not in told
 
 
 @pytest.mark.parametrize("error", [KeyError, OSError])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
+import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +17,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -22,13 +26,14 @@ from testbed.hosts import checkpoint
 
 from kimi_nb.bundle import node_files, scripts, writer
 from kimi_nb.cli import main
-from kimi_nb.core import evidence
+from kimi_nb.core import evidence, paths
 from kimi_nb.core.errors import KimiError, ParameterError
 from kimi_nb.deploy import journal, lifecycle, node_call
 from kimi_nb.deploy.local import LocalNodes
-from kimi_nb.deploy.node_answers import Line
+from kimi_nb.deploy.node_answers import Answer, Line
 from kimi_nb.deploy.on_nodes import OnNodes
 from kimi_nb.deploy.steps import EngineState, StepFailed, alike
+from kimi_nb.diagnose import doctor
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.notebook import start
 from kimi_nb.plan import build
@@ -273,6 +278,77 @@ def test_an_engine_that_ends_is_told_with_its_code(tmp_path):
     node.call("stop", "release")
 
 
+@pytest.mark.parametrize("at_end", ["orderly", "at once"])
+def test_what_was_stopped_on_this_machine_has_not_failed(at_end, tmp_path):
+    """Two ranks below the launcher; one that does not catch SIGTERM ends before it can speak."""
+    rank = (
+        "import signal, sys\n"
+        "print('(APIServer pid=7) INFO:     Application startup complete.', flush=True)\n"
+        "signal.sigwait([signal.SIGTERM]) if sys.argv[1] == 'orderly' else signal.pause()\n"
+        "print('(APIServer pid=7) INFO 11-22 05:49:01 [launcher.py:254] [shutdown] API server: '\n"
+        "      'shutdown triggered')\n"
+    )
+    (tmp_path / "rank.py").write_text(rank)
+    template = tmp_path / "run_dp_template.sh"
+    words = shlex.join([sys.executable, str(tmp_path / "rank.py"), at_end])
+    template.write_text(f"#!/bin/bash\nexec {words}\n")
+    template.chmod(0o755)
+    launcher = [sys.executable, str(paths.DATA / "bundle" / "launch_online_dp.py")]
+    sizes = "--dp-size 2 --tp-size 1 --dp-size-local 2 --dp-rank-start 0 --dp-address 127.0.0.1"
+    ports = "--dp-rpc-port 12399 --vllm-start-port 9399"
+    node = Node(tmp_path, [*launcher, *sizes.split(), *ports.split(), "--template", str(template)])
+    node.call("claim", "push", "start")
+    ranks = [node.folder / "logs" / f"rank_{rank}.log" for rank in range(2)]
+    end = time.monotonic() + 20
+    while not all(log.exists() and "complete" in log.read_text() for log in ranks):
+        assert time.monotonic() < end, list(node.folder.rglob("*.log"))
+        time.sleep(0.05)
+    assert node.call("stop")["changed"] == [("engines", "stopped")]
+    assert "stopping all ranks" in (node.folder / "logs" / "engines.log").read_text()
+    assert doctor.examine(node.folder / "logs").ok
+    node.call("release")
+
+
+@pytest.mark.parametrize("how", ["KILL", "SEGV"])
+def test_an_engine_that_is_killed_is_told_in_its_log(how, tmp_path):
+    """It cannot say so itself, and no launcher watches it."""
+    said = "(APIServer pid=7) INFO:     Application startup complete."
+    node = Node(tmp_path, ["bash", "-c", f"echo '{said}'; kill -{how} $$"])
+    node.call("claim", "push", "start")
+    log = node.folder / "logs" / "engines.log"
+    end = time.monotonic() + 20
+    while not log.exists() or "failed: signal" not in log.read_text():
+        assert time.monotonic() < end, log.exists() and log.read_text()
+        time.sleep(0.05)
+    assert re.search(
+        rf"^ERROR \d\d-\d\d [\d:]+ \[node.sh:\d+\] node \S+: engines failed: signal SIG{how}$",
+        log.read_text(),
+        re.MULTILINE,
+    )
+    first = doctor.examine(node.folder / "logs").first
+    assert (first.kind, first.cause) == (
+        "rank-dies-while-serving",
+        f"rank died while serving: signal SIG{how}",
+    )
+    node.call("stop", "release")
+
+
+def test_an_engine_that_is_killed_because_it_takes_too_long_to_stop_has_not_failed(tmp_path):
+    """As `docker stop` does after its seconds, before anything else of the verb stop."""
+    until = "while [ ! -e run/stopping ]; do sleep 0.05; done; kill -KILL $$"
+    node = Node(tmp_path, ["bash", "-c", f"trap '' TERM; echo serving; {until}"])
+    node.call("claim", "push", "start")
+    (node.folder / "run" / "stopping").touch()
+    end = time.monotonic() + 20
+    while not (code := node.folder / "run" / "engines.code").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert code.read_text() == "137\n"
+    assert "failed: signal" not in (node.folder / "logs" / "engines.log").read_text()
+    node.call("stop", "release")
+    assert not (node.folder / "run").exists()
+
+
 def test_what_hides_and_does_not_listen_is_stopped_too(tmp_path):
     """A process that wrote over its variables, and one that ignores SIGTERM; below others."""
     hidden = (
@@ -347,6 +423,43 @@ def test_logs_are_read_to_their_end_and_belong_to_one_run(node, tmp_path):
     assert copy("r2") == ""
 
 
+class LostNodes:
+    """Nodes that take the claim; the answers to ``lost`` verbs of the first one do not arrive."""
+
+    def __init__(self, *lost: str) -> None:
+        self.unreachable: dict[str, str] = {}
+        self._lost, self.asked = lost, []
+
+    def change(self, texts, verb):
+        self.asked.append((verb, list(texts)))
+        taken = Answer((Line("fact", "verb", verb), Line("changed", "claim", verb)))
+        out = dict.fromkeys(texts, taken)
+        first = min(texts)
+        if verb in self._lost:
+            out[first] = Answer((), "no answer: the connection ended")
+        elif verb == "claim":
+            out[first] = Answer((*taken.lines, Line("fail", "disk", "full")))
+            out[max(texts)] = Answer((Line("fact", "verb", "look"), Line("fail", "disk", "full")))
+        return out
+
+
+@pytest.mark.parametrize("lost", ["claim", "release"])
+def test_a_claim_that_may_be_held_is_told_and_kept_in_the_record(lost, tmp_path, monkeypatch):
+    """Else another run cannot have the node, and the `down` of this one leaves it alone."""
+    plan = build.plan("tiny-llama", "cpu", "dp")
+    first, *others = sorted(plan.nodes)
+    nodes = LostNodes(lost)
+    assert others
+    monkeypatch.setattr(OnNodes, "text", lambda *_: "")
+    target = OnNodes(plan, tmp_path, tmp_path, "r", "me", lambda: nodes)
+    with pytest.raises(StepFailed) as caught:
+        target._claim()
+    (left,) = caught.value.outcome.changes
+    assert left.node == first and "claim" in left.what
+    asked = others if lost == "claim" else [first, *others[:-1]]  # the last one never took it
+    assert [(verb, sorted(names)) for verb, names in nodes.asked[1:]] == [("release", asked)]
+
+
 @given(
     st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\r"), max_size=40)
 )
@@ -376,6 +489,20 @@ def test_the_plan_that_was_deployed_comes_back(each_plan, tmp_path):
     made.folder.mkdir(parents=True)
     made.keep(each_plan)
     assert journal.Journal.read(made.folder).kept_plan().as_json() == each_plan.as_json()
+
+
+def test_what_was_deployed_does_not_need_the_calibration_any_more(tmp_path):
+    """Its file may be gone when the deployment is to be stopped; no script depends on it."""
+    beside = shutil.copytree(Path(__file__).parents[1] / "check/calibrated", tmp_path / "mine")
+    plan = build.plan(
+        "k2.5", "a3", "single", site=str(beside / "site.yaml"), engine_version="0.18.0"
+    )
+    assert plan.request.calibrations
+    made = journal.Journal.open(tmp_path / "plan", plan)
+    made.keep(plan)
+    shutil.rmtree(beside)
+    kept = journal.Journal.read(made.folder).kept_plan()
+    assert scripts.files(kept) == scripts.files(plan)
 
 
 def test_a_plan_as_documented_comes_back(tmp_path):
@@ -599,6 +726,25 @@ def test_engines_of_a_node_in_one_state_are_one_row():
     assert follower.rows[0][3] == ""
 
 
+def test_the_states_of_stand_ins_say_so(tmp_path, monkeypatch):
+    """One of the engines is enough: the title is of all of them."""
+    plan = build.plan("tiny-k2.5", "cpu", "single")
+    states = [
+        EngineState("mixed0-rank0", "n", 0, 8000, "ready"),
+        EngineState("mixed0-rank1", "n", 1, 8001, "ready", mark="REHEARSAL"),
+    ]
+    site = SimpleNamespace(status=lambda: states, queue=lambda: None)
+    monkeypatch.setattr(lifecycle, "target", lambda *_: contextlib.nullcontext(site))
+    kept = journal.Journal.open(tmp_path, plan)
+    kept.keep(plan)
+    kept.set("up")
+    _, (shown,) = lifecycle.status(kept)
+    assert shown.title.startswith(f"REHEARSAL: {plan.name} on ")
+    states.pop()
+    _, (shown,) = lifecycle.status(kept)
+    assert shown.title.startswith(f"{plan.name} on ")
+
+
 def test_facts_are_words():
     assert lifecycle._words({"baseline": 7, "benchmark": 8}) == "baseline 7, benchmark 8"
     assert lifecycle._words(["n1", "n2"]) == "n1, n2" and lifecycle._words("n1") == "n1"
@@ -636,3 +782,61 @@ def test_down_without_a_name_does_nothing_where_nothing_is_up(ended, monkeypatch
     assert main.main(["down"]) == 0
     said = capsys.readouterr().out
     assert "Nothing is up" in said and str(ended.folder) in said
+
+
+@pytest.fixture
+def held(tmp_path, monkeypatch):
+    """A deployment whose nodes are folders of this machine, and which holds their claim."""
+    monkeypatch.chdir(tmp_path)
+    plan = build.plan("tiny-llama", "cpu", "dp")
+    made = journal.Journal.open(tmp_path / "runs" / "run" / plan.name, plan)
+    made.keep(plan)
+    writer.write(scripts.files(plan), made.folder / "bundle")
+    work = tmp_path / "work"
+    for name in plan.nodes:
+        files = made.folder / "bundle" / name
+        with (files / "node.env").open("a") as env:
+            env.write(f"WORK={work}\nFOLDER={work / name}\nPORTS=\n")
+        answer = LocalNodes().change(
+            {name: node_call.text(files, ["claim"], run=made.run, holder="me")}, "claim"
+        )[name]
+        assert not answer.of("fail") and not answer.error
+    made.set("up")
+    return made, work / "claim"
+
+
+def test_a_claim_that_cannot_be_given_back_is_named_and_the_second_call_does_it(
+    held, tmp_path, monkeypatch, capsys
+):
+    """As on a disk that became read-only: each node says so, and the exit code is not 0."""
+    made, claim = held
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "rm").write_text(
+        '#!/bin/sh\ncase "$*" in */claim) echo "rm: $2: Read-only file system" >&2\n'
+        'exit 1;; esac\nexec /bin/rm "$@"\n'
+    )
+    (programs / "rm").chmod(0o755)
+    with monkeypatch.context() as env:
+        env.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        assert main.main(["down", "--json", str(made.folder)]) == 1
+        said = json.loads(capsys.readouterr().out)
+        assert main.main(["down", str(made.folder)]) == 1
+        assert "given back: rm: " in capsys.readouterr().err
+    assert claim.exists() and journal.Journal.read(made.folder).state == "failed"
+    assert {one["node"] for one in said["failed"]} == set(made.kept_plan().nodes)
+    for one in said["failed"]:
+        assert "Read-only file system" in one["cause"] + one["evidence"] and one["help"]
+    assert main.main(["down", str(made.folder)]) == 0
+    assert "claim: given back" in capsys.readouterr().out
+    assert not claim.exists() and journal.Journal.read(made.folder).state == "down"
+
+
+@pytest.mark.parametrize("text", ["another run\nsomebody\n", ""])
+def test_a_claim_that_is_not_ours_is_left_and_told(text, held, capsys):
+    made, claim = held
+    claim.write_text(text)
+    assert main.main(["down", str(made.folder)]) == 1
+    said = capsys.readouterr().out
+    assert "claim: left alone" in said and "belongs to another run" in said
+    assert claim.read_text() == text

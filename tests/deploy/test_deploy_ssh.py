@@ -52,6 +52,25 @@ nodes.close()
 """
 
 
+CUT = """
+import json, subprocess, sys
+from pathlib import Path
+from kimi_nb.bundle import inventory, scripts, writer
+from kimi_nb.plan import build
+from kimi_nb.deploy.ssh import transport
+
+folder = Path(sys.argv[1])
+plan = build.plan("k2.5", "a2", "dp", site=sys.argv[2])
+writer.write(scripts.files(plan), folder)
+nodes = transport.SshNodes(inventory.hosts(plan), folder / "deploy", folder / "log", gone=2)
+subprocess.run(sys.argv[3:], check=True)
+texts = {"h1": "printf 'fact\\techo\\tok\\n'", "h2": "sleep 60"}
+for ask in (lambda: nodes.change(texts, "weights"), lambda: nodes.look(texts)):
+    print(json.dumps({name: answer.error for name, answer in ask().items()}), flush=True)
+nodes.close()
+"""
+
+
 class Site:
     """Four hosts that have what the A3 prefill-decode plan needs, and two of them the A2 plan for
     what it is enough for; `kimi` runs on the other side of the network. No test changes the
@@ -127,6 +146,15 @@ class Site:
         for host in self.hosts.hosts:
             (host.root / "kimi/claim").unlink(missing_ok=True)
 
+    def nothing_failed(self, run: Path) -> None:
+        """What was stopped has not failed: the doctor on the run, and on the logs of the hosts."""
+        own = [str(host.root / "kimi") for host in self.hosts.hosts]
+        logs = [path for path in own if any(Path(path).rglob("rank_*.log"))]
+        assert logs
+        for given in ([str(run)], logs):
+            done = self.kimi("doctor", *given)
+            assert done.returncode == 0 and "nothing is wrong" in done.stdout, done.stdout
+
     def claims(self) -> list[str]:
         return [host.name for host in self.hosts.hosts if (host.root / "kimi/claim").exists()]
 
@@ -177,6 +205,8 @@ def test_up_twice_status_logs_down_twice(site, tmp_path):
 
     states = json.loads(site.kimi("status", str(run), "--json").stdout)
     assert [one["state"] for one in states] == ["ready"] * 36
+    assert {one["mark"] for one in states} == {"REHEARSAL"}
+    assert site.kimi("status", str(run)).stdout.startswith("REHEARSAL: k2.5-a3-pd on ")
     assert {(one["node"], one["rank"], one["port"]) for one in states} == {
         (engine.node, engine.rank, engine.http_port) for engine in plan.engines
     }
@@ -189,6 +219,7 @@ def test_up_twice_status_logs_down_twice(site, tmp_path):
     ended = site.kimi("down", str(run))
     assert ended.returncode == 0, ended.stderr
     assert site.engines() == [] and site.claims() == []
+    site.nothing_failed(run)
     again = site.kimi("down", str(run))
     assert again.returncode == 0 and "no change" in again.stdout
 
@@ -308,6 +339,23 @@ def test_a_login_that_hangs_is_named(site, tmp_path):
     for line in lines:
         found = json.loads(line)
         assert found["h1"] == "" and "nothing came for 3 s" in found["h2"], said
+
+
+def test_a_link_that_is_gone_is_named_also_while_weights_are_loaded(site, tmp_path):
+    """Loading the weights has no limit of time, and TCP would wait a quarter of an hour."""
+    link = ["ip", "-n", site.hosts.bridge, "link", "set", f"v{site.host('h2').number}"]
+    begun = time.monotonic()
+    words = [sys.executable, "-c", CUT, str(tmp_path), str(site.folder / "a2.yaml")]
+    try:
+        said = site.hosts.run([*words, *link, "down"])
+    finally:
+        subprocess.run([*link, "up"], check=True)
+    lines = said.stdout.splitlines()
+    assert len(lines) == 2, said
+    for line in lines:
+        found = json.loads(line)
+        assert found["h1"] == "" and "the connection ended" in found["h2"], said
+    assert time.monotonic() - begun < 60
 
 
 def test_a_key_that_is_not_taken(site, tmp_path):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from plan import random_shapes, shapes_apart
-from plan.shapes_apart import Asked, Engine
+from plan.shapes_apart import Asked, Engine, Shape
 
 from kimi_nb import catalog
 from kimi_nb.params import load
@@ -84,10 +84,25 @@ def _version(hardware: str) -> str:
     return OWN if package == "vllm" else catalog.versions(package)[-1]
 
 
-def _lines(nodes_file) -> list[Given]:
+def _wide(model: str) -> list[Shape]:
+    """Shapes of public deployments: ranks over nodes, stages, context parallelism, equal nodes."""
+    single = ("k2.5", "h200", "single", "pip", "default")
+    split = ("decode-context-parallel-size=8", "dcp-comm-backend=a2a")
+    return [
+        Shape(row, "", nodes, pairs)
+        for row, nodes, pairs in (
+            ((model, "h200", "pd", "wide", "default"), 4, ()),
+            (single, 2, ("nodes=2", "pp=2", *split)),
+            (single, 4, ("nodes=4", "pp=4")),
+            (single, 4, ("nodes=4", "dp=2", "tp=16")),
+        )
+    ]
+
+
+def _lines(nodes_file, wide_model) -> list[Given]:
     """Every engine of every shape; what the first and the last of a role make is looked at as well."""
     given = []
-    for number, drawn in enumerate(random_shapes.shapes(COUNT)):
+    for number, drawn in enumerate([*_wide(wide_model), *random_shapes.shapes(COUNT)]):
         shape = replace(drawn, version=_version(drawn.row[1]))
         plan, ask = random_shapes.planned(shape, nodes_file), shapes_apart.asked(shape)
         if isinstance(plan, str):
@@ -106,7 +121,8 @@ def _models(folder: Path) -> dict[str, str]:
     """Make a folder for each model and draft: a description without weights; returned by model."""
     tiny = json.loads((TINY / "config.json").read_text())
     out = {}
-    for name in ("k2.5", "k2.6", "k2-thinking"):
+    # Those of the architecture of tiny-k2.5; Kimi-K3's ends the configuration on a CPU.
+    for name in ("k2.5", "k2.6", "k2.7-code", "k2-instruct", "k2-thinking"):
         numbers, made = load.model(name).architecture, folder / name
         made.mkdir()
         text = tiny["text_config"] | {
@@ -169,6 +185,7 @@ DRAFTS = {
 def _configurable(line: Given, models: dict[str, str], folder: Path) -> list[str]:
     """The words of a line with a model and a draft that are here, without what is `ELSEWHERE`."""
     model = line.ask.shape.row[0]
+    model = "k2.5" if model.endswith("wide.yaml") else model
     words = [models.get(model, line.argv[0])]
     rest = list(line.argv[1:])
     while rest:
@@ -195,9 +212,9 @@ def _known_here(flag: str, table: dict) -> str:
 
 
 @pytest.fixture(scope="module")
-def verdicts(nodes_file, tmp_path_factory) -> Verdicts:
+def verdicts(nodes_file, wide_model, tmp_path_factory) -> Verdicts:
     folder = tmp_path_factory.mktemp("models")
-    given, models = _lines(nodes_file), _models(folder)
+    given, models = _lines(nodes_file, wide_model), _models(folder)
     asked = [
         {
             "argv": list(line.argv),
@@ -275,9 +292,16 @@ def test_vllm_makes_of_the_flags_what_the_arithmetic_says(verdicts):
 def _resolved(line: Given, said: dict):
     """(What, vLLM's own value, ours) of everything that a shape decides."""
     flags, engine, parallel = line.engine.flags, line.engine, said["parallel"]
-    external = "--data-parallel-rank" in flags
+    # vLLM takes a node that balances over its only rank for a process of one rank.
+    hybrid = f"--{shapes_apart.HYBRID}" in flags
+    external = "--data-parallel-rank" in flags or (hybrid and engine.ranks == 1)
     nodes = int(flags.get("--nnodes", "1"))
     yield "tensor parallel", parallel["tensor_parallel_size"], int(flags["--tensor-parallel-size"])
+    yield (
+        "pipeline parallel",
+        parallel["pipeline_parallel_size"],
+        int(flags.get("--pipeline-parallel-size", "1")),
+    )
     yield (
         "data parallel",
         parallel["data_parallel_size"],
@@ -286,9 +310,17 @@ def _resolved(line: Given, said: dict):
     yield "rank", parallel["data_parallel_rank"], engine.rank
     yield "ranks here", parallel["data_parallel_size_local"], engine.ranks
     yield "balanced from outside", parallel["data_parallel_external_lb"], external
-    yield "balanced by both", parallel["data_parallel_hybrid_lb"], False
+    yield "balanced by both", parallel["data_parallel_hybrid_lb"], hybrid and not external
     yield "nodes", parallel["nnodes"], nodes
     yield "number of the node", parallel["node_rank"], int(flags.get("--node-rank", "0"))
+    wide = parallel["tensor_parallel_size"] * parallel["pipeline_parallel_size"]
+    parts = max(wide // len(engine.devices), 1)
+    yield "nodes of a rank", parallel["nnodes_within_dp"], parts
+    yield (
+        "number of the node in its rank",
+        parallel["node_rank_within_dp"],
+        int(flags.get("--node-rank", "0")) % parts,
+    )
     yield "devices", parallel["local_world_size"] * engine.ranks, len(engine.devices)
     yield "headless", said["headless"], engine.http is None
     yield "host", said["host"], flags.get("--host")

@@ -24,7 +24,7 @@ from kimi_nb.deploy import claim, node_looks
 from kimi_nb.deploy.slurm import job_book, job_faults, job_logs, slurm_commands
 from kimi_nb.deploy.slurm.cluster import Cluster
 from kimi_nb.deploy.steps import StepFailed
-from kimi_nb.diagnose import first_failure
+from kimi_nb.diagnose import doctor, first_failure
 from kimi_nb.plan import build, jobs
 from kimi_nb.service import readiness
 
@@ -270,6 +270,8 @@ def test_a_plan_of_two_nodes_is_one_job_on_both(start, pairs):
         assert not Path(f"/proc/{pid}").exists()
     assert engines_of(run) == {}
     assert not (run.project / "server_host.txt").exists()
+    found = doctor.examine(run.cluster.bundle / "jobs", run.cluster.serving())
+    assert found.ok, found.first
 
 
 def test_a_follower_that_dies_ends_the_job(start):

@@ -34,7 +34,7 @@ VALUES = published_scores.values()
 
 def test_published_scores_are_whole_numbers_of_their_datasets():
     """A printed share is that of some number of right answers, or a note says that it is none."""
-    assert len(VALUES) == 9
+    assert len(VALUES) == 10
     for one in VALUES:
         if one.correct is not None:
             exact = abs(one.correct / one.samples - one.value) <= 0.00005 + 1e-12
@@ -279,6 +279,17 @@ def test_the_configuration_of_aisbench_is_python_without_a_key(task):
             compile(text, name, "exec")
             assert "api_key" not in text
     assert "KeyedChat" in made[ais_bench.CONFIG] and "8000" in made[ais_bench.CONFIG]
+
+
+def test_aisbench_samples_as_the_publisher_recommends():
+    about = Subject("k2.7-code", "w", "vllm", "0.19.1", "h200", "kimi", "http://127.0.0.1:8000", "")
+    asked = evaluation.Evaluation("gsm8k", about)
+    made = ais_bench.files(asked)[ais_bench.CONFIG]
+    assert "generation_kwargs=dict(temperature=1.0, top_p=0.95)" in made
+    told = ais_bench.settings(asked)
+    assert (told["temperature"], told["top_p"]) == (1.0, 0.95)
+    greedy = ais_bench.files(_evaluation("gsm8k"))[ais_bench.CONFIG]
+    assert "generation_kwargs=dict(temperature=0.0)" in greedy
 
 
 def test_results_of_aisbench(tmp_path):

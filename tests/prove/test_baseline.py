@@ -96,7 +96,6 @@ def test_what_cannot_be_told_is_said(write, tmp_path, tokens):
         ({"concurrency": 16}, "concurrency: 16, baseline 8"),
         ({"model": "k2.6"}, "model: k2.6, baseline k2.5"),
         ({"tool": "kimi_nb"}, "tool: kimi_nb, baseline vllm"),
-        ({"mark": "REHEARSAL"}, "mark: REHEARSAL, baseline none"),
     ],
 )
 def test_what_does_not_compare_is_refused(write, tmp_path, about, said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -19,7 +20,7 @@ import pytest
 import kimi_nb
 from kimi_nb import catalog, report
 from kimi_nb.core import evidence
-from kimi_nb.core.errors import BenchError, ParameterError, PlanError, ServiceError
+from kimi_nb.core.errors import BenchError, ParameterError, PlanError, ServiceError, WriteError
 from kimi_nb.plan import build
 from kimi_nb.prove.bench import (
     bench_commands,
@@ -29,11 +30,14 @@ from kimi_nb.prove.bench import (
     identity,
     load_client,
     load_programs,
+    measurement_files,
+    measurements,
     metrics,
     published_tables,
     request_faults,
     results,
     summary,
+    timed_stream,
     workload,
 )
 from kimi_nb.prove.bench.timed_stream import Timed
@@ -427,7 +431,7 @@ def test_results_survive_a_kill(tmp_path):
         there = list(tmp_path.rglob("c*.json"))
         assert 3 <= len(there) < 8
         times = {path: path.stat().st_mtime_ns for path in there}
-        assert len(results.read(there)) == len(there)
+        assert len(measurement_files.read(there)) == len(there)
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     assert len(list(tmp_path.rglob("c*.json"))) == 8
     assert all(path.stat().st_mtime_ns == at for path, at in times.items())
@@ -697,11 +701,63 @@ def test_the_physical_limit_stands_under_each_measurement_and_in_the_report(benc
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"failed": {}}, "failed is no number"), ({"duration": "2"}, "duration is no number")],
+    [
+        (lambda one: one.update(failed={}), "failed: Input should be a valid integer"),
+        (lambda one: one.update(duration="2"), "duration: Input should be a valid number"),
+        (lambda one: one.update(mean_ttft_ms=-1.0), "mean_ttft_ms: .* from 0 to 1e.15, found -1"),
+        (lambda one: one.pop("duration"), "duration: there is none"),
+        (lambda one: one.update(errors=[]), "not of the same requests"),
+        (lambda one: one["kimi_nb"].pop("metrics"), "kimi_nb.metrics: Field required"),
+        (lambda one: one["kimi_nb"]["identity"].pop("weights"), "identity.weights: Field required"),
+        (lambda one: one["kimi_nb"]["identity"].update(prompts=10**400), "identity.prompts: "),
+        (lambda one: one["kimi_nb"]["identity"].update(variant=["pip"]), "identity.variant"),
+    ],
 )
-def test_a_measurement_whose_figures_are_none_is_named(change, words, tmp_path):
-    about = {"identity": {"repetition": 1, "mark": ""}, "errors": {}}
-    path = tmp_path / "c1-r1-x.json"
-    path.write_text(json.dumps({"completed": 1, "failed": 0, "kimi_nb": about} | change))
-    with pytest.raises(BenchError, match=words):
-        results.read([path])
+def test_a_measurement_that_is_none_is_named(change, words, tmp_path):
+    one = _measurement(2, 1, 100.0)
+    path = tmp_path / "c2-r1-x.json"
+    path.write_text(json.dumps(one))
+    assert len(measurement_files.read([path])) == 1
+    change(one)
+    path.write_text(json.dumps(one))
+    with pytest.raises(BenchError, match=f"c2-r1-x.json is no measurement of ours.*{words}"):
+        measurement_files.read([path])
+
+
+def test_what_a_service_repeats_of_its_key_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOOR_API_KEY", "open-sesame-4711")
+    error = "refused: 400 no open-sesame-4711"
+    measurements.write(tmp_path / "c1-r1-x.json", {"errors": [error]})
+    assert json.loads((tmp_path / "c1-r1-x.json").read_text()) == {
+        "errors": ["refused: 400 no [redacted]"]
+    }
+
+
+def test_what_is_said_of_a_stream_is_short(monkeypatch):
+    """Also where it is empty lines, or begins a key just before it is cut."""
+    monkeypatch.setenv("DOOR_API_KEY", "open-sesame-4711")
+    for data in (b"\n" * 300 + b"x", b"<p>" + b"a " * 95 + b"open-sesame-4711 b"):
+        stream = timed_stream._Stream(Timed(3))
+        with pytest.raises(timed_stream._Faulty) as told:
+            stream.take(data)
+            stream.end()
+        assert "open" not in str(told.value) and str(told.value).count("\n") < 9
+
+
+def test_where_every_request_failed_the_share_is_not_known(tmp_path):
+    one = _measurement(2, 1, 0.0) | {"request_throughput": 0.0}
+    (tmp_path / "c2-r1-x.json").write_text(json.dumps(one))
+    (row,) = results.load(tmp_path).goodput(500.0).rows
+    assert row[-1] == "-"
+
+
+def test_a_disk_that_became_read_only_is_told_and_no_traceback(tmp_path, monkeypatch):
+    """What was begun cannot be removed there either."""
+
+    def refuse(*_args, **_more):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(measurements.os, "replace", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(WriteError, match="Read-only file system"):
+        measurements.write(tmp_path / "c1.json", {})

@@ -8,6 +8,7 @@ import time
 import hostile
 import pytest
 from hostile import HostileServer
+from testbed.silent_logs import SilentLogs
 
 from kimi_nb.plan import build
 from kimi_nb.prove import verify
@@ -36,24 +37,6 @@ def seconds(manner):
     return 5.0 if manner is hostile.bomb else 0.4
 
 
-class Silent:
-    """Logs that say nothing."""
-
-    progress = 0
-
-    def read(self):
-        pass
-
-    def all(self):
-        return []
-
-    def last(self, node, rank):
-        return f"{node}.log", "nothing"
-
-    def last_of(self, name):
-        return f"{name}.log", "nothing"
-
-
 @pytest.fixture(autouse=True)
 def few_bytes(monkeypatch):
     """The bound of a body as it would be met on a quick network."""
@@ -77,7 +60,7 @@ def test_a_start_names_it(manner, cause, _):
     with HostileServer(manner) as server:
         found = build.plan("k2.5", "h200", "single")
         patience = dataclasses.replace(PATIENCE, answer=seconds(manner), door=seconds(manner))
-        watch = Watch(found, Silent(), dict, patience, say=lambda text: None)
+        watch = Watch(found, SilentLogs(), dict, patience, say=lambda text: None)
         watch._endpoints = tuple(
             dataclasses.replace(one, url=server.url) for one in probe.endpoints(found)
         )
@@ -87,7 +70,7 @@ def test_a_start_names_it(manner, cause, _):
         assert time.monotonic() - begun < 10
         assert caught.value.found.kind == cause and caught.value.found.node
         door = dataclasses.replace(found, url=server.url)
-        watch = Watch(door, Silent(), dict, patience, say=lambda text: None)
+        watch = Watch(door, SilentLogs(), dict, patience, say=lambda text: None)
         with pytest.raises(Found) as caught:
             watch.first_answer()
         assert caught.value.found.kind == cause and "front door" in caught.value.found.cause

@@ -71,7 +71,9 @@ def test_the_command(capsys):
     assert one["value"] == 70.3 < one["limit"] and one["limit_evidence"] == "estimated"
     assert main(["published", "--hw", "B200"]) == 0
     out = capsys.readouterr().out
-    assert "published" in out and "no parameter file describes a B200" in out
+    assert "published" in out and "at most 390.4" in out
+    assert main(["published", "--hw", "h800"]) == 0
+    assert "no parameter file describes an H800" in capsys.readouterr().out
     assert main(["published", "--hw", "cpu"]) == 0
     assert "No published figure of cpu is known here." in capsys.readouterr().out
     assert main(["published", "--model", "k9"]) == 2

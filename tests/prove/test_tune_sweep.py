@@ -22,7 +22,7 @@ from kimi_nb.notebook.run import Run
 from kimi_nb.notebook.subject import Subject
 from kimi_nb.params import load
 from kimi_nb.plan import build
-from kimi_nb.prove.bench import bench_pictures, identity
+from kimi_nb.prove.bench import bench_pictures, identity, load_programs
 from kimi_nb.prove.bench import measurements as bench
 from kimi_nb.prove.bench.results import BenchResult
 from kimi_nb.prove.bench.workload import Load
@@ -330,6 +330,54 @@ def test_what_a_sweep_has_deployed_it_stops(tmp_path, monkeypatch):
     assert "Nothing of the sweep runs" in str(found.clean_up())
     assert len(started) == 2 and not up
     assert [one["stage"] for one in evidence.read(run.folder)].count("stop") == 2
+
+
+def test_the_results_of_a_deployment_have_the_mark_of_its_replies(tmp_path, monkeypatch, capsys):
+    """Those of stand-ins that were deployed are kept for the next sweep; those of a rehearsal are
+    none of a deployment."""
+    made = session.start(hw="a3", model="k2.5", run_dir=str(tmp_path / "run"))
+    run = replace(made, action="deploy")
+    started: list[str] = []
+
+    def serve(self, plan, **_):
+        started.append(plan.name)
+        self.record("deploy", plan=plan.name, mark="REHEARSAL")
+        result = SimpleNamespace(
+            mark="REHEARSAL", plan=plan.name, table=lambda: show.Table("", (), ())
+        )
+        return Service(self, plan, SimpleNamespace(plan=plan, result=result, up=False, key=""))
+
+    def measure(served, loads, folder, *, mark="", **_):
+        out = []
+        for cell in loads.cells:
+            about = identity.of(
+                served.plan,
+                cell.seeded(1),
+                1,
+                tool="kimi_nb",
+                tool_version=load_programs.__version__,
+                mark=mark or served.mark,
+            )
+            (made,) = measured(tmp_path / "x", served.plan, {cell.concurrency: (10, 100, 20)})
+            result = json.loads(made.read_text())
+            out.append(folder / bench.file_name(about))
+            bench.write(out[-1], {**result, "kimi_nb": {**result["kimi_nb"], "identity": about}})
+        return BenchResult(folder, tuple(out))
+
+    monkeypatch.setattr(Run, "serve", serve)
+    monkeypatch.setattr(bench, "measure", measure)
+    design_ = run.design(plan_of(), "concurrency: [1]")
+    folder = run.folder / design_.plan.name / "sweep"
+    (group,) = design_.groups
+    measure(SimpleNamespace(plan=group.plan), group.loads, folder, mark="REHEARSAL")
+    first = run.sweep(design_, repetitions=1)  # what was rehearsed before is measured
+    assert len(started) == 1 and first.result.mark == "REHEARSAL"
+    again = run.sweep(design_, repetitions=1)
+    assert len(started) == 1 and again.result.mark == "REHEARSAL" and again.best()
+    assert "REHEARSAL: all 1 results are there already" in capsys.readouterr().out
+    run.record("deploy", plan=design_.plan.name, mark="measured")  # on engines, since then
+    run.sweep(design_, repetitions=1)
+    assert len(started) == 2
 
 
 def test_a_mistake_in_what_was_asked_stops_the_sweep(run, monkeypatch):

@@ -33,6 +33,7 @@ from kimi_nb.prove.verify import (
     curl,
     http_exchange,
     offered_tools,
+    reasoning,
     received,
     registry,
     runner,
@@ -241,6 +242,46 @@ def test_a_model_that_always_thinks(tmp_path):
         assert result.ok, result
         assert "always thinks" in reasons(result)["reasoning/off"]
         assert "text only" in reasons(result)["content/image"]
+
+
+@pytest.mark.parametrize(
+    ("name", "always"),
+    [
+        ("k2.7-code", True),
+        ("moonshotai/Kimi-K2.7-Code", True),
+        ("moonshotai/Kimi-K2-Thinking", True),
+        ("a-thinking-model", True),
+        ("moonshotai/Kimi-K2.5", False),
+        ("kimi_k25", False),
+        ("/data/models/Kimi-K3-w4a8", False),
+        ("moonshotai/Kimi-K2-Instruct", False),
+    ],
+)
+def test_models_that_always_think_are_known_by_their_files(name, always):
+    assert target.at("http://192.0.2.11:8000", name).always_thinks is always
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        ("The user wants a number.</think>42", "reasoning-leaks"),
+        ("A number.<|close|>think<|sep|><|open|>response<|sep|>42", "reasoning-leaks"),
+        ("<|tool_calls_section_begin|><|tool_call_begin|>f", "tool-call-leaks"),
+        ('<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>', "tool-call-leaks"),
+        ("I think that the tools are open.", ""),
+    ],
+)
+def test_the_marks_of_both_chat_formats_are_no_content(content, kind):
+    """Kimi-K2's tokens, and the channels that Kimi-K3 writes where its parsers are missing."""
+    where = probe.Endpoint("mixed0", "mixed", "n", 0, "http://127.0.0.1:1", None, True, True)
+    body = {"choices": [{"message": {"content": content}}]}
+    reply = http_client.Reply(200, json.dumps(body), 0.1)
+    found = probe.flaw(reply, where)
+    assert (found[0] if found else "") == kind
+    if kind == "reasoning-leaks":
+        assert reasoning.after_thoughts(content) == "42"
+    if kind == "tool-call-leaks":
+        assert offered_tools.MARKERS.search(content)
 
 
 def test_a_key(tmp_path, site_file, monkeypatch, capsys):
@@ -569,7 +610,7 @@ def test_a_resumed_run_asks_only_what_is_left(pair, tmp_path):
     second = verify(whom, folder=tmp_path, only=["api", "errors"], resume=True, say=lines.append)
     assert second.ok and second.results[:2] == first.results[:2]
     assert sum("(known)" in line for line in lines) == len(first.results)
-    assert len(lines) == len(second.results) and lines[0].startswith("1 of ")
+    assert len(lines) == len(second.results) and lines[0].startswith("REHEARSAL: 1 of ")
     kept = evidence.read(tmp_path, runner.FILE)
     assert len(kept) == len(second.results) and all(one["mark"] == MARK for one in kept)
     lines.clear()
@@ -679,6 +720,7 @@ def test_several_models_are_listed(capsys):
 
 def test_the_documents_request(pair, tmp_path):
     found = curl.run(pair.plan, pair.url, pair.key)
+    assert found.mark == MARK and str(found).startswith(f"{MARK}: client/chat.sh")
     assert found.status == contract.PASS and MARK in found.got, found
     whole = curl.script(pair.plan, "")
     assert found.script == whole.replace(pair.plan.url, pair.url) and pair.plan.url in whole

@@ -7,8 +7,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import requests
+from testbed.mixed_service import MODEL, MixedService
 
-from kimi_nb.prove.bench import load_programs
+from kimi_nb.plan import build
+from kimi_nb.prove.bench import load_client, load_programs
+from kimi_nb.prove.verify import curl
 from kimi_nb.service import http_client
 
 NAMES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -49,6 +52,18 @@ def test_a_probe_goes_straight_to_the_node(server, monkeypatch):
         requests.get(f"{url}/there", timeout=5)
     assert http_client.send("GET", f"{url}/straight", 5.0).status == 200
     assert asked == ["/straight"]
+
+
+def test_a_load_and_the_documents_request_go_straight_to_the_service(monkeypatch):
+    for name in NAMES:
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    plan = build.plan("k2.5", "a3", "single", pairs=[f"served-model-name={MODEL}"])
+    with MixedService("engine") as service:
+        assert load_client.probe(service.url, MODEL, seconds=5.0) == ""
+        assert curl.run(plan, service.url, seconds=10.0).status == "pass"
+        assert service.asked == 2
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,7 @@ def test_a_proxy_of_the_environment_is_not_used(variable, monkeypatch):
         ("http://no-such-host.invalid:8000", "is not known to this machine"),
         ("http://[::1", "is no address"),
         ("http://127.0.0.1:99999", "is no address"),
+        ("http://127.0.0.1:0", "is no address"),
         ("ftp://127.0.0.1", "is no address"),
         ("http://127.0.0.1:8000/a b", "is no address"),
         ("http://127.0.0.1:9", "Connection refused"),

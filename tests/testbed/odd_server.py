@@ -19,6 +19,12 @@ _SALAD = "lantern whereof quickly the tuple of banana under seventh marble but o
 _SCRIPTS = "I am потому 一个 assistant สวัสดี made по 由 Moonshot และ здесь 助手 כאשר by عندما AI."
 
 
+class _Server(ThreadingHTTPServer):
+    # As many as come at once: beyond the five of the base class the system resets connections.
+    request_queue_size = 128
+    daemon_threads = True
+
+
 class OddServer:
     """See the module. ``manner`` may change while it runs; "" is a good server."""
 
@@ -40,8 +46,7 @@ class OddServer:
             def log_message(self, form: str, *args: object) -> None:
                 return
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def after(self, count: int, call: object) -> None:

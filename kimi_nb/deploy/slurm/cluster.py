@@ -31,7 +31,7 @@ from kimi_nb.diagnose import remedies
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.plan import build, serving_job
 from kimi_nb.plan.spec import EngineSpec, Job, Plan
-from kimi_nb.service import probe
+from kimi_nb.service import http_client, probe
 
 LOGIN = "login node"  # the node named in changes on this machine
 _HOST_FILE = 60.0  # seconds for the serving job to write its host name
@@ -501,18 +501,16 @@ class Cluster:
         key = self._slurm.env.get(self.plan.secrets.get("VLLM_API_KEY", ""), "")
         ways = {one.engine: one for one in reversed(probe.endpoints(plan))}
         heads = {_rank(engine): ways[engine.name] for engine in plan.engines if engine.name in ways}
-        asked: dict[probe.Endpoint, bool] = {}
+        asked: dict[probe.Endpoint, http_client.Reply] = {}
         out = []
         for engine in plan.engines:
-            state = "ended" if job.ended else "not started"
+            state, mark = "ended" if job.ended else "not started", ""
             if job.state == "RUNNING":
                 # A part of a rank that spans nodes is ready when the rank's head answers.
                 one = heads[_rank(engine)]
                 if one not in asked:
-                    asked[one] = probe.chat(
-                        one, plan.served_name, _PROBE, key=key, max_tokens=1
-                    ).answered
-                state = "ready" if asked[one] else "starting"
+                    asked[one] = probe.chat(one, plan.served_name, _PROBE, key=key, max_tokens=1)
+                state, mark = "ready" if asked[one].answered else "starting", asked[one].mark
             out.append(
                 EngineState(
                     engine.name,
@@ -521,6 +519,7 @@ class Cluster:
                     engine.http_port,
                     state,
                     lines[-1].strip() if lines and state != "ready" else "",
+                    mark,
                 )
             )
         return out

@@ -6,6 +6,8 @@ of the jobs.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -238,6 +240,7 @@ class JobQueue:
                 ]
                 fresh = [row for row in live if row.id not in asked]
                 if fresh:
+                    _note(fresh)
                     self._slurm.cancel([row.id for row in fresh])
                     asked |= {row.id for row in fresh}
                     changes += [
@@ -248,3 +251,18 @@ class JobQueue:
                     return live
                 else:
                     time.sleep(min(self._poll, 1.0))
+
+
+def _note(rows: Sequence[slurm_commands.Row]) -> None:
+    """Write beside the output of jobs that run that this run cancels them.
+
+    SLURM's own words on it are the same whoever did it; `diagnose.stopping` reads this line.
+    """
+    place = f"{Path(__file__).name}:{sys._getframe().f_lineno}"
+    begin = f"INFO {time.strftime('%m-%d %H:%M:%S')} [{place}]"
+    for row in rows:
+        path = Path(row.folder) / f"{row.name}.{row.id}.down.log"
+        line = f"{begin} kimi-nb down: job {row.id} ({row.name}) is cancelled\n"
+        with contextlib.suppress(OSError):  # a full disk keeps no job alive
+            if row.state == "RUNNING":
+                path.write_text(line, encoding="utf-8")

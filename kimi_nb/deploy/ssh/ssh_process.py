@@ -12,6 +12,7 @@ from gevent import monkey
 monkey.patch_all()
 
 import json  # noqa: E402
+import socket  # noqa: E402
 import sys  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -52,7 +53,7 @@ class _Hosts:
         sys.path.insert(0, order["folder"])
         import node_steps  # the bundle's own file, which users can run with pyinfra too
 
-        self.steps = node_steps
+        self.steps, self.gone = node_steps, order["gone"]
         inventory = Inventory(([(name, data) for name, data in order["hosts"]], {}))
         self.state = State(
             inventory,
@@ -69,6 +70,9 @@ class _Hosts:
             connect_all(self.state)
         except PyinfraError as error:  # no host could be reached
             logger.debug("%s", error)
+        for host in self.state.activated_hosts:
+            connector: Any = host.connector  # that of SSH
+            _end_when_gone(connector.client.get_transport(), self.gone)
         return self.errors.by_host
 
     def look(self, texts: dict[str, str], seconds: int) -> dict[str, Any]:
@@ -129,6 +133,19 @@ class _Hosts:
         if not meta.did_succeed() and not any(line.kind == "fail" for line in lines):
             out["error"] = " ".join(meta.stderr_lines)[-300:] or _none(seconds)
         return out
+
+
+def _end_when_gone(transport: Any, seconds: int) -> None:
+    """End a connection, also one through others, once the network took nothing for that long.
+
+    Without it a link that is cut is noticed after a quarter of an hour where something was sent,
+    and never where an answer is waited for.
+    """
+    transport.set_keepalive(max(1, seconds // 4))
+    if hasattr(transport.sock, "get_transport"):  # a channel: it goes through a jump host
+        _end_when_gone(transport.sock.get_transport(), seconds)
+    else:
+        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * seconds)
 
 
 def _looked(lines: Any) -> dict[str, Any]:

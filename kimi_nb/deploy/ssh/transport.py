@@ -29,6 +29,8 @@ _TUNNEL_WAIT = 15.0  # seconds
 # Seconds for a node's answer; verbs that download or read all of the weights have no limit.
 _ANSWER = 300
 _UNLIMITED = ("prepare", "engine", "weights")
+# Seconds without a sign of life on the network until a connection counts as ended.
+_GONE = 60
 
 
 class SshNodes:
@@ -37,7 +39,8 @@ class SshNodes:
     ``folder`` holds the bundle's pyinfra files, and ``log`` receives pyinfra's messages. With
     ``jump`` the nodes are behind another host, so that requests to their engines are tunnelled
     through one of the nodes. A node that is silent for more than ``seconds`` although its
-    connection is open counts as not answering, as when a login hangs.
+    connection is open counts as not answering, as when a login hangs. The connection ends where
+    the network is silent for ``gone`` seconds, also during a verb without a limit of time.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class SshNodes:
         log: Path,
         jump: bool = False,
         seconds: int = _ANSWER,
+        gone: int = _GONE,
     ) -> None:
         self._log, self._seconds = log, seconds
         self._tunnel: Tunnel | None = None
@@ -64,6 +68,7 @@ class SshNodes:
         self.unreachable: dict[str, str] = self._ask(
             do="connect",
             folder=str(folder),
+            gone=gone,
             hosts=[(name, {**mine, **data}) for name, mine in hosts],
         )["failed"]
         there = [str(mine["ssh_hostname"]) for name, mine in hosts if name not in self.unreachable]

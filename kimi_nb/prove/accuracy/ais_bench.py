@@ -18,6 +18,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from kimi_nb.params import load
 from kimi_nb.prove.accuracy.evaluation import (
     CONCURRENCY,
     DATA,
@@ -28,6 +29,7 @@ from kimi_nb.prove.accuracy.evaluation import (
 )
 from kimi_nb.prove.accuracy.scores import Part
 from kimi_nb.prove.accuracy.tool_files import is_finite, reading
+from kimi_nb.service import reply_mark
 
 NAME = "ais-bench"
 PROGRAM = "ais_bench"
@@ -83,7 +85,7 @@ models = [dict(
     attr="service", type={model}, abbr={abbreviation!r}, path="", model={served!r},
     stream=False, request_rate=0, retry={retries}, url={url!r},
     max_out_len={max_tokens}, batch_size={concurrency}, trust_remote_code=False,
-    generation_kwargs=dict(temperature={temperature}),
+    generation_kwargs=dict({sampling}),
     pred_postprocessor=dict(type=extract_non_reasoning_content))]
 summarizer = dict(attr="accuracy", type=DefaultSummarizer)
 """
@@ -111,13 +113,22 @@ def files(evaluation: Evaluation, folder: str = ".", keyed: bool = False) -> dic
         url=evaluation.subject.url,
         max_tokens=evaluation.max_tokens,
         concurrency=CONCURRENCY,
-        temperature=_TEMPERATURE,
+        sampling=", ".join(f"{name}={value}" for name, value in _sampling(evaluation).items()),
     )
     return {
         CONFIG: service,
         **({"keyed_chat.py": (DATA / "keyed_chat.py").read_text("utf-8")} if keyed else {}),
         **(shipped_files() if evaluation.shipped else {}),
     }
+
+
+def _sampling(evaluation: Evaluation) -> dict[str, float]:
+    """Return the parameters of every request: what the model's publisher recommends, or greedy."""
+    name = evaluation.subject.model
+    said = load.model(name).sampling if name in load.names("models") else None
+    if said is None:
+        return {"temperature": _TEMPERATURE}
+    return {"temperature": said.temperature, "top_p": said.top_p}
 
 
 def argv(program: str, evaluation: Evaluation, resume: bool = False) -> list[str]:
@@ -160,8 +171,8 @@ def settings(evaluation: Evaluation) -> dict[str, Any]:
         "mode": "gen",
         "api": ABBREVIATION,
         "shots": 0,
-        "temperature": _TEMPERATURE,
         "top_p": "the service's own",
+        **_sampling(evaluation),
         "max_tokens": evaluation.max_tokens,
         **({"limit": evaluation.limit} if evaluation.limit else {}),
     }
@@ -204,7 +215,15 @@ def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
             if not isinstance(result, dict):
                 raise ValueError("no mapping")
             kept.append(score(result, samples))
-    return Outcome(tuple(filter(None, kept))[-1:], samples, len(good), 0, empty, dict(failed))
+    return Outcome(
+        tuple(filter(None, kept))[-1:],
+        samples,
+        len(good),
+        0,
+        empty,
+        dict(failed),
+        reply_mark.of_texts(row.get("prediction") for row in good),
+    )
 
 
 def score(result: dict[str, Any], samples: int) -> Part | None:

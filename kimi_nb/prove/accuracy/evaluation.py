@@ -51,6 +51,7 @@ class Outcome:
         malformed: Answers that are not completions.
         empty: Answers without content.
         failed: The number of requests without an answer, by reason.
+        mark: REHEARSAL if a stand-in has given any of the answers.
     """
 
     parts: tuple[Part, ...] = ()
@@ -59,6 +60,7 @@ class Outcome:
     malformed: int = 0
     empty: int = 0
     failed: Mapping[str, int] = field(default_factory=dict)
+    mark: str = ""
 
 
 def longest_answer(max_model_len: int, mark: str) -> int:

@@ -33,6 +33,7 @@ from kimi_nb.prove.accuracy.evaluation import (
 )
 from kimi_nb.prove.accuracy.scores import Part
 from kimi_nb.prove.accuracy.tool_files import is_finite, reading
+from kimi_nb.service import reply_mark
 
 NAME = "lm-eval"
 PROGRAM = "lm_eval"
@@ -171,13 +172,16 @@ def read(folder: Path, log: str, evaluation: Evaluation) -> Outcome:
     with reading(results[-1]):
         data = _Results.model_validate_json(results[-1].read_bytes())
         result, samples = data.results[evaluation.task], data.samples[evaluation.task].effective
-    empty = _empty(results[-1].parent, evaluation.task)
+    rows = _rows(results[-1].parent, evaluation.task)
+    answers = [(row.doc_id, "".join(map(str, row.resps[0]))) for row in rows]
+    empty = len({number for number, text in answers if not text.strip()})
     return Outcome(
         parts(result, samples),
         samples,
         max(0, samples - malformed),
         malformed,
         max(0, empty - malformed),
+        mark=reply_mark.of_texts(text for _, text in answers),
     )
 
 
@@ -233,10 +237,9 @@ def _kept(folder: Path) -> int:
     return 0
 
 
-def _empty(folder: Path, task: str) -> int:
-    """Return the number of questions that were answered without content."""
+def _rows(folder: Path, task: str) -> list[_Row]:
+    """Return the questions with their answers, in each of the filters."""
     with reading(folder / f"samples_{task}_*.jsonl"):
         path = sorted(folder.glob(f"samples_{task}_*.jsonl"))[-1]
     with reading(path):
-        rows = [_Row.model_validate_json(line) for line in path.read_bytes().splitlines()]
-    return len({row.doc_id for row in rows if not "".join(map(str, row.resps[0])).strip()})
+        return [_Row.model_validate_json(line) for line in path.read_bytes().splitlines()]

@@ -25,7 +25,7 @@ from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.accuracy import ais_bench, evaluation_faults, evaluators, lm_eval, tool_process
 from kimi_nb.prove.accuracy.evaluation import SHIPPED, Evaluation, Outcome, longest_answer
 from kimi_nb.prove.accuracy.scores import Score, Subject
-from kimi_nb.service import http_client
+from kimi_nb.service import http_client, reply_mark
 from kimi_nb.service.handle import Service
 from kimi_nb.service.session import Session
 
@@ -73,6 +73,7 @@ def measure(
     module = checked(tool, task, limit)
     about = subject(service.plan, service.url, service.mark)
     evaluation = Evaluation(task, about, limit, longest_answer(context(service.plan), about.mark))
+    say = reply_mark.said(say, about.mark)
     score = Score(tool, evaluators.named(tool).version, task, about, module.settings(evaluation))
     why = (
         "action plan starts nothing that could be asked"
@@ -185,6 +186,8 @@ def _run(
         fault = fault.replace(service.key, "***")
     return replace(
         score,
+        # One of several engines may be a stand-in, which only its answers tell.
+        subject=replace(score.subject, mark=left.mark or score.mark),
         parts=left.parts,
         samples=left.samples,
         answered=left.answered,

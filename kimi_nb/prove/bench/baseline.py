@@ -166,6 +166,11 @@ def against(result: BenchResult, path: Path) -> Against:
     """
     if not result.files:
         raise BenchError(f"{result.folder}: no measurement is there to compare.")
+    if result.mark:
+        raise BenchError(
+            f"{result.folder}: a {result.mark} measures no hardware and is compared with no baseline. "
+            "Compare what was measured on the site."
+        )
     before = _read(path)
     now = [
         {"identity": one["kimi_nb"]["identity"], "figures": {name: one[name] for name in FIGURES}}

@@ -106,8 +106,8 @@ def watch(plan: Plan, mark: str, attached: str = "") -> Watch:
         return Watch(why=f"no tool for {vendor} devices on this machine")
     what, argv = _TOOLS[vendor]
     cards = sorted({device for one in plan.engines for device in one.devices})
-    # An NPU card of an Atlas A3 holds two chips, and npu-smi is asked about the card.
-    per_card = 2 if plan.hardware == "a3" else 1
+    # npu-smi is asked about the card, on which there may be several devices.
+    per_card = plan.request.hardware.devices.per_card
     return Watch(
         what,
         commands=(argv,)

@@ -92,7 +92,12 @@ def flags_hash(plan: Plan) -> str:
     router. If any of them changes, it is another measurement.
     """
     shape = sorted(
-        {(one.role, one.group, one.ranks, one.dp_size, one.tp_size) for one in plan.engines}
+        {
+            (one.role, one.group, one.ranks, one.dp_size, one.tp_size)
+            # A size that is not used is left out: measurements of before keep their key.
+            + ((one.pp_size, one.pcp_size) if one.world != one.tp_size else ())
+            for one in plan.engines
+        }
     )
     return key(
         {

@@ -39,8 +39,9 @@ def run(
     seconds: float = _DAY,
     tick: Callable[[int, int], None] = lambda done, failed: None,
 ) -> dict[str, Any]:
-    """Send a load and return the result under the keys of vLLM's JSON.
+    """Send a load and return the result under the keys of vLLM's JSON, and a key ``mark``.
 
+    ``mark`` is REHEARSAL if a stand-in has answered any of the requests, else "".
     ``seconds`` limits the time of one request. After each request, ``tick`` is called with the
     number of requests that are done and the number of those that failed.
 
@@ -133,7 +134,8 @@ async def _run(
             tasks.append(asyncio.create_task(one(text)))
         timed = await asyncio.gather(*tasks)
         duration = time.perf_counter() - begun
-    return {**_head(load, model, how), **summary.of(timed, duration)}
+    mark = next((one.mark for one in timed if one.mark), "")
+    return {**_head(load, model, how), **summary.of(timed, duration), "mark": mark}
 
 
 async def _warm_up(

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kimi_nb.core import evidence
+from kimi_nb.core import evidence, known_secrets, scratch
 from kimi_nb.core.errors import BenchError, ParameterError, WriteError, choice
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.bench import (
@@ -37,7 +37,7 @@ from kimi_nb.prove.bench import (
 )
 from kimi_nb.prove.bench.results import BenchResult
 from kimi_nb.prove.bench.workload import Load, Loads
-from kimi_nb.service import probe
+from kimi_nb.service import probe, reply_mark
 
 if TYPE_CHECKING:
     from kimi_nb.service.handle import Service
@@ -84,7 +84,7 @@ def measure(
     except KeyboardInterrupt:
         say(f"Interrupted. {job.left()}")
         raise
-    say(f"{job.measured} measured, {job.kept} kept, in {folder}")
+    say(f"{reply_mark.title(job.mark)}{job.measured} measured, {job.kept} kept, in {folder}")
     return BenchResult(folder, tuple(paths))
 
 
@@ -177,7 +177,8 @@ class _Job:
             self._probe()
         begun = time.monotonic()
         with _bar(load, name) as bar:
-            result = self._send(load, about, Progress(self.say, bar, load.prompts))
+            say = reply_mark.said(self.say, self.mark)
+            result = self._send(load, about, Progress(say, bar, load.prompts))
         if not result["completed"]:
             errors = result.get("errors") or []
             raise BenchError(
@@ -185,6 +186,7 @@ class _Job:
                 f"{request_faults.told(request_faults.counts(errors), next(filter(None, errors), ''))}\n"
                 f"{self.left()}"
             )
+        path = self.folder / file_name(result["kimi_nb"]["identity"])
         write(path, result)
         self.measured += 1
         self.spent += time.monotonic() - begun
@@ -214,10 +216,13 @@ class _Job:
                 )
             except BenchError as error:
                 raise BenchError(f"{error}\n{self.left()}") from None
+        heard = raw.pop("mark", "") or reply_mark.of_texts(raw.get("generated_texts") or ())
+        self.mark = self.mark or heard
         return {
             **raw,
             "kimi_nb": {
-                "identity": dict(about),
+                # One of several engines may be a stand-in, which only its answers tell.
+                "identity": {**about, "mark": self.mark},
                 "settings": identity.settings(served.plan),
                 "time": evidence.now(),
                 "engine_says": self.version,
@@ -255,7 +260,7 @@ class _Job:
         full = _WIDE * done // self.total
         rest = self.spent / self.measured * (self.total - done) if self.measured else 0
         self.say(
-            f"[{'#' * full}{'.' * (_WIDE - full)}] {done}/{self.total} {text}"
+            f"{reply_mark.title(self.mark)}[{'#' * full}{'.' * (_WIDE - full)}] {done}/{self.total} {text}"
             + (f"; some {rest:.0f} s left" if rest >= 1 else "")
         )
 
@@ -316,19 +321,20 @@ def there(path: Path, about: Mapping[str, Any]) -> bool:
 
 
 def write(path: Path, result: Mapping[str, Any]) -> None:
-    """Write a result to a file, completely or not at all.
+    """Write a result to a file without secrets, completely or not at all.
 
     Raises:
         WriteError: If the file cannot be written.
     """
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
+    new = scratch.beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch.open("w", encoding="utf-8") as file:
-            json.dump(result, file)
+        with new.open("w", encoding="utf-8") as file:
+            # The errors and texts are those of a service, which was sent its key.
+            json.dump(known_secrets.value(result), file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(scratch, path)
+        os.replace(new, path)
     except OSError as error:
-        scratch.unlink(missing_ok=True)
+        scratch.remove(new)
         raise WriteError(f"{path}: cannot be written ({error.strerror}).") from None

@@ -12,34 +12,20 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kimi_nb import show
-from kimi_nb.core.errors import BenchError
+from kimi_nb.prove.bench import measurement_files
 from kimi_nb.prove.bench import summary as figures
 from kimi_nb.prove.bench.definitions import NAMES
+from kimi_nb.prove.bench.measurement_files import FIGURES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FIGURES = (
-    "duration",
-    "completed",
-    "failed",
-    "total_input_tokens",
-    "total_output_tokens",
-    "request_throughput",
-    "output_throughput",
-    "total_token_throughput",
-    *(
-        f"{kind}_{name}_ms"
-        for name in ("ttft", "tpot", "itl", "e2el")
-        for kind in ("mean", "median", "std", "p50", "p90", "p99")
-    ),
-)
 _OF_ONE = ("repetition", "seed", "time", "file")  # columns that differ between repetitions
 
 
@@ -53,7 +39,7 @@ class BenchResult(show.Shown):
     @functools.cached_property
     def measurements(self) -> tuple[Mapping[str, Any], ...]:
         """The JSON of every file, in the order of measurement."""
-        return tuple(read(self.files))
+        return tuple(measurement_files.read(self.files))
 
     @property
     def mark(self) -> str:
@@ -121,7 +107,7 @@ class BenchResult(show.Shown):
                     _many(one),
                     f"{one['goodput']:.2f}",
                     f"{one['request_throughput']:.2f}",
-                    f"{one['goodput'] / one['request_throughput']:.0%}",
+                    _share(one["goodput"], one["request_throughput"]),
                 )
                 for one in cells.to_dict("records")
             ),
@@ -243,30 +229,6 @@ def load(folder: Path) -> BenchResult:
     return BenchResult(folder, tuple(paths))
 
 
-def read(files: Iterable[Path]) -> list[Mapping[str, Any]]:
-    """Read measurements from files.
-
-    Raises:
-        BenchError: If a file does not hold a measurement.
-    """
-    out: list[Mapping[str, Any]] = []
-    for path in files:
-        try:
-            one = json.loads(path.read_text(encoding="utf-8"))
-            identity = one["kimi_nb"]["identity"]
-            identity["repetition"], identity["mark"], one["kimi_nb"]["errors"], one["completed"]
-            for name in ("completed", "failed", *FIGURES):
-                if not isinstance(one.get(name, 0), int | float):
-                    raise TypeError(f"{name} is no number")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BenchError(
-                f"{path} is no measurement of ours ({type(error).__name__}: {error}); "
-                "remove it, and measure it again."
-            ) from None
-        out.append({**one, "file": path.name})
-    return out
-
-
 def frame(measurements: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return a tidy frame: a row for each measurement, with identity, figures and metrics."""
     import pandas as pd  # start-up: only for a table of results
@@ -347,6 +309,10 @@ def _repetitions(rows: pd.DataFrame) -> str:
 
 def _many(row: Mapping[str, Any]) -> str:
     return str(int(row["concurrency"])) if row["concurrency"] else f"{row['rate']}/s"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole else "-"
 
 
 def _short(value: Any) -> Any:

@@ -20,7 +20,9 @@ from typing import Any
 
 import aiohttp
 
+from kimi_nb.core.errors import short
 from kimi_nb.prove.bench import load_session, request_faults
+from kimi_nb.service import reply_mark
 from kimi_nb.service.http_client import Limits
 
 _SHOWN = 200  # characters to show of an answer that is an error
@@ -30,7 +32,10 @@ _LONGEST = 1 << 20  # bytes of one message of a stream
 
 @dataclass
 class Timed:
-    """A request and its times in seconds; ``start`` is a value of `time.perf_counter`."""
+    """A request and its times in seconds; ``start`` is a value of `time.perf_counter`.
+
+    ``mark`` is REHEARSAL where a stand-in has answered.
+    """
 
     prompt_len: int
     start: float = 0.0
@@ -40,6 +45,7 @@ class Timed:
     output_len: int = 0
     text: str = ""
     error: str = ""
+    mark: str = ""
 
     @property
     def ok(self) -> bool:
@@ -48,7 +54,10 @@ class Timed:
 
 
 class _Faulty(Exception):
-    """An answer that is not valid; the message is ``kind: detail``."""
+    """An answer that is not valid; the message is ``kind: detail``, its detail cut short."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(f"{kind}: {short(detail.strip(), _SHOWN)}")
 
 
 async def ask(
@@ -63,10 +72,11 @@ async def ask(
     out = Timed(prompt_len, time.perf_counter())
     try:
         async with session.post(url, json=body, headers=headers, **load_session.ONLY) as answer:
+            out.mark = reply_mark.of(answer.headers.get(reply_mark.HEADER, ""))
             if answer.status != 200:
                 page = await load_session.whole(answer, replace(limits, size=_PAGE))
-                text = page.decode("utf-8", "replace")[:_SHOWN]
-                raise _Faulty(f"{request_faults.of_status(answer.status)}: {answer.status} {text}")
+                text = page.decode("utf-8", "replace")
+                raise _Faulty(request_faults.of_status(answer.status), f"{answer.status} {text}")
             stream = _Stream(out)
             await load_session.read(answer, limits, stream.take)
             stream.end()
@@ -114,7 +124,7 @@ class _Stream:
                     out.ttft = now - out.start
                 self._seen, self._last = self._seen + 1, now
         if len(self._buffer) > _LONGEST:
-            raise _Faulty(f"floods: a message of more than {_LONGEST:,} bytes")
+            raise _Faulty("floods", f"a message of more than {_LONGEST:,} bytes")
 
     def end(self) -> None:
         """Judge the stream as a whole."""
@@ -125,11 +135,11 @@ class _Stream:
             # A last message without its blank line was cut off; anything else, such as a page of
             # HTML, is not a stream.
             kind = "cut-off" if buffer.lstrip().startswith(b"data:") else "malformed"
-            raise _Faulty(f"{kind}: {buffer[:_SHOWN].decode(errors='replace')}")
+            raise _Faulty(kind, buffer.decode(errors="replace"))
         if not self._seen:
-            raise _Faulty("empty: 200, and no token")
+            raise _Faulty("empty", "200, and no token")
         if not done:
-            raise _Faulty(f"cut-off: the stream ended after {self._seen} chunks, without [DONE]")
+            raise _Faulty("cut-off", f"the stream ended after {self._seen} chunks, without [DONE]")
         out.output_len = out.output_len or self._seen
 
 
@@ -147,7 +157,7 @@ def _data(message: bytes) -> str | None:
     if not lines:
         return None
     if not all(line.startswith("data:") for line in lines):
-        raise _Faulty(f"malformed: {lines[0][:_SHOWN]}")
+        raise _Faulty("malformed", lines[0])
     return "\n".join(line.removeprefix("data:").strip() for line in lines)
 
 
@@ -155,12 +165,12 @@ def _take(data: str, out: Timed) -> bool:
     """Note a chunk's text and usage; return whether it holds a choice, which counts as a token."""
     try:
         value = json.loads(data)
-    except ValueError:
-        raise _Faulty(f"malformed: {data[:_SHOWN]}") from None
+    except (ValueError, RecursionError):
+        raise _Faulty("malformed", data) from None
     if not isinstance(value, dict):
-        raise _Faulty(f"malformed: {data[:_SHOWN]}")
+        raise _Faulty("malformed", data)
     if value.get("error"):
-        raise _Faulty(f"error-in-stream: {json.dumps(value['error'])[:_SHOWN]}")
+        raise _Faulty("error-in-stream", json.dumps(value["error"]))
     choices, usage = value.get("choices"), value.get("usage")
     if isinstance(usage, dict):
         out.output_len = _count(usage.get("completion_tokens"), out.output_len)
@@ -170,7 +180,7 @@ def _take(data: str, out: Timed) -> bool:
     first = choices[0] if isinstance(choices, list) else None
     delta = first.get("delta") if isinstance(first, dict) else None
     if not isinstance(delta, dict):
-        raise _Faulty(f"malformed: {data[:_SHOWN]}")
+        raise _Faulty("malformed", data)
     out.text += str(delta.get("content") or "")
     return True
 

@@ -291,7 +291,7 @@ class _Role:
         self.drafts = drafts if isinstance(drafts, int) else 0
         self.draft_parameters = capacity.draft_parameters(d, server)
         fit = capacity.fit_of(d, server)
-        self.cache_tokens = fit.tokens if fit else 0
+        self.fit = fit
 
     def seqs(self, concurrency: int, length: int) -> int:
         """Return how many sequences a rank works on at once.
@@ -303,7 +303,8 @@ class _Role:
             if concurrency
             else self.shape.seqs
         )
-        return max(1, min(asked, self.shape.seqs, self.cache_tokens // length or 1))
+        held = self.fit.requests(length) if self.fit else 0
+        return max(1, min(asked, self.shape.seqs, held or 1))
 
     def decode(self, seqs: int, concurrency: int, context: float, accepted: float) -> list[Limit]:
         full = seqs * self.shape.dp * self.groups
@@ -348,7 +349,7 @@ class _Role:
         )
 
     def transfer(self, prompt: int) -> Limit:
-        size = roofline.transfer_bytes(self.arch, prompt, self.shape.cache_bytes)
+        size = roofline.transfer_bytes(self.shape, self.arch, prompt)
         return self._limit("transfer", "transfer", size / 1e9, "network_gb_s", prompt)
 
     def _limits(self, phase: str, step: Step, whole: float) -> list[Limit]:

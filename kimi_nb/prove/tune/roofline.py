@@ -17,7 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kimi_nb.plan.memory import Shape, cache_bytes_per_token, parameters, weights_per_rank
+from kimi_nb.plan.memory import (
+    Shape,
+    cache_bytes_per_token,
+    cached_layers,
+    parameters,
+    state_bytes,
+    weights_per_rank,
+)
 
 # The number formats in which (routed experts, other linear layers) are computed. Formats that
 # compress only the weights are computed in 16 bits.
@@ -108,12 +115,14 @@ def decode(
     full as this one).
     """
     tokens, whole = seqs * tokens_each, (group_seqs or seqs * shape.dp) * tokens_each
-    cache = seqs * context * cache_bytes_per_token(arch, shape.cache_bytes) / shape.dcp
+    kept = cache_bytes_per_token(arch, shape.cache_bytes) / shape.pp  # a stage has its layers
+    cache = seqs * context * kept / shape.dcp
+    cache += 2 * seqs * state_bytes(shape, arch)  # read and written
     # In latent form, a query is multiplied with kv_lora_rank + rope values a token, and the sum
     # is over kv_lora_rank values.
     attention = (
         2
-        * arch["layers"]
+        * cached_layers(arch)
         * arch["heads"]
         * (2 * arch["kv_lora_rank"] + arch["qk_rope_head_dim"])
         * context
@@ -146,7 +155,7 @@ def prefill(
     whole = tokens * (ranks or shape.dp)
     attention = (
         2
-        * arch["layers"]
+        * cached_layers(arch)
         * arch["heads"]
         * (arch["qk_nope_head_dim"] + arch["qk_rope_head_dim"] + arch["v_head_dim"])
         * prompt
@@ -186,8 +195,15 @@ def _operations(
     routed, linear = ARITHMETIC[precision]
     active = count["routed experts"] * arch["experts_per_token"] / arch["experts"]
     plain = sum(
-        count[name]
-        for name in ("attention, replicated", "attention", "dense", "shared experts", "router")
+        count.get(name, 0)
+        for name in (
+            "attention, replicated",
+            "attention",
+            "dense",
+            "shared experts",
+            "router",
+            "latent projections",
+        )
     )
     out: dict[str, float] = {}
     for kind, amount in (
@@ -216,16 +232,17 @@ def _links(
         ranks, chosen = shape.expert_ranks, arch["experts_per_token"]
         copies = ranks * (1 - (1 - 1 / ranks) ** chosen)  # devices that hold any of its experts
         each = (1.0 if "8" in ARITHMETIC[precision][0] else 2.0) + 2.0  # dispatch + 16-bit combine
-        sent = sparse * tokens / shape.tp * arch["hidden_size"] * copies * each
+        width = arch.get("latent_moe_size", arch["hidden_size"])
+        sent = sparse * tokens / shape.tp * width * copies * each
         away = (spread.nodes - 1) / spread.nodes
         network += sent * away
         node += sent * max(1 - away - 1 / ranks, 0.0)
     return node, network
 
 
-def transfer_bytes(arch: Mapping[str, int], prompt: int, bytes_each: int = 2) -> float:
-    """Return the bytes of a prompt's cache that one decode device receives."""
-    return float(prompt * cache_bytes_per_token(arch, bytes_each))
+def transfer_bytes(shape: Shape, arch: Mapping[str, int], prompt: int) -> float:
+    """Return the bytes of a prompt's cache, with its states, that one decode device receives."""
+    return float(prompt * cache_bytes_per_token(arch, shape.cache_bytes) + state_bytes(shape, arch))
 
 
 def named(precision: Any, arch: Mapping[str, int]) -> str:

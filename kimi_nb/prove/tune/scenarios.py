@@ -17,7 +17,7 @@ from kimi_nb.check import judge
 from kimi_nb.core import data_files
 from kimi_nb.core.errors import NoRecipeError
 from kimi_nb.params import load, overrides, recipes, schema
-from kimi_nb.plan import build
+from kimi_nb.plan import build, derivation
 from kimi_nb.plan.memory import GIB
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.tune import limits
@@ -26,7 +26,9 @@ from kimi_nb.prove.tune import limits
 _PLACED = (*overrides.DERIVED, "kv-transfer-config.kv_connector_extra_config")
 
 
-def listing(model: schema.Model, hardware: schema.Hardware, layout: str = "") -> show.Table:
+def listing(
+    model: schema.Model, hardware: schema.Hardware, layout: str = "", *, derive: bool = False
+) -> show.Table:
     """Return a table of all scenarios of a model on a hardware, or of one layout.
 
     It names the notebook that takes the scenario as its parameter ``scenario``.
@@ -35,9 +37,14 @@ def listing(model: schema.Model, hardware: schema.Hardware, layout: str = "") ->
         entry["layout"]: name for name, entry in data_files.facts("notebook/notebooks").items()
     }
     rows = []
-    for recipe in _recipes(model, hardware, layout):
+    for recipe in _recipes(model, hardware, layout, derive):
         named = [
-            (recipes.DEFAULT, recipe.title, recipe.source, "published"),
+            (
+                recipes.DEFAULT,
+                recipe.title,
+                recipe.cited,
+                "DERIVED" if recipe.derivation else "published",
+            ),
             *((name, one.title, one.source, one.figures) for name, one in recipe.scenarios.items()),
         ]
         rows += [
@@ -59,14 +66,22 @@ def listing(model: schema.Model, hardware: schema.Hardware, layout: str = "") ->
 
 
 def names(
-    model: schema.Model, hardware: schema.Hardware, layout: str, variant: str = ""
+    model: schema.Model,
+    hardware: schema.Hardware,
+    layout: str,
+    variant: str = "",
+    *,
+    derive: bool = False,
 ) -> tuple[str, ...]:
     """Return the scenarios of one recipe.
 
     Raises:
         NoRecipeError: If there is no such recipe.
     """
-    return (recipes.DEFAULT, *recipes.find(model, hardware, layout, variant).scenarios)
+    return (
+        recipes.DEFAULT,
+        *derivation.find(model, hardware, layout, variant, derive=derive).scenarios,
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,6 +110,8 @@ def side_by_side(
     variant: str = "",
     site: str = "",
     only: Iterable[str] = (),
+    *,
+    derive: bool = False,
 ) -> SideBySide:
     """Plan and compare the scenarios of a layout: those in ``only``, or all.
 
@@ -102,20 +119,23 @@ def side_by_side(
         NoRecipeError: If the layout or a scenario does not exist.
     """
     named, chip = load.model(model), load.hardware(hardware)
-    chosen = wanted(only, names(named, chip, layout, variant))
+    chosen = wanted(only, names(named, chip, layout, variant, derive=derive))
     plans = {
-        name: build.plan(model, hardware, layout, scenario=name, variant=variant, site=site)
+        name: build.plan(
+            model, hardware, layout, scenario=name, variant=variant, site=site, derive=derive
+        )
         for name in chosen
     }
-    return SideBySide(listing(named, chip), compare(plans))
+    return SideBySide(listing(named, chip, derive=derive), compare(plans))
 
 
 def _recipes(
-    model: schema.Model, hardware: schema.Hardware, layout: str = ""
+    model: schema.Model, hardware: schema.Hardware, layout: str, derive: bool
 ) -> list[schema.Recipe]:
-    there = [one for one in recipes.of(model, hardware) if layout in ("", one.layout)]
+    all_of = derivation.all_of(model, hardware, derive=derive)
+    there = [one for one in all_of if layout in ("", one.layout)]
     if not there:
-        recipes.find(model, hardware, layout or None)  # raises NoRecipeError with what there is
+        derivation.find(model, hardware, layout or None)  # raises with what there is
         raise NoRecipeError(f"No document describes {model.title} on {hardware.name}.")
     return there
 
@@ -151,7 +171,7 @@ def _facts(plan: Plan, input_len: int, output_len: int) -> dict[tuple[str, str],
         groups = len({engine.group for engine in mine})
         out["shape", f"{at}shape"] = (
             f"{groups} x " if groups > 1 else ""
-        ) + f"dp{mine[0].dp_size} tp{mine[0].tp_size}"
+        ) + f"dp{mine[0].dp_size} tp{mine[0].sizes}"
         for table, dashes in ((plan.flags[role], "--"), (plan.env[role], "")):
             for name, value in table.items():
                 if not name.startswith(_PLACED):
@@ -180,7 +200,7 @@ def _memory(plan: Plan, several: bool) -> dict[tuple[str, str], Any]:
         out["memory", f"{at}requests at once"] = shape.seqs * shape.dp * groups
         if shape.model_len:
             out["memory", f"{at}of these with the longest context"] = (
-                min(shape.seqs, fit.tokens // shape.model_len) * shape.dp * groups
+                min(shape.seqs, fit.requests(shape.model_len)) * shape.dp * groups
             )
         out["memory", f"{at}context of each in a full batch"] = f"{fit.longest:,}"
     return out

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kimi_nb import show
+from kimi_nb.core import evidence
 from kimi_nb.core.errors import BenchError, KimiError, ParameterError, WriteError
 from kimi_nb.core.marks import MARK
 from kimi_nb.plan.spec import Plan
@@ -377,7 +378,9 @@ class _Job:
     def group(self, group: Group) -> None:
         kept = self._kept(group)
         if kept:
-            self.say(f"  all {len(kept)} results are there already: nothing is started")
+            mark = bench_results.BenchResult(self.folder, tuple(kept)).mark
+            title = f"{mark}: " if mark else ""
+            self.say(f"  {title}all {len(kept)} results are there already: nothing is started")
             self.files += kept
             return
         begun = time.monotonic()
@@ -426,13 +429,26 @@ class _Job:
         """
         if not self.resume or self.url:
             return []
-        mark = MARK if self.session.action == "rehearse" else ""
-        wanted = list(self._wanted(group, "", mark))
+        wanted = list(self._wanted(group, "", self._last_mark(group)))
         return (
             [path for path, _ in wanted]
             if all(bench.there(path, about) for path, about in wanted)
             else []
         )
+
+    def _last_mark(self, group: Group) -> str:
+        """Return REHEARSAL where stand-ins answer: in a rehearsal, and as last deployed by this run.
+
+        Before anything was deployed, nothing of a rehearsal counts for a deployment.
+        """
+        if self.session.action == "rehearse":
+            return MARK
+        marks = (
+            one.get("mark")
+            for one in reversed(evidence.read(self.session.folder))
+            if one.get("stage") == "deploy" and one.get("plan") == group.plan.name
+        )
+        return MARK if next(marks, "") == MARK else ""
 
     def _wanted(
         self, group: Group, attached: str, mark: str

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from kimi_nb.core import evidence
+from kimi_nb.core import evidence, scratch
 from kimi_nb.core.errors import PlanError, WriteError
 from kimi_nb.params import load, overrides, recipes
 from kimi_nb.plan import build
@@ -43,16 +43,16 @@ def write(plan: Plan, path: Path, *, title: str, figures: str) -> Path:
             content(plan, title, figures), sort_keys=False, width=100, allow_unicode=True
         )
     )
-    scratch = path.with_suffix(f".{os.getpid()}.yaml")
+    new = scratch.beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(text, encoding="utf-8")
-        _prove(plan, scratch)
-        os.replace(scratch, path)
+        new.write_text(text, encoding="utf-8")
+        _prove(plan, new)
+        os.replace(new, path)
     except OSError as error:
         raise WriteError(f"{path}: cannot be written ({error.strerror}).") from None
     finally:
-        scratch.unlink(missing_ok=True)
+        scratch.remove(new)
     return path
 
 
@@ -126,7 +126,7 @@ def _prove(plan: Plan, path: Path) -> None:
         PlanError: If it does not.
     """
     asked: Request = plan.request
-    model = load.model(str(path))
+    model = load.model(str(path.absolute()))  # a path, whatever it ends with
     recipe = recipes.find(model, asked.hardware, plan.layout, plan.variant)
     made = build.from_request(
         Request(

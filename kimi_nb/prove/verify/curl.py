@@ -17,6 +17,7 @@ from kimi_nb.bundle import scripts
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.verify import answer_bodies, received
 from kimi_nb.prove.verify.contract import FAIL, PASS, SKIP, Failed
+from kimi_nb.service import reply_mark
 
 SCRIPT = "client/chat.sh"
 _TOOLS = ("bash", "curl")
@@ -30,11 +31,13 @@ class Curl(show.Shown):
         script: The text of the script.
         status: pass, fail or not applicable.
         got: What came back, or why the script did not run.
+        mark: REHEARSAL if a stand-in answered.
     """
 
     script: str
     status: str
     got: str
+    mark: str = ""
 
     @property
     def ok(self) -> bool:
@@ -44,7 +47,7 @@ class Curl(show.Shown):
     def table(self) -> show.Table:
         """Return a table of the script and its result."""
         return show.Table(
-            SCRIPT,
+            f"{reply_mark.title(self.mark)}{SCRIPT}",
             ("what", "is"),
             (
                 ("status", self.status),
@@ -100,7 +103,7 @@ def run(plan: Plan, url: str, key: str = "", seconds: float = 300.0) -> Curl:
         return Curl(text, FAIL, _clean(error.got, key))
     if not answer.answered:
         return Curl(text, FAIL, f"200 without words: {answer}")
-    return Curl(text, PASS, _clean(str(answer), key))
+    return Curl(text, PASS, _clean(str(answer), key), reply_mark.of("", done.stdout))
 
 
 def _clean(text: str, key: str) -> str:

@@ -64,6 +64,8 @@ def send(
             reply = http_client.stream(place.url + path, limits, headers=headers, data=data)
         else:
             reply = http_client.send(method, place.url + path, limits, headers=headers, data=data)
+        if reply.mark:
+            target.heard.add(reply.mark)
         if reply.status != 429 or pause is None:
             break
         time.sleep(pause)

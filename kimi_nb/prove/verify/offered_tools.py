@@ -9,9 +9,10 @@ from typing import Any
 from kimi_nb.prove.verify import schemas
 from kimi_nb.prove.verify.contract import Failed
 from kimi_nb.prove.verify.received import Answer, ToolCall, short
+from kimi_nb.service.chat_markers import TOOL_CALL
 
 CITIES = ("Beijing", "Tokyo", "Paris")
-MARKERS = re.compile(r"<\|tool_calls?_\w+\|>|functions\.\w+:\d+")
+MARKERS = re.compile(rf"{TOOL_CALL.pattern}|functions\.\w+:\d+")
 
 
 def function(name: str, says: str, properties: dict[str, Any]) -> dict[str, Any]:

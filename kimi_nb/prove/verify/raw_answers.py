@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kimi_nb.prove.verify.received import Answer, form, no_count, short
+from kimi_nb.service.chat_markers import TOOL_CALL
 
 SPECIAL = re.compile(r"<\|[a-z0-9_]+\|>|\[(?:EOS|BOS|EOT|UNK|PAD)\]")
-_TOOL_MARKERS = re.compile(r"<\|tool_calls?_\w+\|>")
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 _PLAUSIBLE = range(1_500_000_000, 10_000_000_000)  # seconds since 1970: 2017 to 2286
 _LEAST = 16  # tokens from which on a stream has several pieces
@@ -160,7 +160,7 @@ def character_fault(answer: Answer, *, tools: bool) -> str:
     calls are left to the checks of those. An answer that was cut off may end within a character.
     """
     for name, text in _texts(answer):
-        plain = _TOOL_MARKERS.sub("", text) if tools else text
+        plain = TOOL_CALL.sub("", text) if tools else text
         if found := SPECIAL.search(plain):
             return f"the special token {found[0]!r} in {name}: {_around(plain, found.start())!r}"
         cut = answer.finish_reason == "length"

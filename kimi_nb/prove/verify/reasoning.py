@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from kimi_nb.prove.verify.answer_bodies import THOUGHTS
 from kimi_nb.prove.verify.asking import Ask, said
 from kimi_nb.prove.verify.contract import Failed, Skip
 from kimi_nb.prove.verify.received import Answer, short
 from kimi_nb.prove.verify.registry import check
 from kimi_nb.prove.verify.target import Place
+from kimi_nb.service.chat_markers import THINKING
 from kimi_nb.service.probe import QUESTION
 
 _TELLING = 12  # characters; a shorter text may be in another one by chance
-_TAGS = re.compile(r"</?think>|◁/?think▷")
 
 
 def after_thoughts(content: str) -> str:
@@ -22,7 +20,7 @@ def after_thoughts(content: str) -> str:
     >>> after_thoughts("<think>It is July.</think>Yes")
     'Yes'
     """
-    return _TAGS.split(content)[-1]
+    return THINKING.split(content)[-1]
 
 
 @check("reasoning/apart")
@@ -96,7 +94,7 @@ def off(ask: Ask) -> str:
 
 
 def _no_tags(answer: Answer) -> None:
-    found = _TAGS.search(answer.content)
+    found = THINKING.search(answer.content)
     if found:
         start = max(0, found.start() - 30)
         raise Failed(f"thoughts in the content: {answer.content[start : found.end() + 30]!r}")

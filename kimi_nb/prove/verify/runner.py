@@ -35,6 +35,7 @@ from kimi_nb.prove.verify.contract import (
 )
 from kimi_nb.prove.verify.registry import Check
 from kimi_nb.prove.verify.target import Target
+from kimi_nb.service import reply_mark
 
 FILE = "verify.jsonl"
 MAX_CONTEXT = 32768  # tokens of the canary's longest prompt, if the engine's context allows
@@ -129,17 +130,24 @@ def verify(
                 result, end, final = _made(one, ask, results, end)
             results[name] = result
             if folder and name not in kept:
-                evidence.record(
-                    folder, "verify", file=FILE, **result.as_dict(), final=final, **_of(ask.target)
-                )
+                _keep(folder, result, final, ask.target)
             bar.update()
             known = " (known)" if name in kept else ""
             if not result.got.endswith(ABOVE):
                 say(
-                    f"{number} of {len(checks)}  {name}: {result.status}{known}"
-                    + (f": {result.got}" if result.status == FAIL else "")
+                    f"{reply_mark.title(ask.target.marked)}{number} of {len(checks)}  {name}: "
+                    f"{result.status}{known}" + (f": {result.got}" if result.status == FAIL else "")
                 )
-    return Contract(target.url, ask.target.model, tuple(results.values()), ask.target.mark)
+    if folder and ask.target.marked != ask.target.mark:
+        # A stand-in among the engines has answered late: what was kept before is told anew.
+        for result in results.values():
+            _keep(folder, result, False, ask.target)
+    return Contract(target.url, ask.target.model, tuple(results.values()), ask.target.marked)
+
+
+def _keep(folder: Path, result: Result, final: bool, target: Target) -> None:
+    """Write a result into the evidence; one that is ``final`` is not repeated by a resumed call."""
+    evidence.record(folder, "verify", file=FILE, **result.as_dict(), final=final, **_of(target))
 
 
 def _made(
@@ -199,7 +207,7 @@ def _made(
 def _known(target: Target) -> tuple[Target, str]:
     """Return (the target with what the service says about itself, why there is no API or "")."""
     listed: list[Any] = []
-    mark = absent = ""
+    absent = ""
     proxied = False
     # The front door may lack the list, as the upstream proxy of vllm-ascend does.
     for place in (target.door, *target.engines[:1]):
@@ -210,13 +218,13 @@ def _known(target: Target) -> tuple[Target, str]:
         if place.is_door:
             absent = http_exchange.no_api(target, reply)
             proxied = reply.status == 404 and http_exchange.is_example_proxy(target)
-        listed, mark = listed or http_exchange.listing(reply), mark or reply.mark
+        listed = listed or http_exchange.listing(reply)
     mine: dict[str, Any] = next((one for one in listed if one.get("id") == target.model), {})
     length, root = mine.get("max_model_len"), mine.get("root")
     same = (one["id"] for one in listed if root and one.get("root") == root)
     return replace(
         target,
-        mark=target.mark or mark,
+        mark=target.marked,
         example_proxy=proxied,
         max_model_len=length if isinstance(length, int) else target.max_model_len,
         identity=f"{target.identity} {root or ''} {length or ''}".strip(),
@@ -229,7 +237,7 @@ def _of(target: Target) -> dict[str, str]:
         "url": target.url,
         "model": target.model,
         "identity": target.identity,
-        "mark": target.mark,
+        "mark": target.marked,
     }
 
 
@@ -237,7 +245,11 @@ def _kept(folder: Path, target: Target) -> dict[str, Result]:
     """Return the results of an earlier run for this very service that need not be repeated."""
     out: dict[str, Result] = {}
     for line in evidence.read(folder, FILE):
-        if any(line.get(key) != value for key, value in _of(target).items()):
+        about = _of(target)
+        if any(line.get(key) != about[key] for key in ("url", "model", "identity")):
+            continue
+        if line.get("mark") != about["mark"]:
+            out.pop(str(line.get("name")), None)  # another kind of engine has answered since
             continue
         texts = [line.get(key, "") for key in _TEXTS]
         whole = all(isinstance(one, str) for one in texts) and texts[1] in (PASS, SKIP)

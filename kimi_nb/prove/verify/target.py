@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.params import load
 from kimi_nb.service import http_client
 from kimi_nb.service.handle import Service
 from kimi_nb.service.probe import Endpoint
@@ -71,6 +72,8 @@ class Target:
         identity: Tells one service from another at the same URL.
         example_proxy: Whether the front door is vllm-ascend's example proxy, which hides what its
             engines refuse.
+        mark: REHEARSAL where a stand-in is known to answer before anything is checked.
+        heard: The marks of all replies so far.
     """
 
     url: str
@@ -90,6 +93,12 @@ class Target:
     identity: str = ""
     example_proxy: bool = False
     aliases: tuple[str, ...] = ()
+    heard: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    @property
+    def marked(self) -> str:
+        """REHEARSAL if a stand-in has answered anything so far, else ""."""
+        return self.mark or next(iter(self.heard), "")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -162,4 +171,12 @@ def at(url: str, model: str, key: str = "", **more: Any) -> Target:
 
 
 def _always_thinks(name: str) -> bool:
-    return "thinking" in name.lower()
+    """Return whether a model of ours of this name always thinks.
+
+    ``name`` is ours, or what a service calls it: a hub's id, or a name with that of the model.
+    """
+    told = name.lower()
+    for known in map(load.model, load.names("models")):
+        if told == known.name or known.title.lower() in told:
+            return known.thinking == "always"
+    return "thinking" in told

@@ -34,6 +34,7 @@ from kimi_nb.core.errors import ParameterError
 from kimi_nb.prove.verify import answer_bodies, fan_out, http_exchange, received, schemas
 from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused
 from kimi_nb.prove.verify.target import Target
+from kimi_nb.service import reply_mark
 
 FILE = "vendor.jsonl"
 _AT_ONCE = 5  # as in the verifier
@@ -196,14 +197,17 @@ def score(
                     raise result
                 results[sample.line] = result
                 if folder:
-                    evidence.record(folder, "vendor", file=FILE, url=target.url, **result)
+                    about = {"url": target.url, "mark": target.marked}
+                    evidence.record(folder, "vendor", file=FILE, **about, **result)
             bar.update(len(part))
-            say(f"{len(results)} of {len(samples)} requests")
+            say(f"{reply_mark.title(target.marked)}{len(results)} of {len(samples)} requests")
             gone = next((one["response"]["error"] for one in made if one.get("end")), "")
             if gone:
                 say(f"the other requests are not sent: {gone}")
                 break
-    return measure(samples, results, target.mark)
+    # A kept answer was given by whoever answered then.
+    kept = next(filter(None, (str(one.get("mark") or "") for one in results.values())), "")
+    return measure(samples, results, target.marked or kept)
 
 
 def measure(

@@ -1,0 +1,45 @@
+"""Why a node cannot be reached is said in words, and what to do fits it."""
+
+from __future__ import annotations
+
+import socket
+
+import paramiko
+import pytest
+
+from kimi_nb.deploy import unreachable
+
+
+def _refused() -> str:
+    """What pyinfra says where nothing listens: paramiko's error in its parentheses."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(OSError, match="Unable to connect") as found:
+        paramiko.SSHClient().connect("127.0.0.1", port, allow_agent=False, look_for_keys=False)
+    return f"Could not connect ({found.value})"
+
+
+def test_a_refused_connection_has_no_number_of_python() -> None:
+    said = _refused()
+    assert "[Errno None]" in said
+    told = unreachable.why(said)
+    assert "Errno" not in told and "127.0.0.1" in told
+    assert told.startswith("nothing takes connections at port ")
+    assert "other nodes answered" in unreachable.way_out(said, others=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Could not connect ([Errno 113] No route to host)", "No route to host"),
+        ("Could not connect (timed out)", "timed out"),
+        (
+            "Could not resolve hostname ([Errno -2] Name or service not known)",
+            "Name or service not known",
+        ),
+        ("EOF error ()", "EOF error ()"),
+    ],
+)
+def test_the_reason_is_what_the_system_says(said: str, told: str) -> None:
+    assert unreachable.why(said) == told
