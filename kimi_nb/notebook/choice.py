@@ -12,7 +12,7 @@ from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 
 _LISTS = ("features", "without", "overrides", "errata")
-_CHOSEN = ("scenario", "variant", "engine_version", *_LISTS)
+_CHOSEN = ("scenario", "variant", "engine_version", "derive", *_LISTS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,7 +20,8 @@ class Choice(show.Shown):
     """A deployment in the terms of the parameters cell; "" stands for a field's default.
 
     ``features`` and ``without`` are names separated by commas, ``overrides`` are key=value pairs
-    separated by semicolons. ``errata`` are ID=on or ID=off, separated by commas.
+    separated by semicolons. ``errata`` are ID=on or ID=off, separated by commas. ``derive`` is yes or
+    "": whether what nobody has published is derived.
     """
 
     model: str
@@ -34,6 +35,7 @@ class Choice(show.Shown):
     without: str = ""
     overrides: str = ""
     errata: str = ""
+    derive: str = ""
 
     def plan(self) -> Plan:
         """Return the plan of this choice. Raises KimiErrors."""
@@ -49,6 +51,7 @@ class Choice(show.Shown):
             pairs=inputs.words(self.overrides, ";"),
             engine_version=self.engine_version,
             erratum=inputs.words(self.errata),
+            derive=bool(self.derive),
         )
 
     def within(self, other: Choice) -> bool:
@@ -59,12 +62,13 @@ class Choice(show.Shown):
         """Return the lines for the parameters cell that make the same choice."""
         values = dataclasses.asdict(self)
         del values["layout"]
+        derive = values.pop("derive")
         always = {name: values.pop(name) for name in ("hw", "model", "site")}
         chosen = {name: value for name, value in values.items() if value}
         return "\n".join(
             f"{name}: str = {json.dumps(value, ensure_ascii=False)}"
             for name, value in (always | chosen).items()
-        )
+        ) + ("\nderive: bool = True" if derive else "")
 
     def table(self) -> show.Table:
         """Return the choice as a table, one field a row, without empty fields."""
@@ -77,5 +81,6 @@ class Choice(show.Shown):
             ("site", self.site or "the example of the hardware"),
             ("engine version", self.engine_version or "the recipe's"),
         ]
-        rows += [(name, getattr(self, name)) for name in _LISTS if getattr(self, name)]
+        chosen = (*_LISTS, "derive")
+        rows += [(name, getattr(self, name)) for name in chosen if getattr(self, name)]
         return show.Table("Choice", ("what", "is"), tuple(rows))

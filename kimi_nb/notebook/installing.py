@@ -46,10 +46,11 @@ def installs(subject: Subject, layout: Layout, version: str = "") -> Installs:
     routed = any(
         recipe.router == router.VLLM_ROUTER for recipe in subject.recipes if recipe.layout == layout
     )
+    stored = any(recipe.store for recipe in subject.recipes if recipe.layout == layout)
     ways = {}
     for method in hardware.installs:
         lines = []
-        for step in build.install_steps(hardware, site, engine, method, layout, routed):
+        for step in build.install_steps(hardware, site, engine, method, layout, routed, stored):
             where = f"  [in {step.directory}]" if step.directory else ""
             words = [*(f"{name}={value}" for name, value in step.env.items()), *step.argv]
             lines += [f"# {step.says}{where}", *shell.command(words)]

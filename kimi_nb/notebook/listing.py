@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from kimi_nb import show
 from kimi_nb.bundle import scripts
+from kimi_nb.check import engine_versions
 from kimi_nb.core import data_files
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.subject import Subject
 from kimi_nb.params import recipes
-from kimi_nb.plan import build, tables
+from kimi_nb.plan import build, derivation, tables
 
 
 def table(topic: str, subject: Subject, given: Choice) -> show.Table:
@@ -29,6 +31,7 @@ def _recipes(subject: Subject, given: Choice) -> show.Table:
             recipe.layout,
         )
         for recipe in subject.recipes
+        if not recipe.derivation
     }
     return tables.recipes(
         [row for row in recipes.listing() if (row["model"], row["hardware"], row["layout"]) in keys]
@@ -36,7 +39,12 @@ def _recipes(subject: Subject, given: Choice) -> show.Table:
 
 
 def _matrix(subject: Subject, given: Choice) -> show.Table:
-    return tables.matrix(recipes.listing(), recipes.missing(), recipes.container_only())
+    return tables.matrix(derivation.cells())
+
+
+def _why(subject: Subject, given: Choice) -> show.Table:
+    mine = (subject.named.name, subject.hardware.name)
+    return tables.reasons([one for one in derivation.cells() if (one.model, one.hardware) == mine])
 
 
 def _notes(subject: Subject, given: Choice) -> show.Table:
@@ -72,8 +80,23 @@ def _scores(subject: Subject, given: Choice) -> show.Table:
     return published_scores.table(published_scores.of(subject.named.name))
 
 
+def _engine_versions(subject: Subject, given: Choice) -> show.Table:
+    if not subject.recipes:
+        return show.Table("No recipe, so no plan to compare versions with", ("version",), ())
+    found = engine_versions.of(given.model, given.hw, given.layout, given.variant)
+    return replace(found.table(), title=found.last_tested)
+
+
+def _known_faults(subject: Subject, given: Choice) -> show.Table:
+    if not subject.recipes:
+        return show.Table("No recipe, so no plan that could meet a known fault", ("id",), ())
+    found = engine_versions.of(given.model, given.hw, given.layout, given.variant)
+    return engine_versions.faults_table(found)
+
+
 TOPICS: Mapping[str, Callable[[Subject, Choice], show.Table]] = {
     "matrix": _matrix,
+    "why": _why,
     "recipes": _recipes,
     "features": lambda subject, given: tables.features(subject.model, subject.hardware),
     "weights": lambda subject, given: tables.weights(subject.model),
@@ -81,6 +104,8 @@ TOPICS: Mapping[str, Callable[[Subject, Choice], show.Table]] = {
     "notebooks": _notebooks,
     "notes": _notes,
     "versions": lambda subject, given: tables.versions(subject.engine(given.engine_version)),
+    "engine-versions": _engine_versions,
+    "known-faults": _known_faults,
     "edits": _edits,
     "jobs": _jobs,
     "scores": _scores,

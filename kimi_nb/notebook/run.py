@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from kimi_nb.prove.verify.runner import Checks
 
 FINDINGS = "findings.json"  # the rules' findings, beside the plan's bundle
-_EXPLAINED = ("settings", "sources", "language", "connector", "steps")
+_EXPLAINED = ("settings", "derivation", "sources", "language", "connector", "steps")
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ class Run:
             ",".join(inputs.words(without)),
             ";".join(inputs.words(overrides, ";")),
             ",".join([*(["all=off"] if as_documented else []), *inputs.words(errata)]),
+            "yes" if self.subject.derive else "",
         )
         if self.action == "deploy" and layout == LARGEST:
             from kimi_nb.notebook import running  # start-up: only for a deployment
@@ -163,6 +164,10 @@ class Run:
             subject.weights(recipe),
             recipe.layout if recipe else "dp",
             recipe.install if recipe else "docker",
+            subject.engine(
+                (choice.engine_version if choice else "")
+                or (recipe.engine_version if recipe else "")
+            ),
         )
         found: prerequisites.Looks | NodeLooks
         if every_node and self.action == "deploy":
@@ -240,11 +245,17 @@ class Run:
         return plan
 
     def explain(self, plan: Plan, topic: str = "settings") -> show.Table:
-        """Explain a plan: settings, sources, the engine's language, the connector, or the steps."""
+        """Explain a plan by a topic.
+
+        Topics are settings, derivation (from what and by which rules), sources, the engine's
+        language, the connector, and the steps.
+        """
         if topic not in _EXPLAINED:
             raise ParameterError(errors.choice("topic", topic, _EXPLAINED))
         if topic == "settings":
             return tables.settings(plan)
+        if topic == "derivation":
+            return tables.derivation(plan)
         if topic == "sources":
             return tables.sources(plan)
         if topic == "connector":
@@ -264,6 +275,13 @@ class Run:
     def memory(self, findings: Findings) -> Picture:
         """Draw the estimated memory of one device for each kind of engine."""
         return device_memory.picture(findings.memory)
+
+    def memory_logged(self, service: Service) -> show.Table:
+        """Return the estimated memory of one device beside what the engines' logs say they took."""
+        from kimi_nb.notebook import engine_memory
+
+        folder = service.live.result.folder if service.live else None
+        return engine_memory.table(service.plan, folder, service.mark)
 
     def memory_evidence(self) -> show.Table:
         """Return what public logs said of memory, beside what the account of it says."""
@@ -398,7 +416,8 @@ class Run:
         from kimi_nb.prove.verify import curl
 
         found = curl.run(service.plan, service.url if service.up else "", service.key)
-        self.record("curl", plan=service.plan.name, status=found.status, got=found.got)
+        facts = {"mark": found.mark, "status": found.status, "got": found.got}
+        self.record("curl", plan=service.plan.name, **facts)
         return found
 
     def checks(self, only: Iterable[str] = (), max_context: int | None = None) -> Checks:
@@ -576,7 +595,13 @@ class Run:
         from kimi_nb.prove.tune import scenarios
 
         return scenarios.side_by_side(
-            self.model, self.hw, choice.layout, choice.variant, self.site, inputs.words(names)
+            self.model,
+            self.hw,
+            choice.layout,
+            choice.variant,
+            self.site,
+            inputs.words(names),
+            derive=bool(choice.derive),
         )
 
     def limits(

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,8 @@ from kimi_nb.core import (
 )
 from kimi_nb.core.errors import NoRecipeError, ParameterError, WriteError, choice
 from kimi_nb.notebook.start import runs_folder
-from kimi_nb.params import load, recipes
-from kimi_nb.plan import build
+from kimi_nb.params import load
+from kimi_nb.plan import build, derivation
 
 KIMI_ERRORS = {
     name
@@ -92,18 +92,25 @@ class Outcome:
         )
 
 
-def which(model: str, hardware: str, only: Iterable[str] | str | None = None) -> list[str]:
+def which(
+    model: str,
+    hardware: str,
+    only: Iterable[str] | str | None = None,
+    *,
+    derive: bool = False,
+) -> list[str]:
     """Return the notebooks that apply to a model and hardware, as far as they are asked for.
 
-    ``only`` has numbers or names, in a list or separated by commas; None asks for all. Raises
+    ``only`` has numbers or names, in a list or separated by commas; None asks for all. With
+    ``derive`` they apply to the layouts that can be derived as well. Raises
     NoRecipeError where nothing applies, ParameterError for an unknown notebook.
     """
     listed: dict[str, dict[str, str]] = data_files.facts("notebook/notebooks")
     manifest = {name: entry for name, entry in listed.items() if "kind" not in entry}
     served, chip = load.model(model), load.hardware(hardware)
-    layouts = {recipe.layout for recipe in recipes.of(served, chip)}
+    layouts = {recipe.layout for recipe in derivation.all_of(served, chip, derive=derive)}
     if not layouts and chip.recipes_of not in served.container_versions:
-        recipes.find(served, chip, None)  # raises with what there is
+        derivation.find(served, chip, None, derive=derive)  # raises with what there is
     fits = {"", *layouts, *(["any"] if layouts else [])}
     apply = [name for name, entry in manifest.items() if entry["layout"] in fits]
     if only is None:
@@ -140,10 +147,11 @@ def run(
     jobs: int = 1,
     site: str = "",
     run_dir: str = "",
+    derive: bool = False,
 ) -> Outcome:
     """Execute the notebooks that apply and return their results; failing notebooks do not raise."""
     model, hardware = load.canonical("models", model), load.canonical("hardware", hardware)
-    names = which(model, hardware, only)
+    names = which(model, hardware, only, derive=derive)
     if site:
         cluster = load.site(site)
         build.check_hardware(cluster, load.hardware(hardware))
@@ -154,7 +162,7 @@ def run(
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _run(names, folder, model, hardware, site, jobs)
+        return _run(names, folder, model, hardware, site, jobs, derive)
     except BlockingIOError:
         raise WriteError(
             f"{folder}: another run is writing there; wait for it, or choose another --run-dir."
@@ -164,7 +172,13 @@ def run(
 
 
 def _run(
-    names: Sequence[str], folder: Path, model: str, hardware: str, site: str, jobs: int
+    names: Sequence[str],
+    folder: Path,
+    model: str,
+    hardware: str,
+    site: str,
+    jobs: int,
+    derive: bool,
 ) -> Outcome:
     evidence.record(
         folder,
@@ -175,9 +189,15 @@ def _run(
         notebooks=names,
         **fingerprint.of_program(),
     )
-    given = {"hw": _absolute(hardware), "model": _absolute(model), "run_dir": str(folder)}
+    given: dict[str, str | bool] = {
+        "hw": _absolute(hardware),
+        "model": _absolute(model),
+        "run_dir": str(folder),
+    }
     if site:
         given["site"] = _absolute(site)
+    if derive:
+        given["derive"] = True
     lean_imports.quickly("papermill", "nbconvert")
     _quiet()
     try:
@@ -262,7 +282,7 @@ def _make(folder: Path, again: bool) -> Path:
 
 
 def _execute_all(
-    names: Sequence[str], folder: Path, given: dict[str, str], jobs: int
+    names: Sequence[str], folder: Path, given: Mapping[str, str | bool], jobs: int
 ) -> list[Result]:
     from tqdm import tqdm  # start-up: only for a run
 
@@ -289,7 +309,7 @@ def _execute_all(
     return results
 
 
-def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
+def _execute(name: str, folder: Path, given: Mapping[str, str | bool]) -> Result:
     """One notebook, executed by papermill and written beside the others."""
     target = folder / f"{name}.ipynb"
     began = time.monotonic()
@@ -310,7 +330,7 @@ def _execute(name: str, folder: Path, given: dict[str, str]) -> Result:
     return result
 
 
-def _papermill(name: str, target: Path, given: dict[str, str], log: Path) -> str:
+def _papermill(name: str, target: Path, given: Mapping[str, str | bool], log: Path) -> str:
     """Execute a notebook of ours into a file and return what has failed; "" where nothing has."""
     import papermill  # start-up: only for a run
     from papermill.exceptions import PapermillExecutionError
@@ -336,6 +356,9 @@ def _papermill(name: str, target: Path, given: dict[str, str], log: Path) -> str
             )
     except PapermillExecutionError as error:
         fault = _fault(error)
+    except OSError as error:
+        where = error.filename or f"temporary files in {tempfile.gettempdir()} ($TMPDIR)"
+        fault = f"{where}: {error.strerror or error}"
     except Exception as error:  # a kernel that does not start is this notebook's result, too
         fault = f"{type(error).__name__}: {error}"
     return known_secrets.text(fault)
@@ -347,16 +370,24 @@ def _kept(raw: Path, target: Path) -> Iterator[None]:
 
     Secrets are removed from parameters, papermill's metadata, outputs, errors and tracebacks.
     """
-    import nbformat  # start-up: only for a run
-
     try:
         yield
-    finally:
-        if raw.exists():
-            notebook = nbformat.read(raw, as_version=4)
-            notebook.metadata.setdefault("papermill", {})["output_path"] = str(target)
-            clean = nbformat.from_dict(known_secrets.value(notebook))
-            evidence.write_text(target, nbformat.writes(clean) + "\n")
+    except BaseException:
+        with contextlib.suppress(ValueError):  # it was cut off in the midst of a line
+            _save(raw, target)
+        raise
+    _save(raw, target)
+
+
+def _save(raw: Path, target: Path) -> None:
+    """Write a notebook without secrets, if it is there. Raises ValueError where it is none."""
+    import nbformat  # start-up: only for a run
+
+    if raw.exists():
+        notebook = nbformat.read(raw, as_version=4)
+        notebook.metadata.setdefault("papermill", {})["output_path"] = str(target)
+        clean = nbformat.from_dict(known_secrets.value(notebook))
+        evidence.write_text(target, nbformat.writes(clean) + "\n")
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ def choice(session: Session, site: str) -> Choice | None:
                 ",".join(asked["dropped"]),
                 ";".join(asked["pairs"]),
                 ",".join(asked["erratum"]),
+                "yes" if request.recipe.derivation else "",
             )
     return None
 

@@ -29,9 +29,11 @@ def start(
     action: str = "plan",
     confirm: str = "",
     run_dir: str = "",
+    derive: bool = False,
 ) -> Run:
-    """Bind a notebook's six parameters and show what it is about to work on.
+    """Bind a notebook's first parameters and show what it is about to work on.
 
+    With ``derive`` deployments that nobody has published are derived from the nearest ones.
     Raises ParameterError for a parameter that the notebook does not declare, or a value that is not
     allowed; the message lists what is allowed.
     """
@@ -40,7 +42,9 @@ def start(
     if action not in ACTIONS:
         raise ParameterError(choice("action", action, ACTIONS))
     model, hw = load.canonical("models", model), load.canonical("hardware", hw)
-    subject = Subject.load(model, hw, site)
+    if not isinstance(derive, bool):
+        raise ParameterError(f"derive: True or False is wanted, found {short(repr(derive))}.")
+    subject = Subject.load(model, hw, site, derive)
     served, chip, cluster = subject.named, subject.hardware, subject.site()
     if action == "deploy" and cluster.transport != "slurm":
         addresses = [node.address for node in cluster.nodes]
@@ -91,11 +95,25 @@ def start(
                     f"{len(cluster.nodes)} node{'s' * (len(cluster.nodes) > 1)}, {cluster.transport}",
                 ),
                 ("action", f"{action}: {ACTIONS[action]}"),
+                *([("derive", _derived(subject))] if derive else []),
                 ("folder", str(run.folder)),
             ),
         )
     )
     return run
+
+
+def _derived(subject: Subject) -> str:
+    """Return which layouts are DERIVED, and from what."""
+    made = [recipe for recipe in subject.recipes if recipe.derivation]
+    return (
+        "; ".join(
+            f"{recipe.layout}: DERIVED from {recipe.derivation.base}"
+            for recipe in made
+            if recipe.derivation
+        )
+        or "nothing: every layout that is possible is documented"
+    )
 
 
 def report(*, hw: str, model: str, run_dir: str = "", links: str = "") -> Sections:

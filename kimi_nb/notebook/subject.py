@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kimi_nb import catalog
 from kimi_nb.params import load, recipes, schema
-from kimi_nb.plan import build
+from kimi_nb.plan import build, derivation
 
 LARGEST, SMALLEST = "largest", "smallest"
 
@@ -17,21 +17,27 @@ class Subject:
     """A model on a hardware at a site.
 
     ``named`` is the model that was asked for; ``site_file`` is "" for the hardware's example site.
+    With ``derive`` layouts that nobody has published are derived.
     """
 
     named: schema.Model
     hardware: schema.Hardware
     site_file: str = ""
+    derive: bool = False
 
     @classmethod
-    def load(cls, model: str, hardware: str, site: str = "") -> Subject:
+    def load(cls, model: str, hardware: str, site: str = "", derive: bool = False) -> Subject:
         """Read the parameter files; raise ParameterError where one is missing or wrong."""
-        return cls(load.model(model), load.hardware(hardware), site)
+        return cls(load.model(model), load.hardware(hardware), site, derive)
 
     @functools.cached_property
     def recipes(self) -> list[schema.Recipe]:
-        """The recipes of this model on this hardware, in the order of the model's file."""
-        return recipes.of(self.named, self.hardware)
+        """The recipes of this model on this hardware, in the order of the file; derived ones last."""
+        return derivation.all_of(self.named, self.hardware, derive=self.derive)
+
+    def _find(self, layout: str | None) -> schema.Recipe:
+        """Return a recipe; raise NoRecipeError with what there is, and what can be derived."""
+        return derivation.find(self.named, self.hardware, layout, derive=self.derive)
 
     @property
     def model(self) -> schema.Model:
@@ -52,7 +58,7 @@ class Subject:
             else self.model.container_versions.get(self.hardware.recipes_of)
         )
         if default is None:
-            recipes.find(self.named, self.hardware, None)  # raises with what there is
+            self._find(None)  # raises with what there is
         return catalog.engine(self.hardware.engine, version or default)
 
     def recipe(self, layout: str = "") -> schema.Recipe | None:
@@ -64,7 +70,7 @@ class Subject:
             return max(self.recipes, key=_nodes)
         if not self.recipes and self.hardware.recipes_of in self.model.container_versions:
             return None
-        return recipes.find(self.named, self.hardware, layout or None)
+        return self._find(layout or None)
 
     def weights(self, recipe: schema.Recipe | None) -> schema.Weights:
         """Return the checkpoint of a recipe, or the model's first without one."""
@@ -81,7 +87,7 @@ class Subject:
             return wanted
         if not self.recipes:
             if wanted:
-                recipes.find(self.named, self.hardware, None)  # raises with what there is
+                self._find(None)  # raises with what there is
             return ""
         if wanted == LARGEST:
             return max(self.recipes, key=_nodes).layout
@@ -95,4 +101,4 @@ def _nodes(recipe: schema.Recipe) -> int:
 
 
 def _devices(recipe: schema.Recipe) -> int:
-    return sum(role.groups * role.dp * role.tp for role in recipe.roles.values())
+    return sum(role.groups * role.dp * role.tp * role.pp for role in recipe.roles.values())

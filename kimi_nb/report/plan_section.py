@@ -56,6 +56,7 @@ class Planned:
     errata: tuple[Mapping[str, str], ...]
     attempts: tuple[service_section.Attempt, ...]
     attached: tuple[str, ...]
+    attached_mark: str
     contract: stage_section.Figures | None
     accuracy: stage_section.Figures | None
     performance: stage_section.Figures | None
@@ -74,12 +75,21 @@ class Planned:
     @property
     def rehearsed(self) -> bool:
         """Whether any figure here is of stand-ins."""
-        marks = [
-            one.mark
-            for one in (*self.attempts, self.contract, self.accuracy, self.performance, self.sweep)
-            if one is not None
-        ]
+        marks = [*(one.mark for one in self.attempts), self.attached_mark, *self._marks]
         return stage_section.REHEARSAL in marks
+
+    @property
+    def asked_engines(self) -> bool:
+        """Whether a service that was there already was one of engines, as far as its replies tell."""
+        stood_in = self.attached_mark == stage_section.REHEARSAL
+        figures = self._marks
+        return bool(self.attached and not stood_in and (not figures or "" in figures))
+
+    @property
+    def _marks(self) -> list[str]:
+        """The marks of the stages that have figures."""
+        stages = (self.contract, self.accuracy, self.performance, self.sweep)
+        return [one.mark for one in stages if one is not None]
 
 
 def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Path) -> Planned:
@@ -96,6 +106,7 @@ def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Pat
     written: Mapping[str, Any] = next(
         (one for one in reversed(entries) if one.get("stage") == "write"), {}
     )
+    attached = [one for one in entries if one.get("stage") == "attach"]
     return Planned(
         folder.name,
         _facts(plan, engines),
@@ -115,7 +126,8 @@ def of(folder: Path, entries: Sequence[Mapping[str, Any]], gaps: Gaps, root: Pat
             for one in rows(plan.get("errata"))
         ),
         tuple(service_section.of(folder, entries, gaps, root)),
-        tuple(str(one.get("url", "")) for one in entries if one.get("stage") == "attach"),
+        tuple(str(one.get("url", "")) for one in attached),
+        str(attached[-1].get("mark") or "") if attached else "",
         stage_section.contract(folder, gaps, root),
         stage_section.accuracy(folder, entries, gaps, root),
         stage_section.performance(folder, gaps, root),
@@ -188,6 +200,9 @@ def _facts(
         )
         if plan.get(key)
     ]
+    derived = mapping(plan.get("derived"))
+    if derived:
+        out.insert(0, ("DERIVED", f"from {derived.get('base', '')}; published by nobody"))
     if engines:
         nodes = {str(one.get("node")) for one in engines}
         devices = {
@@ -205,6 +220,10 @@ def _facts(
     router = mapping(plan.get("router"))
     if router:
         out.append(("router", f"{router.get('kind', '')} on {router.get('node', '')}"))
+    store = mapping(plan.get("store"))
+    if store:
+        held = f"{store.get('kind', '')}, {store.get('mode', '')}"
+        out.append(("KV store", f"{held}, master on {store.get('node', '')}"))
     return tuple(out)
 
 
@@ -225,11 +244,22 @@ def _parts(engines: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], ...]:
                 str(len(found)),
                 shown,
                 str(first.get("dp_size", "")),
-                str(first.get("tp_size", "")),
+                _devices_of_a_rank(first),
                 str(len(items(first.get("devices"))) or ""),
             )
         )
     return tuple(out)
+
+
+def _devices_of_a_rank(engine: Mapping[str, Any]) -> str:
+    """Return the tensor parallel size, with the sizes of pipeline and prefill context beside it."""
+    more = (("pp", engine.get("pp_size")), ("pcp", engine.get("pcp_size")))
+    return " x ".join(
+        [
+            str(engine.get("tp_size", "")),
+            *(f"{name} {size}" for name, size in more if size not in (None, 1)),
+        ]
+    )
 
 
 def _settings(plan: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:

@@ -152,10 +152,8 @@ def _failures(ran: Sequence[Notebook], plans: Sequence[Planned]) -> list[tuple[s
             wrong = sorted({*figures.bad} - {*figures.by_door}) if figures is not None else []
             if figures is not None and wrong:
                 row = figures.rows[wrong[0]]
-                way = row[-1] if name == "verification" else row[4]
-                out.append(
-                    (f"{name} of {plan.name}: {row[0 if name == 'verification' else 2]}", way)
-                )
+                what = row[0 if name == "verification" else 2]
+                out.append((f"{name} of {plan.name}: {what}", row[4]))
     stopped = [
         (f"{one.name} failed: {one.fault.partition(chr(10))[0]}", "Its page has the rest.")
         for one in ran
@@ -185,10 +183,13 @@ def _limits(plans: Sequence[Planned], mark: str) -> tuple[str, ...]:
     real = [
         plan
         for plan in plans
-        if any(one.kind == "deploy" and one.status == OK for one in plan.attempts)
+        if any(
+            one.kind == "deploy" and one.status == OK and one.mark != REHEARSAL
+            for one in plan.attempts
+        )
     ]
     on_accelerators = [plan for plan in real if plan.hardware != "cpu"] + [
-        plan for plan in plans if plan.attached and plan.hardware != "cpu"
+        plan for plan in plans if plan.asked_engines and plan.hardware != "cpu"
     ]
     out = []
     if mark:

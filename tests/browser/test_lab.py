@@ -93,10 +93,10 @@ def test_choose_and_rehearse(page, lab, tmp_path):
 
     # Choosing redraws at once, and a layout that is not there follows.
     hardware = panel.locator(".widget-dropdown", has_text="Hardware").locator("select")
-    hardware.select_option("h200")
-    sync_api.expect(panel.locator("figure[aria-label*='H200']").first).to_be_visible()
-    sync_api.expect(panel).to_contain_text("pd is not there for k2.5 on h200")
-    shoot(page, tmp_path, "05-h200")
+    hardware.select_option("h100")
+    sync_api.expect(panel.locator("figure[aria-label*='on h100-0']").first).to_be_visible()
+    sync_api.expect(panel).to_contain_text("pd is not there for k2.5 on h100")
+    shoot(page, tmp_path, "05-h100")
     hardware.select_option("a3")
     layout = panel.locator(".widget-dropdown", has_text="Layout").locator("select")
     layout.select_option("pd")

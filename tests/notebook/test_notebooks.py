@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,9 +48,14 @@ def test_what_a_plan_is_made_of_can_be_said_in_each(path):
     sources = ["".join(one["source"]) for one in json.loads(path.read_text())["cells"]]
     parameters = next(one for one in sources if one.startswith("hw: str"))
     chosen = next(one for one in sources if "run.choose(" in one)
-    for name in choice.Choice.__dataclass_fields__.keys() - {"model", "hw", "site", "layout"}:
+    started = next(one for one in sources if "kimi_nb.start(" in one)
+    of_the_run = {"model", "hw", "site", "derive"}  # a run is of these; a choice takes them from it
+    for name in choice.Choice.__dataclass_fields__.keys() - of_the_run - {"layout"}:
         assert f"\n{name}: str = " in parameters
         assert f"{name}={name}" in chosen
+    for name in of_the_run:
+        assert re.search(rf"^{name}: {'bool' if name == 'derive' else 'str'} = ", parameters, re.M)
+        assert f"{name}={name}" in started
 
 
 @pytest.mark.parametrize("path", SERVING, ids=[path.stem for path in SERVING])
@@ -122,7 +129,7 @@ def test_from_the_root_and_from_the_folder(folder, path, tmp_path):
     [
         (["-p", "hww", "a3"], "did you mean 'hw'"),
         (["-p", "hw", "a9"], "Allowed: a2, a3"),
-        (["-p", "hw", "h200"], "There is:"),
+        (["-p", "model", "k2-instruct"], "There is:"),
         (["-p", "action", "deploy!"], "Allowed: plan"),
         (["-p", "model", "2.5"], "-r model"),
         (["-p", "overrides", "max-num-seq=3"], "did you mean 'max-num-seqs'"),
@@ -246,6 +253,19 @@ def test_a_failed_notebook_fails_the_run(tmp_path, monkeypatch):
     assert evidence.read(outcome.folder)[-1]["ok"] is False
 
 
+def test_a_full_disk_for_temporary_files_is_named(tmp_path, monkeypatch):
+    import papermill
+
+    def execute_notebook(source: str, raw: str, **_options: object) -> None:
+        Path(raw).touch()  # what is left where writing fails
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(papermill, "execute_notebook", execute_notebook)
+    target = tmp_path / "01_prerequisites.ipynb"
+    fault = runbook._papermill("01_prerequisites", target, {}, tmp_path / "kernels.log")
+    assert "No space left on device" in fault and "TMPDIR" in fault and not target.exists()
+
+
 def test_one_run_in_a_folder(tmp_path):
     """A second run in the same folder at the same time is refused; afterwards it is not."""
     folder = tmp_path / "run"
@@ -291,7 +311,7 @@ def test_only_and_what_applies():
     assert runbook.which("k2.6", "a2") == every
     assert runbook.which("k2.5", "a2", ["04", "00"]) == ["00_start", "04_multi_node_dp"]
     with pytest.raises(NoRecipeError):
-        runbook.which("k2-thinking", "gb200")
+        runbook.which("k2-instruct", "a3")
 
 
 def test_several_at_once_and_a_second_run_in_the_same_second(tmp_path, monkeypatch):

@@ -41,13 +41,17 @@ def test_whatever_is_offered_can_be_planned(model, hardware):
         for scenario in choices.allowed(made)["scenario"]:
             found = choices.look(choices.choose(made, scenario=scenario)[0])
             assert found.plan is not None, found.error
-            assert found.findings.ok and found.parts
+            assert found.parts
+            # Nothing is wrong but what is known of the engine itself, and that is shown.
+            assert {one.rule for one in found.findings.errors} <= {"truth/known-fault"}
+            shown = [what for kind, what in found.table().rows if kind == "error"]
+            assert shown == [one.message for one in found.findings.errors]
 
 
 def test_what_does_not_fit_any_more_follows_and_says_so():
     given = Choice("k2.5", "a3", "pd", engine_version="0.18.0", site="./mine.yaml")
-    made, notes = choices.choose(given, hw="h200")
-    assert (made.layout, made.site, made.engine_version) == ("single", "", "")
+    made, notes = choices.choose(given, hw="h100")
+    assert (made.layout, made.site, made.engine_version) == ("dp", "", "")
     assert [note.split(" ")[0] for note in notes] == ["site", "engine_version", "layout"]
     made, notes = choices.choose(PD, model="k2-thinking")
     assert made.hw in choices.allowed(made)["hw"] and choices.look(made).plan is not None
@@ -134,17 +138,52 @@ def test_widgets_follow_the_choices(run):
     made._tabs.selected_index = widgets._TABS.index("Scripts")
     assert made._nodes.titles[:4] == panel.look.plan.nodes
     made._tabs.selected_index = 0
-    made._lists["hw"].value = "h200"
-    assert panel.choices.hw == "h200" and "H200" in made._pages["Topology"].value
-    assert "layout is single" in made._note.value
+    made._lists["hw"].value = "h100"
+    assert panel.choices.hw == "h100" and "k2.5-h100-dp" in made._pages["Topology"].value
+    assert "layout is dp" in made._note.value
     made._tabs.selected_index = widgets._TABS.index("Parameters")
-    assert "hw: str = &quot;h200&quot;" in made._pages["Parameters"].value
+    assert "hw: str = &quot;h100&quot;" in made._pages["Parameters"].value
     made._tabs.selected_index = 0
     made._texts["overrides"].value = "<b>=3"
     assert "&lt;b&gt;" in made._pages["Topology"].value
     assert made._buttons["Rehearse"].disabled
     made._texts["overrides"].value = ""
     assert not made._buttons["Rehearse"].disabled
+
+
+def test_a_known_fault_stands_beside_the_choices(run):
+    """Whichever tab is open; nothing can be deployed then, and all can be rehearsed."""
+    from kimi_nb.notebook.panel import widgets
+
+    panel = run.panel(run.choose("pd"))
+    made = widgets.Widgets(panel)
+    made._lists["hw"].value = "h100"
+    assert "role='alert'" not in made._note.value
+    made._lists["variant"].value = "tp-pp"
+    (fault,) = panel.look.findings.errors
+    assert fault.rule == "truth/known-fault" and "v-k25-pp" in fault.message
+    assert "role='alert'" in made._note.value and "known fault v-k25-pp" in made._note.value
+    assert made._buttons["Deploy"].disabled and not made._buttons["Rehearse"].disabled
+    made._lists["variant"].value = ""
+    assert "role='alert'" not in made._note.value
+
+
+def test_variants_are_listed_by_name_and_title(run):
+    """Below model, hardware and layout: a layout may have fifteen."""
+    from kimi_nb.notebook.panel import widgets
+
+    panel = run.panel(run.choose("pd"))
+    made = widgets.Widgets(panel)
+    assert [*made._lists][:5] == ["model", "hw", "layout", "variant", "scenario"]
+    made._lists["model"].value = "k3"
+    made._lists["hw"].value = "gb300"
+    made._lists["layout"].value = "dp"
+    options = made._lists["variant"].options
+    assert len(options) > 10 and options[0] == ("default", "")
+    assert ("tp: One engine over nodes, tensor parallel", "tp") in options
+    assert all(label.startswith(f"{name}: ") for label, name in options[1:])
+    made._lists["variant"].value = "tp"
+    assert panel.choices.variant == "tp" and panel.look.plan is not None
 
 
 def test_rehearse_verify_stop(run):
@@ -155,8 +194,9 @@ def test_rehearse_verify_stop(run):
         panel.work.verify()
     panel.work.rehearse(panel.look.plan)
     assert panel.work.wait(60) and panel.work.state == work.UP, panel.work.said
-    assert "1 of 1 engines ready" in panel.work.said and "REHEARSAL" in panel.work.said
-    assert any(state == work.STARTING and "0 of 1 engines ready" in said for state, said in seen)
+    assert panel.work.said.startswith("REHEARSAL: up, 1 of 1 engines ready after ")
+    told = "REHEARSAL: 0 of 1 engines ready"
+    assert any(state == work.STARTING and said.startswith(told) for state, said in seen)
     asked = panel.work.verify()
     assert asked.ok and asked.mark == "REHEARSAL", asked
     panel.work.stop()

@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from kimi_nb.check import judge
+from kimi_nb.check.findings import Bar
 from kimi_nb.core.errors import WriteError
 from kimi_nb.diagnose import first_failure
 from kimi_nb.notebook.pictures import (
@@ -20,8 +21,8 @@ from kimi_nb.notebook.pictures import (
     score_intervals,
     topology_picture,
 )
-from kimi_nb.params import recipes
-from kimi_nb.plan import build
+from kimi_nb.params import load, recipes
+from kimi_nb.plan import build, memory, tables
 from kimi_nb.service import probe
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
@@ -124,6 +125,16 @@ def test_every_shape_has_its_topology(hardware, layout):
     assert ("KV cache" in said) == (layout == "pd")
 
 
+@pytest.mark.parametrize("name", [name for name in load.names("hardware") if name != "cpu"])
+def test_every_hardware_has_its_topology(name, plan_on):
+    shape = plan_on(name)
+    said = texts(topology_picture.picture(shape))
+    for node in shape.nodes:
+        assert any(text.startswith(node) for text in said)
+    for device in range(shape.request.hardware.devices.count):
+        assert said.count(f"dev {device}") == len(shape.nodes)
+
+
 def test_replicas_stand_behind_their_router(nodes_file):
     routed = build.plan(
         "k2.5",
@@ -138,6 +149,15 @@ def test_replicas_stand_behind_their_router(nodes_file):
     assert any("router (vllm-router) on node-0" in text and ":1999" in text for text in said)
     assert {"node-0", "node-1"} <= {word for text in said for word in text.split()}
     assert "KV cache" not in said and "hands them to 2 engines in turn" in picture.alt
+
+
+def test_a_shared_store_is_drawn_beside_its_nodes(stored_model, nodes_file):
+    shared = build.plan(stored_model("centralised"), "h200", "single", site=nodes_file("h200", 2))
+    picture = topology_picture.picture(shared)
+    said = texts(picture)
+    assert "store: 500 GB, service 8080, master 50051" in said
+    assert "store: 500 GB, service 8080" in said and "KV store" in said
+    assert "share a KV store (centralised), whose master is on node-0" in picture.alt
 
 
 def test_a_device_shows_its_rank(plan):
@@ -169,6 +189,16 @@ def test_memory_says_what_the_findings_say(plan):
         assert sum(rows.values()) == pytest.approx(bar.fit.device / 2**30, abs=0.02)
         assert {row["figure"] for row in picture.data} == {"estimated"}
     assert "not known" in device_memory.picture(()).alt
+
+
+def test_every_part_of_an_account_has_its_colour():
+    """Also of hybrid attention, of experts in 4 bits and of drafts."""
+    model = load.model("k3")
+    shape = memory.Shape(tp=16, seqs=64, draft_layers=5, draft_tokens=7)
+    found = memory.fit(shape, model.architecture, "MXFP4", 139.8, 2_300_000_000)
+    picture = device_memory.picture((Bar("mixed", "mixed0", found),))
+    parts = {row["part"] for row in picture.data}
+    assert {"latent projections", "sequence states", "draft", "quantisation scales"} <= parts
 
 
 def test_difference_of_flags(plan):
@@ -219,3 +249,33 @@ def test_a_folder_that_cannot_be_written(plan, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="file"):
         topology_picture.picture(plan).save(tmp_path / "file")
+
+
+def staged(nodes_file, *pairs):
+    site = nodes_file("h200", 4)
+    return build.plan("k2.5", "h200", "single", variant="pip", site=site, pairs=pairs)
+
+
+def test_a_device_shows_its_stage(nodes_file):
+    """Two ranks of two nodes each: a node is a stage of its rank."""
+    plan = staged(nodes_file, "nodes=4", "dp=2", "pp=2")
+    picture = topology_picture.picture(plan)
+    said = texts(picture)
+    for mark in ("r0 s0", "r0 s1", "r1 s0", "r1 s1"):
+        assert said.count(mark) == 8
+    assert any("2 copies, each over 16 devices, 2 stages" in text for text in said)
+    assert "with 2 ranks of 2 pipeline stages" in picture.alt
+    assert [row["stages"] for row in picture.data] == ["0", "1", "0", "1"]
+    assert "8 x pp 2" in str(tables.topology(plan))
+
+
+def test_stages_of_one_node_lie_side_by_side(nodes_file):
+    (engine,) = staged(nodes_file, "tp=2", "pp=2", "dp=2").engines
+    assert engine.stages == (0, 0, 1, 1, 0, 0, 1, 1)
+    (wide,) = {one.stages for one in staged(nodes_file, "nodes=2", "tp=16").engines}
+    assert wide == (0,) * 8
+
+
+def test_one_copy_over_nodes_is_one_rank(nodes_file):
+    picture = topology_picture.picture(staged(nodes_file, "nodes=2", "tp=16"))
+    assert "with 1 rank;" in picture.alt and "stage" not in picture.alt

@@ -6,6 +6,9 @@ import pytest
 
 import kimi_nb
 from kimi_nb.core.errors import CheckError
+from kimi_nb.notebook import listing
+from kimi_nb.notebook.choice import Choice
+from kimi_nb.notebook.subject import Subject
 
 
 @pytest.fixture
@@ -31,3 +34,19 @@ def test_as_documented(run):
     assert "k2.5-kv-port" in plan.errata_off and "k2.5-host" not in plan.errata_off
     assert choice == run.choose("pd", errata="all=off, k2.5-host=on")
     assert 'errata: str = "all=off,k2.5-host=on"' in choice.lines()
+
+
+def test_which_version_of_the_engine_and_its_known_faults():
+    asked = Choice("k2.6", "a3", "pd")
+    subject = Subject.load("k2.6", "a3")
+    versions = listing.table("engine-versions", subject, asked)
+    assert "0.25.1rc1 as the last release" in versions.title
+    (row,) = (row for row in versions.rows if row[0] == "0.26.0rc1")
+    assert "error va-k2x-026-oom" in row[2]
+    known = {row[0]: row for row in listing.table("known-faults", subject, asked).rows}
+    assert "issues/15297" in str(known["va-k2x-026-oom"]) and known["va-k2x-026-oom"][2] == "yes"
+    # A hardware with a container and no recipe has no plan to compare.
+    bare, nothing = Subject.load("k2.6", "a2"), Choice("k2.6", "a2")
+    for topic in ("engine-versions", "known-faults"):
+        table = listing.table(topic, bare, nothing)
+        assert not len(table) and table.title.startswith("No recipe")

@@ -22,6 +22,7 @@ from kimi_nb.cli import main
 from kimi_nb.core import evidence, known_secrets, paths
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.notebook import runbook
+from kimi_nb.plan import build
 from kimi_nb.report import plan_section
 from kimi_nb.report.collect import run_of
 from kimi_nb.report.sections import Sections
@@ -652,3 +653,11 @@ def test_what_the_front_door_causes_is_a_limit_and_no_failure_of_the_run(copy):
 def test_tokens_of_cache_are_shown_with_their_range(more, shown):
     row = plan_section._bar({"role": "mixed", "cache_tokens": 1000, "figures": "estimated"} | more)
     assert shown in row and row[-1] == "estimated"
+
+
+def test_the_shape_of_a_pipeline_is_told(nodes_file):
+    site = nodes_file("h200", 2)
+    pairs = ["nodes=2", "pp=2"]
+    plan = build.plan("k2.5", "h200", "single", variant="pip", site=site, pairs=pairs)
+    (row,) = plan_section._parts(json.loads(plan.as_json())["engines"])
+    assert "8 x pp 2" in row

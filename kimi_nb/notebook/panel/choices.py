@@ -23,7 +23,8 @@ from kimi_nb.check.findings import Findings
 from kimi_nb.core import data_files
 from kimi_nb.core.errors import KimiError, ParameterError, choice
 from kimi_nb.notebook.choice import Choice
-from kimi_nb.params import load, recipes
+from kimi_nb.params import fields, load, recipes
+from kimi_nb.plan import derivation
 from kimi_nb.plan.spec import Plan
 
 
@@ -40,8 +41,13 @@ def allowed(given: Choice) -> Mapping[str, tuple[str, ...]]:
     """
     model, chip = load.model(given.model), load.hardware(given.hw)
     models = dict.fromkeys(row["model"] for row in recipes.listing())
-    chips = [name for name in load.names("hardware") if recipes.of(model, load.hardware(name))]
-    there = recipes.of(model, chip)
+    derive = bool(given.derive)
+    chips = [
+        name
+        for name in load.names("hardware")
+        if derivation.all_of(model, load.hardware(name), derive=derive)
+    ]
+    there = derivation.all_of(model, chip, derive=derive)
     of_layout = [recipe for recipe in there if recipe.layout == given.layout]
     named = [recipe for recipe in of_layout if given.variant in ("", recipe.variant)]
     return {
@@ -51,7 +57,16 @@ def allowed(given: Choice) -> Mapping[str, tuple[str, ...]]:
         "variant": ("", *dict.fromkeys(recipe.variant for recipe in of_layout)),
         "scenario": ("", *dict.fromkeys(name for recipe in named[:1] for name in recipe.scenarios)),
         "engine_version": ("", *reversed(catalog.versions(chip.engine))),
+        "derive": ("", "yes"),
     }
+
+
+def titles(given: Choice) -> Mapping[str, str]:
+    """Return the title of each variant of the chosen layout, by its name; the default has none."""
+    there = derivation.all_of(
+        load.model(given.model), load.hardware(given.hw), derive=bool(given.derive)
+    )
+    return {one.variant: one.title for one in there if one.layout == given.layout}
 
 
 def _with(mine: str, names: Mapping[str, None] | list[str]) -> tuple[str, ...]:
@@ -80,11 +95,13 @@ def choose(given: Choice, **changes: str) -> tuple[Choice, tuple[str, ...]]:
         made = dataclasses.replace(made, engine_version="")
         notes.append(f"engine_version is the default: {made.hw} has {engine}")
     # In this order: which values of each are allowed depends on those before it.
-    for name in ("hw", "layout", "variant", "scenario", "engine_version"):
+    for name in ("derive", "hw", "layout", "variant", "scenario", "engine_version"):
         values, value = allowed(made)[name], getattr(made, name)
         if (
             name == "hw"
-            and not recipes.of(load.model(made.model), load.hardware(made.hw))
+            and not derivation.all_of(
+                load.model(made.model), load.hardware(made.hw), derive=bool(made.derive)
+            )
             and "hw" not in changes
         ):
             values = tuple(one for one in values if one != made.hw)
@@ -127,7 +144,7 @@ class Look:
 
     def table(self) -> show.Table:
         """Return the facts that the widgets show, one a line."""
-        rows = list(self.choices.table().rows)
+        rows = [*self.choices.table().rows, ("this is", _verdict(self.choices))]
         if self.plan is None or self.findings is None:
             rows.append(("plan", self.error))
         else:
@@ -144,6 +161,17 @@ class Look:
                 ("scripts", f"{len(self.files)} files: {', '.join(self.parts)}"),
             ]
         return show.Table("Panel", ("what", "is"), tuple(rows))
+
+
+def _verdict(given: Choice) -> str:
+    """Return whether a choice is documented, derived or impossible, and why."""
+    chip, layout = load.hardware(given.hw), given.layout
+    found = [
+        derivation.judge(load.model(given.model), chip, one)
+        for one in fields.LAYOUTS
+        if layout in ("", one)
+    ]
+    return "; ".join(f"{'' if layout else f'{one.layout} '}{one.word} ({one.why})" for one in found)
 
 
 def look(given: Choice) -> Look:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import ipywidgets
 
 from kimi_nb import show
+from kimi_nb.core import known_secrets
 from kimi_nb.core.errors import KimiError
 from kimi_nb.notebook.panel import choices, work
 from kimi_nb.notebook.panel.state import State
@@ -23,10 +24,12 @@ _LISTS = {
     "model": "Model",
     "hw": "Hardware",
     "layout": "Layout",
-    "scenario": "Scenario",
     "variant": "Variant",
+    "scenario": "Scenario",
     "engine_version": "Engine",
+    "derive": "Derive",
 }
+_WIDE = "480px"  # of the list that shows a title beside each name
 _TEXTS = {
     "site": ("Site", "your site file; empty: the example"),
     "overrides": ("Change", "max-num-seqs=32; decode.dp=16"),
@@ -70,7 +73,7 @@ class Widgets:
         self._lists = {
             name: ipywidgets.Dropdown(
                 description=label,
-                layout=ipywidgets.Layout(width="236px"),
+                layout=ipywidgets.Layout(width=_WIDE if name == "variant" else "236px"),
                 style={"description_width": "70px"},
             )
             for name, label in _LISTS.items()
@@ -153,18 +156,31 @@ class Widgets:
 
     def _show_look(self) -> None:
         """Update everything that depends on the choices."""
-        panel = self._panel
+        panel, titles = self._panel, choices.titles(self._panel.choices)
         self._quiet = True
         try:
             for name, values in choices.allowed(panel.choices).items():
-                self._lists[name].options = [(value or "default", value) for value in values]
+                self._lists[name].options = [
+                    (
+                        f"{value}: {titles[value]}"
+                        if name == "variant" and value
+                        else value or "default",
+                        value,
+                    )
+                    for value in values
+                ]
                 self._lists[name].value = getattr(panel.choices, name) or values[0]
                 self._lists[name].disabled = len(values) < 2
             for name, text in self._texts.items():
                 text.value = getattr(panel.choices, name)
         finally:
             self._quiet = False
-        self._note.value = f"<i>{html.escape('; '.join(panel.notes))}</i>" if panel.notes else ""
+        found = panel.look.findings
+        wrong = [str(one.message) for one in found.errors] if found is not None else []
+        # Beside the choices and not in a tab alone: whoever looks at the topology sees them too.
+        self._note.value = (
+            f"<i>{html.escape('; '.join(panel.notes))}</i>" if panel.notes else ""
+        ) + (_alert("\n".join(f"error: {one}" for one in wrong)) if wrong else "")
         self._old = set(_TABS) - {_WORK}
         self._show_tab()
         self._show_work()
@@ -252,12 +268,10 @@ class Widgets:
         else:
             self._bar.max, self._bar.value = 1, 0
         self._bar.bar_style = {work.UP: "success", work.FAILED: "danger"}.get(doing.state, "info")
-        self._said.value = f"&nbsp;{html.escape(show.visible(doing.said, lines=False))}"
+        self._said.value = f"&nbsp;{_escaped(doing.said)}"
         line = seen.line if seen is not None and doing.state == work.STARTING else ""
         self._line.value = (
-            f"<code style='font-size:11px'>{html.escape(show.visible(line)[:160])}</code>"
-            if line
-            else ""
+            f"<code style='font-size:11px'>{_escaped(line, 160)}</code>" if line else ""
         )
         if found is not None and found is not self._drawn and doing.plan is not None:
             self._drawn = found
@@ -277,8 +291,13 @@ def _rows(text: str) -> str:
     return f"<div style='line-height:1.45'>{text}</div>"
 
 
+def _escaped(text: str, most: int | None = None) -> str:
+    """Return at most so many characters of what an engine or a node said, as HTML."""
+    return html.escape(show.visible(known_secrets.text(text), lines=False)[:most])
+
+
 def _alert(text: str) -> str:
     return (
         f"<div role='alert' style='white-space:pre-wrap;border-left:4px solid #d55e00;"
-        f"padding-left:8px'>{html.escape(text)}</div>"
+        f"padding-left:8px'>{html.escape(known_secrets.text(text))}</div>"
     )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from kimi_nb import show
 from kimi_nb.core.errors import KimiError, ServiceError
+from kimi_nb.core.marks import MARK
 from kimi_nb.notebook import proving
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service.handle import Service
@@ -83,7 +84,8 @@ class Work:
                 self.line or "writes the scripts"
                 if seen is None
                 else (
-                    f"{seen.ready} of {seen.engines} engines ready, {seen.seconds:.1f} s, {seen.doing}"
+                    f"{self._title}{seen.ready} of {seen.engines} engines ready, "
+                    f"{seen.seconds:.1f} s, {seen.doing}"
                 )
             )
         if self.error:
@@ -92,12 +94,19 @@ class Work:
             return self.state
         ready = f"{found.ready} of {found.engines} engines ready"
         if found.diagnosis is not None:
-            return f"failed, {ready}: {found.diagnosis.short}"
+            return f"{self._title}failed, {ready}: {found.diagnosis.short}"
         left = getattr(found, "not_tried", "")  # a deployment leaves nothing out
         return (
-            f"{self.state}, {ready} after {show.seconds(found.ready_s)}: {_start(found.answer)}"
+            f"{self._title}{self.state}, {ready} after {show.seconds(found.ready_s)}: {_start(found.answer)}"
             + (f" (not tried: {left})" if left else "")
         )
+
+    @property
+    def _title(self) -> str:
+        """What its figures are of: "" for those of engines."""
+        found = self.result
+        mark = found.mark if found is not None else "" if self.deployed else MARK
+        return f"{MARK}: " if mark == MARK else ""
 
     def rehearse(self, plan: Plan, fault: str = "") -> None:
         """Start a rehearsal and return at once; a running one is stopped first."""

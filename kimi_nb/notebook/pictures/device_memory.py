@@ -34,6 +34,8 @@ _COLOURS = {
     "buffers": "#332288",
     "connector": "#661100",
     "contexts": "#999933",
+    "latent projections": "#44AA99",
+    "sequence states": "#DDCC77",
 }
 _TITLE = "Memory of one device"
 
