@@ -1,6 +1,6 @@
 # make run     the runbook headless for MODEL on HW (k2.5 on a3)
 # make test    the lint, and all tests but those of the three below
-# make test-long  each model on each hardware, each recipe rehearsed, notebooks 06 to 09 (13 minutes)
+# make test-long  each model on each hardware, each recipe rehearsed, notebooks 06 to 09 (13 minutes); what strangers write, a minute of each kind (16 more, or FUZZ_SECONDS=0; none where CI=true)
 # make test-tools  lm-eval and AISBench against services that fail (4 minutes)
 # make test-engine  the real vLLM on this CPU, deployed in all layouts, and other people's clients (some 20 minutes)
 # make test-chaos  100 kills, full disks, bad links and clock jumps; CHAOS=20 for fewer (30 minutes at most)

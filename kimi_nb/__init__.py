@@ -9,8 +9,9 @@ Names are loaded when they are first used, so that ``import kimi_nb`` costs next
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+TYPE_CHECKING = False  # typing itself takes most of the time that an import of this has
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 _PUBLIC = {
@@ -24,6 +25,8 @@ __all__ = ["KimiError", "Plan", "Run", "__version__", "start"]
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
+        from importlib import import_module
+
         from kimi_nb.core import extras
 
         with extras.imports(f"kimi_nb.{name}", "notebook"):

@@ -1,7 +1,32 @@
-"""``python -m kimi_nb``: the command line."""
+"""``kimi-nb`` and ``python -m kimi_nb``: the command line.
 
+Ctrl-C ends it without a traceback from the first import on: until a command runs there is nothing
+to stop, so the signal does what it does to any program, and ends it.
+"""
+
+import signal
 import sys
 
-from kimi_nb.cli.main import main
+_OURS = signal.default_int_handler  # not so where Ctrl-C is ignored, as behind nohup and "&"
 
-sys.exit(main())
+
+def run() -> int:
+    """Run the command line; return the exit code."""
+    known = signal.getsignal(signal.SIGINT) is _OURS
+    if known:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from kimi_nb.cli import main  # start-up: what takes long is imported once this is settled
+
+    try:
+        if known:
+            signal.signal(signal.SIGINT, _OURS)
+        return main.main()
+    except KeyboardInterrupt:  # once more, while the first one was told
+        return 130
+    finally:
+        if known:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # threads are waited for at the end
+
+
+if __name__ == "__main__":
+    sys.exit(run())

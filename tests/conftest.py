@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 from hypothesis import settings
+from testbed import deployments
 from testbed import slurm_site as testbed
 
-from kimi_nb.params import recipes
+from kimi_nb.params import load
 from kimi_nb.plan import build
+from kimi_nb.plan.spec import Plan
 
 # How long an example takes is the machine's affair; speed is measured in benchmarks/.
 # The same examples in every run: what CI tells of a commit is the commit's doing.
@@ -32,16 +34,13 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 for inherited in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
     os.environ.pop(inherited, None)
 
-ROWS = [
-    (row["model"], row["hardware"], row["layout"], row["variant"], row["scenario"])
-    for row in recipes.listing()
-]
+ROWS = deployments.rows()
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(params=ROWS, ids=["-".join(row) for row in ROWS])
 def each_plan(request):
-    """Every deployment and scenario of `kimi-nb list`."""
+    """Every deployment and scenario that we wrote, and one of each kind that we imported."""
     model, hardware, layout, variant, scenario = request.param
     return build.plan(model, hardware, layout, variant=variant, scenario=scenario)
 
@@ -139,6 +138,39 @@ def site_file(tmp_path):
 
 
 @pytest.fixture(scope="session")
+def plan_on(tmp_path_factory):
+    """Plan a service on a hardware that no recipe may be of: Kimi-K2.5 with a recipe of the test."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def plan(hardware: str, **recipe) -> Plan:
+        chip = load.hardware(hardware)
+        ascend = chip.vendor == "ascend"
+        # 600 GB of weights, and what an engine needs beside them.
+        nodes = -(-700 // (chip.devices.count * chip.devices.memory_gb))
+        service = {
+            "hardware": chip.recipes_of,
+            "layout": "single" if nodes == 1 else "dp",
+            "variant": "docker",
+            "title": "A recipe of a test",
+            "source": {"document": "usage-guide"},
+            "engine_version": "v0.23.0" if ascend else "0.25.1",
+            "weights": "w4a8" if ascend else "int4",
+            "install": "docker",
+            "bind": "all",
+            "features": ["expert-parallel"] if ascend else ["tool-parser", "reasoning-parser"],
+            "settings": {"flags": {"max-model-len": 16384, "max-num-seqs": 16}},
+            "roles": {"mixed": {"nodes": nodes, "tp": nodes * chip.devices.count}},
+        }
+        path = folder / f"{hardware}.yaml"
+        path.write_text(
+            yaml.safe_dump({"extends": "k2.5", "name": "mine", "recipes": [service | recipe]})
+        )
+        return build.plan(str(path), hardware)
+
+    return plan
+
+
+@pytest.fixture(scope="session")
 def nodes_file(tmp_path_factory):
     """Write a site file: the example site of a hardware (h200, h200-slurm) with as many nodes."""
     folder = tmp_path_factory.mktemp("sites")
@@ -156,6 +188,37 @@ def nodes_file(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def stored_model(tmp_path_factory):
+    """Write a model file: K2.5 with recipes that share a KV store, of both modes."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def write(mode: str = "distributed", **changes) -> str:
+        central = mode == "centralised"
+        recipe = {
+            "hardware": "h200",
+            "layout": "single",
+            "variant": "pip",
+            "title": "Two H200 nodes that share a KV store",
+            "documented": False,
+            "source": {"document": "usage-guide", "section": "Running"},
+            "engine_version": "0.25.1",
+            "weights": "int4",
+            "install": "pip",
+            "router": "vllm-router",
+            "router_port": 30080,
+            "store": {"mode": mode, "segment_gb": 500 if central else 100},
+            "roles": {"mixed": {"groups": 2, "tp": 8}},
+        }
+        recipe |= changes
+        path = folder / f"{mode}-{len(list(folder.iterdir()))}.yaml"
+        model = {"extends": "k2.5", "name": "k2.5-store", "recipes": [recipe]}
+        path.write_text(yaml.safe_dump(model, sort_keys=False))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="session")
 def slurm_site():
     """A real Slurm with stand-ins for what its jobs run; skipped where there can be none."""
     try:
@@ -163,3 +226,43 @@ def slurm_site():
             yield site
     except testbed.Unavailable as why:
         pytest.skip(f"no Slurm: {why}")
+
+
+@pytest.fixture(scope="session")
+def wide_model(tmp_path_factory):
+    """A model file: K2.5 with prefill-decode on H200 nodes, ranks of 16 devices and equal nodes.
+
+    A prefill rank spans two nodes; two decode nodes answer for their own ranks.
+    """
+    path = tmp_path_factory.mktemp("models") / "wide.yaml"
+    wide = {"extends": "k2.5", "name": "wide", "recipes": [_WIDE]}
+    path.write_text(yaml.safe_dump(wide, sort_keys=False))
+    return str(path)
+
+
+_WIDE = {
+    "hardware": "h200",
+    "layout": "pd",
+    "variant": "wide",
+    "title": "Four H200 nodes, prefill TP16 over two, decode DP16 over two that answer apart",
+    "documented": False,
+    "source": {"document": "usage-guide", "section": "a shape of public recipes"},
+    "engine_version": "0.32.0",
+    "weights": "int4",
+    "install": "pip",
+    "router": "vllm-router",
+    "features": ["expert-parallel"],
+    "settings": {
+        "env": {"VLLM_NIXL_SIDE_CHANNEL_HOST": "{address}"},
+        "flags": {"kv-transfer-config": {"kv_connector": "NixlConnector"}},
+    },
+    "roles": {
+        "prefill": {"nodes": 2, "tp": 16, "ports": {"http": 8001, "side_channel": 5557}},
+        "decode": {
+            "nodes": 2,
+            "dp": 16,
+            "ports": {"http": 8002, "rpc": 13345, "side_channel": 5558},
+            "settings": {"flags": {"data-parallel-hybrid-lb": True}},
+        },
+    },
+}

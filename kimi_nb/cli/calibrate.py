@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.cli import options
+from kimi_nb.core import scratch
 from kimi_nb.core.errors import ParameterError, WriteError
 
 # A log's first part has the report; the rest is of requests.
@@ -82,15 +83,15 @@ def _write(path: Path, layer: dict[str, Any]) -> None:
     """Write a layer completely or not at all."""
     import yaml  # start-up: only with --out
 
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    new = scratch.beside(path)
     text = "# Made by kimi-nb calibrate. To take it: --calibration with this file.\n"
     try:
-        scratch.write_text(text + yaml.safe_dump(layer, sort_keys=False), encoding="utf-8")
-        os.replace(scratch, path)
+        new.write_text(text + yaml.safe_dump(layer, sort_keys=False), encoding="utf-8")
+        os.replace(new, path)
     except OSError as error:
         raise WriteError(f"{path}: cannot be written: {error.strerror}.") from None
     finally:
-        scratch.unlink(missing_ok=True)
+        scratch.remove(new)
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -8,15 +8,17 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from kimi_nb import __version__
+from kimi_nb.cli import redacted_streams
 from kimi_nb.core import extras
-from kimi_nb.core.errors import KimiError
+from kimi_nb.core.errors import KimiError, short
 from kimi_nb.show import visible
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
+    from typing_extensions import Buffer
 
 # The command modules, in the order in which --help lists them.
 COMMANDS = (
@@ -25,6 +27,7 @@ COMMANDS = (
     "check",
     "explain",
     "catalog",
+    "versions",
     "site",
     "rehearse",
     "drill",
@@ -36,6 +39,7 @@ COMMANDS = (
     "doctor",
     "memory",
     "published",
+    "upstream",
     "bench",
     "calibrate",
     "run",
@@ -50,7 +54,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 for success, 1 for a failed run, 2 for a usage error.
     """
     words = sys.argv[1:] if argv is None else argv
+    _lose_progress()
     _write_anything()
+    try:
+        with redacted_streams.redacted():
+            return _reported(words)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough.
+        _drop(sys.stdout)
+        return 141
+    except redacted_streams.Unwritable as error:
+        _drop(error.stream)
+        if error.stream is not sys.stderr:
+            print(f"kimi-nb: the output cannot be written: {error}.", file=sys.stderr)
+        return 2
+
+
+def _reported(words: Sequence[str]) -> int:
+    """Run a command and print what goes wrong; return the exit code."""
     try:
         try:
             return _run(words)
@@ -58,16 +79,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except KimiError as error:
         print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; keep Python from complaining at its exit.
-        _drop_output()
-        return 141
-    except OSError as error:
-        if _is_writable():
-            raise
-        _drop_output()
-        print(f"kimi-nb: the output cannot be written: {error.strerror}.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("kimi-nb: interrupted", file=sys.stderr)
@@ -90,6 +101,28 @@ def _run(words: Sequence[str]) -> int:
         return commands[args.command].run(args)
 
 
+class _Lossy(io.FileIO):
+    """A file that drops what cannot be written to it, such as on a full disk."""
+
+    def write(self, data: Buffer) -> int:
+        """Write, or drop; return the number of bytes. Raises BrokenPipeError."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _lose_progress() -> None:
+    """Let a command go on, and keep its exit code, where nobody can read its progress or error."""
+    stream = sys.__stderr__
+    if stream is None or sys.stderr is not stream or stream.isatty():
+        return
+    file = io.BufferedWriter(_Lossy(stream.fileno(), "wb", closefd=False))
+    sys.stderr = io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=True)
+
+
 def _write_anything() -> None:
     """Escape what a terminal or a pipe cannot show (LC_ALL=C), in place of a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -97,16 +130,9 @@ def _write_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _is_writable() -> bool:
-    try:
-        os.write(sys.stdout.fileno(), b"\n")
-    except OSError:
-        return False
-    return True
-
-
-def _drop_output() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _drop(stream: TextIO) -> None:
+    """Let what a stream still holds go nowhere, so that Python does not complain at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
@@ -117,6 +143,10 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """End with a message, which repeats the words of the caller: on one screen."""
+        super().error(short(message, 1000))
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         """Write a message; argparse's own way says nothing where it cannot be written."""

@@ -76,6 +76,16 @@ def choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine-version", default="", metavar="V", help="speak the language of this version"
     )
+    derive(parser)
+
+
+def derive(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--derive``."""
+    parser.add_argument(
+        "--derive",
+        action="store_true",
+        help="where nothing is documented, derive a recipe from the nearest one (kimi-nb list --why)",
+    )
 
 
 def as_documented(parser: argparse.ArgumentParser) -> None:
@@ -124,6 +134,7 @@ def plan(args: argparse.Namespace) -> Plan:
         pairs=args.pairs,
         engine_version=args.engine_version,
         calibrations=args.calibrations,
+        derive=args.derive,
         erratum=[*(["all=off"] if args.as_documented else []), *args.erratum],
     )
 
@@ -138,6 +149,7 @@ def given_for_plans(args: argparse.Namespace) -> list[str]:
         "--set": args.pairs,
         "--erratum": args.erratum,
         "--calibration": args.calibrations,
+        "--derive": args.derive,
     }
     return [name for name, value in values.items() if value]
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options, output
 from kimi_nb.core.errors import ParameterError
+
+if TYPE_CHECKING:
+    from kimi_nb.plan.spec import Plan
 
 
 def add(commands: options.Commands) -> None:
@@ -43,10 +47,11 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         changes = writer.write(files, load.user_path(args.out, "--out"))
     if args.json:
-        from kimi_nb.check import judge  # start-up: only for JSON
+        from kimi_nb.check import fault_facts, judge  # start-up: only for JSON
 
         bars = judge.memory_of(judge.of_plan(plan))
-        print(plan.as_json(files, [bar.as_dict() for bar in bars]))
+        faults = [fault.as_dict() | {"roles": roles} for fault, roles in fault_facts.of_plan(plan)]
+        print(plan.as_json(files, memory=[bar.as_dict() for bar in bars], known_faults=faults))
         return 0
     print(tables.topology(plan))
     print(
@@ -54,9 +59,12 @@ def run(args: argparse.Namespace) -> int:
         f"model name {plan.served_name}."
     )
     if args.explain:
+        if plan.derived:
+            print(f"\n{tables.derivation(plan)}")
         print(f"\n{tables.settings(plan)}\n\n{tables.errata(plan)}\n\n{tables.sources(plan)}")
     for note in plan.notes:
         print(f"note: {note}")
+    _known_faults(plan)
     print(
         f"{len(plan.errata)} differences from the documents"
         + ("." if args.explain else ": --explain shows each, with every setting.")
@@ -73,3 +81,19 @@ def run(args: argparse.Namespace) -> int:
         print("--out DIR writes the scripts.")
     print("kimi-nb check, with the same words, asks the rules of it.")
     return 0
+
+
+def _known_faults(plan: Plan) -> None:
+    """Print the known faults that a plan meets; those that are notes are only counted."""
+    from kimi_nb.check import fault_facts  # start-up: not for JSON
+
+    told = fault_facts.of_plan(plan)
+    for fault, roles in told:
+        if fault.severity != "note":
+            way_out = f" Way out: {fault.way_out}." if fault.way_out else ""
+            print(
+                f"{fault.severity}: known fault {fault.id} ({', '.join(roles)}): {fault.symptom} "
+                f"({fault.range}).{way_out} {fault.source}"
+            )
+    if notes := sum(fault.severity == "note" for fault, _ in told):
+        print(f"{notes} known fault{'s' * (notes != 1)} as a note: kimi-nb check tells them.")

@@ -13,6 +13,7 @@ def add(commands: options.Commands) -> None:
     """Declare the command and its arguments."""
     parser = commands.add_parser("run", help="execute the notebooks that apply")
     options.target(parser)
+    options.derive(parser)
     parser.add_argument("--only", metavar="03,05", help="these notebooks only")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="N notebooks at a time")
     parser.add_argument(
@@ -36,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
             jobs=args.jobs,
             site=args.site,
             run_dir=args.run_dir,
+            derive=args.derive,
         )
     except KeyboardInterrupt:
         print("kimi-nb: interrupted", file=sys.stderr, flush=True)

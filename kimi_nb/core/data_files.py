@@ -20,15 +20,50 @@ from kimi_nb.core.paths import DATA
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LARGEST = 4 << 20
+_MOST_MERGED = 20_000
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Strict(_Loader):  # type: ignore[misc,valid-type]
-    """YAML loader that rejects duplicate keys, of which YAML would silently keep the last."""
+    """YAML loader that rejects duplicate keys, of which YAML would silently keep the last.
+
+    It also rejects merge keys (``<<``) that bring in unreasonably many keys: they are copied for
+    each alias while the file is read, so that a few lines could fill the memory.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._merged = 0
+        self._merging: set[int] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace the merge keys of a mapping by what they bring in."""
+        if id(node) in self._merging:
+            raise yaml.constructor.ConstructorError(
+                None, None, "the mapping merges itself (<<)", node.start_mark
+            )
+        self._merging.add(id(node))
+        for key, value in list(node.value):
+            if key.tag != _MERGE:
+                continue
+            for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(one, yaml.MappingNode):
+                    self.flatten_mapping(one)
+                    self._merged += len(one.value)
+                if self._merged > _MOST_MERGED:
+                    raise yaml.constructor.ConstructorError(
+                        None,
+                        None,
+                        f"its merge keys (<<) bring in more than {_MOST_MERGED} keys",
+                        value.start_mark,
+                    )
+        self._merging.discard(id(node))
+        super().flatten_mapping(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
+            if key_node.tag == _MERGE:
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str | int | float | bool):
@@ -109,11 +144,11 @@ def too_deep(text: str) -> str:
     'nested more than 64 levels deep'
     """
     depth = deepest = 0
-    for character in text:
-        if character in "[{":
+    for bracket in re.findall(r"[\[\]{}]", text):  # start-up: not each character
+        if bracket in "[{":
             depth += 1
             deepest = max(deepest, depth)
-        elif character in "]}":
+        else:
             depth -= 1
     if deepest > 64 or re.search(r"^ {200}|^ *([-?] ){32}", text, re.MULTILINE):
         return "nested more than 64 levels deep"
@@ -144,6 +179,20 @@ def shown(value: object) -> str:
     """
     text = repr(value) if value is not None else "nothing"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def parsed(text: str, name: str) -> dict[str, Any]:
+    """Return the keys and values of a part of a file that ships; ``name`` is for its faults.
+
+    Raises ParameterError if it is malformed or no mapping.
+    """
+    try:
+        data = yaml.load(text, Loader=_Strict)
+    except yaml.YAMLError as error:
+        raise ParameterError(f"{name}: {error}") from None
+    if not isinstance(data, dict):
+        raise ParameterError(f"{name}: keys and values are wanted, found {shown(data)}.")
+    return data
 
 
 @functools.cache

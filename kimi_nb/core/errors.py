@@ -28,7 +28,9 @@ class KimiError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython (whose hook this is) shows instead of a stack trace."""
-        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
+        from kimi_nb.core import known_secrets  # start-up: only in a notebook
+
+        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {known_secrets.text(str(self))}"]
 
 
 class ParameterError(KimiError):
@@ -76,6 +78,10 @@ def short(found: object, most: int = 200, lines: int = 8) -> str:
     ('a33', 'aaa...', '{...')
     """
     text = str(found)
+    if len(text) > most:
+        from kimi_nb.core import known_secrets  # start-up: only where something is left out
+
+        text = known_secrets.text(text)  # of half a secret nobody could tell any more what it is
     kept = "\n".join(text.split("\n", lines)[:lines])[:most]
     return kept if kept == text else f"{kept}..."
 

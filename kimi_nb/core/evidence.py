@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.core import known_secrets
+from kimi_nb.core import known_secrets, scratch
 from kimi_nb.core.errors import WriteError
 
 FILE = "evidence.jsonl"
@@ -88,7 +88,7 @@ def write_json(path: Path, facts: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write text to a file atomically. Raises WriteError."""
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    new = scratch.beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(text, encoding="utf-8", errors="surrogateescape")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import os
 import re
 import shutil
 import stat
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from kimi_nb.core import gzip_pieces, redaction, secret_forms
+from kimi_nb.core import gzip_pieces, redaction, scratch, secret_forms
 
 BLOCK = 1 << 20  # characters of a window whose secrets are replaced
 _AFTER = 4 * secret_forms.LONGEST  # characters behind it, in which they may end
@@ -129,16 +128,15 @@ def _packed(path: Path, values: Sequence[str]) -> bool:
             return False
         plain.seek(0)
         mode = stat.S_IMODE(path.stat().st_mode)
-        handle, fresh = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
+        fresh = scratch.beside(path)
         try:
             with (
-                os.fdopen(handle, "wb") as packed,
+                scratch.opened(fresh) as packed,
                 gzip.GzipFile("", "wb", fileobj=packed, mtime=0) as writer,
             ):
                 shutil.copyfileobj(plain, writer, BLOCK)
-            os.chmod(fresh, mode)
-            os.replace(fresh, path)
-        except BaseException:
-            os.unlink(fresh)
-            raise
+            fresh.chmod(mode)
+            fresh.replace(path)
+        finally:
+            scratch.remove(fresh)
     return True

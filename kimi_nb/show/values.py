@@ -1,13 +1,25 @@
-"""Define values that display themselves: as HTML in a notebook, as text elsewhere."""
+"""Define values that display themselves: as HTML in a notebook, as text elsewhere.
+
+They hold what was found as it is, and show it without secrets.
+"""
 
 from __future__ import annotations
 
 import html
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+
+def _wrapped(text: str, width: int | None) -> str:
+    """Return a text with each of its lines cut to a width, between words where it can be."""
+    if width is None or len(text) <= width:
+        return text
+    lines = [textwrap.wrap(line, width) or [""] for line in text.splitlines()]
+    return "\n".join(part for parts in lines for part in parts)
 
 
 @dataclass(frozen=True)
@@ -24,6 +36,8 @@ class Table:
     def __str__(self) -> str:
         from tabulate import tabulate  # start-up: only when printed
 
+        from kimi_nb.core import known_secrets  # start-up: as above
+
         # Short texts stay on one line; longer ones are wrapped so that a row fits the screen. An
         # address or a path of any length is whole, so that it can be copied.
         widths = [
@@ -31,22 +45,28 @@ class Table:
             for i in range(len(self.headings))
         ]
         if not self.rows and self.title:
-            return self.title
-        text = tabulate(
-            [[_plain(cell) for cell in row] for row in self.rows],
-            headers=self.headings,
-            disable_numparse=True,
-            maxcolwidths=widths if self.rows else None,
-        )
-        return f"{self.title}\n{text}" if self.title else text
+            return known_secrets.text(self.title)
+        # Before a wrapped line could part a secret in two. Long tables repeat their cells.
+        plain = [[_plain(cell) for cell in row] for row in self.rows]
+        clean = {cell: known_secrets.text(cell) for cell in {one for row in plain for one in row}}
+        rows = [
+            [_wrapped(clean[cell], width) for cell, width in zip(row, widths, strict=True)]
+            for row in plain
+        ]
+        text = tabulate(rows, headers=self.headings, disable_numparse=True)
+        title = known_secrets.text(self.title)
+        return f"{title}\n{text}" if title else text
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         from tabulate import tabulate  # start-up: only when printed
 
+        from kimi_nb.core import known_secrets  # start-up: as above
+
+        rows = [[cell if _draws(cell) else _plain(cell) for cell in row] for row in self.rows]
         text = tabulate(
-            [[_html(cell) for cell in row] for row in self.rows],
+            [[_html(cell) for cell in row] for row in known_secrets.value(rows)],
             headers=[html.escape(heading) for heading in self.headings],
             tablefmt="unsafehtml",
             disable_numparse=True,
@@ -54,7 +74,8 @@ class Table:
         style = (
             "<style scoped>.kimi td,.kimi th{text-align:left !important;vertical-align:top}</style>"
         )
-        caption = f"<b>{html.escape(self.title)}</b>" if self.title else ""
+        title = html.escape(known_secrets.text(self.title))
+        caption = f"<b>{title}</b>" if title else ""
         return f'{style}<div class="kimi">{caption}{text}</div>'
 
 
@@ -106,20 +127,28 @@ class Text:
     text: str
 
     def __str__(self) -> str:
-        return f"--- {self.title}\n{self.text}"
+        title, text = self._redacted()
+        return f"--- {title}\n{text}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        title = f"<b>{html.escape(self.title)}</b>" if self.title else ""
-        return (
-            f"{title}<pre style='overflow-x:auto;font-family:monospace'>"
-            f"{html.escape(self.text)}</pre>"
-        )
+        title, text = map(html.escape, self._redacted())
+        bold = f"<b>{title}</b>" if title else ""
+        return f"{bold}<pre style='overflow-x:auto;font-family:monospace'>{text}</pre>"
+
+    def _redacted(self) -> tuple[str, str]:
+        from kimi_nb.core import known_secrets  # start-up: only when shown
+
+        return known_secrets.text(self.title), known_secrets.text(self.text)
+
+
+def _draws(cell: Any) -> bool:
+    return hasattr(cell, "_repr_html_")
 
 
 def _html(cell: Any) -> str:
-    return cell._repr_html_() if hasattr(cell, "_repr_html_") else html.escape(_plain(cell))
+    return cell._repr_html_() if _draws(cell) else html.escape(cell)
 
 
 def _plain(cell: Any) -> str:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -50,7 +51,11 @@ def test_list():
             "source",
         } <= set(row)
     text = kimi("list").stdout
-    assert "does not exist" in text and "documented" in text and "container only" in text
+    assert {"documented", "derived", "impossible"} <= set(text.split())
+    assert {"documented", "derived", "impossible"} <= {row["word"] for row in data["cells"]}
+    why = kimi("list", "--why").stdout
+    assert "--layout dp --derive plans" in " ".join(why.split())
+    assert kimi("list", "--why", "--rules").returncode == 2
 
 
 def test_plan_json_is_one_document_and_nothing_else(tmp_path):
@@ -200,7 +205,7 @@ def test_force_needs_a_folder():
         ((*PLAN, "pd", "--out", "/proc/none/b"), "cannot be written"),
         (("run", "--model", "k2.5", "--hw", "a3", "--only", "99"), "'99'"),
         (("run", "--model", "k2.5", "--hw", "a3", "--only", "04"), "layout dp"),
-        (("run", "--model", "k2.6", "--hw", "h200"), "There is:"),
+        (("run", "--model", "k2-instruct", "--hw", "a3"), "There is:"),
         (("run", "--model", "k2.5", "--hw", "a3", "--jobs", "0"), "--jobs"),
         (("run", "--model", "k2.5", "--hw", "a3", "--run-dir", "/proc/none"), "cannot be written"),
         (("run", "--model", "k2.5", "--hw", "a3", "--site", "/none.yaml"), "no such file"),
@@ -259,6 +264,39 @@ def test_a_run_that_is_ended_while_a_kernel_starts(tmp_path, number):
     )
     ended(tmp_path / "run", number, kernel.exists, PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert not Path("/proc", kernel.read_text()).exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "module",
+    ["argparse", "kimi_nb.core.extras", "kimi_nb.cli.main", "kimi_nb.cli.plan", "yaml", "pydantic"],
+)
+@pytest.mark.parametrize("start", ["-m", "script"])
+def test_a_start_that_is_ended_is_no_traceback(tmp_path, start, module, number):
+    """The signal comes when a module is looked for; the first second of a command is imports."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        f"            os.kill(os.getpid(), {int(number)})\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["kimi-nb"]
+    name, _, function = script.partition(":")
+    words = {
+        "-m": ["-m", "kimi_nb"],
+        # What pip writes into bin/.
+        "script": ["-c", f"import sys; from {name} import {function}; sys.exit({function}())"],
+    }
+    done = subprocess.run(
+        [sys.executable, *words[start], "plan", "--model", "k2.5", "--hw", "a3"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) in ((-number, ""), (130, "kimi-nb: interrupted\n"))
 
 
 def ended(folder, number, begun, **env):
@@ -330,7 +368,8 @@ def test_a_reader_that_has_seen_enough():
 def test_every_command_is_a_module_of_one_shape():
     """What is neither a command nor shared by commands is a command that main has forgotten."""
     there = {path.stem for path in Path(main.__file__).parent.glob("*.py")}
-    assert there - {"__init__", "main", "options", "output", "signals"} == set(main.COMMANDS)
+    shared = {"__init__", "main", "options", "output", "redacted_streams", "signals"}
+    assert there - shared == set(main.COMMANDS)
     commands = argparse.ArgumentParser().add_subparsers()
     for name in main.COMMANDS:
         module = import_module(f"kimi_nb.cli.{name}")
@@ -400,6 +439,37 @@ def test_a_full_disk_behind_the_output_is_one_sentence(words):
         done = command(*words, stdout=full)
     assert done.returncode == 2
     assert done.stderr == "kimi-nb: the output cannot be written: No space left on device.\n"
+
+
+def test_progress_and_errors_that_cannot_be_written_stop_no_command(tmp_path):
+    run = tmp_path / "runs" / "k2.5-a3" / "x" / "rehearsals" / "001" / "logs" / "n1"
+    run.mkdir(parents=True)
+    (run / "rank_0.log").write_text("RuntimeError: NPU out of memory. Tried to allocate\n")
+    for words, code in ((("doctor",), 1), (("plan", "--model", "nobody", "--hw", "a3"), 2)):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "kimi_nb", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=full,
+                text=True,
+                check=False,
+                cwd=tmp_path,
+            )
+        assert done.returncode == code
+        assert ("n1, rank 0" in done.stdout) == (words == ("doctor",)), done.stdout
+
+
+@pytest.mark.parametrize("words", [("explain", "none"), ("verify", "http://[::1"), ("--zz",)])
+def test_a_full_disk_behind_the_messages_is_the_exit_code(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kimi_nb", *words],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (2, b"")
 
 
 @pytest.mark.parametrize("words", [("list",), ("doctor",)])

@@ -283,6 +283,29 @@ def test_values_under_names_of_secrets():
     }
 
 
+@pytest.mark.parametrize("option", ["password", "db-password", "passwd", "passphrase", "passcode"])
+def test_the_word_after_an_option_for_a_password_is_gone(option):
+    text = f"mysql --{option} tr0ub4dor-and-3 --host h"
+    assert redaction.text(text) == f"mysql --{option} {redaction.MARK} --host h"
+
+
+@pytest.mark.parametrize("key", ["userPassword", "dbpassword", "mypasswd", "sshpassphrase"])
+def test_a_key_that_ends_in_a_name_of_passwords_is_secret(key):
+    assert redaction.value({key: "tr0ub4dor"}) == {key: redaction.MARK}
+
+
+def test_what_stands_around_and_between_secrets_stays():
+    """Also half of a character of UTF-16, as a file name of Windows has, and where two touch."""
+    values = ("quartz-seven", "basalt-nine")
+    for text, wanted in (
+        ("a quartz-seven b basalt-nine c", "a [redacted] b [redacted] c"),
+        ("quartz-sevenbasalt-nine", "[redacted][redacted]"),
+        ("\ud800 quartz-seven \udfff", "\ud800 [redacted] \udfff"),
+        ("\ud800 no secret", "\ud800 no secret"),
+    ):
+        assert redaction.text(text, values) == wanted
+
+
 def test_short_values_are_not_looked_for():
     assert redaction.text("a3 and on", ["a3", "on", ""]) == "a3 and on"
 

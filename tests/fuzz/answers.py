@@ -6,15 +6,16 @@ import socket
 import threading
 from pathlib import Path
 
+from testbed.silent_logs import SilentLogs
+
 from fuzz import change, guard
-from fuzz.targets import Target, instead, written
+from fuzz.targets import Target, instead, screen, written
 from kimi_nb.plan import build
 from kimi_nb.prove import verify
 from kimi_nb.prove.bench import metrics, timed_stream
 from kimi_nb.prove.verify import target, vendor_verifier
 from kimi_nb.service import http_client, probe, readiness
 from kimi_nb.service.http_client import Limits, Reply
-from kimi_nb.show import visible
 
 _QUICK = Limits(total=2.0, connect=1.0, idle=1.0, size=1 << 20)
 
@@ -33,7 +34,7 @@ def _http(data: bytes, folder: Path) -> str:
         assert reply.good or reply.fault or reply.status != 200
         assert len(reply.error) < 600
         assert reply.content is not None and reply.answered in (True, False)
-    return visible("".join(reply.error + reply.mark for reply in shown))
+    return screen(*(reply.error + reply.mark for reply in shown))
 
 
 def _serve(server: socket.socket, data: bytes, times: int) -> None:
@@ -68,7 +69,7 @@ def _verify(data: bytes, folder: Path) -> str:
         verify.verify(asked, folder=folder / "run", resume=True)
     (folder / "run" / "verify.jsonl").unlink()
     assert all(len(one.got) < 3000 for one in found.results)
-    return visible(str(found))
+    return screen(found)
 
 
 def _start(data: bytes, folder: Path) -> str:
@@ -81,7 +82,7 @@ def _start(data: bytes, folder: Path) -> str:
         instead(readiness, "_SAY", 0.0),
     ):
         patience = readiness.Limits(ready=0.0, progress=0.0, answer=0.1, door=0.1)
-        watch = readiness.Watch(plan, _Silent(), dict, patience, say=shown.append)
+        watch = readiness.Watch(plan, SilentLogs(), dict, patience, say=shown.append)
         for step in (watch.wait_ready, watch.first_answer, watch.check_transfer,
                      watch.look_at_answers, watch.load):  # fmt: skip
             try:
@@ -90,25 +91,7 @@ def _start(data: bytes, folder: Path) -> str:
                 guard.message(str(error.found))
                 shown.append(str(error.found))
         shown += [probe.version("http://127.0.0.1:9", 1.0)[:200], str(probe.moved(["a"], 1.0))]
-    return visible("\n".join(shown))
-
-
-class _Silent:
-    """Logs that say nothing."""
-
-    progress = 0
-
-    def read(self):
-        pass
-
-    def all(self):
-        return []
-
-    def last(self, node, rank):
-        return f"{node}.log", "nothing"
-
-    def last_of(self, name):
-        return f"{name}.log", "nothing"
+    return screen(*shown)
 
 
 def _stream(data: bytes, folder: Path) -> str:
@@ -121,7 +104,7 @@ def _stream(data: bytes, folder: Path) -> str:
         stream.end()
     except timed_stream._Faulty as error:
         guard.message(str(error))
-        return visible(str(error))
+        return screen(error)
     return str(out.output_len)
 
 
@@ -133,7 +116,7 @@ def _metrics(data: bytes, folder: Path) -> str:
         sampler._look()
         sampler._look()
         moved = probe.moved(["http://127.0.0.1:9"], 1.0)
-    return visible(f"{sampler.result()} {moved}")
+    return screen(sampler.result(), moved)
 
 
 def _requests(data: bytes, folder: Path) -> str:
@@ -150,7 +133,7 @@ def _requests(data: bytes, folder: Path) -> str:
         ):
             results = {one.line: vendor_verifier._asked(one, asked) for one in samples[:3]}
             shown.append(str(vendor_verifier.measure(samples, results)))
-    return visible("".join(shown))
+    return screen(*shown)
 
 
 _CALL = (
@@ -168,5 +151,5 @@ TARGETS = (
     Target("start", _start, (b"<think>", b"<|tool_calls_section_begin|>"), change.json_values),
     Target("stream", _stream, (b"data: ", b"\n\n", b"[DONE]", b": ping\n\n", b"\r\n")),
     Target("metrics", _metrics, (b"vllm:num_requests_running{", b"} 1\n", b"# TYPE ", b"\"", b"NaN", b"+Inf")),
-    Target("requests", _requests, (b"\"tools\": ", b"$ref"), change.json_lines, secret=False),
+    Target("requests", _requests, (b"\"tools\": ", b"$ref"), change.json_lines),
 )  # fmt: skip

@@ -125,12 +125,27 @@ def memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def plain(text: str, secret: str = SECRET) -> None:
+def plain(text: str) -> None:
     """Fail where a text that is shown holds a secret, or what a terminal would obey."""
-    assert secret not in text, "a secret is shown"
+    assert SECRET not in text, f"a secret is shown: {_around(text)!r}"
     for character in {*text} - {"\n", "\t"}:
         kind = unicodedata.category(character)
         assert kind not in ("Cc", "Cf", "Cs", "Zl", "Zp"), f"{character!r} is shown as it is"
+
+
+def kept(folder: Path, data: bytes) -> None:
+    """Fail where a file that was written holds a secret; the input itself may."""
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            found = path.read_bytes()
+            assert found == data or SECRET.encode() not in found, (
+                f"a secret is kept in {path.name}: {_around(found.decode('utf-8', 'replace'))!r}"
+            )
+
+
+def _around(text: str) -> str:
+    at = text.find(SECRET)
+    return text[max(0, at - 80) : at + 80]
 
 
 def message(text: str) -> None:
@@ -144,10 +159,8 @@ def message(text: str) -> None:
 @contextlib.contextmanager
 def refusals(shown: list[str]) -> Iterator[None]:
     """Let an error of ours pass, and add what it says to ``shown``."""
-    from kimi_nb.show import visible
-
     try:
         yield
     except KimiError as error:
         message(str(error))
-        shown.append(visible(str(error)))
+        shown.append(str(error))

@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 from fuzz import change, guard
-from fuzz.targets import Target, command, instead, written
+from fuzz.targets import Target, command, instead, screen, written
 from kimi_nb.deploy import claim, journal, node_call, node_looks
 from kimi_nb.deploy.node_answers import Answer
 from kimi_nb.deploy.on_nodes import OnNodes
@@ -15,7 +15,7 @@ from kimi_nb.deploy.steps import together
 from kimi_nb.params import load
 from kimi_nb.plan import build
 from kimi_nb.service import http_client, prerequisites
-from kimi_nb.show import Table, visible
+from kimi_nb.show import Table
 
 
 @functools.cache
@@ -58,7 +58,7 @@ def _answers(data: bytes, folder: Path) -> str:
         seen = node_looks._ask(site.nodes, load.hardware("a3"), {"n": _looks()})
         shown.append(str(Table("", ("node", "what", "found"),
                                tuple((r.look.name, r.status, r.found[:300]) for r in seen["n"]))))  # fmt: skip
-    return visible("\n".join(shown))
+    return screen(*shown)
 
 
 @functools.cache
@@ -87,7 +87,7 @@ def _journal(data: bytes, folder: Path) -> str:
         found.kept_plan()
     with guard.refusals(shown):
         shown.append(journal.Journal.open(runs / "run" / "plan", _plan()).run)
-    return visible(str(shown)) + command("logs", "--no-follow", runs / "run")
+    return screen(*shown) + command("logs", "--no-follow", runs / "run")
 
 
 def _claim(data: bytes, folder: Path) -> str:
@@ -95,7 +95,7 @@ def _claim(data: bytes, folder: Path) -> str:
     shown = str(claim.take(path, "r1", "plan"))
     guard.message(shown)
     claim.release(path, "r1")
-    return visible(shown)
+    return screen(shown)
 
 
 def _copies(data: bytes, folder: Path) -> str:
@@ -120,7 +120,7 @@ def _slurm(data: bytes, folder: Path) -> str:
     logs = job_logs.JobLogs(folder / "kept", lambda: {path: "../n/1"}, lambda: "")
     logs.read()
     shown += [logs.last("n", 0), logs.last_of("n"), job_book.end_of(path)]
-    return visible(str(shown))
+    return screen(*shown)
 
 
 def _jobs(data: bytes, folder: Path) -> str:
@@ -135,7 +135,7 @@ def _jobs(data: bytes, folder: Path) -> str:
         queue = slurm_commands.rows(f"7|RUNNING||n1|1:00|{folder}|vllm_kimi|{book.comment}")
         shown.append(str(book.look(queue)))
         book.note("baseline", id=7)
-    return visible(str(shown))
+    return screen(*shown)
 
 
 @functools.cache
@@ -148,7 +148,7 @@ TARGETS = (
            b"changed\t", b"warn\t", b"fact\tengines\tended 1\n", b"rank_0.log 0 ", b"fact\tlook 0\t0 ")),
     Target("journal", _journal, (), change.json_values),
     Target("claim", _claim),
-    Target("kept-log", _copies, secret=False),
+    Target("kept-log", _copies),
     Target("slurm", _slurm, (b"|", b"JobState=", b"ExitCode=", b"(null)")),
     Target("jobs", _jobs, (), change.json_values),
 )  # fmt: skip

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from fuzz import change, guard
-from fuzz.targets import Target, command, here, instead, lines, shipped, written
+from fuzz.targets import Target, command, here, instead, lines, screen, shipped, written
 from kimi_nb.core import fingerprint
 from kimi_nb.notebook import start
 
@@ -35,11 +35,10 @@ def _calibration(data: bytes, folder: Path) -> str:
 
 def _engine_log(data: bytes, folder: Path) -> str:
     path, out = written(folder, "engine.log", data), folder / "layer.yaml"
-    shown = command("calibrate", path, "--model", "tiny-llama", "--hw", "cpu", "--layout", "single",
-                    "--out", out)  # fmt: skip
+    plan = ("--model", "k2.5", "--hw", "a2", "--layout", "dp")  # that of a kept log
+    shown = command("calibrate", path, *plan, "--out", out)
     if out.exists():
-        shown += command("memory", "--model", "tiny-llama", "--hw", "cpu", "--layout", "single",
-                         "--calibration", out)  # fmt: skip
+        shown += command("memory", *plan, "--calibration", out)
     return shown
 
 
@@ -77,19 +76,19 @@ def _notebook(data: bytes, folder: Path) -> str:
     ):
         run = start.start(**values, run_dir=str(folder / "run"))
         shown.append(str(run.folder.relative_to(folder)))
-    return out.getvalue() + "".join(shown)
+    return out.getvalue() + screen(*shown)
 
 
 TARGETS = (
     Target("site", _site, (b"nodes:\n", b"address: ", b"extends: ", b"ssh:\n"),
-           change.yaml_values, lambda: shipped("sites/a*.yaml"), secret=False),
+           change.yaml_values, lambda: shipped("sites/a*.yaml")),
     Target("hardware", _hardware, (b"extends: a3\n", b"device:\n", b"checks:\n"),
-           change.yaml_values, lambda: shipped("hardware/[!_]*.yaml"), secret=False),
+           change.yaml_values, lambda: shipped("hardware/[!_]*.yaml")),
     Target("model", _model, (b"recipes:\n", b"weights:\n", b"env:\n"),
-           change.yaml_values, lambda: shipped("models/k2.[56].yaml"), secret=False),
-    Target("calibration", _calibration, (b"terms:\n",), change.yaml_values, secret=False),
+           change.yaml_values, lambda: shipped("models/k2.[56].yaml")),
+    Target("calibration", _calibration, (b"terms:\n",), change.yaml_values),
     Target("engine-log", _engine_log, (b" GiB", b"Available KV cache memory: ", b"non-default args: {")),
     Target("words", _words, (b"set ", b"with ", b"erratum ", b"env.", b"decode.", b"={\"a\": 1}", b"router=")
-           , secret=False),
-    Target("notebook", _notebook, (), change.json_values, secret=False),
+           ),
+    Target("notebook", _notebook, (), change.json_values),
 )  # fmt: skip

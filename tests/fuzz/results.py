@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from fuzz import change, guard
-from fuzz.targets import Target, command, instead, written
+from fuzz.targets import Target, command, instead, screen, written
 from kimi_nb.plan import build
 from kimi_nb.prove import verify
 from kimi_nb.prove.accuracy import (
@@ -22,7 +22,6 @@ from kimi_nb.prove.bench import compare, results
 from kimi_nb.prove.tune import advice
 from kimi_nb.prove.verify import target
 from kimi_nb.service import http_client, installed_engine
-from kimi_nb.show import visible
 
 
 def _run(data: bytes, folder: Path) -> str:
@@ -70,8 +69,9 @@ def _sections(root: Path) -> str:
         made = Sections(report.collect(root))
         names = [name for name, value in vars(Sections).items() if isinstance(value, property)]
         for value in (getattr(made, name) for name in names if name[0] != "_"):
-            str(value), value._repr_html_()
-    return "".join(shown)
+            shown.append(str(value))
+            assert guard.SECRET not in value._repr_html_(), "a secret is on the page"
+    return screen(*shown)
 
 
 def _bench(data: bytes, folder: Path) -> str:
@@ -85,7 +85,7 @@ def _bench(data: bytes, folder: Path) -> str:
         shown += [str(found.metrics()), json.dumps(found.as_dict()), found.mark]
         shown.append(str(compare.with_published(found)))
         shown.append(str(advice.of(build.plan("k2.5", "a3", "single"), found)))
-    return visible("\n".join(shown))
+    return screen(*shown)
 
 
 _GOOD = (Path(__file__).parent / "corpus" / "bench" / "good-measurement.json").read_bytes()
@@ -101,7 +101,7 @@ def _kept(data: bytes, folder: Path) -> str:
         instead(http_client, "stream", lambda *a, **more: gone),
         instead(http_client, "listens", lambda *a: False),
     ):
-        return visible(str(verify.verify(asked, folder=folder, resume=True)))
+        return screen(verify.verify(asked, folder=folder, resume=True))
 
 
 def _lm_eval(data: bytes, folder: Path) -> str:
@@ -125,7 +125,7 @@ def _outcome(module, data: bytes, folder: Path) -> str:
     shown: list[str] = []
     with guard.refusals(shown):
         shown.append(str(module.read(folder, data.decode("utf-8", "replace"), about)))
-    return visible("".join(shown))
+    return screen(*shown)
 
 
 def _score(data: bytes, folder: Path) -> str:
@@ -133,7 +133,7 @@ def _score(data: bytes, folder: Path) -> str:
     found = scores.Score.load(written(folder, "score.json", data))
     if found is None:
         return ""
-    return visible(f"{found}\n{score_settings.compare(found, published_scores.of('k2.5'))}")
+    return screen(found, score_settings.compare(found, published_scores.of("k2.5")))
 
 
 def _dump(data: bytes, folder: Path) -> str:
@@ -144,7 +144,7 @@ def _dump(data: bytes, folder: Path) -> str:
 
 
 TARGETS = (
-    Target("run", _run, (), change.json_values, secret=False),
+    Target("run", _run, (), change.json_values),
     Target("bench", _bench, (), change.json_values),
     Target("kept-checks", _kept, (), change.json_lines),
     Target("lm-eval", _lm_eval, (), change.json_values),

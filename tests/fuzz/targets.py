@@ -13,8 +13,9 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from fuzz import change, guard
-from kimi_nb.cli import main
+from kimi_nb.cli import main, redacted_streams
 from kimi_nb.core import paths
+from kimi_nb.show import visible
 
 CORPUS = Path(__file__).parent / "corpus"
 Strategy = st.SearchStrategy[bytes]
@@ -29,7 +30,6 @@ class Target:
         words: Of the grammar of the inputs.
         values: Returns how the values of an input are changed: `change.json_values` and the like.
         more: Returns examples that stand elsewhere in the project.
-        secret: Whether who writes the input may know a secret, which is then not to be shown.
     """
 
     name: str
@@ -37,7 +37,6 @@ class Target:
     words: Sequence[bytes] = ()
     values: Callable[[Sequence[bytes]], Strategy] | None = None
     more: Callable[[], Sequence[bytes]] = field(default=tuple)
-    secret: bool = True
 
     def corpus(self) -> list[Path]:
         """The kept inputs; those that begin with "find" have once broken something."""
@@ -57,7 +56,8 @@ class Target:
         """Fail where one input breaks what must hold of all."""
         with guard.memory(), guard.seconds(len(data)), guard.folder(folder):
             shown = self.read(data, folder)
-        guard.plain(shown, guard.SECRET if self.secret else "\0")
+        guard.plain(shown)
+        guard.kept(folder, data)
 
 
 def command(*words: str | os.PathLike[str]) -> str:
@@ -72,6 +72,17 @@ def command(*words: str | os.PathLike[str]) -> str:
     if code == 2:
         guard.message(errors.getvalue())
     return out.getvalue() + errors.getvalue()
+
+
+def screen(*values: object) -> str:
+    """What a command prints of values.
+
+    What a reader returns may hold the text of its input, a secret too: it is a value, which nobody
+    sees. What is judged is each face of it: here the screen, in `guard.kept` the files.
+    """
+    out = io.StringIO()
+    print(visible("\n".join(map(str, values))), file=redacted_streams.Redacted(out))
+    return out.getvalue()
 
 
 def written(folder: Path, name: str, data: bytes) -> Path:

@@ -36,10 +36,10 @@ _VLLM = (b"vllm serve ", b"--tensor-parallel-size ", b"--additional-config '{\"a
 
 TARGETS = (
     Target("log", _log, (b"ERROR 11-21 10:00:00 ", b"(EngineCore_DP0 pid=7) ", b"Traceback (most",
-           b"RuntimeError: ", b"[rank0]: ", b"EngineDeadError", b"\n  File \"", b"EI0006"), secret=False),
-    Target("script", _script("run.sh"), _VLLM, secret=False),
-    Target("document", _script("deploy.md"), (b"```bash\n", b"```\n", b"~~~\n", b"    ", b"<pre>", *_VLLM[:6]), secret=False),
+           b"RuntimeError: ", b"[rank0]: ", b"EngineDeadError", b"\n  File \"", b"EI0006")),
+    Target("script", _script("run.sh"), _VLLM),
+    Target("document", _script("deploy.md"), (b"```bash\n", b"```\n", b"~~~\n", b"    ", b"<pre>", *_VLLM[:6])),
     Target("compose", _script("compose.yaml"), (b"services:\n", b"command: ", b"image: ", b"- ", b"kind: Pod\n", b"{{ .Values.a }}"),
-           change.yaml_values, secret=False),
-    Target("dockerfile", _script("Dockerfile"), (b"FROM ", b"ENV ", b"ENTRYPOINT [", b"CMD ", b"ARG a\n", b"RUN <<EOF\n"), secret=False),
+           change.yaml_values),
+    Target("dockerfile", _script("Dockerfile"), (b"FROM ", b"ENV ", b"ENTRYPOINT [", b"CMD ", b"ARG a\n", b"RUN <<EOF\n")),
 )  # fmt: skip

@@ -20,7 +20,10 @@ from habits import licences
 from kimi_nb.check import memory_evidence, rule_pages
 from kimi_nb.check.rules import registry
 from kimi_nb.core import data_files
-from kimi_nb.params import load, recipes, site_file
+from kimi_nb.params import fields, load, recipes, schema, site_file
+from kimi_nb.plan import derivation
+from kimi_nb.plan.memory import device
+from kimi_nb.plan.memory.terms import GIB
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = "docs/rules"
@@ -28,9 +31,12 @@ _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # The words of the tables in the languages other than English.
 _WORDS: Mapping[str, Mapping[str, str]] = {
     "zh": {
-        "model": "模型",
         "tiny": "微型",
-        "container only": "仅容器",
+        "hardware": "硬件",
+        "documented": "有文档",
+        "undocumented": "无文档",
+        "derived": "可推导",
+        "impossible": "不可行",
         "notebook": "Notebook",
         "about": "内容",
         "for": "适用范围",
@@ -42,23 +48,30 @@ _WORDS: Mapping[str, Mapping[str, str]] = {
 
 
 def matrix(language: str = "en") -> str:
-    """Which layouts there are for each model on each hardware."""
+    """Which layouts are documented, derived or impossible for each model on each hardware."""
     chips = {name: load.hardware(name) for name in load.names("hardware")}
     standing = {name for chip in chips.values() for name in chip.models.values()}
-    container = set(recipes.container_only())
-
-    def cell(model: str, chip: str) -> str:
-        there = recipes.of(load.model(model), load.hardware(chip))
-        layouts = ", ".join(dict.fromkeys(recipe.layout for recipe in there))
-        if layouts and recipes.served(load.model(model), chips[chip]).name != model:
-            return f"{layouts} ({_word('tiny', language)})"
-        only = _word("container only", language)
-        return layouts or (only if (model, chip) in container else "-")
-
     models = [name for name in recipes.models() if name not in standing]
+    there = {(one.model, one.hardware, one.layout): one.word for one in derivation.cells()}
+
+    def cell(model: str, chip: schema.Hardware) -> str:
+        if chip.models and not load.model(model).no_stand_in:
+            return f"{', '.join(chip.models)} ({_word('tiny', language)})"
+        words: dict[str, list[str]] = {}
+        for layout in fields.LAYOUTS:
+            word = there.get((model, chip.name, layout), "impossible")
+            words.setdefault(word, []).append(layout)
+        if len(words) == 1:
+            return f"{_word('all', language)} {_word(next(iter(words)), language)}".strip()
+        return "; ".join(
+            f"{', '.join(words[word])} {_word(word, language)}"
+            for word in ("documented", "undocumented", "derived", "impossible")
+            if word in words
+        )
+
     return _table(
-        [_word("model", language), *chips],
-        [[f"`{model}`", *(cell(model, chip) for chip in chips)] for model in models],
+        [_word("hardware", language), *(f"`{name}`" for name in models)],
+        [[name, *(cell(model, chip) for model in models)] for name, chip in chips.items()],
     )
 
 
@@ -130,6 +143,54 @@ def evidence() -> str:
     return _table(found.headings, rows)
 
 
+def devices() -> str:
+    """What each hardware is, and how much of its memory can be planned with."""
+    rows = []
+    for name, chip in _chips().items():
+        found, seen = device.usable(chip), chip.devices.usable
+        tool = f"{seen.tool_mib} MiB" if seen and seen.tool_mib else ""
+        rows.append(
+            [
+                f"`{name}`",
+                chip.title.replace("|", "\\|"),
+                tool,
+                f"{found.bytes / GIB:.2f} GiB",
+                f"{found.bytes / GIB * 0.9:.2f} GiB",
+                f"{found.mark}: {found.source}",
+            ]
+        )
+    headings = ["name", "node", "vendor's tool", "torch sees", "share of 0.9", "how it is known"]
+    return _table(headings, rows)
+
+
+def peaks() -> str:
+    """The peaks of a device of each hardware of which some are published."""
+    fields = list(schema.Peaks.model_fields)
+    return _table(
+        [
+            "name",
+            *(re.sub("_(gb_s|tflops|tops)$", "", field).replace("_", " ") for field in fields),
+        ],
+        [
+            [
+                f"`{name}`",
+                *(
+                    f"{peak.value:g}" if (peak := getattr(chip.peaks, field)) else ""
+                    for field in fields
+                ),
+            ]
+            for name, chip in _chips().items()
+            if any(vars(chip.peaks).values())
+        ],
+    )
+
+
+def _chips() -> dict[str, schema.Hardware]:
+    """Every hardware but the CPU, by name."""
+    chips = {name: load.hardware(name) for name in load.names("hardware")}
+    return {name: chip for name, chip in chips.items() if chip.vendor != "cpu"}
+
+
 def rules() -> str:
     """Every rule of `kimi-nb check`, with a link to its page."""
     return rule_pages.index(registry.all_rules().values())
@@ -168,6 +229,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "README.md": {"matrix": matrix, "notebooks": notebooks},
     "README.zh-CN.md": {"matrix": partial(matrix, "zh"), "notebooks": partial(notebooks, "zh")},
     "docs/deploy.md": {"site": site},
+    "docs/hardware.md": {"devices": devices, "peaks": peaks},
     "docs/licences.md": {"licences": licence_table},
     "docs/memory.md": {"evidence": evidence},
     "docs/modules.md": {"package": package, "tests": tests},

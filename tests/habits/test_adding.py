@@ -27,7 +27,7 @@ DOCUMENTS = (
 PARAMETERS = (
     "tests/params/test_params.py::test_everything_that_ships_is_valid",
     "tests/params/test_params.py::test_sites_have_documentation_addresses",
-    "tests/plan/test_plan.py::test_listing_and_missing_cover_every_cell",
+    "tests/plan/test_plan.py::test_cells_cover_every_combination",
     "tests/habits/test_habits.py::test_the_matrix_says_what_can_be_planned",
 )
 ROOMS = (
@@ -101,33 +101,35 @@ def tree(tmp_path):
 def test_a_hardware(tree):
     """One that is like another, and one that nothing is known of but its vendor."""
     tree.add(
-        "params/hardware/h20.yaml",
-        "extends: h200\nname: h20\ntitle: HGX H20 (8 GPUs of 96 GB)\ndevices: {memory_gb: 96}\n",
+        "params/hardware/h800.yaml",
+        "extends: h200\nname: h800\ntitle: HGX H800 (8 GPUs of 80 GB)\ndevices: {memory_gb: 80, model: NVIDIA H800}\n",
     )
     old = tree.text("params/hardware/h200.yaml")
     tree.add(
         "params/hardware/b100.yaml",
         old.replace("name: h200", "name: b100").replace("title: DGX H200", "title: B100"),
     )
-    for name in ("h20", "b100"):
+    for name in ("h800", "b100"):
         site = tree.text("params/sites/h200.yaml")
         site = site.replace("hardware: h200", f"hardware: {name}")
         tree.add(f"params/sites/{name}.yaml", site.replace("h200-example", f"{name}-example"))
     listed = json.loads(tree.kimi("list", "--json"))
-    mine = {row["layout"]: row["documented"] for row in listed["recipes"] if is_h20(row)}
-    assert mine == {"single": False}
-    assert ("k2.5", "dp") in {(row["model"], row["layout"]) for row in listed["missing"]}
+    mine = {row["layout"]: row["documented"] for row in listed["recipes"] if is_h800(row)}
+    assert mine == {"single": False, "dp": False, "pd": False}
+    words = {row["layout"]: row["word"] for row in listed["cells"] if is_h800(row)}
+    assert words["single"] == "documented" and set(words) == {"single", "dp", "pd"}
+    assert set(words.values()) <= {"documented", "derived"}
     words = ("plan", "--model", "k2.5", "--layout", "single", "--json", "--hw")
-    plan = json.loads(tree.kimi(*words, "h20"))
-    assert (plan["hardware"], plan["site"], plan["documented"]) == ("h20", "h20-example", False)
+    plan = json.loads(tree.kimi(*words, "h800"))
+    assert (plan["hardware"], plan["site"], plan["documented"]) == ("h800", "h800-example", False)
     assert "No document describes Kimi-K2.5 on b100" in tree.kimi(*words, "b100", code=2)
-    looks = "tests/rehearse/test_rehearsal_tools.py::test_every_check_of_a_node_passes[h20]"
+    looks = "tests/rehearse/test_rehearsal_tools.py::test_every_check_of_a_node_passes[h800]"
     tree.test(*PARAMETERS, *DOCUMENTS, looks)
-    assert "| h20 |" in tree.text("README.md") and "| b100 |" in tree.text("README.zh-CN.md")
+    assert "\n| h800 |" in tree.text("README.md") and "\n| b100 |" in tree.text("README.zh-CN.md")
 
 
-def is_h20(row):
-    return (row["model"], row["hardware"]) == ("k2.5", "h20")
+def is_h800(row):
+    return (row["model"], row["hardware"]) == ("k2.5", "h800")
 
 
 def test_a_model(tree):

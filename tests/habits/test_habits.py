@@ -279,17 +279,29 @@ def test_the_matrix_says_what_can_be_planned():
         [cell.strip(" `") for cell in line.strip("|").split("|")]
         for line in readme.matrix().splitlines()
     ]
-    assert head[1:] == load.names("hardware")
-    assert [row[0] for row in rows] == [name for name in recipes.models() if "tiny" not in name]
-    for model, *cells in rows:
-        for chip, cell in zip(head[1:], cells, strict=True):
-            for layout in ("single", "dp", "pd"):
-                if layout in cell.replace(" (tiny)", "").split(", "):
+    assert head[1:] == [name for name in recipes.models() if "tiny" not in name]
+    assert [row[0] for row in rows] == load.names("hardware")
+    for chip, *cells in rows:
+        for model, cell in zip(head[1:], cells, strict=True):
+            told = {
+                layout: part.split()[-1]
+                for part in cell.split("; ")
+                for layout in part.replace(",", "").split()[:-1]
+            }
+            if "all" in told:  # of the three layouts, in one word
+                told = dict.fromkeys(("single", "dp", "pd"), told.pop("all")) | told
+            assert sorted(told) == ["dp", "pd", "single"]
+            for layout, word in told.items():
+                if word in ("documented", "undocumented", "(tiny)"):
                     plan = build.plan(model, chip, layout)
-                    assert (plan.model != model) == ("tiny" in cell)
+                    assert (plan.model != model) == (word == "(tiny)")
+                    continue
+                with pytest.raises(NoRecipeError):
+                    build.plan(model, chip, layout)
+                if word == "derived":
+                    assert build.plan(model, chip, layout, derive=True).derived
                 else:
-                    with pytest.raises(NoRecipeError):
-                        build.plan(model, chip, layout)
+                    assert word == "impossible"
 
 
 def test_a_notebook_without_words_for_the_index_is_told(monkeypatch):

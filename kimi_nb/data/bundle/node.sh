@@ -151,8 +151,65 @@ prepare() {
     done
 }
 
+#store{
+# The KV store that the engines of several nodes share; without one, these parts are left out. Its
+# master and services come before the engines, which end where no master answers.
+share() {
+    local part name address port waited
+    for part in "${SHARED[@]}"; do
+        read -r name address port <<< "$part"
+        if [ -e "$FOLDER/$name.sh" ] && ! runs "$name"; then
+            if ! launch "$name" bash "$name.sh"; then say fail store "$FOLDER/run cannot be written"; return 1; fi
+            say changed store "started: $name.sh"
+        fi
+        for ((waited = 0; waited < ${STORE_SECONDS:-40} * 5; waited++)); do
+            if timeout 2 bash -c ': < "/dev/tcp/$0/$1"' "$address" "$port" 2> /dev/null; then continue 2; fi
+            if [ -e "$FOLDER/run/$name.code" ]; then
+                say fail store "$name ended with exit code $(< "$FOLDER/run/$name.code"): $(tail -n 1 "$FOLDER/logs/$name.log")"
+                return 1
+            fi
+            sleep 0.2
+        done
+        say fail store "$name does not answer at $address, port $port, after ${STORE_SECONDS:-40} seconds"
+        return 1
+    done
+}
+
+# Whether the store's parts on this node still run, beside engines that do.
+shared() {
+    local part name rest
+    for part in "${SHARED[@]}"; do
+        read -r name rest <<< "$part"
+        if [ -e "$FOLDER/$name.sh" ] && ! runs "$name"; then
+            say fail store "$name has ended, and the engines run without it: stop them all, then start"
+            return 1
+        fi
+    done
+}
+
+# ends NAME...: these programs are told to end, and waited for.
+ends() {
+    local all waited
+    for ((waited = 0; waited < ${STOP_SECONDS:-20} * 10; waited++)); do
+        all=$(pids "$@")
+        if [ -z "$all" ]; then return; fi
+        if [ "$waited" = 0 ]; then xargs kill -TERM <<< "$all" 2> /dev/null; fi
+        sleep 0.1
+    done
+}
+#}store
+
 engine() {
     local out found
+    #store{
+    if ! found=$(PATH=${ENGINE:+$ENGINE/bin:}$PATH command -v mooncake_master); then
+        say fail store "mooncake_master is not ${ENGINE:+in $ENGINE/bin, nor }on PATH"
+    elif ! out=$("$found" --version 2>&1); then
+        say fail store "$found: $(tail -n 1 <<< "$out")"
+    else
+        say same store "$found"
+    fi
+    #}store
     if [ -n "$ROUTER" ]; then
         if found=$(PATH=${ROUTER_PATH:+$ROUTER_PATH:}$PATH command -v "$ROUTER"); then
             say same router "$found"
@@ -395,6 +452,9 @@ in_python() {
 # them. (vLLM's engine cores write a title over their variables.) A container's are not among them.
 pids() {
     local name leader boot began stat marked='' sessions=''
+    #store{
+    if [ $# = 0 ]; then set -- engines router weights store-service store-master; fi
+    #}store
     if [ $# = 0 ]; then set -- engines router weights; fi
     for name in "$@"; do
         marked+=" $(grep -lzsxF "KIMI_NB_RUN=$RUN:$NODE/$name" /proc/[0-9]*/environ | tr -dc '0-9\n' | paste -sd ' ')"
@@ -426,12 +486,20 @@ container() {
 launch() {
     local name=$1 stat='' waited fields
     shift
-    if [ -e "$FOLDER/run/$name.code" ]; then rm -f "$FOLDER/run/$name.code"; fi
+    rm -f "$FOLDER/run/$name.code" "$FOLDER/run/stopping"
     KIMI_NB_RUN=$RUN:$NODE/$name setsid bash -c '
-        name=$1 log=$2; shift 2
+        name=$1 log=$2 line=$3; shift 3
         "$@" >> "$log" 2>&1
-        echo $? > "$name.code"' \
-        _ "$FOLDER/run/$name" "$FOLDER/logs/$name.log" "$@" < /dev/null > /dev/null 2>&1 &
+        code=$? who=${KIMI_NB_RUN#*:}
+        # What was killed cannot say so itself. The verb stop ends it by SIGTERM, and docker kills what
+        # takes too long to.
+        case $code$([ ! -e "${name%/*}/stopping" ] || echo " stopped") in
+            130|143|*" stopped") ;;
+            129|13?|14?|15?) printf "ERROR %(%m-%d %H:%M:%S)T [node.sh:%s] node %s: %s failed: signal SIG%s\n" \
+                -1 "$line" "${who%/*}" "${who##*/}" "$(kill -l $((code - 128)))" >> "$log" ;;
+        esac
+        echo "$code" > "$name.code"' \
+        _ "$FOLDER/run/$name" "$FOLDER/logs/$name.log" "$LINENO" "$@" < /dev/null > /dev/null 2>&1 &
     { read -r stat < "/proc/$!/stat"; } 2> /dev/null
     read -ra fields <<< "${stat##*) }"
     if ! echo "$! $(< /proc/sys/kernel/random/boot_id) ${fields[19]:-0}" > "$FOLDER/run/$name.pid"; then
@@ -459,6 +527,9 @@ runs() {
 start() {
     local port what busy=0 who out
     if ! mine; then return; fi
+    #store{
+    if runs engines && ! shared; then return; fi
+    #}store
     if runs engines; then
         if [ "$(< "$FOLDER/run/files")" = "$FILES" ]; then
             say same engines "run"
@@ -478,6 +549,9 @@ start() {
     while read -r port what; do
         # The front door outlives an engine that was killed, and is this run's own.
         if [ "$what" = "the front door" ] && runs router; then continue; fi
+        #store{
+        if [[ $what == store-* ]] && runs "${what%% *}"; then continue; fi
+        #}store
         if [ -n "$port" ] && { : < "/dev/tcp/$ADDRESS/$port"; } 2> /dev/null; then
             who=$(ss -Hltnp "sport = :$port" 2> /dev/null | grep -o 'users:.*' | head -n 1)
             say fail port "$port, wanted for $what, is in use${who:+ by $who}"
@@ -488,6 +562,10 @@ start() {
     if [ -n "$DRY" ]; then say change engines "start ${START[-1]##*/}"; return; fi
     cd "$FOLDER" || { say fail engines "$FOLDER is missing"; return; }
     keep_logs
+    #store{
+    if ! out=$(mkdir -p run logs 2>&1); then say fail store "$out"; return; fi
+    if ! share; then return; fi
+    #}store
     if out=$( { { [ -d run ] && [ -d logs ] || mkdir -p run logs; } && echo "$FILES" > run/files && echo "$RUN" > logs/.run; } 2>&1) \
             && launch engines "${START[@]}"; then
         say changed engines "started: ${START[-1]##*/}"
@@ -543,7 +621,13 @@ stop() {
         return
     fi
     if [ -n "$DRY" ]; then say change engines "stop $(wc -w <<< "$all") processes"; return; fi
+    if [ -d "$FOLDER/run" ]; then : 2> /dev/null > "$FOLDER/run/stopping"; fi
     if [ -n "$name" ]; then docker stop -t 20 "$CONTAINER" > /dev/null 2>&1; fi
+    #store{
+    # Each gives its part of the store back to the master, so that it ends after them.
+    ends engines router weights
+    ends store-service
+    #}store
     for number in TERM KILL; do
         for ((waited = 0; waited < ${STOP_SECONDS:-20} * 10; waited++)); do
             all=$(pids)
@@ -577,6 +661,17 @@ state() {
             say fact "$name" "ended 137$([ -z "$(pids "$name")" ] || echo ', and left processes behind')"
         fi
     done
+    #store{
+    for name in store-master store-service; do
+        if runs "$name"; then
+            say fact "$name" runs
+        elif [ -e "$FOLDER/run/$name.code" ]; then
+            say fact "$name" "ended $(cat "$FOLDER/run/$name.code")"
+        elif [ -e "$FOLDER/run/$name.pid" ]; then
+            say fact "$name" "ended 137"
+        fi
+    done
+    #}store
     # A container's processes did not inherit what ours are found by.
     if [ -z "$IMAGE" ]; then say fact memory "$(memory)"; fi
 }
