@@ -38,6 +38,7 @@ from kimi_nb.core import (
 )
 from kimi_nb.core.errors import NoRecipeError, ParameterError, WriteError, choice
 from kimi_nb.notebook.start import runs_folder
+from kimi_nb.notebook.subject import Subject
 from kimi_nb.params import load
 from kimi_nb.plan import build, derivation
 
@@ -50,7 +51,7 @@ KIMI_ERRORS = {
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one notebook: ``status`` is ok or failed, ``fault`` its error, "" when ok."""
+    """The result of one notebook: ``status`` is ok, failed or left out; ``fault`` says why."""
 
     notebook: str
     status: str
@@ -73,8 +74,8 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether every notebook is ok."""
-        return all(result.status == "ok" for result in self.results)
+        """Whether no notebook has failed."""
+        return all(result.status != "failed" for result in self.results)
 
     def __str__(self) -> str:
         return (
@@ -139,6 +140,15 @@ def which(
     return [name for name in apply if name in chosen]
 
 
+def left_out(names: Iterable[str], subject: Subject) -> dict[str, str]:
+    """Return the notebooks that nobody should execute, each with the known fault of its layout."""
+    manifest: dict[str, dict[str, str]] = data_files.facts("notebook/notebooks")
+    faults = dict(subject.known_faults)
+    if faults and all(recipe.layout in faults for recipe in subject.recipes):
+        faults["any"] = next(iter(faults.values()))
+    return {name: faults[at] for name in names if (at := manifest[name]["layout"]) in faults}
+
+
 def run(
     model: str,
     hardware: str,
@@ -149,7 +159,10 @@ def run(
     run_dir: str = "",
     derive: bool = False,
 ) -> Outcome:
-    """Execute the notebooks that apply and return their results; failing notebooks do not raise."""
+    """Execute the notebooks that apply and return their results; failing notebooks do not raise.
+
+    Without ``only``, a notebook is left out whose layout has a known fault in every variant.
+    """
     model, hardware = load.canonical("models", model), load.canonical("hardware", hardware)
     names = which(model, hardware, only, derive=derive)
     if site:
@@ -162,7 +175,9 @@ def run(
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _run(names, folder, model, hardware, site, jobs, derive)
+        subject = Subject.load(model, hardware, site, derive)
+        faults = left_out(names, subject) if only is None else {}
+        return _run(names, faults, folder, model, hardware, site, jobs, derive)
     except BlockingIOError:
         raise WriteError(
             f"{folder}: another run is writing there; wait for it, or choose another --run-dir."
@@ -173,6 +188,7 @@ def run(
 
 def _run(
     names: Sequence[str],
+    faults: Mapping[str, str],
     folder: Path,
     model: str,
     hardware: str,
@@ -201,12 +217,12 @@ def _run(
     lean_imports.quickly("papermill", "nbconvert")
     _quiet()
     try:
-        results = _execute_all(names, folder, given, jobs)
+        results = _execute_all(names, faults, folder, given, jobs)
     except KeyboardInterrupt:
         evidence.record(folder, "end", ok=False, interrupted=True)
         _close(folder)
         raise
-    ok = all(result.status == "ok" for result in results)
+    ok = all(result.status != "failed" for result in results)
     evidence.record(folder, "end", ok=ok)
     return Outcome(folder, tuple(results), _close(folder))
 
@@ -282,7 +298,11 @@ def _make(folder: Path, again: bool) -> Path:
 
 
 def _execute_all(
-    names: Sequence[str], folder: Path, given: Mapping[str, str | bool], jobs: int
+    names: Sequence[str],
+    faults: Mapping[str, str],
+    folder: Path,
+    given: Mapping[str, str | bool],
+    jobs: int,
 ) -> list[Result]:
     from tqdm import tqdm  # start-up: only for a run
 
@@ -294,17 +314,22 @@ def _execute_all(
         def done(result: Result) -> None:
             bar.update()
             bar.write(
-                f"{result.notebook:<20} {result.status:<7} {result.seconds:5.1f} s", file=sys.stderr
+                f"{result.notebook:<20} {result.status:<8} {result.seconds:5.1f} s", file=sys.stderr
             )
             results.append(result)
+
+        def one(name: str) -> Result:
+            if name in faults:
+                return _recorded(Result(name, "left out", 0.0, faults[name]), folder)
+            return _execute(name, folder, given)
 
         if jobs == 1:
             for name in names:
                 bar.set_description(name)
-                done(_execute(name, folder, given))
+                done(one(name))
         else:
             with ThreadPoolExecutor(jobs) as pool:
-                for result in pool.map(lambda name: _execute(name, folder, given), names):
+                for result in pool.map(one, names):
                     done(result)
     return results
 
@@ -318,14 +343,18 @@ def _execute(name: str, folder: Path, given: Mapping[str, str | bool]) -> Result
         _html(target)
     seconds = time.monotonic() - began
     result = Result(name, "failed" if fault else "ok", seconds, fault)
+    return _recorded(result, folder, output=target.name)
+
+
+def _recorded(result: Result, folder: Path, output: str = "") -> Result:
     evidence.record(
         folder,
         "notebook",
-        notebook=name,
+        notebook=result.notebook,
         status=result.status,
-        seconds=round(seconds, 2),
-        fault=fault,
-        output=target.name,
+        seconds=round(result.seconds, 2),
+        fault=result.fault,
+        output=output,
     )
     return result
 

@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from kimi_nb import catalog
+from kimi_nb.check import judge
 from kimi_nb.params import load, recipes, schema
 from kimi_nb.plan import build, derivation
 
@@ -17,18 +18,22 @@ class Subject:
     """A model on a hardware at a site.
 
     ``named`` is the model that was asked for; ``site_file`` is "" for the hardware's example site.
-    With ``derive`` layouts that nobody has published are derived.
+    With ``derive`` layouts that nobody has published are derived. ``files`` are the names or paths
+    that the two were read by.
     """
 
     named: schema.Model
     hardware: schema.Hardware
     site_file: str = ""
     derive: bool = False
+    files: tuple[str, str] = ("", "")
 
     @classmethod
     def load(cls, model: str, hardware: str, site: str = "", derive: bool = False) -> Subject:
         """Read the parameter files; raise ParameterError where one is missing or wrong."""
-        return cls(load.model(model), load.hardware(hardware), site, derive)
+        return cls(
+            load.model(model), load.hardware(hardware), site, derive, (model, hardware)
+        )
 
     @functools.cached_property
     def recipes(self) -> list[schema.Recipe]:
@@ -80,8 +85,9 @@ class Subject:
     def layout(self, wanted: str) -> str:
         """Return the name of a layout; "" stands for the first.
 
-        ``largest`` is the layout with the most nodes, ``smallest`` the one with the fewest devices.
-        Raises NoRecipeError where no layout is described.
+        ``largest`` is the layout with the most nodes, ``smallest`` the one with the fewest devices,
+        of those without a known fault, if there is one. Raises NoRecipeError where no layout is
+        described.
         """
         if wanted not in (LARGEST, SMALLEST, ""):
             return wanted
@@ -89,11 +95,27 @@ class Subject:
             if wanted:
                 self._find(None)  # raises with what there is
             return ""
+        if wanted == "":
+            return self.recipes[0].layout
+        faults = self.known_faults
+        sound = [recipe for recipe in self.recipes if recipe.layout not in faults] or self.recipes
         if wanted == LARGEST:
-            return max(self.recipes, key=_nodes).layout
-        if wanted == SMALLEST:
-            return min(self.recipes, key=_devices).layout
-        return self.recipes[0].layout
+            return max(sound, key=_nodes).layout
+        return min(sound, key=_devices).layout
+
+    @functools.cached_property
+    def known_faults(self) -> dict[str, str]:
+        """The layouts whose default plan has a known fault that is an error, and what it says.
+
+        A layout's default has none if any variant has none.
+        """
+        out = {}
+        for layout in dict.fromkeys(recipe.layout for recipe in self.recipes):
+            plan = build.plan(*self.files, layout, site=self.site_file, derive=self.derive)
+            for error in judge.plan(plan).errors:
+                if error.rule == "truth/known-fault":
+                    out.setdefault(layout, f"{error.message}. {error.fix}")
+        return out
 
 
 def _nodes(recipe: schema.Recipe) -> int:

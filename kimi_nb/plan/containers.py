@@ -114,10 +114,11 @@ def _variables(serves: EngineSpec) -> list[str]:
 def _inside(words: Sequence[str]) -> list[str]:
     """Return an engine's arguments for a container with ports of its own.
 
-    ``--port`` is left out: the port is published on the host, and does not apply inside.
+    Another ``--port`` than 8000 is left out: it is published on the host, and does not apply inside.
     """
     out = list(words)
     if "--port" in out:
         at = out.index("--port")
-        del out[at : at + 2]
+        if out[at + 1] != "8000":
+            del out[at : at + 2]
     return out
