@@ -52,6 +52,7 @@ help:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q kimi_nb
 	touch .venv/.stamp
 
 # With BIN another environment is taken as it is: make run BIN=/path/to/bin.

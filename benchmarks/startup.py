@@ -1,10 +1,10 @@
-"""CPU of ``import kimi_nb``, and of ``kimi-nb plan`` for every documented recipe.
+"""CPU of ``import kimi_nb``, of ``kimi-nb list``, and of ``kimi-nb plan`` for the recipes.
 
-    python benchmarks/startup.py
+    python benchmarks/startup.py [EVERY]
 
-The floor is an interpreter that imports nothing. Each in a process of its own. Every recipe is
-planned once, and the slowest of them again and again: the slowest of many single figures is the one
-with the most noise in it.
+The floor is an interpreter that imports nothing. Each in a process of its own. Every tenth recipe
+(or every EVERYth) is planned once, and the slowest of them again and again: the slowest of many
+single figures is the one with the most noise in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import judging
 
 from kimi_nb.params import recipes
 
-IMPORT, PLAN = 0.05, 0.35  # s CPU
+IMPORT, LIST, PLAN = 0.05, 0.5, 0.35  # s CPU
 REPEATS = 7
 
 
@@ -27,7 +27,12 @@ def main(judge: judging.Judge) -> None:
     )
     peer = ("an interpreter alone", floor)
     judge.figure("import kimi_nb", ours, "s CPU", most=IMPORT, peer=peer)
-    rows = recipes.listing()
+    every = recipes.listing()
+    rows = every[:: int(sys.argv[1]) if len(sys.argv) > 1 else 10]
+    (listed,) = judging.repeated(
+        REPEATS, lambda: judging.cpu_of([sys.executable, "-m", "kimi_nb", "list"])
+    )
+    judge.figure(f"kimi-nb list, {len(every)} rows", listed, "s CPU", most=LIST, peer=peer)
     once = [plan(row) for row in rows]
     slowest = rows[once.index(max(once))]
     judge.figure(f"kimi-nb plan, each of {len(rows)} recipes", once, "s CPU")

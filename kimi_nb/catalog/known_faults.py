@@ -170,6 +170,7 @@ def every() -> tuple[KnownFault, ...]:
     return tuple(map(_parsed, _texts()[1]))
 
 
+@functools.cache
 def _named(text: str, key: str) -> list[str]:
     """Return the words of a list in the text of a fault; none where it has no such key."""
     found = re.search(rf"^    {key}: \[(.*)\]$", text, re.MULTILINE)

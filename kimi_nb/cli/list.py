@@ -77,11 +77,7 @@ def _recipes(as_json: bool, why: bool, wanted: dict[str, str]) -> None:
             raise ParameterError(choice(key, wanted[key], load.names(kind)))
     if wanted["layout"] and wanted["layout"] not in fields.LAYOUTS:
         raise ParameterError(choice("layout", wanted["layout"], fields.LAYOUTS))
-    cells = [
-        one
-        for one in derivation.cells()
-        if all(value in ("", getattr(one, key)) for key, value in wanted.items())
-    ]
+    cells = derivation.cells(**wanted)
     rows = [
         row
         for row in recipes.listing()

@@ -76,6 +76,7 @@ def is_secret_key(name: str) -> bool:
     return bool(_KEY.fullmatch(name))
 
 
+@functools.lru_cache(maxsize=4096)
 def is_secret_variable(name: str) -> bool:
     """Return whether the name of an environment variable says that its value is secret.
 
@@ -90,12 +91,18 @@ class _Form:
     """A pattern, and the lower-case words with one of which it begins; ``v`` is what is secret."""
 
     words: tuple[bytes, ...]
-    pattern: re.Pattern[bytes]
+    text: bytes
+    flags: int
+
+    @functools.cached_property
+    def pattern(self) -> re.Pattern[bytes]:
+        """The pattern, compiled when one of the words first occurs: most never do in a run."""
+        return re.compile(self.text, self.flags)
 
 
 def _form(words: str, pattern: str, *, cased: bool = False) -> _Form:
     flags = re.ASCII | (0 if cased else re.IGNORECASE)
-    return _Form(tuple(one.encode() for one in words.split()), re.compile(pattern.encode(), flags))
+    return _Form(tuple(one.encode() for one in words.split()), pattern.encode(), flags)
 
 
 def _behind(names: str, alone: str = "") -> str:
@@ -210,7 +217,7 @@ _FORMS = (
 
 
 _WORDS = tuple(dict.fromkeys(word for form in _FORMS for word in form.words))
-_LONG = 32 << 10  # bytes from which on one search for all words is quicker than one for each
+_LONG = 256 << 10  # bytes from which on one search for all words is quicker than one for each
 
 
 def spans(data: bytes) -> Iterator[tuple[int, int]]:

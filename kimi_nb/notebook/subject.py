@@ -31,9 +31,7 @@ class Subject:
     @classmethod
     def load(cls, model: str, hardware: str, site: str = "", derive: bool = False) -> Subject:
         """Read the parameter files; raise ParameterError where one is missing or wrong."""
-        return cls(
-            load.model(model), load.hardware(hardware), site, derive, (model, hardware)
-        )
+        return cls(load.model(model), load.hardware(hardware), site, derive, (model, hardware))
 
     @functools.cached_property
     def recipes(self) -> list[schema.Recipe]:

@@ -18,6 +18,7 @@ SAFE_TEXT = re.compile(r"[\w ./:@%+=,~{}\[\]\"-]*")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # RFC 5737 and RFC 3849: the addresses of documents, which lead nowhere.
 _EXAMPLE = re.compile(r"(192\.0\.2|198\.51\.100|203\.0\.113)\.[0-9]+|2001:db8:[0-9a-f:]*")
+_CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _HOSTNAME = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
     r"(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
@@ -174,9 +175,7 @@ def _least(value: object) -> int | Literal["driver"]:
 
 def _line(text: str) -> str:
     """Return prose for a heading or a comment: any characters, but on one line."""
-    if not text.strip() or any(
-        ord(character) < 32 or character in "\x7f\x85\u2028\u2029" for character in text
-    ):
+    if not text.strip() or _CONTROL.search(text):
         raise ValueError("one line of text is wanted here, without control characters")
     return text
 

@@ -48,7 +48,8 @@ class Table:
             return known_secrets.text(self.title)
         # Before a wrapped line could part a secret in two. Long tables repeat their cells.
         plain = [[_plain(cell) for cell in row] for row in self.rows]
-        clean = {cell: known_secrets.text(cell) for cell in {one for row in plain for one in row}}
+        cells = list({one for row in plain for one in row})
+        clean = dict(zip(cells, known_secrets.value(cells), strict=True))
         rows = [
             [_wrapped(clean[cell], width) for cell, width in zip(row, widths, strict=True)]
             for row in plain

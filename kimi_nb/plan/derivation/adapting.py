@@ -106,23 +106,23 @@ def _served(chip: str) -> frozenset[str]:
 
 def _of_vendor(subject: Subject, key: str) -> bool:
     """Return whether a document serves this checkpoint on devices of the vendor."""
-    return any(
-        recipe.weights == key
-        and recipe.documented
-        and shipped_hardware()[recipe.hardware].vendor == subject.hardware.vendor
-        for recipe in subject.model.recipes
-    )
+    vendor = subject.hardware.vendor
+    return any(shipped_hardware()[chip].vendor == vendor for chip in _chips(subject, key))
 
 
 def _proven(subject: Subject, key: str) -> bool:
     """Return whether a document serves this checkpoint on devices of the same generation."""
     mine = generation(subject.hardware)
-    return any(
-        recipe.weights == key
-        and recipe.documented
-        and generation(shipped_hardware()[recipe.hardware]) == mine
+    return any(generation(shipped_hardware()[chip]) == mine for chip in _chips(subject, key))
+
+
+def _chips(subject: Subject, key: str) -> set[str]:
+    """Return the hardware on which documents serve a checkpoint."""
+    return {
+        recipe.hardware
         for recipe in subject.model.recipes
-    )
+        if recipe.weights == key and recipe.documented
+    }
 
 
 def not_computed(hardware: schema.Hardware, precision: str) -> str:

@@ -120,19 +120,21 @@ def judge(model: schema.Model, hardware: schema.Hardware, layout: Layout) -> Ver
         return verdict(IMPOSSIBLE, str(error))
 
 
-def cells() -> list[Verdict]:
-    """Return a verdict for every model, hardware and layout.
+def cells(model: str = "", hardware: str = "", layout: str = "") -> list[Verdict]:
+    """Return a verdict for every model, hardware and layout, or for those that are named.
 
     A hardware with models of its own is combined only with those, and these models with no other
     hardware.
     """
     models, standing = bases.shipped_models(), _standing()
     return [
-        judge(models[name], chip, layout)
+        judge(models[name], chip, each)
         for name in recipes.models()
         for chip in bases.shipped_hardware().values()
+        if model in ("", name) and hardware in ("", chip.name)
         if (name in chip.models.values() if chip.models else name not in standing)
-        for layout in fields.LAYOUTS
+        for each in fields.LAYOUTS
+        if layout in ("", each)
     ]
 
 
