@@ -3,6 +3,7 @@
 # make test-long  each model on each hardware, each recipe rehearsed, notebooks 06 to 09 (13 minutes); what strangers write, a minute of each kind (16 more, or FUZZ_SECONDS=0; none where CI=true)
 # make test-tools  lm-eval and AISBench against services that fail (4 minutes)
 # make test-engine  the real vLLM on this CPU, deployed in all layouts, and other people's clients (some 20 minutes)
+# make test-recipes  every recipe that others publish, rehearsed one by one (40 minutes)
 # make test-chaos  100 kills, full disks, bad links and clock jumps; CHAOS=20 for fewer (30 minutes at most)
 # make lint    what a commit must pass; all five of lint-*
 # make coverage  which lines of the pure rooms their tests reach (2 minutes)
@@ -41,7 +42,7 @@ APART := --ignore tests/deploy/test_real_engine.py --ignore tests/deploy/test_re
 # The tests of the rooms that coverage looks at (pyproject.toml), which run in one process.
 PURE := $(addprefix tests/,params catalog plan check bundle/test_scripts.py)
 
-.PHONY: help run test test-long test-tools test-engine test-chaos load-clients coverage mutants lint lint-code lint-notebooks lint-docs lint-types lint-rooms strip \
+.PHONY: help run test test-long test-tools test-engine test-recipes test-chaos load-clients coverage mutants lint lint-code lint-notebooks lint-docs lint-types lint-rooms strip \
 	readme hooks lab venv engine tools bench pins clean
 help:
 	@sed -n 's/^# make //p' Makefile | awk '{ name = $$1; $$1 = ""; printf "make %-15s%s\n", name, $$0 }'
@@ -74,6 +75,10 @@ test-long: venv
 # Apart from the others: it takes minutes, and what make tools has installed.
 test-tools: venv tools
 	$(BIN)/python -m pytest -n 2 tests/prove/test_accuracy_tools.py
+
+# One of each kind is part of make test-long.
+test-recipes: venv
+	EVERY=1 $(BIN)/python -m pytest -n 2 tests/upstream/test_rehearsed.py
 
 # Apart from the others: each of its engines takes both cores for minutes.
 # LOAD_CLIENTS= leaves out aiperf, guidellm and lm-eval, which take minutes to install; their tests skip.

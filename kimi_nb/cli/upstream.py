@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
+import tempfile
 from pathlib import Path
 
 from kimi_nb.cli import options
@@ -69,13 +72,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    """Write the files of a new folder. Raises WriteError where it is there or cannot be made."""
+    """Write the files of a new folder, all or none.
+
+    Raises WriteError where it is there or cannot be made.
+    """
+    refused = f"{folder}: cannot be written: {{}}. Name a new folder."
+    if os.path.lexists(folder):
+        raise WriteError(refused.format(os.strerror(errno.EEXIST)))
     try:
-        folder.mkdir(parents=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".kimi-nb-", dir=folder.parent) as scratch:
+            made = Path(scratch, "made")
+            made.mkdir()
+            for name, text in files.items():
+                (made / name).write_text(text, encoding="utf-8")
+            made.rename(folder)
     except OSError as error:
-        raise WriteError(
-            f"{folder}: cannot be written: {error.strerror}. Name a new folder."
-        ) from None
+        raise WriteError(refused.format(error.strerror)) from None
     print(f"{len(files)} model file{'s' * (len(files) != 1)} in {folder}.")

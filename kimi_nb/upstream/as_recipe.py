@@ -4,13 +4,11 @@ A plan works out most of a command line itself (parallel sizes, ranks, addresses
 features by name. What is left after both are taken away is a recipe's settings:
 
     recipe = as_recipe.recipe(deployment, load.model("k2.7-code"), load.hardware("h200"))
-    family = as_recipe.family({"h200": recipe, "gb200": other})  # one entry for several hardware
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +19,6 @@ from kimi_nb.params.settings import flattened, nested
 from kimi_nb.upstream.counted import Deployment, Role
 
 SHAPE = ("groups", "nodes", "dp", "tp", "pp")
-_GONE = object()
 _SIDE_PORT, _SIDE_HOST = "VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_NIXL_SIDE_CHANNEL_HOST"
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME")
 # What a plan fills in where a publisher leaves a variable to the reader.
@@ -270,138 +267,3 @@ def _role(one: Role, features: list[str], settings: dict[str, Any]) -> dict[str,
         if value:
             out[key] = value
     return out
-
-
-def scenario(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a second recipe of the same roles changes, as the keys of a scenario."""
-    roles = {}
-    flat = {name: _settings_of(one) for name, one in (("base", base), ("other", other))}
-    changed = {role: _change(flat["base"][role], flat["other"][role]) for role in base["roles"]}
-    common = _common(list(changed.values()))
-    for role, mine in base["roles"].items():
-        theirs = other["roles"][role]
-        change: dict[str, Any] = {
-            key: theirs.get(key, 1) for key in SHAPE if theirs.get(key, 1) != mine.get(key, 1)
-        }
-        own = {key: value for key, value in changed[role].items() if key not in common}
-        if own:
-            change["settings"] = _whole(own, flat["other"][role])
-        if change:
-            roles[role] = change
-    settings = _whole(common, next(iter(flat["other"].values())))
-    return {key: value for key, value in (("settings", settings), ("roles", roles)) if value}
-
-
-def _settings_of(recipe: Mapping[str, Any]) -> dict[str, dict[tuple[str, str], Any]]:
-    """Return the settings of each role by leaves, those of features left out."""
-    return {
-        role: _flat(schema.Settings(**recipe["settings"]))
-        | _flat(schema.Settings(**one.get("settings", {})))
-        for role, one in recipe["roles"].items()
-    }
-
-
-def _change(
-    base: Mapping[tuple[str, str], Any], other: Mapping[tuple[str, str], Any]
-) -> dict[tuple[str, str], Any]:
-    changed = {key: value for key, value in other.items() if base.get(key, _GONE) != value}
-    return changed | {key: None for key in base if key not in other and base[key] is not None}
-
-
-def _whole(
-    changed: Mapping[tuple[str, str], Any], after: Mapping[tuple[str, str], Any]
-) -> dict[str, Any]:
-    """Return changed leaves as settings; a JSON flag that is gone altogether goes by its name."""
-    out: dict[tuple[str, str], Any] = {}
-    for (table, name), value in changed.items():
-        top = name.partition(".")[0]
-        if value is None and not any(key[1].partition(".")[0] == top for key in after):
-            out[table, top] = None
-        else:
-            out[table, name] = value
-    return _tables(out)
-
-
-# Families ----------------------------------------------------------------------------------
-
-
-def family(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return recipes of several hardware (by name), which are `alike`, as one entry."""
-    every = list(recipes.values())
-    base = {
-        key: value
-        for key, value in every[0].items()
-        if key not in ("hardware", "tried", "settings", "roles", "engine_version", "features")
-    }
-    base |= {
-        "engine_version": _most([one.get("engine_version") for one in every]),
-        "features": list(_most([tuple(one["features"]) for one in every])),
-        "settings": _shared([one["settings"] for one in every]),
-        "roles": {},
-    }
-    for role in every[0]["roles"]:
-        each = [one["roles"][role] for one in every]
-        shape = {key: _most([one.get(key, 1) for one in each]) for key in SHAPE}
-        base["roles"][role] = {
-            **{key: value for key, value in shape.items() if value != 1},
-            **{key: each[0][key] for key in ("ports", "features") if key in each[0]},
-            "settings": _shared([one.get("settings", {}) for one in each]),
-        }
-    base["hardware"] = {name: _own(one, base) for name, one in recipes.items()}
-    return base
-
-
-def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two recipes can stand in one family."""
-    return all(one[key] == other[key] for key in ("layout", "weights")) and all(
-        set(one["roles"]) == set(other["roles"])
-        and mine.get(key) == other["roles"].get(role, {}).get(key)
-        for role, mine in one["roles"].items()
-        for key in ("ports", "features")
-    )
-
-
-def _own(one: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    out: dict[str, Any] = {} if one["tried"] else {"tried": False}
-    if one.get("engine_version") != base["engine_version"]:
-        out["engine_version"] = one.get("engine_version")
-    if one["features"] != base["features"]:
-        out["features"] = one["features"]
-    if settings := _beyond(one["settings"], base["settings"]):
-        out["settings"] = settings
-    roles = {}
-    for role, mine in one["roles"].items():
-        common = base["roles"][role]
-        change = {key: mine.get(key, 1) for key in SHAPE if mine.get(key, 1) != common.get(key, 1)}
-        if settings := _beyond(mine.get("settings", {}), common["settings"]):
-            change["settings"] = settings
-        if change:
-            roles[role] = change
-    return out | ({"roles": roles} if roles else {})
-
-
-def _shared(each: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return the settings that all of them have, flag by flag."""
-    out = {
-        table: {
-            name: value
-            for name, value in each[0].get(table, {}).items()
-            if all(name in one.get(table, {}) and one[table][name] == value for one in each)
-        }
-        for table in ("env", "flags")
-    }
-    return {table: values for table, values in out.items() if values}
-
-
-def _beyond(
-    one: Mapping[str, Mapping[str, Any]], base: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    out = {
-        table: {name: value for name, value in values.items() if name not in base.get(table, {})}
-        for table, values in one.items()
-    }
-    return {table: values for table, values in out.items() if values}
-
-
-def _most(values: Sequence[Any]) -> Any:
-    return Counter(values).most_common(1)[0][0]

@@ -7,6 +7,7 @@ speaks an older vLLM's language: a flag that went away since would be seen here 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -16,9 +17,12 @@ from pathlib import Path
 import pytest
 from plan import random_shapes, shapes_apart
 from plan.shapes_apart import Asked, Engine, Shape
+from upstream import published
 
 from kimi_nb import catalog
+from kimi_nb.core.errors import KimiError
 from kimi_nb.params import load
+from kimi_nb.plan import build
 from kimi_nb.service import cpu_engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,6 +215,20 @@ def _known_here(flag: str, table: dict) -> str:
     return json.dumps(table)
 
 
+def _answers(asked: list[dict]) -> list[dict]:
+    """What vLLM says of lines: first of itself, then of each."""
+    done = subprocess.run(
+        [ENGINE / "bin/python", "-P", ROOT / "tests/deploy/parser_verdicts.py"],
+        input="".join(json.dumps(line) + "\n" for line in asked),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | ALONE,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return list(map(json.loads, done.stdout.splitlines()))
+
+
 @pytest.fixture(scope="module")
 def verdicts(nodes_file, wide_model, tmp_path_factory) -> Verdicts:
     folder = tmp_path_factory.mktemp("models")
@@ -224,16 +242,7 @@ def verdicts(nodes_file, wide_model, tmp_path_factory) -> Verdicts:
     ]
     sound = models["k2.5"]
     asked += [{"argv": [sound], "configures": [sound, *words]} for words, _ in SPOILED]
-    done = subprocess.run(
-        [ENGINE / "bin/python", "-P", ROOT / "tests/deploy/parser_verdicts.py"],
-        input="".join(json.dumps(line) + "\n" for line in asked),
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | ALONE,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    first, *answers = map(json.loads, done.stdout.splitlines())
+    first, *answers = _answers(asked)
     lines = list(zip(given, answers[: len(given)], strict=True))
     return Verdicts(first["version"], lines, answers[len(given) :])
 
@@ -336,3 +345,34 @@ def _resolved(line: Given, said: dict):
     for key, value in (engine.transfer or {}).items():
         instead = ELSEWHERE_INSIDE.get(("--kv-transfer-config", key, str(value)), value)
         yield key, said["transfer"][key], instead
+
+
+# What the engine's own version knows no longer; the recipes are for one that does.
+GONE = {"use_trtllm_ragged_deepseek_prefill"}
+
+
+def test_the_parser_takes_what_others_publish(tmp_path):
+    """Every imported deployment of vLLM itself, planned for the engine's version."""
+    asked: dict[tuple[str, ...], str] = {}
+    for identity, model, recipe, row in published.imported():
+        if load.hardware(recipe.hardware).engine != "vllm":
+            continue
+        with contextlib.suppress(KimiError):  # a recipe whose flags end before this version
+            plan = build.plan(
+                model,
+                recipe.hardware,
+                recipe.layout,
+                variant=recipe.variant,
+                scenario=row,
+                engine_version=OWN,
+            )
+            asked |= {spec.argv[2:]: f"{identity} {spec.name}" for spec in plan.engines}
+    lines = [{"argv": list(argv), "configures": None} for argv in asked]
+    _, *answers = _answers(lines)
+    refused = [
+        f"{name}: {said['parsed']}"
+        for name, said in zip(asked.values(), answers, strict=True)
+        if said["parsed"] and not any(flag in said["parsed"] for flag in GONE)
+    ]
+    assert not refused, "\n".join(refused)
+    assert len(lines) > 800

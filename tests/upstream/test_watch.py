@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import small_checkouts
@@ -11,6 +14,8 @@ import yaml
 from upstream import published as golden
 
 from kimi_nb.cli import main
+from kimi_nb.cli import upstream as command
+from kimi_nb.core.errors import WriteError
 from kimi_nb.plan import build
 from kimi_nb.upstream import Found, group_shapes, published, watch
 from kimi_nb.upstream.checkout import RECIPES, Checkout
@@ -113,3 +118,22 @@ def test_the_command_says_what_differs_and_writes_nothing_twice(tmp_path, capsys
     assert "--list compares nothing" in capsys.readouterr().err
     assert main.main(["upstream", str(checkout), "--out", str(tmp_path)]) == 2
     assert "Name a new folder" in capsys.readouterr().err
+
+
+def test_a_folder_of_patches_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    files = {"k2.5.yaml": "extends: k2.5\n", "k3.yaml": "extends: k3\n"}
+    wrote = Path.write_text
+
+    def full(path, text, **options):
+        if path.name == "k3.yaml":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return wrote(path, text, **options)
+
+    with monkeypatch.context() as disk, pytest.raises(WriteError, match="No space left"):
+        disk.setattr(Path, "write_text", full)
+        command._write(tmp_path / "new" / "patches", files)
+    assert not any((tmp_path / "new").iterdir())
+    command._write(tmp_path / "new" / "patches", files)
+    assert {one.name for one in (tmp_path / "new" / "patches").iterdir()} == {*files}
+    with pytest.raises(WriteError, match="File exists"):
+        command._write(tmp_path / "new" / "patches", files)
