@@ -107,7 +107,7 @@ class Subject:
 
         A layout's default has none if any variant has none.
         """
-        out = {}
+        out: dict[str, str] = {}
         for layout in dict.fromkeys(recipe.layout for recipe in self.recipes):
             plan = build.plan(*self.files, layout, site=self.site_file, derive=self.derive)
             for error in judge.plan(plan).errors:
