@@ -6,7 +6,9 @@ For example::
 
 `files` finds and opens files, `bash` follows the statements and `words` evaluates their words.
 `quirks` finds what the shell would do to the text, `markdown` and `compose` find commands in other
-formats, `inference` finds what is not stated, and `assemble` builds the deployment.
+formats, and `inference` finds what is not stated. `script_reader` reads every piece of shell text,
+`script_calls` finds which ones start which, `command_reader` follows their commands to engines, and
+`assemble` builds the deployment.
 """
 
 from kimi_nb.check.reading.assemble import read, read_all
