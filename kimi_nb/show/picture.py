@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from kimi_nb.show import Table, visible
 
 # Readable on white and on black: a file opened on its own has no page to take a colour from.
 _ALONE = "#767676"
+_SMALLEST = 0.7  # of the size as drawn: text of 11 pixels is then still 8 pixels high
 _SHOWN = 40  # rows that are printed; the CSV file has all of them
 
 
@@ -84,6 +86,11 @@ class Picture:
         head, rest = self.svg.split(">", 1)
         return f'<?xml version="1.0" encoding="utf-8"?>\n{head} color="{_ALONE}">{said}{rest}\n'
 
+    def _least_width(self) -> int:
+        """Return the width in pixels below which its texts would be too small: the page scrolls."""
+        found = re.search(r'<svg[^>]*?\swidth="([\d.]+)(pt)?', self.svg)
+        return round(float(found[1]) * (4 / 3 if found[2] else 1) * _SMALLEST) if found else 0
+
     def _csv(self) -> str:
         out = io.StringIO()
         writer = csv.DictWriter(out, list(self.table.headings), lineterminator="\n")
@@ -100,7 +107,7 @@ class Picture:
         alt = html.escape(self.alt, quote=True)
         return (
             f'<figure role="img" aria-label="{alt}" class="kimi-picture" '
-            'style="margin:.5em 0;max-width:100%">'
+            'style="margin:.5em 0;max-width:100%;overflow-x:auto">'
             f'<figcaption style="font-weight:bold">{html.escape(self.title)}</figcaption>'
-            f"{self.svg}</figure>"
+            f'<div style="min-width:{self._least_width()}px">{self.svg}</div></figure>'
         )
