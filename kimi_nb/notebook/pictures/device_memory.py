@@ -59,7 +59,8 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
     # An engine that needs more than its device shows by how much.
     most = max(max(bar.fit.device, bar.fit.used) for bar in bars) / GIB
     parts = list(dict.fromkeys(row["part"] for row in rows))
-    with style.figure(9.5, 1.3 + 0.85 * len(bars)) as canvas:
+    height = 1.3 + 0.85 * len(bars)
+    with style.figure(9.5, height) as canvas:
         axes = canvas.axes
         for at, bar in enumerate(bars):
             left = 0.0
@@ -91,7 +92,7 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
             handles=[_key(str(part)) for part in parts],
             ncols=4,
             loc="upper center",
-            bbox_to_anchor=(0.5, -0.62 / (0.85 * len(bars) + 0.2)),
+            bbox_to_anchor=(0.5, -0.5 / (axes.get_position().height * height)),
             fontsize=9,
         )
         svg = canvas.finish(name)

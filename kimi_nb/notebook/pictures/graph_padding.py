@@ -89,12 +89,12 @@ def padded(sizes: Sequence[int], seqs: int, draft: int) -> tuple[Step, ...]:
 
 
 def waste(steps: Sequence[Step]) -> float:
-    """Return the share of the tokens computed that are padding, every batch size once.
+    """Return the share of the tokens computed in graphs that are padding, every batch size once.
 
-    >>> waste(padded((4,), seqs=4, draft=0))
+    >>> waste(padded((4,), seqs=5, draft=0))
     0.375
     """
-    whole = sum(step.graph or step.tokens for step in steps)
+    whole = sum(step.graph for step in steps if step.graph)
     return sum(step.padding for step in steps) / whole if whole else 0.0
 
 
@@ -113,9 +113,9 @@ def picture(plan: Plan) -> Picture:
     sizes, figure = _sizes(view, view.shape)
     draft = view.server.draft
     steps = padded(sizes, view.shape.seqs, draft)
-    share = _percent(waste(steps))
-    svg = _drawn(steps, draft, f"{share} of the tokens computed are padding")
     bare = [step.sequences for step in steps if step.graph is None]
+    share = f"{_percent(waste(steps))} of the tokens computed in graphs are padding"
+    svg = _drawn(steps, draft, share + _without(bare))
     worst = max(steps, key=lambda step: step.padding / (step.graph or step.tokens))
     listed = ", ".join(map(str, sizes[:_SHOWN])) + (
         f" to {sizes[-1]}" if len(sizes) > _SHOWN else ""
@@ -123,7 +123,7 @@ def picture(plan: Plan) -> Picture:
     said = [
         f"{view.role}: {len(sizes)} captured sizes ({figure}): {listed or 'none'}",
         f"1 to {view.shape.seqs} sequences of {draft + 1} token{'s' * (draft > 0)}",
-        f"{share} of the tokens computed are padding, if every batch is as frequent (derived)",
+        f"{share}, if every batch is as frequent (derived)",
     ]
     if worst.padding:
         part = worst.padding / (worst.graph or 1)
@@ -132,7 +132,7 @@ def picture(plan: Plan) -> Picture:
             f"{worst.tokens} tokens run in the graph of {worst.graph}"
         )
     if bare:
-        said.append(f"without a graph from {bare[0]} sequences on")
+        said.append(_without(bare).removeprefix("; "))
     rows = tuple(
         {
             "role": view.role,
@@ -170,12 +170,28 @@ def _sizes(view: RoleView, shape: Shape) -> tuple[tuple[int, ...], str]:
     return in_steps(sizes, whole), "derived from the engine's rule"
 
 
+def _without(bare: Sequence[int]) -> str:
+    """Return which batches have no graph: those beyond the largest one."""
+    if not bare:
+        return ""
+    return (
+        f"; without a graph: {bare[0]} to {bare[-1]} sequences"
+        if len(bare) > 1
+        else (f"; without a graph: {bare[0]} sequences")
+    )
+
+
 def _percent(part: float) -> str:
     return f"{part * 100:.1f} %"
 
 
 def _drawn(steps: Sequence[Step], draft: int, heading: str) -> str:
-    """Return the chart: tokens below, padding above them, both by sequences."""
+    """Return the chart: tokens below, padding above them, both by sequences.
+
+    Of the batches without a graph only the first are drawn, for the others to stay visible.
+    """
+    last = max((step.sequences for step in steps if step.graph), default=len(steps))
+    steps = steps[: max(last + last // 4, 8)]
     counts = [step.sequences for step in steps]
     edges = [*(count - 0.5 for count in counts), counts[-1] + 0.5]
     whole = [step.graph or step.tokens for step in steps]

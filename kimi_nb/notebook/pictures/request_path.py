@@ -225,7 +225,8 @@ def _devices(engine: EngineSpec) -> str:
 def _transfer(plan: Plan, connector: str, prefill: EngineSpec) -> Step:
     listening = prefill.kv_ports or prefill.side_channel_ports
     at = f" at {authority(prefill.address, listening[0])}" if listening else ""
-    more = f" ({spans(list(listening))}, one for each device)" if len(listening) > 1 else ""
+    each = "device" if prefill.kv_ports else "rank"
+    more = f" ({spans(listening)}, one for each {each})" if len(listening) > 1 else ""
     if connector.startswith(_PULLS):
         asks = "asks" if prefill.kv_ports else "shakes hands"
         text = f"{connector}: decode {asks}{at}{more}, then reads the blocks"

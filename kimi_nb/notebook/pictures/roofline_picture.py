@@ -26,6 +26,7 @@ from kimi_nb.show.picture import Picture
 _TITLE = "roofline of one device"
 _PEAKS = {"bf16_tflops": "BF16", "fp8_tflops": "FP8", "int8_tops": "INT8", "fp4_tflops": "FP4"}
 _APART = 1.3  # the least factor between two roofs whose labels do not touch
+_ROOMY = 600  # the largest ratio of an axis' ends at which three ticks a decade do not touch
 _PHASES = ("decode", "prefill")
 
 
@@ -148,11 +149,22 @@ def _drawn(bandwidth: float, peaks: dict[str, float], found: tuple[Point, ...]) 
         _steps(axes, found, low)
         axes.set_xlim(left, right)
         axes.set_ylim(low, most * 1.8)
+        _ticks(axes.xaxis, right / left)
+        _ticks(axes.yaxis, most / low)
         axes.set_xlabel("intensity: operations for each byte read from memory")
         axes.set_ylabel("10^12 operations a second", parse_math=False)
         if found:
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=9)
         return canvas.finish("roofline")
+
+
+def _ticks(axis: Any, ratio: float) -> None:
+    """Write plain numbers at powers of ten, and at 2 and 5 times those where there is room."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # start-up: when drawn
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if ratio < _ROOMY else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def _roofs(axes: Any, bandwidth: float, peaks: dict[str, float], left: float, right: float) -> None:
