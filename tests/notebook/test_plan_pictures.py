@@ -26,6 +26,7 @@ from kimi_nb.notebook.pictures import (
     dispatch_window,
     draft_acceptance,
     graph_padding,
+    node_ports,
     rank_ports,
     request_path,
     roofline_picture,
@@ -269,12 +270,32 @@ def test_replicas_and_a_store_have_lanes(stored_model, nodes_file):
         apart(pictures.draw(plan, name))
 
 
+@pytest.mark.parametrize("name", BY_HAND)
+def test_ranks_over_nodes_and_long_addresses(wide_model, nodes_file, name):
+    wide = build.plan(wide_model, "h200", "pd", variant="wide", site=nodes_file("h200", 4))
+    apart(pictures.draw(wide, name))
+    engines = tuple(
+        dataclasses.replace(
+            one, node=f"rack-17-{one.node}.example.org", address="2001:db8::a:b:c:d"
+        )
+        for one in wide.engines
+    )
+    apart(pictures.draw(dataclasses.replace(wide, engines=engines), name))
+
+
+def test_an_address_of_ipv6_stands_in_brackets(plan):
+    engines = tuple(dataclasses.replace(one, address="2001:db8::7") for one in plan.engines)
+    moved = dataclasses.replace(plan, engines=engines)
+    assert "[2001:db8::7]:36000" in request_path.picture(moved).alt
+    assert rank_ports.picture(moved).data[0]["api"] == "[2001:db8::7]:7100"
+
+
 # ranks --------------------------------------------------------------------------------------
 
 
 def test_every_port_of_the_plan_is_drawn(each_plan):
     for node in each_plan.nodes:
-        cells = rank_ports.cells(each_plan, node)
+        cells = node_ports.cells(each_plan, node)
         listening = {
             int(number)
             for cell in cells.values()
@@ -285,17 +306,17 @@ def test_every_port_of_the_plan_is_drawn(each_plan):
         for engine in each_plan.of(node):
             held = {engine.http_port, *engine.kv_ports, *engine.side_channel_ports} - {None}
             assert held <= listening
-        assert set(cells) <= set(rank_ports.PURPOSES)
+        assert set(cells) <= set(node_ports.PURPOSES)
     said = rank_ports.picture(each_plan).alt
-    for kind in {kind for node in each_plan.nodes for kind in rank_ports.cells(each_plan, node)}:
-        assert f"{kind}: {rank_ports.PURPOSES[kind]}" in said
+    for kind in {kind for node in each_plan.nodes for kind in node_ports.cells(each_plan, node)}:
+        assert f"{kind}: {node_ports.PURPOSES[kind]}" in said
 
 
 def test_ranks_of_other_nodes_join_the_first(plan):
-    assert rank_ports.cells(plan, "a3-2")["rpc"] == rank_ports.Cell(
+    assert node_ports.cells(plan, "a3-2")["rpc"] == node_ports.Cell(
         "12321", True, "first of its group"
     )
-    assert rank_ports.cells(plan, "a3-3")["rpc"] == rank_ports.Cell("→ 12321", False, "of a3-2")
+    assert node_ports.cells(plan, "a3-3")["rpc"] == node_ports.Cell("→ 12321", False, "of a3-2")
     assert "random ports from 20000 to 35999" in rank_ports.picture(plan).alt
 
 

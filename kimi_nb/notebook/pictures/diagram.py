@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from kimi_nb.show import visible
 
 INK = "currentColor"
+_SHOWN = 1.15  # how much larger than drawn it is where the page has room
 MONO = 0.61  # width of a monospaced character, as a share of the font size
 _FONTS = {
     False: "DejaVu Sans, Verdana, Arial, sans-serif",
@@ -195,11 +196,11 @@ class Diagram:
         self.text(x, y + 3.8, text, size=10.5, anchor="middle", bold=True, colour=ink)
 
     def finish(self, height: float) -> str:
-        """Return the SVG element, as wide as drawn but never wider than the page."""
+        """Return the SVG element, never wider than the page."""
         size = f"{_number(self.width)} {_number(height)}"
         return (
             f'<svg style="max-width:100%;height:auto" xmlns="http://www.w3.org/2000/svg" '
-            f'width="{_number(self.width)}" height="{_number(height)}" viewBox="0 0 {size}">'
+            f'width="{_number(self.width * _SHOWN)}" height="{_number(height * _SHOWN)}" viewBox="0 0 {size}">'
             + "".join(self._parts)
             + "</svg>"
         )

@@ -5,30 +5,21 @@ Example::
     rank_ports.picture(plan)
 
 A filled cell is a port at which the node listens; an arrow is one that it connects to. Nodes that
-only repeat the others are counted. Ports come from the plan, whose arithmetic is `plan.ports`.
+only repeat the others are counted. `node_ports` tells the ports.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb.notebook.pictures import diagram
+from kimi_nb.notebook.pictures.node_ports import PURPOSES, Cell, cells, counted
 from kimi_nb.plan import ports
 from kimi_nb.plan.spec import EngineSpec, Plan, authority
 from kimi_nb.show import spans, style
 from kimi_nb.show.picture import Picture
 
-# What each kind of port is for, in the order of the columns.
-PURPOSES = {
-    "API": "HTTP of an engine: the router, probes and Prometheus (/metrics) call it",
-    "rpc": "the data parallel ranks of a group join at the node of rank 0",
-    "master": "the nodes that share one rank meet at its first node",
-    "KV cache": "the connector: decode asks prefill for a prompt's blocks, a port for each device",
-    "side channel": "NIXL: decode shakes hands before it reads a prompt's blocks, a port for each rank",
-    "KV store": "the store that all engines share: its master, and its service where it has one",
-}
 _COLOURS = dict(
     zip(
         PURPOSES,
@@ -41,41 +32,6 @@ _CHIPS, _CHIP = 8, 15  # ranks in a row of a node, and the size of each
 _LEFT, _WIDTH, _ROW = 270, 860, 58
 _CELL = 196  # the most that a cell takes in width
 _ROUTER_METRICS = "127.0.0.1:29000"  # vllm-router --help: --prometheus-host, --prometheus-port
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What a node has of one kind of port: where it listens, or whom it connects to."""
-
-    text: str
-    listens: bool
-    note: str = ""
-
-
-def cells(plan: Plan, node: str) -> dict[str, Cell]:
-    """Return the ports of a node by what they are for; a kind that it does not use is left out."""
-    engines = plan.of(node)
-    found: dict[str, Cell] = {}
-    http = [one.http_port for one in engines if one.http_port is not None]
-    if http:
-        found["API"] = Cell(spans(http), True, _each(len(http), "process", "processes"))
-    leader = next(
-        one for one in plan.engines if (one.role, one.group) == (engines[0].role, engines[0].group)
-    )
-    for kind, port in (("rpc", leader.rpc_port), ("master", leader.master_port)):
-        if port is not None and node == leader.node:
-            found[kind] = Cell(str(port), True, "first of its group")
-        elif port is not None:
-            found[kind] = Cell(f"→ {port}", False, f"of {leader.node}")
-    kv = [port for one in engines for port in one.kv_ports]
-    if kv:
-        found["KV cache"] = Cell(spans(kv), True, _each(len(kv), "device", "devices"))
-    side = sorted({port for one in engines for port in one.side_channel_ports})
-    if side:
-        found["side channel"] = Cell(spans(side), True, _each(len(side), "rank", "ranks"))
-    if plan.store:
-        found["KV store"] = _stored(plan, node)
-    return found
 
 
 def picture(plan: Plan) -> Picture:
@@ -113,25 +69,6 @@ def _shown(nodes: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return nodes[:most], nodes[most:]
 
 
-def _each(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
-
-
-def _stored(plan: Plan, node: str) -> Cell:
-    store = plan.store
-    assert store is not None
-    held = [str(store.port), str(store.metrics_port)] if node == store.node else []
-    service = [] if store.service_port is None else [str(store.service_port)]
-    if held or service:
-        note = "master, metrics" if held else ""
-        return Cell(
-            ", ".join(held + service),
-            True,
-            ", ".join([note] * bool(note) + ["service"] * bool(service)),
-        )
-    return Cell(f"→ {store.port}", False, f"of {store.node}")
-
-
 def _role(plan: Plan, role: str, nodes: Sequence[str]) -> str:
     engines = [one for one in plan.engines if one.role == role]
     groups = len({one.group for one in engines})
@@ -139,10 +76,10 @@ def _role(plan: Plan, role: str, nodes: Sequence[str]) -> str:
     name = "prefill and decode together" if role == "mixed" else role
     return ", ".join(
         (
-            f"{name}: {_each(len(nodes), 'node', 'nodes')}",
-            _each(groups, "group", "groups"),
-            f"{_each(ranks, 'rank', 'ranks')} of {_each(engines[0].world, 'device', 'devices')}",
-            _each(len(engines), "process", "processes"),
+            f"{name}: {counted(len(nodes), 'node', 'nodes')}",
+            counted(groups, "group", "groups"),
+            f"{counted(ranks, 'rank', 'ranks')} of {counted(engines[0].world, 'device', 'devices')}",
+            counted(len(engines), "process", "processes"),
         )
     )
 
@@ -158,7 +95,7 @@ def _router(drawing: diagram.Diagram, plan: Plan, y: float, wide: float) -> floa
     drawing.text(
         _LEFT + wide + 8,
         y + 21,
-        f"clients call {plan.url}; it calls {_each(len(plan.router.workers), 'API', 'APIs')}",
+        f"clients call {plan.url}; it calls {counted(len(plan.router.workers), 'API', 'APIs')}",
         size=9.5,
         room=_WIDTH - _LEFT - wide - 16,
     )
