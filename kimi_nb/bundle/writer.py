@@ -20,6 +20,8 @@ from kimi_nb import show
 from kimi_nb.core.errors import ParameterError, WriteError, choice
 
 _PLAN = "plan.json"  # lists the bundle's files; its presence marks a folder as a bundle
+# The program of `kimi-nb up`: long, the same on every node, and nothing that a person runs or edits.
+NAMED_ONLY = "node.sh"
 
 
 def write(files: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -203,21 +205,28 @@ class Bundle:
                 out.append(done.stderr.strip())
         return out
 
-    def part(self, *folders: str) -> show.Text:
-        """Return the scripts in some folders: a node, ``jobs``, ``install``, ``client``."""
+    def part(self, *folders: str) -> show.Files:
+        """Return the scripts in some folders: a node, ``jobs``, ``install``, ``client``.
+
+        Each text is there once; node.sh is named only.
+        """
         parts = {name.partition("/")[0] for name in self.files if "/" in name}
         for folder in folders:
             if folder not in parts:
                 raise ParameterError(choice("folder of the bundle", folder, sorted(parts)))
-        texts = [
-            f"##### {name}\n{text}"
-            for folder in folders
-            for name, text in self.files.items()
-            if name.startswith(f"{folder}/") and name.endswith((".sh", ".sbatch"))
-        ]
-        return show.Text(
-            ", ".join(str(self.folder / folder) for folder in folders), "\n".join(texts)
+        names: dict[str, list[str]] = {}  # by text
+        for folder in folders:
+            for name, text in self.files.items():
+                if name.startswith(f"{folder}/") and name.endswith((".sh", ".sbatch")):
+                    names.setdefault(text, []).append(name)
+        title = ", ".join(str(self.folder / folder) for folder in folders)
+        return show.Files(
+            title, tuple(self._file(*same, text=text) for text, same in names.items())
         )
+
+    def _file(self, name: str, *also: str, text: str) -> show.File:
+        hidden = str(self.folder / name) if Path(name).name == NAMED_ONLY else ""
+        return show.File(name, text, also, hidden)
 
     def _repr_html_(self) -> str:
         return self._table()._repr_html_()

@@ -41,6 +41,7 @@ from kimi_nb.notebook.start import runs_folder
 from kimi_nb.notebook.subject import Subject
 from kimi_nb.params import load
 from kimi_nb.plan import build, derivation
+from kimi_nb.show import frame
 
 KIMI_ERRORS = {
     name
@@ -59,6 +60,8 @@ class Result:
     fault: str
 
 
+# A page has the style of values once, and not with each of them.
+_STYLES = {"values_css": frame.css(), "values_style": frame.style()}
 # Clients and managers of kernels that were interrupted. The garbage collector may end the ZeroMQ
 # context of one before its sockets are closed, which waits for ever: they stay until the process ends.
 _left: list[Any] = []
@@ -249,7 +252,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         book = Path(scratch, target.with_suffix(".ipynb").name)
         if fault := _papermill(report.NOTEBOOK, book, given, Path(scratch, "kernels.log")):
             raise WriteError(f"{target}: is not written: notebook {report.NOTEBOOK}: {fault}")
-        about = {"report": {"status": verdict.status, "title": title}}
+        about = {"report": {"status": verdict.status, "title": title}, **_STYLES}
         page, _ = _exporter(threading.get_ident(), "report").from_filename(str(book), about)
         evidence.write_text(target, known_secrets.text(page))
         if out is None:
@@ -477,7 +480,7 @@ def _fault(error: Any) -> str:
 
 def _html(notebook: Path) -> None:
     """Write the executed notebook as one HTML page that loads nothing from elsewhere."""
-    body, _ = _exporter(threading.get_ident()).from_filename(str(notebook))
+    body, _ = _exporter(threading.get_ident()).from_filename(str(notebook), dict(_STYLES))
     evidence.write_text(notebook.with_suffix(".html"), body)
 
 
@@ -491,7 +494,6 @@ def _exporter(thread: int, page: str = "index") -> Any:
         template_name="kimi",
         template_file=f"{page}.html.j2",
         extra_template_basedirs=[str(paths.DATA / "notebook" / "nbconvert")],
-        exclude_anchor_links=page == "report",
     )
     # In the report nothing stands before the verdict but its title.
     exporter.register_preprocessor(

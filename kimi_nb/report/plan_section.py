@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kimi_nb.bundle.writer import NAMED_ONLY
 from kimi_nb.report import service_section, stage_section
 from kimi_nb.report.run_files import Gaps, is_file, items, mapping, number, rows, table, text
 
@@ -26,11 +27,13 @@ class Script:
         path: Where it stands in the bundle.
         also: The other folders where it is the same.
         text: What it says; "" where it is only linked.
+        size: Its length in bytes.
     """
 
     path: str
     also: tuple[str, ...]
     text: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -319,10 +322,10 @@ def _scripts(
     room = _MOST_TEXT
     for said, names in same.items():
         shown = len(out) < _MOST_SCRIPTS and len(said) <= room
+        shown = shown and Path(names[0]).name != NAMED_ONLY
         room -= len(said) if shown else 0
+        at = str((place / names[0]).relative_to(root))
         out.append(
-            Script(
-                str((place / names[0]).relative_to(root)), tuple(names[1:]), said if shown else ""
-            )
+            Script(at, tuple(names[1:]), said if shown else "", len(said.encode(errors="replace")))
         )
     return tuple(out), len(listed)

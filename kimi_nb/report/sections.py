@@ -13,7 +13,8 @@ from kimi_nb.report.collect import Report
 from kimi_nb.report.plan_section import Planned, Script
 from kimi_nb.report.service_section import Attempt
 from kimi_nb.report.stage_section import Figures
-from kimi_nb.show import Table, Text
+from kimi_nb.show import Table
+from kimi_nb.show.fixed_width import Preformatted
 from kimi_nb.show.parts import Box, Folded, Image, Line, Link, Mark, Part, Parts
 
 _Pictures = tuple[tuple[str, str, str], ...]
@@ -188,8 +189,8 @@ class Sections:
         also = f"the same: {', '.join(script.also)}" if script.also else ""
         link = self._link(script.path, script.path)
         if not script.text:
-            return Line(link, "too long for this page", also)
-        return Folded(Line(link, also), Text("", script.text))
+            return Line(link, f"{script.size:,} bytes, not shown here", also)
+        return Folded(Line(link, also), Preformatted(script.text))
 
 
 def _count(many: int, word: str) -> str:

@@ -1,14 +1,14 @@
 """Display values in notebooks and terminals: tables, texts, and the style of pictures.
 
 Nothing here knows about models or deployments. Other packages use `show.Table`, `show.Text`,
-`show.Shown` and `show.show`; those that draw use `show.picture` and `show.style`.
+`show.Files`, `show.Shown` and `show.show`; those that draw use `show.picture` and `show.style`.
 """
 
+from kimi_nb.show.fixed_width import File, Files, Text
 from kimi_nb.show.values import (
     Both,
     Shown,
     Table,
-    Text,
     in_notebook,
     interactive,
     plain_json,
@@ -20,6 +20,8 @@ from kimi_nb.show.values import (
 
 __all__ = [
     "Both",
+    "File",
+    "Files",
     "Shown",
     "Table",
     "Text",

@@ -11,6 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from kimi_nb.show.frame import framed
+
+# Words of a status that the style sheet has a colour and a symbol for.
+MARKED = {
+    *("ok", "pass", "passed", "better"),
+    *("failed", "fail", "error", "regression", "worse"),
+    *("warning", "unfinished", "note", "skipped", "skip", "left out", "same"),
+}
+
 
 def as_html(value: Any) -> str:
     """Return a value as it stands in a line."""
@@ -43,7 +52,7 @@ def _lines(values: tuple[Any, ...]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Mark(_Inline):
-    """A word that is set off, such as a status; a style sheet knows it by its own words."""
+    """A word that is set off, such as a status; the style sheet knows it by its own words."""
 
     text: str
 
@@ -52,7 +61,9 @@ class Mark(_Inline):
 
     def _repr_html_(self) -> str:
         shown = html.escape(self.text)
-        return f'<span class="mark {shown.replace(" ", "-")}">{shown}</span>' if shown else ""
+        return (
+            f'<span class="mark {shown.lower().replace(" ", "-")}">{shown}</span>' if shown else ""
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,6 +105,9 @@ class Parts(_Shown):
         return _lines(self.values)
 
     def _repr_html_(self) -> str:
+        return framed(self._inner())
+
+    def _inner(self) -> str:
         return _blocks(self.values)
 
 
@@ -105,7 +119,7 @@ class Box(Parts):
         self.kind = kind
 
     def _repr_html_(self) -> str:
-        return f'<div class="box {html.escape(self.kind)}">{super()._repr_html_()}</div>'
+        return f'<div class="box {html.escape(self.kind)}">{self._inner()}</div>'
 
 
 class Part(Parts):
@@ -120,7 +134,7 @@ class Part(Parts):
 
     def _repr_html_(self) -> str:
         at = f' id="{_quoted(self.anchor)}"' if self.anchor else ""
-        return f"<section{at}><h3>{as_html(self.title)}</h3>\n{super()._repr_html_()}</section>"
+        return f"<section{at}><h3>{as_html(self.title)}</h3>\n{self._inner()}</section>"
 
 
 class Folded(Parts):
@@ -136,7 +150,7 @@ class Folded(Parts):
     def _repr_html_(self) -> str:
         return (
             f"<details{' open' * self.unfolded}><summary>{as_html(self.title)}</summary>\n"
-            f"{super()._repr_html_()}</details>"
+            f"{self._inner()}</details>"
         )
 
 

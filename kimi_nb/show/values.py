@@ -5,13 +5,14 @@ They hold what was found as it is, and show it without secrets.
 
 from __future__ import annotations
 
-import html
 import json
 import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from kimi_nb.show import html_table
 
 
 def _wrapped(text: str, width: int | None) -> str:
@@ -61,23 +62,11 @@ class Table:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from tabulate import tabulate  # start-up: only when printed
-
-        from kimi_nb.core import known_secrets  # start-up: as above
+        from kimi_nb.core import known_secrets  # start-up: only when shown
 
         rows = [[cell if _draws(cell) else _plain(cell) for cell in row] for row in self.rows]
-        text = tabulate(
-            [[_html(cell) for cell in row] for row in known_secrets.value(rows)],
-            headers=[html.escape(heading) for heading in self.headings],
-            tablefmt="unsafehtml",
-            disable_numparse=True,
-        )
-        style = (
-            "<style scoped>.kimi td,.kimi th{text-align:left !important;vertical-align:top}</style>"
-        )
-        title = html.escape(known_secrets.text(self.title))
-        caption = f"<b>{title}</b>" if title else ""
-        return f'{style}<div class="kimi">{caption}{text}</div>'
+        title = known_secrets.text(self.title)
+        return html_table.table(title, self.headings, known_secrets.value(rows))
 
 
 class Shown:
@@ -120,36 +109,8 @@ def seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:.1f} s"
 
 
-@dataclass(frozen=True)
-class Text:
-    """A script or other fixed-width text with a title."""
-
-    title: str
-    text: str
-
-    def __str__(self) -> str:
-        title, text = self._redacted()
-        return f"--- {title}\n{text}"
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        title, text = map(html.escape, self._redacted())
-        bold = f"<b>{title}</b>" if title else ""
-        return f"{bold}<pre style='overflow-x:auto;font-family:monospace'>{text}</pre>"
-
-    def _redacted(self) -> tuple[str, str]:
-        from kimi_nb.core import known_secrets  # start-up: only when shown
-
-        return known_secrets.text(self.title), known_secrets.text(self.text)
-
-
 def _draws(cell: Any) -> bool:
     return hasattr(cell, "_repr_html_")
-
-
-def _html(cell: Any) -> str:
-    return cell._repr_html_() if _draws(cell) else html.escape(cell)
 
 
 def _plain(cell: Any) -> str:

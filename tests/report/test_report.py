@@ -220,7 +220,7 @@ def test_the_report_of_a_failed_run(spilled, capsys):
     assert found.verdict.mark == "REHEARSAL"
     assert "Nothing here was measured on accelerators." in found.verdict.limits
     assert text.index("failed") < text.index("Notebooks") and "papermill" not in text
-    assert "prefers-color-scheme: dark" in text and "@media print" in text
+    assert "color-scheme: light dark" in text and "@media print" in text
     book = nbformat.read(outcome.folder / "report.ipynb", as_version=4)
     assert not [out for cell in book.cells for out in cell.get("outputs", []) if "ename" in out]
     # It does not count itself, nor does it leave evidence.

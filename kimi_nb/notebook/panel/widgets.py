@@ -19,6 +19,7 @@ from kimi_nb.notebook.pictures import (
     readiness_times,
     topology_picture,
 )
+from kimi_nb.show.fixed_width import copyable
 
 _LISTS = {
     "model": "Model",
@@ -36,30 +37,11 @@ _TEXTS = {
 }
 _WORK = "Service"  # the tab of the rehearsal or deployment
 _TABS = ("Topology", "Findings", "Memory", "Scripts", "Changes", "Parameters", _WORK)
-# Only a secure page (https, 127.0.0.1) has a clipboard; elsewhere the text is selected and copied.
-_COPY = (
-    "const t=this.nextElementSibling,b=this;const ok=()=>{b.textContent='Copied';"
-    "setTimeout(()=>{b.textContent='Copy'},4000)};"
-    "const old=()=>{const r=document.createRange();r.selectNodeContents(t);"
-    "const s=getSelection();s.removeAllRanges();s.addRange(r);document.execCommand('copy');"
-    "ok()};navigator.clipboard?navigator.clipboard.writeText(t.textContent).then(ok,old):old()"
-)
 
 
 def made(panel: State) -> ipywidgets.Widget:
     """Return the panel as one widget."""
     return Widgets(panel).box
-
-
-def copyable(text: str) -> str:
-    """Return a text with a button that copies it, as HTML."""
-    return (
-        f'<div class="kimi-copy"><button type="button" class="jupyter-button" '
-        f'style="padding:0 10px" onclick="{html.escape(_COPY, quote=True)}">Copy</button>'
-        '<pre style="overflow:auto;max-height:420px;line-height:1.35;font-size:12px;'
-        'border:1px solid var(--jp-border-color2,#888);padding:6px">'
-        f"{html.escape(text)}</pre></div>"
-    )
 
 
 class Widgets:

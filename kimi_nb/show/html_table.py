@@ -1,0 +1,104 @@
+"""Write a table as HTML that can be read at any width.
+
+Numbers stand at the right; words of a status are marks; a short cell keeps to its line, and a long
+address breaks at its slashes. A long table shows its first rows and all that are loud, the others
+at a click; where the style is not applied, it is whole.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from kimi_nb.show.frame import framed
+from kimi_nb.show.parts import MARKED, Line, Mark
+
+SHOWN, SPARED = 10, 4  # rows that are shown; as many more are not worth a click
+_LOUD = {"error", "fail", "failed", "regression", "warning"}
+_STATUS = {"severity", "status", "verdict", "result"}
+_SHORT, _LONG, _TOKEN = 24, 60, 40  # characters
+_EMPTY = ("", "-")
+# A number and its unit: 12, 1,024, 4.8 GiB, 93 %, x2.
+_NUMBER = re.compile(r"[-+~<>≤≥x]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?(e[-+]?\d+)?( ?[%A-Za-zµ/]{1,12})?")
+
+
+def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return the table; a cell is a text, or a value of one line that shows itself."""
+    caption = f'<div class="title">{html.escape(title)}</div>' if title else ""
+    rows = [[_marked(cell, at, headings, row) for at, cell in enumerate(row)] for row in rows]
+    numeric = [_numeric([row[at] for row in rows]) for at in range(len(headings))]
+    heads = "".join(
+        f"<th{_class('num' * right)}>{html.escape(head)}</th>"
+        for head, right in zip(headings, numeric, strict=True)
+    )
+    lines = [
+        "<tr>"
+        + "".join(_cell(cell, right) for cell, right in zip(row, numeric, strict=True))
+        + "</tr>"
+        for row in rows
+    ]
+    first = _first(rows)
+    body = f"<tbody>{''.join(lines[:first])}</tbody>"
+    more = ""
+    if lines[first:]:
+        body += f'<tbody class="rest">{"".join(lines[first:])}</tbody>'
+        more = f'<details class="more"><summary>{len(lines) - first} more rows</summary></details>'
+    drawn = f"<table><thead><tr>{heads}</tr></thead>{body}</table>"
+    return framed(f'{caption}<div class="scroll">{drawn}</div>{more}')
+
+
+def _first(rows: Sequence[Sequence[Any]]) -> int:
+    """Return how many rows are shown at once: no loud one may stand behind a click."""
+    loud = [at for at, row in enumerate(rows, 1) if any(_loud(cell) for cell in row)]
+    first = max(SHOWN, *loud[-1:], 0)
+    return first if len(rows) > first + SPARED else len(rows)
+
+
+def _loud(cell: Any) -> bool:
+    if isinstance(cell, Line):
+        return any(_loud(value) for value in cell.values)
+    return isinstance(cell, Mark) and cell.text.lower() in _LOUD
+
+
+def _marked(cell: Any, at: int, headings: Sequence[str], row: Sequence[Any]) -> Any:
+    """Return a mark for a word of a status, under or beside a heading that says that it is one."""
+    if not isinstance(cell, str) or cell.lower() not in MARKED:
+        return cell
+    beside = at == 1 and isinstance(row[0], str) and row[0].lower() in _STATUS
+    return Mark(cell) if beside or headings[at].lower() in _STATUS else cell
+
+
+def _numeric(cells: Sequence[Any]) -> bool:
+    texts = [str(cell) for cell in cells if str(cell) not in _EMPTY]
+    return bool(texts) and all(_NUMBER.fullmatch(text) for text in texts)
+
+
+def _class(name: str) -> str:
+    return f' class="{name}"' if name else ""
+
+
+def _cell(cell: Any, right: bool) -> str:
+    size = len(str(cell))
+    text = "short" if size <= _SHORT else "mid" if size <= _LONG else "long"
+    name = "num" if right else text
+    if not isinstance(cell, str):
+        drawn = cell._repr_html_()
+    elif name in ("num", "short"):
+        drawn = html.escape(cell)
+    else:
+        drawn = re.sub(r"\S+", lambda word: _word(word[0]), cell)
+    return f"<td{_class(name)}>{drawn}</td>"
+
+
+def _word(word: str) -> str:
+    """Return a word that breaks nowhere, or, if it is long, after its slashes and the like.
+
+    >>> _word("all-reduce"), _word("plain")
+    ('<span class="whole">all-reduce</span>', 'plain')
+    """
+    if len(word) <= _TOKEN:
+        text = html.escape(word)
+        return f'<span class="whole">{text}</span>' if "-" in word else text
+    return "<wbr>".join(map(html.escape, re.split(r"(?<=[/._:=,])(?=[^/])", word)))
