@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from kimi_nb.prove.verify.curl import Curl
     from kimi_nb.prove.verify.runner import Checks
 
-FINDINGS = "findings.json"  # the rules' findings, beside the plan's bundle
 _EXPLAINED = ("settings", "derivation", "sources", "language", "connector", "steps")
 
 
@@ -224,22 +223,7 @@ class Run:
     def plan(self, choice: Choice | None = None) -> Plan:
         """Plan a choice and show the placement of its engines. Raises KimiErrors."""
         plan = (choice or self.choose()).plan()
-        found = judge.plan(plan)
-        evidence.write_json(self.folder / plan.name / FINDINGS, found.as_dict())
-        if found.memory:
-            self.memory(found).save(self.folder / plan.name / "pictures")
-        self.record(
-            "plan",
-            plan=plan.name,
-            site=plan.site,
-            engines=len(plan.engines),
-            hash=fingerprint.of_texts({"plan.json": plan.as_json()}),
-            engine=f"{plan.engine} {plan.engine_version}",
-            variant=plan.variant,
-            scenario=plan.scenario,
-            errata=[entry["id"] for entry in plan.errata],
-            errata_off=plan.errata_off,
-        )
+        serving.record_plan(self, plan)
         serving.draw(self, plan, topology_picture.picture(plan))
         show.show(tables.topology(plan))
         return plan
@@ -348,6 +332,33 @@ class Run:
         Raises ParameterError where a deployment is not confirmed by the site's name.
         """
         return serving.gate(self, plan, self.confirm)
+
+    def service(
+        self,
+        choice: Choice | None = None,
+        *,
+        url: str = "",
+        fault: str = "",
+        resume: bool = False,
+    ) -> Service:
+        """Return the service of a choice, planned, checked and written where that was not done yet.
+
+        With a ``url`` it is the one there, and nothing is started. With action deploy it is the one
+        that is up on the site; with action rehearse the one that `kimi-nb run` keeps for its
+        notebooks. Where there is none it is started, as `serve` does. Raises CheckError,
+        ParameterError and ServiceError.
+        """
+        plan = (choice or self.choose(LARGEST)).plan()
+        self.check(plan)
+        if not serving.is_recorded(self, plan):
+            serving.record_plan(self, plan)
+            topology_picture.picture(plan).save(self.folder / plan.name / "pictures")
+            self.write(plan)
+        if not (url or fault) and (taken := serving.shared(self, plan)):
+            return Service(self, plan, taken, shared=True)
+        if self.action == "deploy" and not url:
+            show.show(self.gate(plan))
+        return self.serve(plan, url=url, fault=fault, resume=resume)
 
     def serve(self, plan: Plan, *, url: str = "", fault: str = "", resume: bool = False) -> Service:
         """Start the service as the action says, and prove it up to a short load on its front door.

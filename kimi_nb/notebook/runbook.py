@@ -37,6 +37,7 @@ from kimi_nb.core import (
     paths,
 )
 from kimi_nb.core.errors import NoRecipeError, ParameterError, WriteError, choice
+from kimi_nb.notebook.run import Run
 from kimi_nb.notebook.start import runs_folder
 from kimi_nb.notebook.subject import Subject
 from kimi_nb.params import load
@@ -220,7 +221,8 @@ def _run(
     lean_imports.quickly("papermill", "nbconvert")
     _quiet()
     try:
-        results = _execute_all(names, faults, folder, given, jobs)
+        with _shared(names, faults, folder, given):
+            results = _execute_all(names, faults, folder, given, jobs)
     except KeyboardInterrupt:
         evidence.record(folder, "end", ok=False, interrupted=True)
         _close(folder)
@@ -228,6 +230,28 @@ def _run(
     ok = all(result.status != "failed" for result in results)
     evidence.record(folder, "end", ok=ok)
     return Outcome(folder, tuple(results), _close(folder))
+
+
+@contextlib.contextmanager
+def _shared(
+    names: Iterable[str], faults: Mapping[str, str], folder: Path, given: Mapping[str, str | bool]
+) -> Iterator[None]:
+    """Keep one rehearsal for the notebooks that ask the same service, where there are several."""
+    if sum(_asks(name) and name not in faults for name in names) < 2:
+        yield
+        return
+    from kimi_nb.notebook import shared_service  # start-up: only for a run
+
+    model, hardware, site = str(given["model"]), str(given["hw"]), str(given.get("site", ""))
+    subject = Subject.load(model, hardware, site, bool(given.get("derive")))
+    with shared_service.kept(Run(model, hardware, site, "rehearse", "", folder, subject)):
+        yield
+
+
+def _asks(name: str) -> bool:
+    """Return whether a notebook asks a service that it need not start."""
+    entry = data_files.facts("notebook/notebooks")[name]
+    return bool(entry.get("service") == "shared")
 
 
 def _close(folder: Path) -> Path:

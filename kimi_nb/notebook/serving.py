@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from kimi_nb import show
+from kimi_nb.check import judge
+from kimi_nb.core import evidence, fingerprint
 from kimi_nb.core.errors import ServiceError
-from kimi_nb.notebook.pictures import failure_order, readiness_times
+from kimi_nb.notebook.pictures import device_memory, failure_order, readiness_times
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service import confirmation
 from kimi_nb.service.handle import Running, Started
 from kimi_nb.service.session import Session
 from kimi_nb.show.picture import Picture
 
+FINDINGS = "findings.json"  # the rules' findings, beside the plan's bundle
 # What each action may touch.
 ACTIONS = {
     "plan": "files are written to the run's folder, nothing else is touched",
@@ -45,6 +48,50 @@ _DEPLOYED = (
     "failed",
     "step",
 )
+
+
+def record_plan(session: Session, plan: Plan) -> None:
+    """Keep a plan's findings and the picture of its memory, and record it as evidence."""
+    found = judge.plan(plan)
+    evidence.write_json(session.folder / plan.name / FINDINGS, found.as_dict())
+    if found.memory:
+        device_memory.picture(found.memory).save(session.folder / plan.name / "pictures")
+    session.record(
+        "plan",
+        plan=plan.name,
+        site=plan.site,
+        engines=len(plan.engines),
+        hash=_hash(plan),
+        engine=f"{plan.engine} {plan.engine_version}",
+        variant=plan.variant,
+        scenario=plan.scenario,
+        errata=[entry["id"] for entry in plan.errata],
+        errata_off=plan.errata_off,
+    )
+
+
+def is_recorded(session: Session, plan: Plan) -> bool:
+    """Return whether the last plan of this name in the run's folder is this one, and written."""
+    kept = [one for one in evidence.read(session.folder) if one.get("plan") == plan.name]
+    at = max((n for n, one in enumerate(kept) if one.get("stage") == "plan"), default=len(kept))
+    written = any(one.get("stage") == "write" for one in kept[at:])
+    return written and kept[at].get("hash") == _hash(plan)
+
+
+def _hash(plan: Plan) -> str:
+    return fingerprint.of_texts({"plan.json": plan.as_json()})
+
+
+def shared(session: Session, plan: Plan) -> Running | None:
+    """Return the rehearsal of a plan that the run keeps for its notebooks; None without one."""
+    if session.action != "rehearse":
+        return None
+    from kimi_nb.rehearse import sharing  # the stand-ins: not for the other actions
+
+    taken = sharing.take(session.folder, plan)
+    if taken is not None:
+        session.record("share", plan=plan.name, mark=taken.result.mark, url=taken.url)
+    return taken
 
 
 def gate(session: Session, plan: Plan, confirm: str) -> show.Table:

@@ -38,6 +38,11 @@ _SPAWNER_WAIT = 30.0  # seconds; it usually takes one
 _STEP_WAIT = 60.0  # seconds for a script that must finish
 
 
+def client_key(plan: Plan) -> str:
+    """Return the API key of a rehearsal; "" where the plan has no secrets."""
+    return f"{MARK}-key" if plan.secrets else ""
+
+
 class Stage:
     """The simulated site and the programs of one rehearsal, below a folder of its own."""
 
@@ -70,7 +75,7 @@ class Stage:
             image_programs.write(file, plan.image)
         path_folder.write(root)
         site.write(root / "world.json")
-        self.key = f"{MARK}-key" if self.plan.secrets else ""
+        self.key = client_key(plan)
 
     def _as_on_nodes(self) -> None:
         """Make the nodes' folders seen where they are on real nodes: there engines look for files."""

@@ -30,17 +30,10 @@ class RehearsalError(KimiError):
 
 
 @dataclass(frozen=True)
-class Block:
-    """The addresses from 127.N.0.1 on.
-
-    Attributes:
-        second: N, the second byte of the addresses.
-        guard: The socket that claims the block. The block becomes free when every process that
-            holds this socket has ended.
-    """
+class Addresses:
+    """The addresses from 127.N.0.1 on; ``second`` is N, the second byte."""
 
     second: int
-    guard: socket.socket
 
     def address(self, index: int) -> str:
         """Return the address of the node with this index in the site.
@@ -51,6 +44,16 @@ class Block:
         if index >= _NODES:
             raise PlanError(f"A rehearsal has addresses for {_NODES} nodes.")
         return f"127.{self.second}.{index // 250}.{index % 250 + 1}"
+
+
+@dataclass(frozen=True)
+class Block(Addresses):
+    """Addresses that are claimed.
+
+    The block becomes free when every process that holds the socket ``guard`` has ended.
+    """
+
+    guard: socket.socket
 
     def __enter__(self) -> Block:
         return self

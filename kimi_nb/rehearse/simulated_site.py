@@ -23,7 +23,7 @@ from kimi_nb.plan.memory.terms import GIB
 from kimi_nb.plan.spec import Plan
 from kimi_nb.rehearse import fault_names
 from kimi_nb.rehearse.fault_names import FaultName
-from kimi_nb.rehearse.loopback import Block
+from kimi_nb.rehearse.loopback import Addresses
 
 NODE = "KIMI_NB_REHEARSAL_NODE"  # tells a stand-in on which node it runs
 FOLDER = "KIMI_NB_REHEARSAL"  # tells a stand-in the folder of its rehearsal
@@ -156,7 +156,7 @@ def _tool_mib(devices: schema.Devices) -> int:
     return devices.memory_gb * 1024
 
 
-def rebound(plan: Plan, work: Path, block: Block) -> Plan:
+def rebound(plan: Plan, work: Path, block: Addresses) -> Plan:
     """Return the same plan on loopback addresses, with its scripts and projects below ``work``.
 
     Ports, ranks, devices, flags and images stay those of the plan.

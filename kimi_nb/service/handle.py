@@ -109,7 +109,8 @@ class Service(show.Shown):
     """The service that `Run.serve` returns: up until `stop`; with action plan nothing runs.
 
     ``elsewhere`` is the URL of a service that already ran: it gets requests, and is never stopped.
-    ``reached`` says whether an engine takes connections where the plan has it.
+    ``reached`` says whether an engine takes connections where the plan has it. ``shared`` says that
+    the run has started ``live`` for several notebooks, and will stop it.
     """
 
     run: Session
@@ -117,6 +118,7 @@ class Service(show.Shown):
     live: Running | None
     elsewhere: str = ""
     reached: bool = False
+    shared: bool = False
 
     @property
     def up(self) -> bool:
@@ -214,7 +216,11 @@ class Service(show.Shown):
                 ("what", "is"),
                 (("started", "nothing: action plan writes and checks only"),),
             )
-        return self.live.result.table()
+        found = self.live.result.table()
+        if not self.shared:
+            return found
+        row = ("started", "by the run, for several notebooks; it is stopped when the run ends")
+        return replace(found, rows=(row, *found.rows))
 
     @property
     def _no_mark(self) -> str:
@@ -235,7 +241,7 @@ class Service(show.Shown):
 
         ``keep`` leaves a deployed service up: stop it later with `kimi-nb down`.
         """
-        if self.live is None or not self.live.up:
+        if self.live is None or self.shared or not self.live.up:
             return self.table()
         result = self.live.result
         if keep and self.run.action == "deploy":

@@ -23,17 +23,19 @@ from nbformat import NotebookNode
 from kimi_nb.core import data_files
 
 PARAMETERS = ("hw", "model", "site", "action", "confirm", "run_dir")
-FIRST = ("Parameters", "Start", "Panel")
-LAST = ("Clean up", "Record")
+FIRST = ("Parameters", "Start")
+LAST = ("Next",)
 # What a notebook of a kind begins and ends with; the manifest names the kind where it is no stage.
 ENDS = {
     "stage": (FIRST, LAST),
     "report": (("Parameters", "Start", "Verdict"), ()),
     "drill": (FIRST, LAST),
 }
-# Between them, all or none: a notebook that prepares a stage also shows, gates and verifies it.
-STAGES = ("Preflight", "Plan", "Findings", "What would change", "Write", "Gate", "Act", "Verify")
-CELLS = (20, 40)
+# Between them, all or none: a notebook that writes scripts also shows, gates and verifies what they do.
+STAGES = ("Plan", "Findings", "Write", "Preflight", "Gate", "Act", "Verify")
+CELLS = (15, 40)
+# Read at 200 words a minute, in ten minutes, and the tables of results with it.
+WORDS = 1500
 LINES = 5
 _HELP = 10  # characters that say something
 _DEFINITIONS = {
@@ -110,6 +112,9 @@ def _whole(notebook: NotebookNode) -> _Found:
             f"it has {count} cells",
             (f"{CELLS[0]} to {CELLS[1]}: join what belongs together, or make it two notebooks"),
         )
+    words = sum(len(cell.source.split()) for cell in notebook.cells if _is_text([cell]))
+    if words > WORDS:
+        yield None, f"it has {words} words", f"At most {WORDS}, ten minutes: say it once, and link"
     if not (_is_text(notebook.cells[:1]) and notebook.cells[0].source.startswith("# ")):
         yield 1, "no title", 'The first cell is markdown and begins with "# "'
 
@@ -242,7 +247,7 @@ def _skeleton(notebook: NotebookNode, first: Sequence[str], last: Sequence[str])
         if line.startswith("## ")
     ]
     begin, end = headings[: len(first)], headings[len(headings) - len(last) :]
-    stages = STAGES if last and set(STAGES) & set(headings) else ()
+    stages = STAGES if last and {"Write", "Act"} <= set(headings) else ()
     wanted = [*first, *stages, *last]
     order = f"The headings, in this order: {', '.join(wanted)}; others of your own between them"
     if missing := [name for name in wanted if name not in headings]:

@@ -84,13 +84,18 @@ def swap(notebook, one, other):
         (lambda nb: nb.cells.pop(27), ", cell 28: ", "no sentence above"),
         (
             lambda nb: edit(nb, "OK is no `fail`", "No `fail`. BROKEN."),
-            ", cell 9: ",
+            ", cell 23: ",
             "what OK looks",
         ),
         (lambda nb: nb.cells[0].update(source="05"), ", cell 1: ", "no title"),
         (lambda nb: nb.metadata.kernelspec.update(name="ir"), ": ", "the kernel is 'ir'"),
         (lambda nb: nb.metadata.pop("kernelspec"), ": ", "the kernel is None"),
-        (lambda nb: nb.cells.extend(map(nbformat.v4.new_markdown_cell, "ab")), ": ", "41 cells"),
+        (
+            lambda nb: nb.cells.extend(map(nbformat.v4.new_markdown_cell, "abcdefgh")),
+            ": ",
+            "41 cells",
+        ),
+        (lambda nb: edit(nb, "## Act\n", "## Act\n" + "word " * 1500), ": ", "words. At most 1500"),
         (lambda nb: nb.cells[6].metadata.update(tags=["parameters"]), ": ", "2 cells are tagged"),
         (
             lambda nb: nb.cells[2].metadata.clear(),
@@ -123,10 +128,10 @@ def swap(notebook, one, other):
         (
             lambda nb: swap(nb, "Findings", "Write"),
             ": ",
-            "the headings are Parameters, Start, Panel, Preflight, Plan, Write",
+            "the headings are Parameters, Start, Plan, Write, Findings",
         ),
         (lambda nb: edit(nb, "## Gate\n", "### Gate\n"), ": ", "no heading Gate"),
-        (lambda nb: edit(nb, "## Record\n", "## The end\n"), ": ", "no heading Record"),
+        (lambda nb: edit(nb, "## Next\n", "## The end\n"), ": ", "no heading Next"),
         (
             lambda nb: edit(nb, "## Start\n", "## More\n\n## Start\n"),
             ": ",
@@ -141,13 +146,13 @@ def test_a_fault_in_a_notebook_is_told_with_its_cell(plant, where, wanted, noteb
 
 
 def test_the_report_has_a_form_of_its_own(tmp_path):
-    """It closes a run: it has no panel and leaves no evidence; the rest is that of any notebook."""
+    """It closes a run: nothing comes next, and it leaves no evidence; the rest is that of any."""
     path = ROOT / "notebooks" / "11_report.ipynb"
     planted = tmp_path / path.name
     book = nbformat.read(path, as_version=4)
     planted.write_text(json.dumps(book))
     assert notebook_form.flaws(planted) == []
-    assert any("no heading Panel" in line for line in lint(book, tmp_path)), "that of a stage"
+    assert any("no heading Next" in line for line in lint(book, tmp_path)), "that of a stage"
     edit(book, "## Verdict\n", "## Something else\n")
     edit(book, "OK is 0 errors", "0 errors is good")
     planted.write_text(json.dumps(book))

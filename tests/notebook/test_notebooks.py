@@ -39,7 +39,7 @@ def test_form(path):
     assert not [str(flaw) for flaw in notebook_form.flaws(path)]
 
 
-SERVING = [path for path in NOTEBOOKS if "run.serve(" in path.read_text(encoding="utf-8")]
+SERVING = [path for path in NOTEBOOKS if re.search(r"run\.serv(e|ice)\(", path.read_text("utf-8"))]
 SERVING += [ROOT / "notebooks" / "09_tuning.ipynb"]  # its sweep serves
 
 
@@ -366,4 +366,4 @@ def test_what_a_stage_cannot_do_is_told_before_anything_is_started(name, given, 
     )
     assert done.returncode != 0 and wanted in done.stderr, done.stderr
     stages = {entry["stage"] for entry in evidence.read(tmp_path / "run")}
-    assert "plan" in stages and not {"gate", "rehearse", "deploy"} & stages
+    assert "start" in stages and not {"gate", "rehearse", "deploy", "attach", "share"} & stages
