@@ -28,7 +28,7 @@
 PYTHON ?= python3
 MODEL ?= k2.5
 HW ?= a3
-JOBS ?= 1
+JOBS ?= 2
 ENGINE ?= .engine
 BIN := .venv/bin
 # The notebooks that prove and tune a service take minutes; each other one is part of make test.

@@ -354,8 +354,6 @@ class Run:
             serving.record_plan(self, plan)
             topology_picture.picture(plan).save(self.folder / plan.name / "pictures")
             self.write(plan)
-        if not (url or fault) and (taken := serving.shared(self, plan)):
-            return Service(self, plan, taken, shared=True)
         if self.action == "deploy" and not url:
             show.show(self.gate(plan))
         return self.serve(plan, url=url, fault=fault, resume=resume)
@@ -364,7 +362,8 @@ class Run:
         """Start the service as the action says, and prove it up to a short load on its front door.
 
         Action plan starts nothing. Action rehearse runs the bundle's scripts here with stand-ins
-        for the engines; ``fault`` makes a named failure happen (`kimi-nb list --faults`). Action
+        for the engines, unless `kimi-nb run` has done that for all of its notebooks; ``fault`` makes
+        a named failure happen (`kimi-nb list --faults`). Action
         deploy runs them on the site; ``resume`` skips the steps that an earlier call has completed.
         With a ``url`` nothing is started: the plan describes the service there. Raises ServiceError
         with the diagnosis.
@@ -380,6 +379,8 @@ class Run:
             return Service(self, plan, serving.deploy(self, plan, self.confirm, resume))
         if self.action == "plan":
             return Service(self, plan, None)
+        if not fault and (taken := serving.shared(self, plan)):
+            return Service(self, plan, taken, shared=True)
         for before in self._running:  # a cell that is run again
             before.stop()
         live = serving.rehearse(self, plan, fault)

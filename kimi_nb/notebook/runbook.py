@@ -356,9 +356,21 @@ def _execute_all(
                 done(one(name))
         else:
             with ThreadPoolExecutor(jobs) as pool:
-                for result in pool.map(one, names):
-                    done(result)
-    return results
+                for chain in pool.map(lambda chain: [one(name) for name in chain], _chains(names)):
+                    for result in chain:
+                        done(result)
+    return sorted(results, key=lambda result: names.index(result.notebook))
+
+
+def _chains(names: Sequence[str]) -> list[list[str]]:
+    """Return what may be executed side by side: one after the other those that ask one service.
+
+    Side by side they would measure each other. They take longest, and come second: meanwhile the
+    service starts.
+    """
+    asking = [name for name in names if _asks(name)]
+    alone = [[name] for name in names if name not in asking]
+    return [*alone[:1], *([asking] if asking else []), *alone[1:]]
 
 
 def _execute(name: str, folder: Path, given: Mapping[str, str | bool]) -> Result:

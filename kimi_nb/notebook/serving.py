@@ -91,6 +91,7 @@ def shared(session: Session, plan: Plan) -> Running | None:
     taken = sharing.take(session.folder, plan)
     if taken is not None:
         session.record("share", plan=plan.name, mark=taken.result.mark, url=taken.url)
+        _draw_start(session, plan, taken.result)
     return taken
 
 

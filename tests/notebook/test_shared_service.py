@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import pytest
 
 import kimi_nb
 from kimi_nb.core import evidence
-from kimi_nb.notebook import shared_service
+from kimi_nb.core.errors import ServiceError
+from kimi_nb.notebook import serving, shared_service
 from kimi_nb.notebook.run import Run
 from kimi_nb.notebook.subject import Subject
 from kimi_nb.rehearse import rehearsal, sharing
@@ -29,7 +31,7 @@ def stages(folder: Path) -> list[str]:
 def test_notebooks_of_a_run_take_one_rehearsal(tmp_path):
     with shared_service.kept(session(tmp_path)):
         run = kimi_nb.start(hw="a2", model="k2.5", action="rehearse", run_dir=str(tmp_path))
-        first, second = run.service(), run.service(run.choose("dp"))
+        first, second = run.service(), run.serve(run.choose("dp").plan())
         assert first.shared and second.shared and first.url == second.url
         assert first.ready == first.engines > 1 and first.mark == "REHEARSAL"
         assert "several notebooks" in str(first)
@@ -46,17 +48,31 @@ def test_notebooks_of_a_run_take_one_rehearsal(tmp_path):
     assert json.loads(result.read_text())["ok"] is True
 
 
-def test_a_fault_a_plan_and_an_url_want_a_service_of_their_own(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "action, more, asks",
+    [
+        ("rehearse", {}, True),
+        ("rehearse", {"fault": "rank-dies-at-start"}, False),
+        ("rehearse", {"url": "http://127.0.0.1:9"}, False),
+        ("plan", {}, False),
+    ],
+)
+def test_a_fault_a_plan_and_an_url_want_no_shared_service(
+    action, more, asks, tmp_path, monkeypatch
+):
+    class Started(Exception):
+        pass
+
+    def start(*_given, **_more):
+        raise Started
+
     taken = []
     monkeypatch.setattr(sharing, "take", lambda *given: taken.append(given))
-    for action in ("plan", "rehearse"):
-        run = kimi_nb.start(hw="a2", model="k2.5", action=action, run_dir=str(tmp_path / action))
-        monkeypatch.setattr(Run, "serve", lambda self, plan, **given: given)
-        run.service(fault="rank-dies-at-start")
-        run.service(url="http://127.0.0.1:9")
-        assert not taken
-        run.service()
-        assert bool(taken) == (action == "rehearse")
+    monkeypatch.setattr(serving, "rehearse", start)
+    run = kimi_nb.start(hw="a2", model="k2.5", action=action, run_dir=str(tmp_path))
+    with contextlib.suppress(Started, ServiceError):  # nobody listens at port 9
+        run.service(**more)
+    assert bool(taken) == asks
 
 
 def test_a_run_that_ends_early_leaves_nothing(tmp_path):
