@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COMMANDS = (
     "list",
     "plan",
+    "size",
     "check",
     "explain",
     "catalog",

@@ -262,13 +262,14 @@ def example_site(
             "one and name it with --site (params/sites/a3.yaml is a start)."
         )
     site = load.site(name)
-    return _grown(site, recipe) if recipe and recipe.derivation else site
+    if recipe and recipe.derivation:
+        return grown(site, sum(role.groups * role.nodes for role in recipe.roles.values()))
+    return site
 
 
-def _grown(site: schema.Site, recipe: schema.Recipe) -> schema.Site:
-    """Return an example site with as many nodes as a derived recipe needs."""
+def grown(site: schema.Site, wanted: int) -> schema.Site:
+    """Return a site with ``wanted`` nodes at least: further ones follow the last address."""
     nodes = list(site.nodes)
-    wanted = sum(role.groups * role.nodes for role in recipe.roles.values())
     stem = nodes[-1].name.rstrip("0123456789")
     for number in range(len(nodes), wanted):
         address = str(ipaddress.ip_address(nodes[-1].address) + 1)

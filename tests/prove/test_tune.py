@@ -13,7 +13,8 @@ from kimi_nb.notebook.subject import Subject
 from kimi_nb.params import load, recipes
 from kimi_nb.plan import build, memory
 from kimi_nb.plan.memory import Shape
-from kimi_nb.prove.tune import design, limits, roofline, scenarios, sweep_grammar
+from kimi_nb.prove.tune import design, limits, scenarios, sweep_grammar
+from kimi_nb.sizing import roofline
 
 K25 = load.model("k2.5").architecture
 

@@ -27,8 +27,8 @@ from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import schema
 from kimi_nb.plan import memory
 from kimi_nb.plan.spec import Plan
-from kimi_nb.prove.tune import roofline
-from kimi_nb.prove.tune.roofline import FORMULAS, Spread, Step
+from kimi_nb.sizing import roofline
+from kimi_nb.sizing.roofline import FORMULAS, Spread, Step
 
 ASSUMED = (
     "estimated and not strict: experts are taken to be chosen evenly; an uneven choice reads fewer "

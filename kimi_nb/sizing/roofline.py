@@ -68,22 +68,54 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Sent:
+    """Bytes that a device sends in a step: over the links inside a node, and over the network."""
+
+    node: float = 0.0
+    network: float = 0.0
+
+
+@dataclass(frozen=True)
 class Step:
     """The work of one step on one device.
 
     Attributes:
         tokens: Tokens of one data parallel rank.
-        memory: Bytes read from the device's memory.
-        operations: The number of operations by number format.
-        node_link: Bytes sent over the links inside a node.
-        network: Bytes sent over the network.
+        weights: Bytes of weights read from the device's memory.
+        cache: Bytes of cache and states read, and written where they are states.
+        linear: The number of operations of matrices by number format, without attention.
+        attention: The number of 16-bit operations of attention over the context.
+        reduced: What all-reduces over tp send.
+        exchanged: What dispatch and combine of experts send.
     """
 
     tokens: int
-    memory: float
-    operations: Mapping[str, float]
-    node_link: float
-    network: float
+    weights: float
+    cache: float
+    linear: Mapping[str, float]
+    attention: float
+    reduced: Sent
+    exchanged: Sent
+
+    @property
+    def memory(self) -> float:
+        """Bytes read from the device's memory."""
+        return self.weights + self.cache
+
+    @property
+    def operations(self) -> dict[str, float]:
+        """The number of operations by number format, those of attention among them."""
+        return {**self.linear, "bf16": self.linear.get("bf16", 0.0) + self.attention}
+
+    @property
+    def node_link(self) -> float:
+        """Bytes sent over the links inside a node."""
+        return self.reduced.node + self.exchanged.node
+
+    @property
+    def network(self) -> float:
+        """Bytes sent over the network."""
+        return self.reduced.network + self.exchanged.network
 
 
 def touched(experts: int, per_token: int, tokens: int) -> float:
@@ -130,8 +162,10 @@ def decode(
     head = arch["vocabulary"] * arch["hidden_size"]
     return Step(
         tokens,
-        _weights(shape, arch, precision, whole, draft_parameters) + cache,
-        _operations(shape, arch, precision, tokens, whole, attention, head),
+        _weights(shape, arch, precision, whole, draft_parameters),
+        cache,
+        _linear(shape, arch, precision, tokens, whole, head),
+        tokens * attention / shape.tp / shape.pp,
         *_links(shape, arch, precision, tokens, spread),
     )
 
@@ -164,7 +198,9 @@ def prefill(
     return Step(
         tokens,
         _weights(shape, arch, precision, whole, draft_parameters),
-        _operations(shape, arch, precision, tokens, whole, attention, 0),
+        0.0,
+        _linear(shape, arch, precision, tokens, whole, 0),
+        tokens * attention / shape.tp / shape.pp,
         *_links(shape, arch, precision, tokens, spread),
     )
 
@@ -182,13 +218,12 @@ def _weights(
     )
 
 
-def _operations(
+def _linear(
     shape: Shape,
     arch: Mapping[str, int],
     precision: str,
     tokens: int,
     whole: int,
-    attention: float,
     head: float,
 ) -> dict[str, float]:
     count = parameters(arch)
@@ -209,7 +244,7 @@ def _operations(
     for kind, amount in (
         (routed, whole * 2 * active / shape.expert_ranks),
         (linear, tokens * 2 * plain / shape.tp),
-        ("bf16", tokens * (2 * head + attention) / shape.tp),
+        ("bf16", tokens * 2 * head / shape.tp),
     ):
         out[kind] = out.get(kind, 0.0) + amount / shape.pp
     return out
@@ -217,8 +252,8 @@ def _operations(
 
 def _links(
     shape: Shape, arch: Mapping[str, int], precision: str, tokens: int, spread: Spread | None
-) -> tuple[float, float]:
-    """Return (bytes over the links of a node, bytes over the network) that a device sends."""
+) -> tuple[Sent, Sent]:
+    """Return what all-reduces send of a device, and what the exchange with experts sends."""
     spread = spread or Spread(shape.tp * shape.dp)
     row = tokens * arch["hidden_size"] * 2.0
     sparse = arch["layers"] - arch["dense_layers"]
@@ -226,18 +261,19 @@ def _links(
     reduces = arch["layers"] + (arch["dense_layers"] if exchanged else arch["layers"])
     across = max(shape.tp // spread.devices, 1)  # nodes spanned by one tensor parallel group
     inside = min(shape.tp, spread.devices)
-    node = reduces * 2 * (inside - 1) / inside * row
-    network = reduces * 2 * (across - 1) / across * row / inside
-    if exchanged:
-        ranks, chosen = shape.expert_ranks, arch["experts_per_token"]
-        copies = ranks * (1 - (1 - 1 / ranks) ** chosen)  # devices that hold any of its experts
-        each = (1.0 if "8" in ARITHMETIC[precision][0] else 2.0) + 2.0  # dispatch + 16-bit combine
-        width = arch.get("latent_moe_size", arch["hidden_size"])
-        sent = sparse * tokens / shape.tp * width * copies * each
-        away = (spread.nodes - 1) / spread.nodes
-        network += sent * away
-        node += sent * max(1 - away - 1 / ranks, 0.0)
-    return node, network
+    reduced = Sent(
+        reduces * 2 * (inside - 1) / inside * row,
+        reduces * 2 * (across - 1) / across * row / inside,
+    )
+    if not exchanged:
+        return reduced, Sent()
+    ranks, chosen = shape.expert_ranks, arch["experts_per_token"]
+    copies = ranks * (1 - (1 - 1 / ranks) ** chosen)  # devices that hold any of its experts
+    each = (1.0 if "8" in ARITHMETIC[precision][0] else 2.0) + 2.0  # dispatch + 16-bit combine
+    width = arch.get("latent_moe_size", arch["hidden_size"])
+    sent = sparse * tokens / shape.tp * width * copies * each
+    away = (spread.nodes - 1) / spread.nodes
+    return reduced, Sent(sent * max(1 - away - 1 / ranks, 0.0), sent * away)
 
 
 def transfer_bytes(shape: Shape, arch: Mapping[str, int], prompt: int) -> float:

@@ -1,0 +1,150 @@
+"""``kimi-nb size``: search which deployments keep a promise, before a device is spent."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kimi_nb.cli import options
+from kimi_nb.core.errors import ParameterError, WriteError, short
+
+if TYPE_CHECKING:
+    from kimi_nb.sizing.request_load import Workload
+    from kimi_nb.sizing.sizing_answer import Answer
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def add(commands: options.Commands) -> None:
+    """Declare the command and its arguments."""
+    parser = commands.add_parser(
+        "size", help="which layout, sizes and limits keep a latency, by a model of time"
+    )
+    options.target(parser)
+    parser.add_argument(
+        "--nodes", type=int, default=0, help="nodes to use (default: those of --site, else 1)"
+    )
+    parser.add_argument("--layout", default="", help="only this layout: single, dp or pd")
+    parser.add_argument("--input", type=int, default=0, metavar="N", help="tokens of a prompt")
+    parser.add_argument("--output", type=int, default=0, metavar="N", help="tokens of an answer")
+    parser.add_argument(
+        "--trace", default="", metavar="FILE", help="requests as JSON lines, in place of lengths"
+    )
+    parser.add_argument(
+        "--rate", type=float, default=None, metavar="R", help="requests a second to carry"
+    )
+    parser.add_argument(
+        "--prefix-hit",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of prompt tokens in the prefix cache, 0 to 1",
+    )
+    parser.add_argument("--ttft", default="", metavar="TIME", help="mean TTFT, such as 2s")
+    parser.add_argument("--tpot", default="", metavar="TIME", help="mean TPOT, such as 50ms")
+    options.derive(parser)
+    parser.add_argument(
+        "--out", metavar="DIR", help="write the options of ``plan`` for each candidate to DIR"
+    )
+    options.json_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what keeps the bounds; return 1 if nothing does."""
+    from kimi_nb.sizing import search
+    from kimi_nb.sizing.points import Bounds
+
+    bounds = Bounds(_seconds("--ttft", args.ttft), _seconds("--tpot", args.tpot))
+    told = search.answer(
+        args.model,
+        args.hw,
+        _nodes(args),
+        _load(args),
+        bounds,
+        layout=args.layout,
+        derive=args.derive,
+        site=args.site,
+    )
+    if args.out is not None:
+        _write(told, args.out)
+    if args.json:
+        print(json.dumps(told.as_dict(), indent=2, ensure_ascii=False))
+    else:
+        print(told)
+        for sentence in told.sentences():
+            print(sentence)
+    if not told.candidates:
+        print("kimi-nb: nothing keeps the promise.", file=sys.stderr)
+    return 0 if told.candidates else 1
+
+
+def _nodes(args: argparse.Namespace) -> int:
+    from kimi_nb.params import load
+
+    there = len(load.site(args.site).nodes) if args.site else 0
+    if there and args.nodes > there:
+        raise ParameterError(f"--nodes {args.nodes}: site {args.site} has {there}.")
+    return int(args.nodes) or there or 1
+
+
+def _seconds(option: str, text: str) -> float | None:
+    """Return a time in seconds, None without one. Raises ParameterError without a unit."""
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(us|ms|s)", text)
+    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if value <= 0:
+        raise ParameterError(
+            f"{option}: a time above 0 with its unit is wanted, such as 50ms or 2s; found "
+            f"{short(text, 40)!r}."
+        )
+    return value
+
+
+def _load(args: argparse.Namespace) -> Workload:
+    from dataclasses import replace
+
+    from kimi_nb.params import load
+    from kimi_nb.sizing import request_load
+
+    rate = args.rate or 0.0
+    if args.rate is not None and not 0 < args.rate < 1e6:
+        raise ParameterError(f"--rate: requests a second above 0 are wanted, found {args.rate}.")
+    if not 0 <= args.prefix_hit < 1:
+        raise ParameterError(
+            f"--prefix-hit: a share of 0 to less than 1 is wanted, found {args.prefix_hit}."
+        )
+    if args.trace:
+        if args.input or args.output:
+            raise ParameterError("--trace has its own lengths: leave --input and --output out.")
+        path = load.user_path(args.trace, "--trace")
+        try:
+            with path.open(encoding="utf-8") as lines:
+                found = request_load.trace(lines, path.name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ParameterError(f"--trace {path}: cannot be read: {short(error, 120)}.") from None
+        return replace(found, rate=rate or found.rate, hit=args.prefix_hit or found.hit)
+    if not args.input or not args.output:
+        raise ParameterError("size: --input and --output are wanted, or --trace FILE.")
+    return request_load.fixed(args.input, args.output, rate=rate, hit=args.prefix_hit)
+
+
+def _write(told: Answer, given: str) -> None:
+    """Write the answer and, for each candidate, the options of ``plan``."""
+    from kimi_nb.params import load
+
+    folder = load.user_path(given, "--out")
+    texts = {"answer.json": told.as_dict()}
+    for number, one in enumerate(told.candidates, 1):
+        texts[f"plan-{number:02}.json"] = one.as_dict()
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for name, value in texts.items():
+            text = json.dumps(value, indent=2, ensure_ascii=False)
+            (folder / name).write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise WriteError(f"--out {folder}: cannot be written: {short(error, 120)}.") from None

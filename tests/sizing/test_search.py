@@ -1,0 +1,164 @@
+"""The search: every candidate is a plan that the rules pass, in order, within its bounds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kimi_nb.check import judge
+from kimi_nb.cli.main import main
+from kimi_nb.core.errors import ParameterError, PlanError
+from kimi_nb.plan import build
+from kimi_nb.sizing import request_load, search
+from kimi_nb.sizing.points import Bounds
+
+WORDS = ["size", "--model", "k2.5", "--hw", "a3", "--nodes", "4", "--input", "16000"]
+WORDS += ["--output", "1000", "--ttft", "2s", "--tpot", "50ms"]
+
+
+def asked(capsys, *words):
+    """Run `kimi-nb size --json`; return its exit code and its document."""
+    code = main([*words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def planned(one, **more):
+    """Plan a candidate as its user would."""
+    return build.plan(
+        one["model"],
+        one["hardware"],
+        one["layout"],
+        pairs=one["set"],
+        site=one["site"],
+        derive=one["derive"],
+        **more,
+    )
+
+
+def test_every_candidate_is_a_plan_that_checks(capsys):
+    code, told = asked(capsys, *WORDS)
+    assert code == 0 and len(told["candidates"]) > 3
+    for one in told["candidates"] + told["front"]:
+        made = planned(one)
+        assert judge.plan(made).ok, one["set"]
+        assert len(made.nodes) == one["nodes"] <= 4
+
+
+def test_candidates_keep_the_bounds_best_first_with_interval_and_mark(capsys):
+    _, told = asked(capsys, *WORDS)
+    figures = [one["tokens_per_s_device"] for one in told["candidates"]]
+    assert figures == sorted(figures, reverse=True)
+    for one in told["candidates"]:
+        assert one["ttft_ms"] <= 2000 and one["tpot_ms"] <= 50
+        assert one["low"] <= one["tokens_per_s_device"] <= one["high"]
+        assert one["ttft_ms_low"] <= one["ttft_ms"] <= one["ttft_ms_high"]
+        assert one["mark"] in ("estimated", "published", "calibrated", "measured")
+        counted = sum(term["ms"] for term in one["terms"] if not term["hidden"])
+        assert counted > 0 and all(term["source"] for term in one["terms"])
+    assert told["considered"] > 100 and sum(told["refused"].values()) > 0
+    assert told["says"] == f"best of {told['considered']} considered under this model"
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "nodes", "derive"),
+    [
+        ("k2.5", "h200", 2, False),
+        ("k2.6", "b200", 1, False),
+        ("k2-thinking", "a2", 2, True),
+        ("k2.7-code", "mi300x", 2, False),
+        ("k2.5", "gb200", 4, False),
+    ],
+)
+def test_other_hardware_too(model, hardware, nodes, derive):
+    found = search.answer(
+        model, hardware, nodes, request_load.fixed(4000, 500), Bounds(), derive=derive
+    )
+    assert found.candidates
+    for one in found.candidates[:4]:
+        assert judge.plan(planned(one.as_dict())).ok
+    assert found.candidates[0].tokens.value > 0
+
+
+def test_the_front_trades_one_for_the_other():
+    found = search.answer("k2.5", "a3", 2, request_load.fixed(4000, 500), Bounds(3.0, 0.05))
+    front = [(one.tpot.value, one.tokens.value) for one in found.front]
+    assert len(front) > 2 and front == sorted(front)
+    assert [tokens for _, tokens in front] == sorted(tokens for _, tokens in front)
+
+
+def test_more_nodes_and_the_fewest(capsys):
+    _, told = asked(capsys, *WORDS, "--rate", "1.5")
+    assert 1 < told["smallest_nodes"] <= 4
+    assert told["one_more_node"]["requests_per_s"] > told["candidates"][0]["requests_per_s"]
+    less = search.answer(
+        "k2.5",
+        "a3",
+        told["smallest_nodes"] - 1,
+        request_load.fixed(16000, 1000, rate=1.5),
+        Bounds(2.0, 0.05),
+    )
+    assert not less.candidates
+
+
+def test_bounds_that_nothing_keeps_say_the_nearest_miss(capsys):
+    code, told = asked(capsys, *WORDS, "--tpot", "1ms")
+    assert code == 1 and not told["candidates"]
+    assert told["misses"]["nearest miss"]["tpot_ms"] > 1
+    assert "without the bound of TPOT" in told["misses"]
+    assert main([*WORDS, "--tpot", "1ms"]) == 1
+    said = capsys.readouterr()
+    assert "none of" in said.out and "nearest miss" in said.out
+    assert said.err == "kimi-nb: nothing keeps the promise.\n"
+
+
+def test_a_load_longer_than_the_context():
+    with pytest.raises(ParameterError, match=r"301000 tokens.*262144.*Shorten"):
+        search.answer("k2.5", "a3", 4, request_load.fixed(300000, 1000), Bounds())
+
+
+def test_fewer_nodes_than_the_weights_need_say_the_sum():
+    with pytest.raises(PlanError, match=r"GiB of W4A8 weights.*8 devices have \d+ GiB") as error:
+        search.answer("k2.5", "a2", 1, request_load.fixed(1000, 100), Bounds())
+    assert "--nodes 2" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--ttft", "2"], "--ttft: a time above 0 with its unit"),
+        (["--tpot", "-5ms"], "--tpot"),
+        (["--nodes", "-1"], "--nodes"),
+        (["--rate", "nan"], "--rate"),
+        (["--prefix-hit", "1.5"], "--prefix-hit"),
+        (["--trace", "/nowhere.jsonl"], "--trace"),
+        (["--input", "0"], "--input"),
+        (["--input", "-7"], "--input"),
+        (["--hw", "a33"], "did you mean 'a3'"),
+        (["--layout", "pq"], "layout"),
+        (["--hw", "cpu"], "cpu"),
+        (["--hw", "mi350x"], "mi350x"),
+    ],
+)
+def test_bad_input_is_one_sentence(capsys, words, says):
+    given = [*WORDS[:9], "--output", "10", *(f"{words[0]}={words[1]}",)]
+    assert main(given) == 2
+    said = capsys.readouterr().err
+    assert says in said and "Traceback" not in said and len(said.splitlines()) < 12
+
+
+def test_the_text_says_best_of_and_at_most_ten_rows(capsys):
+    assert main(WORDS) == 0
+    out = capsys.readouterr().out
+    assert "best of" in out and "considered under this model" in out and "optimal" not in out
+    assert "limited by: " in out and "kimi-nb plan --model k2.5 --hw a3 --layout" in out
+
+
+def test_out_writes_a_file_for_each_candidate(tmp_path, capsys):
+    assert main([*WORDS, "--out", str(tmp_path / "sizes")]) == 0
+    files = sorted((tmp_path / "sizes").glob("plan-*.json"))
+    assert files and planned(json.loads(files[0].read_text())).engines
+
+
+def test_the_same_question_has_the_same_answer(capsys):
+    assert asked(capsys, *WORDS) == asked(capsys, *WORDS)
