@@ -76,7 +76,11 @@ def executed(names: list[str] | tuple[str, ...], given: dict[str, str]) -> float
         nbformat.write(book, blank)
         more = {**given, "run_dir": str(folder / "run")} if given else {}
         work = [
-            (str(paths.root() / "notebooks" / f"{one}.ipynb" if given else blank), f"{one}.ipynb", more)
+            (
+                str(paths.root() / "notebooks" / f"{one}.ipynb" if given else blank),
+                f"{one}.ipynb",
+                more,
+            )
             for one in names
         ]
         work = [(source, str(folder / target), more) for source, target, more in work]
