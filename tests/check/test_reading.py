@@ -674,3 +674,29 @@ def test_the_collector_runs_again_after_a_check(tmp_path):
         with contextlib.suppress(ParameterError):
             judge.files(paths)
         assert gc.isenabled()
+
+
+def test_code_of_restructured_text_is_read_where_it_stands(tmp_path):
+    page = tmp_path / "serve.rst"
+    page.write_text(
+        "Serve\n=====\n\n1. Start it:\n\n   .. code-block:: bash\n      :linenos:\n\n"
+        "      vllm serve org/model \\\n        --max-model-le 4096\n\n"
+        "   Or, of another node::\n\n     vllm serve org/model --port 8001\n\n"
+        "Prose::\n\n    curl is only named here\n\n"
+        ".. code-block:: bash\n\n   vllm serve lost\nno blank line above\n",
+        encoding="utf-8",
+    )
+    found = assemble.read([page])
+    assert [(one.spot.line, one.model) for one in found.servers] == [
+        (9, "org/model"),
+        (14, "org/model"),
+    ]
+    assert found.servers[0].given[-1].spelt == "--max-model-le"
+
+
+def test_a_line_end_in_a_word_parts_nothing():
+    text = "docker run -v /usr/bin/tool:\\\n/usr/bin/tool image vllm serve m --port\\\n 1\n"
+    found = assemble.of_texts([Text("run.sh", "", "bash", text)])
+    assert found.boxes[0].mounts == ("/usr/bin/tool:/usr/bin/tool",)
+    assert found.boxes[0].image == "image"
+    assert found.servers[0].http_port == 1

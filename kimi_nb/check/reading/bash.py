@@ -175,7 +175,10 @@ class _Reader(Words):
         own: dict[str, tuple[str, int]] = {}
         words: list[Word] = []
         self.missing = []
+        end = -1
         for child in node.children:
+            glued = words and child.source[end : child.start_byte] == b"\\\n"
+            end = child.end_byte
             if child.type == "variable_assignment":
                 name, value = self._assigned(child)
                 if value is not None and name:
@@ -187,7 +190,9 @@ class _Reader(Words):
             elif child.is_named or child.type in ("word",):
                 if child.substitutions:
                     self.substitutions(child)
-                words += self.words(child)
+                more = self.words(child)
+                # The grammar parts a:\<line end>b, which bash takes for one word.
+                words += more if not glued else _joined(words.pop(), more)
             elif child.type not in ("&", ";"):
                 words += [Word(child.text, child.row + self.offset)]
         words += extra
@@ -674,3 +679,11 @@ def _handlers() -> dict[str, Callable[[_Reader, Node, bool], None]]:
         for name in dir(_Reader)
         if name.startswith("on_")
     }
+
+
+def _joined(before: Word, more: Sequence[Word]) -> list[Word]:
+    """Return words of which the first one goes on with one that stands before."""
+    if not more:
+        return [before]
+    text, known = before.text + more[0].text, before.known and more[0].known
+    return [Word(text, before.line, known, before.raw), *more[1:]]

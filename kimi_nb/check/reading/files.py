@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kimi_nb.check.reading import restructured
 from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.core.errors import ParameterError
 
@@ -31,6 +32,7 @@ _SUFFIXES = {
     ".md": "markdown",
     ".mdx": "markdown",
     ".markdown": "markdown",
+    ".rst": "markdown",  # as `restructured` writes it
     ".yml": "yaml",
     ".yaml": "yaml",
 }
@@ -95,7 +97,7 @@ def collect(paths: Sequence[Path | str]) -> tuple[list[Text], list[tuple[Spot, s
         why = "; ".join(f"{spot.file}: {reason}" for spot, reason in unread[:3])
         raise ParameterError(
             f"{named}: nothing there that can be read: bash, SLURM, docker "
-            f"compose and markdown are.{f' {why}.' if why else ''}"
+            f"compose, markdown and reStructuredText are.{f' {why}.' if why else ''}"
         )
     return texts, unread
 
@@ -201,6 +203,8 @@ def _open(path: Path, shown: str, folder: str) -> Text | str:
     except UnicodeDecodeError:
         return "not a text in UTF-8"
     kind = _kind(path, text)
+    if kind == "markdown" and path.suffix.lower() == ".rst":
+        text = restructured.as_markdown(text)
     return (
         Text(shown, folder, kind, text, str(path))
         if kind in ("bash", "markdown", "yaml", "dockerfile")
@@ -230,4 +234,6 @@ def _kind(path: Path, text: str) -> str:
             if re.search(r"^\s*(export \w+=|#SBATCH |docker run|vllm serve)", text, re.MULTILINE)
             else "no script by name or first line"
         )
-    return f"a {path.suffix} file: bash, SLURM, docker compose and markdown are read"
+    return (
+        f"a {path.suffix} file: bash, SLURM, docker compose, markdown and reStructuredText are read"
+    )

@@ -44,6 +44,7 @@ def find(
     objects = [one for root in roots for one in pods.objects(root)]
     for kind, root in objects:
         seen.object(kind, root)
+        seen.nameless(root)
     made = [pod for kind, root in objects for pod in pods.of(kind, root)]
     for pod in made:
         seen.selector(pod)
@@ -99,6 +100,16 @@ class _Seen:
             node = below(root, name)
             if node is not None:
                 self.shape(node, shape)
+
+    def nameless(self, root: yaml.Node) -> None:
+        """Find metadata of which the keys stand beside it, whatever the kind of the object is."""
+        node, there = below(root, "metadata"), keys(root)
+        if not isinstance(node, yaml.ScalarNode) or node.value not in ("", "null", "~"):
+            return
+        lost = [key for key in ("name", "namespace", "labels", "annotations") if key in there]
+        if lost:
+            message = f"metadata is empty, and {', '.join(lost)} beside it: indent them below it"
+            self.fault("key", node, message, ERROR)
 
     def shape(self, node: yaml.Node, name: str) -> None:
         """Judge the keys of a mapping, of those in a list, and what is below them."""

@@ -41,6 +41,12 @@ _QUOTES = (
 )
 
 
+# export LIBRARY_PATH=/usr/lib:LIBRARY_PATH
+_UNDOLLARED = re.compile(
+    r"\s*(?:export\s+)?([A-Z][A-Z0-9_]{3,})=(?:\S*:)?\1(?::\S*)?\s*(?:[;&#].*)?$"
+)
+
+
 def find(
     text: str, tree: Any, file: str, first_line: int, document: bool = False
 ) -> Iterator[Fault]:
@@ -97,6 +103,8 @@ def find(
         elif node.type == "heredoc_redirect":
             yield from (fault(*slip) for slip in slips.of_heredoc(node, lines))
     for number, line in enumerate(lines):
+        if number not in hidden and (match := _UNDOLLARED.match(line)):
+            yield fault("shell/dollar-lost", number, f"{match[1]} gets its own name as a value")
         if "`<" in line and not line.lstrip().startswith("#"):
             for match in fill_ins.TICKED.finditer(line):
                 yield fault(
@@ -198,7 +206,13 @@ def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[F
             or line.lstrip().startswith("#")
         ):
             continue
-        if re.search(r"[^\s\\]\\$", line) and _FLAG.match(following):
+        if re.search(r"""[\w"'],\\$""", line) and re.match(r"""[ \t]+["'\w]""", following):
+            yield fault(
+                "shell/continuation-list",
+                number,
+                f"the list ends at this comma: {following.strip()[:40]} is a word of its own",
+            )
+        elif re.search(r"[^\s\\]\\$", line) and _FLAG.match(following):
             yield fault(
                 "shell/continuation-glued",
                 number,

@@ -42,6 +42,7 @@ from kimi_nb.check.view.deployment import (
 )
 from kimi_nb.check.view.engine_view import EngineView, Spot
 
+_CONFLICT = re.compile(r"^(?:<{7}|>{7}) \S.*$", re.MULTILINE)
 _METRIC = re.compile(r"(?<![\w/.-])vllm:[a-z]+(?:_[a-z]+)+(?![\w.-])")
 # Keys above the arguments of what is no engine.
 _OTHERS = re.compile(
@@ -196,6 +197,18 @@ def _metrics(text: files.Text) -> list[tuple[Spot, str]]:
     return out
 
 
+def _conflicts(text: files.Text) -> list[Fault]:
+    """Return what a merge has left behind in a file."""
+    out = []
+    for match in _CONFLICT.finditer(text.text):
+        line = text.text.count("\n", 0, match.start()) + 1
+        spot = Spot(f"{text.name}:{line}", text.name, line)
+        severity = WARNING if text.kind == "markdown" else ""
+        message = f"{match[0][:40]} is the mark of a merge that was not finished"
+        out.append(Fault("shell/conflict", spot, message, severity))
+    return out
+
+
 def _python(text: files.Text) -> list[Client]:
     """Return the requests in the blocks of Python of a document."""
     out = []
@@ -238,6 +251,7 @@ def sources(
 
     for text in texts:
         found.programs += _secrets(text)
+        found.faults += _conflicts(text)
         found.metrics += _metrics(text)
         if text.kind == "yaml":
             in_yaml(text.text, text.name, text.folder, 1, files.is_template(text.name))

@@ -320,6 +320,11 @@ def served_path(d: Deployment) -> Iterator[Problem]:
             at_engine = any(client.port == one.http_port for one in d.servers)
             if at_engine and "root-path" not in d.servers[0].flags:
                 yield Problem(client.spot, f"{client.kind} asks for {client.path}")
+            elif not (d.servers or d.proxies) and client.host in LOOPBACK and client.port != 4000:
+                # LiteLLM answers at 4000, and has these paths.
+                yield Problem(
+                    client.spot, f"{client.kind} asks for {client.path}: vLLM has it below /v1"
+                )
         elif (client.kind, client.path) in _BODIES:
             wanted, other = _BODIES[client.kind, client.path]
             if any(f'"{other}"' in word and f'"{wanted}"' not in word for word in client.argv):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kimi_nb.catalog import companions
+from kimi_nb.catalog import companions, fill_ins
 from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view import container_start
@@ -14,6 +14,13 @@ from kimi_nb.check.view.engine_view import EngineView, Spot
 
 _TAG = re.compile(
     r"vllm/vllm-openai:v?(?P<version>[0-9]+\.[0-9]+\.[0-9]+)(?:-x86_64|-aarch64)?(?P<cuda>-cu[0-9]+)"
+)
+
+
+# Tags of the publishers themselves; a mirror may name its copies otherwise.
+_UNMARKED = re.compile(
+    r"(?P<name>(?:docker\.io/)?vllm/vllm-openai(?:-rocm)?|quay\.io/ascend/vllm-ascend):"
+    r"(?P<version>[0-9]+\.[0-9]+\.[0-9]+\S*)"
 )
 
 
@@ -36,11 +43,42 @@ def image_tag(d: Deployment) -> Iterator[Problem]:
         for word in program.argv[2:]
     ]
     for spot, image in named:
+        if match := _UNMARKED.fullmatch(image):
+            there = f"{match['name']}:v{match['version']}"
+            yield Problem(
+                spot,
+                f"there is no {image}: the tags of releases begin with v",
+                f"Take {there}.",
+            )
+            continue
         match = _TAG.search(image)
         there = companions.cuda_tags(match["version"]) if match else ()
         if match and there and match["cuda"] not in there:
             tags = " and ".join(f"v{match['version']}{tag}" for tag in there)
             yield Problem(spot, f"there is no {image}: of this version there are {tags}")
+
+
+# [host[:port]/]path[:tag][@digest], as the reference of an image is written.
+_REFERENCE = re.compile(
+    r"(?:[\w.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+    r"(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*(?::[\w][\w.-]{0,127})?(?:@\w+:[0-9a-fA-F]+)?"
+)
+
+
+@rule(
+    "containers/image-name",
+    ERROR,
+    "The name of an image is one that container engines take.",
+    "Write [host[:port]/]path[:tag]: the path in small letters, one colon before the tag.",
+    "OCI distribution specification; reference grammar of distribution/reference",
+)
+def image_name(d: Deployment) -> Iterator[Problem]:
+    """'invalid reference format', or 'repository name must be lowercase': nothing is pulled."""
+    for box in d.boxes:
+        if fill_ins.holds(box.image) or re.search(r"[^\w./:@-]|:$", box.image):
+            continue  # a part of it is left to the reader
+        if box.image and not _REFERENCE.fullmatch(box.image):
+            yield Problem(box.spot, f"{box.image} is no name of an image")
 
 
 _BUILD = re.compile(

@@ -83,8 +83,15 @@ def flag_not_removed(d: Deployment) -> Iterator[Problem]:
     for server in d.options():
         for given in server.given:
             span = _span(given)
+            instead = _instead(given.spelt.removeprefix("--").replace("_", "-"))
+            if span is None and not d.engine_known and (last := _came_back(given, d)):
+                yield Problem(
+                    server.at(given.index),
+                    f"{given.spelt} is refused by versions after vLLM {last}",
+                    f"Use {instead}." if instead else "",
+                    WARNING,
+                )
             if span and catalog.older(span[1], d.engine):
-                instead = _instead(given.name)
                 yield Problem(
                     server.at(given.index),
                     f"{given.spelt} is gone: vLLM {span[1]} was the last listed version "
@@ -113,6 +120,14 @@ def flag_not_newer(d: Deployment) -> Iterator[Problem]:
                     "",
                     "" if d.engine_known else WARNING,
                 )
+
+
+def _came_back(given: arguments.Given, d: Deployment) -> str:
+    """Return the last version with a flag that the engine has again as another form, else ""."""
+    if not given.spelt.startswith("--"):
+        return ""
+    listed = catalog.listed(given.spelt[2:].replace("_", "-"))
+    return listed[1] if listed and catalog.older(listed[1], d.engine) else ""
 
 
 def _span(given: arguments.Given) -> tuple[str, str] | None:

@@ -42,6 +42,29 @@ for _identity, _severity, _says, _fix, _why in (
         "'not a valid identifier'.",
     ),
     (
+        "shell/conflict",
+        ERROR,
+        "No mark of a merge is left in.",
+        "Keep one of the two sides, and take out the lines with <<<<<<<, ======= and >>>>>>>.",
+        "git leaves both sides where it could not join them: bash and YAML stop at the mark, and of a "
+        "document nobody knows which side is meant.",
+    ),
+    (
+        "shell/continuation-list",
+        WARNING,
+        "A list with commas that goes on in the next line goes on at its beginning.",
+        "Begin the next line in the first column, or write the list in one line.",
+        "The shell takes the backslash and the line end away and leaves the indentation: the list "
+        "ends at the comma, and its rest becomes words of their own.",
+    ),
+    (
+        "shell/dollar-lost",
+        WARNING,
+        "A variable that is added to itself has a dollar sign.",
+        "Write $NAME where its old value belongs.",
+        "Without it the name itself becomes a part of the value, and what the variable held is lost.",
+    ),
+    (
         "shell/continuation-lost",
         ERROR,
         "Every line of a command but the last ends in a backslash.",

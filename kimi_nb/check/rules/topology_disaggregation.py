@@ -25,8 +25,9 @@ from kimi_nb.show import spans
     "vllm-ascend: MooncakeConnector reads prefill and decode sizes from there",
 )
 def declared_sizes(d: Deployment) -> Iterator[Problem]:
-    """Decode works out from these numbers from which port to fetch; wrong ones end in 'Failed to
-    connect', or in the cache of another rank."""
+    """Decode works out from the tensor parallel sizes from which port to fetch; wrong ones end in
+    'Failed to connect', or in the cache of another rank. The connectors ask for dp_size, and use it
+    nowhere: a wrong one is told as a warning."""
     real: dict[str, set[tuple[int | None, ...]]] = {}
     for group in d.groups():
         real.setdefault(group[0].role, set()).add((group[0].dp, group[0].tp, group[0].pp))
@@ -45,6 +46,8 @@ def declared_sizes(d: Deployment) -> Iterator[Problem]:
                     yield Problem(
                         server.of("kv-transfer-config"),
                         f"{role}.{key} is {said[key]}, the real {role} groups have {value}",
+                        "",
+                        WARNING if key == "dp_size" else "",
                     )
             if pp != 1 and "tp_size" in said and "pp_size" not in said:
                 yield Problem(
