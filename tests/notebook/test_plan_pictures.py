@@ -104,8 +104,16 @@ def whole(picture) -> None:
     assert not re.search(r"(?:href|src)=.(?!#)|@import|url\((?!#)", picture.svg)
 
 
+def boxes(picture) -> list[tuple[float, float, float, float]]:
+    out = []
+    for one in ElementTree.fromstring(picture.svg).iter(f"{SVG}rect"):
+        x, y, wide, high = (float(one.get(name)) for name in ("x", "y", "width", "height"))
+        out.append((x, y, x + wide, y + high))
+    return out
+
+
 def apart(picture) -> None:
-    """No text over another, none beyond the picture."""
+    """No text over another, none beyond the picture; a box lies beside another one or within it."""
     width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', picture.svg).groups())
     texts = measured(picture)
     for text, (x0, y0, x1, y1) in texts:
@@ -113,6 +121,10 @@ def apart(picture) -> None:
     for (one, a), (other, b) in itertools.combinations(texts, 2):
         overlap = min(a[2], b[2]) - max(a[0], b[0]) > 1 and min(a[3], b[3]) - max(a[1], b[1]) > 1
         assert not overlap, (picture.name, one, other)
+    for a, b in itertools.combinations(boxes(picture), 2):
+        beside = min(a[2], b[2]) - max(a[0], b[0]) <= 1 or min(a[3], b[3]) - max(a[1], b[1]) <= 1
+        inner = (max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3]))
+        assert beside or inner in (a, b), (picture.name, a, b)
 
 
 @pytest.mark.parametrize("name", BY_HAND)
@@ -133,6 +145,13 @@ def test_each_has_a_name_and_another_is_refused(plan):
     assert names == list(pictures.NAMES)
     with pytest.raises(ParameterError, match="did you mean 'request'"):
         pictures.draw(plan, "requests")
+
+
+def test_a_derived_plan_says_so():
+    plan = build.plan("k2.5", "h20", "pd", derive=True)
+    for name in set(pictures.NAMES) - {"memory"}:
+        picture = pictures.draw(plan, name)
+        assert picture.title.startswith("DERIVED ") and "DERIVED " in picture.alt
 
 
 def hostile(plan):
@@ -435,6 +454,10 @@ def test_every_figure_says_what_kind_it_is(plan, single):
         assert {row["figure"] for row in picture.data} == {"published", "derived"}
         assert all(row["source"] for row in picture.data)
         assert picture.alt.count("(derived)") == 2
+    longer = roofline_picture.points(plan, input_len=8192)
+    assert longer[0].intensity > roofline_picture.points(plan)[0].intensity
+    with pytest.raises(ParameterError, match="input_len"):
+        roofline_picture.picture(plan, input_len=0)
     cpu = roofline_picture.picture(build.plan("k2.5", "cpu", "single"))
     assert "are not published" in cpu.alt
 

@@ -42,20 +42,9 @@ _TITLE = "Memory of one device"
 
 def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
     """Draw the bars of a plan; without bars the picture says that nothing is known."""
-    rows = tuple(
-        {
-            "engine": bar.engine,
-            "role": bar.role,
-            "part": part,
-            "gib": round(size / GIB, 3),
-            "figure": bar.fit.mark,
-        }
-        for bar in bars
-        for part, size in shares_of(bar.fit)
-        if size > 0
-    )
     if not bars:
         return Picture(name, _TITLE, "<svg></svg>", "Memory is not known for this model.", ())
+    rows = _rows(bars)
     # An engine that needs more than its device shows by how much.
     most = max(max(bar.fit.device, bar.fit.used) for bar in bars) / GIB
     parts = list(dict.fromkeys(row["part"] for row in rows))
@@ -63,25 +52,7 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
     with style.figure(9.5, height) as canvas:
         axes = canvas.axes
         for at, bar in enumerate(bars):
-            left = 0.0
-            for part, size in shares_of(bar.fit):
-                if size > 0:
-                    axes.barh(
-                        at,
-                        size / GIB,
-                        left=left,
-                        height=0.5,
-                        edgecolor=style.INK,
-                        linewidth=0.5,
-                        **_look(part),
-                    )
-                    _label(axes, part, left, size / GIB, at, most)
-                    left += size / GIB
-            _uncertainty(axes, bar, at)
-            axes.plot(
-                [bar.fit.budget / GIB] * 2, [at - 0.36, at + 0.36], color=style.INK, linewidth=1.6
-            )
-            axes.text(0, at + 0.44, f"{style.SPACE}{sentence(bar.fit)}", size=8.5, va="center")
+            _bar(axes, bar, at, most)
         axes.set_yticks(range(len(bars)), [f"{bar.role}\n{bar.engine}" for bar in bars])
         axes.set_ylim(len(bars) - 0.3, -0.5)
         axes.set_xlim(0, most * 1.001)
@@ -96,15 +67,49 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
             fontsize=9,
         )
         svg = canvas.finish(name)
-    said = "; ".join(
+    marks = "; ".join(dict.fromkeys(bar.fit.mark for bar in bars))
+    title = f"{_TITLE}, {marks}"
+    return Picture(name, title, svg, f"{title}. {_words(bars)}.", rows)
+
+
+def _rows(bars: Sequence[Bar]) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {
+            "engine": bar.engine,
+            "role": bar.role,
+            "part": part,
+            "gib": round(size / GIB, 3),
+            "figure": bar.fit.mark,
+        }
+        for bar in bars
+        for part, size in shares_of(bar.fit)
+        if size > 0
+    )
+
+
+def _words(bars: Sequence[Bar]) -> str:
+    return "; ".join(
         f"{bar.role}: "
         + ", ".join(f"{part} {size / GIB:.1f} GiB" for part, size in shares_of(bar.fit) if size > 0)
         + f"; {sentence(bar.fit)}"
         for bar in bars
     )
-    marks = "; ".join(dict.fromkeys(bar.fit.mark for bar in bars))
-    title = f"{_TITLE}, {marks}"
-    return Picture(name, title, svg, f"{title}. {said}.", rows)
+
+
+def _bar(axes: Any, bar: Bar, at: int, most: float) -> None:
+    """Draw the parts of one engine side by side, what it may use, and what is left for its cache."""
+    left = 0.0
+    for part, size in shares_of(bar.fit):
+        if size > 0:
+            wide = size / GIB
+            look = {"edgecolor": style.INK, "linewidth": 0.5} | _look(part)
+            axes.barh(at, wide, left=left, height=0.5, **look)
+            _label(axes, part, left, wide, at, most)
+            left += wide
+    _uncertainty(axes, bar, at)
+    budget = [bar.fit.budget / GIB] * 2
+    axes.plot(budget, [at - 0.36, at + 0.36], color=style.INK, linewidth=1.6)
+    axes.text(0, at + 0.44, f"{style.SPACE}{sentence(bar.fit)}", size=8.5, va="center")
 
 
 def _uncertainty(axes: Any, bar: Bar, at: int) -> None:

@@ -146,17 +146,7 @@ def _exchange(drawing: diagram.Diagram, found: Window) -> float:
             72, y + 18, f"rank {row}", anchor="middle", bold=True, colour=style.on(style.cycle(row))
         )
         drawing.line([(136, y + 14), (left - 8, y + 14)], colour=style.BLUE, wide=1.6, arrow=True)
-        for slot in range(slots):
-            x = left + slot * each
-            drawing.box(x + 1, y, each - 4, 28, fill=style.cycle(row), shade=0.22, line=0.8)
-            drawing.text(
-                x + each / 2 - 1,
-                y + 18,
-                f"expert {slot}" if slots > 1 else "its expert",
-                anchor="middle",
-                size=9.5,
-                room=each - 8,
-            )
+        _slots(drawing, row, slots, left, y, each)
     drawing.text(
         256,
         top - 4,
@@ -181,6 +171,17 @@ def _exchange(drawing: diagram.Diagram, found: Window) -> float:
     )
     drawing.text(256, y + 16, "combine: the results go back", anchor="middle", size=9.5)
     return y + 16
+
+
+def _slots(
+    drawing: diagram.Diagram, row: int, slots: int, left: float, y: float, each: float
+) -> None:
+    """Draw what the window keeps for the tokens of one rank: a slot for each expert."""
+    for slot in range(slots):
+        x = left + slot * each
+        drawing.box(x + 1, y, each - 4, 28, fill=style.cycle(row), shade=0.22, line=0.8)
+        said = f"expert {slot}" if slots > 1 else "its expert"
+        drawing.text(x + each / 2 - 1, y + 18, said, anchor="middle", size=9.5, room=each - 8)
 
 
 def _bars(drawing: diagram.Diagram, found: Window, y: float) -> float:

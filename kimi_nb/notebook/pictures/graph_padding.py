@@ -116,23 +116,9 @@ def picture(plan: Plan) -> Picture:
     bare = [step.sequences for step in steps if step.graph is None]
     share = f"{_percent(waste(steps))} of the tokens computed in graphs are padding"
     svg = _drawn(steps, draft, share + _without(bare))
-    worst = max(steps, key=lambda step: step.padding / (step.graph or step.tokens))
-    listed = ", ".join(map(str, sizes[:_SHOWN])) + (
-        f" to {sizes[-1]}" if len(sizes) > _SHOWN else ""
+    words = _words(
+        steps, sizes, f"{view.role}: {len(sizes)} captured sizes ({figure})", draft, share
     )
-    said = [
-        f"{view.role}: {len(sizes)} captured sizes ({figure}): {listed or 'none'}",
-        f"1 to {view.shape.seqs} sequences of {draft + 1} token{'s' * (draft > 0)}",
-        f"{share}, if every batch is as frequent (derived)",
-    ]
-    if worst.padding:
-        part = worst.padding / (worst.graph or 1)
-        said.append(
-            f"at most {_percent(part)}: {worst.sequences} sequence{'s' * (worst.sequences > 1)} with "
-            f"{worst.tokens} tokens run in the graph of {worst.graph}"
-        )
-    if bare:
-        said.append(_without(bare).removeprefix("; "))
     rows = tuple(
         {
             "role": view.role,
@@ -144,7 +130,30 @@ def picture(plan: Plan) -> Picture:
         }
         for step in steps
     )
-    return Picture("graphs", title, svg, f"{title}. {'; '.join(said)}.", rows)
+    return Picture("graphs", title, svg, f"{title}. {words}.", rows)
+
+
+def _words(
+    steps: Sequence[Step], sizes: Sequence[int], heading: str, draft: int, share: str
+) -> str:
+    """Return the picture in words: sizes, batches, the share of padding, and where it is largest."""
+    listed = ", ".join(map(str, sizes[:_SHOWN])) + (
+        f" to {sizes[-1]}" if len(sizes) > _SHOWN else ""
+    )
+    said = [
+        f"{heading}: {listed or 'none'}",
+        f"1 to {len(steps)} sequences of {draft + 1} token{'s' * (draft > 0)}",
+        f"{share}, if every batch is as frequent (derived)",
+    ]
+    worst = max(steps, key=lambda step: step.padding / (step.graph or 1))
+    if worst.graph and worst.padding:
+        said.append(
+            f"at most {_percent(worst.padding / worst.graph)}: {worst.sequences} "
+            f"sequence{'s' * (worst.sequences > 1)} with {worst.tokens} tokens run in the graph of "
+            f"{worst.graph}"
+        )
+    bare = [step.sequences for step in steps if step.graph is None]
+    return "; ".join(said) + _without(bare)
 
 
 def _sizes(view: RoleView, shape: Shape) -> tuple[tuple[int, ...], str]:

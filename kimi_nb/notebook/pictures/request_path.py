@@ -49,13 +49,12 @@ def picture(plan: Plan) -> Picture:
     found = steps(plan)
     lanes = list(dict.fromkeys(name for step in found for name in (step.start, step.end)))
     drawing = diagram.Diagram(_WIDTH)
-    at = {
-        lane: _LEFT + index * (_LANES - 2 * _LEFT) / max(len(lanes) - 1, 1)
-        for index, lane in enumerate(lanes)
-    }
+    between = (_LANES - 2 * _LEFT) / max(len(lanes) - 1, 1)
+    at = {lane: _LEFT + index * between for index, lane in enumerate(lanes)}
+    wide = min(84, between - 6)
     for lane in lanes:
-        drawing.box(at[lane] - 42, 6, 84, 26, line=1.2)
-        drawing.text(at[lane], 23, lane, anchor="middle", bold=True, size=10.5, room=80)
+        drawing.box(at[lane] - wide / 2, 6, wide, 26, line=1.2)
+        drawing.text(at[lane], 23, lane, anchor="middle", bold=True, size=10.5, room=wide - 2)
     y = 56.0
     for number, step in enumerate(found, 1):
         drawing.text(_LANES + 26, y, step.what, bold=True, room=_WORDS)

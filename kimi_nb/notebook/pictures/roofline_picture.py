@@ -48,13 +48,13 @@ class Point:
     figure: str = "derived"
 
 
-def points(plan: Plan, **load: int) -> tuple[Point, ...]:
+def points(plan: Plan, input_len: int = 1024, output_len: int = 1024) -> tuple[Point, ...]:
     """Return the full decode and prefill steps of a plan; none where a figure is not published.
 
-    ``load`` is that of `limits.of_plan`: input_len, output_len, concurrency. Raises ParameterError
-    for a size that it refuses.
+    ``input_len`` are the tokens of a prompt, ``output_len`` those of an answer. Raises
+    ParameterError if one is below 1.
     """
-    found = limits.of_plan(plan, **load)
+    found = limits.of_plan(plan, input_len=input_len, output_len=output_len)
     out = []
     for role, phase in dict.fromkeys((one.role, one.phase) for one in found.limits):
         if phase not in _PHASES:
@@ -80,8 +80,8 @@ def points(plan: Plan, **load: int) -> tuple[Point, ...]:
     return tuple(out)
 
 
-def picture(plan: Plan, **load: int) -> Picture:
-    """Draw the roofs of the hardware, and the points; see `points` for ``load``."""
+def picture(plan: Plan, input_len: int = 1024, output_len: int = 1024) -> Picture:
+    """Draw the roofs of the hardware, and the `points` of prompts and answers of these sizes."""
     title = f"{plan.heading}: {_TITLE}"
     hardware: schema.Hardware = plan.request.hardware
     bandwidth = hardware.peaks.memory_gb_s
@@ -92,7 +92,7 @@ def picture(plan: Plan, **load: int) -> Picture:
         return nothing.picture(
             "roofline", title, f"bandwidth and peaks of {hardware.title} are not published"
         )
-    found = points(plan, **load)
+    found = points(plan, input_len, output_len)
     rows = [_row("memory bandwidth", bandwidth.value, "GB/s", "published", bandwidth.source)]
     for name, peak in roofs.items():
         rows.append(_row(f"{_PEAKS[name]} peak", peak.value, "10^12/s", "published", peak.source))
@@ -106,7 +106,8 @@ def picture(plan: Plan, **load: int) -> Picture:
                 _row(f"{one.role} {one.phase}: {what}", value, unit, one.figure, "roofline")
             )
     peaks = {_PEAKS[name]: peak.value for name, peak in roofs.items()}
-    svg = _drawn(bandwidth.value, peaks, found)
+    load = f"full batches, prompts of {input_len:,} and answers of {output_len:,} tokens"
+    svg = _drawn(bandwidth.value, peaks, found, load)
     said = [f"{hardware.title}: {bandwidth.value:,.0f} GB/s of memory (published)"]
     said += [
         f"{name} {value:,.0f} x 10^12 operations/s (published)" for name, value in peaks.items()
@@ -117,6 +118,7 @@ def picture(plan: Plan, **load: int) -> Picture:
         f"bound by {one.bound}"
         for one in found
     ] or ["the steps of this model cannot be derived"]
+    said.append(load)
     return Picture("roofline", title, svg, f"{title}. {'; '.join(said)}.", tuple(rows))
 
 
@@ -134,7 +136,7 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _drawn(bandwidth: float, peaks: dict[str, float], found: tuple[Point, ...]) -> str:
+def _drawn(bandwidth: float, peaks: dict[str, float], found: tuple[Point, ...], load: str) -> str:
     """Return the chart, both axes logarithmic: the roofs as lines, the steps as markers below."""
     ridges = [peak * 1e3 / bandwidth for peak in peaks.values()]
     most = max(peaks.values())
@@ -154,7 +156,13 @@ def _drawn(bandwidth: float, peaks: dict[str, float], found: tuple[Point, ...]) 
         axes.set_xlabel("intensity: operations for each byte read from memory")
         axes.set_ylabel("10^12 operations a second", parse_math=False)
         if found:
-            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=9)
+            axes.legend(
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.16),
+                fontsize=9,
+                title=load,
+                title_fontsize=9,
+            )
         return canvas.finish("roofline")
 
 
