@@ -16,6 +16,7 @@ from browser import lab as labs
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import ImageFont
+from plan import random_shapes
 from testbed import deployments
 
 from kimi_nb.check import judge
@@ -132,6 +133,16 @@ def test_texts_of_every_plan_stand_apart(each_plan, name):
     picture = pictures.draw(each_plan, name)
     whole(picture)
     apart(picture)
+
+
+def test_random_shapes_are_drawn(nodes_file):
+    found = [random_shapes.planned(shape, nodes_file) for shape in random_shapes.shapes(60)]
+    plans = [plan for plan in found if not isinstance(plan, str)]
+    assert len(plans) > 30
+    for plan, name in itertools.product(plans, BY_HAND):
+        picture = pictures.draw(plan, name)
+        whole(picture)
+        apart(picture)
 
 
 @pytest.mark.parametrize("row", sample(), ids="-".join)

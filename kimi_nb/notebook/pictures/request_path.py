@@ -24,7 +24,7 @@ CLIENT, ROUTER, STORE = "client", "router", "KV store"
 UPSTREAM = "upstream"  # the router of this kind is the example proxy of vllm-ascend
 _CACHE = "cache"  # the kind of a step that moves the KV cache
 _LANES, _LEFT, _WORDS, _WIDTH = 372, 46, 440, 860
-_PULLS = ("Nixl", "MooncakeConnector")  # decode reads the cache, once it knows where it lies
+_PULLS = ("Nixl", "MooncakeConnectorV1")  # decode reads the cache, once it knows where it lies
 
 
 @dataclass(frozen=True)
