@@ -98,7 +98,12 @@ def _word(word: str) -> str:
     >>> _word("all-reduce"), _word("plain")
     ('<span class="whole">all-reduce</span>', 'plain')
     """
-    if len(word) <= _TOKEN:
-        text = html.escape(word)
-        return f'<span class="whole">{text}</span>' if "-" in word else text
-    return "<wbr>".join(map(html.escape, re.split(r"(?<=[/._:=,])(?=[^/])", word)))
+    if len(word) <= (_SHORT if "/" in word else _TOKEN):
+        return _whole(word)
+    return "<wbr>".join(map(_whole, re.split(r"(?<=[/._:=,])(?<!//)(?=[^/])", word)))
+
+
+def _whole(part: str) -> str:
+    """Return a text that does not break at its hyphens, unless it is long."""
+    text = html.escape(part)
+    return f'<span class="whole">{text}</span>' if "-" in part and len(part) <= _TOKEN else text

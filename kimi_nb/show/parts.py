@@ -17,7 +17,7 @@ from kimi_nb.show.frame import framed
 MARKED = {
     *("ok", "pass", "passed", "better"),
     *("failed", "fail", "error", "regression", "worse"),
-    *("warning", "unfinished", "note", "skipped", "skip", "left out", "same"),
+    *("warning", "unfinished", "note", "skipped", "skip", "left out", "not applicable", "same"),
 }
 
 

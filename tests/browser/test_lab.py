@@ -107,6 +107,8 @@ def test_choose_and_rehearse(page, lab, tmp_path):
     panel.locator(".lm-TabBar-tab", has_text="a3-2").click()
     script = panel.locator(".kimi-copy:visible")
     sync_api.expect(script).to_contain_text("launch_online_dp.py")
+    button, frame = script.locator("button").bounding_box(), panel.bounding_box()
+    assert button["x"] + button["width"] <= frame["x"] + frame["width"], "is beside the panel"
     page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=lab.url)
     script.locator("button").click()
     sync_api.expect(script.locator("button")).to_have_text("Copied")
