@@ -574,28 +574,33 @@ class Run:
     def draw(
         self,
         plan: Plan,
-        *measured: Score | BenchResult | None,
+        *drawn: str | Score | BenchResult | None,
         ttft_ms: float = 0,
         tpot_ms: float = 0,
     ) -> Picture | Pictures:
-        """Draw measurements and keep the picture in the plan's folder; None for one not made.
+        """Draw a plan or measurements, and keep the picture in the plan's folder.
+
+        A name, such as "request" or "ranks", is one of `notebook.pictures.NAMES`: it explains the
+        plan. None is a measurement that was not made.
 
         The goodput of a benchmark counts requests within ``ttft_ms`` and ``tpot_ms`` (0: no bound).
         """
+        from kimi_nb.notebook import pictures
         from kimi_nb.notebook.pictures import score_intervals
         from kimi_nb.prove.accuracy import published_scores, score_settings
         from kimi_nb.prove.accuracy.scores import Score
         from kimi_nb.prove.bench import bench_pictures
         from kimi_nb.prove.bench.results import BenchResult
 
-        for one in measured:
+        for one in drawn:
             if isinstance(one, BenchResult):
                 return bench_pictures.draw(one, ttft_ms, tpot_ms)
+            if isinstance(one, str):
+                return _kept(pictures.draw(plan, one), self.folder / plan.name)
         published = published_scores.of(self.subject.named.name)
-        scores = [one for one in measured if isinstance(one, Score)]
+        scores = [one for one in drawn if isinstance(one, Score)]
         picture = score_intervals.picture(score_settings.drawn(scores, published))
-        picture.save(self.folder / plan.name / "pictures")
-        return picture
+        return _kept(picture, self.folder / plan.name)
 
     # Tuning -----------------------------------------------------------------------------
 
@@ -709,3 +714,9 @@ class Run:
         )
         title = f"Evidence: {self.folder / evidence.FILE}"
         return show.Table(title, ("time", "stage", "facts"), rows)
+
+
+def _kept(picture: Picture, folder: Path) -> Picture:
+    """Save a picture with its numbers in a plan's folder, and return it."""
+    picture.save(folder / "pictures")
+    return picture
