@@ -144,7 +144,8 @@ hooks: venv
 
 # On accelerator nodes people often are root, which Jupyter takes only when told so.
 lab: venv
-	$(BIN)/jupyter lab --ip 127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
+	$(BIN)/jupyter lab --ip 127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) \
+		--ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_start.ipynb
 
 # Beside the notebooks' environment, not into it: the two want other versions of the same packages.
 engine: venv

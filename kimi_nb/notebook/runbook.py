@@ -37,6 +37,7 @@ from kimi_nb.core import (
     paths,
 )
 from kimi_nb.core.errors import NoRecipeError, ParameterError, WriteError, choice
+from kimi_nb.notebook import page_links
 from kimi_nb.notebook.run import Run
 from kimi_nb.notebook.start import runs_folder
 from kimi_nb.notebook.subject import Subject
@@ -531,6 +532,7 @@ def _exporter(thread: int, page: str = "index") -> Any:
         template_file=f"{page}.html.j2",
         extra_template_basedirs=[str(paths.DATA / "notebook" / "nbconvert")],
     )
+    exporter.register_preprocessor(page_links.preprocess, enabled=True)
     # In the report nothing stands before the verdict but its title.
     exporter.register_preprocessor(
         TagRemovePreprocessor(enabled=True, remove_cell_tags={"remove-cell"}), enabled=True

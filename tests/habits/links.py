@@ -2,6 +2,8 @@
 
     # exit code 1 where one is wrong
     python tests/habits/links.py *.md docs/*.md docs/rules/*/*.md notebooks/*.ipynb
+    # the web addresses, with the first place of each, for a person to open
+    python tests/habits/links.py --outer notebooks/*.ipynb
 
 A relative link must be there, with its heading; so must a path of this project that stands in
 backquotes. Of a web address only the form is looked at.
@@ -109,8 +111,22 @@ def anchors(path: Path) -> list[str]:
     return out
 
 
+def outer(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield (web address, where it stands) of each link that leaves this project."""
+    for where, text in _texts(path):
+        for token in _inline(text):
+            target = str(token.attrGet("href") or "")
+            if token.type == "link_open" and target.startswith("http"):
+                yield target, where
+
+
 def main(paths: Sequence[str]) -> int:
-    """Print what is wrong in each file; 0 where nothing is."""
+    """Print what is wrong in each file, or the web addresses; 0 where nothing is wrong."""
+    if paths[:1] == ["--outer"]:
+        told = dict(reversed([one for path in paths[1:] for one in outer(Path(path))]))
+        for address in sorted(told):
+            print(f"{address}  ({told[address]})")
+        return 0
     found = [fault for path in paths for fault in faults(Path(path))]
     for fault in found:
         print(f"{fault}.")

@@ -188,6 +188,16 @@ def test_the_lint_as_a_program(tmp_path, capsys):
 # Links ----------------------------------------------------------------------------------------
 
 
+def test_web_addresses_are_listed_for_a_person_to_open(tmp_path, capsys):
+    page = tmp_path / "a.md"
+    page.write_text(
+        "[x](https://b.example/2) [y](https://a.example/1) [z](https://b.example/2) [w](#a)"
+    )
+    assert links.main(["--outer", str(page)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"https://a.example/1  ({page})", f"https://b.example/2  ({page})"]
+
+
 @pytest.mark.parametrize(
     "text, wanted",
     [

@@ -13,6 +13,7 @@ import yaml
 from kimi_nb.check import judge
 from kimi_nb.core import data_files
 from kimi_nb.core.errors import KimiError
+from kimi_nb.notebook import page_links, runbook
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.tune import design
@@ -180,3 +181,30 @@ def test_a_reader_knows_what_each_port_is_for(name, choices):
             if any(getattr(engine, port) for engine in plan.engines):
                 assert any(re.search(words, row[0]) for row in rows), (hardware, layout, port)
         assert any(row[0].startswith("front door") for row in rows) and plan.url
+
+
+# Pages --------------------------------------------------------------------------------------
+
+
+def test_links_of_a_page_lead_to_pages_and_documents(tmp_path):
+    text = (
+        "[a](05_pd.ipynb#Plan) [b](04_multi_node_dp.ipynb) [c](../docs/glossary.md#what-is-done) "
+        "[d](#Next) [e](https://docs.vllm.ai/x) [f](none.ipynb)"
+    )
+    found = re.findall(r"\]\(([^)]+)\)", page_links.on_page(text, tmp_path, ["05_pd"]))
+    assert found[0] == "05_pd.html#Plan" and found[3:] == [
+        "#Next",
+        "https://docs.vllm.ai/x",
+        "none.ipynb",
+    ]
+    assert (tmp_path / found[1]).resolve() == ROOT / "notebooks" / "04_multi_node_dp.ipynb"
+    path, _, anchor = found[2].partition("#")
+    assert (tmp_path / path).resolve() == ROOT / "docs" / "glossary.md" and anchor == "what-is-done"
+
+
+def test_the_pages_of_a_run_are_linked_to_one_another(tmp_path):
+    outcome = runbook.run("k2.5", "a3", only="00,01", run_dir=str(tmp_path / "run"))
+    page = (outcome.folder / "00_start.html").read_text()
+    assert 'href="01_prerequisites.html"' in page and 'href="../docs/' not in page
+    for target in re.findall(r'href="([^":#]+)[#"]', page):
+        assert (outcome.folder / target).exists(), target
