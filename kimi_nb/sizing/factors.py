@@ -50,9 +50,12 @@ def facts() -> dict[str, Any]:
 
 
 @functools.cache
-def of(vendor: str) -> Factors:
-    """Return every factor for the devices of a vendor."""
+def of(vendor: str, precision: str = "") -> Factors:
+    """Return every factor for the devices of a vendor and weights of a number format."""
     return {
-        name: Factor(name=name, **table.get(vendor, table["default"]))
+        name: Factor(
+            name=name,
+            **table.get(f"{vendor} {precision}", table.get(vendor, table["default"])),
+        )
         for name, table in facts()["factors"].items()
     }

@@ -96,10 +96,9 @@ _ACCEPTED = (0, 2, 1)  # with the least time, the most accepted tokens
 class Evaluator:
     """What points give under a load and bounds, for one side of every interval."""
 
-    def __init__(self, load: Workload, table: Factors, bounds: Bounds, side: int = 0) -> None:
-        self.load, self.table, self.bounds = load, table, bounds
+    def __init__(self, load: Workload, bounds: Bounds, side: int = 0) -> None:
+        self.load, self.bounds = load, bounds
         self.pick, self.taken = SIDES[side], _ACCEPTED[side]
-        self.front_door = self.pick(router(table))
         self._prefill: dict[tuple[int, int], tuple[steady_state.Side, float]] = {}
         self._decode: dict[tuple[int, int], steady_state.Side] = {}
         self._mixed: dict[tuple[int, int], steady_state.Steady] = {}
@@ -110,7 +109,7 @@ class Evaluator:
         if key not in self._mixed:
             self._mixed[key] = steady_state.mixed(
                 self.load,
-                self.table,
+                unit.table,
                 group.seqs,
                 unit.step(group.seqs),
                 unit.prompt,
@@ -131,7 +130,7 @@ class Evaluator:
         used = rate / (reading.rate * prefill.count)
         servers = reading.servers * prefill.count
         wait = steady_state.waiting(min(used, 0.999), servers, reading.seconds, self.load.spread)
-        ttft = reading.seconds + wait + decoding.extra + self.front_door
+        ttft = reading.seconds + wait + decoding.extra + self.pick(router(prefill.unit.table))
         limit = reading.limit if able < wanted else decoding.limit
         return Point(base, (prefill, decode), rate, ttft, decoding.seconds, limit)
 
@@ -147,7 +146,7 @@ class Evaluator:
         if key not in self._decode:
             self._decode[key] = steady_state.decode_side(
                 unit.kind,
-                self.table,
+                unit.table,
                 self.load,
                 group.seqs,
                 unit.step(group.seqs),
@@ -165,7 +164,7 @@ class Evaluator:
             most = factors.facts()["most_busy"]
             busy = most
             if self.bounds.ttft is not None:
-                left = self.bounds.ttft - side.seconds - extra - self.front_door
+                left = self.bounds.ttft - side.seconds - extra - self.pick(router(unit.table))
                 busy = steady_state.busiest(
                     left, side.servers * group.count, side.seconds, self.load.spread, most
                 )

@@ -20,7 +20,7 @@ from kimi_nb.core.errors import ParameterError, PlanError
 from kimi_nb.params import load as params
 from kimi_nb.plan import memory
 from kimi_nb.plan.memory import device
-from kimi_nb.sizing import as_plan, base_recipes, factors, points, units
+from kimi_nb.sizing import as_plan, base_recipes, factors, percentiles, points, units
 from kimi_nb.sizing.base_recipes import Base
 from kimi_nb.sizing.factors import Factors
 from kimi_nb.sizing.points import Bounds, Evaluator, Point
@@ -29,6 +29,7 @@ from kimi_nb.sizing.sizing_answer import Answer, Candidate, Interval
 from kimi_nb.sizing.units import Unit
 
 _BEST, _FRONT = 10, 8  # candidates, and points of the front, that are checked and shown
+_SIMULATED = 3  # candidates whose queues are simulated
 _TRIED = 60  # points that the rules look at for one list
 _MOST_NODES = 4096
 
@@ -40,7 +41,7 @@ class _Search:
     found: list[Base]
     load: Workload
     bounds: Bounds
-    table: Factors
+    table: Factors | None
     site: str
     refused: Counter[str]
     pool: dict[tuple[int, str], list[Unit]] = field(default_factory=dict)
@@ -48,14 +49,18 @@ class _Search:
 
     def points(self, nodes: int, bounds: Bounds | None = None) -> list[Point]:
         """Return every point on so many nodes."""
-        evaluator = Evaluator(self.load, self.table, bounds or self.bounds)
+        evaluator = Evaluator(self.load, bounds or self.bounds)
         return [
             point
             for base in self.found
             for point in points.of(
-                base, nodes, self.load, self.table, evaluator, self.pool, self.refused
+                base, nodes, self.load, self.table_of(base), evaluator, self.pool, self.refused
             )
         ]
+
+    def table_of(self, base: Base) -> Factors:
+        """Return the efficiency factors: those that were given, or the vendor's."""
+        return self.table or factors.of(base.hardware.vendor, base.precision)
 
     def keeping(self, every: Iterable[Point]) -> list[Point]:
         """Return the points that keep the bounds and carry the rate, best first."""
@@ -101,7 +106,7 @@ class _Search:
         """Return a point with the interval of its figures."""
         # The bound of TTFT decides how busy prefill may be; of the interval's ends it is not asked.
         # Latencies are those at the expected rate, throughput is what each end can do.
-        seen = [Evaluator(self.load, self.table, Bounds(), side) for side in (0, 1, 2)]
+        seen = [Evaluator(self.load, Bounds(), side) for side in (0, 1, 2)]
         expected, quick, slow = (one.again(point, point.rate) for one in seen)
         most, least = (one.again(point).rate for one in seen[1:])
         share = self.load.output_len / devices
@@ -168,7 +173,7 @@ def answer(
     if not found:
         raise PlanError("\n".join([f"No recipe of {named.title} on {chip.name} to start from:",
                                    *refused]))  # fmt: skip
-    search = _Search(found, load, bounds, table or factors.of(chip.vendor), site, refused)
+    search = _Search(found, load, bounds, table, site, refused)
     after = [] if site else search.points(nodes + 1)  # first, so that the pool has its units
     refused = Counter(search.refused)
     every = search.points(nodes)
@@ -178,6 +183,9 @@ def answer(
     devices = nodes * chip.devices.count
     kept = search.keeping(every)
     best = [search.candidate(one, devices) for one in search.passing(kept, _BEST)]
+    best[:_SIMULATED] = [
+        replace(one, percentiles=percentiles.of(one.point, load)) for one in best[:_SIMULATED]
+    ]
     told = Answer(
         tuple(best),
         tuple(search.candidate(one, devices) for one in _front(search, every)),
@@ -284,7 +292,9 @@ def _least_nodes(search: _Search, nodes: int) -> int | None:
                 min(
                     (
                         one.nodes
-                        for one in units.of(base, role, count, search.load, search.table, Counter())
+                        for one in units.of(
+                            base, role, count, search.load, search.table_of(base), Counter()
+                        )
                     ),
                     default=None,
                 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from kimi_nb import show
 from kimi_nb.sizing import as_plan
+from kimi_nb.sizing.percentiles import Percentiles
 from kimi_nb.sizing.points import Bounds, Point
 from kimi_nb.sizing.request_load import Workload
 
@@ -42,7 +43,7 @@ class Candidate:
         terms: The terms of a decode step, in seconds: name, expected, least, most, mark, source.
         site: The site to name with --site; "" where none is needed.
         nodes: The nodes that it takes.
-        percentiles: Simulated TTFT and TPOT percentiles in seconds, by name.
+        percentiles: Of its latencies, where its queues were simulated.
     """
 
     point: Point
@@ -53,7 +54,7 @@ class Candidate:
     terms: tuple[Mapping[str, Any], ...]
     site: str
     nodes: int
-    percentiles: Mapping[str, float] = field(default_factory=dict)
+    percentiles: Percentiles | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values: what to give to ``plan``, and every figure with its interval."""
@@ -80,11 +81,15 @@ class Candidate:
             "tpot_ms_low": round(self.tpot.low * 1e3, 3),
             "tpot_ms_high": round(self.tpot.high * 1e3, 3),
             "requests_per_s": round(self.point.rate, 4),
-            "percentiles_ms": {
-                name: round(value * 1e3, 2) for name, value in self.percentiles.items()
-            },
+            "percentiles_ms": self._percentiles(),
             "terms": [dict(one) for one in self.terms],
         }
+
+    def _percentiles(self) -> dict[str, float]:
+        if self.percentiles is None:
+            return {}
+        found = {name: round(one * 1e3, 2) for name, one in self.percentiles.values.items()}
+        return {"requests_per_s": round(self.percentiles.rate, 4), **found}
 
 
 @dataclass(frozen=True, repr=False)
@@ -182,6 +187,7 @@ class Answer(show.Shown):
         if self.candidates:
             best = self.candidates[0]
             out.append(f"limited by: {best.point.limit} ({best.mark}).")
+            out += _simulated(best)
             if self.smallest is not None:
                 nodes = f"{self.smallest} node{'s' * (self.smallest > 1)}"
                 out.append(f"the fewest nodes that keep the promise: {nodes}.")
@@ -209,3 +215,17 @@ class Answer(show.Shown):
             f"{now * self.load.output_len:,.0f} output tokens/s "
             f"({then / now - 1:+.0%}; {as_plan.described(self.more.point)})."
         ]
+
+
+def _simulated(best: Candidate) -> list[str]:
+    found = best.percentiles
+    if found is None:
+        return []
+    shown = {
+        name: "/".join(f"{found.values[f'{name}_p{share}'] * 1e3:.3g}" for share in (50, 90, 99))
+        for name in ("ttft", "tpot")
+    }
+    return [
+        f"simulated at {found.rate:.3g} requests/s (estimated): TTFT p50/p90/p99 {shown['ttft']} "
+        f"ms, TPOT {shown['tpot']} ms."
+    ]
