@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from kimi_nb.core.errors import KimiError
@@ -19,15 +20,19 @@ def verify(
     *,
     resume: bool = False,
     random_weights: bool = False,
+    say: Callable[[str], None] = print,
 ) -> Contract:
-    """Check whether a service keeps its contract, and explain a failure from its logs."""
+    """Check whether a service keeps its contract, and explain a failure from its logs.
+
+    ``say`` gets a line for each check; an exception from it ends the verification.
+    """
     asked = checks or Checks()
     found = runner.verify(
         target.of(service, random_weights=random_weights),
         resume=resume,
         only=asked.only,
         folder=session.folder / service.plan.name,
-        say=print,
+        say=say,
         max_context=asked.max_context,
     )
     if not (found.ok or found.only_door) and service.live is not None:

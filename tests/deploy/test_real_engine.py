@@ -198,8 +198,10 @@ def test_the_panel_deploys_and_stops(tmp_path):
     assert work.wait(600) and work.state == "up", work.said
     with pytest.raises(ParameterError, match="confirm it by its name"):
         work.stop()
-    found = work.verify()
-    assert found.counts["fail"] == 0, found
+    work.verify()
+    assert work.checks.wait(600)
+    found = work.checks.contract
+    assert found is not None and found.counts["fail"] == 0, found
     work.stop("local")
     assert work.state == "stopped"
     _nothing_runs()

@@ -128,64 +128,6 @@ def test_the_plain_twin_has_the_facts(run):
     assert "h200" in str(panel.choose(hw="h200", overrides=""))
 
 
-def test_widgets_follow_the_choices(run):
-    """The thin layer, without a browser: what a person would set and press."""
-    from kimi_nb.notebook.panel import widgets
-
-    panel = run.panel(run.choose("pd"))
-    made = widgets.Widgets(panel)
-    assert 'aria-label="Four A3 nodes' in made._pages["Topology"].value
-    made._tabs.selected_index = widgets._TABS.index("Scripts")
-    assert made._nodes.titles[:4] == panel.look.plan.nodes
-    made._tabs.selected_index = 0
-    made._lists["hw"].value = "h100"
-    assert panel.choices.hw == "h100" and "k2.5-h100-dp" in made._pages["Topology"].value
-    assert "layout is dp" in made._note.value
-    made._tabs.selected_index = widgets._TABS.index("Parameters")
-    assert "hw: str = &quot;h100&quot;" in made._pages["Parameters"].value
-    made._tabs.selected_index = 0
-    made._texts["overrides"].value = "<b>=3"
-    assert "&lt;b&gt;" in made._pages["Topology"].value
-    assert made._buttons["Rehearse"].disabled
-    made._texts["overrides"].value = ""
-    assert not made._buttons["Rehearse"].disabled
-
-
-def test_a_known_fault_stands_beside_the_choices(run):
-    """Whichever tab is open; nothing can be deployed then, and all can be rehearsed."""
-    from kimi_nb.notebook.panel import widgets
-
-    panel = run.panel(run.choose("pd"))
-    made = widgets.Widgets(panel)
-    made._lists["hw"].value = "h100"
-    assert "role='alert'" not in made._note.value
-    made._lists["variant"].value = "tp-pp"
-    (fault,) = panel.look.findings.errors
-    assert fault.rule == "truth/known-fault" and "v-k25-pp" in fault.message
-    assert "role='alert'" in made._note.value and "known fault v-k25-pp" in made._note.value
-    assert made._buttons["Deploy"].disabled and not made._buttons["Rehearse"].disabled
-    made._lists["variant"].value = ""
-    assert "role='alert'" not in made._note.value
-
-
-def test_variants_are_listed_by_name_and_title(run):
-    """Below model, hardware and layout: a layout may have fifteen."""
-    from kimi_nb.notebook.panel import widgets
-
-    panel = run.panel(run.choose("pd"))
-    made = widgets.Widgets(panel)
-    assert [*made._lists][:5] == ["model", "hw", "layout", "variant", "scenario"]
-    made._lists["model"].value = "k3"
-    made._lists["hw"].value = "gb300"
-    made._lists["layout"].value = "dp"
-    options = made._lists["variant"].options
-    assert len(options) > 10 and options[0] == ("default", "")
-    assert ("tp: One engine over nodes, tensor parallel", "tp") in options
-    assert all(label.startswith(f"{name}: ") for label, name in options[1:])
-    made._lists["variant"].value = "tp"
-    assert panel.choices.variant == "tp" and panel.look.plan is not None
-
-
 def test_rehearse_verify_stop(run):
     panel = run.panel(run.choose("single"))
     seen: list[tuple[str, str]] = []
@@ -194,11 +136,22 @@ def test_rehearse_verify_stop(run):
         panel.work.verify()
     panel.work.rehearse(panel.look.plan)
     assert panel.work.wait(60) and panel.work.state == work.UP, panel.work.said
-    assert panel.work.said.startswith("REHEARSAL: up, 1 of 1 engines ready after ")
-    told = "REHEARSAL: 0 of 1 engines ready"
+    name = panel.look.plan.name
+    assert panel.work.said.startswith(f"{name}: REHEARSAL: up, 1 of 1 engines ready after ")
+    told = f"{name}: REHEARSAL: 0 of 1 engines ready"
     assert any(state == work.STARTING and said.startswith(told) for state, said in seen)
-    asked = panel.work.verify()
+    assert seen[0][1] == f"{name}: REHEARSAL: writes the scripts and starts them"
+    begun = time.monotonic()
+    panel.work.verify()
+    assert time.monotonic() - begun < 2 and panel.work.checks.running
+    with pytest.raises(ServiceError, match=f"{name} is being verified"):
+        panel.work.verify()
+    assert panel.work.checks.wait(60)
+    asked = panel.work.checks.contract
     assert asked.ok and asked.mark == "REHEARSAL", asked
+    assert panel.work.checks.done == panel.work.checks.total > 30
+    assert f"verified: {asked.counts['pass']} pass" in panel.work.said
+    assert any("verifies: 3 of" in said for _, said in seen)
     panel.work.stop()
     panel.work.stop()
     assert panel.work.state == work.STOPPED and seen[-1][0] == work.STOPPED
@@ -206,46 +159,6 @@ def test_rehearse_verify_stop(run):
     line = next(one for one in evidence.read(run.folder) if one["stage"] == "panel")
     assert line["mark"] == "REHEARSAL" and line["ready"] == 1
     assert json.loads((panel.work.result.folder / "rehearsal.json").read_text())["times"]
-
-
-@pytest.fixture
-def mine(tmp_path):
-    """A site of this machine without an engine: to deploy on it fails at the first look."""
-    text = (ROOT / "params/sites/cpu.yaml").read_text()
-    for old, new in (
-        ("name: local\n", "name: mine\n"),
-        ("{root}/runs/.local", str(tmp_path)),
-        ("{root}/.engine", str(tmp_path / "none")),
-        ("{root}", str(ROOT)),
-    ):
-        assert old in text
-        text = text.replace(old, new)
-    (tmp_path / "mine.yaml").write_text(text)
-    return str(tmp_path / "mine.yaml")
-
-
-def test_deploy_and_its_stop_want_the_sites_name(run, mine):
-    from kimi_nb.notebook.panel import widgets
-
-    panel = run.panel(run.choose("single")).choose(hw="cpu", site=mine)
-    made = widgets.Widgets(panel)
-    for typed in ("", "local", "a3-example"):
-        made._confirm.value = typed
-        made._buttons["Deploy"].click()
-        assert "confirm it by its name" in made._pages["Service"].value
-        assert panel.work.state == work.IDLE and made._confirm.value == ""
-    made._confirm.value = " mine "
-    made._buttons["Deploy"].click()
-    assert panel.work.wait(60) and panel.work.state == work.FAILED, panel.work.said
-    assert "engine" in panel.work.said and panel.work.result.site == "mine"
-    assert not made._buttons["Stop"].disabled and made._buttons["Verify"].disabled
-    made._buttons["Stop"].click()
-    assert "confirm it by its name" in made._pages["Service"].value and panel.work.stoppable
-    made._confirm.value = "mine"
-    made._buttons["Stop"].click()
-    assert not panel.work.stoppable and made._buttons["Stop"].disabled
-    line = next(one for one in evidence.read(run.folder) if one["stage"] == "panel")
-    assert (line["did"], line["ok"]) == ("deploy", False)
 
 
 def test_stop_while_it_starts(run):
@@ -257,6 +170,26 @@ def test_stop_while_it_starts(run):
     panel.work.stop()
     assert time.monotonic() - begun < 20 and panel.work.state == work.STOPPED
     assert not wait_gone(run.folder)
+
+
+def test_stop_while_it_is_verified(run):
+    """What was not checked has not failed, and no result is recorded."""
+    panel = run.panel(run.choose("single"))
+    panel.work.rehearse(panel.look.plan)
+    assert panel.work.wait(60)
+    panel.work.verify()
+    while panel.work.checks.done < 2:
+        time.sleep(0.02)
+    begun = time.monotonic()
+    panel.work.stop(wait=False)
+    assert time.monotonic() - begun < 0.5 and panel.work.stopping and panel.work.busy
+    assert "is being stopped" in panel.work.said and not panel.work.stoppable
+    panel.work.stop()
+    assert time.monotonic() - begun < 20 and panel.work.state == work.STOPPED
+    assert panel.work.checks.contract is None and not panel.work.checks.running
+    assert "verification: ended after" in panel.work.said
+    assert not wait_gone(run.folder)
+    assert "verify" not in [one["stage"] for one in evidence.read(run.folder)]
 
 
 def test_a_fault_is_named_and_an_error_too(run, monkeypatch):

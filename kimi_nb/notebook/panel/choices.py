@@ -12,8 +12,9 @@ True
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kimi_nb import catalog, show
@@ -23,9 +24,17 @@ from kimi_nb.check.findings import Findings
 from kimi_nb.core import data_files
 from kimi_nb.core.errors import KimiError, ParameterError, choice
 from kimi_nb.notebook.choice import Choice
-from kimi_nb.params import fields, load, recipes
+from kimi_nb.params import fields, load, recipes, schema
 from kimi_nb.plan import derivation
 from kimi_nb.plan.spec import Plan
+
+# What "" means, in words.
+_DEFAULTS = {
+    "derive": "off",
+    "variant": "the first one",
+    "scenario": "the recipe itself",
+    "engine_version": "the recipe's",
+}
 
 
 def notebook(layout: str) -> str:
@@ -39,34 +48,76 @@ def allowed(given: Choice) -> Mapping[str, tuple[str, ...]]:
 
     Raises KimiErrors for an unknown model or hardware.
     """
+    return {name: values(given) for name, values in _VALUES.items()}
+
+
+def _models(given: Choice) -> tuple[str, ...]:
+    return _with(given.model, dict.fromkeys(row["model"] for row in recipes.listing()))
+
+
+def _hardware(given: Choice) -> tuple[str, ...]:
+    names = load.names("hardware")
+    able = [name for name in names if described(dataclasses.replace(given, hw=name))]
+    return _with(given.hw, able)
+
+
+def _layouts(given: Choice) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.layout for one in described(given)))
+
+
+def _variants(given: Choice) -> tuple[str, ...]:
+    return ("", *dict.fromkeys(one.variant for one in _of_layout(given)))
+
+
+def _scenarios(given: Choice) -> tuple[str, ...]:
+    named = [one for one in _of_layout(given) if given.variant in ("", one.variant)]
+    return ("", *dict.fromkeys(name for one in named[:1] for name in one.scenarios))
+
+
+def _versions(given: Choice) -> tuple[str, ...]:
+    return ("", *reversed(catalog.versions(load.hardware(given.hw).engine)))
+
+
+def _of_layout(given: Choice) -> list[schema.Recipe]:
+    return [one for one in described(given) if one.layout == given.layout]
+
+
+_VALUES: Mapping[str, Callable[[Choice], tuple[str, ...]]] = {
+    "model": _models,
+    "hw": _hardware,
+    "layout": _layouts,
+    "variant": _variants,
+    "scenario": _scenarios,
+    "engine_version": _versions,
+    "derive": lambda _: ("", "yes"),
+}
+
+
+def described(given: Choice) -> list[schema.Recipe]:
+    """Return the recipes of a choice's model on its hardware, of every layout."""
     model, chip = load.model(given.model), load.hardware(given.hw)
-    models = dict.fromkeys(row["model"] for row in recipes.listing())
-    derive = bool(given.derive)
-    chips = [
-        name
-        for name in load.names("hardware")
-        if derivation.all_of(model, load.hardware(name), derive=derive)
-    ]
-    there = derivation.all_of(model, chip, derive=derive)
-    of_layout = [recipe for recipe in there if recipe.layout == given.layout]
-    named = [recipe for recipe in of_layout if given.variant in ("", recipe.variant)]
-    return {
-        "model": _with(given.model, models),
-        "hw": _with(given.hw, chips),
-        "layout": tuple(dict.fromkeys(recipe.layout for recipe in there)),
-        "variant": ("", *dict.fromkeys(recipe.variant for recipe in of_layout)),
-        "scenario": ("", *dict.fromkeys(name for recipe in named[:1] for name in recipe.scenarios)),
-        "engine_version": ("", *reversed(catalog.versions(chip.engine))),
-        "derive": ("", "yes"),
-    }
+    return derivation.all_of(model, chip, derive=bool(given.derive))
 
 
-def titles(given: Choice) -> Mapping[str, str]:
-    """Return the title of each variant of the chosen layout, by its name; the default has none."""
-    there = derivation.all_of(
-        load.model(given.model), load.hardware(given.hw), derive=bool(given.derive)
-    )
-    return {one.variant: one.title for one in there if one.layout == given.layout}
+def recipe(given: Choice) -> schema.Recipe | None:
+    """Return the recipe that a choice means, also where its site cannot be read; None for none.
+
+    Raises KimiErrors for an unknown model or hardware.
+    """
+    model, chip = load.model(given.model), load.hardware(given.hw)
+    transport = ""
+    with contextlib.suppress(KimiError):
+        transport = load.site(given.site).transport if given.site else ""
+    with contextlib.suppress(KimiError):
+        return derivation.find(
+            model,
+            chip,
+            given.layout or None,
+            given.variant,
+            transport,
+            derive=bool(given.derive),
+        )
+    return None
 
 
 def _with(mine: str, names: Mapping[str, None] | list[str]) -> tuple[str, ...]:
@@ -93,29 +144,29 @@ def choose(given: Choice, **changes: str) -> tuple[Choice, tuple[str, ...]]:
         and (engine != load.hardware(given.hw).engine)
     ):
         made = dataclasses.replace(made, engine_version="")
-        notes.append(f"engine_version is the default: {made.hw} has {engine}")
+        notes.append(f"engine_version is the recipe's: {made.hw} has {engine}")
     # In this order: which values of each are allowed depends on those before it.
     for name in ("derive", "hw", "layout", "variant", "scenario", "engine_version"):
-        values, value = allowed(made)[name], getattr(made, name)
-        if (
-            name == "hw"
-            and not derivation.all_of(
-                load.model(made.model), load.hardware(made.hw), derive=bool(made.derive)
-            )
-            and "hw" not in changes
-        ):
+        values, value = _VALUES[name](made), getattr(made, name)
+        if name == "hw" and "hw" not in changes and not described(made):
             values = tuple(one for one in values if one != made.hw)
         if value in values or not values:
             continue
         if name in changes:
-            raise ParameterError(choice(name, value, values))
+            raise ParameterError(choice(name, value, filter(None, values)))
         made = dataclasses.replace(made, **{name: values[0]})
         if value:
-            notes.append(
-                f"{name} is {values[0] or 'the default'}: {value} is not there for "
-                f"{made.model} on {made.hw}"
-            )
+            notes.append(_followed(made, name, value, values))
     return made, tuple(notes)
+
+
+def _followed(made: Choice, name: str, value: str, values: tuple[str, ...]) -> str:
+    """Say which value a choice has now, why not the one before, and what else there is."""
+    there = ", ".join(filter(None, values)) or "none"
+    return (
+        f"{name} is {values[0] or _DEFAULTS[name]}: {value} is not there for {made.model} on "
+        f"{made.hw}; there is: {there}"
+    )
 
 
 @dataclass(frozen=True)
@@ -129,18 +180,17 @@ class Look:
     error: str
 
     @property
-    def parts(self) -> Mapping[str, str]:
-        """The scripts by folder: one for each node, then the other files."""
-        out: dict[str, list[str]] = {}
+    def parts(self) -> Mapping[str, Mapping[str, str]]:
+        """The scripts by folder, then by path: one folder for each node, then the others."""
+        out: dict[str, dict[str, str]] = {}
         for name, text in self.files.items():
             if "/" in name and name.endswith((".sh", ".sbatch", ".py")):
-                out.setdefault(name.partition("/")[0], []).append(f"##### {name}\n{text}")
-        return {
-            folder: "\n".join(texts)
-            for folder, texts in sorted(
+                out.setdefault(name.partition("/")[0], {})[name] = text
+        return dict(
+            sorted(
                 out.items(), key=lambda item: self.plan is None or item[0] not in self.plan.nodes
             )
-        }
+        )
 
     def table(self) -> show.Table:
         """Return the facts that the widgets show, one a line."""

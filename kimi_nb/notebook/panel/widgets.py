@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 import html
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import ipywidgets
 
-from kimi_nb import show
-from kimi_nb.core import known_secrets
 from kimi_nb.core.errors import KimiError
-from kimi_nb.notebook.panel import choices, work
+from kimi_nb.notebook.panel import choice_labels, field_widgets, pages, panel_style, role_sizes
+from kimi_nb.notebook.panel.field_widgets import Role
+from kimi_nb.notebook.panel.mistakes import Mistake
 from kimi_nb.notebook.panel.state import State
-from kimi_nb.notebook.pictures import (
-    device_memory,
-    failure_order,
-    flag_changes,
-    readiness_times,
-    topology_picture,
-)
-from kimi_nb.show.fixed_width import copyable
+from kimi_nb.params import fields
 
 _LISTS = {
     "model": "Model",
     "hw": "Hardware",
     "layout": "Layout",
+    "derive": "Recipes",
     "variant": "Variant",
     "scenario": "Scenario",
-    "engine_version": "Engine",
-    "derive": "Derive",
+    "engine_version": "Engine version",
 }
-_WIDE = "480px"  # of the list that shows a title beside each name
 _TEXTS = {
-    "site": ("Site", "your site file; empty: the example"),
-    "overrides": ("Change", "max-num-seqs=32; decode.dp=16"),
+    "site": ("Site file", "path of your site file; empty: the example of the hardware"),
+    "overrides": ("Overrides", "max-num-seqs=32; decode.dp=16"),
 }
-_WORK = "Service"  # the tab of the rehearsal or deployment
-_TABS = ("Topology", "Findings", "Memory", "Scripts", "Changes", "Parameters", _WORK)
+_WIDTHS = {"variant": "wide", "site": "half", "overrides": "half"}  # their values are long
+_BUTTONS = {
+    "Rehearse": "Run the scripts on this machine, with stand-ins for the engines",
+    "Verify": "Run the checks of notebook 06 on what is up",
+    "Stop": "Stop what runs; a deployment wants the name of its site",
+    "Deploy": "Run the scripts on the site, whose name stands beside this button",
+}
 
 
 def made(panel: State) -> ipywidgets.Widget:
@@ -49,68 +49,37 @@ class Widgets:
 
     def __init__(self, panel: State) -> None:
         self._panel, self._first = panel, panel.look.plan
-        self._quiet = False
         self._old: set[str] = set()  # pages that still show older choices
         self._drawn: object = None
+        self._alone = threading.RLock()  # the thread of the work draws as well
         self._lists = {
-            name: ipywidgets.Dropdown(
-                description=label,
-                layout=ipywidgets.Layout(width=_WIDE if name == "variant" else "236px"),
-                style={"description_width": "70px"},
-            )
+            name: field_widgets.dropdown(label, self._chooser(name), _WIDTHS.get(name, ""))
             for name, label in _LISTS.items()
         }
         self._texts = {
-            name: ipywidgets.Text(
-                description=label,
-                placeholder=hint,
-                continuous_update=False,
-                layout=ipywidgets.Layout(width="356px"),
-                style={"description_width": "70px"},
-            )
+            name: field_widgets.text(label, hint, self._chooser(name), _WIDTHS.get(name, ""))
             for name, (label, hint) in _TEXTS.items()
         }
-        self._buttons = {
-            name: ipywidgets.Button(
-                description=name, button_style=style, layout=ipywidgets.Layout(width="100px")
-            )
-            for name, style in (
-                ("Rehearse", "primary"),
-                ("Verify", ""),
-                ("Stop", ""),
-                ("Deploy", "danger"),
-            )
+        self._roles = {
+            role: Role(role, functools.partial(self._size, role)) for role in fields.ROLES
         }
-        self._confirm = ipywidgets.Text(
-            placeholder="the site's name, for Deploy and its Stop",
-            layout=ipywidgets.Layout(width="280px"),
-        )
-        self._bar = ipywidgets.IntProgress(min=0, max=1, layout=ipywidgets.Layout(width="180px"))
-        self._said, self._line, self._note = (ipywidgets.HTML() for _ in range(3))
-        self._pages = {name: ipywidgets.HTML() for name in _TABS}
+        self._buttons = {
+            name: ipywidgets.Button(description=name, tooltip=why) for name, why in _BUTTONS.items()
+        }
+        self._buttons["Rehearse"].button_style = "primary"
+        self._confirm = field_widgets.text("", "name of the site, to confirm", lambda _: None)
+        self._confirm.control.tooltip = "Name of the site, which confirms Deploy and its Stop"
+        self._head, self._note, self._status = (ipywidgets.HTML() for _ in range(3))
+        self._pages = {name: ipywidgets.HTML() for name in pages.TABS}
+        self._service = {name: ipywidgets.HTML() for name in ("progress", "checks", "result")}
         self._nodes = ipywidgets.Tab()
-        self._tabs = ipywidgets.Tab(
-            [self._nodes if name == "Scripts" else self._pages[name] for name in _TABS],
-            titles=_TABS,
-        )
-        row = {"flex_flow": "row wrap", "align_items": "center"}
-        self.box = ipywidgets.VBox(
-            [
-                ipywidgets.Box(
-                    [*self._lists.values(), *self._texts.values()], layout=ipywidgets.Layout(**row)
-                ),
-                self._note,
-                ipywidgets.Box(
-                    [*self._buttons.values(), self._confirm, self._bar, self._said],
-                    layout=ipywidgets.Layout(**row),
-                ),
-                self._line,
-                self._tabs,
-            ]
-        )
-        self.box.add_class("kimi-panel")
-        for name, widget in {**self._lists, **self._texts}.items():
-            widget.observe(lambda change, name=name: self._chosen(name, change["new"]), "value")
+        bodies = self._pages | {
+            "Scripts": self._nodes,
+            pages.SERVICE: ipywidgets.VBox([*self._service.values()]),
+        }
+        self._tabs = ipywidgets.Tab([*bodies.values()], titles=pages.TABS)
+        self._tabs.selected_index = 0
+        self.box = self._arranged()
         for name, press in (
             ("Rehearse", self._rehearse),
             ("Verify", self._verify),
@@ -119,167 +88,173 @@ class Widgets:
         ):
             self._buttons[name].on_click(lambda _, press=press: self._press(press))
         self._tabs.observe(lambda _: self._show_tab(), "selected_index")
-        self._tabs.selected_index = 0
         panel.work.changed = self._show_work
         self._show_look()
-        self._show_work()
+
+    @property
+    def fields(self) -> Mapping[str, ipywidgets.Widget]:
+        """The control of each choice; to set its ``value`` is what a person does."""
+        return {name: field.control for name, field in {**self._lists, **self._texts}.items()}
+
+    def open(self, tab: str) -> None:
+        """Open a tab of `pages.TABS`."""
+        self._tabs.selected_index = pages.TABS.index(tab)
+
+    def _arranged(self) -> ipywidgets.Widget:
+        """Return everything in its place: head, choices, sizes, actions, tabs."""
+        shown = {**self._lists, **self._texts}
+        rehearse, verify, stop, deploy = self._buttons.values()
+        confirmed = _part(ipywidgets.HBox, [self._confirm.box, deploy], "kimi-deploy")
+        rows = [
+            _part(ipywidgets.VBox, [self._head, self._note], "kimi-part", "kimi-head"),
+            _part(ipywidgets.Box, [one.box for one in shown.values()], "kimi-part", "kimi-grid"),
+            _part(
+                ipywidgets.VBox,
+                [role.box for role in self._roles.values()],
+                "kimi-part",
+                "kimi-sizes",
+            ),
+            _part(
+                ipywidgets.VBox,
+                [
+                    _part(ipywidgets.Box, [rehearse, verify, stop, confirmed], "kimi-actions"),
+                    self._status,
+                ],
+                "kimi-part",
+            ),
+            self._tabs,
+        ]
+        self._status.add_class("kimi-status")
+        return _part(ipywidgets.VBox, [ipywidgets.HTML(panel_style.sheet()), *rows], "kimi-panel")
 
     # Choosing -------------------------------------------------------------------------
 
-    def _chosen(self, name: str, value: str | None) -> None:
-        if self._quiet:
-            return
-        try:
-            self._panel.choose(**{name: value or ""})
-        except KimiError as error:
-            self._note.value = _alert(str(error))
-            return
-        self._show_look()
+    def _chooser(self, name: str) -> Callable[[str | None], None]:
+        return lambda value: self._choose(name, **{name: value or ""})
+
+    def _size(self, role: str, key: str, value: int) -> None:
+        pairs = role_sizes.overridden(self._panel.choices, role, key, value)
+        self._choose(f"{role}.{key}", overrides=pairs)
+
+    def _choose(self, name: str, **change: str) -> None:
+        """Make a choice; one that there is not is refused by the field that has it."""
+        with self._alone:
+            try:
+                self._panel.choose(**change)
+            except KimiError as error:
+                self._refuse([Mistake(name, str(error), (name,))])
+                return
+            self._show_look()
 
     def _show_look(self) -> None:
         """Update everything that depends on the choices."""
-        panel, titles = self._panel, choices.titles(self._panel.choices)
-        self._quiet = True
-        try:
-            for name, values in choices.allowed(panel.choices).items():
-                self._lists[name].options = [
-                    (
-                        f"{value}: {titles[value]}"
-                        if name == "variant" and value
-                        else value or "default",
-                        value,
-                    )
-                    for value in values
-                ]
-                self._lists[name].value = getattr(panel.choices, name) or values[0]
-                self._lists[name].disabled = len(values) < 2
-            for name, text in self._texts.items():
-                text.value = getattr(panel.choices, name)
-        finally:
-            self._quiet = False
-        found = panel.look.findings
-        wrong = [str(one.message) for one in found.errors] if found is not None else []
-        # Beside the choices and not in a tab alone: whoever looks at the topology sees them too.
-        self._note.value = (
-            f"<i>{html.escape('; '.join(panel.notes))}</i>" if panel.notes else ""
-        ) + (_alert("\n".join(f"error: {one}" for one in wrong)) if wrong else "")
-        self._old = set(_TABS) - {_WORK}
+        panel, given = self._panel, self._panel.choices
+        for name, options in choice_labels.labels(given).items():
+            shown = choice_labels.shown(getattr(given, name), options)
+            self._lists[name].set(shown, options)
+            self._lists[name].control.disabled = len(options) < 2
+        for name, field in self._texts.items():
+            field.set(getattr(given, name))
+        sizes = role_sizes.sizes(given)
+        for role, row in self._roles.items():
+            row.show(sizes.get(role), role_sizes.uses(panel.look.plan, role))
+        self._head.value = pages.head(panel.look, panel.mistakes)
+        self._refuse(panel.mistakes)
+        self._old = {*pages.TABS} - {pages.SERVICE}
         self._show_tab()
         self._show_work()
 
+    def _refuse(self, wrong: Sequence[Mistake]) -> None:
+        """Show each mistake by its field, and above the choices what belongs to none of them."""
+        told = {mistake.field: mistake.message for mistake in reversed(wrong)}
+        taking_part = {name for mistake in wrong for name in mistake.fields}
+        shown = {**self._lists, **self._texts}
+        for name, field in shown.items():
+            field.refuse(told.pop(name, ""))
+        for role, row in self._roles.items():
+            said = [told.pop(f"{role}.{key}", "") for key in role_sizes.KEYS]
+            row.refuse(
+                "\n".join(filter(None, said)),
+                [key for key in role_sizes.KEYS if f"{role}.{key}" in taking_part],
+            )
+        found = self._panel.look.findings
+        # Beside the choices and not in a tab alone: whoever looks at the topology sees them too.
+        errors = [f"error: {one.message}" for one in found.errors] if found is not None else []
+        notes = "<br>".join(map(html.escape, self._panel.notes))
+        self._note.value = (f"<i>{notes}</i>" if notes else "") + panel_style.alert(
+            "\n".join([*told.values(), *errors])
+        )
+
     def _show_tab(self) -> None:
         """Redraw the selected page if it shows older choices."""
-        name = _TABS[self._tabs.selected_index or 0]
-        if name in self._old:
-            self._old.discard(name)
-            self._draw(name, self._panel.look)
-
-    def _draw(self, name: str, look: choices.Look) -> None:
-        page = self._pages[name]
-        if name == "Parameters":
-            layout = look.choices.layout
-            page.value = (
-                f"What the cells below do, the parameters cell decides. Put these lines "
-                f"there, in notebook <code>{choices.notebook(layout)}</code>, "
-                f'or in one for every layout with <code>layout: str = "{html.escape(layout)}"</code>'
-                f", and run it again:"
-                f"{copyable(look.choices.lines())}"
-            )
-        elif name == "Scripts":
-            parts = look.parts
-            self._nodes.children = [ipywidgets.HTML(copyable(text)) for text in parts.values()]
-            self._nodes.titles = tuple(parts)
-            self._nodes.selected_index = 0 if parts else None
-        elif look.plan is None or look.findings is None:
-            page.value = _alert(look.error)
-        elif name == "Topology":
-            page.value = topology_picture.picture(look.plan)._repr_html_()
-        elif name == "Findings":
-            page.value = _rows(look.findings._repr_html_())
-        elif name == "Memory":
-            page.value = device_memory.picture(look.findings.memory)._repr_html_()
-        else:
-            page.value = flag_changes.picture(self._first or look.plan, look.plan)._repr_html_()
+        name = pages.TABS[self._tabs.selected_index or 0]
+        if name not in self._old:
+            return
+        self._old.discard(name)
+        look = self._panel.look
+        if name != "Scripts":
+            self._pages[name].value = pages.page(name, look, self._first, self._panel.mistakes)
+            return
+        parts = pages.scripts(look)
+        self._nodes.children = [ipywidgets.HTML(text) for text in parts.values()]
+        self._nodes.titles = tuple(parts)
+        self._nodes.selected_index = 0 if parts else None
 
     # Working --------------------------------------------------------------------------
 
     def _press(self, press: Callable[[], None]) -> None:
-        """Call a button's handler, and show an error in the tab of the service."""
+        """Call a button's handler; what it refuses is told below the field of the site's name."""
+        self._confirm.refuse("")
         try:
             press()
         except KimiError as error:
-            self._pages[_WORK].value = _alert(str(error))
-            self._tabs.selected_index = _TABS.index(_WORK)
+            self._confirm.refuse(str(error))
 
     def _rehearse(self) -> None:
         if self._panel.look.plan is not None and not self._panel.work.busy:
+            self.open(pages.SERVICE)
             self._panel.work.rehearse(self._panel.look.plan)
-            self._show_work()
 
     def _deploy(self) -> None:
         if self._panel.look.plan is not None and not self._panel.work.busy:
             self._panel.work.deploy(self._panel.look.plan, self._named())
-            self._show_work()
+            self.open(pages.SERVICE)
 
     def _stop(self) -> None:
-        self._panel.work.stop(self._named())
+        self._panel.work.stop(self._named(), wait=False)
+
+    def _verify(self) -> None:
+        self._panel.work.verify()
+        self.open(pages.SERVICE)
 
     def _named(self) -> str:
         """Return the site's name as typed, and clear the field: each use needs it anew."""
-        name, self._confirm.value = self._confirm.value.strip(), ""
+        name = str(self._confirm.control.value).strip()
+        self._confirm.set("")
         return name
 
-    def _verify(self) -> None:
-        self._pages[_WORK].value = _rows(self._panel.work.verify()._repr_html_())
-        self._tabs.selected_index = _TABS.index(_WORK)
-
     def _show_work(self) -> None:
-        """Update the buttons, the bar and the line; the thread of the work calls this as well."""
-        doing, look = self._panel.work, self._panel.look
-        seen, found = doing.progress, doing.result
-        self._buttons["Rehearse"].disabled = doing.busy or look.plan is None
-        self._buttons["Deploy"].disabled = (
-            doing.busy or look.findings is None or bool(look.findings.errors)
-        )
-        self._buttons["Stop"].disabled = not doing.stoppable
-        self._buttons["Verify"].disabled = doing.state != work.UP
-        if found is not None:
-            self._bar.max, self._bar.value = found.engines, found.ready
-        elif seen is not None:
-            self._bar.max, self._bar.value = seen.engines, seen.ready
-        else:
-            self._bar.max, self._bar.value = 1, 0
-        self._bar.bar_style = {work.UP: "success", work.FAILED: "danger"}.get(doing.state, "info")
-        self._said.value = f"&nbsp;{_escaped(doing.said)}"
-        line = seen.line if seen is not None and doing.state == work.STARTING else ""
-        self._line.value = (
-            f"<code style='font-size:11px'>{_escaped(line, 160)}</code>" if line else ""
-        )
-        if found is not None and found is not self._drawn and doing.plan is not None:
-            self._drawn = found
-            mark = "" if found.mark == "measured" else found.mark
-            pictures = [readiness_times.picture(doing.plan, found.times, mark=mark)]
-            if found.events:
-                pictures.insert(0, failure_order.picture(doing.plan, found.events, mark=mark))
-            for picture in pictures:
-                picture.save(found.folder)
-            self._pages[_WORK].value = _rows(found._repr_html_()) + "".join(
-                picture._repr_html_() for picture in pictures
+        """Update buttons, status and service; the threads of the work call this as well."""
+        with self._alone:
+            doing, look = self._panel.work, self._panel.look
+            self._buttons["Rehearse"].disabled = doing.busy or look.plan is None
+            self._buttons["Deploy"].disabled = (
+                doing.busy or look.findings is None or bool(look.findings.errors)
             )
+            self._buttons["Stop"].disabled = not doing.stoppable
+            self._buttons["Verify"].disabled = not doing.verifiable
+            self._status.value = pages.status(doing, look.plan)
+            self._tabs.titles = pages.titles(look, self._first, doing)
+            self._service["progress"].value = pages.progress(doing, look.plan)
+            self._service["checks"].value = pages.checking(doing)
+            if doing.result is not self._drawn:
+                self._drawn = doing.result
+                self._service["result"].value = pages.result(doing)
 
 
-def _rows(text: str) -> str:
-    """Return a table with the line height of a page; that of widgets is as tall as a button."""
-    return f"<div style='line-height:1.45'>{text}</div>"
-
-
-def _escaped(text: str, most: int | None = None) -> str:
-    """Return at most so many characters of what an engine or a node said, as HTML."""
-    return html.escape(show.visible(known_secrets.text(text), lines=False)[:most])
-
-
-def _alert(text: str) -> str:
-    return (
-        f"<div role='alert' style='white-space:pre-wrap;border-left:4px solid #d55e00;"
-        f"padding-left:8px'>{html.escape(known_secrets.text(text))}</div>"
-    )
+def _part(kind: Any, children: Sequence[ipywidgets.Widget], *names: str) -> ipywidgets.Widget:
+    """Return a box with the classes of the style sheet."""
+    box = kind(children)
+    for name in names:
+        box.add_class(name)
+    return box

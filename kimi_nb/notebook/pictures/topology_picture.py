@@ -1,4 +1,4 @@
-"""Draw the placement of engines: nodes, their devices coloured by rank, ports, and traffic.
+"""Draw the placement of engines: nodes, their devices coloured by role, ports, and traffic.
 
 Example::
 
@@ -29,6 +29,12 @@ _ARROW: dict[str, Any] = {
     "shrinkB": 0,
 }
 _STORE = 70  # the width of a KV store beside its nodes
+# The colour is that of the role; two tones in turn part one rank (or stage) from the next.
+_TONES = {
+    "mixed": (style.BLUE, style.SKY),
+    "prefill": (style.BLUE, style.SKY),
+    "decode": (style.ORANGE, style.YELLOW),
+}
 
 
 def picture(plan: Plan) -> Picture:
@@ -119,7 +125,7 @@ def _node(
     for device in range(plan.devices_per_node):
         x = left + 8 + (device % _ROW) * (_CELL + 3)
         y = top + 26 + (device // _ROW) * (_CELL + 3)
-        _device(axes, device, holder.get(device), engines[0].pp_size, x, y)
+        _device(axes, device, holder.get(device), engines[0], x, y)
     lines = topology_words.ports(engines, plan)
     for at, line in enumerate(lines):
         y = top + height - 8 - (len(lines) - 1 - at) * _LINE
@@ -127,13 +133,15 @@ def _node(
 
 
 def _device(
-    axes: Any, device: int, held: tuple[int, int] | None, stages: int, x: float, y: float
+    axes: Any, device: int, held: tuple[int, int] | None, engine: EngineSpec, x: float, y: float
 ) -> None:
-    """Draw a device in the colour of its rank and stage; dotted if nobody has it."""
+    """Draw a device in the colour of its role, in the tone of its turn; dotted if nobody has it."""
     from matplotlib.patches import Rectangle  # start-up: only when drawn
 
     rank, stage = held or (None, 0)
-    colour = "none" if rank is None else style.cycle(rank * stages + stage)
+    stages = engine.pp_size
+    turn = (rank or 0) * stages + stage
+    colour = "none" if rank is None else _TONES[engine.role][turn % 2]
     ink = style.INK if rank is None else style.on(colour)
     line = ":" if rank is None else "-"
     look: dict[str, Any] = {
