@@ -16,14 +16,15 @@
 # make strip   take the outputs out of the notebooks
 # make readme  write the generated parts of README.md, README.zh-CN.md and docs/modules.md
 # make hooks   run the lint before each commit (pre-commit)
-# make lab     JupyterLab on the notebooks
+# make lab     JupyterLab on copies of the notebooks, in workspace/, which git ignores
+# make site    the web pages, into build/website/html: notebooks executed in rehearsal, documents, references (5 minutes)
 # make venv    .venv with everything that run and test need
 # make engine  .engine with the real vLLM for this machine's CPU (2.5 GB; hardware cpu)
 # make tools   .tools with lm-eval and AISBench, for notebook 07 (3 GB)
 # make load-clients  .clients/load with aiperf, guidellm and lm-eval, for test-engine (4 GB)
 # make bench   the benchmarks; fails where one does not keep its bounds
-# make pins    constraints.txt anew: versions and the hashes of their files, from pyproject.toml
-# make clean   remove .venv, .engine, .tools, .clients, .uv, runs/ and caches
+# make pins    constraints.txt and docs/website/requirements.txt anew: versions and the hashes of their files
+# make clean   remove .venv, .engine, .tools, .clients, .website, .uv, runs/, build/ and caches; workspace/ stays
 # make help    these lines
 PYTHON ?= python3
 MODEL ?= k2.5
@@ -43,13 +44,14 @@ APART := --ignore tests/deploy/test_real_engine.py --ignore tests/deploy/test_re
 PURE := $(addprefix tests/,params catalog plan check bundle/test_scripts.py)
 
 .PHONY: help run test test-long test-tools test-engine test-recipes test-chaos load-clients coverage mutants lint lint-code lint-notebooks lint-docs lint-types lint-rooms strip \
-	readme hooks lab venv engine tools bench pins clean
+	readme hooks lab site venv engine tools bench pins clean
 help:
 	@sed -n 's/^# make //p' Makefile | awk '{ name = $$1; $$1 = ""; printf "make %-15s%s\n", name, $$0 }'
 
 # The stamp is newer than what it was made from, or it is made again.
 .venv/.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
+	@echo 'The first start installs some 200 packages into .venv: 2 to 4 minutes. Later ones take seconds.'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
@@ -68,7 +70,7 @@ test: venv lint
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 $(filter-out $(LONG_NOTEBOOKS) $(DRAWN),$(wildcard notebooks/*.ipynb))
 
 # What would make "make test" longer than 15 minutes on two cores.
-test-long: venv
+test-long: venv .website/.stamp
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m long $(APART) tests
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 $(LONG_NOTEBOOKS)
 
@@ -116,8 +118,8 @@ mutants: venv
 lint: lint-code lint-notebooks lint-docs lint-types lint-rooms
 
 lint-code: venv
-	$(BIN)/ruff check kimi_nb tests benchmarks notebooks
-	$(BIN)/ruff format --check --quiet kimi_nb tests benchmarks
+	$(BIN)/ruff check kimi_nb tests benchmarks notebooks docs/website
+	$(BIN)/ruff format --check --quiet kimi_nb tests benchmarks docs/website
 
 lint-notebooks: venv
 	$(BIN)/nbstripout --keep-id --verify notebooks/*.ipynb
@@ -142,10 +144,21 @@ readme: venv
 hooks: venv
 	$(BIN)/pre-commit install
 
-# On accelerator nodes people often are root, which Jupyter takes only when told so.
+# The root of the server is the checkout: links of the notebooks lead to docs/. On accelerator nodes
+# people often are root, which Jupyter takes only when told so.
 lab: venv
+	$(BIN)/python -m kimi_nb.notebook.workspace
 	$(BIN)/jupyter lab --ip 127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) \
-		--ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_start.ipynb
+		--ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/workspace/00_start.ipynb
+
+# Sphinx and what it needs, in an environment of its own: the notebooks need none of it.
+.website/.stamp: docs/website/requirements.txt
+	$(PYTHON) -m venv .website
+	.website/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/website/requirements.txt
+	touch .website/.stamp
+
+site: venv .website/.stamp
+	PYTHONPATH="docs:$(CURDIR)" .website/bin/python -m website --bin $(BIN)
 
 # Beside the notebooks' environment, not into it: the two want other versions of the same packages.
 engine: venv
@@ -165,6 +178,9 @@ pins:
 	.uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .github/tools/uv.txt
 	.uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-header $(UPGRADE) --extra test --output-file constraints.txt pyproject.toml
+	.uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-header $(UPGRADE) --constraint constraints.txt \
+		--output-file docs/website/requirements.txt docs/website/requirements.in
 
 clean:
-	rm -rf .venv .engine .tools .clients .uv runs .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf .venv .engine .tools .clients .website .uv runs build .mypy_cache .ruff_cache .pytest_cache .coverage

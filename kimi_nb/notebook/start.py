@@ -135,9 +135,9 @@ def report(*, hw: str, model: str, run_dir: str = "", links: str = "") -> Sectio
 def runs_folder() -> Path:
     """Return ``runs/`` of the working directory.
 
-    JupyterLab executes a notebook in the notebook's folder: in ``notebooks/`` of a checkout the
-    result is ``runs/`` of the checkout. Raises ParameterError where the working directory was
-    removed.
+    JupyterLab executes a notebook in the notebook's folder: in ``notebooks/`` and ``workspace/`` of
+    a checkout, and below, the result is ``runs/`` of the checkout. Raises ParameterError where the
+    working directory was removed.
     """
     try:
         here = Path.cwd()
@@ -146,7 +146,8 @@ def runs_folder() -> Path:
             "The working directory has been removed: change to another one, or name the run's folder."
         ) from None
     root = paths.root()
-    own = here == root / "notebooks" and (root / "pyproject.toml").is_file()
+    own = any(here.is_relative_to(root / name) for name in ("notebooks", "workspace"))
+    own = own and (root / "pyproject.toml").is_file()
     return (root if own else here) / "runs"
 
 
