@@ -24,11 +24,6 @@ _COPY = (
 )
 
 
-def copyable(text: str) -> str:
-    """Return a text with a button that copies it, as HTML."""
-    return framed(_copyable(text))
-
-
 def _copyable(text: str) -> str:
     return (
         '<div class="kimi-copy"><button type="button" class="jupyter-button" '

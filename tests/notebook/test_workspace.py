@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kimi_nb.notebook import workspace
+from kimi_nb.notebook import start, workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,3 +115,20 @@ def test_git_sees_nothing_of_what_the_documents_commands_leave():
         ["git", "check-ignore", *left], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == left
+
+
+def test_make_lab_opens_the_copies_where_their_links_lead():
+    words = ["make", "--no-print-directory", "-n", "lab", "BIN=bin"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    update, lab = done.stdout.replace("\\\n", " ").splitlines()
+    assert update == "bin/python -m kimi_nb.notebook.workspace"
+    assert f'--ServerApp.root_dir="{ROOT}"' in lab
+    assert f"/lab/tree/{workspace.FOLDER}/00_start.ipynb" in lab
+
+
+def test_results_of_a_copy_go_where_those_of_the_original_do(monkeypatch):
+    for folder in ("notebooks", "notebooks/zh", "workspace", "workspace/zh"):
+        monkeypatch.setattr(Path, "cwd", lambda folder=folder: ROOT / folder)
+        assert start.runs_folder() == ROOT / "runs"
+    monkeypatch.setattr(Path, "cwd", lambda: ROOT / "docs")
+    assert start.runs_folder() == ROOT / "docs" / "runs"
