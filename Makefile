@@ -15,6 +15,7 @@
 # make lint-rooms  imports between the rooms of the package, by import-linter
 # make strip   take the outputs out of the notebooks
 # make readme  write the generated parts of README.md, README.zh-CN.md and docs/modules.md
+# make i18n    bring new English texts into the catalogues of translations
 # make hooks   run the lint before each commit (pre-commit)
 # make lab     JupyterLab on copies of the notebooks, in workspace/, which git ignores
 # make site    the web pages, into build/website/html: notebooks executed in rehearsal, documents, references (5 minutes)
@@ -44,7 +45,7 @@ APART := --ignore tests/deploy/test_real_engine.py --ignore tests/deploy/test_re
 PURE := $(addprefix tests/,params catalog plan check bundle/test_scripts.py)
 
 .PHONY: help run test test-long test-tools test-engine test-recipes test-chaos load-clients coverage mutants lint lint-code lint-notebooks lint-docs lint-types lint-rooms strip \
-	readme hooks lab site venv engine tools bench pins clean
+	readme i18n hooks lab site venv engine tools bench pins clean
 help:
 	@sed -n 's/^# make //p' Makefile | awk '{ name = $$1; $$1 = ""; printf "make %-15s%s\n", name, $$0 }'
 
@@ -140,6 +141,9 @@ strip: venv
 
 readme: venv
 	PYTHONPATH="tests$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/habits/readme.py
+
+i18n: venv
+	PYTHONPATH="tests$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/habits/catalogues.py
 
 hooks: venv
 	$(BIN)/pre-commit install

@@ -34,6 +34,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 for inherited in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
     os.environ.pop(inherited, None)
 
+# What a test compares is English, whatever the language of the developer.
+os.environ["KIMI_NB_LANG"] = "en"
+
 ROWS = deployments.rows()
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kimi_nb.i18n import translate
 from kimi_nb.plan.memory import GIB, Fit
 from kimi_nb.show import Table, visible
 
@@ -51,8 +52,9 @@ class Finding:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file and self.line else self.file or self.where
-        said = visible(f"{place}: {self.severity}: {self.told} [{self.rule}]", lines=False)
-        return f"{said}\n    {visible(self.fix, lines=False)}"
+        told, severity = translate(self.told), translate(self.severity)
+        said = visible(f"{place}: {severity}: {told} [{self.rule}]", lines=False)
+        return f"{said}\n    {visible(translate(self.fix), lines=False)}"
 
 
 @dataclass(frozen=True)
@@ -145,10 +147,9 @@ class Findings:
             and not (self.seen["servers"] or self.seen["boxes"] or self.seen["launchers"])
             else ""
         )
-        return (
-            f"{self.title}: {_count(self.findings)}. {asked} rules asked of {self.engine}{skipped}."
-            f"{self._set_aside}{nothing}{self._understood}"
-        )
+        count = f"{self.title}: {_count(self.findings)}."
+        rules = f"{asked} rules asked of {self.engine}{skipped}."
+        return f"{count} {rules}{self._set_aside}{nothing}{self._understood}"
 
     @property
     def _set_aside(self) -> str:
@@ -187,10 +188,10 @@ class Findings:
         lines = [str(found) for found in self.findings if found.severity != NOTE]
         lines += [str(found).partition("\n")[0] for found in self.of(NOTE)]
         lines += [
-            visible(f"{place(spot)}: not read: {spot['reason']}", lines=False)
+            visible(translate(f"{place(spot)}: not read: {spot['reason']}"), lines=False)
             for spot in self.unread
         ]
-        return "\n".join([*lines, visible(self.verdict, lines=False)])
+        return "\n".join([*lines, visible(translate(self.verdict), lines=False)])
 
     __repr__ = __str__
 

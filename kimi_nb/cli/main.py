@@ -14,6 +14,7 @@ from kimi_nb import __version__
 from kimi_nb.cli import redacted_streams
 from kimi_nb.core import extras
 from kimi_nb.core.errors import KimiError, short
+from kimi_nb.i18n import translate
 from kimi_nb.show import visible
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _reported(words: Sequence[str]) -> int:
         finally:  # also after --help, which ends the program
             sys.stdout.flush()
     except KimiError as error:
-        print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
+        print(f"kimi-nb: {visible(translate(str(error)))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("kimi-nb: interrupted", file=sys.stderr)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kimi_nb.core.errors import CheckError
+from kimi_nb.i18n import translate
 from kimi_nb.show import visible
 
 if TYPE_CHECKING:
@@ -20,7 +21,11 @@ def progress(begun: float) -> Callable[[str], None]:
     """Return a function that prints to stderr, with the seconds since ``begun``."""
 
     def say(text: str) -> None:
-        print(f"{time.monotonic() - begun:5.1f} s  {visible(text)}", file=sys.stderr, flush=True)
+        print(
+            f"{time.monotonic() - begun:5.1f} s  {visible(translate(text))}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     return say
 
@@ -38,7 +43,7 @@ def failed(error: StepFailed, as_json: bool) -> int:
                 indent=2,
             )
         )
-    print(f"kimi-nb: {visible(str(error))}", file=sys.stderr)
+    print(f"kimi-nb: {visible(translate(str(error)))}", file=sys.stderr)
     return 1
 
 

@@ -29,8 +29,10 @@ class KimiError(Exception):
     def _render_traceback_(self) -> list[str]:
         """Return what IPython (whose hook this is) shows instead of a stack trace."""
         from kimi_nb.core import known_secrets  # start-up: only in a notebook
+        from kimi_nb.i18n import translate  # start-up: as above
 
-        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {known_secrets.text(str(self))}"]
+        told = known_secrets.text(translate(str(self)))
+        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {told}"]
 
 
 class ParameterError(KimiError):

@@ -25,6 +25,7 @@ BASE = (
     "tabulate",
     "tree-sitter",
     "tree-sitter-bash",
+    "wcwidth",
 )
 EXTRAS = {
     "rehearse": (

@@ -16,6 +16,7 @@ from kimi_nb.catalog import known_faults as faults_of_versions
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.diagnose import signatures
 from kimi_nb.diagnose.signatures import Signature
+from kimi_nb.i18n import into
 
 _HEADINGS = (
     "what is seen",
@@ -109,7 +110,12 @@ def search(words: str) -> Entries:
 
 def _ranked(question: str) -> tuple[Signature, ...]:
     wanted = words_of(question)
-    texts = [(one, words_of(_title(one)), words_of(_rest(one))) for one in signatures.entries()]
+    # Only a Chinese question needs the Chinese texts, whatever the language of the screen is.
+    language = "en" if question.isascii() else "zh"
+    texts = [
+        (one, words_of(_title(one, language)), words_of(_rest(one, language)))
+        for one in signatures.entries()
+    ]
     rarity = {
         word: math.log(
             (1 + len(texts)) / (0.5 + sum(has(title | rest, word) for _, title, rest in texts))
@@ -134,15 +140,15 @@ def _ranked(question: str) -> tuple[Signature, ...]:
     return tuple(one for _, one in kept[:_MOST])
 
 
-def _title(entry: Signature) -> str:
-    return " ".join((entry.id, entry.asks, *entry.words))
+def _title(entry: Signature, language: str) -> str:
+    return " ".join((entry.id, into(language, entry.asks), *entry.words))
 
 
-def _rest(entry: Signature) -> str:
+def _rest(entry: Signature, language: str) -> str:
     return " ".join(
         (
-            entry.cause,
-            entry.help,
+            *dict.fromkeys((entry.cause, into(language, entry.cause))),
+            *dict.fromkeys((entry.help, into(language, entry.help))),
             entry.platform,
             entry.versions,
             *entry.refs,

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from kimi_nb.i18n import translate
 from kimi_nb.show.frame import framed
 from kimi_nb.show.parts import MARKED, Line, Mark
 
@@ -30,7 +31,7 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) ->
     rows = [[_marked(cell, at, headings, row) for at, cell in enumerate(row)] for row in rows]
     numeric = [_numeric([row[at] for row in rows]) for at in range(len(headings))]
     heads = "".join(
-        f"<th{_class('num' * right)}>{html.escape(head)}</th>"
+        f"<th{_class('num' * right)}>{html.escape(translate(head))}</th>"
         for head, right in zip(headings, numeric, strict=True)
     )
     lines = [
@@ -44,7 +45,8 @@ def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) ->
     more = ""
     if lines[first:]:
         body += f'<tbody class="rest">{"".join(lines[first:])}</tbody>'
-        more = f'<details class="more"><summary>{len(lines) - first} more rows</summary></details>'
+        words = html.escape(translate(f"{len(lines) - first} more rows"))
+        more = f'<details class="more"><summary>{words}</summary></details>'
     drawn = f"<table><thead><tr>{heads}</tr></thead>{body}</table>"
     return framed(f'{caption}<div class="scroll">{drawn}</div>{more}')
 
@@ -80,6 +82,7 @@ def _class(name: str) -> str:
 
 
 def _cell(cell: Any, right: bool) -> str:
+    cell = translate(cell) if isinstance(cell, str) else cell
     size = len(str(cell))
     text = "short" if size <= _SHORT else "mid" if size <= _LONG else "long"
     name = "num" if right else text

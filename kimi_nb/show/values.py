@@ -12,14 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kimi_nb.i18n import translate
 from kimi_nb.show import html_table
 
 
 def _wrapped(text: str, width: int | None) -> str:
     """Return a text with each of its lines cut to a width, between words where it can be."""
-    if width is None or len(text) <= width:
+    if width is None or len(text) <= width // (1 if text.isascii() else 2):
         return text
-    lines = [textwrap.wrap(line, width) or [""] for line in text.splitlines()]
+    if text.isascii():
+        lines = [textwrap.wrap(line, width) or [""] for line in text.splitlines()]
+    else:  # a Chinese character takes two columns
+        from wcwidth import wrap  # start-up: only for such a text
+
+        lines = [wrap(line, width) or [""] for line in text.splitlines()]
     return "\n".join(part for parts in lines for part in parts)
 
 
@@ -46,17 +52,18 @@ class Table:
             for i in range(len(self.headings))
         ]
         if not self.rows and self.title:
-            return known_secrets.text(self.title)
+            return known_secrets.text(translate(self.title))
         # Before a wrapped line could part a secret in two. Long tables repeat their cells.
-        plain = [[_plain(cell) for cell in row] for row in self.rows]
+        plain = [[_told(cell) for cell in row] for row in self.rows]
         cells = list({one for row in plain for one in row})
         clean = dict(zip(cells, known_secrets.value(cells), strict=True))
         rows = [
             [_wrapped(clean[cell], width) for cell, width in zip(row, widths, strict=True)]
             for row in plain
         ]
-        text = tabulate(rows, headers=self.headings, disable_numparse=True)
-        title = known_secrets.text(self.title)
+        headings = [translate(heading) for heading in self.headings]
+        text = tabulate(rows, headers=headings, disable_numparse=True)
+        title = known_secrets.text(translate(self.title))
         return f"{title}\n{text}" if title else text
 
     __repr__ = __str__
@@ -65,7 +72,7 @@ class Table:
         from kimi_nb.core import known_secrets  # start-up: only when shown
 
         rows = [[cell if _draws(cell) else _plain(cell) for cell in row] for row in self.rows]
-        title = known_secrets.text(self.title)
+        title = known_secrets.text(translate(self.title))
         return html_table.table(title, self.headings, known_secrets.value(rows))
 
 
@@ -121,6 +128,11 @@ def _plain(cell: Any) -> str:
     if isinstance(cell, list | tuple | dict):
         return json.dumps(cell)
     return str(cell)
+
+
+def _told(cell: Any) -> str:
+    """Return a cell as a person reads it: in the current language."""
+    return translate(_plain(cell))
 
 
 def visible(text: str, lines: bool = True) -> str:

@@ -24,7 +24,9 @@ FOR_PEOPLE = {"jupyterlab"}
 STAGES = ("rehearse", "deploy", "prove")
 # The extras with which a room is used: what it imports is in each of them, or in the base.
 ROOMS = {
-    **dict.fromkeys(("show", "params", "catalog", "plan", "check", "bundle", "diagnose"), ("",)),
+    **dict.fromkeys(
+        ("i18n", "show", "params", "catalog", "plan", "check", "bundle", "diagnose"), ("",)
+    ),
     **dict.fromkeys(("core", "service", "report"), STAGES),
     **{stage: (stage,) for stage in STAGES},
     **dict.fromkeys(("notebook", "cli"), ("notebook",)),

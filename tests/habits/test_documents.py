@@ -98,7 +98,7 @@ def test_a_notebook_has_the_parameters_of_a_command(words):
 
 
 def test_make_has_the_targets_of_a_command():
-    targets = set(re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {words[0] for words in commands("make")} <= targets
 
 

@@ -1,0 +1,147 @@
+"""Translation at the edge: which language, sentences in sentences, hostile values, and its speed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kimi_nb import i18n, show
+from kimi_nb.check import judge
+from kimi_nb.core.errors import ParameterError
+from kimi_nb.diagnose import doctor, faq
+from kimi_nb.i18n import catalogue
+from kimi_nb.i18n.templates import Template
+from kimi_nb.plan import build
+
+
+@pytest.fixture
+def chinese():
+    with i18n.using("zh"):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("environment", "language"),
+    [
+        ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, "en"),
+        ({"LANG": "C", "LC_MESSAGES": "zh_TW"}, "zh"),
+        ({"KIMI_NB_LANG": "zh", "LC_ALL": "en_US.UTF-8"}, "zh"),
+        ({"KIMI_NB_LANG": "en", "LANG": "zh_CN.UTF-8"}, "en"),
+        ({"KIMI_NB_LANG": "fr"}, "en"),
+    ],
+)
+def test_the_language_is_that_of_the_environment(monkeypatch, environment, language):
+    for name in ("KIMI_NB_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert i18n.current() == language
+
+
+def test_what_is_set_is_stronger_than_the_environment(chinese):
+    assert i18n.current() == "zh"
+    with i18n.using("en"):
+        assert i18n.translate("rank died") == "rank died"
+    with pytest.raises(ValueError, match="Allowed: en, zh"):
+        i18n.use("fr")
+
+
+def test_values_are_found_from_both_ends():
+    found = list(Template("{a} ({b})").matches("x (y) (z)"))
+    assert found == [{"a": "x", "b": "y) (z"}, {"a": "x (y)", "b": "z"}]
+    assert list(Template("{a} and {a}").matches("1 and 2")) == []
+    assert list(Template("at {a} end").matches("at end")) == []
+
+
+def test_sentences_inside_sentences(chinese):
+    assert i18n.translate("a3-2, rank 5: rank died at start: exit code 1") == (
+        "a3-2，rank 5：rank 在启动时退出：exit code 1"
+    )
+    assert i18n.translate("node-1: the node is unreachable") == "node-1：节点不可达"
+    assert i18n.translate("Take the flag out. https://example.org/a") == (
+        "去掉该参数。https://example.org/a"
+    )
+
+
+def test_what_is_not_known_stays_english(chinese):
+    for text in ("", "k2.5", "nobody wrote this sentence", "{key} is not here, {x", "a\n\n  b"):
+        assert i18n.translate(text) == text
+
+
+def test_hostile_values_stay_escaped_text(chinese):
+    text = "rank <img src=x onerror=alert(1)> does not exist: dp </script> has ranks 0 to 1"
+    table = show.Table("{title}", ("what",), ((text,),))
+    shown = table._repr_html_()
+    assert "不存在" in shown and "<img" not in shown and "</script" not in shown
+
+
+def test_a_long_hostile_text_is_quick(chinese):
+    begun = time.perf_counter()
+    i18n.translate("rank " * 3000 + "does not exist: dp has ranks 0 to " * 100)
+    assert time.perf_counter() - begun < 2
+
+
+def test_a_page_of_findings_is_quick(chinese):
+    found = judge.plan(build.plan("k2.5", "a3", "pd"))
+    texts = [text for one in found.findings for text in (one.told, one.fix, one.severity)]
+    i18n.translate("the catalogue is read now")
+    fresh = catalogue.Catalogue(catalogue.load("zh")._messages)
+    begun = time.perf_counter()
+    told = [fresh.translate(text) for text in texts]
+    assert time.perf_counter() - begun < 0.2  # 15 ms; the machine may be busy
+    assert sum(one == text for one, text in zip(told, texts, strict=True)) <= len(texts) // 20
+
+
+def test_findings_diagnoses_and_errors_are_chinese_and_json_is_not(chinese):
+    found = judge.plan(build.plan("k2.5", "a3", "pd"))
+    assert "个警告" in str(found) and "文档写的是" in found._repr_html_()
+    assert found.as_dict()["findings"][0]["severity"] == "warning"
+    report = doctor.examine(doctor.SAMPLE)
+    assert "显存不足" in str(report) and "负载下" in report._repr_html_()
+    assert report.as_dict()["first"]["cause"] == "out of memory under load"
+    shown = ParameterError(
+        "check: --select and --ignore leave no rule to ask."
+    )._render_traceback_()
+    assert "没有留下任何规则" in shown[0]
+
+
+@pytest.mark.parametrize(
+    ("question", "entry"),
+    [
+        ("显存不足", "out-of-memory"),
+        ("端口被占用", "port-taken"),
+        ("权重缺失", "weights-missing"),
+        ("KV cache 太小", "cache-too-small"),
+    ],
+)
+def test_the_faq_is_searched_in_chinese_in_any_language(question, entry):
+    assert entry in faq.search(question).ids
+
+
+def test_the_command_line_speaks_chinese():
+    done = subprocess.run(
+        [sys.executable, "-m", "kimi_nb", "plan", "--model", "k2.5", "--hw", "a33"],
+        env={**os.environ, "KIMI_NB_LANG": "zh", "PYTHONUTF8": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and "是否想写 'a3'" in done.stderr
+
+
+def test_a_table_of_chinese_keeps_its_columns(chinese):
+    from wcwidth import wcswidth
+
+    rows = (("first", "the node is unreachable"), ("next", "k2.5"))
+    lines = str(show.Table("", ("what", "value"), rows)).splitlines()
+    starts = {
+        wcswidth(line[: line.index(word)])
+        for line, word in zip(lines[2:], ("节点", "k2.5"), strict=True)
+    }
+    assert len(starts) == 1
