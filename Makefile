@@ -15,7 +15,7 @@
 # make lint-rooms  imports between the rooms of the package, by import-linter
 # make strip   take the outputs out of the notebooks
 # make readme  write the generated parts of README.md, README.zh-CN.md and docs/modules.md
-# make i18n    bring new English texts into the catalogues of translations
+# make i18n    bring new English texts into the catalogues of translations, and make notebooks/zh/
 # make hooks   run the lint before each commit (pre-commit)
 # make lab     JupyterLab on copies of the notebooks, in workspace/, which git ignores
 # make site    the web pages, into build/website/html: notebooks executed in rehearsal, documents, references (5 minutes)
@@ -123,11 +123,11 @@ lint-code: venv
 	$(BIN)/ruff format --check --quiet kimi_nb tests benchmarks docs/website
 
 lint-notebooks: venv
-	$(BIN)/nbstripout --keep-id --verify notebooks/*.ipynb
+	$(BIN)/nbstripout --keep-id --verify notebooks/*.ipynb notebooks/*/*.ipynb
 	$(BIN)/python tests/habits/notebook_form.py notebooks/*.ipynb
 
 lint-docs: venv
-	$(BIN)/python tests/habits/links.py *.md docs/*.md docs/rules/*.md docs/rules/*/*.md notebooks/*.ipynb
+	$(BIN)/python tests/habits/links.py *.md docs/*.md docs/rules/*.md docs/rules/*/*.md notebooks/*.ipynb notebooks/*/*.ipynb
 	PYTHONPATH="tests$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/habits/readme.py --check
 
 lint-types: venv
@@ -137,7 +137,7 @@ lint-rooms: venv
 	$(BIN)/lint-imports --no-cache --no-logo
 
 strip: venv
-	$(BIN)/nbstripout --keep-id notebooks/*.ipynb
+	$(BIN)/nbstripout --keep-id notebooks/*.ipynb notebooks/*/*.ipynb
 
 readme: venv
 	PYTHONPATH="tests$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python tests/habits/readme.py

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kimi_nb import show
 from kimi_nb.core import fingerprint, known_secrets, paths
 from kimi_nb.core.errors import ParameterError, choice, short
+from kimi_nb.i18n import languages
 from kimi_nb.notebook.run import Run
 from kimi_nb.notebook.serving import ACTIONS
 from kimi_nb.notebook.subject import Subject
@@ -37,6 +38,7 @@ def start(
     Raises ParameterError for a parameter that the notebook does not declare, or a value that is not
     allowed; the message lists what is allowed.
     """
+    _use_language_of_folder()
     _check_injected()
     _check_texts(hw=hw, model=model, site=site, action=action, confirm=confirm, run_dir=run_dir)
     if action not in ACTIONS:
@@ -124,6 +126,7 @@ def report(*, hw: str, model: str, run_dir: str = "", links: str = "") -> Sectio
     from kimi_nb.report.collect import collect  # start-up: only notebook 11 reads a run
     from kimi_nb.report.sections import Sections
 
+    _use_language_of_folder()
     _check_injected()
     _check_texts(hw=hw, model=model, run_dir=run_dir, links=links)
     name = run_dir or f"{load.model(model).name}-{load.hardware(hw).name}"
@@ -149,6 +152,15 @@ def runs_folder() -> Path:
     own = any(here.is_relative_to(root / name) for name in ("notebooks", "workspace"))
     own = own and (root / "pyproject.toml").is_file()
     return (root if own else here) / "runs"
+
+
+def _use_language_of_folder() -> None:
+    """Show tables in the language of a translated notebook's folder, unless one is named."""
+    here = Path(os.path.abspath(os.curdir)) if os.path.exists(os.curdir) else Path()
+    homes = [paths.root() / name for name in ("notebooks", "workspace")]
+    named = os.environ.get(languages.VARIABLE)
+    if not named and here.name in languages.LANGUAGES and here.parent in homes:
+        languages.use(here.name)
 
 
 def _check_texts(**given: object) -> None:

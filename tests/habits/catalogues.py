@@ -5,7 +5,8 @@
 
 People translate kimi_nb/data/i18n/LANGUAGE.po. A text whose English has changed keeps its old
 translation as "fuzzy" until somebody looks at it; one that is gone is kept at the end ("#~").
-kimi_nb/data/i18n/LANGUAGE.json is what the program reads: only what is certain.
+kimi_nb/data/i18n/LANGUAGE.json is what the program reads: only what is certain. The notebooks are
+translated in notebooks/LANGUAGE.po, and made from it (translated_notebooks.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from babel.messages import pofile
 from babel.messages.catalog import Catalog, Message
 
-from habits import messages
+from habits import messages, translated_notebooks
 from kimi_nb.i18n.templates import Template, fill
 
 FOLDER = messages.DATA / "i18n"
@@ -102,20 +103,34 @@ def out_of_date(files: Iterable[tuple[Path, str]], check: bool) -> list[Path]:
     return [path for path, _ in different]
 
 
+def _files(
+    language: str, wanted: Catalog, cells: Catalog
+) -> tuple[list[tuple[Path, str]], list[str]]:
+    """The files of a language with their texts, and what lacks a translation."""
+    catalog = merged(FOLDER / f"{language}.po", wanted, language)
+    book = merged(translated_notebooks.FOLDER / f"{language}.po", cells, language)
+    files = [
+        (FOLDER / f"{language}.po", text_of(catalog)),
+        (FOLDER / f"{language}.json", compiled(catalog)),
+        (translated_notebooks.FOLDER / f"{language}.po", text_of(book)),
+        *translated_notebooks.made(language, certain(book)),
+    ]
+    return files, [*missing(catalog), *missing(book)]
+
+
 def main(check: bool) -> int:
-    """Write or check the catalogues; print what is missing."""
-    wanted, bad = template(), []
+    """Write or check the catalogues and the notebooks; print what is missing."""
+    wanted, cells, bad = template(), translated_notebooks.template(_HEADER), []
     for language in LANGUAGES:
-        catalog = merged(FOLDER / f"{language}.po", wanted, language)
-        files = [
-            (FOLDER / f"{language}.po", text_of(catalog)),
-            (FOLDER / f"{language}.json", compiled(catalog)),
-        ]
+        files, lacks = _files(language, wanted, cells)
         bad += out_of_date(files, check)
-        lacks = missing(catalog)
+        gone = translated_notebooks.stale(language, [path for path, _ in files])
+        for path in () if check else gone:
+            path.unlink()
+        bad += gone
         print(f"{language}: {len(lacks)} texts without a translation", file=sys.stderr)
         for text in lacks[:20]:
-            print(f"  {text}", file=sys.stderr)
+            print(f"  {text.splitlines()[0]}", file=sys.stderr)
     for path in bad if check else ():
         print(f"{path.relative_to(messages.ROOT)}: out of date; make i18n writes it.")
     return int(check and bool(bad))

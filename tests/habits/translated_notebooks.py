@@ -1,0 +1,70 @@
+"""The notebooks in other languages: the English code cells, with translated text around them.
+
+`notebooks/LANGUAGE.po` has a message for each markdown cell; a notebook is made as soon as its first
+cell is translated. What has no translation yet stays English. catalogues.py (make i18n) writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from babel.messages.catalog import Catalog
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "notebooks"
+# Links from a notebook to what is not beside it any more, one folder further down.
+_LINK = re.compile(r"(\]\()(\.\./)")
+
+
+def english() -> list[Path]:
+    """The notebooks that people write."""
+    return sorted(FOLDER.glob("*.ipynb"))
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The text of each markdown cell."""
+    for cell in _read(path)["cells"]:
+        if cell["cell_type"] == "markdown":
+            yield "".join(cell["source"])
+
+
+def template(header: str) -> Catalog:
+    """Every text of a markdown cell, each with the notebooks that have it."""
+    out, places = Catalog(project="kimi_nb", header_comment=header), {}
+    for path in english():
+        for text in texts(path):
+            places.setdefault(text, []).append((f"notebooks/{path.name}", 0))
+    for text, where in places.items():
+        out.add(text, locations=list(dict.fromkeys(where)))
+    return out
+
+
+def made(language: str, told: dict[str, str]) -> list[tuple[Path, str]]:
+    """Each notebook of a language whose first cell is translated: its path, and its JSON."""
+    out = []
+    for path in english():
+        notebook = _read(path)
+        if "".join(notebook["cells"][0]["source"]) not in told:
+            continue
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                text = "".join(cell["source"])
+                text = _LINK.sub(r"\1../\2", told.get(text, text))
+                cell["source"] = text.splitlines(keepends=True)
+        text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+        out.append((FOLDER / language / path.name, text))
+    return out
+
+
+def stale(language: str, kept: list[Path]) -> list[Path]:
+    """Notebooks of a language of which there is no English one, or no translation, any more."""
+    return sorted(set((FOLDER / language).glob("*.ipynb")) - set(kept))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,88 @@
+"""Notebooks in other languages: the same code as the English ones, current, and they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from habits import catalogues
+from habits import translated_notebooks as translated
+
+MADE = sorted((translated.FOLDER / "zh").glob("*.ipynb"))
+
+
+def cells(path: Path, kind: str) -> list[str]:
+    found = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in found if cell["cell_type"] == kind]
+
+
+@pytest.fixture(scope="module")
+def catalog():
+    path = translated.FOLDER / "zh.po"
+    return catalogues.merged(path, translated.template(""))
+
+
+def test_the_notebooks_are_those_of_the_catalogue(catalog):
+    files = translated.made("zh", catalogues.certain(catalog))
+    assert catalogues.out_of_date(files, check=True) == [], "make i18n"
+    assert translated.stale("zh", [path for path, _ in files]) == [], "make i18n"
+    assert len(files) >= 4
+
+
+@pytest.mark.parametrize("path", MADE, ids=lambda path: path.stem)
+def test_code_is_that_of_the_english_notebook(path):
+    english = translated.FOLDER / path.name
+    assert cells(path, "code") == cells(english, "code")
+    ours, theirs = json.loads(path.read_text()), json.loads(english.read_text())
+    for one, other in zip(ours["cells"], theirs["cells"], strict=True):
+        assert {**one, "source": ""} == {**other, "source": ""}
+
+
+@pytest.mark.parametrize("path", MADE, ids=lambda path: path.stem)
+def test_text_is_chinese_and_keeps_code_and_ok(path):
+    for text, told in zip(
+        cells(translated.FOLDER / path.name, "markdown"), cells(path, "markdown"), strict=True
+    ):
+        if told == text:
+            warnings.warn(f"{path.name}: no translation yet: {text.splitlines()[0]}", stacklevel=1)
+            continue
+        assert set(re.findall(r"`[^`]+`", text)) == set(re.findall(r"`[^`]+`", told)), text
+        assert bool(re.search(r"\bOK\b", text)) == bool(re.search(r"\bOK\b", told)), text
+        assert text.count("\n#") == told.count("\n#")
+
+
+def test_a_cell_without_translation_stays_english(tmp_path, monkeypatch):
+    notebook = {"cells": [], "metadata": {}}
+    for text in ("# A", "see [b](../docs/b.md)", "c"):
+        notebook["cells"].append({"cell_type": "markdown", "source": [text]})
+    (tmp_path / "a.ipynb").write_text(json.dumps(notebook))
+    monkeypatch.setattr(translated, "FOLDER", tmp_path)
+    assert translated.made("zh", {"c": "丙"}) == []
+    [(path, text)] = translated.made("zh", {"# A": "# 甲", "c": "丙"})
+    made = [cell["source"] for cell in json.loads(text)["cells"]]
+    assert path == tmp_path / "zh" / "a.ipynb"
+    assert made == [["# 甲"], ["see [b](../../docs/b.md)"], ["丙"]]
+
+
+def test_a_chinese_notebook_shows_chinese_tables(tmp_path):
+    out = tmp_path / "out.ipynb"
+    environment = {name: one for name, one in os.environ.items() if name != "KIMI_NB_LANG"}
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "papermill", "--cwd", translated.FOLDER / "zh"),
+            *(translated.FOLDER / "zh" / "10_faq.ipynb", out),
+            *("-p", "run_dir", tmp_path / "run", "-p", "question", "显存不足"),
+        ],
+        env={**environment, "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        check=True,
+        timeout=240,
+    )
+    told = out.read_text(encoding="utf-8")
+    assert "解决办法" in told and "显存不足（out of memory）" in told and "硬件" in told
