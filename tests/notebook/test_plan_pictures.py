@@ -151,9 +151,14 @@ def test_charts_of_a_sample_are_whole(row, name):
     whole(drawn(row, name))
 
 
-def test_each_has_a_name_and_another_is_refused(plan):
-    names = [pictures.draw(plan, name).name for name in pictures.NAMES]
-    assert names == list(pictures.NAMES)
+def test_each_has_a_name_and_another_is_refused(plan, single, tmp_path):
+    for one in (plan, single):
+        every = [pictures.draw(one, name) for name in pictures.NAMES]
+        assert [picture.name for picture in every] == list(pictures.NAMES)
+        for picture in every:
+            saved, _ = picture.save(tmp_path)
+            root = ElementTree.fromstring(saved.read_text())
+            assert root.find(f"{SVG}desc").text == picture.alt and root.get("color")
     with pytest.raises(ParameterError, match="did you mean 'request'"):
         pictures.draw(plan, "requests")
 

@@ -167,12 +167,17 @@ class Diagram:
         dashed: bool = False,
         arrow: bool = False,
         shade: float = 1.0,
+        behind: bool = False,
     ) -> None:
-        """Draw a line through points, with a head at its end if it is an ``arrow``."""
+        """Draw a line through points, with a head at its end if it is an ``arrow``.
+
+        What is ``behind`` lies under all that was drawn before.
+        """
         path = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
-        self._parts.append(
+        self._parts.insert(
+            0 if behind else len(self._parts),
             f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{wide:g}" '
-            f'stroke-opacity="{shade:g}"' + (' stroke-dasharray="5 3"' if dashed else "") + "/>"
+            f'stroke-opacity="{shade:g}"' + (' stroke-dasharray="5 3"' if dashed else "") + "/>",
         )
         if arrow:
             self._head(points[-2], points[-1], colour)

@@ -62,7 +62,7 @@ def picture(plan: Plan) -> Picture:
         _arrow(drawing, step, at, y + 2, number)
         y = max(below, y + 24) + 14
     for lane in lanes:
-        drawing.line([(at[lane], 32), (at[lane], y - 14)], shade=0.3, dashed=True)
+        drawing.line([(at[lane], 32), (at[lane], y - 14)], shade=0.3, dashed=True, behind=True)
     said = "; ".join(
         f"{number}. {step.start} to {step.end}: {step.what} ({step.where})"
         if step.start != step.end
