@@ -21,8 +21,10 @@ _LOUD = {"error", "fail", "failed", "regression", "warning"}
 _STATUS = {"severity", "status", "verdict", "result"}
 _SHORT, _LONG, _TOKEN = 24, 60, 40  # characters
 _EMPTY = ("", "-")
-# A number and its unit: 12, 1,024, 4.8 GiB, 93 %, x2.
-_NUMBER = re.compile(r"[-+~<>≤≥x]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?(e[-+]?\d+)?( ?[%A-Za-zµ/]{1,12})?")
+# A number, its unit and how it is known: 12, 1,024, 4.8 GiB, 93 %, x2, 560 GB (estimated).
+_NUMBER = re.compile(
+    r"[-+~<>≤≥x]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?(e[-+]?\d+)?( ?[%A-Za-zµ/]{1,12})?( \([a-z]+\))?"
+)
 
 
 def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -27,10 +27,12 @@ def plain(text: str) -> str:
 
 
 def test_numbers_with_units_stand_at_the_right():
-    table = Table("", ("a", "n", "size", "mixed"), (("x", 12, "4.8 GiB", 1), ("y", "", "-", "?")))
+    table = Table(
+        "", ("a", "n", "size", "mixed"), (("x", 12, "4.8 GiB (estimated)", 1), ("y", "", "-", "?"))
+    )
     text = drawn(table)
     assert '<th class="num">n</th><th class="num">size</th><th>mixed</th>' in text
-    assert '<td class="num">12</td><td class="num">4.8 GiB</td>' in text
+    assert '<td class="num">12</td><td class="num">4.8 GiB (estimated)</td>' in text
 
 
 @pytest.mark.parametrize("text", ["0.22.1rc1", "0-15", "7100-7101", "32 of 36", "192.0.2.11", "-"])
