@@ -105,7 +105,7 @@ def _word(word: str) -> str:
     """
     if len(word) <= (_SHORT if "/" in word else _TOKEN):
         return _whole(word)
-    return "<wbr>".join(map(_whole, re.split(r"(?<=[/._:=,])(?<!//)(?=[^/])", word)))
+    return "<wbr>".join(map(_whole, re.split(r"(?<=.[/._:=,])(?<!//)(?=[^/])", word)))
 
 
 def _whole(part: str) -> str:

@@ -68,6 +68,8 @@ def test_a_long_word_breaks_at_its_slashes_and_a_short_one_nowhere():
     assert parts in text
     assert '<span class="whole">all-to-all</span>' in text
     assert url in plain(text)  # copied as it is
+    path = "/root/kimi/models/Kimi-K2.5-W4A8"
+    assert "/root/<wbr>kimi/<wbr>models/" in drawn(Table("", ("path",), ((path,),)))
 
 
 def test_what_strangers_say_is_escaped():
