@@ -48,13 +48,16 @@ def _limits(point: Point, group: Group) -> list[str]:
     out = []
     if unit.length != part.shape.model_len:
         out.append(f"{part.role}.max-model-len={unit.length}")
-    if group.seqs != part.flags.get("max-num-seqs"):
+    if group.seqs != part.flags.get("max-num-seqs", part.shape.seqs):
         out.append(f"{part.role}.max-num-seqs={group.seqs}")
     batched = unit.batched(group.seqs)
     if batched != part.shape.batched_tokens:
         out.append(f"{part.role}.max-num-batched-tokens={batched}")
     if unit.cache:
         out.append(f"{part.role}.kv-cache-dtype={unit.cache}")
+    reads = part.role != "decode" and unit.load.hit > 0
+    if reads and part.flags.get("enable-prefix-caching") is False:
+        out.append(f"{part.role}.enable-prefix-caching=true")
     buffer = unit.buffers.get(group.seqs, 0)
     if buffer and buffer != part.shape.buffer_mib:
         out.append(f"{part.role}.env.HCCL_BUFFSIZE={buffer}")
@@ -141,7 +144,7 @@ def described(point: Point) -> str:
         split = f" dcp{shape.dcp}" if shape.dcp > 1 else ""
         out.append(f"{group.count} x {role}dp{shape.dp} tp{shape.tp}{split}{nodes}")
     last = point.groups[-1]
-    out.append(f"{last.seqs} sequences a rank")
+    out.append(f"{last.seqs} sequence{'s' * (last.seqs > 1)} a rank")
     if last.unit.kind.drafts:
         drafts = last.unit.kind.drafts
         out.append(f"{drafts} draft{'s' * (drafts > 1)}")

@@ -20,10 +20,11 @@ from kimi_nb.core.errors import ParameterError, PlanError
 from kimi_nb.params import load as params
 from kimi_nb.plan import memory
 from kimi_nb.plan.memory import device
-from kimi_nb.sizing import as_plan, base_recipes, factors, percentiles, points, units
+from kimi_nb.sizing import as_plan, base_recipes, factors, percentiles, points, prefix_cache, units
 from kimi_nb.sizing.base_recipes import Base
 from kimi_nb.sizing.factors import Factors
 from kimi_nb.sizing.points import Bounds, Evaluator, Point
+from kimi_nb.sizing.prefix_cache import Size
 from kimi_nb.sizing.request_load import Workload
 from kimi_nb.sizing.sizing_answer import Answer, Candidate, Interval
 from kimi_nb.sizing.units import Unit
@@ -111,7 +112,7 @@ class _Search:
         most, least = (one.again(point).rate for one in seen[1:])
         share = self.load.output_len / devices
         time = point.groups[-1].unit.step(point.groups[-1].seqs)
-        name, _ = as_plan.site_of(point, self.site)
+        name, grown = as_plan.site_of(point, self.site)
         return Candidate(
             point,
             _interval(point.rate * share, least * share, most * share),
@@ -131,6 +132,7 @@ class _Search:
                 for term in time.terms
             ),
             name,
+            grown is not None,
             point.nodes,
         )
 
@@ -173,6 +175,7 @@ def answer(
     if not found:
         raise PlanError("\n".join([f"No recipe of {named.title} on {chip.name} to start from:",
                                    *refused]))  # fmt: skip
+    load, cache = _cached(found[0], load, nodes)
     search = _Search(found, load, bounds, table, site, refused)
     after = [] if site else search.points(nodes + 1)  # first, so that the pool has its units
     refused = Counter(search.refused)
@@ -195,6 +198,7 @@ def answer(
         load,
         nodes,
         devices,
+        cache=cache,
     )
     if not best:
         return replace(told, misses=_misses(search, every, nodes, devices))
@@ -205,6 +209,18 @@ def answer(
         smallest=_smallest(search, nodes),
         more=search.candidate(more, devices + chip.devices.count) if more else None,
     )
+
+
+def _cached(base: Base, load: Workload, nodes: int) -> tuple[Workload, tuple[Size, ...]]:
+    """Return a traced load with the hit rate that the devices' cache gives it, and that of more."""
+    if load.hit or not any(one.blocks for one in load.requests):
+        return load, ()
+    part = next(iter(base.parts.values()))
+    found = units.account(base, part, part.shape)
+    groups = max(nodes // part.nodes, 1)
+    tokens = found.tokens * part.shape.dp * groups
+    sizes = tuple(prefix_cache.curve(load.requests, tokens, found.per_token))
+    return replace(load, hit=sizes[0].hit), sizes
 
 
 def _front(search: _Search, every: list[Point]) -> list[Point]:
@@ -234,32 +250,34 @@ def _smallest(search: _Search, nodes: int) -> int:
     return high
 
 
-def _misses(search: _Search, every: list[Point], nodes: int, devices: int) -> dict[str, Candidate]:
-    """Return the nearest miss, and the best that there is without each of the bounds."""
-    out: dict[str, Point] = {}
+def _misses(
+    search: _Search, every: list[Point], nodes: int, devices: int
+) -> dict[str, Candidate | None]:
+    """Return the nearest miss, and the best without each of the promises; None: nothing either."""
     bounds, rate = search.bounds, search.load.rate
 
     def missed(one: Point) -> float:
         return max(bounds.excess(one.ttft, one.tpot), rate / one.rate if one.rate else math.inf)
 
+    def best(able: Iterable[Point], kept: Bounds, least: float) -> Candidate | None:
+        ranked = sorted(
+            (one for one in able if kept.keeps(one.ttft, one.tpot) and one.rate >= least),
+            key=lambda one: -one.rate,
+        )
+        point = next(search.passing(ranked, 1), None)
+        return search.candidate(point, devices) if point else None
+
     nearest = next(search.passing(sorted(every, key=missed), 1), None)
-    if nearest:
-        out["nearest miss"] = nearest
-    for name, loosened in (
-        ("without the bound of TTFT", Bounds(None, bounds.tpot)),
-        ("without the bound of TPOT", Bounds(bounds.ttft, None)),
-    ):
-        if loosened == bounds:
-            continue
-        able = [
-            one
-            for one in (search.points(nodes, loosened) if loosened.ttft is None else every)
-            if loosened.keeps(one.ttft, one.tpot) and one.rate >= rate
-        ]
-        best = next(search.passing(sorted(able, key=lambda one: -one.rate), 1), None)
-        if best:
-            out[name] = best
-    return {name: search.candidate(one, devices) for name, one in out.items()}
+    out: dict[str, Candidate | None] = {}
+    out["nearest miss"] = search.candidate(nearest, devices) if nearest else None
+    if bounds.ttft is not None:
+        loosened = Bounds(None, bounds.tpot)
+        out["without the bound of TTFT"] = best(search.points(nodes, loosened), loosened, rate)
+    if bounds.tpot is not None:
+        out["without the bound of TPOT"] = best(every, Bounds(bounds.ttft, None), rate)
+    if rate:
+        out["without the rate"] = best(every, bounds, 0.0)
+    return out
 
 
 def _shortage(search: _Search, nodes: int) -> str:

@@ -10,9 +10,15 @@ from kimi_nb import show
 from kimi_nb.sizing import as_plan
 from kimi_nb.sizing.percentiles import Percentiles
 from kimi_nb.sizing.points import Bounds, Point
+from kimi_nb.sizing.prefix_cache import Size
 from kimi_nb.sizing.request_load import Workload
 
 _ROWS = 10  # of a table on one screen
+
+
+def _short(value: float) -> str:
+    """Return a figure with three digits, or whole."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Interval:
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
+        return f"{_short(self.value)} ({_short(self.low)} to {_short(self.high)})"
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class Candidate:
         mark: How the figures are known: the weakest mark of their factors.
         terms: The terms of a decode step, in seconds: name, expected, least, most, mark, source.
         site: The site to name with --site; "" where none is needed.
+        needs_site: Whether no example site has the nodes, so that the user has to name one.
         nodes: The nodes that it takes.
         percentiles: Of its latencies, where its queues were simulated.
     """
@@ -53,6 +60,7 @@ class Candidate:
     mark: str
     terms: tuple[Mapping[str, Any], ...]
     site: str
+    needs_site: bool
     nodes: int
     percentiles: Percentiles | None = None
 
@@ -65,6 +73,7 @@ class Candidate:
             "hardware": base.chip,
             "set": as_plan.pairs(self.point),
             "site": self.site,
+            "needs_site": self.needs_site,
             "derive": base.derive,
             "command": as_plan.command(self.point, self.site),
             "described": as_plan.described(self.point),
@@ -104,6 +113,7 @@ class Answer(show.Shown):
         nodes: The nodes that were asked for; ``devices`` those on them.
         smallest: The fewest nodes that keep the promise; None if none of them does.
         more: The best of one node more; None if there is none.
+        cache: The hit rate of a trace by the size of the cache, that of the devices first.
         misses: Where nothing keeps the bounds: the nearest miss, and the best without each bound.
     """
 
@@ -117,7 +127,8 @@ class Answer(show.Shown):
     devices: int
     smallest: int | None = None
     more: Candidate | None = None
-    misses: Mapping[str, Candidate] = field(default_factory=dict)
+    misses: Mapping[str, Candidate | None] = field(default_factory=dict)
+    cache: tuple[Size, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -136,7 +147,11 @@ class Answer(show.Shown):
             },
             "smallest_nodes": self.smallest,
             "one_more_node": self.more.as_dict() if self.more else None,
-            "misses": {name: one.as_dict() for name, one in self.misses.items()},
+            "prefix_cache": [
+                {"tokens": one.tokens, "gb": round(one.bytes / 1e9, 1), "hit": round(one.hit, 4)}
+                for one in self.cache
+            ],
+            "misses": {name: one and one.as_dict() for name, one in self.misses.items()},
         }
 
     def table(self) -> show.Table:
@@ -193,11 +208,19 @@ class Answer(show.Shown):
                 out.append(f"the fewest nodes that keep the promise: {nodes}.")
             out += self._next_node(best)
             out.append(f"plan it: {as_plan.command(best.point, best.site)}")
-        out += [
-            f"{name}: {as_plan.described(one.point)}: {one.tokens} tokens/s/device, "
-            f"TTFT {one.ttft.times(1e3)} ms, TPOT {one.tpot.times(1e3)} ms ({one.mark})."
-            for name, one in self.misses.items()
-        ]
+            if best.needs_site:
+                out.append(
+                    f"it takes {best.nodes} nodes, more than an example site has: write one with "
+                    "kimi-nb site new, and give it with --site."
+                )
+        out += [_missed(name, one) for name, one in self.misses.items()]
+        if self.cache:
+            own, *more = self.cache
+            larger = ", ".join(f"{one.bytes / 1e9:,.0f} GB {one.hit:.0%}" for one in more)
+            out.append(
+                f"prefix cache (simulated): {own.hit:.0%} of prompts from the devices' "
+                f"{own.bytes / 1e9:,.0f} GB" + (f"; offloaded, {larger}." if larger else ".")
+            )
         refused = ", ".join(f"{rule} {count}" for rule, count in self.refused.items())
         out.append(f"refused: {refused or 'none'}.")
         out.append(
@@ -229,3 +252,13 @@ def _simulated(best: Candidate) -> list[str]:
         f"simulated at {found.rate:.3g} requests/s (estimated): TTFT p50/p90/p99 {shown['ttft']} "
         f"ms, TPOT {shown['tpot']} ms."
     ]
+
+
+def _missed(name: str, one: Candidate | None) -> str:
+    if one is None:
+        return f"{name}: nothing either."
+    return (
+        f"{name}: {one.tokens} tokens/s/device, TTFT {one.ttft.times(1e3)} ms, TPOT "
+        f"{one.tpot.times(1e3)} ms, {one.point.rate:.3g} requests/s ({one.mark}), by "
+        f"{one.point.base.layout}: {as_plan.described(one.point)}."
+    )

@@ -247,6 +247,11 @@ def _buffer(base: Base, shape: memory.Shape, tokens: int) -> int:
     return -(-need // 100) * 100
 
 
+def account(base: Base, part: Part, shape: memory.Shape) -> memory.Fit:
+    """Return what a role of a recipe needs of a device in this shape."""
+    return _fit(shape, base, part.draft_parameters)
+
+
 def _fit(shape: memory.Shape, base: Base, draft_parameters: int) -> memory.Fit:
     size = device.usable(base.hardware)
     return _account(shape, tuple(base.arch.items()), base.precision, size, draft_parameters)

@@ -105,7 +105,8 @@ def test_bounds_that_nothing_keeps_say_the_nearest_miss(capsys):
     code, told = asked(capsys, *WORDS, "--tpot", "1ms")
     assert code == 1 and not told["candidates"]
     assert told["misses"]["nearest miss"]["tpot_ms"] > 1
-    assert "without the bound of TPOT" in told["misses"]
+    assert told["misses"]["without the bound of TPOT"]["ttft_ms"] <= 2000
+    assert told["misses"]["without the bound of TTFT"] is None
     assert main([*WORDS, "--tpot", "1ms"]) == 1
     said = capsys.readouterr()
     assert "none of" in said.out and "nearest miss" in said.out
@@ -162,3 +163,32 @@ def test_out_writes_a_file_for_each_candidate(tmp_path, capsys):
 
 def test_the_same_question_has_the_same_answer(capsys):
     assert asked(capsys, *WORDS) == asked(capsys, *WORDS)
+
+
+def test_a_trace_gives_lengths_rate_and_what_the_cache_holds(tmp_path, capsys):
+    lines = [
+        {
+            "timestamp": 900 * at,
+            "input_length": 8 * 512,
+            "output_length": 200,
+            "hash_ids": [*range(6), 100 + 2 * at, 101 + 2 * at],
+        }
+        for at in range(60)
+    ]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    words = [*WORDS[:7], "--trace", str(path), "--ttft", "2s"]
+    code, told = asked(capsys, *words)
+    assert code == 0 and told["workload"]["requests"] == 60
+    assert told["workload"]["rate"] == pytest.approx(1 / 0.9)
+    assert told["workload"]["prefix_hit"] == pytest.approx(0.75 * 59 / 60, abs=0.01)
+    assert told["prefix_cache"][0]["hit"] == told["workload"]["prefix_hit"]
+    best = told["candidates"][0]
+    assert any("enable-prefix-caching=true" in pair for pair in best["set"])
+    assert judge.plan(planned(best)).ok and best["percentiles_ms"]["ttft_p99"] > 0
+
+
+def test_more_nodes_than_an_example_site_has(capsys):
+    code, told = asked(capsys, *WORDS[:5], "--nodes", "20", *WORDS[7:])
+    best = told["candidates"][0]
+    assert code == 0 and best["needs_site"] == (best["nodes"] > 16)
