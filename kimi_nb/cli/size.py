@@ -13,6 +13,7 @@ from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError, WriteError, short
 
 if TYPE_CHECKING:
+    from kimi_nb.sizing.factors import Factors
     from kimi_nb.sizing.request_load import Workload
     from kimi_nb.sizing.sizing_answer import Answer
 
@@ -46,6 +47,20 @@ def add(commands: options.Commands) -> None:
     )
     parser.add_argument("--ttft", default="", metavar="TIME", help="mean TTFT, such as 2s")
     parser.add_argument("--tpot", default="", metavar="TIME", help="mean TPOT, such as 50ms")
+    parser.add_argument(
+        "--results",
+        default="",
+        metavar="FOLDER",
+        help="calibrate by what notebook 08 measured: the folder bench of a run's plan",
+    )
+    parser.add_argument(
+        "--set",
+        dest="pairs",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="of --results: what the measured plan was given with --set",
+    )
     options.derive(parser)
     parser.add_argument(
         "--out", metavar="DIR", help="write the options of ``plan`` for each candidate to DIR"
@@ -68,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         layout=args.layout,
         derive=args.derive,
         site=args.site,
+        table=_measured(args),
     )
     if args.out is not None:
         _write(told, args.out)
@@ -80,6 +96,19 @@ def run(args: argparse.Namespace) -> int:
     if not told.candidates:
         print("kimi-nb: nothing keeps the promise.", file=sys.stderr)
     return 0 if told.candidates else 1
+
+
+def _measured(args: argparse.Namespace) -> Factors | None:
+    """Return the factors that results of this site calibrate; None without results."""
+    from kimi_nb.params import load
+
+    if not args.results:
+        if args.pairs:
+            raise ParameterError("size: --set says nothing without --results FOLDER.")
+        return None
+    from kimi_nb.prove.tune import site_factors  # start-up: only with results
+
+    return site_factors.of(load.user_path(args.results, "--results"), args.hw, args.pairs)
 
 
 def _nodes(args: argparse.Namespace) -> int:

@@ -57,10 +57,10 @@ def curve(requests: Sequence[Request], device_tokens: int, per_token: float) -> 
     What is above ``device_tokens`` has to be offloaded, to host memory or a store.
     """
     every = len({name for one in requests for name in one.blocks}) * BLOCK
-    sizes: list[Size] = []
+    steps: list[int] = []
     tokens = max(device_tokens, BLOCK)
-    while tokens < every and len(sizes) < 8:
-        sizes.append(tokens)
+    while tokens < every and len(steps) < 8:
+        steps.append(tokens)
         tokens *= 2
-    sizes.append(min(max(tokens, BLOCK), max(every, BLOCK)))
-    return [Size(one, one * per_token, hits(requests, one // BLOCK)) for one in sizes]
+    steps.append(min(max(tokens, BLOCK), max(every, BLOCK)))
+    return [Size(one, one * per_token, hits(requests, one // BLOCK)) for one in steps]
