@@ -78,6 +78,7 @@ def _choose_and_err(page, panel, folder, name: str) -> None:
     page.keyboard.press("Enter")
     field = panel.locator(".kimi-field.kimi-wrong", has_text="Overrides")
     expect(field.get_by_role("alert")).to_contain_text("did you mean 'max-num-seqs'")
+    assert panel.locator("[aria-invalid=true]").count() == 1
     red = field.locator("input").evaluate("input => getComputedStyle(input).borderTopColor")
     parts = [int(part) for part in re.findall(r"\d+", red)[:3]]
     assert parts[0] > 180 > 2 * parts[1] - 20 and parts[0] > 2 * parts[2], red
@@ -94,6 +95,7 @@ def _choose_and_err(page, panel, folder, name: str) -> None:
     page.keyboard.type("max-num-seqs=9")
     page.keyboard.press("Enter")
     expect(field).to_have_count(0)
+    expect(panel.locator("[aria-invalid=true]")).to_have_count(0)
     expect(panel.locator(".lm-TabBar-tab", has_text="Changes")).to_be_visible()
     tab_to(page, "mixed tp")
     page.keyboard.press("Control+a")

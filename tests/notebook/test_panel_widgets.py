@@ -20,6 +20,8 @@ from kimi_nb.notebook.panel import (
     widgets,
     work,
 )
+from kimi_nb.notebook.pictures import topology_picture
+from kimi_nb.show import style
 
 ROOT = Path(__file__).resolve().parents[2]
 PD = Choice("k2.5", "a3", "pd")
@@ -118,6 +120,18 @@ def test_colours_do_not_depend_on_jupyterlab():
         assert all(one.strip().startswith(".kimi-panel") for one in selector.split(",")), selector
 
 
+def test_the_colour_of_a_device_is_that_of_its_role():
+    """With two tones in turn, so that ranks side by side can be told apart."""
+    pd = topology_picture.picture(PD.plan()).svg
+    single = topology_picture.picture(Choice("k2.5", "a3", "single").plan()).svg
+    for svg, drawn in (
+        (pd, {style.BLUE, style.SKY, style.ORANGE, style.YELLOW}),
+        (single, {style.BLUE, style.SKY}),
+    ):
+        fills = set(re.findall(r"fill: (#[0-9a-f]{6})", svg)) & {*style.COLOURS}
+        assert fills - {style.VERMILLION} == drawn  # that is the arrow of the cache
+
+
 # Widgets ---------------------------------------------------------------------------------
 
 
@@ -137,7 +151,9 @@ def test_a_mistake_is_red_by_its_field_whatever_tab_is_open(run):
         assert tp.control.value == 3 and "kimi-wrong" in tp.box._dom_classes
         assert "kimi-wrong" not in made._roles["decode"].fields["dp"].box._dom_classes
         overrides.control.value = ""
-        assert "kimi-wrong" not in overrides.box._dom_classes and not overrides.mistake.value
+        assert "kimi-wrong" not in overrides.box._dom_classes and (
+            "role=" not in overrides.mistake.value
+        )
         assert "kimi-wrong" not in tp.box._dom_classes and tp.control.value == 1
         assert overrides.control.description == "Overrides"
 

@@ -50,7 +50,7 @@ class Field:
     def refuse(self, message: str, marked: bool = False) -> None:
         """Show a mistake below the field; "" takes it away. ``marked`` is red without a message."""
         wrong = bool(message) or marked
-        self.mistake.value = panel_style.alert(message)
+        self.mistake.value = panel_style.alert(message) + panel_style.validity(wrong)
         self.mistake.layout.display = None if message else "none"
         # A sign beside the colour, and a screen reader reads the label with the field.
         marked_label = f"{_WRONG} {self._label}" if wrong and self._label else self._label

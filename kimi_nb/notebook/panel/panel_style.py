@@ -156,6 +156,18 @@ def alert(text: str) -> str:
     return f'<div role="alert" class="kimi-alert">{html.escape(known_secrets.text(text))}</div>'
 
 
+def validity(wrong: bool) -> str:
+    """Return an element that tells a screen reader whether the value of its field is wrong.
+
+    A widget has no trait for ``aria-invalid``; it stands with the field in a ``.kimi-field``.
+    """
+    call = (
+        "this.closest('.kimi-field').querySelector('select,input')"
+        f".setAttribute('aria-invalid','{str(wrong).lower()}')"
+    )
+    return f'<style onload="{html.escape(call, quote=True)}">/* loaded, so called */</style>'
+
+
 def escaped(text: str, most: int | None = None) -> str:
     """Return at most so many characters of what an engine or a node said, as HTML."""
     return html.escape(show.visible(known_secrets.text(text), lines=False)[:most])
