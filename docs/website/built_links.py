@@ -38,14 +38,9 @@ class Page(HTMLParser):
             self.loaded.append(source)
 
 
-def faults(folder: Path, apart: tuple[str, ...] = ()) -> list[str]:
-    """Return what is wrong with the links of the pages in a folder; [] is good.
-
-    Pages below the folders ``apart`` are led to, but not looked at themselves.
-    """
-    pages = sorted(
-        path for path in folder.rglob("*.html") if path.relative_to(folder).parts[0] not in apart
-    )
+def faults(folder: Path) -> list[str]:
+    """Return what is wrong with the links of the pages in a folder; [] is good."""
+    pages = sorted(folder.rglob("*.html"))
     return [
         f"{path.relative_to(folder)}: {fault}"
         for path in pages

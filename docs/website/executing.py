@@ -8,10 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from website.source_tree import ROOT
+from website.source_tree import EXAMPLE, ROOT
 
-# Where the pages find the files of the run, beside the folder of the notebooks.
-EXAMPLE = "example-run"
 MODEL, HARDWARE = "k2.5", "a3"
 # Notebooks that do not apply to these: the hardware on which a document has their layout.
 ELSEWHERE = {"04": "a2"}

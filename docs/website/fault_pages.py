@@ -53,7 +53,7 @@ def _topic(topic: str, entries: Iterable[Signature]) -> str:
 
 def _entry(one: Signature) -> str:
     """Return the section of an entry; its heading is the cause, without what only a log can fill in."""
-    cause = _PLACE.sub("…", one.cause)
+    cause = _PLACE.sub("…", one.cause).rstrip("… :")
     parts = [f"({text_id(one.id)})=\n## {text(cause[:1].upper() + cause[1:])}\n"]
     if one.question:
         parts.append(f"{text(one.question)}\n")

@@ -12,6 +12,8 @@ from website import fault_pages, notebook_pages, reference_pages
 from website.markup import toctree
 
 ROOT = Path(__file__).resolve().parents[2]
+# Where the pages find the files of the run, beside the folder of the notebooks.
+EXAMPLE = "example-run"
 # The home page is the README; GitHub Pages shows index.html.
 HOME, CHINESE = "index", "README.zh-CN"
 # The parts of the navigation. A page of docs/ that is not among these comes last.
@@ -41,9 +43,9 @@ def lay_out(source: Path, executed: Path, runs: Path) -> None:
     """
     shutil.rmtree(source, ignore_errors=True)
     source.mkdir(parents=True)
-    books = _notebooks(
-        source, executed, {f"{runs}": "runs/k2.5-a3", f"{ROOT}/": "", f"{ROOT}": "."}
-    )
+    paths = {f"{runs}": "runs/k2.5-a3", f"{ROOT}/": "", f"{ROOT}": "."}
+    paths |= {f"{EXAMPLE}/{name}.html": f"notebooks/{name}.html" for name in _names(executed)}
+    books = _notebooks(source, executed, paths)
     pages = reference_pages.parameters() | fault_pages.faq()
     pages["reference/commands"] = reference_pages.commands()
     pages["reference/api"] = reference_pages.api()
@@ -53,6 +55,10 @@ def lay_out(source: Path, executed: Path, runs: Path) -> None:
     _documents(source)
     _navigation(source, books)
     shutil.copyfile(ROOT / "LICENSE", source / "LICENSE")
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.stem for path in folder.glob("*.ipynb")]
 
 
 def _notebooks(source: Path, executed: Path, paths: Mapping[str, str]) -> list[str]:
