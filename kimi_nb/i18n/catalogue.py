@@ -16,6 +16,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "data" / "i18n"
 _DEEPEST = 3  # sentences inside sentences
 _CANDIDATES = 8  # templates that are tried for one sentence
 _LONGEST = 20_000  # characters; what is longer is no sentence of ours
+_NAMED = re.compile(r"(.*\S)( \[[\w/-]+\])")
 _LATIN = re.compile("[A-Za-z]")
 _STOP = "。"
 _STOPS = {". ": _STOP, "; ": "；"}
@@ -69,6 +70,8 @@ class Catalogue:
         """
         found = []
         for one, values in itertools.islice(self._index.matches(text), _CANDIDATES):
+            if any(map(_PARTINGS[1].search, values.values())):
+                continue  # it has swallowed the end of another sentence
             told = {name: self._value(value, depth + 1) for name, value in values.items()}
             found.append(fill(self._messages[one.text], told))
         return min(found, key=_english, default=None)
@@ -106,6 +109,9 @@ class Catalogue:
             return new, True
         if " " not in text.strip():
             return text, True  # a name, a path, an address
+        if named := _NAMED.fullmatch(text):  # a finding with its rule: "... [topology/ranks]"
+            told, known = self._part(named[1], level, depth)
+            return told + named[2], known
         return self._parts(text, level + 1, depth)
 
     def _after_colon(self, text: str, depth: int) -> tuple[str, bool]:

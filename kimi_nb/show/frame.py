@@ -9,6 +9,7 @@ import functools
 import re
 
 from kimi_nb.core import paths
+from kimi_nb.i18n import current
 
 
 @functools.cache
@@ -27,4 +28,5 @@ def style() -> str:
 
 def framed(inner: str) -> str:
     """Return HTML in a frame with the style sheet, which frames inside of it do without."""
-    return f'{style()}<div class="kimi">{inner.replace(style(), "")}</div>'
+    language = "" if current() == "en" else f' lang="{current()}"'
+    return f'{style()}<div class="kimi"{language}>{inner.replace(style(), "")}</div>'

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from kimi_nb.i18n import translate
 from kimi_nb.show.frame import framed
 
 # Words of a status that the style sheet has a colour and a symbol for.
@@ -23,7 +24,9 @@ MARKED = {
 
 def as_html(value: Any) -> str:
     """Return a value as it stands in a line."""
-    return value._repr_html_() if hasattr(value, "_repr_html_") else html.escape(str(value))
+    if hasattr(value, "_repr_html_"):
+        return value._repr_html_()
+    return html.escape(translate(str(value)))
 
 
 def _quoted(name: str) -> str:
@@ -61,9 +64,8 @@ class Mark(_Inline):
 
     def _repr_html_(self) -> str:
         shown = html.escape(self.text)
-        return (
-            f'<span class="mark {shown.lower().replace(" ", "-")}">{shown}</span>' if shown else ""
-        )
+        name, told = shown.lower().replace(" ", "-"), html.escape(translate(self.text))
+        return f'<span class="mark {name}">{told}</span>' if shown else ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,7 +81,7 @@ class Link(_Inline):
 
     def _repr_html_(self) -> str:
         target = _quoted(self.path) + ("#" + _quoted(self.anchor)) * bool(self.anchor)
-        return f'<a href="{target}">{html.escape(self.text)}</a>'
+        return f'<a href="{target}">{html.escape(translate(self.text))}</a>'
 
 
 class Line(_Inline):

@@ -28,7 +28,7 @@ SENTENCES = ("check", "diagnose", "core")
 ERRORS = ("params", "core", "plan", "cli", "check", "diagnose")
 # Keys of YAML files whose texts people read, by file; "" is every text of the file.
 FACTS = {
-    "diagnose/signatures.yaml": ("cause", "help", "asks"),
+    "diagnose/signatures.yaml": ("cause", "help", "question"),
     "diagnose/remedies.yaml": ("",),
     "diagnose/components.yaml": ("title", "help"),
     "catalog/known_faults.yaml": ("symptom", "way_out"),

@@ -34,7 +34,8 @@ def texts(path: Path) -> Iterator[str]:
 
 def template(header: str) -> Catalog:
     """Every text of a markdown cell, each with the notebooks that have it."""
-    out, places = Catalog(project="kimi_nb", header_comment=header), {}
+    out = Catalog(project="kimi_nb", header_comment=header)
+    places: dict[str, list[tuple[str, int]]] = {}
     for path in english():
         for text in texts(path):
             places.setdefault(text, []).append((f"notebooks/{path.name}", 0))

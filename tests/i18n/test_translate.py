@@ -69,6 +69,17 @@ def test_sentences_inside_sentences(chinese):
     )
 
 
+def test_a_refused_plan_is_told_line_by_line(chinese):
+    told = i18n.translate(
+        "k2.5-a3-pd: 1 error, 0 warnings, 2 notes. 160 rules asked of vllm-ascend 0.22.1rc1, 2 skipped.\n"
+        "a3-1 rank 0: rank 4 does not exist: dp 4 has ranks 0 to 3. Take the flag out. [topology/ranks]"
+    )
+    assert told == (
+        "k2.5-a3-pd：1 个错误、0 个警告、2 个提示。对 vllm-ascend 0.22.1rc1 应用了 160 条规则，跳过 2 条。\n"
+        "a3-1 rank 0：rank 4 不存在：dp 4 的 rank 为 0 到 3。去掉该参数。 [topology/ranks]"
+    )
+
+
 def test_what_is_not_known_stays_english(chinese):
     for text in ("", "k2.5", "nobody wrote this sentence", "{key} is not here, {x", "a\n\n  b"):
         assert i18n.translate(text) == text
@@ -118,6 +129,7 @@ def test_findings_diagnoses_and_errors_are_chinese_and_json_is_not(chinese):
         ("端口被占用", "port-taken"),
         ("权重缺失", "weights-missing"),
         ("KV cache 太小", "cache-too-small"),
+        ("回答乱码", "garbled-ascend"),
     ],
 )
 def test_the_faq_is_searched_in_chinese_in_any_language(question, entry):

@@ -10,6 +10,7 @@ import html
 
 from kimi_nb import show
 from kimi_nb.core import known_secrets
+from kimi_nb.i18n import translate
 
 _CSS = """
 .kimi-panel {
@@ -153,7 +154,7 @@ def alert(text: str) -> str:
     """Return a mistake, which a screen reader reads at once, as HTML; "" for no text."""
     if not text:
         return ""
-    return f'<div role="alert" class="kimi-alert">{html.escape(known_secrets.text(text))}</div>'
+    return f'<div role="alert" class="kimi-alert">{html.escape(known_secrets.text(translate(text)))}</div>'
 
 
 def validity(wrong: bool) -> str:
@@ -175,7 +176,7 @@ def escaped(text: str, most: int | None = None) -> str:
 
 def escaped_lines(text: str) -> str:
     """Return a text of several lines without secrets, as HTML."""
-    return html.escape(show.visible(known_secrets.text(text)))
+    return html.escape(show.visible(known_secrets.text(translate(text))))
 
 
 def bar(label: str, done: int, total: int) -> str:
