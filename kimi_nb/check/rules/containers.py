@@ -52,9 +52,9 @@ def image_tag(d: Deployment) -> Iterator[Problem]:
             )
             continue
         match = _TAG.search(image)
-        there = companions.cuda_tags(match["version"]) if match else ()
-        if match and there and match["cuda"] not in there:
-            tags = " and ".join(f"v{match['version']}{tag}" for tag in there)
+        known = companions.cuda_tags(match["version"]) if match else ()
+        if match and known and match["cuda"] not in known:
+            tags = " and ".join(f"v{match['version']}{tag}" for tag in known)
             yield Problem(spot, f"there is no {image}: of this version there are {tags}")
 
 
