@@ -38,7 +38,7 @@ _WORKLOADS = {
     "LeaderWorkerSet",
 }
 _INSIDE = re.compile(r"```|#!|[|][-+]?\n\s+(?:---\s+)?apiVersion:")
-_ARGUMENTS = re.compile(r"(?i)args$|flags$|arguments$")
+_ARGUMENTS = re.compile(r"(?i)args$|flags$|arguments$|backend_?parameters$")
 _CONTROL = re.compile(r"\s*(?:\{\{[^{}]{0,400}\}\}\s*|\{\{ ?`\{\{[^{}`]{0,400}\}\}` ?\}\}\s*)+")
 _TEMPLATE = re.compile(r"\{\{(?: ?`\{\{)?-?([^{}\n]{1,400}?)-?\}\}(?:` ?\}\})?")
 # A line that controls a template of Jinja ({% if %}) or of Terraform (%{ if }).
@@ -361,7 +361,9 @@ class _Reader:
                     (keys, item, {}) for item in node.value if not isinstance(item, yaml.ScalarNode)
                 ]
             if _ARGUMENTS.search(name) and not isinstance(node, yaml.MappingNode):
-                self.arguments(keys, node)
+                engine = beside["backend"][1] if "backend" in beside else None
+                if not isinstance(engine, yaml.ScalarNode) or "vllm" in engine.value.lower():
+                    self.arguments(keys, node)
             if not isinstance(node, yaml.MappingNode):
                 continue
             chain = [self.items(node)]

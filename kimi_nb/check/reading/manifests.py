@@ -147,7 +147,7 @@ class _Seen:
 
     def typed(self, node: yaml.Node, kind: str) -> None:
         """Judge values that must be texts."""
-        values = {"texts": texts_of, "words": items_of, "text": value_of}[kind](node)
+        values = {"texts": pods.texts_of, "words": pods.items_of, "text": pods.value_of}[kind](node)
         lone = kind == "words" and isinstance(node, yaml.ScalarNode)
         if lone and node.value and fixed(node.value[:1]):
             self.fault("type", node, "a list is expected, found a text")
@@ -288,18 +288,3 @@ class _Seen:
                 self.fault("target-port", node, f"no port of the pod is named {node.value}")
         elif there and node.value not in numbers:
             self.fault("target-port", node, f"the pod listens at {there}, not at {node.value}")
-
-
-def texts_of(node: yaml.Node) -> list[tuple[str, yaml.Node]]:
-    """Return the values of a mapping with their keys."""
-    return [(key, value) for key, (_, value) in keys(node).items()]
-
-
-def items_of(node: yaml.Node) -> list[tuple[str, yaml.Node]]:
-    """Return the items of a list, each with what it is called."""
-    return [("an item", one) for one in items(node)]
-
-
-def value_of(node: yaml.Node) -> list[tuple[str, yaml.Node]]:
-    """Return a value with what it is called."""
-    return [("value", node)]

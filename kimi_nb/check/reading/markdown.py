@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kimi_nb import catalog
+
 _SHELL = {"bash", "sh", "shell", "console", "shell-session", "zsh", "bash,norun", ""}
 _PYTHON = re.compile(r"\s*\{?\.?(python3?|py)\b", re.IGNORECASE)
 _PLAIN = {"txt", "text", "plaintext", "plain", "none"}
@@ -33,6 +35,7 @@ _MANIFEST = re.compile(r"\s*(---\s+)?(#.*\s+)*apiVersion:")
 _FLAGGED = re.compile(r"(vllm serve \S.*\s)?-{2,3}[A-Za-z][\w.-]*[ =]\S")
 # ??? info "Title": what follows is indented, and belongs to it.
 _COLLAPSED = re.compile(r"^[ \t]*(?:\?\?\?\+?|!!!|===!?\+?)[ ][^\n]*$", re.MULTILINE)
+_FENCED = re.compile(r"^( *)```[ \t]*(?:bash|sh|shell|console)[ \t]*\n", re.MULTILINE)
 _TAG_LINE = re.compile(r"^\s*</?[A-Za-z][^`]*>[^`]*$", re.MULTILINE)
 
 
@@ -72,9 +75,23 @@ def spans(text: str) -> list[tuple[str, int]]:
         for child in token.children or ():
             if child.type in ("softbreak", "hardbreak"):
                 line += 1
-            elif child.type == "code_inline" and _FLAGGED.match(child.content):
+            elif child.type == "code_inline" and (
+                _FLAGGED.match(child.content) or _slip(child.content)
+            ):
                 out.append((child.content, line))
     return out
+
+
+@functools.cache
+def _slip(text: str) -> bool:
+    """Return whether a piece of code is a flag alone, and one letter off a flag of the engine."""
+    if not re.fullmatch(r"--[a-z]+(-[a-z]+)+", text) or catalog.listed(text[2:]):
+        return False
+    known = catalog.tables("vllm")["serve"]
+    return any(
+        len(flag) == len(text) and sum(a != b for a, b in zip(flag, text, strict=True)) == 1
+        for flag in known
+    )
 
 
 def python(text: str) -> list[tuple[str, int]]:
@@ -100,6 +117,12 @@ def _fences(text: str, above: int, depth: int = 0) -> Iterator[Fence]:
             # <details> right above a fence: no fence to a renderer, and one to its readers.
             bare = _TAG_LINE.sub("", token.content)
             if depth < 4 and bare != token.content:
+                yield from _fences(bare, above + token.map[0], depth + 1)
+            continue
+        if token.type == "inline" and token.map is not None and depth < 4:
+            # A fence that is indented like a paragraph's next line: one to MkDocs and its readers.
+            if match := _FENCED.search(token.content):
+                bare = re.sub(f"^ {{0,{len(match[1])}}}", "", token.content, flags=re.MULTILINE)
                 yield from _fences(bare, above + token.map[0], depth + 1)
             continue
         if token.type not in ("fence", "code_block") or token.map is None:

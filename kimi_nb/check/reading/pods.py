@@ -220,3 +220,18 @@ def _only(pattern: re.Pattern[str], text: str, default: str) -> str:
 
 def _count(text: str) -> bool:
     return text.isdecimal() and len(text) < 5
+
+
+def texts_of(node: yaml.Node) -> list[tuple[str, yaml.Node]]:
+    """Return the values of a mapping with their keys."""
+    return [(key, value) for key, (_, value) in keys(node).items()]
+
+
+def items_of(node: yaml.Node) -> list[tuple[str, yaml.Node]]:
+    """Return the items of a list, each with what it is called."""
+    return [("an item", one) for one in items(node)]
+
+
+def value_of(node: yaml.Node) -> list[tuple[str, yaml.Node]]:
+    """Return a value with what it is called."""
+    return [("value", node)]

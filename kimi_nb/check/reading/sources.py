@@ -22,6 +22,7 @@ from kimi_nb.check.reading import (
     compose_names,
     dockerfiles,
     files,
+    gateways,
     ignores,
     manifests,
     markdown,
@@ -153,6 +154,7 @@ def of_yaml(
     if why:
         found.unread.append((Spot(name, name), why))
     found.faults += manifests.find(roots, name, line, "{{" in text)
+    found.faults += gateways.find(roots, name, line)
     if "services:" in text and not document:
         found.faults += compose_names.find(roots, name, line)
     if "{{" in text:  # a chart may add variables

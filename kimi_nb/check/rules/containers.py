@@ -44,11 +44,11 @@ def image_tag(d: Deployment) -> Iterator[Problem]:
     ]
     for spot, image in named:
         if match := _UNMARKED.fullmatch(image):
-            there = f"{match['name']}:v{match['version']}"
+            tagged = f"{match['name']}:v{match['version']}"
             yield Problem(
                 spot,
                 f"there is no {image}: the tags of releases begin with v",
-                f"Take {there}.",
+                f"Take {tagged}.",
             )
             continue
         match = _TAG.search(image)

@@ -73,6 +73,26 @@ def flag_exists(d: Deployment) -> Iterator[Problem]:
                 fix,
                 "" if d.engine_known or slip or instead else WARNING,
             )
+    yield from _slips_in_prose(d, known)
+
+
+def _slips_in_prose(d: Deployment, known: list[str]) -> Iterator[Problem]:
+    """Yield flags inside sentences that are one letter off a flag; prose names other programs too."""
+    others = catalog.tables("vllm")["bench_serve"]
+    for server in d.prose:
+        for given in [one for one in server.given if one.fault == arguments.UNKNOWN][:_MOST]:
+            if not given.spelt.startswith("--") or given.spelt in others:
+                continue
+            near = difflib.get_close_matches(given.name, known, n=1, cutoff=0.9)
+            if not near or len(given.name) < 12 or catalog.listed(given.name):
+                continue  # of short names other programs have their own
+            if variables.distance(given.name, near[0], 1) <= 1:
+                yield Problem(
+                    server.at(given.index),
+                    f"no listed vLLM version has {given.spelt}",
+                    f"Did you mean --{near[0]}?",
+                    WARNING,
+                )
 
 
 @rule(

@@ -99,6 +99,14 @@ for _identity, _says, _fix, _source, _why in (
         "endpoints, and connections to it are refused.",
     ),
     (
+        "manifests/gateway",
+        "Pools and endpoint pickers of an inference gateway name what is there.",
+        "Use the name of a declared plugin, the key of a file in pluginsCustomConfig, the labels and "
+        "the port of the engine's pods.",
+        "Gateway API Inference Extension: EndpointPickerConfig v1alpha1, InferencePool v1, its chart",
+        "The endpoint picker ends with an error, or has no endpoints: the gateway answers 5xx.",
+    ),
+    (
         "manifests/target-port",
         "A service asks its pods at a port where they listen.",
         "Let targetPort be the engine's --port, or the name of a port of the container.",

@@ -329,6 +329,44 @@ def pip_pair(d: Deployment) -> Iterator[Problem]:
             )
 
 
+@rule(
+    "programs/image-version",
+    WARNING,
+    "What a container installs before it serves leaves the engine of its image as it is.",
+    "Take the image of that version.",
+    "docker/Dockerfile of vLLM: kernels, CUDA and torch are built for the version in the tag",
+)
+def image_version(d: Deployment) -> Iterator[Problem]:
+    """pip takes torch and the kernels of the image away for others, with another CUDA or ABI."""
+    for box in d.boxes:
+        image = re.search(r"(?:vllm-openai|vllm-ascend)[\w-]*:v?(\d+\.\d+\.\d+)", box.image)
+        name = "vllm-ascend" if "vllm-ascend" in box.image else "vllm"
+        wanted = re.search(
+            rf"\bpip3? install [^;&|\n]*?(?<![\w-]){name}==(\d+\.\d+\.\d+)", " ".join(box.argv)
+        )
+        if image and wanted and image[1] != wanted[1]:
+            yield Problem(
+                box.spot, f"{name} {wanted[1]} is installed over the {image[1]} of {box.image}"
+            )
+
+
+@rule(
+    "programs/dynamo-run",
+    WARNING,
+    "Dynamo's launcher is given an engine that it has.",
+    "Start python -m dynamo.frontend, and python -m dynamo.vllm --model MODEL beside it.",
+    "ai-dynamo/dynamo pull requests 1920 and 2332 (July and August 2025)",
+)
+def dynamo_run(d: Deployment) -> Iterator[Problem]:
+    """The launcher starts no vLLM any more: the workers are programs of their own."""
+    for one in d.programs:
+        words = [re.split("[/]", word)[-1] for word in one.argv]
+        starts = "dynamo-run" in words[:3] or words[:2] == ["dynamo", "run"]
+        for word in one.argv if starts else ():
+            if re.fullmatch(r"out=(vllm|sglang|trtllm)\d*(_\d+)?", word):
+                yield Problem(one.spot, f"dynamo run has no {word} since August 2025")
+
+
 _RELEASES = ("uninstall", "delete", "test", "status", "rollback")
 
 
