@@ -336,7 +336,7 @@ def targets() -> dict[str, list[str]]:
     """target: what it needs, of those that people call."""
     return {
         name: needs.split()
-        for name, needs in re.findall(r"^([a-z][a-z-]*):(?!=)(.*)$", MAKEFILE, re.MULTILINE)
+        for name, needs in re.findall(r"^([a-z][a-z0-9-]*):(?!=)(.*)$", MAKEFILE, re.MULTILINE)
     }
 
 
@@ -344,7 +344,7 @@ def test_make_help_names_every_target_with_a_sentence():
     done = subprocess.run(
         ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    told = dict(re.findall(r"^make ([a-z-]+) +(\S.{4,})$", done.stdout, re.MULTILINE))
+    told = dict(re.findall(r"^make ([a-z0-9-]+) +(\S.{4,})$", done.stdout, re.MULTILINE))
     assert len(told) == len(done.stdout.splitlines())
     assert sorted(told) == sorted(targets())
 
