@@ -72,7 +72,9 @@ def _notebooks(source: Path, executed: Path, paths: Mapping[str, str]) -> list[s
         if len(name.parts) > 2:
             written = json.loads(path.read_text(encoding="utf-8"))
             outputs = notebook_pages.grafted(written, outputs)
-        page = notebook_pages.page(outputs, paths)
+        up = "../" * (len(name.parts) - 2)  # of a folder for a language
+        deeper = {f'"../{folder}/': f'"{up}../{folder}/' for folder in ("notebooks", EXAMPLE)}
+        page = notebook_pages.page(outputs, {**paths, **(deeper if up else {})})
         _write(source / f"{name}.ipynb", json.dumps(page, indent=1, ensure_ascii=False))
         names.append(str(name))
     return names
