@@ -9,6 +9,7 @@ from typing import Any
 
 from kimi_nb.params import load, schema
 from kimi_nb.plan import build, router
+from kimi_nb.plan.roles import HYBRID
 from kimi_nb.plan.spec import Plan
 from kimi_nb.sizing import units
 from kimi_nb.sizing.points import Group, Point
@@ -38,6 +39,8 @@ def _shape(group: Group) -> list[str]:
     out = [f"{part.role}.{key}={new}" for key, (new, old) in wanted.items() if new != old]
     if shape.expert_parallel and not part.shape.expert_parallel:
         out.append(f"{part.role}.enable-expert-parallel=true")
+    if part.flags.get(HYBRID) and (group.unit.nodes == 1 or shape.dp < group.unit.nodes):
+        out.append(f"{part.role}.{HYBRID}=null")
     if shape.dcp != part.shape.dcp:
         out.append(f"{part.role}.decode-context-parallel-size={shape.dcp}")
     return out

@@ -31,6 +31,7 @@ from kimi_nb.sizing.units import Unit
 
 _BEST, _FRONT = 10, 8  # candidates, and points of the front, that are checked and shown
 _SIMULATED = 3  # candidates whose queues are simulated
+_OF_SHAPE = 3  # points of the same sizes that are tried
 _TRIED = 60  # points that the rules look at for one list
 _MOST_NODES = 4096
 
@@ -74,16 +75,17 @@ class _Search:
 
     def passing(self, ranked: Iterable[Point], most: int) -> Iterator[Point]:
         """Yield the first points of different sizes whose plans the rules pass."""
-        shapes: set[tuple[object, ...]] = set()
+        left: Counter[tuple[object, ...]] = Counter()
         tried = yielded = 0
         for point in ranked:
-            if point.shape in shapes:
+            if left[point.shape] == _OF_SHAPE:
                 continue
             tried += 1
             if tried > _TRIED or yielded == most:
                 return
+            left[point.shape] += 1
             if self.passes(point):
-                shapes.add(point.shape)
+                left[point.shape] = _OF_SHAPE
                 yielded += 1
                 yield point
 

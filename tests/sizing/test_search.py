@@ -68,6 +68,8 @@ def test_candidates_keep_the_bounds_best_first_with_interval_and_mark(capsys):
         ("k2-thinking", "a2", 2, True),
         ("k2.7-code", "mi300x", 2, False),
         ("k2.5", "gb200", 4, False),
+        ("k3", "a3", 4, False),
+        ("k3", "b300", 2, False),
     ],
 )
 def test_other_hardware_too(model, hardware, nodes, derive):
