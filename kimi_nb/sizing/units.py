@@ -107,14 +107,13 @@ def of(
 
 
 def _nodes(base: Base, part: Part, most: int) -> Iterator[int]:
-    """Yield the nodes that a group may have: powers of two, and what is documented."""
+    """Yield the nodes that a group may have: those of the data, and what is documented."""
     if base.layout == "single":
         yield 1
         return
     least = 2 if base.layout == "dp" else 1
-    limit = min(most, factors.facts()["most_group_nodes"])
-    sizes = {2**power for power in range(limit.bit_length())} | {part.nodes}
-    yield from sorted(one for one in sizes if least <= one <= limit)
+    sizes = {*factors.facts()["group_nodes"], part.nodes}
+    yield from sorted(one for one in sizes if least <= one <= most)
 
 
 def _tensor(base: Base, nodes: int) -> Iterator[int]:
