@@ -122,8 +122,8 @@ class Evaluator:
 
     def apart(self, base: Base, prefill: Group, decode: Group, asked: float = 0.0) -> Point:
         """Return the point of prefill groups and decode groups; ``asked`` limits its rate."""
-        decoding = self._decoding(decode)
-        reading, busy = self._reading(prefill, decoding.extra)
+        decoding = self.decoding(decode)
+        reading, busy = self.reading(prefill, decoding.extra)
         able = reading.rate * prefill.count * busy
         wanted = decoding.rate * decode.count
         rate = min(able, wanted, asked or math.inf)
@@ -141,7 +141,8 @@ class Evaluator:
         prefill, decode = point.groups
         return self.apart(point.base, prefill, decode, asked)
 
-    def _decoding(self, group: Group) -> steady_state.Side:
+    def decoding(self, group: Group) -> steady_state.Side:
+        """Return the decode side of one group."""
         unit, key = group.unit, (id(group.unit), group.seqs)
         if key not in self._decode:
             self._decode[key] = steady_state.decode_side(
@@ -155,7 +156,7 @@ class Evaluator:
             )
         return self._decode[key]
 
-    def _reading(self, group: Group, extra: float) -> tuple[steady_state.Side, float]:
+    def reading(self, group: Group, extra: float) -> tuple[steady_state.Side, float]:
         """Return the prefill side, and how busy it may be so that the bound of TTFT is kept."""
         key = (id(group.unit), group.count)
         if key not in self._prefill:
@@ -234,8 +235,8 @@ def _splits(
     most = (nodes - prefill.nodes) // decode.nodes
     if most < 1:
         return
-    reading = evaluator._reading(Group(prefill, 1, 1), 0.0)[0].rate
-    writing = evaluator._decoding(Group(decode, 1, seqs)).rate
+    reading = evaluator.reading(Group(prefill, 1, 1), 0.0)[0].rate
+    writing = evaluator.decoding(Group(decode, 1, seqs)).rate
     balance = nodes / (decode.nodes + prefill.nodes * writing / reading)
     middle = min(max(round(balance), 1), most)
     for others in range(max(middle - 2, 1), min(middle + 2, most) + 1):

@@ -18,9 +18,16 @@ from dataclasses import dataclass, field, replace
 from kimi_nb.check import judge
 from kimi_nb.core.errors import ParameterError, PlanError
 from kimi_nb.params import load as params
-from kimi_nb.plan import memory
-from kimi_nb.plan.memory import device
-from kimi_nb.sizing import as_plan, base_recipes, factors, percentiles, points, prefix_cache, units
+from kimi_nb.sizing import (
+    as_plan,
+    base_recipes,
+    factors,
+    percentiles,
+    points,
+    prefix_cache,
+    shortage,
+    units,
+)
 from kimi_nb.sizing.base_recipes import Base
 from kimi_nb.sizing.factors import Factors
 from kimi_nb.sizing.points import Bounds, Evaluator, Point
@@ -184,7 +191,7 @@ def answer(
     every = search.points(nodes)
     search.refused = refused
     if not every:
-        raise PlanError(_shortage(search, nodes))
+        raise PlanError(shortage.said(found, load, search.table_of(found[0]), nodes))
     devices = nodes * chip.devices.count
     kept = search.keeping(every)
     best = [search.candidate(one, devices) for one in search.passing(kept, _BEST)]
@@ -280,46 +287,3 @@ def _misses(
     if rate:
         out["without the rate"] = best(every, bounds, 0.0)
     return out
-
-
-def _shortage(search: _Search, nodes: int) -> str:
-    """Return the sum by which the weights do not fit, and how many nodes they take."""
-    base = search.found[0]
-    chip, asked = base.hardware, base.request
-    size = memory.checkpoint_bytes(base.arch, base.precision)
-    usable = device.usable(chip).bytes * nodes * chip.devices.count
-    gib = memory.GIB
-    lines = [
-        f"{asked.model.title} on {nodes} node{'s' * (nodes > 1)} of {chip.name}: "
-        f"{size / gib:.0f} GiB of {base.precision} weights, beside them cache for "
-        f"{search.load.longest} tokens, activations and buffers; {nodes} x {chip.devices.count} "
-        f"devices have {usable / gib:.0f} GiB."
-    ]
-    least = _least_nodes(search, nodes)
-    if least:
-        lines.append(f"The fewest nodes that hold it: --nodes {least}.")
-    else:
-        lines.append(
-            "No number of nodes up to 16 holds it: shorten --input, or choose another --hw."
-        )
-    return "\n".join(lines)
-
-
-def _least_nodes(search: _Search, nodes: int) -> int | None:
-    for count in range(nodes + 1, 17):
-        for base in search.found:
-            roles = [
-                min(
-                    (
-                        one.nodes
-                        for one in units.of(
-                            base, role, count, search.load, search.table_of(base), Counter()
-                        )
-                    ),
-                    default=None,
-                )
-                for role in base.parts
-            ]
-            if None not in roles and sum(one or 0 for one in roles) <= count:
-                return count
-    return None
