@@ -16,8 +16,9 @@ from babel.messages.catalog import Catalog
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
-# Links from a notebook to what is not beside it any more, one folder further down.
-_LINK = re.compile(r"(\]\()(\.\./)")
+# The relative links of a cell: where to, and the heading there.
+_LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]*))?\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def english() -> list[Path]:
@@ -46,19 +47,42 @@ def template(header: str) -> Catalog:
 
 def made(language: str, told: dict[str, str]) -> list[tuple[Path, str]]:
     """Each notebook of a language whose first cell is translated: its path, and its JSON."""
+    paths = [path for path in english() if next(texts(path), None) in told]
+    anchors = {path.name: _anchors(path, told) for path in paths}
     out = []
-    for path in english():
+    for path in paths:
         notebook = _read(path)
-        if "".join(notebook["cells"][0]["source"]) not in told:
-            continue
         for cell in notebook["cells"]:
             if cell["cell_type"] == "markdown":
                 text = "".join(cell["source"])
-                text = _LINK.sub(r"\1../\2", told.get(text, text))
+                text = _LINK.sub(
+                    lambda link, name=path.name: _moved(link, name, anchors), told.get(text, text)
+                )
                 cell["source"] = text.splitlines(keepends=True)
         text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
         out.append((FOLDER / language / path.name, text))
     return out
+
+
+def _anchors(path: Path, told: dict[str, str]) -> dict[str, str]:
+    """Each heading of a notebook as Jupyter addresses it: English, and as translated."""
+    return {
+        old.replace(" ", "-"): new.replace(" ", "-")
+        for text in texts(path)
+        for old, new in zip(
+            _HEADING.findall(text), _HEADING.findall(told.get(text, text)), strict=True
+        )
+    }
+
+
+def _moved(link: re.Match[str], name: str, anchors: dict[str, dict[str, str]]) -> str:
+    """A link as it has to be one folder further down, beside the translated notebooks."""
+    target, anchor = link.groups()
+    if (target or name) in anchors:
+        anchor = anchors[target or name].get(anchor, anchor)
+    else:
+        target = f"../{target}"
+    return f"]({target}{f'#{anchor}' if anchor else ''})"
 
 
 def stale(language: str, kept: list[Path]) -> list[Path]:

@@ -70,6 +70,26 @@ def test_a_cell_without_translation_stays_english(tmp_path, monkeypatch):
     assert made == [["# 甲"], ["see [b](../../docs/b.md)"], ["丙"]]
 
 
+def test_links_lead_to_the_translated_headings(tmp_path, monkeypatch):
+    books = {
+        "a.ipynb": [
+            "# A",
+            "[b](b.ipynb#If-it-fails), [c](c.ipynb#C), [here](#A), [web](https://e.org/#A)",
+        ],
+        "b.ipynb": ["# B", "## If it fails"],
+        "c.ipynb": ["# C"],
+    }
+    for name, texts in books.items():
+        found = [{"cell_type": "markdown", "source": [text]} for text in texts]
+        (tmp_path / name).write_text(json.dumps({"cells": found, "metadata": {}}))
+    monkeypatch.setattr(translated, "FOLDER", tmp_path)
+    made = translated.made("zh", {"# A": "# 甲", "# B": "# 乙", "## If it fails": "## 失败 时"})
+    assert [path.name for path, _ in made] == ["a.ipynb", "b.ipynb"]
+    assert json.loads(made[0][1])["cells"][1]["source"] == [
+        "[b](b.ipynb#失败-时), [c](../c.ipynb#C), [here](#甲), [web](https://e.org/#A)"
+    ]
+
+
 def test_a_chinese_notebook_shows_chinese_tables(tmp_path):
     out = tmp_path / "out.ipynb"
     environment = {name: one for name, one in os.environ.items() if name != "KIMI_NB_LANG"}
