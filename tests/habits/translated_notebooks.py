@@ -6,6 +6,7 @@ cell is translated. What has no translation yet stays English. catalogues.py (ma
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -55,9 +56,8 @@ def made(language: str, told: dict[str, str]) -> list[tuple[Path, str]]:
         for cell in notebook["cells"]:
             if cell["cell_type"] == "markdown":
                 text = "".join(cell["source"])
-                text = _LINK.sub(
-                    lambda link, name=path.name: _moved(link, name, anchors), told.get(text, text)
-                )
+                moved = functools.partial(_moved, name=path.name, anchors=anchors)
+                text = _LINK.sub(moved, told.get(text, text))
                 cell["source"] = text.splitlines(keepends=True)
         text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
         out.append((FOLDER / language / path.name, text))
