@@ -168,16 +168,14 @@ def _combinations() -> list[tuple[str, str]]:
 
     That of k2.5 on a3 is in test_first_run; tiny models stand for others on a CPU.
     """
-    written, published = set(), set()
-    for name in load.names("models"):
-        if name.startswith("tiny"):
-            continue
-        for recipe in load.model(name).recipes:
-            ours = not recipe.source.deployment
-            wide = name in ("k2.5", "k3") or recipe.hardware == "b200"
-            if ours or wide:
-                (written if ours else published).add((name, recipe.hardware))
-    every = written | published | set(recipes.container_only()) | {("k2.5", "cpu")}
+    every = {
+        (name, recipe.hardware)
+        for name in load.names("models")
+        if not name.startswith("tiny")
+        for recipe in load.model(name).recipes
+        if not recipe.source.deployment or name in ("k2.5", "k3") or recipe.hardware == "b200"
+    }
+    every |= set(recipes.container_only()) | {("k2.5", "cpu")}
     return sorted(every - {("k2.5", "a3")})
 
 
