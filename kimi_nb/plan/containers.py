@@ -114,11 +114,10 @@ def _variables(serves: EngineSpec) -> list[str]:
 def _inside(words: Sequence[str]) -> list[str]:
     """Return an engine's arguments for a container with ports of its own.
 
-    Another ``--port`` than 8000 is left out: it is published on the host, and does not apply inside.
+    ``--port`` is left out: the port is published on the host, and does not apply inside.
     """
     out = list(words)
     if "--port" in out:
         at = out.index("--port")
-        if out[at + 1] != "8000":
-            del out[at : at + 2]
+        del out[at : at + 2]
     return out

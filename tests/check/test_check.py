@@ -41,6 +41,12 @@ def linted(plan) -> Deployment:
     return assemble.of_texts(texts, plan.engine, plan.engine_version)
 
 
+def _without_port(argv) -> tuple[str, ...]:
+    """The words without the port, which a container with ports of its own publishes instead."""
+    at = argv.index("--port") if "--port" in argv else len(argv)
+    return (*argv[:at], *argv[at + 2 :])
+
+
 def identity(one) -> tuple:
     """All that makes an engine, without what a script does not say (devices of a whole node)."""
     return (
@@ -55,7 +61,7 @@ def identity(one) -> tuple:
         one.side_channel_port,
         one.headless,
         one.devices if one.single else None,
-        one.argv[one.start :],
+        _without_port(one.argv[one.start :]),
         tuple(sorted((name, text) for name, text in one.env.items() if name not in LISTS)),
     )
 

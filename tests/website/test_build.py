@@ -68,7 +68,10 @@ def built(tmp_path_factory):
         env=ENVIRONMENT,
         check=True,
     )
-    for name in ("docs", "reference", "README.zh-CN.md", "CHANGELOG.md", "SECURITY.md"):
+    for name in (
+        *("docs", "reference", "notebooks/zh"),
+        *("README.zh-CN.md", "CHANGELOG.md", "SECURITY.md"),
+    ):
         path = source / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (source / "CONTRIBUTING.md").write_text("# Contributing\n")
