@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 from hypothesis import settings
+from leftovers import wait_gone
 from testbed import deployments
 from testbed import slurm_site as testbed
 
+import kimi_nb
 from kimi_nb.params import load
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
@@ -46,6 +48,15 @@ def each_plan(request):
     """Every deployment and scenario that we wrote, and one of each kind that we imported."""
     model, hardware, layout, variant, scenario = request.param
     return build.plan(model, hardware, layout, variant=variant, scenario=scenario)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A notebook's start on four A3 nodes; at its end nothing that it has started is left."""
+    made = kimi_nb.start(hw="a3", model="k2.5", run_dir=str(tmp_path / "run"))
+    yield made
+    made.close()
+    assert not wait_gone(tmp_path)
 
 
 class Echo:

@@ -206,12 +206,3 @@ def known_as(model: schema.Model) -> str:
 def models() -> list[str]:
     """Return the model names, those with plain numbers first: k2.5, k2.6, k2-thinking."""
     return sorted(load.names("models"), key=lambda name: name.replace("-", "~"))
-
-
-def container_only() -> list[tuple[str, str]]:
-    """Return (model, hardware) for which the documents describe the container and nothing else."""
-    return [
-        (name, chip)
-        for name in load.names("models")
-        for chip in load.model(name).container_versions
-    ]

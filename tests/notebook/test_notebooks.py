@@ -175,7 +175,12 @@ def _combinations() -> list[tuple[str, str]]:
         for recipe in load.model(name).recipes
         if not recipe.source.deployment or name in ("k2.5", "k3") or recipe.hardware == "b200"
     }
-    every |= set(recipes.container_only()) | {("k2.5", "cpu")}
+    every |= {
+        (name, chip)
+        for name in load.names("models")
+        for chip in load.model(name).container_versions
+    }
+    every |= {("k2.5", "cpu")}
     return sorted(every - {("k2.5", "a3")})
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from leftovers import wait_gone
 
-import kimi_nb
 from kimi_nb.core import evidence
 from kimi_nb.core.errors import ParameterError, ServiceError
 from kimi_nb.notebook.choice import Choice
@@ -20,14 +19,6 @@ from kimi_nb.rehearse import rehearsal
 
 ROOT = Path(__file__).resolve().parents[2]
 PD = Choice("k2.5", "a3", "pd")
-
-
-@pytest.fixture
-def run(tmp_path):
-    made = kimi_nb.start(hw="a3", model="k2.5", run_dir=str(tmp_path / "run"))
-    yield made
-    made.close()
-    assert not wait_gone(tmp_path)
 
 
 @pytest.mark.parametrize(

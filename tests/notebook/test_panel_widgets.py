@@ -6,9 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from leftovers import wait_gone
 
-import kimi_nb
 from kimi_nb.core import evidence
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.panel import (
@@ -25,14 +23,6 @@ from kimi_nb.show import style
 
 ROOT = Path(__file__).resolve().parents[2]
 PD = Choice("k2.5", "a3", "pd")
-
-
-@pytest.fixture
-def run(tmp_path):
-    made = kimi_nb.start(hw="a3", model="k2.5", run_dir=str(tmp_path / "run"))
-    yield made
-    made.close()
-    assert not wait_gone(tmp_path)
 
 
 # What stands by which field --------------------------------------------------------------
