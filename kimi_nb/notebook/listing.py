@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from kimi_nb import show
 from kimi_nb.bundle import scripts
 from kimi_nb.check import engine_versions
-from kimi_nb.core import data_files
+from kimi_nb.core import data_files, evidence
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.subject import Subject
 from kimi_nb.params import recipes
 from kimi_nb.plan import build, derivation, tables
+
+_LINES, _NAMED = 12, 6  # of evidence that are shown, and the most names of a list in one
 
 
 def table(topic: str, subject: Subject, given: Choice) -> show.Table:
@@ -110,3 +115,22 @@ TOPICS: Mapping[str, Callable[[Subject, Choice], show.Table]] = {
     "jobs": _jobs,
     "scores": _scores,
 }
+
+
+def last_evidence(folder: Path) -> show.Table:
+    """Return the last lines of a run's evidence; a long list of names is shown by its length."""
+    rows = tuple(
+        (line["time"], line["stage"], ", ".join(_facts(line)))
+        for line in evidence.read(folder)[-_LINES:]
+    )
+    return show.Table(f"Evidence: {folder / evidence.FILE}", ("time", "stage", "facts"), rows)
+
+
+def _facts(line: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in line.items():
+        if key in ("time", "stage") or value in ("", None, [], {}):
+            continue
+        if isinstance(value, list):
+            value = len(value) if len(value) > _NAMED else " ".join(map(str, value))
+        said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        yield f"{key.replace('_', ' ')} {said}"

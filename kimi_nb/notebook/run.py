@@ -704,16 +704,7 @@ class Run:
         for live in self._running:
             live.stop()
         self.record("close", started=len(self._running))
-        rows = tuple(
-            (
-                line["time"],
-                line["stage"],
-                {key: value for key, value in line.items() if key not in ("time", "stage")},
-            )
-            for line in evidence.read(self.folder)[-12:]
-        )
-        title = f"Evidence: {self.folder / evidence.FILE}"
-        return show.Table(title, ("time", "stage", "facts"), rows)
+        return listing.last_evidence(self.folder)
 
 
 def _kept(picture: Picture, folder: Path) -> Picture:

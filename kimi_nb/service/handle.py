@@ -237,7 +237,7 @@ class Service(show.Shown):
         )
 
     def stop(self, *, keep: bool = False) -> show.Table:
-        """Stop what was started and return its facts; a second call changes nothing.
+        """Stop what was started and say so; a second call changes nothing.
 
         ``keep`` leaves a deployed service up: stop it later with `kimi-nb down`.
         """
@@ -257,7 +257,11 @@ class Service(show.Shown):
             )
         self.live.stop()
         self.run.record("stop", mark=result.mark, plan=result.plan)
-        return self.table()
+        rows = (
+            ("stopped", f"{result.ready} of {result.engines} engines were ready"),
+            ("logs", str(result.folder)),
+        )
+        return replace(result.table(), rows=rows)
 
 
 def _any_listens(plan: Plan) -> bool:
