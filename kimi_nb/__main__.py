@@ -5,6 +5,7 @@ to stop, so the signal does what it does to any program, and ends it.
 """
 
 import gc
+import os
 import signal
 import sys
 
@@ -15,6 +16,8 @@ _OURS = signal.default_int_handler  # not so where Ctrl-C is ignored, as behind 
 def run() -> int:
     """Run the command line; return the exit code."""
     gc.set_threshold(_COLLECT_AT)
+    # Looking for plugins of pydantic reads the metadata of each installed distribution.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     known = signal.getsignal(signal.SIGINT) is _OURS
     if known:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

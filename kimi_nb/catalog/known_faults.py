@@ -21,9 +21,8 @@ from packaging.version import InvalidVersion, Version
 
 from kimi_nb.catalog.arguments import Unread
 from kimi_nb.catalog.engine_catalog import Engine, versions
-from kimi_nb.core import data_files, paths
+from kimi_nb.core import data_files
 
-_NAME = "known_faults.yaml"
 _OFF = ("", "0", "false", "off", "none")
 SEVERITIES = ("error", "warning", "note")
 
@@ -144,48 +143,15 @@ class KnownFault:
         }
 
 
-@functools.cache
-def _texts() -> tuple[str, Mapping[str, str]]:
-    """Return the text above the faults, and that of each fault by its id."""
-    text = (paths.DATA / "catalog" / "known_faults.yaml").read_text(encoding="utf-8")
-    head, _, rest = text.partition("\nfaults:\n")
-    parts = re.split(r"^  ([\w-]+):\n", rest, flags=re.MULTILINE)
-    return head, dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-@functools.cache
 def _data() -> Any:
-    """Return what stands above the faults."""
-    return data_files.parsed(_texts()[0], _NAME)
+    """Return the tables of the data."""
+    return data_files.facts("catalog/known_faults")
 
 
 @functools.cache
-def _parsed(identity: str) -> KnownFault:
-    """Return a fault. Parsing all takes 12 ms of the start of a plan, which meets few."""
-    return _fault(identity, data_files.parsed(_texts()[1][identity], f"{_NAME}: {identity}"))
-
-
 def every() -> tuple[KnownFault, ...]:
     """Return all known faults, in the order of the data."""
-    return tuple(map(_parsed, _texts()[1]))
-
-
-@functools.cache
-def _named(text: str, key: str) -> list[str]:
-    """Return the words of a list in the text of a fault; none where it has no such key."""
-    found = re.search(rf"^    {key}: \[(.*)\]$", text, re.MULTILINE)
-    return found[1].split(", ") if found else []
-
-
-def _concerning(model: str | None, hardware: Iterable[str]) -> list[KnownFault]:
-    """Return the faults of a model and a hardware; `KnownFault.concerns` says which they are."""
-    names = set(hardware)
-    return [
-        _parsed(identity)
-        for identity, text in _texts()[1].items()
-        if (not (models := _named(text, "models")) or model in models)
-        and (not (chips := _named(text, "hardware")) or names.intersection(chips))
-    ]
+    return tuple(_fault(identity, entry) for identity, entry in _data()["faults"].items())
 
 
 def _fault(identity: str, entry: Mapping[str, Any]) -> KnownFault:
@@ -240,7 +206,8 @@ def of(
     """Return the faults that a deployment meets, each with the numbers of its engines that do."""
     engines, names = list(situations), tuple(hardware)
     out = []
-    for fault in affecting(engine, stated, _concerning(model, names)):
+    concerning = [one for one in every() if one.concerns(model, names)]
+    for fault in affecting(engine, stated, concerning):
         met = [number for number, one in enumerate(engines) if fault.met(one)]
         if met:
             out.append((fault, met))

@@ -19,7 +19,7 @@ import functools
 import html
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -65,8 +65,15 @@ def value(given: Any, values: Iterable[str] = ()) -> Any:
             for key, inner in given.items()
         }
     if isinstance(given, list | tuple):
+        if all(isinstance(inner, str) for inner in given) and not _any(given, values):
+            return list(given)
         return [value(inner, values) for inner in given]
     return given
+
+
+def _any(given: Sequence[str], values: tuple[str, ...]) -> bool:
+    """Return whether a secret may be in one of the texts, by one search through all of them."""
+    return bool(spans("\n".join(given).encode("utf-8", "surrogatepass"), values))
 
 
 def data(given: bytes, values: Iterable[str] = ()) -> bytes:

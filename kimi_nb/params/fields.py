@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PlainValidator
+from pydantic import Field, GetCoreSchemaHandler, PlainValidator
+from pydantic_core import CoreSchema, core_schema
 
 # The characters allowed in a word of a script.
 SAFE_TEXT = re.compile(r"[\w ./:@%+=,~{}\[\]\"-]*")
@@ -180,20 +182,32 @@ def _line(text: str) -> str:
     return text
 
 
-Name = Annotated[str, AfterValidator(_name)]
-Line = Annotated[str, AfterValidator(_line)]
-Text = Annotated[str, AfterValidator(safe_text)]
-Word = Annotated[str, AfterValidator(_word)]
+class _Checked:
+    """As pydantic's AfterValidator, which reads a function's signature each time that it stands."""
+
+    def __init__(self, check: Callable[[str], str]) -> None:
+        self._check = check
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+
+Name = Annotated[str, _Checked(_name)]
+Line = Annotated[str, _Checked(_line)]
+Text = Annotated[str, _Checked(safe_text)]
+Word = Annotated[str, _Checked(_word)]
 Least = Annotated[int | Literal["driver"], PlainValidator(_least)]
-Range = Annotated[str, AfterValidator(_range)]
-Sysctl = Annotated[str, AfterValidator(_sysctl)]
-Address = Annotated[str, AfterValidator(_address)]
-Path = Annotated[str, AfterValidator(_path)]
-Url = Annotated[str, AfterValidator(_url)]
-Registry = Annotated[str, AfterValidator(_registry)]
-Image = Annotated[str, AfterValidator(_image)]
-Interface = Annotated[str, AfterValidator(_interface)]
-Variable = Annotated[str, AfterValidator(_variable)]
+Range = Annotated[str, _Checked(_range)]
+Sysctl = Annotated[str, _Checked(_sysctl)]
+Address = Annotated[str, _Checked(_address)]
+Path = Annotated[str, _Checked(_path)]
+Url = Annotated[str, _Checked(_url)]
+Registry = Annotated[str, _Checked(_registry)]
+Image = Annotated[str, _Checked(_image)]
+Interface = Annotated[str, _Checked(_interface)]
+Variable = Annotated[str, _Checked(_variable)]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 DeviceCount = Annotated[int, Field(ge=1, le=1024, strict=True)]

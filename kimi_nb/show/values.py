@@ -54,9 +54,10 @@ class Table:
         if not self.rows and self.title:
             return known_secrets.text(translate(self.title))
         # Before a wrapped line could part a secret in two. Long tables repeat their cells.
-        plain = [[_told(cell) for cell in row] for row in self.rows]
+        plain = [[_plain(cell) for cell in row] for row in self.rows]
         cells = list({one for row in plain for one in row})
-        clean = dict(zip(cells, known_secrets.value(cells), strict=True))
+        told = known_secrets.value([translate(cell) for cell in cells])
+        clean = dict(zip(cells, told, strict=True))
         rows = [
             [_wrapped(clean[cell], width) for cell, width in zip(row, widths, strict=True)]
             for row in plain
@@ -128,11 +129,6 @@ def _plain(cell: Any) -> str:
     if isinstance(cell, list | tuple | dict):
         return json.dumps(cell)
     return str(cell)
-
-
-def _told(cell: Any) -> str:
-    """Return a cell as a person reads it: in the current language."""
-    return translate(_plain(cell))
 
 
 def visible(text: str, lines: bool = True) -> str:

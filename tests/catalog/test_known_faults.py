@@ -20,7 +20,6 @@ from kimi_nb.check import fault_facts, judge
 from kimi_nb.check.reading import assemble
 from kimi_nb.check.reading.files import Text
 from kimi_nb.check.rules import registry, truth
-from kimi_nb.core import data_files
 from kimi_nb.params import load, recipes
 from kimi_nb.plan import build
 
@@ -107,19 +106,6 @@ def test_a_fault_is_told_for_exactly_the_affected_versions(identity):
 
 def test_each_fault_has_its_row():
     assert sorted(one.id for one in known_faults.every()) == sorted(APART)
-
-
-def test_the_file_read_in_parts_is_the_file():
-    whole = data_files.facts("catalog/known_faults")
-    assert list(whole["faults"]) == [one.id for one in known_faults.every()]
-    for identity, entry in whole["faults"].items():
-        assert known_faults._fault(identity, entry) == known_faults._parsed(identity)
-    assert {key: whole[key] for key in whole if key != "faults"} == known_faults._data()
-    for model in (None, "k2.5", "k3"):
-        for hardware in ((), ("a3",), ("mi350x", "mi355x"), ("h200",)):
-            assert known_faults._concerning(model, hardware) == [
-                one for one in known_faults.every() if one.concerns(model, hardware)
-            ]
 
 
 def test_each_fault_says_what_a_reader_needs():

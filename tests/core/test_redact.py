@@ -462,6 +462,11 @@ def test_long_texts_are_searched_as_short_ones(shapes):
 # Files of any size ----------------------------------------------------------------------
 
 
+@given(st.lists(st.sampled_from([*(one for one, _ in SHAPES), *PLAIN, *LINES]), max_size=9))
+def test_a_list_of_texts_is_redacted_as_each_of_them(texts):
+    assert redaction.value(texts) == [redaction.text(one) for one in texts]
+
+
 @pytest.fixture
 def small_windows(monkeypatch):
     monkeypatch.setattr(redacted_files, "BLOCK", 4096)

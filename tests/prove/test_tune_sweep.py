@@ -307,8 +307,15 @@ def test_what_a_sweep_has_deployed_it_stops(tmp_path, monkeypatch):
 
     class Live:
         def __init__(self, plan):
-            self.plan, self.result = plan, SimpleNamespace(mark="measured", plan=plan.name)
-            self.result.table = lambda: show.Table("", (), ())
+            self.plan = plan
+            self.result = SimpleNamespace(
+                mark="measured",
+                plan=plan.name,
+                ready=len(plan.engines),
+                engines=len(plan.engines),
+                folder=tmp_path,
+                table=lambda: show.Table("", (), ()),
+            )
             self.up, self.key, self.url = True, "", plan.url
             assert not up  # one after the other
             up.append(identity.flags_hash(plan))
