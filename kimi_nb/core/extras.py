@@ -22,7 +22,6 @@ BASE = (
     "pydantic",
     "pydantic-core",
     "pyyaml",
-    "tabulate",
     "tree-sitter",
     "tree-sitter-bash",
     "wcwidth",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb.i18n import translate
-from kimi_nb.show import html_table
+from kimi_nb.show import html_table, plain_table
 
 
 def _wrapped(text: str, width: int | None) -> str:
@@ -41,9 +41,7 @@ class Table:
         return len(self.rows)
 
     def __str__(self) -> str:
-        from tabulate import tabulate  # start-up: only when printed
-
-        from kimi_nb.core import known_secrets  # start-up: as above
+        from kimi_nb.core import known_secrets  # start-up: only when printed
 
         # Short texts stay on one line; longer ones are wrapped so that a row fits the screen. An
         # address or a path of any length is whole, so that it can be copied.
@@ -63,7 +61,7 @@ class Table:
             for row in plain
         ]
         headings = [translate(heading) for heading in self.headings]
-        text = tabulate(rows, headers=headings, disable_numparse=True)
+        text = plain_table.table(headings, rows)
         title = known_secrets.text(translate(self.title))
         return f"{title}\n{text}" if title else text
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import schema
 from kimi_nb.plan.memory.account import Fit
 from kimi_nb.plan.memory.account import account as _account
-from kimi_nb.plan.memory.engine_report import Log
 from kimi_nb.plan.memory.terms import GIB, Term
+
+if TYPE_CHECKING:
+    from kimi_nb.plan.memory.engine_report import Log
 
 PEAK = ("activations", "sampler", "encoder cache")
 BESIDE = ("buffers", "connector")
