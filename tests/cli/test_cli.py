@@ -269,7 +269,14 @@ def test_a_run_that_is_ended_while_a_kernel_starts(tmp_path, number):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     "module",
-    ["argparse", "kimi_nb.core.extras", "kimi_nb.cli.main", "kimi_nb.cli.plan", "packaging", "pydantic"],
+    [
+        "argparse",
+        "kimi_nb.core.extras",
+        "kimi_nb.cli.main",
+        "kimi_nb.cli.plan",
+        "packaging",
+        "pydantic",
+    ],
 )
 @pytest.mark.parametrize("start", ["-m", "script"])
 def test_a_start_that_is_ended_is_no_traceback(tmp_path, start, module, number):
