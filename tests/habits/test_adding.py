@@ -45,7 +45,7 @@ class Tree:
         kept = ("*.md", "*.toml", "*.txt", "*.yml", "*.yaml", "Makefile")
         for path in (path for pattern in kept for path in ROOT.glob(pattern)):
             shutil.copy2(path, root)
-        leave = shutil.ignore_patterns("__pycache__", "runs", ".*")
+        leave = shutil.ignore_patterns("runs", ".*")  # compiled modules are taken along
         for name in ("kimi_nb", "params", "notebooks", "tests", "docs", "benchmarks"):
             shutil.copytree(ROOT / name, root / name, ignore=leave)
         for name in (".github", ".ci"):

@@ -151,14 +151,14 @@ def test_an_id_begins_with_its_module():
 
 def test_an_import_inside_a_function_says_why():
     """Only start-up time is a reason; the modules that do it throughout say so at the top."""
-    bare = []
-    for name, path in modules(PACKAGE).items():
+    bare, known = [], modules(PACKAGE)
+    for name, path in known.items():
         lines = path.read_text(encoding="utf-8").splitlines()
         said = ast.get_docstring(ast.parse("\n".join(lines))) or ""
         if name == PACKAGE.name or room(name) == "cli" or "imported inside" in said:
             continue
         previous = -1
-        for _, inside, line in imports(path, modules(PACKAGE)):
+        for _, inside, line in imports(path, known):
             text = f"{lines[line - 2]}{lines[line - 1]}"
             if inside and "#" not in text and previous != line - 1:
                 bare.append(f"{path}:{line}")
