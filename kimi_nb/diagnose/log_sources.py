@@ -129,20 +129,26 @@ def _whose(log: Path, root: Path, placed: Placed) -> tuple[str, int | None]:
 
 
 def blocks(source: Source) -> Iterator[bytes]:
-    """Yield the bytes of a log in pieces of whole lines.
+    """Yield the bytes of a log in pieces of whole lines, without the zeros of a truncated one.
 
     Raises ParameterError where it cannot be read any further.
     """
     try:
         with _opened(source) as file:
             if file.peek(2)[:2] == gzip_pieces.MAGIC:
-                yield from _whole_lines(_narrowed(gzip_pieces.unpacked(file)))
+                yield from map(_without_zeros, _whole_lines(_narrowed(gzip_pieces.unpacked(file))))
                 return
             reader = _in_utf8(file)
             while data := reader.read(_BLOCK):
-                yield data if data.endswith(b"\n") else data + reader.readline(_LONGEST)
+                whole = data if data.endswith(b"\n") else data + reader.readline(_LONGEST)
+                yield _without_zeros(whole)
     except OSError as error:  # gzip's own as well
         raise ParameterError(f"{source.name}: cannot be read: {error}.") from None
+
+
+def _without_zeros(block: bytes) -> bytes:
+    # They make one line of megabytes, in which each pattern would look for itself.
+    return block.replace(b"\0", b"") if b"\0" in block else block
 
 
 def _whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
