@@ -64,7 +64,7 @@ def no_errors(page) -> None:
     assert wrong.count() == 0, wrong.first.inner_text()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_first_notebook_in_light_and_dark(page, lab, theme, tmp_path):
     run_all(page, lab, "00_start")
     no_errors(page)

@@ -35,7 +35,9 @@ def shoot(page, panel, folder, name: str) -> None:
     page.screenshot(path=labs.artefacts(folder) / f"{name}.png")
 
 
-@pytest.mark.parametrize("theme, width", [("light", 1440), ("dark", 1024)])
+@pytest.mark.parametrize(
+    "theme, width", [("light", 1440), pytest.param("dark", 1024, marks=pytest.mark.long)]
+)
 def test_by_the_keyboard(theme, width, tmp_path):
     name = f"keys-{theme}-{width}"
     with (

@@ -241,7 +241,11 @@ def test_explain_prints_the_page_of_a_rule():
     assert wrong.returncode == 2 and "did you mean topology/ranks" in wrong.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+# A run takes seconds, and each signal ends it in the same way.
+ENDINGS = [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("number", ENDINGS)
 def test_a_run_that_is_ended_says_so(tmp_path, number):
     """Evidence is closed and the exit code says that it was not finished."""
     folder = tmp_path / "run"
@@ -249,7 +253,7 @@ def test_a_run_that_is_ended_says_so(tmp_path, number):
     ended(folder, number, lambda: (folder / "00_start.html").exists())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", ENDINGS)
 def test_a_run_that_is_ended_while_a_kernel_starts(tmp_path, number):
     """asyncio tells of what a dead kernel's client was waiting for; a person did not ask."""
     kernel = tmp_path / "kernel.pid"

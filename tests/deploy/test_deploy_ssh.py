@@ -235,6 +235,7 @@ def test_up_twice_status_logs_down_twice(site, tmp_path):
 REPLICAS = ["--set", "groups=2", "--set", "router=vllm-router"]
 
 
+@pytest.mark.long
 def test_replicas_behind_the_router_of_the_first_node(site, tmp_path):
     """The containers run the engines, the host of the first node the router."""
     run = tmp_path / "run"
@@ -281,6 +282,7 @@ def test_without_the_sites_name_nothing_is_changed(site, tmp_path):
     assert site.claims() == [] and site.engines() == []
 
 
+@pytest.mark.long
 def test_by_hand_with_pyinfra(site, tmp_path):
     out = tmp_path / "bundle"
     site.kimi("plan", *site.target(), "--out", str(out))
@@ -484,7 +486,7 @@ def test_docker_is_absent(site, tmp_path):
         docker.with_name("away").rename(docker)
 
 
-@pytest.mark.parametrize("fault", ["missing", "cut"])
+@pytest.mark.parametrize("fault", ["missing", pytest.param("cut", marks=pytest.mark.long)])
 def test_weights_on_one_node(site, tmp_path, fault):
     shard = site.host("h2").root / "models" / FOLDERS[0] / SHARD
     whole = shard.read_bytes()
@@ -503,6 +505,7 @@ def test_weights_on_one_node(site, tmp_path, fault):
     assert code == 0 and made["ready"] == 2, said
 
 
+@pytest.mark.long
 def test_weights_that_are_missing_are_downloaded(site, tmp_path):
     """Named first, with the command; fetched with --download; a hub that fails on one node is
     named with it, and --resume goes on."""
@@ -605,6 +608,7 @@ def test_the_settings_of_a_host(site, tmp_path):
     assert json.loads(site.hosts.run(words).stdout)["changes"] == []
 
 
+@pytest.mark.long
 def test_other_scripts_under_a_service(site, tmp_path):
     """A changed plan does not touch what another one has started; after a failure that changed
     nothing it may be changed freely."""
@@ -646,6 +650,7 @@ def test_no_network_of_the_npus(site, tmp_path):
         host.shell("mv /etc/away /etc/hccn.conf")
 
 
+@pytest.mark.long
 def test_two_runs_on_one_site(site, tmp_path):
     code, _first, said = site.up(tmp_path / "first")
     assert code == 0, said
@@ -688,6 +693,7 @@ def test_the_controller_is_killed_half_way(site, tmp_path, said):
         assert "prepare: done before" in text
 
 
+@pytest.mark.long
 def test_a_group_starts_anew_as_a_whole(site, tmp_path):
     """One node of a group has ended; the others of the group would wait for ever."""
     code, made, said = site.up(tmp_path)
@@ -701,6 +707,7 @@ def test_a_group_starts_anew_as_a_whole(site, tmp_path):
     assert started == TWO and made["ready"] == 2
 
 
+@pytest.mark.long
 def test_an_engine_that_was_killed_is_started_again_by_resume(site, tmp_path):
     """Its start was done before, but what it has started is gone."""
     code, made, said = site.up(tmp_path)
@@ -752,6 +759,7 @@ def test_an_interface_that_a_node_has_not(site, tmp_path):
     assert site.claims() == []
 
 
+@pytest.mark.long
 def test_two_sites_of_one_name(site, tmp_path):
     """The second one's nodes are others: its name confirms nothing of the first's."""
     code, _made, said = site.up(tmp_path)

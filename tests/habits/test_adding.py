@@ -132,6 +132,7 @@ def is_h800(row):
     return (row["model"], row["hardware"]) == ("k2.5", "h800")
 
 
+@pytest.mark.long
 def test_a_model(tree):
     old = tree.text("params/models/k2-thinking.yaml")
     tree.add(
@@ -211,6 +212,7 @@ def test_a_rule_and_a_family_of_rules(tree):
     )
 
 
+@pytest.mark.long
 def test_a_signature(tree):
     tree.enter(
         "kimi_nb/data/diagnose/signatures.yaml",
@@ -283,6 +285,7 @@ def test_a_notebook(tree, name):
         assert (tree.root / "r" / f"{name}.html").is_file()
 
 
+@pytest.mark.long
 def test_a_command(tree):
     tree.add(
         "kimi_nb/cli/ports.py",

@@ -429,6 +429,7 @@ def hook(tree, *words):
     return done.returncode, done.stdout
 
 
+@pytest.mark.long
 def test_every_hook_passes_on_the_project(checkout):
     code, told = hook(checkout)
     assert code == 0, told

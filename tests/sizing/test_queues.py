@@ -102,6 +102,7 @@ async def _load(plan, url, requests):
         return seen, time.perf_counter() - begun
 
 
+@pytest.mark.long
 def test_the_stand_in_cluster_behaves_as_simulated(tmp_path, monkeypatch):
     """TTFT, TPOT and throughput within 5 % of a rehearsed engine whose steps take 20 ms.
 
