@@ -93,7 +93,9 @@ def test_light_and_dark_nothing_is_loaded_and_twice_the_same(plan):
         for one in ElementTree.fromstring(picture.svg).iter(f"{SVG}text"):
             # Text on a colour is black (the default) or white, all other has the page's colour.
             fill = re.search(r"fill: ([^;]+)", one.get("style"))
-            assert fill is None or fill[1] in ("currentColor", "#ffffff"), one.get("style")
+            assert fill is None or fill[1] in ("currentColor", "#ffffff", "#000000"), one.get(
+                "style"
+            )
 
 
 def test_text_on_a_colour_is_readable():

@@ -7,9 +7,11 @@ Example::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kimi_nb.notebook.pictures.diagram import INK, Diagram, width_of
 from kimi_nb.plan.memory import GIB, sentence, shares_of
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
@@ -38,6 +40,10 @@ _COLOURS = {
     "sequence states": "#DDCC77",
 }
 _TITLE = "Memory of one device"
+_LEFT, _WIDE = 96, 640  # where the bars begin, and how wide the largest is
+_TOP, _BAR, _KEYS = 8, 34, 4  # above the first bar, the height of a bar, keys in a row
+_LINE = 20  # the height of a line of words
+_HATCH = 8  # between two lines of the hatching
 
 
 def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
@@ -47,29 +53,15 @@ def picture(bars: Sequence[Bar], name: str = "memory") -> Picture:
     rows = _rows(bars)
     # An engine that needs more than its device shows by how much.
     most = max(max(bar.fit.device, bar.fit.used) for bar in bars) / GIB
-    parts = list(dict.fromkeys(row["part"] for row in rows))
-    height = 1.3 + 0.85 * len(bars)
-    with style.figure(9.5, height) as canvas:
-        axes = canvas.axes
-        for at, bar in enumerate(bars):
-            _bar(axes, bar, at, most)
-        axes.set_yticks(range(len(bars)), [f"{bar.role}\n{bar.engine}" for bar in bars])
-        axes.set_ylim(len(bars) - 0.3, -0.5)
-        axes.set_xlim(0, most * 1.001)
-        axes.set_xlabel(
-            "GiB of one device; thick line: what the engine may use; thin: where its cache may begin"
-        )
-        axes.legend(
-            handles=[_key(str(part)) for part in parts],
-            ncols=4,
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.5 / (axes.get_position().height * height)),
-            fontsize=9,
-        )
-        svg = canvas.finish(name)
+    drawing = Diagram(_LEFT + _WIDE + 24)
+    bottom = float(_TOP)
+    for bar in bars:
+        bottom = _bar(drawing, bar, bottom, _WIDE / most)
+    bottom = _axis(drawing, bottom, most)
+    bottom = _keys(drawing, bottom, list(dict.fromkeys(str(row["part"]) for row in rows)))
     marks = "; ".join(dict.fromkeys(bar.fit.mark for bar in bars))
     title = f"{_TITLE}, {marks}"
-    return Picture(name, title, svg, f"{title}. {_words(bars)}.", rows)
+    return Picture(name, title, drawing.finish(bottom), f"{title}. {_words(bars)}.", rows)
 
 
 def _rows(bars: Sequence[Bar]) -> tuple[dict[str, Any], ...]:
@@ -96,58 +88,89 @@ def _words(bars: Sequence[Bar]) -> str:
     )
 
 
-def _bar(axes: Any, bar: Bar, at: int, most: float) -> None:
-    """Draw the parts of one engine side by side, what it may use, and what is left for its cache."""
-    left = 0.0
+def _bar(drawing: Diagram, bar: Bar, top: float, scale: float) -> float:
+    """Draw the parts of one engine side by side, what it may use, and what is left for its cache.
+
+    ``scale`` is in pixels for each GiB. Return where the next engine may begin.
+    """
+    drawing.text(_LEFT - 8, top + 15, bar.role, anchor="end", bold=True)
+    drawing.text(_LEFT - 8, top + 29, bar.engine, anchor="end", size=10, room=_LEFT - 10)
+    left = float(_LEFT)
     for part, size in shares_of(bar.fit):
         if size > 0:
-            wide = size / GIB
-            look = {"edgecolor": style.INK, "linewidth": 0.5} | _look(part)
-            axes.barh(at, wide, left=left, height=0.5, **look)
-            _label(axes, part, left, wide, at, most)
+            wide = size / GIB * scale
+            _part(drawing, part, left, top, wide, _BAR)
+            _label(drawing, part, left, top, wide, size / GIB)
             left += wide
-    _uncertainty(axes, bar, at)
-    budget = [bar.fit.budget / GIB] * 2
-    axes.plot(budget, [at - 0.36, at + 0.36], color=style.INK, linewidth=1.6)
-    axes.text(0, at + 0.44, f"{style.SPACE}{sentence(bar.fit)}", size=8.5, va="center")
+    _uncertainty(drawing, bar, top + _BAR - 7, scale)
+    budget = _LEFT + bar.fit.budget / GIB * scale
+    drawing.line([(budget, top - 5), (budget, top + _BAR + 5)], wide=2.2)
+    return drawing.paragraph(_LEFT, top + _BAR + 17, sentence(bar.fit), _WIDE, size=10.5) + 2
 
 
-def _uncertainty(axes: Any, bar: Bar, at: int) -> None:
+def _part(drawing: Diagram, part: str, x: float, y: float, wide: float, high: float) -> None:
+    """Draw a part: the cache is hatched, and memory that is left unused is empty."""
+    fill = "none" if part in (CACHE, UNUSED) else _COLOURS[part]
+    drawing.box(x, y, wide, high, fill=fill, line=0.6, round_by=0)
+    if part == CACHE:
+        for line in _hatching(x, y, wide, high):
+            drawing.line(line, wide=0.6)
+
+
+def _hatching(x: float, y: float, wide: float, high: float) -> Iterator[list[tuple[float, float]]]:
+    """Yield lines that rise to the right, each cut off at the edges of a box."""
+    for at in range(_HATCH, int(wide + high), _HATCH):
+        low, top = max(at - wide, 0), min(at, high)
+        if top > low:
+            yield [(x + at - low, y + high - low), (x + at - top, y + high - top)][::-1]
+
+
+def _label(drawing: Diagram, part: str, x: float, y: float, wide: float, gib: float) -> None:
+    """Write a part's size into the part, where there is room for it."""
+    said = f"{gib:.1f}"
+    if part == CACHE or width_of(said, 10) + 6 > wide:
+        return
+    ink = INK if part == UNUSED else style.on(_COLOURS[part])
+    middle = y + _BAR / 2 + 4
+    drawing.text(x + wide / 2, middle, said, size=10, anchor="middle", colour=ink)
+
+
+def _uncertainty(drawing: Diagram, bar: Bar, y: float, scale: float) -> None:
     """Draw between which sizes the cache may begin: the range that the tokens come from."""
     fit = bar.fit
     if fit.headroom <= 0 or fit.low == fit.high:
         return
-    each = fit.per_token / fit.shape.dcp / GIB
-    left, right = (fit.budget / GIB - tokens * each for tokens in (fit.high, fit.low))
-    axes.plot([left, right], [at, at], color=style.INK, linewidth=1.2)
-    for end in (left, right):
-        axes.plot([end, end], [at - 0.1, at + 0.1], color=style.INK, linewidth=1.2)
+    each = fit.per_token / fit.shape.dcp
+    ends = [_LEFT + (fit.budget - tokens * each) / GIB * scale for tokens in (fit.high, fit.low)]
+    drawing.line([(ends[0], y), (ends[1], y)])
+    for end in ends:
+        drawing.line([(end, y - 4), (end, y + 4)])
 
 
-def _look(part: str) -> dict[str, Any]:
-    """Return the style of a part: the cache is hatched, and memory that is left unused is empty."""
-    if part in (CACHE, UNUSED):
-        return {"facecolor": "none", "hatch": "////" if part == CACHE else ""}
-    return {"facecolor": _COLOURS[part]}
+def _axis(drawing: Diagram, y: float, most: float) -> float:
+    """Draw the scale below the bars; return where the next thing may begin."""
+    step = _step(most)
+    drawing.line([(_LEFT, y), (_LEFT + _WIDE, y)], wide=0.8)
+    for at in range(int(most / step) + 1):
+        x = _LEFT + at * step / most * _WIDE
+        drawing.line([(x, y), (x, y + 5)], wide=0.8)
+        drawing.text(x, y + 17, f"{at * step:g}", size=10, anchor="middle")
+    said = "GiB of one device; thick line: what the engine may use; thin: where its cache may begin"
+    drawing.text(_LEFT + _WIDE / 2, y + 34, said, size=10.5, anchor="middle")
+    return y + 46
 
 
-def _key(part: str) -> Any:
-    from matplotlib.patches import Patch  # start-up: only when drawn
+def _step(most: float) -> float:
+    """Return the distance of the marks of a scale: 1, 2 or 5 times a power of ten, ten at most."""
+    power = 10.0 ** math.floor(math.log10(most / 10))
+    return next(power * factor for factor in (1, 2, 5, 10) if most / (power * factor) <= 10)
 
-    return Patch(edgecolor=style.INK, linewidth=0.5, label=part, **_look(part))
 
-
-def _label(axes: Any, part: str, left: float, size: float, at: int, most: float) -> None:
-    """Write a part's size into the part, where there is room for it."""
-    if size < most * 0.06 or part == CACHE:
-        return
-    colour = _look(part)["facecolor"]
-    axes.text(
-        left + size / 2,
-        at,
-        f"{size:.1f}",
-        ha="center",
-        va="center",
-        size=9,
-        color=style.INK if colour == "none" else style.on(colour),
-    )
+def _keys(drawing: Diagram, y: float, parts: Sequence[str]) -> float:
+    """Draw what each part looks like; return how high the picture is."""
+    for at, part in enumerate(parts):
+        x = _LEFT + at % _KEYS * _WIDE / _KEYS
+        line = y + at // _KEYS * _LINE
+        _part(drawing, part, x, line, 22, 12)
+        drawing.text(x + 30, line + 10, part, size=10.5)
+    return y + -(-len(parts) // _KEYS) * _LINE + 4

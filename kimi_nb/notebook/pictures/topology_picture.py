@@ -11,24 +11,18 @@ from prefill to decode. Only the first nodes of a role are drawn; the others are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from kimi_nb.notebook.pictures import topology_words
+from kimi_nb.notebook.pictures.diagram import INK, Diagram, width_of
 from kimi_nb.notebook.pictures.topology_words import SHOWN
 from kimi_nb.plan.spec import EngineSpec, Plan
 from kimi_nb.show import style
 from kimi_nb.show.picture import Picture
 
-_WIDE, _CELL, _ROW = 340, 38, 8  # width of a node and of a device in points, devices in a row
+_WIDE, _CELL, _ROW = 340, 38, 8  # width of a node and of a device, devices in a row
 _GAP, _TOP, _LINE = 110, 86, 16
-_ARROW: dict[str, Any] = {
-    "arrowstyle": "-|>",
-    "linewidth": 1.8,
-    "mutation_scale": 14,
-    "shrinkA": 0,
-    "shrinkB": 0,
-}
-_STORE = 70  # the width of a KV store beside its nodes
+_STORE = 110  # the width of a KV store beside its nodes
+_THICK = 1.8  # of the arrows
 # The colour is that of the role; two tones in turn part one rank (or stage) from the next.
 _TONES = {
     "mixed": (style.BLUE, style.SKY),
@@ -49,40 +43,28 @@ def picture(plan: Plan) -> Picture:
         sum(boxes[node] + 28 for node, _ in column[:SHOWN]) + (_LINE if len(column) > SHOWN else 0)
         for column in columns.values()
     ]
+    headings = [topology_words.heading(role, column, plan) for role, column in columns.items()]
+    lefts = [10 + at * (_WIDE + _GAP) for at in range(len(columns))]
     width = len(columns) * _WIDE + (len(columns) - 1) * _GAP + 20 + (_STORE if plan.store else 0)
-    height = _TOP + max(tall) - 20
-    with style.figure(width / 72, height / 72) as canvas:
-        axes = canvas.plain(width, height)
-        middles = []
-        for at, (role, column) in enumerate(columns.items()):
-            left = 10 + at * (_WIDE + _GAP)
-            top, tops = float(_TOP), []
-            axes.text(
-                left,
-                top - 7,
-                topology_words.heading(role, column, plan),
-                weight="bold",
-                va="bottom",
-            )
-            for node, engines in column[:SHOWN]:
-                _node(axes, plan, node, engines, left, top, boxes[node])
-                tops.append((top, boxes[node]))
-                top += boxes[node] + 28
-            if len(column) > SHOWN:
-                axes.text(
-                    left,
-                    top - 8,
-                    f"and {len(column) - SHOWN} more nodes like these",
-                    style="italic",
-                )
-            _shares(axes, plan, left, tops)
-            middles.append((left, _TOP + tall[at] / 2 - 14))
-        _flows(axes, plan, middles)
-        svg = canvas.finish(f"topology-{plan.name}")
+    wide = lefts[-1] + width_of(headings[-1], 11, bold=True)
+    drawing = Diagram(max(width, wide, 20 + _door(plan)[1]))
+    for left, heading, column in zip(lefts, headings, columns.values(), strict=True):
+        top, tops = float(_TOP), []
+        room = None if left == lefts[-1] else _WIDE + _GAP - 10
+        drawing.text(left, top - 8, heading, bold=True, room=room)
+        for node, engines in column[:SHOWN]:
+            _node(drawing, plan, node, engines, left, top, boxes[node])
+            tops.append((top, boxes[node]))
+            top += boxes[node] + 28
+        if len(column) > SHOWN:
+            more = f"and {len(column) - SHOWN} more nodes like these"
+            drawing.text(left, top - 8, more, italic=True)
+        _shares(drawing, plan, left, tops)
+    _flows(drawing, plan, lefts)
     return Picture(
         "topology",
         f"{plan.heading}: where every engine stands",
-        svg,
+        drawing.finish(_TOP + max(tall) - 20),
         topology_words.words(plan),
         tuple(topology_words.row(plan, engine) for engine in plan.engines),
     )
@@ -94,7 +76,7 @@ def _height(engines: Sequence[EngineSpec], plan: Plan) -> float:
 
 
 def _node(
-    axes: Any,
+    drawing: Diagram,
     plan: Plan,
     node: str,
     engines: Sequence[EngineSpec],
@@ -103,59 +85,44 @@ def _node(
     height: float,
 ) -> None:
     """Draw the box of a node: its name, a square with the rank for each device, the ports."""
-    from matplotlib.patches import FancyBboxPatch  # start-up: only when drawn
-
-    looks: tuple[dict[str, Any], ...] = (
-        {"facecolor": style.INK, "alpha": 0.05, "linewidth": 0},
-        {"facecolor": "none", "edgecolor": style.INK, "linewidth": 0.8},
-    )
-    for look in looks:
-        axes.add_patch(
-            FancyBboxPatch(
-                (left, top), _WIDE, height, boxstyle="round,pad=0,rounding_size=6", **look
-            )
-        )
+    drawing.box(left, top, _WIDE, height, edge="none", fill=INK, shade=0.05, round_by=6)
+    drawing.box(left, top, _WIDE, height, line=0.8, round_by=6)
+    address = engines[0].address
+    beside = width_of(address, 10, mono=True)
+    drawing.text(left + _WIDE - 10, top + 17, address, anchor="end", mono=True, size=10)
     groups = {engine.group for engine in plan.engines if engine.role == engines[0].role}
     group = f" (group {engines[0].group})" if len(groups) > 1 else ""
-    axes.text(left + 10, top + 17, node + group, weight="bold")
-    axes.text(
-        left + _WIDE - 10, top + 17, engines[0].address, ha="right", family="monospace", size=9
-    )
+    drawing.text(left + 10, top + 17, node + group, bold=True, room=_WIDE - 30 - beside)
     holder = _holders(engines)
     for device in range(plan.devices_per_node):
         x = left + 8 + (device % _ROW) * (_CELL + 3)
         y = top + 26 + (device // _ROW) * (_CELL + 3)
-        _device(axes, device, holder.get(device), engines[0], x, y)
+        _device(drawing, device, holder.get(device), engines[0], x, y)
     lines = topology_words.ports(engines, plan)
     for at, line in enumerate(lines):
         y = top + height - 8 - (len(lines) - 1 - at) * _LINE
-        axes.text(left + 10, y, line, size=9, family="monospace")
+        drawing.text(left + 10, y, line, size=10, mono=True, room=_WIDE - 20)
 
 
 def _device(
-    axes: Any, device: int, held: tuple[int, int] | None, engine: EngineSpec, x: float, y: float
+    drawing: Diagram,
+    device: int,
+    held: tuple[int, int] | None,
+    engine: EngineSpec,
+    x: float,
+    y: float,
 ) -> None:
-    """Draw a device in the colour of its role, in the tone of its turn; dotted if nobody has it."""
-    from matplotlib.patches import Rectangle  # start-up: only when drawn
-
+    """Draw a device in the colour of its role, in the tone of its turn; dashed if nobody has it."""
     rank, stage = held or (None, 0)
     stages = engine.pp_size
     turn = (rank or 0) * stages + stage
     colour = "none" if rank is None else _TONES[engine.role][turn % 2]
-    ink = style.INK if rank is None else style.on(colour)
-    line = ":" if rank is None else "-"
-    look: dict[str, Any] = {
-        "facecolor": colour,
-        "edgecolor": style.INK,
-        "linewidth": 0.8,
-        "linestyle": line,
-    }
-    axes.add_patch(Rectangle((x, y), _CELL, _CELL, **look))
+    ink = INK if rank is None else style.on(colour)
+    drawing.box(x, y, _CELL, _CELL, fill=colour, line=0.8, dashed=rank is None, round_by=0)
     said = "-" if rank is None else f"r{rank} s{stage}" if stages > 1 else f"r{rank}"
-    size = 9 if stages > 1 else 11
-    middle = x + _CELL / 2
-    axes.text(middle, y + 21, said, ha="center", color=ink, size=size, weight="bold")
-    axes.text(middle, y + 33, f"dev {device}", ha="center", color=ink, size=7)
+    middle, size = x + _CELL / 2, 9.5 if stages > 1 else 12
+    drawing.text(middle, y + 20, said, anchor="middle", colour=ink, size=size, bold=True)
+    drawing.text(middle, y + 33, f"dev {device}", anchor="middle", colour=ink, size=8)
 
 
 def _holders(engines: Sequence[EngineSpec]) -> dict[int, tuple[int, int]]:
@@ -168,64 +135,43 @@ def _holders(engines: Sequence[EngineSpec]) -> dict[int, tuple[int, int]]:
     return out
 
 
-def _flows(axes: Any, plan: Plan, middles: Sequence[tuple[float, float]]) -> None:
+def _flows(drawing: Diagram, plan: Plan, lefts: Sequence[float]) -> None:
     """Draw arrows: requests from the front door to each column, the cache between columns."""
-    door = plan.url.split("//")[-1]
+    said, wide = _door(plan)
+    middle = max((lefts[0] + lefts[-1] + _WIDE) / 2, 10 + wide / 2)
+    drawing.box(middle - wide / 2, 4, wide, 24, edge=style.BLUE, line=_THICK)
+    drawing.text(middle, 20, said, anchor="middle", bold=True)
+    one = len(lefts) == 1
+    for at, left in enumerate(lefts):
+        x = left + _WIDE * (0.5 if one else 0.8 if at == 0 else 0.2)
+        start = x if one else middle + (-60 if at == 0 else 60)
+        drawing.line([(start, 30), (x, _TOP - 22)], colour=style.BLUE, wide=_THICK, arrow=True)
+        if not one:
+            beside, anchor = (-110, "end") if at == 0 else (110, "start")
+            step = ("1. prompt", "2. answer")[at]
+            drawing.text(middle + beside, 44, step, anchor=anchor, size=10)
+    if not one and plan.router:
+        start, end, y = lefts[0] + _WIDE, lefts[1], _TOP + 60
+        way = [(start + 3, y), (end - 3, y)]
+        drawing.line(way, colour=style.VERMILLION, wide=_THICK, dashed=True, arrow=True)
+        drawing.text((start + end) / 2, y - 8, "KV cache", anchor="middle", size=10)
+
+
+def _door(plan: Plan) -> tuple[str, float]:
+    """Return what stands in the box of the front door, and how wide the box is."""
     name = f"router ({plan.router.kind}) on {plan.router.node}" if plan.router else "front door"
-    middle = (middles[0][0] + middles[-1][0] + _WIDE) / 2
-    axes.text(
-        middle,
-        17,
-        f"requests → {name}, {door}",
-        ha="center",
-        weight="bold",
-        bbox={
-            "boxstyle": "round,pad=0.35",
-            "facecolor": "none",
-            "edgecolor": style.BLUE,
-            "linewidth": 1.8,
-        },
-    )
-    for at, (left, _) in enumerate(middles):
-        x = left + _WIDE * (0.5 if len(middles) == 1 else 0.8 if at == 0 else 0.2)
-        start = x if len(middles) == 1 else middle + (-60 if at == 0 else 60)
-        axes.annotate(
-            "",
-            (x, _TOP - 22),
-            (start, 26),
-            arrowprops=_ARROW | {"color": style.BLUE},
-        )
-        if len(middles) > 1:
-            axes.text(
-                middle + (-110 if at == 0 else 110),
-                44,
-                ("1. prompt", "2. answer")[at],
-                ha="right" if at == 0 else "left",
-                size=9,
-            )
-    if len(middles) > 1 and plan.router:
-        _hand_over(axes, middles[0][0] + _WIDE, middles[1][0])
+    said = f"requests → {name}, {plan.url.split('//')[-1]}"
+    return said, width_of(said, 11, bold=True) + 20
 
 
-def _hand_over(axes: Any, start: float, end: float) -> None:
-    """Draw the way of the KV cache between two columns."""
-    y = _TOP + 60
-    look = _ARROW | {"color": style.VERMILLION, "linestyle": "--"}
-    axes.annotate("", (end - 3, y), (start + 3, y), arrowprops=look)
-    axes.text((start + end) / 2, y - 8, "KV cache", ha="center", size=9)
-
-
-def _shares(axes: Any, plan: Plan, left: float, tops: Sequence[tuple[float, float]]) -> None:
+def _shares(drawing: Diagram, plan: Plan, left: float, tops: Sequence[tuple[float, float]]) -> None:
     """Draw the KV store beside its nodes: a bar that each of them reads and writes."""
     if plan.store is None or not tops:
         return
     x, first, last = left + _WIDE + 44, tops[0][0], tops[-1][0] + tops[-1][1]
-    axes.plot([x, x], [first, last], color=style.VERMILLION, linewidth=6, solid_capstyle="round")
-    axes.text(x + 8, first + 4, "KV store", size=9, rotation=270, va="top")
+    drawing.line([(x, first), (x, last)], colour=style.VERMILLION, wide=6)
+    drawing.text(x + 8, first + 12, "KV store", size=10)
     for top, height in tops:
-        axes.annotate(
-            "",
-            (x - 5, top + height / 2),
-            (left + _WIDE + 3, top + height / 2),
-            arrowprops=_ARROW | {"arrowstyle": "<|-|>", "color": style.VERMILLION},
-        )
+        ends = [(left + _WIDE + 3, top + height / 2), (x - 5, top + height / 2)]
+        for way in (ends, ends[::-1]):
+            drawing.line(way, colour=style.VERMILLION, wide=_THICK, arrow=True)
