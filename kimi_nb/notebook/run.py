@@ -83,6 +83,7 @@ class Run:
     subject: Subject = field(repr=False)
     _running: list[Running] = field(default_factory=list, repr=False)
     _panels: list[Panel] = field(default_factory=list, repr=False)
+    _judged: list[tuple[Plan, Findings]] = field(default_factory=list, repr=False)
 
     # Choose and look ------------------------------------------------------------------
 
@@ -223,7 +224,7 @@ class Run:
     def plan(self, choice: Choice | None = None) -> Plan:
         """Plan a choice and show the placement of its engines. Raises KimiErrors."""
         plan = (choice or self.choose()).plan()
-        serving.record_plan(self, plan)
+        serving.record_plan(self, plan, self._findings(plan))
         serving.draw(self, plan, topology_picture.picture(plan))
         show.show(tables.topology(plan))
         return plan
@@ -252,9 +253,17 @@ class Run:
 
     def check(self, plan: Plan) -> Findings:
         """Check a plan by every rule. Raises CheckError with the errors, where there are any."""
-        found = judge.passed(judge.plan(plan))
+        found = judge.passed(self._findings(plan))
         self.record("check", **found.counts)
         return found
+
+    def _findings(self, plan: Plan) -> Findings:
+        """Return what the rules find in a plan; they are asked once, by whoever is first."""
+        for known, found in self._judged:
+            if known is plan:
+                return found
+        self._judged.append((plan, judge.plan(plan)))
+        return self._judged[-1][1]
 
     def memory(self, findings: Findings) -> Picture:
         """Draw the estimated memory of one device for each kind of engine."""
@@ -303,7 +312,7 @@ class Run:
 
     def _check_writable(self, plan: Plan, force: bool) -> None:
         try:
-            judge.passed(judge.plan(plan))
+            judge.passed(self._findings(plan))
         except CheckError as error:
             if not force:
                 raise CheckError(
@@ -351,7 +360,7 @@ class Run:
         plan = (choice or self.choose(LARGEST)).plan()
         self.check(plan)
         if not serving.is_recorded(self, plan):
-            serving.record_plan(self, plan)
+            serving.record_plan(self, plan, self._findings(plan))
             topology_picture.picture(plan).save(self.folder / plan.name / "pictures")
             self.write(plan)
         if self.action == "deploy" and not url:
@@ -586,6 +595,10 @@ class Run:
         The goodput of a benchmark counts requests within ``ttft_ms`` and ``tpot_ms`` (0: no bound).
         """
         from kimi_nb.notebook import pictures
+
+        for one in drawn:
+            if isinstance(one, str):
+                return _kept(pictures.draw(plan, one), self.folder / plan.name)
         from kimi_nb.notebook.pictures import score_intervals
         from kimi_nb.prove.accuracy import published_scores, score_settings
         from kimi_nb.prove.accuracy.scores import Score
@@ -595,8 +608,6 @@ class Run:
         for one in drawn:
             if isinstance(one, BenchResult):
                 return bench_pictures.draw(one, ttft_ms, tpot_ms)
-            if isinstance(one, str):
-                return _kept(pictures.draw(plan, one), self.folder / plan.name)
         published = published_scores.of(self.subject.named.name)
         scores = [one for one in drawn if isinstance(one, Score)]
         picture = score_intervals.picture(score_settings.drawn(scores, published))

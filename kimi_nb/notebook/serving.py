@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kimi_nb import show
-from kimi_nb.check import judge
+from kimi_nb.check.findings import Findings
 from kimi_nb.core import evidence, fingerprint
 from kimi_nb.core.errors import ServiceError
-from kimi_nb.notebook.pictures import device_memory, failure_order, readiness_times
+from kimi_nb.notebook.pictures import device_memory
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service import confirmation
 from kimi_nb.service.handle import Running, Started
@@ -50,9 +50,8 @@ _DEPLOYED = (
 )
 
 
-def record_plan(session: Session, plan: Plan) -> None:
+def record_plan(session: Session, plan: Plan, found: Findings) -> None:
     """Keep a plan's findings and the picture of its memory, and record it as evidence."""
-    found = judge.plan(plan)
     evidence.write_json(session.folder / plan.name / FINDINGS, found.as_dict())
     if found.memory:
         device_memory.picture(found.memory).save(session.folder / plan.name / "pictures")
@@ -161,6 +160,9 @@ def draw(session: Session, plan: Plan, picture: Picture) -> None:
 
 def _draw_start(session: Session, plan: Plan, result: Started) -> None:
     """Draw when each rank was ready and, where one has failed, which one failed first."""
+    # Imported inside: a notebook that only plans draws no start.
+    from kimi_nb.notebook.pictures import failure_order, readiness_times
+
     mark = "" if result.mark == "measured" else result.mark
     draw(session, plan, readiness_times.picture(plan, result.times, mark=mark))
     if result.events:

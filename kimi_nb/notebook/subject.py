@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from kimi_nb import catalog
-from kimi_nb.check import judge
+from kimi_nb.check import fault_facts
 from kimi_nb.params import load, recipes, schema
 from kimi_nb.plan import build, derivation
 
@@ -110,9 +110,11 @@ class Subject:
         out: dict[str, str] = {}
         for layout in dict.fromkeys(recipe.layout for recipe in self.recipes):
             plan = build.plan(*self.files, layout, site=self.site_file, derive=self.derive)
-            for error in judge.plan(plan).errors:
-                if error.rule == "truth/known-fault":
-                    out.setdefault(layout, f"{error.message}. {error.fix}")
+            for fault, _ in fault_facts.of_plan(plan):
+                if fault.severity == "error":
+                    out.setdefault(
+                        layout, f"{fault.symptom} ({fault.range}). {fault.way_out}".strip()
+                    )
         return out
 
 

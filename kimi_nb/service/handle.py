@@ -8,16 +8,18 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from kimi_nb import show
 from kimi_nb.core.errors import ServiceError
 from kimi_nb.core.marks import MARK, RANDOM
-from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.plan.spec import Plan
 from kimi_nb.service import http_client, probe
 from kimi_nb.service.session import Session
+
+if TYPE_CHECKING:
+    from kimi_nb.diagnose.first_failure import Diagnosis, Event
 
 _WAIT = 5.0  # seconds for the first sign of a service that already runs
 _ENGINE_WAIT, _AT_ONCE = 1.0, 64  # the same for its engines, and how many are tried at a time
