@@ -30,7 +30,12 @@ _Table = TypeVar("_Table", bound=BaseModel)
 
 def names(kind: str) -> list[str]:
     """Return the names of a kind (``hardware``, ``models``, ``sites``) that the project ships."""
-    return sorted(path.stem for path in (paths.root() / "params" / kind).glob("[!_]*.yaml"))
+    files = os.listdir(paths.root() / "params" / kind)
+    return sorted(
+        name.removesuffix(".yaml")
+        for name in files
+        if name.endswith(".yaml") and not name.startswith(("_", "."))
+    )
 
 
 def canonical(kind: str, given: str) -> str:
