@@ -26,6 +26,7 @@ from kimi_nb.check.reading import (
     ignores,
     manifests,
     markdown,
+    option_tables,
     python_clients,
 )
 from kimi_nb.check.rules import security
@@ -171,6 +172,12 @@ def of_yaml(
         )
         for one in loose
         if not any(_OTHERS.search(key) for key in one.keys)
+    ]
+    taken = {one.words[0][1] for one in found.loose if one.file == name}
+    found.loose += [
+        Words(name, tuple((word, place + line - 1) for word, place in words), True)
+        for words in option_tables.find(roots)
+        if words[0][1] + line - 1 not in taken
     ]
     boxes = [(one, Source(name, folder, "", line, True)) for one in made]
     for inner, place in compose.texts(text):
