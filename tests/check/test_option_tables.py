@@ -43,7 +43,8 @@ def rules(text, tmp_path):
 def test_a_list_is_judged_as_a_command_is(tmp_path):
     said = rules(LIST.format(name="max-num-batched-tokens"), tmp_path)
     assert "engine/flag-twice" in {rule for rule, _ in said}
-    assert ("engine/flag-unknown", "9") in rules(LIST.format(name="max-modell-len"), tmp_path)
+    said = rules(LIST.format(name="max-modell-len"), tmp_path)
+    assert "engine/flag-unknown" in {rule for rule, _ in said}
 
 
 def test_a_misspelt_name_of_a_mapping_is_found(tmp_path):
