@@ -32,6 +32,8 @@ _RUNS = re.compile(
     re.MULTILINE,
 )
 _MANIFEST = re.compile(r"\s*(---\s+)?(#.*\s+)*apiVersion:")
+# In backquotes: NAME, NAME=VALUE, export NAME=VALUE.
+_NAMED = re.compile(r"(?<!`)`(?:export\s+)?([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?:=[^`\n]*)?`(?!`)")
 _FLAGGED = re.compile(r"(vllm serve \S.*\s)?-{2,3}[A-Za-z][\w.-]*[ =]\S")
 # ??? info "Title": what follows is indented, and belongs to it.
 _COLLAPSED = re.compile(r"^[ \t]*(?:\?\?\?\+?|!!!|===!?\+?)[ ][^\n]*$", re.MULTILINE)
@@ -80,6 +82,15 @@ def spans(text: str) -> list[tuple[str, int]]:
             ):
                 out.append((child.content, line))
     return out
+
+
+def variables(text: str) -> list[tuple[str, int]]:
+    """Return the names of variables in pieces of code inside prose, with their lines.
+
+    >>> variables("Set `HCCL_BUFFSIZE=1024`, and `export OMP_NUM_THREADS=1`.")
+    [('HCCL_BUFFSIZE', 1), ('OMP_NUM_THREADS', 1)]
+    """
+    return [(found[1], text.count("\n", 0, found.start()) + 1) for found in _NAMED.finditer(text)]
 
 
 @functools.cache

@@ -29,7 +29,7 @@ from kimi_nb.check.reading import (
     option_tables,
     python_clients,
 )
-from kimi_nb.check.rules import security
+from kimi_nb.check.rules import security, variables
 from kimi_nb.check.view import clients
 from kimi_nb.check.view.deployment import (
     Batch,
@@ -273,6 +273,11 @@ def sources(
         elif text.kind == "markdown":
             found.spans += [
                 Words(text.name, ((span, line),), True) for span, line in markdown.spans(text.text)
+            ]
+            found.exports += [
+                Program(Spot(f"{text.name}:{line}", text.name, line), ("env", name), {name: ""})
+                for name, line in markdown.variables(text.text)
+                if variables.near(name)  # prose names variables of other programs, too
             ]
             found.clients += _python(text)
             for fence in markdown.fences(text.text):

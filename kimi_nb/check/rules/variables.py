@@ -57,9 +57,9 @@ def near(name: str) -> str:
     """Return the variable that a name is meant to be, "" if it is near to none.
 
     The beginning counts as the rest does: ASCEBD_RT_VISIBLE_DEVICES is one letter off. Those of NCCL
-    are no slips of HCCL's.
+    and of other makers' collectives (MCCL, LCCL) are no slips of HCCL's.
     """
-    if name.startswith("NCCL_"):
+    if re.match("[A-GI-Z]CCL_", name):
         return ""
     most = 1 if len(name) < 12 else 2
     known = [*catalog.ever_read(), *data_files.facts("catalog/versions")["others"]]
