@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError, WriteError
+
+if TYPE_CHECKING:
+    from kimi_nb.params import schema
 
 
 def add(commands: options.Commands) -> None:
@@ -37,7 +41,7 @@ def add(commands: options.Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file, and print what comes next."""
-    from kimi_nb.params import load, recipes, site_file
+    from kimi_nb.params import load, site_file
     from kimi_nb.plan import build
 
     chip = load.hardware(args.hw)
@@ -66,7 +70,24 @@ def run(args: argparse.Namespace) -> int:
     print(f"{shown}: {number} node{'s' * (number > 1)}.")
     if left := site_file.left(values, args.pairs):
         print(f"These have an example's values, look at them: {', '.join(left)}.")
-    layouts = sorted({one.layout for one in recipes.of(load.model("k2.5"), chip)})
-    kind = "--variant slurm" if args.slurm else f"--layout {layouts[0]}"
-    print(f"Then, for example: kimi-nb plan --model k2.5 --hw {args.hw} {kind} --site {shown}")
+    named = _example(chip, number, args.slurm)
+    words = f"plan {named} --site {shown}" if named else f"list --hw {args.hw}"
+    print(f"Then, for example: kimi-nb {words}")
     return 0
+
+
+def _example(chip: schema.Hardware, number: int, slurm: bool) -> str:
+    """Return the words of the largest plan for so many nodes; "" where nobody has published one."""
+    from kimi_nb.params import load, recipes
+
+    fitting = [
+        (recipes.nodes(one), model.name, one)
+        for model in map(load.model, recipes.models())
+        for one in recipes.of(model, chip)
+        if one.jobs == slurm and recipes.nodes(one) <= number
+    ]
+    if not fitting:
+        return ""
+    _, name, recipe = max(fitting, key=lambda found: found[0])
+    layout = f"--layout {recipe.layout} --variant {recipe.variant}"
+    return f"--model {name} --hw {chip.name} {layout}"

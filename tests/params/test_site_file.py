@@ -108,7 +108,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     site = load.site("./my-cluster.yaml")
     assert (site.name, site.hardware, site.ssh.user) == ("my-cluster", "a3", "ops")
     said = capsys.readouterr().out
-    assert "--layout pd --site ./my-cluster.yaml" in said
+    assert "--layout pd --variant" in said and said.endswith("--site ./my-cluster.yaml\n")
     assert "an example's values, look at them: nic, paths.cache" in said
     kept = (tmp_path / "my-cluster.yaml").read_text()
     assert main([*words, "--set", "ssh.user=root"]) == 2
@@ -121,3 +121,15 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert main(["site", "new", "--hw", "a3", "--slurm", "--nodes", NODES]) == 2
     assert "under SLURM" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["my-cluster.yaml"]
+
+
+@pytest.mark.parametrize("hardware", load.names("hardware"))
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_example_that_it_names_can_be_planned(hardware, count, tmp_path, capsys):
+    """Also for hardware of which nobody has published a recipe: what to do next is named."""
+    nodes = ",".join(f"10.1.2.{10 + at}" for at in range(count))
+    out = str(tmp_path / "mine.yaml")
+    assert main(["site", "new", "--hw", hardware, "--nodes", nodes, "--out", out]) == 0
+    words = capsys.readouterr().out.splitlines()[-1].partition("kimi-nb ")[2].split()
+    assert words[0] in ("plan", "list") and hardware in words
+    assert main([one.rstrip(".") for one in words]) == 0
