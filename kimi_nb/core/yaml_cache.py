@@ -9,6 +9,7 @@ missing, torn, or of another Python is made again, and a folder that cannot be w
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import marshal
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def keep(path: Path, source: bytes, data: Any) -> None:
     with contextlib.suppress(OSError, ValueError):  # ValueError: a value that marshal does not know
         content = marshal.dumps((source, data))
         copy = _copy(path)
-        copy.parent.mkdir(exist_ok=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         new = scratch.beside(copy)
         try:
             with scratch.opened(new) as file:
@@ -50,4 +51,6 @@ def _ours(path: Path) -> bool:
 
 
 def _copy(path: Path) -> Path:
-    return path.parent / "__pycache__" / f"{path.name}.{sys.implementation.cache_tag}"
+    """Return where the copy of a file lies: where the bytecode of a module beside it would lie."""
+    module = importlib.util.cache_from_source(str(path.with_suffix(".py")))
+    return Path(module).with_name(f"{path.name}.{sys.implementation.cache_tag}")

@@ -76,6 +76,14 @@ def test_without_bytecode_there_are_no_copies(ours, monkeypatch):
     assert [one.name for one in ours.parent.iterdir()] == ["some.yaml"]
 
 
+def test_copies_lie_where_bytecode_does(ours, monkeypatch, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("pyc")
+    monkeypatch.setattr(sys, "pycache_prefix", str(elsewhere))
+    data_files.read_yaml(ours)
+    assert [one.name for one in ours.parent.iterdir()] == ["some.yaml"]
+    assert [one for one in elsewhere.rglob("some.yaml.*") if one.is_file()]
+
+
 def test_a_user_s_file_has_no_copy_beside_it(ours, tmp_path_factory):
     theirs = tmp_path_factory.mktemp("theirs") / "site.yaml"
     theirs.write_text(TEXT)

@@ -118,7 +118,7 @@ def test_the_colour_of_a_device_is_that_of_its_role():
         (pd, {style.BLUE, style.SKY, style.ORANGE, style.YELLOW}),
         (single, {style.BLUE, style.SKY}),
     ):
-        fills = set(re.findall(r"fill: (#[0-9a-f]{6})", svg)) & {*style.COLOURS}
+        fills = set(re.findall(r"fill=\"(#[0-9a-f]{6})", svg)) & {*style.COLOURS}
         assert fills - {style.VERMILLION} == drawn  # that is the arrow of the cache
 
 
