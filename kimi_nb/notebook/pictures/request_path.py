@@ -81,7 +81,7 @@ def _arrow(
     colour = style.VERMILLION if step.kind == _CACHE else style.BLUE
     start, end = at[step.start], at[step.end]
     if start == end:
-        drawing.box(start - 6, y - 12, 12, 28, edge=style.GREEN, fill=style.GREEN, round_by=3)
+        drawing.box(start - 11, y - 14, 22, 28, edge=style.GREEN, fill=style.GREEN, round_by=11)
         drawing.badge(start, y, str(number), style.GREEN, style.on(style.GREEN))
         return
     way = 1 if end > start else -1
