@@ -44,6 +44,8 @@ class Field:
             if options is not None and tuple(self.control.options) != tuple(options):
                 self.control.options = options
             self.control.value = value
+            if options is not None:  # a list may have no room for it
+                self.control.tooltip = self.control.label
         finally:
             self._quiet = False
 
@@ -59,7 +61,10 @@ class Field:
 
 
 def dropdown(label: str, changed: Callable[[Any], None], width: str = "") -> Field:
-    """Return a list to choose from; ``width`` is "", "wide" or "half" (wide where there is room)."""
+    """Return a list to choose from; ``width`` is how much it takes of its row.
+
+    "" is half of it, "wide" the whole, "roomy" the whole where the panel is narrow.
+    """
     return Field(ipywidgets.Dropdown(description=label), changed, width)
 
 

@@ -35,13 +35,13 @@ _CSS = """
 .kimi-panel .kimi-name { font-size: 17px; font-weight: 600; margin-right: 10px; }
 .kimi-panel .kimi-badge { border: 1px solid currentColor; border-radius: 9px; padding: 1px 8px; font-size: 11px; }
 .kimi-panel .kimi-soft { color: var(--kimi-soft); }
+.kimi-panel .kimi-head .kimi-soft { color: inherit; }
 .kimi-panel .kimi-grid {
   display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 10px 16px;
 }
-.kimi-panel .kimi-wide { grid-column: span 2; }
+.kimi-panel .kimi-wide, .kimi-panel .kimi-roomy { grid-column: span 2; }
 @container (min-width: 760px) {
-  .kimi-panel .kimi-grid { grid-template-columns: repeat(4, minmax(0, 1fr)); }
-  .kimi-panel .kimi-half { grid-column: span 2; }
+  .kimi-panel .kimi-roomy { grid-column: auto; }
 }
 .kimi-panel .kimi-field { overflow: visible; margin: 0; min-width: 0; }
 .kimi-panel .kimi-field > .widget-inline-hbox {
@@ -54,6 +54,7 @@ _CSS = """
 .kimi-panel select { appearance: auto; background-image: none; }
 .kimi-panel select, .kimi-panel input { border-radius: 4px !important; min-height: 28px; }
 .kimi-panel .kimi-field select, .kimi-panel .kimi-field input { width: 100%; box-sizing: border-box; flex: none; }
+.kimi-panel .kimi-field select { text-overflow: ellipsis; }
 .kimi-panel .kimi-sizes { gap: 8px; }
 .kimi-panel .kimi-role { display: flex; flex-flow: row wrap; align-items: flex-end; gap: 6px 10px; overflow: visible; }
 .kimi-panel .kimi-role .kimi-field { flex: 1 1 84px; max-width: 116px; }
@@ -71,7 +72,9 @@ _CSS = """
 .kimi-panel .kimi-actions .jupyter-button:not(.mod-primary) {
   background: none; border: 1px solid var(--kimi-line); color: var(--kimi-ink);
 }
-.kimi-panel .kimi-actions .mod-primary { background: var(--kimi-accent); border: 1px solid var(--kimi-accent); color: #fff; }
+.kimi-panel .kimi-actions .mod-primary {
+  background: color-mix(in srgb, var(--kimi-accent), black 30%); border: 1px solid transparent; color: #fff;
+}
 .kimi-panel .kimi-actions .jupyter-button:disabled { opacity: .45; }
 .kimi-panel .kimi-deploy { display: flex; flex-flow: row wrap; gap: 8px; margin-left: auto; overflow: visible; }
 .kimi-panel .kimi-deploy .kimi-field { width: 232px; }

@@ -30,7 +30,8 @@ _TEXTS = {
     "site": ("Site file", "path of your site file; empty: the example of the hardware"),
     "overrides": ("Overrides", "max-num-seqs=32; decode.dp=16"),
 }
-_WIDTHS = {"variant": "wide", "site": "half", "overrides": "half"}  # their values are long
+# Those with long values have more of a row.
+_WIDTHS = {"model": "roomy", "hw": "roomy", "variant": "wide"}
 _BUTTONS = {
     "Rehearse": "Run the scripts on this machine, with stand-ins for the engines",
     "Verify": "Run the checks of notebook 06 on what is up",
