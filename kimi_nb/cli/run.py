@@ -15,6 +15,9 @@ def add(commands: options.Commands) -> None:
     options.target(parser)
     options.derive(parser)
     parser.add_argument("--only", metavar="03,05", help="these notebooks only")
+    parser.add_argument(
+        "--language", default="", metavar="en|zh", help="the notebooks and the report of a language"
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="N notebooks at a time")
     parser.add_argument(
         "--run-dir",
@@ -26,8 +29,9 @@ def add(commands: options.Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Execute the notebooks and print the outcome; return 1 if one failed."""
-    from kimi_nb.notebook import runbook
+    from kimi_nb.notebook import runbook, start
 
+    start.use_language(args.language)
     signals.end_like_ctrl_c()
     try:
         outcome = runbook.run(

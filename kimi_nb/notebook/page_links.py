@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.core import evidence, paths
+from kimi_nb.i18n import LANGUAGES
 
 _LINK = re.compile(r"\]\((?P<path>[^)\s:#]+)(?P<anchor>#[^)\s]*)?\)")
 
@@ -23,14 +24,26 @@ def preprocess(notebook: Any, resources: Mapping[str, Any]) -> tuple[Any, Mappin
     folder = Path(resources.get("metadata", {}).get("path") or ".").resolve()
     begun = [one for one in evidence.read(folder) if one.get("stage") == "run"]
     names = begun[-1].get("notebooks") if begun else []
+    home = notebooks(resources.get("language_code", ""))
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = on_page(cell.source, folder, names if isinstance(names, list) else [])
+            pages = names if isinstance(names, list) else []
+            cell.source = on_page(cell.source, folder, pages, home)
     return notebook, resources
 
 
-def on_page(text: str, folder: Path, pages: Container[str]) -> str:
-    """Return a text whose relative links are those of a page in ``folder``.
+def notebooks(language: str) -> Path:
+    """Return the folder of the notebooks of a language; any but a translation is English.
+
+    >>> notebooks("zh").name, notebooks("en").name
+    ('zh', 'notebooks')
+    """
+    folder = paths.root() / "notebooks"
+    return folder / language if language in LANGUAGES and language != "en" else folder
+
+
+def on_page(text: str, folder: Path, pages: Container[str], home: Path) -> str:
+    """Return a text of a notebook in ``home`` with relative links of a page in ``folder``.
 
     Notebooks that have a page there are linked as pages; others, and documents, where they are.
     """
@@ -40,7 +53,7 @@ def on_page(text: str, folder: Path, pages: Container[str]) -> str:
         name = path.removesuffix(".ipynb")
         if name != path and name in pages:
             return f"]({name}.html{anchor})"
-        there = paths.root() / "notebooks" / path
+        there = home / path
         return (
             f"]({os.path.relpath(there.resolve(), folder)}{anchor})" if there.exists() else found[0]
         )

@@ -37,6 +37,7 @@ from kimi_nb.core import (
     paths,
 )
 from kimi_nb.core.errors import NoRecipeError, ParameterError, WriteError, choice
+from kimi_nb.i18n import current, translate
 from kimi_nb.notebook import page_links
 from kimi_nb.notebook.run import Run
 from kimi_nb.notebook.start import runs_folder
@@ -62,8 +63,6 @@ class Result:
     fault: str
 
 
-# A page has the style of values once, and not with each of them.
-_STYLES = {"values_css": frame.css(), "values_style": frame.style()}
 # Clients and managers of kernels that were interrupted. The garbage collector may end the ZeroMQ
 # context of one before its sockets are closed, which waits for ever: they stay until the process ends.
 _left: list[Any] = []
@@ -166,7 +165,7 @@ def run(
 ) -> Outcome:
     """Execute the notebooks that apply and return their results; failing notebooks do not raise.
 
-    Without ``only``, a notebook is left out whose layout has a known fault in every variant.
+    They are those of the current language. Without ``only``, a notebook is left out whose layout has a known fault in every variant.
     """
     model, hardware = load.canonical("models", model), load.canonical("hardware", hardware)
     names = which(model, hardware, only, derive=derive)
@@ -214,6 +213,7 @@ def _run(
         "hw": _absolute(hardware),
         "model": _absolute(model),
         "run_dir": str(folder),
+        "language": current(),
     }
     if site:
         given["site"] = _absolute(site)
@@ -271,14 +271,17 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     target = out or folder / report.FILE
     links = os.path.relpath(folder.resolve(), target.parent.resolve())
     given = {"run_dir": str(folder.absolute()), "links": "" if links == "." else links}
+    given["language"] = current()
     lean_imports.quickly("papermill", "nbconvert")
     _quiet()
     with tempfile.TemporaryDirectory(prefix="kimi-nb-") as scratch:
         book = Path(scratch, target.with_suffix(".ipynb").name)
         if fault := _papermill(report.NOTEBOOK, book, given, Path(scratch, "kernels.log")):
             raise WriteError(f"{target}: is not written: notebook {report.NOTEBOOK}: {fault}")
-        about = {"report": {"status": verdict.status, "title": title}, **_STYLES}
-        page, _ = _exporter(threading.get_ident(), "report").from_filename(str(book), about)
+        about = {"report": {"status": verdict.status, "title": title}, **_resources()}
+        page, _ = _exporter(threading.get_ident(), current(), "report").from_filename(
+            str(book), about
+        )
         evidence.write_text(target, known_secrets.text(page))
         if out is None:
             evidence.write_text(target.with_suffix(".ipynb"), book.read_text(encoding="utf-8"))
@@ -404,7 +407,7 @@ def _papermill(name: str, target: Path, given: Mapping[str, str | bool], log: Pa
     import papermill  # start-up: only for a run
     from papermill.exceptions import PapermillExecutionError
 
-    source = paths.root() / "notebooks" / f"{name}.ipynb"
+    source = page_links.notebooks(current()) / f"{name}.ipynb"
     fault = ""
     try:
         with (
@@ -515,19 +518,29 @@ def _fault(error: Any) -> str:
     return f"{error.ename}: {text}"
 
 
+def _resources() -> dict[str, Any]:
+    """Return what the templates of pages need; a page has the style of values once."""
+    return {
+        "values_css": frame.css(),
+        "values_style": frame.style(),
+        "told": translate,
+    }
+
+
 def _html(notebook: Path) -> None:
     """Write the executed notebook as one HTML page that loads nothing from elsewhere."""
-    body, _ = _exporter(threading.get_ident()).from_filename(str(notebook), dict(_STYLES))
+    body, _ = _exporter(threading.get_ident(), current()).from_filename(str(notebook), _resources())
     evidence.write_text(notebook.with_suffix(".html"), body)
 
 
 @functools.cache
-def _exporter(thread: int, page: str = "index") -> Any:
+def _exporter(thread: int, language: str, page: str = "index") -> Any:
     """One exporter a thread: it keeps its compiled templates, and is not made to be shared."""
     from nbconvert import HTMLExporter  # start-up: only for a page
     from nbconvert.preprocessors import TagRemovePreprocessor
 
     exporter = HTMLExporter(
+        language_code=language,
         template_name="kimi",
         template_file=f"{page}.html.j2",
         extra_template_basedirs=[str(paths.DATA / "notebook" / "nbconvert")],

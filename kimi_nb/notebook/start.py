@@ -30,15 +30,17 @@ def start(
     action: str = "plan",
     confirm: str = "",
     run_dir: str = "",
+    language: str = "",
     derive: bool = False,
 ) -> Run:
     """Bind a notebook's first parameters and show what it is about to work on.
 
+    ``language`` is "en" or "zh"; "" leaves it to the environment.
     With ``derive`` deployments that nobody has published are derived from the nearest ones.
     Raises ParameterError for a parameter that the notebook does not declare, or a value that is not
     allowed; the message lists what is allowed.
     """
-    _use_language_of_folder()
+    use_language(language)
     _check_injected()
     _check_texts(hw=hw, model=model, site=site, action=action, confirm=confirm, run_dir=run_dir)
     if action not in ACTIONS:
@@ -118,7 +120,9 @@ def _derived(subject: Subject) -> str:
     )
 
 
-def report(*, hw: str, model: str, run_dir: str = "", links: str = "") -> Sections:
+def report(
+    *, hw: str, model: str, run_dir: str = "", links: str = "", language: str = ""
+) -> Sections:
     """Read the folder of a run; without ``run_dir`` that of a model on a hardware.
 
     Nothing is recorded: the run has ended. Raises ParameterError where the folder is none of a run.
@@ -126,7 +130,7 @@ def report(*, hw: str, model: str, run_dir: str = "", links: str = "") -> Sectio
     from kimi_nb.report.collect import collect  # start-up: only notebook 11 reads a run
     from kimi_nb.report.sections import Sections
 
-    _use_language_of_folder()
+    use_language(language)
     _check_injected()
     _check_texts(hw=hw, model=model, run_dir=run_dir, links=links)
     name = run_dir or f"{load.model(model).name}-{load.hardware(hw).name}"
@@ -154,13 +158,15 @@ def runs_folder() -> Path:
     return (root if own else here) / "runs"
 
 
-def _use_language_of_folder() -> None:
-    """Show tables in the language of a translated notebook's folder, unless one is named."""
-    here = Path(os.path.abspath(os.curdir)) if os.path.exists(os.curdir) else Path()
-    homes = [paths.root() / name for name in ("notebooks", "workspace")]
-    named = os.environ.get(languages.VARIABLE)
-    if not named and here.name in languages.LANGUAGES and here.parent in homes:
-        languages.use(here.name)
+def use_language(language: str) -> None:
+    """Set the language of tables, findings and the panel; "" leaves it to the environment.
+
+    Raises ParameterError for a language that there is not.
+    """
+    _check_texts(language=language)
+    if language not in ("", *languages.LANGUAGES):
+        raise ParameterError(choice("language", language, languages.LANGUAGES))
+    languages.use(language)
 
 
 def _check_texts(**given: object) -> None:

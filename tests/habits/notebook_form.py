@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 
 from kimi_nb.core import data_files
 
-PARAMETERS = ("hw", "model", "site", "action", "confirm", "run_dir")
+PARAMETERS = ("hw", "model", "site", "action", "confirm", "run_dir", "language")
 FIRST = ("Parameters", "Start")
 LAST = ("Next",)
 # What a notebook of a kind begins and ends with; the manifest names the kind where it is no stage.

@@ -1,5 +1,7 @@
 """The notebooks in other languages: the English code cells, with translated text around them.
 
+Of the code one line differs: the parameter ``language`` is that of the notebook.
+
 `notebooks/LANGUAGE.po` has a message for each markdown cell; a notebook is made as soon as its first
 cell is translated. What has no translation yet stays English. catalogues.py (make i18n) writes them.
 """
@@ -19,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
 # The relative links of a cell: where to, and the heading there.
 _LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]*))?\)")
+_PARAMETER = 'language: str = ""'
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -59,9 +62,16 @@ def made(language: str, told: dict[str, str]) -> list[tuple[Path, str]]:
                 moved = functools.partial(_moved, name=path.name, anchors=anchors)
                 text = _LINK.sub(moved, told.get(text, text))
                 cell["source"] = text.splitlines(keepends=True)
+            elif "parameters" in cell["metadata"].get("tags", []):
+                cell["source"] = [in_language(line, language) for line in cell["source"]]
         text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
         out.append((FOLDER / language / path.name, text))
     return out
+
+
+def in_language(line: str, language: str) -> str:
+    """A line of the parameters' cell as it is in a translated notebook."""
+    return line.replace(_PARAMETER, f'language: str = "{language}"')
 
 
 def _anchors(path: Path, told: dict[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kimi_nb import i18n
 from kimi_nb.core import evidence
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.panel import (
@@ -146,6 +147,29 @@ def test_a_mistake_is_red_by_its_field_whatever_tab_is_open(run):
         )
         assert "kimi-wrong" not in tp.box._dom_classes and tp.control.value == 1
         assert overrides.control.description == "Overrides"
+
+
+def test_a_choice_of_language_redraws_the_panel_at_once(run):
+    panel = run.panel(run.choose("pd"))
+    with i18n.using("en"):
+        made = widgets.Widgets(panel)
+        english = made._head.value
+        made._language.value = "zh"
+        assert i18n.current() == "zh"
+        assert made._lists["model"].control.description == "模型"
+        assert made._buttons["Rehearse"].description == "预演"
+        assert made._tabs.titles[0] == "拓扑" and made._tabs.titles[1].startswith("检查结果 0/")
+        assert "36 个引擎，4 个节点" in made._head.value
+        assert ("pd：预填充与解码分离", "pd") in made._lists["layout"].control.options
+        assert "没有运行" in made._service["progress"].value
+        made._texts["overrides"].control.value = "max-num-seq=9"
+        assert "1 处错误" in made._head.value and "没有计划" not in made._head.value
+        assert made._texts["overrides"].control.description.endswith("覆盖值")
+        made._texts["overrides"].control.value = ""
+        made._language.value = "en"
+        assert made._head.value == english and made._tabs.titles[0] == "Topology"
+        assert made._lists["model"].control.description == "Model"
+        assert panel.choices.layout == "pd"
 
 
 def test_a_size_that_is_typed_becomes_an_override(run):

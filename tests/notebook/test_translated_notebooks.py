@@ -14,6 +14,10 @@ import pytest
 from habits import catalogues
 from habits import translated_notebooks as translated
 
+import kimi_nb
+from kimi_nb import i18n
+from kimi_nb.core.errors import ParameterError
+
 MADE = sorted((translated.FOLDER / "zh").glob("*.ipynb"))
 
 
@@ -38,7 +42,11 @@ def test_the_notebooks_are_those_of_the_catalogue(catalog):
 @pytest.mark.parametrize("path", MADE, ids=lambda path: path.stem)
 def test_code_is_that_of_the_english_notebook(path):
     english = translated.FOLDER / path.name
-    assert cells(path, "code") == cells(english, "code")
+    first, *rest = cells(path, "code")
+    assert [first.replace('language: str = "zh"', 'language: str = ""', 1), *rest] == (
+        cells(english, "code")
+    )
+    assert 'language: str = "zh"' in first
     ours, theirs = json.loads(path.read_text()), json.loads(english.read_text())
     for one, other in zip(ours["cells"], theirs["cells"], strict=True):
         assert {**one, "source": ""} == {**other, "source": ""}
@@ -111,3 +119,57 @@ def test_a_chinese_notebook_shows_chinese_tables(tmp_path):
         and "显存不足（out of memory）" in told
         and "硬件" in told
     )
+
+
+def test_the_language_of_a_notebook_is_a_parameter(tmp_path):
+    out = tmp_path / "out.ipynb"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "papermill", "--cwd", translated.FOLDER),
+            *(translated.FOLDER / "00_start.ipynb", out),
+            *("-p", "run_dir", tmp_path / "run", "-p", "language", "zh"),
+        ],
+        capture_output=True,
+        check=True,
+        timeout=240,
+    )
+    cells = json.loads(out.read_text(encoding="utf-8"))["cells"]
+    told = "".join(
+        "".join(output.get("data", {}).get("text/html", ""))
+        for cell in cells
+        for output in cell.get("outputs", ())
+    )
+    assert "硬件" in told and "服务入口" in told and 'lang="zh"' in told
+
+
+def test_a_language_that_there_is_not_is_refused(tmp_path):
+    with pytest.raises(ParameterError, match=r"language 'fr' is not known\. Allowed: en, zh\."):
+        kimi_nb.start(hw="a3", model="k2.5", language="fr", run_dir=str(tmp_path))
+    with i18n.using("en"):
+        kimi_nb.start(hw="a3", model="k2.5", language="zh", run_dir=str(tmp_path)).close()
+        assert i18n.current() == "zh"
+
+
+def test_a_run_in_chinese_has_chinese_pages_and_a_chinese_report(tmp_path):
+    words = ["run", "--model", "k2.5", "--hw", "a3", "--only", "00", "--language", "zh"]
+    done = subprocess.run(
+        [sys.executable, "-m", "kimi_nb", *words, "--run-dir", str(tmp_path / "run")],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "run" / "00_start.html").read_text(encoding="utf-8")
+    assert '<html lang="zh">' in page and "<b>目录</b>" in page and "硬件" in page
+    for path in re.findall(r'href="([^"#:]+\.(?:md|ipynb|html))', page):
+        assert (tmp_path / "run" / path).exists(), path
+    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert '<html lang="zh">' in report and "目录" in report and "kimi_nb，运行报告" in report
+    code = subprocess.run(
+        [sys.executable, "-m", "kimi_nb", *words[:-1], "fr"],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert code.returncode == 2 and "Allowed: en, zh." in code.stderr

@@ -191,7 +191,9 @@ def test_links_of_a_page_lead_to_pages_and_documents(tmp_path):
         "[a](05_pd.ipynb#Plan) [b](04_multi_node_dp.ipynb) [c](../docs/glossary.md#what-is-done) "
         "[d](#Next) [e](https://docs.vllm.ai/x) [f](none.ipynb)"
     )
-    found = re.findall(r"\]\(([^)]+)\)", page_links.on_page(text, tmp_path, ["05_pd"]))
+    found = re.findall(
+        r"\]\(([^)]+)\)", page_links.on_page(text, tmp_path, ["05_pd"], ROOT / "notebooks")
+    )
     assert found[0] == "05_pd.html#Plan" and found[3:] == [
         "#Next",
         "https://docs.vllm.ai/x",

@@ -49,6 +49,13 @@ class Field:
         finally:
             self._quiet = False
 
+    def name(self, label: str, hint: str = "") -> None:
+        """Change the label, and of a line of text the hint in it."""
+        self._label = label
+        self.control.description = label
+        if hint:
+            self.control.placeholder = hint
+
     def refuse(self, message: str, marked: bool = False) -> None:
         """Show a mistake below the field; "" takes it away. ``marked`` is red without a message."""
         wrong = bool(message) or marked

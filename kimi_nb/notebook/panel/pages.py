@@ -9,6 +9,7 @@ import html
 from collections.abc import Callable, Mapping, Sequence
 
 from kimi_nb.check.findings import Findings
+from kimi_nb.i18n import translate
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.panel import choices, panel_style, work
 from kimi_nb.notebook.panel.mistakes import Mistake
@@ -41,14 +42,14 @@ def head(look: choices.Look, wrong: Sequence[Mistake]) -> str:
         f"site {plan.site}",
         plan.url,
     )
-    return _head(plan.name, kind, " · ".join(facts))
+    return _head(plan.name, kind, " · ".join(map(translate, facts)))
 
 
 def _head(name: str, kind: str, facts: str) -> str:
     return (
         f'<span class="kimi-name">{html.escape(name)}</span>'
-        f'<span class="kimi-badge">{html.escape(kind)}</span>'
-        f'<div class="kimi-soft">{html.escape(facts)}</div>'
+        f'<span class="kimi-badge">{html.escape(translate(kind))}</span>'
+        f'<div class="kimi-soft">{html.escape(translate(facts))}</div>'
     )
 
 
@@ -62,7 +63,7 @@ def titles(look: choices.Look, first: Plan | None, doing: work.Work) -> tuple[st
             "Scripts": str(sum(map(len, look.parts.values()))),
             "Changes": str(len(flag_changes.difference(first or look.plan, look.plan))),
         }
-    return tuple(f"{name} {counts.get(name, '')}".strip() for name in TABS)
+    return tuple(f"{translate(name)} {counts.get(name, '')}".strip() for name in TABS)
 
 
 def _working(doing: work.Work) -> str:
@@ -73,7 +74,7 @@ def _working(doing: work.Work) -> str:
     if doing.state == work.IDLE:
         return ""
     if seen is None or doing.state in (work.FAILED, work.STOPPED):
-        return doing.state
+        return translate(doing.state)
     return f"{seen.ready}/{seen.engines}"
 
 
@@ -83,7 +84,9 @@ def page(name: str, look: choices.Look, first: Plan | None, wrong: Sequence[Mist
         return _parameters(look.choices)
     if look.plan is None or look.findings is None:
         told = "\n".join(mistake.message for mistake in wrong) or look.error
-        return f"<p>There is no plan.</p><pre>{panel_style.escaped_lines(told)}</pre>"
+        return (
+            f"<p>{translate('There is no plan.')}</p><pre>{panel_style.escaped_lines(told)}</pre>"
+        )
     found = look.findings
     drawn: Mapping[str, Callable[[Plan], str]] = {
         "Topology": lambda plan: topology_picture.picture(plan)._repr_html_(),
@@ -97,17 +100,16 @@ def page(name: str, look: choices.Look, first: Plan | None, wrong: Sequence[Mist
 def _findings(found: Findings) -> str:
     errors, every = len(found.errors), len(found.findings)
     what = "prevents a start" if errors == 1 else "prevent a start"
-    return f"<p>{errors} of {every} {what}.</p>{found._repr_html_()}"
+    return f"<p>{translate(f'{errors} of {every} {what}.')}</p>{found._repr_html_()}"
 
 
 def _parameters(given: Choice) -> str:
-    layout = html.escape(given.layout)
-    return (
-        "<p>What the cells below do, the parameters cell decides. Put these lines there, in "
-        f"notebook <code>{choices.notebook(given.layout)}</code>, or in one for every layout with "
-        f'<code>layout: str = "{layout}"</code>, and run it again:</p>'
-        f"{panel_style.copyable('parameters', given.lines())}"
+    told = translate(
+        "What the cells below do, the parameters cell decides. Put these lines there, in notebook "
+        f'{choices.notebook(given.layout)}, or in one for every layout with layout: str = "{given.layout}", '
+        "and run it again:"
     )
+    return f"<p>{html.escape(told)}</p>{panel_style.copyable('parameters', given.lines())}"
 
 
 def scripts(look: choices.Look) -> Mapping[str, str]:
@@ -139,19 +141,24 @@ def progress(doing: work.Work, plan: Plan | None) -> str:
     """Return the first part of the service's page, which is there from the first second."""
     if doing.plan is None:
         name = plan.name if plan is not None else "the plan"
-        return (
-            f"<p>Nothing runs. <b>Rehearse</b> starts the scripts of {html.escape(name)} on this "
-            "machine, with stand-ins for the engines. <b>Deploy</b> starts them on the site.</p>"
+        told = (
+            f"Nothing runs. Rehearse starts the scripts of {name} on this machine, with stand-ins for "
+            "the engines. Deploy starts them on the site."
         )
+        return f"<p>{html.escape(translate(told))}</p>"
     how = "Deployment" if doing.deployed else "Rehearsal"
-    lines = [f"<h4>{how} of {html.escape(doing.plan.name)}: {_state(doing)}</h4>"]
+    title = translate(f"{how} of {doing.plan.name}: {_state(doing)}")
+    lines = [f"<h4>{html.escape(title)}</h4>"]
     if doing.state == work.STARTING:
         seen = doing.progress
         ready, engines = (seen.ready, seen.engines) if seen else (0, len(doing.plan.engines))
         does = seen.doing if seen else doing.line or "writes the scripts and starts them"
         lines += [
-            f"<p>{panel_style.bar('engines ready', ready, engines)}{ready} of {engines} engines "
-            f"ready, {doing.seconds:.1f} s: {panel_style.escaped(does)}</p>"
+            f"<p>{panel_style.bar('engines ready', ready, engines)}"
+            + panel_style.escaped(
+                f"{ready} of {engines} engines ready, {doing.seconds:.1f} s: {does}"
+            )
+            + "</p>"
         ]
         if seen is not None and seen.line:
             lines += [f"<div class='kimi-said'>{panel_style.escaped(seen.line, 200)}</div>"]
@@ -168,12 +175,12 @@ def checking(doing: work.Work) -> str:
     """Return the checks: their progress, then their result."""
     checks = doing.checks
     if checks.contract is not None:
-        return f"<h4>Verification</h4>{checks.contract._repr_html_()}"
+        return f"<h4>{translate('Verification')}</h4>{checks.contract._repr_html_()}"
     if not checks.said:
         return ""
     drawn = panel_style.bar("checks made", checks.done, checks.total) if checks.running else ""
     return (
-        f"<h4>Verification</h4><p>{drawn}{panel_style.escaped(checks.said)}</p>"
+        f"<h4>{translate('Verification')}</h4><p>{drawn}{panel_style.escaped(checks.said)}</p>"
         f"<div class='kimi-said'>{panel_style.escaped(checks.line, 200)}</div>"
     )
 

@@ -31,6 +31,14 @@ _CSS = """
 .kimi-panel h4 { margin: 4px 0 8px; font-size: 14px; }
 .kimi-panel p { margin: 0 0 8px; }
 .kimi-panel .kimi-part { padding: 12px 16px; border-bottom: 1px solid var(--kimi-line); overflow: visible; }
+.kimi-panel .kimi-title { display: flex; align-items: flex-start; gap: 8px; overflow: visible; }
+.kimi-panel .kimi-title > :first-child { flex: 1 1 auto; min-width: 0; }
+.kimi-panel .kimi-title > .widget-toggle-buttons { flex: 0 0 auto; width: auto; margin: 0; overflow: visible; }
+.kimi-panel .kimi-title .jupyter-button {
+  width: auto; min-width: 44px; height: 26px; line-height: 24px; padding: 0 8px; margin: 0;
+  background: none; border: 1px solid var(--kimi-line); color: var(--kimi-soft); box-shadow: none;
+}
+.kimi-panel .kimi-title .jupyter-button.mod-active { border-color: var(--kimi-accent); color: var(--kimi-accent); font-weight: 600; }
 .kimi-panel .kimi-head { background: var(--kimi-raised); }
 .kimi-panel .kimi-name { font-size: 17px; font-weight: 600; margin-right: 10px; }
 .kimi-panel .kimi-badge { border: 1px solid currentColor; border-radius: 9px; padding: 1px 8px; font-size: 11px; }
@@ -145,10 +153,12 @@ def sheet() -> str:
 def copyable(name: str, text: str) -> str:
     """Return a text below its name, with a button that copies it, as HTML."""
     label = html.escape(name, quote=True)
+    word = html.escape(translate("Copy"), quote=True)
+    copy = _COPY.replace("'Copied'", repr(translate("Copied"))).replace("'Copy'", repr(word))
     return (
         f'<section class="kimi-copy" aria-label="{label}"><header><span>{label}</span>'
-        f'<button type="button" aria-label="Copy {label}" '
-        f'onclick="{html.escape(_COPY, quote=True)}">Copy</button></header>'
+        f'<button type="button" aria-label="{word} {label}" '
+        f'onclick="{html.escape(copy, quote=True)}">{word}</button></header>'
         f'<pre tabindex="0">{html.escape(text)}</pre></section>'
     )
 
@@ -174,7 +184,7 @@ def validity(wrong: bool) -> str:
 
 def escaped(text: str, most: int | None = None) -> str:
     """Return at most so many characters of what an engine or a node said, as HTML."""
-    return html.escape(show.visible(known_secrets.text(text), lines=False)[:most])
+    return html.escape(show.visible(known_secrets.text(translate(text)), lines=False)[:most])
 
 
 def escaped_lines(text: str) -> str:
@@ -186,5 +196,5 @@ def bar(label: str, done: int, total: int) -> str:
     """Return a progress bar with its label, as HTML."""
     return (
         f'<progress max="{max(total, 1)}" value="{done}" '
-        f'aria-label="{html.escape(label, quote=True)}"></progress>'
+        f'aria-label="{html.escape(translate(label), quote=True)}"></progress>'
     )

@@ -11,6 +11,7 @@ from typing import Any
 import ipywidgets
 
 from kimi_nb.core.errors import KimiError
+from kimi_nb.i18n import current, translate, use
 from kimi_nb.notebook.panel import choice_labels, field_widgets, pages, panel_style, role_sizes
 from kimi_nb.notebook.panel.field_widgets import Role
 from kimi_nb.notebook.panel.mistakes import Mistake
@@ -64,12 +65,15 @@ class Widgets:
         self._roles = {
             role: Role(role, functools.partial(self._size, role)) for role in fields.ROLES
         }
-        self._buttons = {
-            name: ipywidgets.Button(description=name, tooltip=why) for name, why in _BUTTONS.items()
-        }
+        self._buttons = {name: ipywidgets.Button() for name in _BUTTONS}
         self._buttons["Rehearse"].button_style = "primary"
-        self._confirm = field_widgets.text("", "name of the site, to confirm", lambda _: None)
-        self._confirm.control.tooltip = "Name of the site, which confirms Deploy and its Stop"
+        self._confirm = field_widgets.text("", "", lambda _: None)
+        self._language = ipywidgets.ToggleButtons(
+            options=[("EN", "en"), ("中文", "zh")],
+            value=current(),
+            tooltips=["English", "简体中文"],
+        )
+        self._language.observe(lambda change: self._speak(change["new"]), "value")
         self._head, self._note, self._status = (ipywidgets.HTML() for _ in range(3))
         self._pages = {name: ipywidgets.HTML() for name in pages.TABS}
         self._service = {name: ipywidgets.HTML() for name in ("progress", "checks", "result")}
@@ -90,6 +94,7 @@ class Widgets:
             self._buttons[name].on_click(lambda _, press=press: self._press(press))
         self._tabs.observe(lambda _: self._show_tab(), "selected_index")
         panel.work.changed = self._show_work
+        self._name()
         self._show_look()
 
     @property
@@ -107,7 +112,11 @@ class Widgets:
         rehearse, verify, stop, deploy = self._buttons.values()
         confirmed = _part(ipywidgets.HBox, [self._confirm.box, deploy], "kimi-deploy")
         rows = [
-            _part(ipywidgets.VBox, [self._head, self._note], "kimi-part", "kimi-head"),
+            _part(
+                ipywidgets.VBox,
+                [_part(ipywidgets.Box, [self._head, self._language], "kimi-title"), self._note],
+                *("kimi-part", "kimi-head"),
+            ),
             _part(ipywidgets.Box, [one.box for one in shown.values()], "kimi-part", "kimi-grid"),
             _part(
                 ipywidgets.VBox,
@@ -127,6 +136,30 @@ class Widgets:
         ]
         self._status.add_class("kimi-status")
         return _part(ipywidgets.VBox, [ipywidgets.HTML(panel_style.sheet()), *rows], "kimi-panel")
+
+    # Language --------------------------------------------------------------------------
+
+    def _speak(self, language: str) -> None:
+        """Set the language of this session, and draw all of the panel in it."""
+        use(language)
+        with self._alone:
+            self._name()
+            self._drawn = None
+            self._show_look()
+
+    def _name(self) -> None:
+        """Name fields and buttons in the current language."""
+        for name, label in _LISTS.items():
+            self._lists[name].name(translate(label))
+        for name, (label, hint) in _TEXTS.items():
+            self._texts[name].name(translate(label), translate(hint))
+        for name, why in _BUTTONS.items():
+            self._buttons[name].description = translate(name)
+            self._buttons[name].tooltip = translate(why)
+        self._confirm.control.placeholder = translate("name of the site, to confirm")
+        self._confirm.control.tooltip = translate(
+            "Name of the site, which confirms Deploy and its Stop"
+        )
 
     # Choosing -------------------------------------------------------------------------
 
@@ -150,7 +183,8 @@ class Widgets:
     def _show_look(self) -> None:
         """Update everything that depends on the choices."""
         panel, given = self._panel, self._panel.choices
-        for name, options in choice_labels.labels(given).items():
+        for name, labels in choice_labels.labels(given).items():
+            options = tuple((translate(label), value) for label, value in labels)
             shown = choice_labels.shown(getattr(given, name), options)
             self._lists[name].set(shown, options)
             self._lists[name].control.disabled = len(options) < 2
@@ -181,7 +215,7 @@ class Widgets:
         found = self._panel.look.findings
         # Beside the choices and not in a tab alone: whoever looks at the topology sees them too.
         errors = [f"error: {one.message}" for one in found.errors] if found is not None else []
-        notes = "<br>".join(map(html.escape, self._panel.notes))
+        notes = "<br>".join(html.escape(translate(note)) for note in self._panel.notes)
         self._note.value = (f"<i>{notes}</i>" if notes else "") + panel_style.alert(
             "\n".join([*told.values(), *errors])
         )
