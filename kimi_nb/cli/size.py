@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from kimi_nb.sizing.factors import Factors
     from kimi_nb.sizing.request_load import Workload
     from kimi_nb.sizing.sizing_answer import Answer
-
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def add(commands: options.Commands) -> None:
@@ -70,10 +67,12 @@ def add(commands: options.Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what keeps the bounds; return 1 if nothing does."""
-    from kimi_nb.sizing import search
+    from kimi_nb.sizing import request_load, search
     from kimi_nb.sizing.points import Bounds
 
-    bounds = Bounds(_seconds("--ttft", args.ttft), _seconds("--tpot", args.tpot))
+    bounds = Bounds(
+        request_load.seconds("--ttft", args.ttft), request_load.seconds("--tpot", args.tpot)
+    )
     told = search.answer(
         args.model,
         args.hw,
@@ -118,20 +117,6 @@ def _nodes(args: argparse.Namespace) -> int:
     if there and args.nodes > there:
         raise ParameterError(f"--nodes {args.nodes}: site {args.site} has {there}.")
     return int(args.nodes) or there or 1
-
-
-def _seconds(option: str, text: str) -> float | None:
-    """Return a time in seconds, None without one. Raises ParameterError without a unit."""
-    if not text:
-        return None
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(us|ms|s)", text)
-    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if value <= 0:
-        raise ParameterError(
-            f"{option}: a time above 0 with its unit is wanted, such as 50ms or 2s; found "
-            f"{short(text, 40)!r}."
-        )
-    return value
 
 
 def _load(args: argparse.Namespace) -> Workload:

@@ -39,6 +39,10 @@ class ParameterError(KimiError):
     """A parameter, file, key or value is not allowed."""
 
 
+class NoFigureError(ParameterError):
+    """A figure that is needed is not published for this model or hardware."""
+
+
 class PlanError(KimiError):
     """Parameters that are valid alone do not fit together."""
 

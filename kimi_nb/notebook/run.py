@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from kimi_nb.drill.verdict import Verdict
     from kimi_nb.notebook.drilling import Form
     from kimi_nb.notebook.panel.panel import Panel
+    from kimi_nb.notebook.size_proposal import Calibrated, Proposed
     from kimi_nb.prove.accuracy.measure import Evaluations
     from kimi_nb.prove.accuracy.score_settings import Verdicts
     from kimi_nb.prove.accuracy.scores import Score
@@ -631,6 +632,26 @@ class Run:
             inputs.words(names),
             derive=bool(choice.derive),
         )
+
+    def calibrate(self, choice: Choice, measured: str | Sweep = "") -> Calibrated:
+        """Calibrate the model of time by results of notebook 08 (a folder) or by a sweep.
+
+        Without either it is what notebook 08 left in this run. Raises ParameterError.
+        """
+        from kimi_nb.notebook import size_proposal
+
+        return size_proposal.calibrate(self, choice, measured)
+
+    def size(
+        self, choice: Choice, calibrated: Calibrated | None = None, **workload: Any
+    ) -> Proposed:
+        """Search the sizes that keep bounds of latency; `size_proposal.propose` has the workload.
+
+        It is input_len, output_len, ttft_ms, tpot_ms and nodes. Raises ParameterError.
+        """
+        from kimi_nb.notebook import size_proposal
+
+        return size_proposal.propose(self, choice, calibrated, **workload)
 
     def limits(
         self,

@@ -82,6 +82,21 @@ def _drafts(point: Point, group: Group) -> list[str]:
     return [f"{part.role}.speculative-config.num_speculative_tokens={drafts}"]
 
 
+def axes(point: Point, most: int = 0) -> str:
+    """Return the axes of a sweep around a point: half its sequences, its own, twice as many.
+
+    Requests at once are half of what the whole service runs, and all of it; at most ``most`` of
+    them, 0: no limit. Such as "mixed.max-num-seqs: [16, 32]; concurrency: [64, 128]".
+    """
+    group = point.groups[-1]
+    less = [one for one in group.unit.seqs if 2 * one <= group.seqs]
+    more = [one for one in group.unit.seqs if one >= 2 * group.seqs]
+    seqs = [*less[-1:], group.seqs, *more[:1]]
+    whole = group.count * group.unit.kind.shape.dp * group.seqs
+    loads = sorted({min(max(one, 1), most or one) for one in (whole // 2, whole)})
+    return f"{group.unit.part.role}.max-num-seqs: {seqs}; concurrency: {loads}"
+
+
 def options(point: Point, site: str) -> list[str]:
     """Return the words of ``kimi-nb plan`` for a point, the name of the command first."""
     words = ["plan", "--model", point.base.model, "--hw", point.base.chip]

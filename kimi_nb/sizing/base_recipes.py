@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kimi_nb import catalog
 from kimi_nb.check import judge
 from kimi_nb.check.rules import capacity
-from kimi_nb.core.errors import NoRecipeError, ParameterError, choice
+from kimi_nb.core.errors import NoFigureError, NoRecipeError, ParameterError, choice
 from kimi_nb.params import fields, schema
 from kimi_nb.plan import build, memory
 from kimi_nb.plan.roles import Request
@@ -87,7 +87,8 @@ def of(
     """Return a base for each layout (or the one named), and why there is none for the others.
 
     Raises:
-        ParameterError: If there is no such layout, or the work of the model cannot be computed.
+        ParameterError: If there is no such layout.
+        NoFigureError: If the work of the model cannot be computed.
     """
     if layout and layout not in fields.LAYOUTS:
         raise ParameterError(choice("layout", layout, fields.LAYOUTS))
@@ -102,7 +103,7 @@ def of(
     for base in found:
         why = roofline.named(base.precision, base.arch)
         if why:
-            raise ParameterError(
+            raise NoFigureError(
                 f"No time can be estimated for {base.request.model.name} on {hardware}: {why}. "
                 "Choose another --hw or --model."
             )

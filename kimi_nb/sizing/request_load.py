@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from kimi_nb.core.errors import ParameterError, short
 BLOCK = 512  # tokens of a block of Mooncake's traces
 _MOST = 2_000_000  # lines of a trace
 _LONGEST = 10**8  # tokens
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,24 @@ def _mean(items: list[tuple[Request, float]], rate: float) -> Workload:
         rate,
         spread=square / mean_in**2,
     )
+
+
+def seconds(name: str, text: str) -> float | None:
+    """Return a bound such as 50ms or 2s in seconds, None for no text.
+
+    Raises:
+        ParameterError: With ``name``, if it is no time above 0 with its unit (us, ms or s).
+    """
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?(us|ms|s)", text)
+    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if value <= 0:
+        raise ParameterError(
+            f"{name}: a time above 0 with its unit is wanted, such as 50ms or 2s; found "
+            f"{short(text, 40)!r}."
+        )
+    return value
 
 
 def trace(lines: Iterable[str], name: str = "trace") -> Workload:

@@ -64,6 +64,20 @@ class Candidate:
     nodes: int
     percentiles: Percentiles | None = None
 
+    @property
+    def known(self) -> str:
+        """The weakest mark, and of how much of a decode step the others are.
+
+        Such as "estimated; calibrated 71 %".
+        """
+        shares: dict[str, float] = {}
+        counted = [one for one in self.terms if not one["hidden"]]
+        whole = sum(one["ms"] for one in counted) or 1.0
+        for one in counted:
+            shares[one["mark"]] = shares.get(one["mark"], 0.0) + one["ms"] / whole
+        better = [f"{mark} {part:.0%}" for mark, part in shares.items() if mark != self.mark]
+        return "; ".join([self.mark, *better])
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values: what to give to ``plan``, and every figure with its interval."""
         base = self.point.base
@@ -172,7 +186,7 @@ class Answer(show.Shown):
                     str(one.ttft.times(1e3)),
                     str(one.tpot.times(1e3)),
                     one.point.limit,
-                    one.mark,
+                    one.known,
                 )
                 for one in rows
             ),
@@ -201,7 +215,7 @@ class Answer(show.Shown):
         out = []
         if self.candidates:
             best = self.candidates[0]
-            out.append(f"limited by: {best.point.limit} ({best.mark}).")
+            out.append(f"limited by: {best.point.limit} ({best.known}).")
             out += _simulated(best)
             if self.smallest is not None:
                 nodes = f"{self.smallest} node{'s' * (self.smallest > 1)}"

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from kimi_nb.core.errors import ParameterError
+from kimi_nb.core.errors import NoFigureError
 from kimi_nb.params import schema
 from kimi_nb.plan.memory import Shape, weights_per_rank
 from kimi_nb.sizing import factors, roofline
@@ -183,7 +183,7 @@ def _longer(one: Term, other: Term) -> tuple[Term, Term]:
 def _peak(kind: Kind, name: str) -> schema.Peak:
     found: schema.Peak | None = getattr(kind.hardware.peaks, name)
     if found is None:
-        raise ParameterError(
+        raise NoFigureError(
             f"{kind.hardware.name}: nobody has published its {name}, so that no time can be "
             "estimated. Put the figure, with its source, below `peaks:` in a hardware file of your "
             "own and name the file with --hw, or choose another --hw."

@@ -19,6 +19,7 @@ from kimi_nb.params import load
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
 from kimi_nb.prove.bench import identity, results
+from kimi_nb.prove.bench.results import BenchResult
 from kimi_nb.sizing import factor_fit, factors, request_load
 from kimi_nb.sizing.factor_fit import Observation
 from kimi_nb.sizing.factors import Factors
@@ -38,24 +39,46 @@ def of(folder: Path, hardware: str, pairs: Sequence[str] = ()) -> Factors:
         ParameterError: If there are none, they are of a stand-in, of other hardware, of separate
             prefill and decode, or of other settings than the plan has.
     """
+    seen = _measured(results.load(folder))
+    about = seen[0]["kimi_nb"]["identity"]
+    _refuse(about, hardware, folder)
+    return _fitted(seen, [_plan(about, hardware, pairs, folder)], folder)
+
+
+def of_plans(measured: BenchResult, plans: Sequence[Plan]) -> Factors:
+    """Return the vendor's factors as measurements of several plans of one model calibrate them.
+
+    Raises:
+        ParameterError: As `of`, or if there is no plan.
+    """
+    seen = _measured(measured)
+    if not plans:
+        raise ParameterError(f"{measured.folder}: no plan was measured.")
+    _refuse(seen[0]["kimi_nb"]["identity"], plans[0].request.hardware.name, measured.folder)
+    return _fitted(seen, plans, measured.folder)
+
+
+def _measured(found: BenchResult) -> list[Mapping[str, Any]]:
     seen = [
         one
-        for one in results.load(folder).measurements
+        for one in found.measurements
         if one["completed"] and one["kimi_nb"]["identity"]["concurrency"]
     ]
     if not seen:
         raise ParameterError(
-            f"{folder}: no results with a concurrency are there. Name the folder bench that "
+            f"{found.folder}: no results with a concurrency are there. Name the folder bench that "
             "notebook 08 writes (runs/MODEL-HW/PLAN/bench)."
         )
-    plan = _plan(seen[0]["kimi_nb"]["identity"], hardware, pairs, folder)
-    kind, groups = _kind(plan, folder)
-    found = [
-        observation
-        for one in seen
-        if _same(one["kimi_nb"]["identity"], plan)
-        for observation in _observations(one, kind, groups)
-    ]
+    return seen
+
+
+def _fitted(seen: Sequence[Mapping[str, Any]], plans: Sequence[Plan], folder: Path) -> Factors:
+    found: list[Observation] = []
+    for plan in plans:
+        kind, groups = _kind(plan, folder)
+        for one in seen:
+            if _same(one["kimi_nb"]["identity"], plan):
+                found += _observations(one, kind, groups)
     if not found:
         raise ParameterError(
             f"{folder}: {_ABOUT} are of other settings than {plan.name} has. Give what was measured "
@@ -66,7 +89,8 @@ def of(folder: Path, hardware: str, pairs: Sequence[str] = ()) -> Factors:
     return factor_fit.fitted(found, prior, "calibrated", source)
 
 
-def _plan(about: Mapping[str, Any], hardware: str, pairs: Sequence[str], folder: Path) -> Plan:
+def _refuse(about: Mapping[str, Any], hardware: str, folder: Path) -> None:
+    """Refuse results of stand-ins and of other hardware. Raises ParameterError."""
     if about["mark"]:
         raise ParameterError(
             f"{folder}: {_ABOUT} are of stand-ins ({about['mark']}), which say nothing of hardware. "
@@ -78,6 +102,9 @@ def _plan(about: Mapping[str, Any], hardware: str, pairs: Sequence[str], folder:
             f"{folder}: {_ABOUT} are of {about['hardware']}, sized is {name}. Name results of "
             f"{name}, or --hw {about['hardware']}."
         )
+
+
+def _plan(about: Mapping[str, Any], hardware: str, pairs: Sequence[str], folder: Path) -> Plan:
     try:
         return build.plan(
             about["model"],
