@@ -162,6 +162,23 @@ def test_a_log_that_begins_with_zeros_is_read(tmp_path):
     assert doctor.examine(tmp_path).first.signature == "out-of-memory"
 
 
+def test_what_an_engine_answered_with_500_did_not_begin_at_the_front_door(tmp_path):
+    """The launcher tells the end of a rank a second after its clients have noticed it."""
+    write(
+        tmp_path / "router.log",
+        "load_balance_proxy_server_example.py: 11-24 01:32:24 ERROR Error during streaming from "
+        "decoder 127.78.0.3:7100: Server error '500 Internal Server Error' for url "
+        "'http://127.78.0.3:7100/v1/chat/completions'",
+    )
+    write(
+        tmp_path / "a3-2" / "engines.log",
+        "ERROR 11-24 01:32:25 [launch_online_dp.py:291] rank 5 failed: signal SIGKILL; last lines "
+        "of ./logs/rank_5.log:",
+    )
+    first = doctor.examine(tmp_path).first
+    assert (first.signature, first.rank) == ("rank-died", 5)
+
+
 def test_an_empty_stdin_is_nothing_to_judge():
     done = subprocess.run(
         [sys.executable, "-m", "kimi_nb", "doctor"],
