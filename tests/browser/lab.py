@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
@@ -56,7 +57,8 @@ class Lab:
 
     def notebook(self, name: str) -> str:
         """The address of a notebook in a workspace of its own."""
-        return f"{self.url}/lab/workspaces/{name}/tree/{name}.ipynb?token={self.token}&reset"
+        own = name.replace("/", "-")
+        return f"{self.url}/lab/workspaces/{own}/tree/{name}.ipynb?token={self.token}&reset"
 
     def get(self, path: str) -> list[dict]:
         return requests.get(
@@ -81,16 +83,24 @@ class Lab:
         )
 
 
+def set_parameter(path: Path, name: str, value: str) -> None:
+    """Set an empty parameter of a notebook to a text."""
+    text = path.read_text()
+    here = text.replace(f'{name}: str = \\"\\"', f'{name}: str = \\"{value}\\"')
+    assert here != text, (path, name)
+    path.write_text(here)
+
+
 @contextlib.contextmanager
-def running(folder: Path, theme: str = "JupyterLab Light") -> Iterator[Lab]:
-    """A server with its settings, kernels and results below a folder; gone at the end."""
+def running(folder: Path, theme: str = "JupyterLab Light", language: str = "en") -> Iterator[Lab]:
+    """A server with its settings, kernels and results below a folder; gone at the end.
+
+    In a checkout the folder of a translated notebook says its language; these are copies.
+    """
     work, settings = folder / "notebooks", folder / "settings"
     shutil.copytree(ROOT / "notebooks", work, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    for path in work.glob("*.ipynb"):  # results go below the folder, not into the checkout
-        text = path.read_text()
-        here = text.replace('run_dir: str = \\"\\"', f'run_dir: str = \\"{folder}/run\\"')
-        assert here != text, path
-        path.write_text(here)
+    for path in work.rglob("*.ipynb"):  # results go below the folder, not into the checkout
+        set_parameter(path, "run_dir", f"{folder}/run-{path.parent.name}")
     chosen = SETTINGS | {"@jupyterlab/apputils-extension/themes": {"theme": theme}}
     for name, values in chosen.items():
         path = settings / f"{name}.jupyterlab-settings"
@@ -108,6 +118,7 @@ def running(folder: Path, theme: str = "JupyterLab Light") -> Iterator[Lab]:
         "JUPYTER_CONFIG_DIR": str(folder / "config"),
         "IPYTHONDIR": str(folder / "ipython"),
         "PYTHONPATH": str(ROOT),
+        "KIMI_NB_LANG": language,
     }
     argv = [
         sys.executable,
@@ -122,6 +133,7 @@ def running(folder: Path, theme: str = "JupyterLab Light") -> Iterator[Lab]:
         "--LabApp.news_url=",
         "--allow-root",
         "--LabApp.extension_manager=readonly",
+        "--expose-app-in-browser",
     ]
     with (folder / "lab.log").open("wb") as log:
         server = subprocess.Popen(
@@ -167,6 +179,28 @@ def guard(page: object, lab: Lab) -> None:
 
     page.context.on("request", lambda request: note(request.url))
     page.on("websocket", lambda socket: note(socket.url))
+
+
+def run_all(page: Any, lab: Lab, name: str, most: float) -> None:
+    """Open a notebook and run all of its cells, within so many seconds."""
+    page.goto(lab.notebook(name))
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    lab.wait_idle(name, 60)
+    page.click("text=Run >> nth=0")
+    page.click("text=Run All Cells >> nth=0")
+    # The last cell has run: everything before it has.
+    page.wait_for_selector(".jp-CodeCell >> nth=-1 >> .jp-OutputArea-output", timeout=most * 1000)
+    lab.wait_idle(name, 60)
+
+
+def errors(page: Any) -> list[str]:
+    """Return what the cells that failed say, and every traceback that is no line of a log."""
+    outputs = page.locator(".jp-OutputArea-output")
+    return outputs.evaluate_all(
+        """all => all.filter(one => /error|stderr/.test(one.dataset.mimeType)
+            || (one.matches('.jp-RenderedText') && one.textContent.includes('Traceback')))
+            .map(one => one.textContent)"""
+    )
 
 
 def artefacts(folder: Path) -> Path:

@@ -38,36 +38,16 @@ def page(lab):
         browser.close()
 
 
-def run_all(page, lab, name: str) -> None:
-    """Open a notebook and run all of its cells."""
-    page.goto(lab.notebook(name))
-    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
-    lab.wait_idle(name, 60)
-    page.click("text=Run >> nth=0")
-    page.click("text=Run All Cells >> nth=0")
-    # The last cell has run: everything before it has.
-    page.wait_for_selector(".jp-CodeCell >> nth=-1 >> .jp-OutputArea-output", timeout=RUN)
-    lab.wait_idle(name, 60)
-
-
 def shoot(page, folder, name: str) -> None:
     """Keep a picture of the panel and what is around it."""
     page.locator(".kimi-panel").first.scroll_into_view_if_needed()
     page.screenshot(path=labs.artefacts(folder) / f"{name}.png")
 
 
-def no_errors(page) -> None:
-    wrong = page.locator(
-        '.jp-OutputArea-output[data-mime-type*="error"], .jp-RenderedText'
-        '[data-mime-type="application/vnd.jupyter.error"]'
-    )
-    assert wrong.count() == 0, wrong.first.inner_text()
-
-
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_first_notebook_in_light_and_dark(page, lab, theme, tmp_path):
-    run_all(page, lab, "00_start")
-    no_errors(page)
+    labs.run_all(page, lab, "00_start", RUN / 1000)
+    assert labs.errors(page) == []
     figure = page.locator(".kimi-panel figure[aria-label]").first
     sync_api.expect(figure).to_be_visible()
     shoot(page, tmp_path, f"00-{theme}")
@@ -84,8 +64,8 @@ def test_the_first_notebook_in_light_and_dark(page, lab, theme, tmp_path):
 
 
 def test_choose_and_rehearse(page, lab, tmp_path):
-    run_all(page, lab, "05_pd")
-    no_errors(page)
+    labs.run_all(page, lab, "05_pd", RUN / 1000)
+    assert labs.errors(page) == []
     panel = page.locator(".kimi-panel")
     figure = panel.locator("figure[aria-label*='36 engines']").first
     sync_api.expect(figure).to_be_visible()

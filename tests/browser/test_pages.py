@@ -8,32 +8,13 @@ import pytest
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from browser import lab as labs  # noqa: E402
+from browser.page_checks import CONTRAST, WIDER  # noqa: E402
 from kimi_nb.notebook import runbook  # noqa: E402
 
 if not labs.CHROMIUM:
     pytest.skip("no chromium (apt-get install chromium)", allow_module_level=True)
 
 SCREENS = 15  # of 900 px at a width of 1440 px; 64 before scripts and long tables were folded
-# The contrast of an element's text with what is behind it (WCAG 2.2, 1.4.3).
-CONTRAST = """element => {
-  const rgb = colour => colour.match(/[\\d.]+/g).map(Number);
-  const bright = colour => rgb(colour).slice(0, 3).map(part => part / 255)
-    .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
-  let behind = element;
-  while (behind.parentElement && rgb(getComputedStyle(behind).backgroundColor)[3] === 0)
-    behind = behind.parentElement;
-  const both = [getComputedStyle(element).color, getComputedStyle(behind).backgroundColor]
-    .map(bright).sort((a, b) => b - a);
-  return (both[0] + 0.05) / (both[1] + 0.05);
-}"""
-# What is wider than the page and scrolls in no frame of its own.
-WIDER = """() => [...document.querySelectorAll('body *')].filter(element => {
-  if (element.getBoundingClientRect().right <= innerWidth + 1) return false;
-  for (let at = element.parentElement; at && at !== document.body; at = at.parentElement)
-    if (getComputedStyle(at).overflowX !== 'visible') return false;
-  return true;
-}).map(element => `${element.tagName} ${element.textContent.slice(0, 60)}`)"""
 
 
 @pytest.fixture(scope="module")
