@@ -36,9 +36,9 @@ _CSS = """
 .kimi-panel .kimi-title > .widget-toggle-buttons { flex: 0 0 auto; width: auto; margin: 0; overflow: visible; }
 .kimi-panel .kimi-title .jupyter-button {
   width: auto; min-width: 44px; height: 26px; line-height: 24px; padding: 0 8px; margin: 0;
-  background: none; border: 1px solid var(--kimi-line); color: var(--kimi-soft); box-shadow: none;
+  background: none; border: 1px solid var(--kimi-line); color: var(--kimi-ink); box-shadow: none;
 }
-.kimi-panel .kimi-title .jupyter-button.mod-active { border-color: var(--kimi-accent); color: var(--kimi-accent); font-weight: 600; }
+.kimi-panel .kimi-title .jupyter-button.mod-active { border-color: var(--kimi-accent); color: var(--kimi-ink); font-weight: 600; }
 .kimi-panel .kimi-head { background: var(--kimi-raised); }
 .kimi-panel .kimi-name { font-size: 17px; font-weight: 600; margin-right: 10px; }
 .kimi-panel .kimi-badge { border: 1px solid currentColor; border-radius: 9px; padding: 1px 8px; font-size: 11px; }
