@@ -41,6 +41,17 @@ SETTINGS = {
 }
 
 
+@contextlib.contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser of this machine, closed at the end."""
+    from playwright import sync_api
+
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
 @dataclass
 class Lab:
     """A running server. ``asked`` are the addresses outside of this machine that the browser

@@ -27,10 +27,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=labs.CHROMIUM, args=labs.ARGUMENTS)
-        yield browser
-        browser.close()
+    with labs.chromium() as found:
+        yield found
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_results_of_this_run_calibrate_and_the_table_says_so(run, sized):
     folder = run.folder / choice.plan().name / "bench"
     _result(folder, choice.plan())
     known = run.calibrate(choice)
-    assert "calibrated by 2 figures of notebook 08, 2026-11-23" in known.why
+    assert "calibrated by 2 figures of the load client, 2026-11-23" in known.why
     assert "calibrated" in [row[2] for row in known.table().rows]
     again = run.size(choice, known, **SIZES)
     assert any("calibrated" in row[-1] for row in again.table().rows)

@@ -84,7 +84,7 @@ def _fitted(seen: Sequence[Mapping[str, Any]], plans: Sequence[Plan], folder: Pa
             f"{folder}: {_ABOUT} are of other settings than {plan.name} has. Give what was measured "
             "with --set, as it was planned."
         )
-    source = f"{len(found)} figures of notebook 08, {seen[0]['kimi_nb']['time'][:10]}"
+    source = f"{len(found)} figures of the load client, {seen[0]['kimi_nb']['time'][:10]}"
     prior = factors.of(kind.hardware.vendor, kind.precision)
     return factor_fit.fitted(found, prior, "calibrated", source)
 
