@@ -35,6 +35,7 @@ FACTS = {
     "params/errata.yaml": ("says", "uses", "why"),
     "i18n/words.yaml": ("",),
 }
+FEATURES, FEATURE = "params/features.yaml", ("title", "reason", "price")
 _ALTERNATIVES = 8  # sentences that one f-string with choices becomes, at most
 _PROSE = re.compile(r"[A-Za-z][a-z'-]+,? (?:[^ ]+ )*?[a-z'-]+")
 _LETTERS = re.compile(r"[A-Za-z]{2,}")
@@ -87,10 +88,12 @@ def _of_source() -> Iterator[tuple[str, str]]:
 
 
 def _of_facts() -> Iterator[tuple[str, str]]:
-    for name, keys in FACTS.items():
-        for text in _texts(yaml.safe_load((DATA / name).read_text(encoding="utf-8")), keys, False):
-            if name == "i18n/words.yaml" or _LETTERS.search(text):
-                yield " ".join(text.split()), f"kimi_nb/data/{name}"
+    root = DATA.parents[1]
+    files = {DATA / name: keys for name, keys in FACTS.items()} | {root / FEATURES: FEATURE}
+    for path, keys in files.items():
+        for text in _texts(yaml.safe_load(path.read_text(encoding="utf-8")), keys, False):
+            if path.name == "words.yaml" or _LETTERS.search(text):
+                yield " ".join(text.split()), path.relative_to(root).as_posix()
 
 
 def _texts(data: Any, keys: tuple[str, ...], wanted: bool) -> Iterator[str]:
