@@ -34,8 +34,8 @@ FACTS = {
     "catalog/known_faults.yaml": ("symptom", "way_out"),
     "params/errata.yaml": ("says", "uses", "why"),
     "i18n/words.yaml": ("",),
+    "../../params/features.yaml": ("title", "reason", "price"),
 }
-FEATURES, FEATURE = "params/features.yaml", ("title", "reason", "price")
 _ALTERNATIVES = 8  # sentences that one f-string with choices becomes, at most
 _PROSE = re.compile(r"[A-Za-z][a-z'-]+,? (?:[^ ]+ )*?[a-z'-]+")
 _LETTERS = re.compile(r"[A-Za-z]{2,}")
@@ -88,12 +88,11 @@ def _of_source() -> Iterator[tuple[str, str]]:
 
 
 def _of_facts() -> Iterator[tuple[str, str]]:
-    root = DATA.parents[1]
-    files = {DATA / name: keys for name, keys in FACTS.items()} | {root / FEATURES: FEATURE}
-    for path, keys in files.items():
+    for name, keys in FACTS.items():
+        path = (DATA / name).resolve()
         for text in _texts(yaml.safe_load(path.read_text(encoding="utf-8")), keys, False):
-            if path.name == "words.yaml" or _LETTERS.search(text):
-                yield " ".join(text.split()), path.relative_to(root).as_posix()
+            if name == "i18n/words.yaml" or _LETTERS.search(text):
+                yield " ".join(text.split()), path.relative_to(DATA.parents[1]).as_posix()
 
 
 def _texts(data: Any, keys: tuple[str, ...], wanted: bool) -> Iterator[str]:
