@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kimi_nb import show
@@ -189,6 +190,39 @@ def test_the_winner_is_planned_from_its_file(layout, pairs, more, tmp_path):
     assert made.engines == plan.engines and made.router == plan.router
     assert judge.plan(made).ok and made.name.endswith("-tuned")
     assert [one.name for one in tmp_path.iterdir()] == ["tuned.yaml"]
+
+
+SEVERAL = st.lists(
+    st.sampled_from(
+        [
+            "max-num-seqs=7",
+            "mixed.max-num-seqs=9",
+            "max-num-seqs=null",
+            "mixed.kv-cache-dtype=fp8",
+            "speculative-config.num_speculative_tokens=2",
+            "speculative-config=null",
+            "compilation-config.cudagraph_mode=FULL_DECODE_ONLY",
+            "mixed.compilation-config=null",
+            "env.HCCL_BUFFSIZE=900",
+            "mixed.env.HCCL_BUFFSIZE=null",
+            "mixed.tp=4",
+        ]
+    ),
+    max_size=7,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEVERAL)
+@example(["mixed.max-num-seqs=7", "mixed.kv-cache-dtype=fp8", "mixed.max-num-seqs=9"])
+def test_a_change_that_is_given_again_is_in_the_file_as_in_the_plan(pairs):
+    """A proposed size, then a sweep's own value: only the order of the flags may differ."""
+    plan = plan_of(*pairs)
+    with tempfile.TemporaryDirectory() as folder:
+        path = winner.write(plan, Path(folder) / "tuned.yaml", title="x", figures="measured")
+        made = build.plan(str(path), "a3", "single", scenario="tuned")
+    assert [sorted(one.argv) for one in made.engines] == [sorted(one.argv) for one in plan.engines]
+    assert [one.env for one in made.engines] == [one.env for one in plan.engines]
 
 
 def test_the_winner_with_errata_off_is_planned_with_them_off(tmp_path):

@@ -12,6 +12,7 @@ what a document's tuning table could have said.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from kimi_nb.core.errors import PlanError, WriteError
 from kimi_nb.params import load, overrides, recipes
 from kimi_nb.plan import build
 from kimi_nb.plan.roles import Request
-from kimi_nb.plan.spec import Plan
+from kimi_nb.plan.spec import EngineSpec, Plan
 
 SCENARIO = "tuned"
 
@@ -120,7 +121,7 @@ def _laid(below: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prove(plan: Plan, path: Path) -> None:
-    """Check that the file gives exactly the engines that won.
+    """Check that the file gives the engines that won; only the order of their flags may differ.
 
     Raises:
         PlanError: If it does not.
@@ -142,8 +143,25 @@ def _prove(plan: Plan, path: Path) -> None:
             errata_off=asked.errata_off,
         )
     )
-    if made.engines != plan.engines or made.router != plan.router:
+    same = [_unordered(one) for one in made.engines] == [_unordered(one) for one in plan.engines]
+    if not same or made.router != plan.router:
         raise PlanError(
             f"{path}: what is planned from it differs from what was measured; take "
             f"the changes by --set instead: {' '.join(asked.pairs)}"
         )
+
+
+def _unordered(engine: EngineSpec) -> EngineSpec:
+    """Return the engine with its flags sorted: a plan keeps a flag that is given again in place.
+
+    In a file it stands last, where it comes after all that it replaces. The engine's parser takes
+    flags in any order; no plan gives one twice.
+    """
+    flags: list[tuple[str, ...]] = [()]
+    for word in engine.argv:
+        if word.startswith("--"):
+            flags.append(())
+        flags[-1] += (word,)
+    return replace(
+        engine, argv=tuple(word for flag in (flags[0], *sorted(flags[1:])) for word in flag)
+    )
