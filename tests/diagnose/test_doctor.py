@@ -15,7 +15,7 @@ import pytest
 from kimi_nb.cli import main
 from kimi_nb.core import paths
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.diagnose import doctor, faq, line_grammar, log_lines, log_sources, rank_places
+from kimi_nb.diagnose import doctor, faq, log_lines, log_sources, rank_places
 from kimi_nb.plan import build
 from kimi_nb.rehearse import rehearsal
 
