@@ -232,7 +232,7 @@ def test_a_layout_with_a_known_fault_is_left_out(tmp_path):
     outcome = runbook.run("k3", "b300", run_dir=str(tmp_path / "run"))
     by_name = {result.notebook: result for result in outcome.results}
     assert outcome.ok and by_name["04_multi_node_dp"].status == "ok"
-    assert by_name["05_pd"].status == "left out" and "v-k3-pd-corrupt" in by_name["05_pd"].fault
+    assert by_name["05_pd"].status == "left out" and "silent corruption" in by_name["05_pd"].fault
     assert not (tmp_path / "run" / "05_pd.ipynb").exists()
     # Those for any layout take one without the fault.
     assert by_name["08_performance"].status == "ok"
