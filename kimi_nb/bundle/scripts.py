@@ -8,26 +8,16 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from kimi_nb.bundle import inventory, node_files, readmes
+from kimi_nb.bundle import inventory, node_files, readmes, script_parts
 from kimi_nb.catalog import companions
-from kimi_nb.core import paths, shell
+from kimi_nb.core import shell
 from kimi_nb.plan import checkpoints, client_commands, jobs, network
 from kimi_nb.plan.router import DOOR
 from kimi_nb.plan.spec import Container, EngineSpec, Launch, Plan
 
-# The positions of launch_online_dp.py's arguments to the template, by the flag they fill in.
-POSITIONS = {
-    "--port": 2,
-    "--data-parallel-size": 3,
-    "--data-parallel-rank": 4,
-    "--data-parallel-address": 5,
-    "--data-parallel-rpc-port": 6,
-    "--tensor-parallel-size": 7,
-}
 PICTURE = readmes.PICTURE
 EDITS = node_files.EDITS
 
@@ -36,12 +26,6 @@ _WAYS_TO_GET = {
     "uv": "curl -LsSf https://astral.sh/uv/install.sh | sh, or python3 -m pip install uv; then "
     "open a new shell."
 }
-
-
-@functools.cache
-def static(name: str) -> str:
-    """Return a script that is the same for every plan (kimi_nb/data/bundle)."""
-    return (paths.DATA / "bundle" / name).read_text(encoding="utf-8")
 
 
 def files(plan: Plan) -> dict[str, str]:
@@ -61,9 +45,13 @@ def files(plan: Plan) -> dict[str, str]:
             mine |= node_files.store_files(plan, node)
         out |= {f"{node}/{name}": _marked(plan, name, text) for name, text in mine.items()}
     out |= inventory.files(plan)
+    if plan.request.site.kubernetes:
+        from kimi_nb.bundle.kubernetes import kubernetes_files  # start-up: only for Kubernetes
+
+        out |= kubernetes_files.files(plan)
     out |= {f"jobs/{job.file}": jobs.script(job, plan.modules) for job in plan.jobs}
     if plan.jobs and plan.router and DOOR in plan.router.argv:
-        out[f"jobs/{DOOR}"] = static(DOOR)
+        out[f"jobs/{DOOR}"] = script_parts.static(DOOR)
     out |= {f"install/{name}.sh": _install(plan, name) for name in plan.installs}
     out |= _clients(plan)
     out["README.md"] = readmes.bundle(plan, list(by_node))
@@ -90,13 +78,13 @@ def _node_files(
     if plan.host_tuning:
         out["host_tuning.sh"] = _host_tuning(plan.host_tuning)
     for edit in plan.edits:
-        out[EDITS[edit]] = static(EDITS[edit])
+        out[EDITS[edit]] = script_parts.static(EDITS[edit])
     if not plan.jobs and (fetched := [one for one in checkpoints.of(plan) if one.command]):
         out["weights.sh"] = _weights(plan, fetched)
     if container is not None:
         out["docker_run.sh"] = _docker_run(plan, container)
     if launch is not None:
-        out["launch_online_dp.py"] = static("launch_online_dp.py")
+        out["launch_online_dp.py"] = script_parts.static("launch_online_dp.py")
         out["run_dp_template.sh"] = _template(plan, first)
         out["launch.sh"] = _launch(plan, engines, launch)
     elif not plan.jobs and not (container and container.runs_engine):
@@ -105,7 +93,7 @@ def _node_files(
     if plan.router and plan.router.node == first.node and not plan.jobs:
         out["proxy.sh"] = _proxy(plan)
         if DOOR in plan.router.argv:
-            out[DOOR] = static(DOOR)
+            out[DOOR] = script_parts.static(DOOR)
     out["README.md"] = readmes.node(plan, first, list(out))
     return out
 
@@ -161,55 +149,6 @@ def _weights(plan: Plan, fetched: Sequence[checkpoints.Checkpoint]) -> str:
     )
 
 
-def _exports(plan: Plan, env: Mapping[str, str], who: str) -> list[str]:
-    """Return lines that set the variables of an engine, its libraries and its secrets.
-
-    ``who`` is the rank for which they speak, in the words of the shell.
-    """
-    lines = [shell.teller(who)] if "LD_PRELOAD" in env else []
-    for name, value in env.items():
-        lines += _preload(value) if name == "LD_PRELOAD" else [shell.export(name, value)]
-    if plan.libraries:
-        lines += [
-            shell.remark("The image adds this in ~/.bashrc, which a script does not read."),
-            shell.append("LD_LIBRARY_PATH", plan.libraries),
-        ]
-    return lines + _secrets(plan.secrets)
-
-
-def _preload(value: str) -> list[str]:
-    """Return lines that preload a library where it is there.
-
-    A missing preload makes every command print an error, and it is only an optimisation. The folder
-    of Debian and Ubuntu that is named after the processor is that of the machine.
-    """
-    parts = re.split("(?<=/)(?:aarch64|x86_64)(?=-linux-gnu/)", value)
-    return [
-        "library=" + '"$(uname -m)"'.join(map(shell.quote, parts)),
-        'if [ -e "$library" ]; then',
-        "    export LD_PRELOAD=$library${LD_PRELOAD:+:$LD_PRELOAD}",
-        "else",
-        '    tell WARNING "$library is not here: the engine runs without it, a little slower" >&2',
-        "fi",
-    ]
-
-
-def _secrets(secrets: Mapping[str, str]) -> list[str]:
-    """Return lines that export secrets from the caller's environment.
-
-    Secrets are referred to by name; no value is ever written.
-    """
-    return [
-        f'export {name}="${{{source}:?set {source} before you start}}"'
-        for name, source in secrets.items()
-    ]
-
-
-def _path(folder: str) -> list[str]:
-    """Return the line that puts a virtual environment first on PATH, if there is one."""
-    return [shell.export("PATH", f"{folder}/bin")] if folder else []
-
-
 def _serve(plan: Plan, engine: EngineSpec) -> str:
     argv = ["exec", *engine.argv]
     return shell.script(
@@ -219,8 +158,8 @@ def _serve(plan: Plan, engine: EngineSpec) -> str:
             f"({engine.address}), {plan.engine} {plan.engine_version}.",
         ],
         [
-            *_path(plan.engine_folder),
-            *_exports(plan, engine.env, f"rank {engine.rank}"),
+            *script_parts.path(plan.engine_folder),
+            *script_parts.exports(plan, engine.env, f"rank {engine.rank}"),
             "",
             *shell.command(argv),
         ],
@@ -231,12 +170,14 @@ def _template(plan: Plan, engine: EngineSpec) -> str:
     """Return the script of one rank, for which launch_online_dp.py supplies $1 to $7."""
     words: list[object] = ["exec", *engine.argv]
     for i, word in enumerate(words[:-1]):
-        if word in POSITIONS:
-            words[i + 1] = shell.Raw(f'"${POSITIONS[word]}"')
-    visible = _visible(engine)
+        if word in script_parts.POSITIONS:
+            words[i + 1] = shell.Raw(f'"${script_parts.POSITIONS[word]}"')
+    visible = script_parts.visible(engine)
     env = {name: value for name, value in engine.env.items() if name != visible}
-    rank = [f"rank=${POSITIONS['--data-parallel-rank']}"] if "LD_PRELOAD" in env else []
-    lines = [*rank, *_exports(plan, env, "rank $rank"), f'export {visible}="$1"', ""]
+    rank = (
+        [f"rank=${script_parts.POSITIONS['--data-parallel-rank']}"] if "LD_PRELOAD" in env else []
+    )
+    lines = [*rank, *script_parts.exports(plan, env, "rank $rank"), f'export {visible}="$1"', ""]
     return shell.script(
         [
             f"{plan.title}.",
@@ -248,17 +189,13 @@ def _template(plan: Plan, engine: EngineSpec) -> str:
     )
 
 
-def _visible(engine: EngineSpec) -> str:
-    return next(name for name in reversed(list(engine.env)) if name.endswith("VISIBLE_DEVICES"))
-
-
 def _launch(plan: Plan, engines: list[EngineSpec], launch: Launch) -> str:
     ranks = f"{engines[0].rank} to {engines[-1].rank}" if len(engines) > 1 else f"{engines[0].rank}"
     return shell.script(
         [f"Start the {engines[0].role} ranks {ranks} of {launch.node}."],
         [
             'cd "$(dirname "$0")"',
-            *_path(plan.engine_folder),
+            *script_parts.path(plan.engine_folder),
             *shell.command(["exec", *launch.argv]),
         ],
     )
@@ -274,7 +211,7 @@ def _docker_run(plan: Plan, container: Container) -> str:
         words[at:at] = passed
         return shell.script(
             [f"{plan.title}.", f"The engine on {container.node}, in its image."],
-            [*_secrets(plan.secrets), *shell.command(["exec", *words])],
+            [*script_parts.secrets(plan.secrets), *shell.command(["exec", *words])],
         )
     end = len(words) - 3  # -it IMAGE bash
     words[end:] = [
@@ -309,7 +246,7 @@ def _proxy(plan: Plan) -> str:
         else f"pip install vllm-router=={companions.router()}; install/ does."
     )
     # Both proxies send the engines the value of OPENAI_API_KEY, for which the door asks.
-    keys = _secrets(
+    keys = script_parts.secrets(
         dict.fromkeys(
             ["OPENAI_API_KEY"] if plan.secrets else [], plan.secrets.get("VLLM_API_KEY", "")
         )
@@ -320,7 +257,7 @@ def _proxy(plan: Plan) -> str:
             # docker exec begins in the image's working folder, and the program is beside this.
             'cd "$(dirname "$0")"',
             *keys,
-            *_path(router.folder or plan.engine_folder),
+            *script_parts.path(router.folder or plan.engine_folder),
             *shell.command(["exec", *router.argv]),
         ],
     )
@@ -339,7 +276,7 @@ def _store(plan: Plan, node: str) -> dict[str, str]:
             [says],
             [
                 'cd "$(dirname "$0")"',
-                *_path(plan.engine_folder),
+                *script_parts.path(plan.engine_folder),
                 *shell.command(["exec", *argv]),
             ],
         )
@@ -404,7 +341,7 @@ def _clients(plan: Plan) -> dict[str, str]:
 
 def _picture(plan: Plan) -> str:
     """Return the usage guide's client for pictures, with this service's address, model and key."""
-    text, marked = static("picture.py"), "SERVICE, MODEL, KEY = "
+    text, marked = script_parts.static("picture.py"), "SERVICE, MODEL, KEY = "
     line = next(one for one in text.splitlines() if one.startswith(marked))
     mine = (f"{plan.url}/v1", plan.served_name, plan.secrets.get("VLLM_API_KEY", ""))
     return text.replace(line, marked + ", ".join(map(json.dumps, mine)))

@@ -19,7 +19,7 @@ def quote(word: object) -> str:
 class Raw(str):
     """A word that is meant to be interpreted by the shell (``"$1"``) and is not quoted.
 
-    Only `bundle.scripts` and `plan.jobs` create one, from constant text and never from a value. It
+    Only `bundle` and `plan.jobs` create one, from constant text and from what they have quoted. It
     is a type of its own so that no value can be mistaken for one.
     """
 
@@ -61,10 +61,10 @@ def export(name: str, value: object) -> str:
     if name == "LD_LIBRARY_PATH":
         # Of an image's value that ends in a colon: the loader takes an empty element for the
         # current folder.
-        return f"export {name}={quote(value)}${{{name}:+:${{{name}%:}}}}"
+        return f"export {name}={_word(value)}${{{name}:+:${{{name}%:}}}}"
     if name in LISTS:
-        return f"export {name}={quote(value)}${{{name}:+:${name}}}"
-    return f"export {name}={quote(value)}"
+        return f"export {name}={_word(value)}${{{name}:+:${name}}}"
+    return f"export {name}={_word(value)}"
 
 
 def append(name: str, value: object) -> str:

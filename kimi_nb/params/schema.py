@@ -10,7 +10,7 @@ import posixpath
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from kimi_nb.params.fields import (
     LAYOUTS,
@@ -35,16 +35,12 @@ from kimi_nb.params.fields import (
     Variable,
     Word,
 )
+from kimi_nb.params.kubernetes_site import Kubernetes
+from kimi_nb.params.table import Table
 from kimi_nb.params.vendor import Vendor
 
 # Names of files and folders in a bundle, which no node may have.
 RESERVED = ("install", "client", "jobs", "README.md", "plan.json")
-
-
-class Table(BaseModel):
-    """A mapping with a fixed set of keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Source(Table):
@@ -821,6 +817,7 @@ class Slurm(Table):
         return keys
 
 
+_MOST_PODS = 4096
 # The folders that may not lie in these others, or be the same.
 _APART = {
     "work": ("models", "cache", "engine"),
@@ -924,20 +921,23 @@ class Site(Table):
     hardware: Name = Field(
         description="the hardware of its nodes: a3, or the name of your own file"
     )
-    transport: Literal["local", "ssh", "slurm"] = Field(
-        description="how the nodes are reached: ssh, local (this machine), or slurm (run on a "
-        "login node)"
+    transport: Literal["local", "ssh", "slurm", "kubernetes"] = Field(
+        description="how the nodes are reached: ssh, local (this machine), slurm (run on a "
+        "login node), or kubernetes (by kubectl)"
     )
     nodes: tuple[Node, ...] = Field(
         min_length=1,
         description="the nodes, in the order in which plans use them: name and address of each, and "
-        "nic where it differs",
+        "nic where it differs; with transport kubernetes only how many there are",
     )
     nic: Interface = Field(
         default="eth0", description="the network interface that connects the nodes (ip -br addr)"
     )
     ssh: Ssh = Field(default=Ssh(), description="how the nodes are reached over SSH")
     slurm: Slurm | None = Field(default=None, description="what sbatch is told")
+    kubernetes: Kubernetes | None = Field(
+        default=None, description="the cluster, and what its pods ask for"
+    )
     paths: Paths = Field(description="folders on the nodes")
     network: Network = Field(
         default=Network(), description="the way out of the nodes: proxies and mirrors"
@@ -962,6 +962,21 @@ class Site(Table):
         examples=[["k2.5-decode.yaml"]],
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _pods_are_counted(cls, keys: Any) -> Any:
+        """Take a number of nodes where the scheduler chooses them; plans name the pods."""
+        count = keys.get("nodes") if isinstance(keys, dict) else None
+        if not isinstance(count, int) or isinstance(count, bool):
+            return keys
+        if keys.get("transport") != "kubernetes" or not 1 <= count <= _MOST_PODS:
+            raise ValueError(
+                f"nodes: found {count}: a list of nodes is wanted, name and address of each; a "
+                f"number (1 to {_MOST_PODS}) says how many there are with transport kubernetes"
+            )
+        nodes = [{"name": f"node-{at}", "address": f"node-{at}"} for at in range(count)]
+        return {**keys, "nodes": nodes}
+
     @model_validator(mode="after")
     def _nodes_are_distinct(self) -> Site:
         for key in ("name", "address"):
@@ -980,10 +995,21 @@ class Site(Table):
                     f"nodes.{index}.name: '{node.name}' is the name of a part of "
                     "every bundle; call the node something else"
                 )
-        if (self.transport == "slurm") != (self.slurm is not None):
+        for kind in ("slurm", "kubernetes"):
+            table = getattr(self, kind)
+            if (self.transport == kind) != (table is not None):
+                raise ValueError(
+                    f"transport {kind} and the table '{kind}' go together: "
+                    f"transport is {self.transport}, "
+                    f"{kind} is {'given' if table else 'missing'}"
+                )
+        if self.kubernetes and self.paths.models is None:
+            raise ValueError("paths.models: wanted with transport kubernetes: weights are mounted there")
+        if self.kubernetes and (self.api_key_env is None) != (
+            self.kubernetes.api_key_secret is None
+        ):
             raise ValueError(
-                "transport slurm and the table 'slurm' go together: "
-                f"transport is {self.transport}, "
-                f"slurm is {'given' if self.slurm else 'missing'}"
+                "api_key_env and kubernetes.api_key_secret go together: the secret has the key under "
+                "the name of the variable"
             )
         return self

@@ -27,13 +27,23 @@ from kimi_nb.plan import (
     context_parallel,
     jobs,
     placement,
+    pod_names,
     router,
     step_tokens,
     store,
 )
 from kimi_nb.plan.roles import Request, RolePlan, fill, resolve
 from kimi_nb.plan.serving_job import Serving
-from kimi_nb.plan.spec import Container, EngineSpec, InstallStep, Job, Launch, Plan, Router
+from kimi_nb.plan.spec import (
+    Container,
+    EngineSpec,
+    InstallStep,
+    Job,
+    Launch,
+    Plan,
+    Router,
+    url_of,
+)
 
 ROUTER_PORT = 1999  # that of the documents
 _PCP = "prefill-context-parallel-size"
@@ -103,6 +113,8 @@ def request(
     cluster = load.site(site) if site else None
     transport = cluster.transport if cluster else ""
     recipe = _recipe(named, chip, layout, variant, transport, derive)
+    if transport == "kubernetes" and chip.container and not recipe.jobs:
+        recipe = recipe.model_copy(update={"install": "docker"})  # pods run in the image
     served = recipes.served(named, chip, recipe.layout)
     row = recipes.scenario(recipe, scenario)
     cluster = cluster or example_site(chip, recipe, nodes=recipes.nodes(recipe, row))
@@ -294,10 +306,26 @@ def _check_site(site: schema.Site, hardware: schema.Hardware, recipe: schema.Rec
             f"transport {site.transport}. Add the table 'slurm' to the site file, or "
             "choose another --variant."
         )
+    if site.kubernetes:
+        _check_pods(site, hardware, recipe)
     if recipe.jobs and site.paths.models is None:
         raise PlanError(
             f"Variant {recipe.variant} downloads the weights: site {site.name} needs "
             "paths.models, the folder for them."
+        )
+
+
+def _check_pods(site: schema.Site, hardware: schema.Hardware, recipe: schema.Recipe) -> None:
+    if recipe.jobs or hardware.container is None:
+        why = "is made of SLURM jobs" if recipe.jobs else f"has no image on {hardware.name}"
+        raise PlanError(
+            f"Variant {recipe.variant} {why}, and the pods of site {site.name} run in the image of "
+            "the engine. Choose another --variant (kimi-nb list), or another --site."
+        )
+    if site.paths.engine:
+        raise PlanError(
+            f"Site {site.name}: paths.engine is an environment on the nodes, and pods have that of "
+            "their image. Take it out of the site file."
         )
 
 
@@ -314,17 +342,12 @@ def from_request(asked: Request) -> Plan:
         recipe.layout,
         sum(_doors(role) for role in roles.values()),
     )
+    if site.kubernetes:
+        site = pod_names.site_of_pods(site, roles)
+        asked = replace(asked, site=site)
     placed, flags, env = _engines(asked, roles)
-    fronted = None
-    if asked.router is not None:
-        fronted = router.router(
-            asked.router,
-            _router_port(asked),
-            placed,
-            bool(site.api_key_env),
-            _router_folder(asked),
-        )
-    url = fronted.url if fronted else next(engine.url for engine in placed if engine.url) or ""
+    fronted = _front_door(asked, placed)
+    url = _url(asked, placed, fronted)
     answering = flags["decode" if "decode" in roles else "mixed"]
     named = answering.get("served-model-name")
     # Without --served-model-name vLLM serves a model under the path or id that it was loaded from.
@@ -394,6 +417,29 @@ def from_request(asked: Request) -> Plan:
         request=asked,
         store=shared,
     )
+
+
+def _front_door(asked: Request, placed: tuple[EngineSpec, ...]) -> Router | None:
+    """Return the router in front of the engines: on the first node, or as a Deployment."""
+    if asked.router is None:
+        return None
+    cluster = asked.site.kubernetes
+    port = _router_port(asked)
+    place = router.Place(placed[0].node, placed[0].address, placed[0].address)
+    if cluster:
+        place = router.Place(pod_names.door_node(cluster), pod_names.door_host(cluster), "0.0.0.0")
+    keyed, folder = bool(asked.site.api_key_env), _router_folder(asked)
+    return router.router(asked.router, port, placed, keyed, folder, place)
+
+
+def _url(asked: Request, placed: tuple[EngineSpec, ...], fronted: Router | None) -> str:
+    """Return where clients ask: the router, else the first engine, or the Service before them."""
+    if fronted:
+        return fronted.url
+    first = next(engine for engine in placed if engine.http_port is not None)
+    if asked.site.kubernetes:
+        return url_of(pod_names.door_host(asked.site.kubernetes), first.http_port or 0)
+    return first.url or ""
 
 
 def _mark(recipe: schema.Recipe) -> str:
@@ -782,7 +828,7 @@ def install_steps(
 
 
 def _containers(asked: Request, placed: tuple[EngineSpec, ...]) -> tuple[Container, ...]:
-    if asked.recipe.install != "docker":
+    if asked.recipe.install != "docker" or asked.site.kubernetes:
         return ()
     first: dict[str, EngineSpec] = {}
     for engine in placed:

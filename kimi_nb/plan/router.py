@@ -7,6 +7,7 @@ it is vllm-router, which hands the requests to them in turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.plan.spec import EngineSpec, Router
@@ -29,10 +30,23 @@ _HIDES = (
 DOOR = "keyed_door.py"  # of the bundle; it replaces {host} and {port} in what follows --
 
 
+class Place(NamedTuple):
+    """Where a router runs: its node, the host of its URL, and the address at which it listens."""
+
+    node: str
+    host: str
+    binds: str
+
+
 def router(
-    kind: str, port: int, engines: Sequence[EngineSpec], keyed: bool = False, folder: str = ""
+    kind: str,
+    port: int,
+    engines: Sequence[EngineSpec],
+    keyed: bool = False,
+    folder: str = "",
+    place: Place | None = None,
 ) -> Router:
-    """Return the router on the first node, for every engine with an API, in their order.
+    """Return the router for every engine with an API, in their order; on the first's node.
 
     In layout pd both kinds send the engines the key of their own environment, whoever calls (the
     upstream proxy by its source from v0.17.0rc1 to v0.23.0, vllm-router 0.1.17 as tried). In front
@@ -46,17 +60,17 @@ def router(
         for engine in engines
         if engine.role == role and engine.url
     ]
-    first = workers[0]
+    at = place or Place(workers[0].node, workers[0].address, workers[0].address)
     listed = tuple((engine.role, engine.url or "", engine.name) for engine in workers)
-    listens = ("{host}", "{port}") if keyed else (first.address, str(port))
+    listens = ("{host}", "{port}") if keyed else (at.binds, str(port))
     argv = (
         _upstream(*listens, workers)
         if kind == "upstream"
         else vllm_router(*listens, [(role, url) for role, url, _ in listed])
     )
     if keyed:
-        argv = door(first.address, port, argv)
-    return Router(kind, first.node, first.address, port, listed, tuple(argv), folder)
+        argv = door(at.binds, port, argv)
+    return Router(kind, at.node, at.host, port, listed, tuple(argv), folder)
 
 
 def notes(router: Router | None) -> tuple[str, ...]:

@@ -135,6 +135,8 @@ def parse(argv=None):
     parser.add_argument("--dp-address", required=True, help="node of rank 0 (required)")
     parser.add_argument("--template", help=f"default: {TEMPLATE} beside this script, else in ./")
     parser.add_argument("--log-dir", default="./logs", help="for rank_<RANK>.log (default ./logs)")
+    parser.add_argument("--echo", action="store_true", help="also write every log to stdout, each "
+                        "line after `rank_<RANK> | `: kubectl logs shows it")  # fmt: skip
     args = parser.parse_args(argv)
     args.devices_from, from_environ = "--devices", os.environ.get("KIMI_NB_DEVICES")
     if args.devices is None and from_environ:
@@ -190,7 +192,7 @@ def load_prctl():
 
 class Child:
     def __init__(self, rank, process, log):
-        self.rank, self.process, self.log = rank, process, log
+        self.rank, self.process, self.log, self.echoed = rank, process, log, 0
         self.gone = False  # leader collected, group empty: its number may be another's by now
 
     def signal_group(self, signum):
@@ -277,11 +279,27 @@ def tail(path):
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines[-TAIL_LINES:])
 
 
-def watch(children, received):
+def echo(children, everything=False):
+    """Write what the logs have had added to stdout: whole lines only, or `everything` at the end."""
+    for child in children:
+        with contextlib.suppress(OSError), open(child.log, "rb") as file:
+            file.seek(child.echoed)
+            while text := file.read(TAIL_BYTES):
+                whole = len(text) if everything or len(text) == TAIL_BYTES else text.rfind(b"\n") + 1
+                child.echoed += whole
+                for line in text[:whole].decode("utf-8", "replace").splitlines():
+                    say(1, f"rank_{child.rank.rank} | {line}")
+                if whole < len(text):
+                    break
+
+
+def watch(children, received, echoes=False):
     """Wait for a signal, a failure or the end of all ranks; return the launcher's exit code."""
     noted = set()
     while True:
         settle(children)
+        if echoes:
+            echo(children)
         if received:  # before failures: who signals us may have signalled the ranks as well
             tell("INFO", f"{signal.Signals(received[0]).name} received: stopping all ranks")
             return 128 + received[0]
@@ -321,9 +339,11 @@ def run(args):
             except (OSError, subprocess.SubprocessError) as error:
                 tell("ERROR", f"rank {rank.rank} could not be started: {error}")
                 return 1
-        return watch(children, received)
+        return watch(children, received, args.echo)
     finally:  # whatever the reason, and also what a rank that ended left in its group
         stop(children, args.grace, received)
+        if args.echo:
+            echo(children, everything=True)
 
 
 def main(argv=None):
