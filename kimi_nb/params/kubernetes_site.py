@@ -110,7 +110,10 @@ class Volume(Table):
 
     @model_validator(mode="after")
     def _is_one(self) -> Volume:
-        if sum(value is not None for value in (self.claim, self.storage_class, self.host_path)) != 1:
+        if (
+            sum(value is not None for value in (self.claim, self.storage_class, self.host_path))
+            != 1
+        ):
             raise ValueError("one of claim, storage_class and host_path is wanted")
         return self
 
@@ -124,9 +127,7 @@ class Kubernetes(Table):
     namespace: Label = Field(
         description="the namespace of every object, which must exist", examples=["kimi"]
     )
-    name: ShortLabel = Field(
-        default="kimi", description="what the names of all objects begin with"
-    )
+    name: ShortLabel = Field(default="kimi", description="what the names of all objects begin with")
     device: Resource = Field(
         description="the resource of the accelerators, as the device plugin names it (kubectl "
         "describe node); a pod takes all of a node",

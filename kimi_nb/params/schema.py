@@ -1004,7 +1004,9 @@ class Site(Table):
                     f"{kind} is {'given' if table else 'missing'}"
                 )
         if self.kubernetes and self.paths.models is None:
-            raise ValueError("paths.models: wanted with transport kubernetes: weights are mounted there")
+            raise ValueError(
+                "paths.models: wanted with transport kubernetes: weights are mounted there"
+            )
         if self.kubernetes and (self.api_key_env is None) != (
             self.kubernetes.api_key_secret is None
         ):

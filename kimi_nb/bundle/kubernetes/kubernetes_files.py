@@ -2,7 +2,11 @@
 
 >>> from kimi_nb.plan import build
 >>> made = files(build.plan("k2.5", "a3", "pd", site="a3-kubernetes"))
->>> [name for name in made if name.endswith(".yaml") and "/" not in name.removeprefix("kubernetes/")]
+>>> [
+...     name
+...     for name in made
+...     if name.endswith(".yaml") and "/" not in name.removeprefix("kubernetes/")
+... ]
 ['kubernetes/prefill.yaml', 'kubernetes/decode.yaml', 'kubernetes/router.yaml', 'kubernetes/service.yaml', 'kubernetes/kustomizeconfig.yaml', 'kubernetes/kustomization.yaml']
 
 Everything is pure: plan in, texts out.
@@ -44,8 +48,12 @@ def files(plan: Plan) -> dict[str, str]:
         objects = [
             cluster_objects.leader_worker_set(plan, pods, scripts[pods.name]),
             cluster_objects.disruption_budget(plan, pods),
-            *(one for one in policies if one["spec"]["podSelector"]["matchLabels"].items()
-              >= pod_template.labels(plan, pods.role).items()),
+            *(
+                one
+                for one in policies
+                if one["spec"]["podSelector"]["matchLabels"].items()
+                >= pod_template.labels(plan, pods.role).items()
+            ),
         ]
         if pod_template.cluster(plan).pod_monitor:
             objects.append(cluster_objects.pod_monitor(plan, pods))
@@ -110,7 +118,9 @@ def _kustomization(
         "kind": "Kustomization",
         "namespace": pod_template.cluster(plan).namespace,
         "resources": list(resources),
-        "configMapGenerator": [{"name": name, "files": list(texts)} for name, texts in maps.items()],
+        "configMapGenerator": [
+            {"name": name, "files": list(texts)} for name, texts in maps.items()
+        ],
     }
     if configurations:
         content["configurations"] = list(configurations)
@@ -127,7 +137,10 @@ def _router(plan: Plan) -> dict[str, str]:
         out[DOOR] = script_parts.static(DOOR)
         argv[argv.index(DOOR)] = f"{pod_scripts.FOLDER}/{DOOR}"
     if router.kind == "upstream":
-        lines = [f"cd {_EXAMPLES}  # the image has {UPSTREAM} there", *shell.command(["exec", *argv])]
+        lines = [
+            f"cd {_EXAMPLES}  # the image has {UPSTREAM} there",
+            *shell.command(["exec", *argv]),
+        ]
     else:
         lines = _installed(plan, argv)
     return {_PROXY: shell.script([f"The front door: {router.url}."], lines), **out}
@@ -169,6 +182,8 @@ def _weights(plan: Plan) -> dict[str, str]:
         objects.insert(0, cluster_objects.claim(plan))
     return {
         "weights.yaml": _text(plan, objects),
-        "kustomization.yaml": _kustomization(plan, ["weights.yaml"], {f"{said.name}-weights-scripts": maps}),
+        "kustomization.yaml": _kustomization(
+            plan, ["weights.yaml"], {f"{said.name}-weights-scripts": maps}
+        ),
         **maps,
     }

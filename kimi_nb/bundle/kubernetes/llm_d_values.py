@@ -85,7 +85,12 @@ def _role(plan: Plan, pods: PodSet, scripts: Scripts) -> dict[str, Any]:
         "containers": [{"modelCommand": "custom", "mountModelVolume": False, **container}],
         "volumes": leader["volumes"],
     }
-    for key in ("nodeSelector", "tolerations", "enableServiceLinks", "terminationGracePeriodSeconds"):
+    for key in (
+        "nodeSelector",
+        "tolerations",
+        "enableServiceLinks",
+        "terminationGracePeriodSeconds",
+    ):
         if key in leader:
             out[key] = leader[key]
     return out

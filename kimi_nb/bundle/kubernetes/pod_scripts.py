@@ -50,7 +50,9 @@ def of(plan: Plan, pods: PodSet) -> Scripts:
     whole = _script(plan, members)
     if whole is not None:
         return Scripts({ALL: whole, **common}, ALL, ALL)
-    parts = [[one for one in members if bool(one[0].worker) == follows] for follows in (False, True)]
+    parts = [
+        [one for one in members if bool(one[0].worker) == follows] for follows in (False, True)
+    ]
     texts = [_script(plan, one) or "" for one in parts]
     return Scripts({LEADER: texts[0], WORKER: texts[1], **common}, LEADER, WORKER)
 
@@ -72,7 +74,9 @@ def _script(plan: Plan, members: Sequence[_Member]) -> str | None:
     engine = members[0][1]
     env: list[str] = []
     if members[0][2] is not None:
-        columns = [(*launch.argv, "--log-dir", LOGS, "--echo") for _, _, launch in members if launch]
+        columns = [
+            (*launch.argv, "--log-dir", LOGS, "--echo") for _, _, launch in members if launch
+        ]
         lines = ['cd "$(dirname "$0")"']
     else:
         columns = [one.argv for _, one, _ in members]

@@ -57,7 +57,9 @@ def shm_gib(plan: Plan) -> int:
     return int(said.removesuffix("g")) if said.endswith("g") and said != "1g" else _SHM
 
 
-def template(plan: Plan, pods: PodSet, scripts: pod_scripts.Scripts, worker: bool) -> dict[str, Any]:
+def template(
+    plan: Plan, pods: PodSet, scripts: pod_scripts.Scripts, worker: bool
+) -> dict[str, Any]:
     """Return the PodTemplateSpec of a set's leaders, or of its workers."""
     node = pods.pods[0][1 if worker else 0]
     engines = plan.of(node)

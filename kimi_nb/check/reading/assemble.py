@@ -21,6 +21,7 @@ from kimi_nb.check.reading import (
     inference,
     markdown,
     missing_files,
+    pod_expansion,
 )
 from kimi_nb.check.reading.command_reader import SGLANG
 from kimi_nb.check.reading.script_reader import ScriptReader
@@ -46,7 +47,7 @@ def read(
 
     Raises ParameterError for a path that cannot be read, and for a version that does not exist.
     """
-    texts, unread = files.collect(paths)
+    texts, unread = _texts(paths)
     return of_texts(texts, engine, version, hardware, unread, tree=files.tree(paths))
 
 
@@ -61,7 +62,7 @@ def read_all(
     They are one, or two for a version that is not listed: the listed ones before and after it.
     Raises what `read` does.
     """
-    texts, unread = files.collect(paths)
+    texts, unread = _texts(paths)
     there = files.tree(paths)
     first = of_texts(texts, engine, version, hardware, unread, tree=there)
     return [
@@ -79,6 +80,12 @@ def read_all(
             for other in first.between
         ),
     ]
+
+
+def _texts(paths: Sequence[Path | str]) -> tuple[list[files.Text], list[tuple[Spot, str]]]:
+    """Return every file that can be read, with a folder of scripts for each pod that runs them."""
+    texts, unread = files.collect(paths)
+    return pod_expansion.expand(texts), unread
 
 
 def of_texts(

@@ -1,0 +1,431 @@
+"""The objects of a plan on Kubernetes: expanded as the controller does, they are the plan again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROWS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kimi_nb.bundle.kubernetes import kubernetes_files, pod_scripts
+from kimi_nb.bundle.kubernetes.pod_values import Pod, Said
+from kimi_nb.check import judge, reading
+from kimi_nb.check.reading import pod_expansion
+from kimi_nb.core import paths, shell
+from kimi_nb.core.errors import PlanError
+from kimi_nb.params import load
+from kimi_nb.plan import build, pod_names
+from kimi_nb.plan.spec import Plan
+
+KUBECTL = Path(sys.executable).with_name("kubectl")
+
+
+def site_of(hardware: str, folder: Path, nodes: int = 16, **more: Any) -> str:
+    """A Kubernetes site of any hardware."""
+    site = load.site("h200-kubernetes").model_dump(mode="json", exclude_unset=True)
+    site |= {"hardware": hardware, "nodes": nodes, "name": f"{hardware}-pods"}
+    site["kubernetes"] |= more
+    path = folder / f"{hardware}-pods.yaml"
+    path.write_text(yaml.safe_dump(site))
+    return str(path)
+
+
+def write(plan: Plan, folder: Path) -> Path:
+    for name, text in kubernetes_files.files(plan).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "kubernetes"
+
+
+def rendered(folder: Path) -> list[dict[str, Any]]:
+    """What the real kubectl makes of the folder, without a cluster."""
+    done = subprocess.run(
+        [KUBECTL, "kustomize", folder], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def engines_read(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
+    """Variables of every engine that the linter's reader finds, by its pod and its command."""
+    deployment = reading.read([folder])
+    out = {}
+    for server in deployment.servers:
+        argv = tuple(word for word in server.argv if word != "exec")
+        key = (server.spot.file.partition("/")[0], *argv)
+        assert key not in out, "a rank twice"
+        out[key] = dict(server.env)
+    return out
+
+
+def same(plan: Plan, found: dict[tuple[str, ...], dict[str, str]]) -> None:
+    wanted = {(engine.node, *engine.argv): engine for engine in plan.engines}
+    assert set(found) == set(wanted)
+    for key, engine in wanted.items():
+        env = {name: value for name, value in engine.env.items() if name not in shell.LISTS}
+        assert env.items() <= found[key].items(), engine.name
+
+
+# Equal, per rank and in sum --------------------------------------------------------------------
+
+
+def plans(row: tuple[str, ...], folder: Path) -> Iterator[Plan]:
+    """A recipe on Kubernetes, in its own shape and in others; those that do not fit are left out."""
+    model, hardware, layout, variant, scenario = row
+    count = load.hardware(hardware).devices.count
+    shapes = [
+        [],
+        ["groups=3"] if layout != "pd" else ["prefill.groups=3", "decode.groups=2"],
+        ["nodes=2", "dp=2", f"tp={count}"] if layout != "pd" else ["decode.nodes=1"],
+        ["nodes=2", f"dp={2 * count}", "tp=1"] if layout != "pd" else ["prefill.nodes=2"],
+    ]
+    for number, pairs in enumerate(shapes):
+        try:
+            plan = build.plan(
+                model,
+                hardware,
+                layout,
+                variant=variant,
+                scenario=scenario,
+                site=site_of(hardware, folder),
+                pairs=pairs,
+            )
+        except PlanError:
+            assert number, "the recipe's own shape"
+            continue
+        yield plan
+
+
+IN_IMAGES = [row for row in ROWS if row[3] != "slurm" and load.hardware(row[1]).container]
+DEFAULT = [row for row in IN_IMAGES if row[4] == "default"]
+FEW = [row for row in DEFAULT if row[0] in ("k2.5", "k3") and row[1] in ("a3", "h200", "gb200")]
+
+
+@pytest.mark.parametrize("row", FEW, ids="-".join)
+def test_what_the_linter_reads_is_the_plan(row, tmp_path):
+    for number, plan in enumerate(plans(row, tmp_path)):
+        same(plan, engines_read(write(plan, tmp_path / str(number))))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("row", [row for row in IN_IMAGES if row not in FEW], ids="-".join)
+def test_so_it_is_for_every_recipe(row, tmp_path):
+    for number, plan in enumerate(plans(row, tmp_path)):
+        same(plan, engines_read(write(plan, tmp_path / str(number))))
+
+
+ECHO = """#!/bin/bash
+file=$(mktemp "$ECHO_FOLDER/XXXXXXXX")
+printf '%s\\0' "$ECHO_POD" vllm "$@" > "$file.argv"
+env -0 > "$file.env"
+"""
+
+
+def run_pods(folder: Path, work: Path) -> dict[tuple[str, ...], dict[str, str]]:
+    """Run what each pod runs, in bash, with a program that only says how it was called."""
+    objects = rendered(folder)
+    maps = {one["metadata"]["name"]: one["data"] for one in objects if one["kind"] == "ConfigMap"}
+    work.mkdir()
+    (work / "bin").mkdir()
+    (work / "said").mkdir()
+    (work / "bin" / "vllm").write_text(ECHO)
+    (work / "bin" / "vllm").chmod(0o755)
+    (work / "bin" / "python").symlink_to(sys.executable)
+    for run in pod_expansion.pods(objects, maps):
+        mounted = work / run.name
+        mounted.mkdir()
+        for name, text in run.files.items():
+            # Where the pod has folders of its own.
+            (mounted / name).write_text(text.replace(pod_scripts.LOGS, str(mounted / "logs")))
+        environment = {
+            **run.env,
+            "PATH": f"{work / 'bin'}:/usr/bin:/bin",
+            "ECHO_FOLDER": str(work / "said"),
+            "ECHO_POD": run.name,
+        }
+        done = subprocess.run(
+            ["bash", mounted / run.script],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    out = {}
+    for file in (work / "said").glob("*.argv"):
+        argv = tuple(file.read_text().split("\0")[:-1])
+        words = file.with_suffix(".env").read_text().split("\0")[:-1]
+        assert argv not in out, "a rank twice"
+        out[argv] = dict(word.split("=", 1) for word in words)
+    return out
+
+
+@pytest.mark.parametrize(
+    "names, pairs",
+    [
+        (("k2.5", "a3", "pd", "a3-kubernetes"), []),
+        (("k2.5", "h200", "dp", "h200-kubernetes"), ["groups=2"]),
+        (("k3", "a3", "dp", "a3-kubernetes"), []),
+        (("k2.5", "h200", "single", "h200-kubernetes"), ["groups=3", "router=vllm-router"]),
+    ],
+    ids=lambda value: "-".join(value) or "as-is",
+)
+def test_what_bash_runs_in_the_pods_of_kubectl_is_the_plan(names, pairs, tmp_path):
+    """The real kubectl renders, the real bash and launcher run: neither knows the planner."""
+    plan = build.plan(*names[:3], site=names[3], pairs=pairs)
+    same(plan, run_pods(write(plan, tmp_path / "bundle"), tmp_path / "work"))
+
+
+def test_a_set_of_1024_nodes_is_one_object(tmp_path):
+    site = site_of("h200", tmp_path, 1024)
+    plan = build.plan("k2.5", "h200", "dp", site=site, pairs=["groups=512"])
+    folder = write(plan, tmp_path / "bundle")
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    assert max(sizes) < 64 << 10 and len(plan.nodes) == 1024
+    (one,) = [one for one in rendered(folder) if one["kind"] == "LeaderWorkerSet"]
+    assert one["spec"]["replicas"] == 512
+    assert one["spec"]["leaderWorkerTemplate"]["size"] == 2
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_numbers_that_follow_group_and_worker_become_arithmetic(data):
+    """What bash makes of the expression is the number of each pod, whatever it follows."""
+    groups, size = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    pods = [
+        Pod(g, w, f"p-{g}-{w}.p.n", f"p-{g}-0.p.n")
+        for g, w in itertools.product(range(groups), range(size))
+    ]
+    values = data.draw(
+        st.one_of(
+            st.tuples(*[st.integers(0, 900)] * 3).map(
+                lambda abc: [abc[0] + abc[1] * pod.group + abc[2] * pod.worker for pod in pods]
+            ),
+            st.lists(st.integers(0, 9), min_size=len(pods), max_size=len(pods)),
+        )
+    )
+    text = data.draw(st.sampled_from(["{}", '{{"a b":"$x",\'kv\':{}}}', "p{}`x`", "1{}.5 {}"]))
+    words = [text.replace("{}", str(value)) for value in values]
+    said = Said(pods)
+    word = said.word(words, "--flag")
+    lines = [f"printf '%s\\0' {word if isinstance(word, shell.Raw) else shell.quote(word)}"]
+    for pod, wanted in zip(pods, words, strict=True):
+        script = "\n".join(
+            [f"GROUP={pod.group} LWS_WORKER_INDEX={pod.worker}", *said.lines, *lines]
+        )
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{wanted}\0"
+
+
+def test_words_that_no_number_explains_are_refused():
+    pods = [Pod(0, 0, "a", "a"), Pod(1, 0, "b", "b")]
+    with pytest.raises(PlanError, match="after --x pods of one set say 'left' and 'right'"):
+        Said(pods).word(["left", "right"], "--x")
+
+
+# What a cluster would refuse -------------------------------------------------------------------
+
+
+def objects_of(plan: Plan, folder: Path) -> list[dict[str, Any]]:
+    made = write(plan, folder)
+    parts = [made, made / "weights"] if (made / "weights").exists() else [made]
+    return [one for part in parts for one in rendered(part)]
+
+
+FIELDS = yaml.safe_load((Path(__file__).parent / "kubernetes_fields.yaml").read_text())
+
+
+def misspelt(value: Any, schema: Any, at: str) -> list[str]:
+    """Keys of a custom resource that its definition does not know, and values of another kind."""
+    if isinstance(schema, dict):
+        if not isinstance(value, dict):
+            return [f"{at}: {value!r}"]
+        unknown = [f"{at}.{key}" for key in value.keys() - schema.keys()]
+        known = value.keys() & schema.keys()
+        return unknown + [
+            one for key in known for one in misspelt(value[key], schema[key], f"{at}.{key}")
+        ]
+    if isinstance(schema, list):
+        return [] if value in schema else [f"{at}: {value!r}"]
+    if schema == "count":
+        return [] if isinstance(value, int) and value >= 0 else [f"{at}: {value!r}"]
+    return []
+
+
+@pytest.mark.parametrize("version", ["1.29", "1.32", "1.34", "1.37"])
+@pytest.mark.parametrize(
+    "names, more",
+    [
+        (("k2.5", "a3", "pd"), {"weights": {"storage_class": "cephfs"}, "pod_monitor": True}),
+        (("k2.5", "h200", "dp"), {"host_network": True, "image_pull_secret": "login"}),
+        (("k2.5", "gb200", "pd"), {"weights": {"host_path": "/data"}, "cpus": 96}),
+        (("k2.5", "mi300x", "single"), {"memory": "1500Gi"}),
+    ],
+    ids=["a3", "h200", "gb200", "mi300x"],
+)
+def test_every_object_is_valid_for_the_api(names, more, version, tmp_path):
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    plan = build.plan(*names, site=site_of(names[1], tmp_path, **more))
+    for one in objects_of(plan, tmp_path / "bundle"):
+        if one["kind"] in FIELDS:
+            assert misspelt(one["spec"], FIELDS[one["kind"]], one["kind"]) == []
+            group = one["spec"].get("leaderWorkerTemplate", {})
+            templates = [group[key] for key in ("leaderTemplate", "workerTemplate") if key in group]
+            meta = {"name": "pod"}
+            made = [
+                {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], **meta}}
+                for pod in templates
+            ]
+        else:
+            made = [one]
+        for real in made:
+            kubernetes_validate.validate(real, version, strict=True)
+
+
+def test_a_misspelt_key_is_found():
+    """The checks above can fail."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    assert misspelt({"replica": 1}, FIELDS["LeaderWorkerSet"], "x") == ["x.replica"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"container": []}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(pod, "1.34", strict=True)
+
+
+def test_names_meet(tmp_path):
+    """Services select pods that there are; mounts name volumes, volumes ConfigMaps that are made."""
+    plan = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
+    objects = objects_of(plan, tmp_path)
+    maps = {one["metadata"]["name"] for one in objects if one["kind"] == "ConfigMap"}
+    pods = [
+        template
+        for one in objects
+        for template in (
+            [one["spec"]["template"]]
+            if one["kind"] in ("Deployment", "Job")
+            else [
+                value
+                for key, value in one["spec"].get("leaderWorkerTemplate", {}).items()
+                if key.endswith("Template")
+            ]
+            if one["kind"] == "LeaderWorkerSet"
+            else []
+        )
+    ]
+    assert len(pods) == 5
+    for pod in pods:
+        volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
+        used = {one["configMap"]["name"] for one in volumes.values() if "configMap" in one}
+        assert used <= maps, "with the hash of its content"
+        for container in pod["spec"]["containers"]:
+            assert {one["name"] for one in container["volumeMounts"]} <= set(volumes)
+    (service,) = [one for one in objects if one["kind"] == "Service"]
+    selector = service["spec"]["selector"].items()
+    assert [selector <= pod["metadata"]["labels"].items() for pod in pods].count(True) == 1
+    assert plan.url == f"http://{service['metadata']['name']}.kimi:1999"
+
+
+# What people see -------------------------------------------------------------------------------
+
+
+def test_the_checks_of_plan_and_objects_find_the_same(tmp_path):
+    plan = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
+    folder = write(plan, tmp_path)
+    found = judge.files([folder], hardware="a3")
+    assert found.ok and not [one for one in found.findings if one.severity == "error"]
+    script = folder / "scripts" / "decode" / "serve.sh"
+    script.write_text(script.read_text().replace("16 * LWS", "8 * LWS"))
+    broken = judge.files([folder], hardware="a3")
+    assert "topology/ranks" in {one.rule for one in broken.findings}
+
+
+def test_kustomized_text_reads_like_its_folder(tmp_path):
+    plan = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
+    folder = write(plan, tmp_path / "bundle")
+    done = subprocess.run(
+        [KUBECTL, "kustomize", folder], capture_output=True, text=True, check=True
+    )
+    one = tmp_path / "all.yaml"
+    one.write_text(done.stdout)
+    assert engines_read(one) == engines_read(folder)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (("nodes: 4", "nodes: 0"), "nodes: found 0: a list of nodes is wanted"),
+        (("transport: kubernetes", "transport: ssh"), "with transport kubernetes"),
+        (("namespace: kimi", "namespace: Kimi_1"), "small letters, digits and '-'"),
+        (("{storage_class: cephfs}", "{}"), "one of claim, storage_class and host_path"),
+        (("{storage_class: cephfs}", "{claim: a, host_path: /b}"), "one of claim, storage_class"),
+        (("device: huawei.com/Ascend910", "device: npu"), "a resource of a device plugin"),
+        (("  models: /models,", ""), ""),
+        ((", models: /models", ""), "paths.models: wanted with transport kubernetes"),
+        (("name: kimi\n", f"name: {'k' * 31}\n"), "30 characters at most"),
+        (("nic: eth0", "nic: eth0\napi_key_env: MY_KEY"), "kubernetes.api_key_secret go together"),
+    ],
+)
+def test_mistakes_in_a_site_file_are_one_sentence(change, said, tmp_path, capsys):
+    text = (paths.root() / "params" / "sites" / "a3-kubernetes.yaml").read_text()
+    if change[0] not in text:
+        pytest.skip("not in the example")
+    file = tmp_path / "site.yaml"
+    file.write_text(text.replace(*change))
+    from kimi_nb.cli import main
+
+    assert main.main(
+        ["plan", "--model", "k2.5", "--hw", "a3", "--layout", "pd", "--site", str(file)]
+    )
+    err = capsys.readouterr().err
+    assert said in err and "Traceback" not in err
+
+
+def test_secrets_are_references(tmp_path, monkeypatch):
+    site = yaml.safe_load((paths.root() / "params" / "sites" / "a3-kubernetes.yaml").read_text())
+    site["api_key_env"] = "KIMI_API_KEY"
+    site["kubernetes"]["api_key_secret"] = "kimi-key"
+    file = tmp_path / "keyed.yaml"
+    file.write_text(yaml.safe_dump(site))
+    monkeypatch.setenv("KIMI_API_KEY", "never-in-a-file")
+    plan = build.plan("k2.5", "a3", "pd", site=str(file))
+    texts = kubernetes_files.files(plan)
+    assert not any("never-in-a-file" in text for text in texts.values())
+    pods = json.dumps(yaml.safe_load_all(texts["kubernetes/prefill.yaml"]).__next__())
+    assert '"secretKeyRef": {"name": "kimi-key", "key": "KIMI_API_KEY"}' in pods
+    assert "keyed_door.py" in texts["kubernetes/scripts/router/proxy.sh"]
+
+
+def test_pods_are_named_as_the_controller_does(tmp_path):
+    plan = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
+    assert [one.pods for one in pod_names.sets(plan)] == [
+        (("kimi-prefill-0",), ("kimi-prefill-1",)),
+        (("kimi-decode-0", "kimi-decode-0-1"),),
+    ]
+    assert plan.engines[0].address == "kimi-prefill-0.kimi-prefill.kimi"
+
+
+def test_a_plan_of_jobs_is_refused(tmp_path):
+    with pytest.raises(PlanError, match=r"made of SLURM jobs.*choose another --variant"):
+        build.plan("k2.5", "h200", "single", variant="slurm", site="h200-kubernetes")
+
+
+def test_ready_is_a_completion(tmp_path):
+    """The probe: 0 when every port completes, 1 with what the first one said."""
+    script = paths.DATA / "bundle" / "ready.py"
+    env = {**os.environ, "POD_IP": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, script, "m", "1"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and done.stderr.startswith("port 1: ")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
