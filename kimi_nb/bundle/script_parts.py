@@ -26,14 +26,14 @@ def static(name: str) -> str:
     return (paths.DATA / "bundle" / name).read_text(encoding="utf-8")
 
 
-def exports(plan: Plan, env: Mapping[str, str], who: str) -> list[str]:
+def exports(plan: Plan, env: Mapping[str, object], who: str) -> list[str]:
     """Return lines that set the variables of an engine, its libraries and its secrets.
 
     ``who`` is the rank for which they speak, in the words of the shell.
     """
     lines = [shell.teller(who)] if "LD_PRELOAD" in env else []
     for name, value in env.items():
-        lines += _preload(value) if name == "LD_PRELOAD" else [shell.export(name, value)]
+        lines += _preload(str(value)) if name == "LD_PRELOAD" else [shell.export(name, value)]
     if plan.libraries:
         lines += [
             shell.remark("The image adds this in ~/.bashrc, which a script does not read."),

@@ -29,6 +29,13 @@ def add(commands: options.Commands) -> None:
         help="rehearse the document's commands as they were published",
     )
     parser.add_argument(
+        "--as",
+        dest="form",
+        choices=("scripts", "kubernetes"),
+        help="rehearse the scripts of nodes, or the objects of Kubernetes (default: what the site "
+        "deploys)",
+    )
+    parser.add_argument(
         "--fault",
         default="",
         metavar="NAME[@ENGINE]",
@@ -52,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
     begun = time.monotonic()
     signals.end_like_ctrl_c()
-    plan, make = _documented(args) if args.as_documented else (options.plan(args), None)
-    if make is None and not output.allowed(plan, args.force, "rehearsed"):
+    plan, make = _documented(args) if args.as_documented else _planned(args)
+    if not args.as_documented and not output.allowed(plan, args.force, "rehearsed"):
         return 1
     found = rehearsal.rehearse(
         plan,
@@ -68,6 +75,27 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(visible(str(found)))
     return 0 if found.ok else 1
+
+
+def _planned(args: argparse.Namespace) -> tuple[Plan, Make | None]:
+    """Return the plan, and what makes its scripts: None for those of its bundle.
+
+    Raises:
+        ParameterError: Objects of Kubernetes are asked for where the site has no cluster.
+    """
+    plan = options.plan(args)
+    if plan.request.site.kubernetes is None:
+        if args.form == "kubernetes":
+            raise ParameterError(
+                f"rehearse: --as kubernetes: site {plan.site} has transport {plan.transport}; name one "
+                "with transport kubernetes (--site a3-kubernetes is an example)."
+            )
+        return plan, None
+    if args.form == "scripts":
+        return plan, None
+    from kimi_nb.rehearse import kubernetes_pods  # start-up: only for Kubernetes
+
+    return plan, kubernetes_pods.make
 
 
 def _documented(args: argparse.Namespace) -> tuple[Plan, Make]:

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from kimi_nb.params.fields import Name, Role
-from kimi_nb.params.schema import Recipe, RoleChange, Settings, Table
+from kimi_nb.params.schema import Recipe, RoleChange, Settings
+from kimi_nb.params.table import Table
 
 
 class Variation(Table):

@@ -184,6 +184,8 @@ def rebound(plan: Plan, work: Path, block: Addresses) -> Plan:
             "nodes": nodes,
             "nic": "lo",
             "slurm": slurm,
+            # Pods run as containers on nodes of their names.
+            **({"transport": "ssh", "kubernetes": None} if site.kubernetes else {}),
             "paths": site.paths.model_copy(update=paths),
         }
     )

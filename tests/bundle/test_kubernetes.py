@@ -141,7 +141,7 @@ def run_pods(folder: Path, work: Path) -> dict[tuple[str, ...], dict[str, str]]:
     (work / "said").mkdir()
     (work / "bin" / "vllm").write_text(ECHO)
     (work / "bin" / "vllm").chmod(0o755)
-    (work / "bin" / "python").symlink_to(sys.executable)
+    (work / "bin" / "python3").symlink_to(sys.executable)
     for run in pod_expansion.pods(objects, maps):
         mounted = work / run.name
         mounted.mkdir()

@@ -27,8 +27,8 @@ from kimi_nb.plan.router import DOOR, UPSTREAM
 from kimi_nb.plan.spec import Plan
 
 FOLDER = "kubernetes"
-_PROXY, _DOWNLOAD = "proxy.sh", "download.sh"
-_EXAMPLES = "/vllm-workspace/vllm-ascend/examples/disaggregated_prefill_v1"
+PROXY, _DOWNLOAD = "proxy.sh", "download.sh"
+EXAMPLES = "/vllm-workspace/vllm-ascend/examples/disaggregated_prefill_v1"
 _EDIT = "edit_quantization_target.py"
 # Kustomize gives each ConfigMap a name with a hash of its content, so that pods start anew when a
 # script changes; where a LeaderWorkerSet names one it has to be told.
@@ -65,7 +65,7 @@ def files(plan: Plan) -> dict[str, str]:
         for pods in sets
     }
     if plan.router:
-        out["router.yaml"] = _text(plan, [cluster_objects.router_deployment(plan, _PROXY)])
+        out["router.yaml"] = _text(plan, [cluster_objects.router_deployment(plan, PROXY)])
         name = f"{pod_names.door_node(pod_template.cluster(plan))}-scripts"
         maps[name] = {f"scripts/router/{file}": text for file, text in _router(plan).items()}
     out["service.yaml"] = _text(plan, [cluster_objects.service(plan)])
@@ -132,18 +132,18 @@ def _router(plan: Plan) -> dict[str, str]:
     router = plan.router
     assert router is not None
     out = {pod_scripts.READY: script_parts.static(pod_scripts.READY)}
-    argv: list[object] = list(router.argv)
+    argv: list[object] = [pod_scripts.PYTHON if word == "python" else word for word in router.argv]
     if DOOR in argv:
         out[DOOR] = script_parts.static(DOOR)
         argv[argv.index(DOOR)] = f"{pod_scripts.FOLDER}/{DOOR}"
     if router.kind == "upstream":
         lines = [
-            f"cd {_EXAMPLES}  # the image has {UPSTREAM} there",
+            f"cd {EXAMPLES}  # the image has {UPSTREAM} there",
             *shell.command(["exec", *argv]),
         ]
     else:
         lines = _installed(plan, argv)
-    return {_PROXY: shell.script([f"The front door: {router.url}."], lines), **out}
+    return {PROXY: shell.script([f"The front door: {router.url}."], lines), **out}
 
 
 def _installed(plan: Plan, argv: Sequence[object]) -> list[str]:

@@ -19,6 +19,7 @@ from kimi_nb.plan.spec import EngineSpec, Launch, Plan
 FOLDER = "/opt/kimi-nb/scripts"  # where they are mounted
 LOGS = "/var/log/kimi-nb"
 READY = "ready.py"
+PYTHON = "python3"  # vLLM's image has no `python`
 LEADER, WORKER, ALL = "leader.sh", "worker.sh", "serve.sh"
 _FILLED = "\0"  # in no word of a command
 _GIVEN = ': "${POD_IP:?the template gives it}" "${GROUP:?the template gives it}"'
@@ -74,9 +75,8 @@ def _script(plan: Plan, members: Sequence[_Member]) -> str | None:
     engine = members[0][1]
     env: list[str] = []
     if members[0][2] is not None:
-        columns = [
-            (*launch.argv, "--log-dir", LOGS, "--echo") for _, _, launch in members if launch
-        ]
+        more = ("--log-dir", LOGS, "--echo")
+        columns = [(PYTHON, *one.argv[1:], *more) for _, _, one in members if one]
         lines = ['cd "$(dirname "$0")"']
     else:
         columns = [one.argv for _, one, _ in members]
