@@ -29,7 +29,7 @@ from kimi_nb.sizing.sizing_answer import Answer, Candidate
 if TYPE_CHECKING:
     from kimi_nb.prove.tune.sweep import Sweep
 
-_OWN = ("scenario", "variant", "features", "without", "overrides", "engine_version", "errata")
+OWN = ("scenario", "variant", "features", "without", "overrides", "engine_version", "errata")
 _REHEARSED = 4  # requests at once: more show nothing else on stand-ins
 
 
@@ -96,7 +96,7 @@ class Proposed(show.Both):
         An own ``sweep``, or a choice with own changes, stays as it is.
         """
         best = self.best
-        own = any(getattr(self.choice, name) for name in _OWN)
+        own = any(getattr(self.choice, name) for name in OWN)
         if best is None or own or sweep:
             return self.choice, sweep or _axes(self.choice, self.most)
         return proposed(self.choice, best), as_plan.axes(best.point, self.most)
@@ -104,7 +104,7 @@ class Proposed(show.Both):
     def _planned(self) -> str:
         if self.best is None:
             return "the choice as it is, for nothing is proposed"
-        changed = [name for name in _OWN if getattr(self.choice, name)]
+        changed = [name for name in OWN if getattr(self.choice, name)]
         if changed:
             return f"the choice as it is, for it has {' and '.join(changed)} of its own"
         return f"the first row, unless the parameter sweep says otherwise ({self.best.known})"

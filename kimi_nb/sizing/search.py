@@ -40,7 +40,7 @@ _BEST, _FRONT = 10, 8  # candidates, and points of the front, that are checked a
 _SIMULATED = 3  # candidates whose queues are simulated
 _OF_SHAPE = 3  # points of the same sizes that are tried
 _TRIED = 60  # points that the rules look at for one list
-_MOST_NODES = 4096
+MOST_NODES = 4096  # of one search
 
 
 @dataclass
@@ -172,8 +172,8 @@ def answer(
         PlanError: If the weights fit on no such cluster, with the sum.
     """
     chip, named = params.hardware(hardware), params.model(model)
-    if not 1 <= nodes <= _MOST_NODES:
-        raise ParameterError(f"--nodes: 1 to {_MOST_NODES} nodes are wanted, found {nodes}.")
+    if not 1 <= nodes <= MOST_NODES:
+        raise ParameterError(f"--nodes: 1 to {MOST_NODES} nodes are wanted, found {nodes}.")
     if load.longest > named.context_length:
         raise ParameterError(
             f"The longest request has {load.longest} tokens in and out; the context of "

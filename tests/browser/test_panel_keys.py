@@ -60,6 +60,7 @@ def test_by_the_keyboard(theme, width, tmp_path):
         cells = page.locator(".jp-Cell").count()
         shoot(page, panel, tmp_path, f"{name}-start")
         _choose_and_err(page, panel, tmp_path, name)
+        _search_sizes(page, panel, tmp_path, name)
         _rehearse_verify_stop(page, panel, tmp_path, name)
         assert page.locator(".jp-Cell").count() == cells, "keys went to the notebook"
         fits = "panel => panel.scrollWidth <= panel.clientWidth + 1"
@@ -106,6 +107,36 @@ def _choose_and_err(page, panel, folder, name: str) -> None:
     expect(panel.get_by_label("Overrides")).to_have_value("max-num-seqs=9; tp=4")
     expect(panel.locator(".kimi-uses:visible")).to_have_text("4 of 8 devices on 1 node")
     shoot(page, panel, folder, f"{name}-sizes")
+
+
+def _search_sizes(page, panel, folder, name: str) -> None:
+    """The tab of sizes: a mistake by its field, a search, and a candidate in the choices."""
+    expect = sync_api.expect
+    before = panel.get_by_label("Overrides").input_value()
+    panel.get_by_role("tab", name="Size").focus()
+    page.keyboard.press("Enter")
+    tab_to(page, "Mean TPOT")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("50")
+    page.keyboard.press("Enter")
+    field = panel.locator(".kimi-field.kimi-wrong", has_text="Mean TPOT")
+    expect(field.get_by_role("alert")).to_contain_text("such as 50ms")
+    expect(panel.get_by_role("button", name="Search")).to_be_disabled()
+    shoot(page, panel, folder, f"{name}-size-mistake")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("50ms")
+    page.keyboard.press("Enter")
+    expect(panel.get_by_role("button", name="Search")).to_be_enabled()
+    tab_to(page, "Search")
+    page.keyboard.press("Enter")
+    expect(panel.get_by_role("cell", name="single").first).to_be_visible(timeout=RUN)
+    shoot(page, panel, folder, f"{name}-sizes-found")
+    tab_to(page, "Candidate")
+    tab_to(page, "Apply")
+    page.keyboard.press("Enter")
+    expect(panel.get_by_label("Overrides")).not_to_have_value(before)
+    expect(panel.locator(".kimi-head")).to_contain_text("the sizes are those of")
+    panel.get_by_label("Overrides").focus()
 
 
 def _rehearse_verify_stop(page, panel, folder, name: str) -> None:

@@ -15,6 +15,19 @@ from kimi_nb.notebook.panel import choices
 from kimi_nb.params import load
 
 Options = tuple[tuple[str, str], ...]  # (what is read, the value of the choice)
+LISTS = {
+    "model": "Model",
+    "hw": "Hardware",
+    "layout": "Layout",
+    "derive": "Recipes",
+    "variant": "Variant",
+    "scenario": "Scenario",
+    "engine_version": "Engine version",
+}
+TEXTS = {
+    "site": ("Site file", "path of your site file; empty: the example of the hardware"),
+    "overrides": ("Overrides", "max-num-seqs=32; decode.dp=16"),
+}
 _LAYOUTS = {
     "single": "one node",
     "dp": "several nodes, one service",

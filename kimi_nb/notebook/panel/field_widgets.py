@@ -11,7 +11,7 @@ import ipywidgets
 
 from kimi_nb.notebook.panel import panel_style, role_sizes
 
-_WRONG = "\N{BALLOT X}"  # before the label of a field that is wrong
+WRONG = "\N{BALLOT X}"  # before the label of a field that is wrong
 
 
 class Field:
@@ -37,7 +37,7 @@ class Field:
         if not self._quiet:
             self._changed(change["new"])
 
-    def set(self, value: Any, options: Sequence[tuple[str, str]] | None = None) -> None:
+    def set(self, value: Any, options: Sequence[tuple[str, Any]] | None = None) -> None:
         """Show a value, and of a list its options, as if nobody had touched them."""
         self._quiet = True
         try:
@@ -62,7 +62,7 @@ class Field:
         self.mistake.value = panel_style.alert(message) + panel_style.validity(wrong)
         self.mistake.layout.display = None if message else "none"
         # A sign beside the colour, and a screen reader reads the label with the field.
-        marked_label = f"{_WRONG} {self._label}" if wrong and self._label else self._label
+        marked_label = f"{WRONG} {self._label}" if wrong and self._label else self._label
         self.control.description = marked_label
         (self.box.add_class if wrong else self.box.remove_class)("kimi-wrong")
 
@@ -115,3 +115,11 @@ class Role:
             field.refuse("", marked=key in keys)
         self._mistake.value = panel_style.alert(message)
         self._mistake.layout.display = None if message else "none"
+
+
+def part(kind: Any, children: Sequence[ipywidgets.Widget], *names: str) -> ipywidgets.Widget:
+    """Return a box with the classes of the style sheet."""
+    box = kind(children)
+    for name in names:
+        box.add_class(name)
+    return box

@@ -22,7 +22,8 @@ from kimi_nb.notebook.pictures import (
 )
 from kimi_nb.plan.spec import Plan
 
-TABS = ("Topology", "Findings", "Memory", "Scripts", "Changes", "Parameters", "Service")
+TABS = ("Topology", "Findings", "Memory", "Scripts", "Changes", "Parameters", "Size", "Service")
+SIZE = "Size"  # the tab that searches sizes
 SERVICE = "Service"  # the tab of the rehearsal or deployment
 
 
@@ -53,9 +54,14 @@ def _head(name: str, kind: str, facts: str) -> str:
     )
 
 
-def titles(look: choices.Look, first: Plan | None, doing: work.Work) -> tuple[str, ...]:
-    """Return the titles of the tabs, with counts: of findings, how many are errors."""
-    counts = {"Service": _working(doing)}
+def titles(
+    look: choices.Look, first: Plan | None, doing: work.Work, sizes: str = ""
+) -> tuple[str, ...]:
+    """Return the titles of the tabs, with counts: of findings, how many are errors.
+
+    ``sizes`` is the count of the tab that searches sizes.
+    """
+    counts = {SERVICE: _working(doing), SIZE: sizes}
     if look.findings is not None and look.plan is not None:
         found = look.findings
         counts |= {
@@ -79,7 +85,7 @@ def _working(doing: work.Work) -> str:
 
 
 def page(name: str, look: choices.Look, first: Plan | None, wrong: Sequence[Mistake] = ()) -> str:
-    """Return the page of a tab, but those of the scripts and the service."""
+    """Return the page of a tab, but those of the scripts, the sizes and the service."""
     if name == "Parameters":
         return _parameters(look.choices)
     if look.plan is None or look.findings is None:

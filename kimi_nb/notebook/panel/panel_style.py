@@ -47,6 +47,9 @@ _CSS = """
 .kimi-panel .kimi-grid {
   display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 10px 16px;
 }
+.kimi-panel .kimi-asked { grid-template-columns: repeat(auto-fit, minmax(132px, 1fr)); padding-bottom: 10px; }
+.kimi-panel .kimi-found, .kimi-panel .kimi-loads { padding-top: 12px; }
+.kimi-panel .kimi-loads .kimi-field { flex: 1 1 300px; }
 .kimi-panel .kimi-wide, .kimi-panel .kimi-roomy { grid-column: span 2; }
 @container (min-width: 760px) {
   .kimi-panel .kimi-roomy { grid-column: auto; }
@@ -76,6 +79,7 @@ _CSS = """
   color: var(--kimi-wrong); white-space: pre-wrap; overflow-wrap: anywhere; font-size: 12px;
 }
 .kimi-panel .kimi-actions { display: flex; flex-flow: row wrap; align-items: flex-start; gap: 8px; overflow: visible; }
+.kimi-panel .kimi-loads { align-items: flex-end; }
 .kimi-panel .kimi-actions .jupyter-button { margin: 0; width: 92px; height: 30px; line-height: 28px; border-radius: 4px; }
 .kimi-panel .kimi-actions .jupyter-button:not(.mod-primary) {
   background: none; border: 1px solid var(--kimi-line); color: var(--kimi-ink);
@@ -190,6 +194,11 @@ def escaped(text: str, most: int | None = None) -> str:
 def escaped_lines(text: str) -> str:
     """Return a text of several lines without secrets, as HTML."""
     return html.escape(show.visible(known_secrets.text(translate(text))))
+
+
+def waiting(label: str) -> str:
+    """Return a progress bar whose end is not known, with its label, as HTML."""
+    return f'<progress aria-label="{html.escape(translate(label), quote=True)}"></progress>'
 
 
 def bar(label: str, done: int, total: int) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Self
 
 from kimi_nb import show
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.panel import choices, mistakes
 from kimi_nb.notebook.panel.mistakes import Mistake
+from kimi_nb.notebook.panel.size_search import SizeSearch
 from kimi_nb.notebook.panel.work import Work
+from kimi_nb.notebook.size_proposal import OWN, Proposed, proposed
 from kimi_nb.service.session import Session
+from kimi_nb.sizing import as_plan
+from kimi_nb.sizing.sizing_answer import Candidate
 
 
 class State(show.Shown):
@@ -23,10 +28,27 @@ class State(show.Shown):
         self.notes: tuple[str, ...] = ()
         self._look()
         self.work = Work(run)
+        self.sizes = SizeSearch(run)
 
     def choose(self, **changes: str) -> Self:
         """Change choices and plan again. Raises KimiErrors, and then changes nothing."""
         self.choices, self.notes = choices.choose(self.choices, **changes)
+        self._look()
+        return self
+
+    def adopt(self, found: Proposed, candidate: Candidate) -> Self:
+        """Choose the settings of a candidate; own choices that it does not have are left out."""
+        bare = dataclasses.replace(found.choice, **dict.fromkeys(OWN, ""))
+        given = proposed(bare, candidate)
+        left = [
+            name
+            for name in OWN
+            if name != "overrides" and getattr(self.choices, name) != getattr(given, name)
+        ]
+        self.choices = given
+        self.notes = (f"the sizes are those of {as_plan.described(candidate.point)}",)
+        if left:
+            self.notes += (f"left out, as the search knew nothing of it: {', '.join(left)}",)
         self._look()
         return self
 

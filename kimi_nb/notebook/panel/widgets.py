@@ -6,7 +6,6 @@ import functools
 import html
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import ipywidgets
 
@@ -15,22 +14,10 @@ from kimi_nb.i18n import current, translate, use
 from kimi_nb.notebook.panel import choice_labels, field_widgets, pages, panel_style, role_sizes
 from kimi_nb.notebook.panel.field_widgets import Role
 from kimi_nb.notebook.panel.mistakes import Mistake
+from kimi_nb.notebook.panel.size_tab import SizeTab
 from kimi_nb.notebook.panel.state import State
 from kimi_nb.params import fields
 
-_LISTS = {
-    "model": "Model",
-    "hw": "Hardware",
-    "layout": "Layout",
-    "derive": "Recipes",
-    "variant": "Variant",
-    "scenario": "Scenario",
-    "engine_version": "Engine version",
-}
-_TEXTS = {
-    "site": ("Site file", "path of your site file; empty: the example of the hardware"),
-    "overrides": ("Overrides", "max-num-seqs=32; decode.dp=16"),
-}
 # Those with long values have more of a row.
 _WIDTHS = {"model": "roomy", "hw": "roomy", "variant": "wide"}
 _BUTTONS = {
@@ -52,15 +39,16 @@ class Widgets:
     def __init__(self, panel: State) -> None:
         self._panel, self._first = panel, panel.look.plan
         self._old: set[str] = set()  # pages that still show older choices
+        self._told: list[str] = []  # mistakes that belong to no field above the tabs
         self._drawn: object = None
         self._alone = threading.RLock()  # the thread of the work draws as well
         self._lists = {
             name: field_widgets.dropdown(label, self._chooser(name), _WIDTHS.get(name, ""))
-            for name, label in _LISTS.items()
+            for name, label in choice_labels.LISTS.items()
         }
         self._texts = {
             name: field_widgets.text(label, hint, self._chooser(name), _WIDTHS.get(name, ""))
-            for name, (label, hint) in _TEXTS.items()
+            for name, (label, hint) in choice_labels.TEXTS.items()
         }
         self._roles = {
             role: Role(role, functools.partial(self._size, role)) for role in fields.ROLES
@@ -78,8 +66,10 @@ class Widgets:
         self._pages = {name: ipywidgets.HTML() for name in pages.TABS}
         self._service = {name: ipywidgets.HTML() for name in ("progress", "checks", "result")}
         self._nodes = ipywidgets.Tab()
+        self.sizes = SizeTab(panel, self._alone, self._show_sizes, self._show_look)
         bodies = self._pages | {
             "Scripts": self._nodes,
+            pages.SIZE: self.sizes.box,
             pages.SERVICE: ipywidgets.VBox([*self._service.values()]),
         }
         self._tabs = ipywidgets.Tab([*bodies.values()], titles=pages.TABS)
@@ -110,24 +100,31 @@ class Widgets:
         """Return everything in its place: head, choices, sizes, actions, tabs."""
         shown = {**self._lists, **self._texts}
         rehearse, verify, stop, deploy = self._buttons.values()
-        confirmed = _part(ipywidgets.HBox, [self._confirm.box, deploy], "kimi-deploy")
+        confirmed = field_widgets.part(ipywidgets.HBox, [self._confirm.box, deploy], "kimi-deploy")
         rows = [
-            _part(
+            field_widgets.part(
                 ipywidgets.VBox,
-                [_part(ipywidgets.Box, [self._head, self._language], "kimi-title"), self._note],
+                [
+                    field_widgets.part(ipywidgets.Box, [self._head, self._language], "kimi-title"),
+                    self._note,
+                ],
                 *("kimi-part", "kimi-head"),
             ),
-            _part(ipywidgets.Box, [one.box for one in shown.values()], "kimi-part", "kimi-grid"),
-            _part(
+            field_widgets.part(
+                ipywidgets.Box, [one.box for one in shown.values()], "kimi-part", "kimi-grid"
+            ),
+            field_widgets.part(
                 ipywidgets.VBox,
                 [role.box for role in self._roles.values()],
                 "kimi-part",
                 "kimi-sizes",
             ),
-            _part(
+            field_widgets.part(
                 ipywidgets.VBox,
                 [
-                    _part(ipywidgets.Box, [rehearse, verify, stop, confirmed], "kimi-actions"),
+                    field_widgets.part(
+                        ipywidgets.Box, [rehearse, verify, stop, confirmed], "kimi-actions"
+                    ),
                     self._status,
                 ],
                 "kimi-part",
@@ -135,7 +132,9 @@ class Widgets:
             self._tabs,
         ]
         self._status.add_class("kimi-status")
-        return _part(ipywidgets.VBox, [ipywidgets.HTML(panel_style.sheet()), *rows], "kimi-panel")
+        return field_widgets.part(
+            ipywidgets.VBox, [ipywidgets.HTML(panel_style.sheet()), *rows], "kimi-panel"
+        )
 
     # Language --------------------------------------------------------------------------
 
@@ -149,13 +148,14 @@ class Widgets:
 
     def _name(self) -> None:
         """Name fields and buttons in the current language."""
-        for name, label in _LISTS.items():
+        for name, label in choice_labels.LISTS.items():
             self._lists[name].name(translate(label))
-        for name, (label, hint) in _TEXTS.items():
+        for name, (label, hint) in choice_labels.TEXTS.items():
             self._texts[name].name(translate(label), translate(hint))
         for name, why in _BUTTONS.items():
             self._buttons[name].description = translate(name)
             self._buttons[name].tooltip = translate(why)
+        self.sizes.name()
         self._confirm.control.placeholder = translate("name of the site, to confirm")
         self._confirm.control.tooltip = translate(
             "Name of the site, which confirms Deploy and its Stop"
@@ -195,7 +195,8 @@ class Widgets:
             row.show(sizes.get(role), role_sizes.uses(panel.look.plan, role))
         self._head.value = pages.head(panel.look, panel.mistakes)
         self._refuse(panel.mistakes)
-        self._old = {*pages.TABS} - {pages.SERVICE}
+        self._old = {*pages.TABS} - {pages.SERVICE, pages.SIZE}
+        self.sizes.show()
         self._show_tab()
         self._show_work()
 
@@ -212,16 +213,35 @@ class Widgets:
                 "\n".join(filter(None, said)),
                 [key for key in role_sizes.KEYS if f"{role}.{key}" in taking_part],
             )
+        self._told = [*told.values()]
+        self._show_note()
+
+    def _show_note(self) -> None:
+        """Show what followed from the last choice, and what is wrong in no field that is seen."""
         found = self._panel.look.findings
+        elsewhere = pages.TABS[self._tabs.selected_index or 0] != pages.SIZE
+        sizes = [
+            f"{translate(pages.SIZE)}: {translate(said)}"
+            for said in self.sizes.mistakes.values()
+            if elsewhere
+        ]
         # Beside the choices and not in a tab alone: whoever looks at the topology sees them too.
         errors = [f"error: {one.message}" for one in found.errors] if found is not None else []
         notes = "<br>".join(html.escape(translate(note)) for note in self._panel.notes)
         self._note.value = (f"<i>{notes}</i>" if notes else "") + panel_style.alert(
-            "\n".join([*told.values(), *errors])
+            "\n".join([*self._told, *errors, *sizes])
+        )
+
+    def _show_sizes(self) -> None:
+        """Show what the tab of the sizes says outside of itself."""
+        self._show_note()
+        self._tabs.titles = pages.titles(
+            self._panel.look, self._first, self._panel.work, self.sizes.count
         )
 
     def _show_tab(self) -> None:
         """Redraw the selected page if it shows older choices."""
+        self._show_note()
         name = pages.TABS[self._tabs.selected_index or 0]
         if name not in self._old:
             return
@@ -279,17 +299,9 @@ class Widgets:
             self._buttons["Stop"].disabled = not doing.stoppable
             self._buttons["Verify"].disabled = not doing.verifiable
             self._status.value = pages.status(doing, look.plan)
-            self._tabs.titles = pages.titles(look, self._first, doing)
+            self._show_sizes()
             self._service["progress"].value = pages.progress(doing, look.plan)
             self._service["checks"].value = pages.checking(doing)
             if doing.result is not self._drawn:
                 self._drawn = doing.result
                 self._service["result"].value = pages.result(doing)
-
-
-def _part(kind: Any, children: Sequence[ipywidgets.Widget], *names: str) -> ipywidgets.Widget:
-    """Return a box with the classes of the style sheet."""
-    box = kind(children)
-    for name in names:
-        box.add_class(name)
-    return box
