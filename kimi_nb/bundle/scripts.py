@@ -20,6 +20,8 @@ from kimi_nb.plan.spec import Container, EngineSpec, Launch, Plan
 
 PICTURE = readmes.PICTURE
 EDITS = node_files.EDITS
+# What a pod runs; everything else of a node is the cluster's.
+_RUN = ("serve.sh", "launch.sh", "run_dp_template.sh", "launch_online_dp.py", "host_tuning.sh")
 
 # How to get the programs of an installation that no host has by itself.
 _WAYS_TO_GET = {
@@ -30,12 +32,12 @@ _WAYS_TO_GET = {
 
 def files(plan: Plan) -> dict[str, str]:
     """Return every file of the bundle by its relative path, in a fixed order."""
+    if plan.request.site.kubernetes:
+        return _of_pods(plan)
     out: dict[str, str] = {}
     containers = {container.node: container for container in plan.containers}
     launches = {launch.node: launch for launch in plan.launches}
-    by_node: dict[str, list[EngineSpec]] = {}
-    for engine in plan.engines:
-        by_node.setdefault(engine.node, []).append(engine)
+    by_node = _by_node(plan)
     weights = [] if plan.jobs else node_files.weights(plan)
     for node, engines in by_node.items():
         mine = _node_files(plan, engines, containers.get(node), launches.get(node))
@@ -45,10 +47,6 @@ def files(plan: Plan) -> dict[str, str]:
             mine |= node_files.store_files(plan, node)
         out |= {f"{node}/{name}": _marked(plan, name, text) for name, text in mine.items()}
     out |= inventory.files(plan)
-    if plan.request.site.kubernetes:
-        from kimi_nb.bundle.kubernetes import kubernetes_files  # start-up: only for Kubernetes
-
-        out |= kubernetes_files.files(plan)
     out |= {f"jobs/{job.file}": jobs.script(job, plan.modules) for job in plan.jobs}
     if plan.jobs and plan.router and DOOR in plan.router.argv:
         out[f"jobs/{DOOR}"] = script_parts.static(DOOR)
@@ -56,6 +54,33 @@ def files(plan: Plan) -> dict[str, str]:
     out |= _clients(plan)
     out["README.md"] = readmes.bundle(plan, list(by_node))
     out["DAY.md"] = readmes.day(plan)
+    out["plan.json"] = plan.as_json([*out, "plan.json"]) + "\n"
+    return out
+
+
+def _by_node(plan: Plan) -> dict[str, list[EngineSpec]]:
+    out: dict[str, list[EngineSpec]] = {}
+    for engine in plan.engines:
+        out.setdefault(engine.node, []).append(engine)
+    return out
+
+
+def _of_pods(plan: Plan) -> dict[str, str]:
+    """Return the bundle of a plan on Kubernetes: objects for kubectl, and what each pod runs."""
+    from kimi_nb.bundle.kubernetes import (  # start-up: only for Kubernetes
+        kubernetes_files,
+        kubernetes_readmes,
+    )
+
+    out = kubernetes_files.files(plan)
+    launches = {launch.node: launch for launch in plan.launches}
+    for node, engines in _by_node(plan).items():
+        made = _node_files(plan, engines, None, launches.get(node))
+        out |= {f"{node}/{name}": _marked(plan, name, made[name]) for name in made if name in _RUN}
+        out[f"{node}/README.md"] = kubernetes_readmes.pod(plan, engines[0])
+    out |= _clients(plan)
+    out["README.md"] = kubernetes_readmes.bundle(plan)
+    out["DAY.md"] = kubernetes_readmes.day(plan)
     out["plan.json"] = plan.as_json([*out, "plan.json"]) + "\n"
     return out
 

@@ -385,7 +385,11 @@ def check_confirmed(plan: Plan, confirm: str) -> None:
 
 
 def check_addresses(plan: Plan) -> None:
-    """Refuse to contact the addresses of an example. SLURM finds the nodes by itself."""
+    """Refuse to contact the addresses of an example. SLURM finds the nodes by itself.
+
+    Raises ParameterError, also for what kubectl deploys.
+    """
+    confirmation.check_transport(plan.site, plan.transport)
     if plan.transport != "slurm":
         confirmation.check_addresses(plan.site, (engine.address for engine in plan.engines))
 

@@ -50,6 +50,8 @@ def start(
         raise ParameterError(f"derive: True or False is wanted, found {short(repr(derive))}.")
     subject = Subject.load(model, hw, site, derive)
     served, chip, cluster = subject.named, subject.hardware, subject.site()
+    if action == "deploy":
+        confirmation.check_transport(cluster.name, cluster.transport)
     if action == "deploy" and cluster.transport != "slurm":
         addresses = [node.address for node in cluster.nodes]
         if all(map(fields.is_example, addresses)):  # of some, a plan may need none

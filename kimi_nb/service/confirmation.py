@@ -33,6 +33,16 @@ def check(site: str, confirm: str, nodes: int = 0) -> None:
         )
 
 
+def check_transport(site: str, transport: str) -> None:
+    """Refuse to deploy where kubectl does it. Raises ParameterError."""
+    if transport == "kubernetes":
+        raise ParameterError(
+            f"site {site} has transport kubernetes, which kimi_nb plans, checks and rehearses; kubectl "
+            "deploys it: kimi-nb plan --out FOLDER, then FOLDER/README.md says it step by step "
+            "(kubectl diff -k, apply -k, wait). Nothing was contacted."
+        )
+
+
 def check_addresses(site: str, addresses: Iterable[str]) -> None:
     """Refuse to contact the addresses of an example site. Raises ParameterError."""
     found = [one for one in dict.fromkeys(addresses) if fields.is_example(one)]

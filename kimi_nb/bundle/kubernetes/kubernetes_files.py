@@ -22,6 +22,7 @@ import yaml
 from kimi_nb.bundle import script_parts
 from kimi_nb.bundle.kubernetes import cluster_objects, llm_d_values, pod_scripts, pod_template
 from kimi_nb.core import shell
+from kimi_nb.core.errors import PlanError
 from kimi_nb.plan import checkpoints, network, pod_names
 from kimi_nb.plan.router import DOOR, UPSTREAM
 from kimi_nb.plan.spec import Plan
@@ -30,6 +31,7 @@ FOLDER = "kubernetes"
 PROXY, _DOWNLOAD = "proxy.sh", "download.sh"
 EXAMPLES = "/vllm-workspace/vllm-ascend/examples/disaggregated_prefill_v1"
 _EDIT = "edit_quantization_target.py"
+_LARGEST_MAP = (1 << 20) - (8 << 10)  # etcd takes 1 MiB of an object, with its names
 # Kustomize gives each ConfigMap a name with a hash of its content, so that pods start anew when a
 # script changes; where a LeaderWorkerSet names one it has to be told.
 _NAMES = [
@@ -68,6 +70,14 @@ def files(plan: Plan) -> dict[str, str]:
         out["router.yaml"] = _text(plan, [cluster_objects.router_deployment(plan, PROXY)])
         name = f"{pod_names.door_node(pod_template.cluster(plan))}-scripts"
         maps[name] = {f"scripts/router/{file}": text for file, text in _router(plan).items()}
+    for name, texts in maps.items():
+        size = sum(len(text.encode()) for text in texts.values())
+        if size > _LARGEST_MAP:
+            raise PlanError(
+                f"Kubernetes: the scripts of {name} have {size >> 10} KiB, and a ConfigMap takes "
+                f"{_LARGEST_MAP >> 10}: the router names too many engines. Plan fewer groups (--set), "
+                "several deployments, or llm-d's own front door (llm-d/values.yaml)."
+            )
     out["service.yaml"] = _text(plan, [cluster_objects.service(plan)])
     resources = [*out]
     out["kustomizeconfig.yaml"] = _dump(
@@ -124,6 +134,8 @@ def _kustomization(
     }
     if configurations:
         content["configurations"] = list(configurations)
+    else:  # a Job's template cannot change: it would have to name another ConfigMap
+        content["generatorOptions"] = {"disableNameSuffixHash": True}
     return _dump(content)
 
 

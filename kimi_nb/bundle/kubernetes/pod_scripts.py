@@ -37,8 +37,15 @@ class Scripts:
 def of(plan: Plan, pods: PodSet) -> Scripts:
     """Return the scripts of one set of pods; raise PlanError where no script fits all of them."""
     launches = {launch.node: launch for launch in plan.launches}
+    first: dict[str, EngineSpec] = {}
+    for engine in plan.engines:
+        first.setdefault(engine.node, engine)
     members = [
-        (_pod(plan, group, at, names), _first(plan, name), launches.get(name))
+        (
+            Pod(group, at, first[name].address, first[names[0]].address),
+            first[name],
+            launches.get(name),
+        )
         for group, names in enumerate(pods.pods)
         for at, name in enumerate(names)
     ]
@@ -59,14 +66,6 @@ def of(plan: Plan, pods: PodSet) -> Scripts:
 
 
 _Member = tuple[Pod, EngineSpec, Launch | None]
-
-
-def _first(plan: Plan, node: str) -> EngineSpec:
-    return plan.of(node)[0]
-
-
-def _pod(plan: Plan, group: int, at: int, names: Sequence[str]) -> Pod:
-    return Pod(group, at, _first(plan, names[at]).address, _first(plan, names[0]).address)
 
 
 def _script(plan: Plan, members: Sequence[_Member]) -> str | None:

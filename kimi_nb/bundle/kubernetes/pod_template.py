@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from kimi_nb.bundle.kubernetes import pod_scripts
-from kimi_nb.check import memory_account
 from kimi_nb.params.kubernetes_site import Kubernetes
+from kimi_nb.plan import store
+from kimi_nb.plan.memory import host
 from kimi_nb.plan.pod_names import PodSet
 from kimi_nb.plan.roles import fill
 from kimi_nb.plan.spec import EngineSpec, Plan
@@ -44,7 +45,12 @@ def memory_gib(plan: Plan) -> tuple[int, int]:
     limit has also the page cache of the checkpoint and all of /dev/shm, which a container's limit
     counts: a lower one kills engines while they load.
     """
-    terms = memory_account.of(plan).host
+    shared = store.host_gib(plan.store, plan.devices_per_node) if plan.store else 0.0
+    flags = [
+        one["kv-offloading-size"] for one in plan.flags.values() if "kv-offloading-size" in one
+    ]
+    offload = max((float(one.value) for one in flags), default=0.0)
+    terms = host.terms(plan.devices_per_node, offload, plan.request.weights.size_gb, shared)
     least = sum(term.gib for term in terms if term.inside)
     most = sum(term.gib for term in terms) + shm_gib(plan)
     return math.ceil(least / _STEP) * _STEP, math.ceil(most / _STEP) * _STEP

@@ -9,6 +9,7 @@ Source: pod_utils.go and leaderworkerset_types.go of LeaderWorkerSet v1.
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
 import shlex
@@ -57,10 +58,15 @@ def pods(objects: Sequence[Any], maps: Mapping[str, Mapping[str, str]]) -> Itera
         meta = _table(one, "metadata")
         name, space = str(meta.get("name", "")), str(meta.get("namespace", "default"))
         size, replicas = _count(group.get("size")), _count(spec.get("replicas"))
-        for at in range(replicas * size):
-            number, worker = divmod(at, size)
-            kind = "workerTemplate" if worker or "leaderTemplate" not in group else "leaderTemplate"
-            template = _table(_table(group, kind), "spec")
+        workers = _table(_table(group, "workerTemplate"), "spec")
+        leaders = _table(_table(group, "leaderTemplate"), "spec") or workers
+        runs = [_script(template, maps) for template in (leaders, workers)]
+        # Numbers of a stranger's file may be anything: nothing is counted that runs no script.
+        some = range(0 if runs[0] else 1, size if runs[1] else 1)
+        for number, worker in ((n, w) for n in range(replicas if some else 0) for w in some):
+            found = runs[min(worker, 1)]
+            assert found is not None
+            container, script, files = found
             pod = f"{name}-{number}-{worker}" if worker else f"{name}-{number}"
             given = {
                 "LWS_LEADER_ADDRESS": f"{name}-{number}.{name}.{space}",
@@ -74,11 +80,9 @@ def pods(objects: Sequence[Any], maps: Mapping[str, Mapping[str, str]]) -> Itera
                 _GROUP: str(number),
                 _WORKER: str(worker),
             }
-            found = _script(template, maps)
-            if found:
-                container, script, files = found
-                env = given | _variables(container, facts, given)
-                yield PodRun(pod, name, number, worker, env, script, files, template)
+            env = given | _variables(container, facts, given)
+            template = workers if worker else leaders
+            yield PodRun(pod, name, number, worker, env, script, files, template)
 
 
 def _table(of: Any, key: str) -> dict[str, Any]:
@@ -159,7 +163,7 @@ def expand(texts: Sequence[Text]) -> list[Text]:
                     key = key or posixpath.basename(path)
                     maps.setdefault(name, {})[key] = file.text
                     written[name, key] = file
-    runs = list(pods([one for _, one in objects], maps))
+    runs = list(itertools.islice(pods([one for _, one in objects], maps), MOST))
     if not runs:
         return list(texts)
     taken = {id(file) for name, file in _of_runs(runs, maps, written)}
@@ -169,7 +173,7 @@ def expand(texts: Sequence[Text]) -> list[Text]:
         begins.setdefault(id(run.files), set()).add(run.script)
     return kept + [
         one
-        for run in runs[:MOST]
+        for run in runs
         for one in _texts(run, begins[id(run.files)] - {run.script}, maps, written)
     ]
 
