@@ -16,16 +16,28 @@ FOLDER = Path(__file__).resolve().parents[1] / "data" / "i18n"
 _DEEPEST = 3  # sentences inside sentences
 _CANDIDATES = 8  # templates that are tried for one sentence
 _LONGEST = 20_000  # characters; what is longer is no sentence of ours
+_PLURAL = re.compile(r"s\d*")
 _NAMED = re.compile(r"(.*\S)( \[[\w/-]+\])")
 _LATIN = re.compile("[A-Za-z]")
 _STOP = "。"
 _STOPS = {". ": _STOP, "; ": "；"}
+_JOINTS = {"; ": "；", ", ": "，"}
 # Where a text is parted, from the largest parts to the smallest.
 _PARTINGS = (
     re.compile(r"(\n+ *)"),
     re.compile(r"(?<=[^\s.])(\. )(?=\S)"),
     re.compile(r"(?<=\S)(; )(?=\S)"),
 )
+# Words of prose: neither names, paths, flags nor units, which stay as they are.
+_PROSE = re.compile(r"(?<![\w./:=@#-])[a-z]{2,}(?![\w/:=@-]|\.\w)")
+_UNITS = {"dp", "tp", "pp", "ms", "tokens/s"}
+# Ways to put two texts together: words that one or both of them are translated in, and the Chinese form.
+_FRAMES = (
+    (re.compile(r"(.+?): (.+)"), "{}：{}"),
+    (re.compile(r"(.+?) \((.+)\)"), "{}（{}）"),
+    (re.compile(r"(.*\D) ([-+]?\d[\d.,]*(?: (?:GiB|GB|MB|ms|s|%))?)"), "{} {}"),
+)
+_LISTED = 12  # items of a list that are translated one by one, at most
 
 
 class Catalogue:
@@ -33,9 +45,7 @@ class Catalogue:
 
     def __init__(self, messages: Mapping[str, str]) -> None:
         # A sentence is the same with its full stop and without, and with a capital at its beginning.
-        self._messages = {
-            _bare(text): _bare(told, _STOP) for text, told in messages.items() if told != text
-        }
+        self._messages = {_bare(text): _bare(told, _STOP) for text, told in messages.items()}
         self._index = Index(text for text in self._messages if placeholders(text))
         self.translate = functools.lru_cache(maxsize=8192)(self._translate)
 
@@ -72,12 +82,17 @@ class Catalogue:
         for one, values in itertools.islice(self._index.matches(text), _CANDIDATES):
             if any(map(_PARTINGS[1].search, values.values())):
                 continue  # it has swallowed the end of another sentence
+            if any(_PLURAL.fullmatch(name) and values[name] not in ("", "s") for name in values):
+                continue  # the s of a plural, which Chinese has not, and more than that
             told = {name: self._value(value, depth + 1) for name, value in values.items()}
             found.append(fill(self._messages[one.text], told))
         return min(found, key=_english, default=None)
 
     def _value(self, text: str, depth: int) -> str:
         """Return a value: translated if it is a sentence itself, as it is if it is one word."""
+        for sign, told in _JOINTS.items():
+            if text.startswith(sign):
+                return told + self._value(text[len(sign) :], depth)
         stripped = text.strip()
         if depth > _DEEPEST or " " not in stripped:
             return text
@@ -90,7 +105,7 @@ class Catalogue:
     def _parts(self, text: str, level: int = 0, depth: int = 0) -> tuple[str, bool]:
         """Return a text of which single lines or sentences are translated, and whether all are."""
         if level == len(_PARTINGS):
-            return self._after_colon(text, depth)
+            return self._framed(text, depth)
         pieces = _PARTINGS[level].split(text)
         if len(pieces) < 2:
             return self._parts(text, level + 1, depth)
@@ -107,20 +122,55 @@ class Catalogue:
         new = self._whole(text, depth)
         if new is not None:
             return new, True
-        if " " not in text.strip():
+        if _named(text):
             return text, True  # a name, a path, an address
         if named := _NAMED.fullmatch(text):  # a finding with its rule: "... [topology/ranks]"
             told, known = self._part(named[1], level, depth)
             return told + named[2], known
         return self._parts(text, level + 1, depth)
 
-    def _after_colon(self, text: str, depth: int) -> tuple[str, bool]:
-        """Return a text with what stands after its first colon translated, if that can be."""
-        before, colon, after = text.partition(": ")
-        told = self._whole(after, depth) if colon else None
-        if told is None:
+    def _framed(self, text: str, depth: int) -> tuple[str, bool]:
+        """Return a list, or two texts that are put together, where all of it can be translated.
+
+        Of a text with a colon only the second half need be.
+        """
+        if depth > _DEEPEST:
             return text, False
-        return f"{self._whole(before, depth) or before}：{told}", True
+        if (listed := self._listed(text, depth)) is not None:
+            return listed, True
+        for frame, told in _FRAMES:
+            if found := frame.fullmatch(text):
+                first, known = self._part(found[1], len(_PARTINGS) - 1, depth + 1)
+                second, all_of_it = self._part(found[2], len(_PARTINGS) - 1, depth + 1)
+                if all_of_it and (known or told == _FRAMES[0][1]):
+                    return told.format(first, second), True
+        return text, False
+
+    def _listed(self, text: str, depth: int) -> str | None:
+        """Return a list with each item translated, an item as long as one message has it."""
+        items = text.split(", ")
+        if not 1 < len(items) <= _LISTED:
+            return None
+        out = []
+        while items:
+            for count in range(len(items), 0, -1):
+                one = ", ".join(items[:count])
+                told = one if count == 1 and _named(one) else self._whole(one, depth)
+                if told is None and count == 1:
+                    framed, known = self._framed(one, depth + 1)
+                    told = framed if known else None
+                if told is not None:
+                    break
+            else:
+                return None
+            out.append(told)
+            del items[:count]
+        return "，".join(out)
+
+
+def _named(text: str) -> bool:
+    """Return whether a text has no word of prose: it is a name, a path, a number with its unit."""
+    return " " not in text.strip() or not set(_PROSE.findall(text)) - _UNITS
 
 
 def _english(text: str) -> int:

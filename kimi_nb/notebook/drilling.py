@@ -31,7 +31,7 @@ def make(session: Session, plan: Plan, fault: str, seed: int) -> Drill:
             f"action {session.action}: a drill is a rehearsal; choose action rehearse."
         )
     folder = session.folder / plan.name
-    drill = exercise.start(plan, folder, fault=fault, seed=seed or None, say=print)
+    drill = exercise.start(plan, folder, fault=fault, seed=seed or None, say=show.say)
     session.record("drill", logs=drill.folder, asked=fault or "surprise", seed=drill.seed)
     return drill
 

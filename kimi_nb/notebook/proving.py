@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from kimi_nb import show
 from kimi_nb.core.errors import KimiError
 from kimi_nb.prove.verify import runner, target
 from kimi_nb.prove.verify.contract import Contract
@@ -20,7 +21,7 @@ def verify(
     *,
     resume: bool = False,
     random_weights: bool = False,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = show.say,
 ) -> Contract:
     """Check whether a service keeps its contract, and explain a failure from its logs.
 

@@ -494,7 +494,7 @@ class Run:
         if tool not in evaluations.tools:
             return None
         task, limit = evaluations.task, evaluations.limit
-        return measure.measure(self, service, tool, task, limit, resume, say=print)
+        return measure.measure(self, service, tool, task, limit, resume, say=show.say)
 
     # Performance ------------------------------------------------------------------------
 

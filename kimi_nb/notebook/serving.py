@@ -126,7 +126,7 @@ def rehearse(session: Session, plan: Plan, fault: str) -> Running:
     """Start the plan's scripts here, with stand-ins; the caller must stop it in every case."""
     from kimi_nb.rehearse import rehearsal  # the stand-ins: not for the other actions
 
-    live = rehearsal.start(plan, session.folder / plan.name, fault=fault, say=print)
+    live = rehearsal.start(plan, session.folder / plan.name, fault=fault, say=show.say)
     facts = live.result.as_dict()
     session.record("rehearse", **{key: facts[key] for key in _REHEARSED}, logs=live.result.folder)
     _draw_start(session, plan, live.result)
@@ -139,7 +139,7 @@ def deploy(session: Session, plan: Plan, confirm: str, resume: bool) -> Running:
     from kimi_nb.notebook import running
 
     folder = running.folder(session, plan)
-    up = lifecycle.up(plan, folder, confirm=confirm, resume=resume, say=print)
+    up = lifecycle.up(plan, folder, confirm=confirm, resume=resume, say=show.say)
     facts = up.result.as_dict()
     session.record("deploy", **{key: facts[key] for key in _DEPLOYED}, logs=up.result.folder)
     if up.result.times or up.result.events:

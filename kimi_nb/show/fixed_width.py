@@ -11,6 +11,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
+from kimi_nb.i18n import translate
 from kimi_nb.show.frame import framed
 
 _FOLDED = 30  # lines from which on a text is folded
@@ -25,9 +26,11 @@ _COPY = (
 
 
 def _copyable(text: str) -> str:
+    word = html.escape(translate("Copy"))
+    script = _COPY.replace("'Copied'", repr(translate("Copied"))).replace("'Copy'", repr(word))
     return (
         '<div class="kimi-copy"><button type="button" class="jupyter-button" '
-        f'onclick="{html.escape(_COPY, quote=True)}">Copy</button>{_pre(text)}</div>'
+        f'onclick="{html.escape(script, quote=True)}">{word}</button>{_pre(text)}</div>'
     )
 
 
@@ -42,8 +45,12 @@ def _clean(text: str) -> str:
 
 
 def _folded(title: str, about: str, inner: str) -> str:
-    shown = f'{html.escape(title)} <span class="about">{html.escape(about)}</span>'
+    shown = f'{_told(title)} <span class="about">{_told(about)}</span>'
     return f"<details><summary>{shown}</summary>{inner}</details>"
+
+
+def _told(text: str) -> str:
+    return html.escape(translate(text))
 
 
 def _lines(text: str) -> str:
@@ -84,7 +91,7 @@ class Text:
         shown = _copyable(text) if many > 1 else _pre(text)
         if many > _FOLDED:
             return framed(_folded(title, _lines(text), shown))
-        return framed((f'<div class="title">{html.escape(title)}</div>' if title else "") + shown)
+        return framed((f'<div class="title">{_told(title)}</div>' if title else "") + shown)
 
 
 @dataclass(frozen=True)
@@ -137,11 +144,11 @@ class Files:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        parts = [f'<div class="title">{html.escape(_clean(self.title))}</div>']
+        parts = [f'<div class="title">{_told(_clean(self.title))}</div>']
         for one in self.files:
             name, about = _clean(one.name), _clean(one.about)
             if one.hidden:
-                faint = f'<span class="about">{html.escape(about)}</span>'
+                faint = f'<span class="about">{_told(about)}</span>'
                 parts.append(f"<div>{html.escape(name)} {faint}</div>")
             else:
                 parts.append(_folded(name, about, _copyable(_clean(one.text))))

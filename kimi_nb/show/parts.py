@@ -169,7 +169,7 @@ class Image(_Shown):
 
     def _repr_html_(self) -> str:
         return (
-            f"<figure><figcaption>{html.escape(self.title)}</figcaption>"
-            f'<img src="{html.escape(self.url)}" alt="{html.escape(self.alt)}" '
+            f"<figure><figcaption>{html.escape(translate(self.title))}</figcaption>"
+            f'<img src="{html.escape(self.url)}" alt="{html.escape(translate(self.alt))}" '
             'style="max-width:100%;background:#fff"></figure>'
         )

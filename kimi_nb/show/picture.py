@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb.core.errors import WriteError
+from kimi_nb.i18n import translate
 from kimi_nb.show import Table, visible
 
 # Readable on white and on black: a file opened on its own has no page to take a colour from.
@@ -82,7 +83,10 @@ class Picture:
 
     def _file(self) -> str:
         """Return the SVG as a standalone document with a title and a description."""
-        said = f"<title>{html.escape(self.title)}</title><desc>{html.escape(self.alt)}</desc>"
+        said = (
+            f"<title>{html.escape(translate(self.title))}</title>"
+            f"<desc>{html.escape(translate(self.alt))}</desc>"
+        )
         head, rest = self.svg.split(">", 1)
         return f'<?xml version="1.0" encoding="utf-8"?>\n{head} color="{_ALONE}">{said}{rest}\n'
 
@@ -99,15 +103,15 @@ class Picture:
         return out.getvalue()
 
     def __str__(self) -> str:
-        return f"{visible(self.alt)}\n{visible(str(self.table))}"
+        return f"{visible(translate(self.alt))}\n{visible(str(self.table))}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        alt = html.escape(self.alt, quote=True)
+        alt = html.escape(translate(self.alt), quote=True)
         return (
             f'<figure role="img" aria-label="{alt}" class="kimi-picture" '
             'style="margin:.5em 0;max-width:100%;overflow-x:auto">'
-            f'<figcaption style="font-weight:bold">{html.escape(self.title)}</figcaption>'
+            f'<figcaption style="font-weight:bold">{html.escape(translate(self.title))}</figcaption>'
             f'<div style="min-width:{self._least_width()}px">{self.svg}</div></figure>'
         )

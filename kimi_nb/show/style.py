@@ -13,12 +13,15 @@ Whatever a colour expresses is also written or has a marker of its own.
 
 from __future__ import annotations
 
+import html
 import io
 import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from kimi_nb.i18n import translate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,6 +59,7 @@ _RC: Any = {
     "hatch.linewidth": 0.5,
     "path.snap": True,
 }
+_TEXT = re.compile(r"(<text\b[^>]*>)([^<]+)")
 # matplotlib's settings are global, and a panel draws in another thread than the notebook.
 _alone = threading.RLock()
 
@@ -111,6 +115,7 @@ class Canvas:
         text = out.getvalue()
         text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
         text = text[text.index("<svg") :].strip().replace(INK, "currentColor")
+        text = _TEXT.sub(lambda found: found[1] + _told(found[2]), text)
         # As wide as drawn, but never wider than the page.
         return re.sub(r"<svg ", '<svg style="max-width:100%;height:auto" ', text, count=1)
 
@@ -126,6 +131,11 @@ class Canvas:
             out, format="png", dpi=110, facecolor="white", metadata={"Software": None}
         )
         return out.getvalue()
+
+
+def _told(text: str) -> str:
+    """Return the text of an element of an SVG in the current language."""
+    return html.escape(translate(html.unescape(text)), quote=False)
 
 
 def on(colour: str) -> str:

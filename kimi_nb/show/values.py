@@ -176,6 +176,12 @@ def show(value: Any) -> None:
         print(value)
 
 
+def say(text: str) -> None:
+    """Print a line of progress in the current language, its indent as it is."""
+    line = text.lstrip(" ")
+    print(" " * (len(text) - len(line)) + visible(translate(line)), flush=True)
+
+
 def in_notebook() -> bool:
     """Return whether the code runs in an IPython kernel."""
     module = sys.modules.get("IPython")

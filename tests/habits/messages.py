@@ -22,8 +22,16 @@ from kimi_nb.i18n.templates import Template, placeholders
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "kimi_nb"
 DATA = PACKAGE / "data"
-# Whose sentences with values, and whose fixed ones, people read in findings and diagnoses.
-SENTENCES = ("check", "diagnose", "core")
+# Whose sentences with values, and whose fixed ones, people read: findings and diagnoses, what notebooks,
+# panel and report show, and what the command line says of itself. The beginning of a path each.
+SENTENCES = (
+    *("check/", "diagnose/", "core/", "cli/", "drill/", "report/", "sizing/"),
+    *("notebook/", "show/", "service/", "prove/", "rehearse/faults", "rehearse/rehearsal"),
+    *("plan/build", "plan/derivation/", "plan/memory/", "plan/ports", "plan/roles", "plan/router"),
+    *("plan/sizes", "plan/store.py", "plan/tables", "catalog/language", "catalog/known_faults"),
+    *("catalog/differences", "catalog/model_versions", "deploy/lifecycle", "params/recipes"),
+    "params/errata",
+)
 # Whose errors; each text inside the call that makes the error.
 ERRORS = ("params", "core", "plan", "cli", "check", "diagnose")
 # Keys of YAML files whose texts people read, by file; "" is every text of the file.
@@ -39,14 +47,31 @@ FACTS = {
 _ALTERNATIVES = 8  # sentences that one f-string with choices becomes, at most
 _PROSE = re.compile(r"[A-Za-z][a-z'-]+,? (?:[^ ]+ )*?[a-z'-]+")
 _LETTERS = re.compile(r"[A-Za-z]{2,}")
+_MARKUP = re.compile(r"</\w|<\w+ [\w-]+=|\bfont-\w+:|\bconst \w+=|^--?[\w-]+=\S*$")
 _PATTERN = re.compile(r"\\[bdswSWDAZ.\[\]|()$]|\(\?[:P=!i]|\.\*|\[\^|\|\^|\)\|\(|\]\+")
 _OF_PATTERNS = ("re.", "_compile", "compile", "importlib", "getattr")
-# Modules whose texts are patterns, words of logs, or pages of the documentation.
+# Modules whose texts are patterns, words of logs, prompts, files that are written in English for every
+# reader, or pages of the documentation.
 _APART = (
     "diagnose/prefilter.py",
     "diagnose/events.py",
     "core/secret_forms.py",
     "check/rule_pages.py",
+    "notebook/cell_merge.py",
+    "notebook/choice.py",
+    "notebook/pictures/diagram.py",
+    "notebook/workspace.py",
+    "notebook/panel/panel_style.py",
+    "prove/accuracy/ais_bench.py",
+    "prove/accuracy/evaluation_commands.py",
+    "prove/accuracy/lm_eval.py",
+    "prove/bench/bench_commands.py",
+    "prove/bench/load_session.py",
+    "plan/memory/engine_report.py",
+    "prove/tune/winner.py",
+    "prove/verify/offered_tools.py",
+    "service/cpu_engine.py",
+    "service/installed_engine.py",
 )
 
 
@@ -79,7 +104,7 @@ def _of_source() -> Iterator[tuple[str, str]]:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         found = [*_tables(tree)]
-        if inside.parts[0] in SENTENCES:
+        if inside.as_posix().startswith(SENTENCES):
             found += _sentences(tree)
         elif inside.parts[0] in ERRORS:
             found += _errors(tree)
@@ -188,14 +213,24 @@ def _told(node: ast.AST, fixed: int) -> Iterator[tuple[int, str]]:
     if not isinstance(node, ast.expr) or not _is_text(node):
         return
     for text in _forms(node, {}):
-        text = _joined(text if isinstance(node, ast.Constant) else " ".join(text.split())).strip()
+        text = (
+            _joined(text if isinstance(node, ast.Constant) else " ".join(text.split()))
+            .strip()
+            .lstrip(";, ")
+        )
         values = bool(placeholders(text))
         plain = " ".join(Template(text).literals)
         prose = _PROSE if fixed > 2 and not values else _LETTERS
         enough = len(_LETTERS.findall(plain)) >= min(fixed, 2 if values else fixed)
         findable = not values or Template(text).words()
-        if prose.search(plain) and enough and findable and not _PATTERN.search(text):
+        if prose.search(plain) and enough and findable and not _code(text):
             yield node.lineno, text
+
+
+def _code(text: str) -> bool:
+    """Return whether a text is a pattern, markup, or a name that is put together."""
+    named = " " not in text and bool(placeholders(text))
+    return named or bool(_PATTERN.search(text) or _MARKUP.search(text))
 
 
 def _forms(node: ast.AST, names: dict[str, str]) -> list[str]:

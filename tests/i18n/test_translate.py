@@ -61,7 +61,7 @@ def test_values_are_found_from_both_ends():
 
 def test_sentences_inside_sentences(chinese):
     assert i18n.translate("a3-2, rank 5: rank died at start: exit code 1") == (
-        "a3-2，rank 5：rank 在启动时退出：exit code 1"
+        "a3-2，rank 5：rank 在启动时退出：退出码 1"
     )
     assert i18n.translate("node-1: the node is unreachable") == "node-1：节点不可达"
     assert i18n.translate("Take the flag out. https://example.org/a") == (

@@ -17,6 +17,7 @@ import html
 import unicodedata
 from collections.abc import Sequence
 
+from kimi_nb.i18n import translate
 from kimi_nb.show import visible
 
 INK = "currentColor"
@@ -131,7 +132,7 @@ class Diagram:
         room: float | None = None,
     ) -> None:
         """Write one line with its base line at ``y``; what is longer than ``room`` is shortened."""
-        said = visible(text, lines=False)
+        said = translate(visible(text, lines=False))
         if room is not None:
             said = shortened(said, room, size, mono=mono, bold=bold)
         look = f"font-family: {_FONTS[mono]}; font-size: {size:g}px; fill: {colour}"
@@ -153,7 +154,7 @@ class Diagram:
         italic: bool = False,
     ) -> float:
         """Write a text in as many lines as it takes; return the base line of the next one."""
-        for line in wrapped(visible(text, lines=False), room, size, mono=mono):
+        for line in wrapped(translate(visible(text, lines=False)), room, size, mono=mono):
             self.text(x, y, line, size=size, mono=mono, italic=italic)
             y += size * 1.4
         return y

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kimi_nb import show
 from kimi_nb.core import evidence, known_secrets, scratch
 from kimi_nb.core.errors import BenchError, ParameterError, WriteError, choice
 from kimi_nb.plan.spec import Plan
@@ -55,7 +56,7 @@ def measure(
     repetitions: int = 3,
     tool: str = "auto",
     resume: bool = True,
-    say: Say = print,
+    say: Say = show.say,
 ) -> BenchResult:
     """Measure every load ``repetitions`` times and return what the files then hold.
 

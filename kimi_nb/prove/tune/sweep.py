@@ -303,7 +303,7 @@ def run(
     url: str = "",
     tool: str = "auto",
     resume: bool = True,
-    say: Say = print,
+    say: Say = show.say,
 ) -> Sweep:
     """Measure every setting of a design with the run's action, into the run's folder.
 
