@@ -384,9 +384,9 @@ def test_numbers_of_strangers_are_not_counted(replicas, size, tmp_path):
 
 
 def test_too_many_engines_for_a_map_are_refused(monkeypatch):
-    monkeypatch.setattr(kubernetes_files, "_LARGEST_MAP", 4 << 10)
-    plan = build.plan("k2.5", "h200", "single", site="h200-kubernetes", pairs=["groups=4"])
-    with pytest.raises(PlanError, match="kimi-router-scripts have .* KiB, and a ConfigMap takes"):
+    monkeypatch.setattr(kubernetes_files, "_LARGEST_MAP", 1 << 10)
+    plan = build.plan("k2.5", "h200", "single", site="h200-kubernetes")
+    with pytest.raises(PlanError, match="kimi-mixed-scripts have .* KiB, and a ConfigMap takes"):
         kubernetes_files.files(plan)
 
 
