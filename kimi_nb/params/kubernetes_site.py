@@ -86,22 +86,9 @@ class Toleration(Table):
 class Volume(Table):
     """Where the weights lie: one of claim, storage_class and host_path."""
 
-    claim: Label | None = Field(
-        default=None,
-        description="a PersistentVolumeClaim of the namespace that holds the weights",
-        examples=["kimi-weights"],
-    )
-    storage_class: Label | None = Field(
-        default=None,
-        description="the storage class of a claim that is made; its volume is mounted by every pod "
-        "(ReadWriteMany)",
-        examples=["cephfs"],
-    )
-    host_path: Path | None = Field(
-        default=None,
-        description="the folder of the weights on every node",
-        examples=["/data/models"],
-    )
+    claim: Label | None = None
+    storage_class: Label | None = None
+    host_path: Path | None = None
 
     @property
     def kind(self) -> str:
@@ -146,7 +133,12 @@ class Kubernetes(Table):
     cpus: Count | None = Field(
         default=None, description="the CPUs that a pod requests", examples=[96]
     )
-    weights: Volume = Field(description="where the weights lie; mounted at paths.models")
+    weights: Volume = Field(
+        description="where the weights lie, mounted at paths.models: claim, a PersistentVolumeClaim of "
+        "the namespace; storage_class, that of a claim which is made (ReadWriteMany); or host_path, "
+        "a folder on every node",
+        examples=[{"claim": "kimi-weights"}],
+    )
     node_selector: dict[LabelKey, LabelValue] = Field(
         default={},
         description="labels of the nodes that may be used",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -19,8 +19,10 @@ from pydantic.fields import FieldInfo
 
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.params import load, schema
+from kimi_nb.params.kubernetes_site import Volume
 
 _WIDTH = 98
+_AT_ONCE = (schema.Node, schema.Settings, Volume)  # tables that are written as one value
 _HEAD = """\
 Your site: the only file that you have to edit. Every key is listed with its meaning.
 A key behind a '#' is off: remove the '#' to set it, and that of its table.
@@ -160,9 +162,11 @@ def _default(field: FieldInfo) -> str:
 
 def _table(field: FieldInfo) -> type[BaseModel] | None:
     """Return the table that a key holds, if its own keys are written one by one."""
+    if get_origin(field.annotation) is tuple:  # a list of tables is written as one value
+        return None
     kinds = [field.annotation, *get_args(field.annotation)]
     found = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-    return found[0] if found and found[0] not in (schema.Node, schema.Settings) else None
+    return found[0] if found and found[0] not in _AT_ONCE else None
 
 
 def _yaml(value: object) -> str:

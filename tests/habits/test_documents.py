@@ -196,15 +196,21 @@ def test_every_key_of_a_site_file_is_explained():
     assert told == set(_keys(schema.Site)) | nodes
 
 
+TABLES = (
+    schema.Ssh,
+    schema.Slurm,
+    schema.Kubernetes,
+    schema.JobContainer,
+    schema.Paths,
+    schema.Network,
+)
+
+
 def _keys(table: type[BaseModel], before: str = "") -> Iterator[str]:
     """The dotted keys of a table; a list and the engine's own settings count as one key."""
     for name, part in table.model_fields.items():
         kinds = (part.annotation, *typing.get_args(part.annotation))
-        inner = [
-            kind
-            for kind in kinds
-            if kind in (schema.Ssh, schema.Slurm, schema.JobContainer, schema.Paths, schema.Network)
-        ]
+        inner = [kind for kind in kinds if kind in TABLES]
         yield from _keys(inner[0], f"{before}{name}.") if inner else [before + name]
 
 
