@@ -22,7 +22,7 @@ def container(text: str) -> Container:
     """Return the container that an image of a Dockerfile would run; of several stages, the last."""
     out = Container("", 1, "")
     arguments: dict[str, str] = {}
-    for name, rest, line in _instructions(fill_ins.masked(text)):
+    for name, rest, line in instructions(fill_ins.masked(text)):
         rest = _filled(rest, {**arguments, **out.env})
         if name == "FROM":
             words = [word for word in rest.split() if not word.startswith("--")]
@@ -47,7 +47,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\$\{?(\w+)\}?", lambda match: values.get(match[1], match[0]), text)
 
 
-def _instructions(text: str) -> Iterator[tuple[str, str, int]]:
+def instructions(text: str) -> Iterator[tuple[str, str, int]]:
     """Yield (instruction, the rest of it, line); continued lines are joined."""
     whole, first = "", 0
     for number, line in enumerate(text.split("\n"), start=1):

@@ -20,11 +20,15 @@ _SHELL = {"bash", "sh", "shell", "console", "shell-session", "zsh", "bash,norun"
 _PYTHON = re.compile(r"\s*\{?\.?(python3?|py)\b", re.IGNORECASE)
 _PLAIN = {"txt", "text", "plaintext", "plain", "none"}
 _LOOKS = re.compile(
-    r"^\s*(\$ |# )?(export \w+=|vllm (serve|bench)|docker run|curl |python3? |"
+    r"^\s*(\$ |# )?(vllm (serve|bench)|docker run|curl |python3? |"
     r"podman run|sbatch|#SBATCH|nohup|VLLM_\w+=|[A-Z_]+=\S+ .*vllm|bash |"
-    r"helm (install|upgrade|uninstall|repo) |kubectl (apply|create|delete|port-forward) )",
+    r"helm (install|upgrade|uninstall|repo) |kubectl (apply|create|delete|port-forward) |"
+    r"cat <<-?['\"]?\w|git clone \S|(uv )?pip3? install \S|ray start |hf download |huggingface-cli |"
+    r"sudo (docker|apt|pip|nerdctl)|docker (build|exec|pull|compose) |export \w+=)",
     re.MULTILINE,
 )
+# What begins a script of a shell, and nothing of Python.
+_NO_PYTHON = re.compile(r"\s*(export \w+ ?=|vllm (serve|bench) |docker run |curl -|pip3? install )")
 # What a YAML text holds if containers or engine arguments stand in it.
 _RUNS = re.compile(
     r"^\s*(- )?(services|containers|\w*[aA]rgs|vllmConfig|modelSpec):|\bvllm serve \S|"
@@ -116,6 +120,19 @@ def python(text: str) -> list[tuple[str, int]]:
     ]
 
 
+def dockerfiles(text: str) -> list[tuple[str, int]]:
+    """Return the blocks that are Dockerfiles, each with the line at which its text begins."""
+    if "FROM " not in text:
+        return []
+    return [
+        (token.content, token.map[0] + 2)
+        for token in _parser().parse(_COLLAPSED.sub("", text))
+        if token.type == "fence"
+        and token.map is not None
+        and re.match(r"\s*(#.*\s+|ARG .*\s+)*FROM \S", token.content)
+    ]
+
+
 def fences(text: str) -> list[Fence]:
     """Return the blocks that hold shell commands or a compose file, without shell prompts."""
     return list(_fences(text, 0))
@@ -148,8 +165,10 @@ def _fences(text: str, above: int, depth: int = 0) -> Iterator[Fence]:
             # A fence inside an indented tab of a documentation tool.
             yield from _fences(textwrap.dedent(body), line - 1, depth + 1)
             continue
-        if kind in _PLAIN and _LOOKS.match(body):
-            kind = ""  # a command in a fence that a page shows without colours
+        if (kind in _PLAIN and _LOOKS.match(body)) or (
+            kind in ("python", "py") and _NO_PYTHON.match(body)
+        ):
+            kind = ""  # a command in a fence that a page shows without colours, or with others
         if (kind in ("yaml", "yml") or (kind == "" and _MANIFEST.match(body))) and _RUNS.search(
             body
         ):

@@ -14,7 +14,7 @@ import ast
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _LARGEST = 100_000  # characters of a text
@@ -44,15 +44,59 @@ class Request(NamedTuple):
 
 def requests(text: str) -> list[Request]:
     """Return the requests whose URL is known, with lines that count from 1; none of no Python."""
-    if len(text) > _LARGEST or not _WORTH.search(text):
-        return []
+    tree = _parsed(text) if _WORTH.search(text) else None
+    return [] if tree is None else list(_Reader(tree).found())
+
+
+def _parsed(text: str) -> ast.Module | None:
+    """Return the tree of a text, None if it is too long or no Python."""
+    if len(text) > _LARGEST:
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of strings with odd escapes
-            tree = ast.parse(textwrap.dedent(text))
+            return ast.parse(textwrap.dedent(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    return list(_Reader(tree).found())
+        return None
+
+
+def unbound(blocks: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return the makers of clients that are called and that nothing above binds, with their lines.
+
+    ``blocks`` are the texts of a document in their order, each with its first line. Blocks that import nothing are
+    parts of a program, and are left aside.
+    """
+    bound: set[str] = set()
+    out = []
+    for text, first in blocks:
+        tree = _parsed(text)
+        if tree is None:
+            continue
+        bound |= _bound(tree)
+        if not any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(tree)):
+            continue
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in _MAKERS - bound
+                and "*" not in bound
+            ):
+                out.append((node.func.id, first + node.lineno - 1))
+    return out
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    """Return the names that a text imports or defines; ``*`` stands for those of a whole module."""
+    out: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            out |= {(one.asname or one.name) for one in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            out.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            out.add(node.id)
+    return out
 
 
 class _Reader:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kimi_nb.catalog import fill_ins
+from kimi_nb.check.findings import WARNING
 from kimi_nb.check.reading import slips
 from kimi_nb.check.reading.syntax import nodes
 from kimi_nb.check.view.deployment import Fault
@@ -112,8 +113,8 @@ def find(
                     number,
                     f"{match[0]} is run as a command: what it prints stands here",
                 )
-    if root.has_error and closed and not document:
-        yield from _broken(root, text, fault)
+    if root.has_error and closed:
+        yield from _open_quote(lines, fault) if document else _broken(root, text, fault)
 
 
 def _broken(root: Any, text: str, fault: Any) -> Iterator[Fault]:
@@ -147,6 +148,17 @@ def _broken(root: Any, text: str, fault: Any) -> Iterator[Fault]:
                 "error",
             )
             return
+
+
+_PROGRAM = re.compile(r"\s*(pip3?|uv|vllm|python3?|docker|curl|export|hf|git|helm|kubectl) \S")
+
+
+def _open_quote(lines: list[str], fault: Any) -> Iterator[Fault]:
+    """Yield the quote of a fence that is never closed: one line of a command has an odd number."""
+    odd = [n for n, line in enumerate(lines) if len(re.findall(r'(?<!\\)"', line)) % 2]
+    if len(odd) == 1 and "'" not in lines[odd[0]] and _PROGRAM.match(lines[odd[0]]):
+        said = lines[odd[0]].rpartition('"')[2][:40]
+        yield fault("shell/syntax", odd[0], f'a quote that opens here is not closed: "{said}')
 
 
 def unreadable(root: Any) -> Iterator[tuple[int, str]]:
@@ -199,7 +211,15 @@ def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[F
                     number,
                     "spaces stand after the backslash: the command ends here",
                 )
+            elif re.search(r"\s\\[ \t]+$", line):
+                yield fault("shell/continuation-end", number, "a backslash at the end of a command")
             continue
+        if re.search(r"\s\\\\$", line) and _FLAG.match(following.lstrip()):
+            yield fault(
+                "shell/continuation-lost",
+                number,
+                "two backslashes are a letter: the command ends here",
+            )
         if (
             not line.rstrip().endswith("\\")
             or line.rstrip().endswith("\\\\")
@@ -229,8 +249,46 @@ def _continuations(lines: list[str], hidden: set[int], fault: Any) -> Iterator[F
                     f"a comment inside the command: {rest.strip()[:40]} and what follows "
                     "are cut off",
                 )
+        elif (
+            number > 0 and _stopped(lines[number - 1], line, following) and number - 1 not in hidden
+        ):
+            yield fault(
+                "shell/continuation-lost",
+                number - 1,
+                f"the line ends without a backslash, and the next goes on with {line.split()[0][:40]}",
+                WARNING,
+            )
         elif not following.strip():
             yield fault("shell/continuation-end", number, "a backslash at the end of a command")
+
+
+# What begins a command of its own, or opens a block whose lines are indented.
+_OWN = re.compile(
+    r"(sudo|vllm|python[\d.]*|docker|podman|kubectl|helm|curl|export|echo|cd|source|set|if|for|while|do|"
+    r"then|else|case|exec|srun|nohup|torchrun|bash|sh|pip3?|uv|git|mkdir|wget|env|ssh|local|return|"
+    r"[\w./-]+\.(sh|py)|[A-Za-z_]\w*=.*|[\[({].*|[#&|;].*)$"
+)
+_CLOSED = re.compile(r"[\w/\"'}]\s*$")
+_OPENS = re.compile(r"\b(do|then|else|in)\s*$|^\s*(#|if|for|while|case|function|until)\b|[=\"']")
+
+
+def _stopped(before: str, line: str, following: str) -> bool:
+    """Return whether a command ends at a line below which its words go on, indented.
+
+    ``line`` continues into ``following``, which begins with an option: only the line before it has
+    lost its backslash.
+    """
+    first = line.split()[0]
+    return (
+        len(line) - len(line.lstrip()) > len(before) - len(before.lstrip())
+        and _CLOSED.search(before) is not None
+        and _OPENS.search(before) is None
+        and re.fullmatch(r"[a-z][\w./-]*", before.split()[0]) is not None
+        and len(before.split()) <= 3
+        and re.fullmatch(r"[a-z][\w-]*", first) is not None
+        and not _OWN.match(first)
+        and _FLAG.match(following.lstrip()) is not None
+    )
 
 
 def _substitutions(root: Any, lines: list[str], seen: Iterable[Any], fault: Any) -> Iterator[Fault]:

@@ -88,6 +88,7 @@ def of_declaration(node: Any) -> Iterator[Slip]:
                 f"the value of {name} begins with an equals sign: ={said[:40]}",
                 WARNING,
             )
+    yield from _not_names(node)
     for before, child in itertools.pairwise(words):
         said, name = text_of(child), text_of(before)
         if child.start_point[0] != before.end_point[0]:
@@ -99,6 +100,21 @@ def of_declaration(node: Any) -> Iterator[Slip]:
             yield Slip(
                 "shell/assignment", child.start_point[0], f"{name} gets no value: {said[:40]}"
             )
+
+
+def _not_names(node: Any) -> Iterator[Slip]:
+    """Yield ``export A=x program --option``: the program is not run."""
+    words = [text_of(child) for child in node.children]
+    if words[0] != "export" or len(words) < 4 or node.children[1].type != "variable_assignment":
+        return
+    row = node.start_point[0]
+    option = next((word for word in words[2:] if re.match(r"--?[a-z]", word)), None)
+    if option and not words[1].endswith("=") and node.end_point[0] == row and "=" not in words[2]:
+        yield Slip(
+            "shell/assignment-split",
+            row,
+            f"{words[2][:40]} is not run: export takes it, and {option[:40]}, for names",
+        )
 
 
 def of_tilde(node: Any) -> Iterator[Slip]:
@@ -114,9 +130,17 @@ def of_heredoc(node: Any, lines: Sequence[str]) -> Iterator[Slip]:
     """Yield a heredoc whose last line is its word and blanks: to bash it goes on."""
     start = next((child for child in node.children if child.type == "heredoc_start"), None)
     end = next((child for child in node.children if child.type == "heredoc_end"), None)
-    if start is None or end is None:
+    if start is None:
         return
     word = re.sub(r"[\"'\\]", "", text_of(start))
+    if end is None or not text_of(end):
+        below = any(line.strip() for line in lines[start.start_point[0] + 1 :])
+        if word and below and not any(line.strip() == word for line in lines):
+            row = start.start_point[0]
+            yield Slip(
+                "shell/heredoc", row, f"no line {word} ends the heredoc that begins here", WARNING
+            )
+        return
     row = end.start_point[0]
     line = lines[row]
     if any(child.type == "<<-" for child in node.children):
@@ -181,6 +205,8 @@ def _blanks(children: Sequence[Any], name: str) -> Iterator[Slip]:
 def _unexpanded(name: str, arguments: Sequence[Any]) -> Iterator[Slip]:
     """Yield variables in single quotes, in the values of an engine's flags."""
     words = [text_of(child) for child in arguments]
+    if name == "curl":
+        yield from _unexpanded_body(arguments, words)
     if name in _RUNNERS or not any("vllm" in word for word in (name, *words)):
         return
     previous = ""
@@ -200,4 +226,24 @@ def _unexpanded(name: str, arguments: Sequence[Any]) -> Iterator[Slip]:
                 "shell/unexpanded",
                 child.start_point[0],
                 f"{flag} is given the letters {found[0]}: nothing is put in between single quotes",
+            )
+
+
+_BODY = {"-d", "--data", "--data-raw", "--data-binary", "--json"}
+_BRACED = re.compile(r"(?<!\\)\$\{[A-Za-z_]\w*\}|\"\$[A-Z_][A-Z0-9_]*\"")
+
+
+def _unexpanded_body(arguments: Sequence[Any], words: Sequence[str]) -> Iterator[Slip]:
+    """Yield variables in the JSON that curl sends, between single quotes."""
+    for before, child, word in zip(["", *words], arguments, words, strict=False):
+        if before not in _BODY or word[:2] != "'{" or word[-1:] != "'" or word.count("'") != 2:
+            continue
+        found = _BRACED.search(word)
+        if found:
+            row = child.start_point[0] + word[: found.start()].count("\n")
+            yield Slip(
+                "shell/unexpanded",
+                row,
+                f"{found[0]} is sent as it stands: nothing is put in between single quotes",
+                WARNING,
             )

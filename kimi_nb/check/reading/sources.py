@@ -18,8 +18,10 @@ from typing import Any
 
 from kimi_nb.check.findings import WARNING
 from kimi_nb.check.reading import (
+    addresses,
     compose,
     compose_names,
+    dockerfile_slips,
     dockerfiles,
     files,
     gateways,
@@ -28,6 +30,7 @@ from kimi_nb.check.reading import (
     markdown,
     option_tables,
     python_clients,
+    yaml_values,
 )
 from kimi_nb.check.rules import security, variables
 from kimi_nb.check.view import clients
@@ -155,6 +158,9 @@ def of_yaml(
     if why:
         found.unread.append((Spot(name, name), why))
     found.faults += manifests.find(roots, name, line, "{{" in text)
+    told = {one.spot for one in found.faults if one.rule == "shell/substitution"}  # in a heredoc
+    values = yaml_values.find(roots, name, line, "{{" in text)
+    found.faults += [one for one in values if one.spot not in told]
     found.faults += gateways.find(roots, name, line)
     if "services:" in text and not document:
         found.faults += compose_names.find(roots, name, line)
@@ -232,6 +238,15 @@ def _python(text: files.Text) -> list[Client]:
     return out
 
 
+def _unbound(text: files.Text) -> list[Fault]:
+    """Return the makers of clients that no block of Python in a document imports."""
+    out = []
+    for name, line in python_clients.unbound(markdown.python(text.text)):
+        spot = Spot(f"{text.name}:{line}", text.name, line)
+        out.append(Fault("client/import", spot, f"{name} is called, and imported nowhere"))
+    return out
+
+
 def _secrets(text: files.Text) -> list[Program]:
     """Return what a file sets to a token, as the environment of a program that sets it."""
     out = []
@@ -262,11 +277,13 @@ def sources(
         found.programs += _secrets(text)
         found.faults += _conflicts(text)
         found.metrics += _metrics(text)
+        found.faults += addresses.find(text.text, text.name)
         if text.kind == "yaml":
             in_yaml(text.text, text.name, text.folder, 1, files.is_template(text.name))
         elif text.kind == "dockerfile":
             if ignores.MARK in text.text:
                 found.ignores += ignores.of_lines(text.text, text.name, 1)
+            found.faults += dockerfile_slips.find(text.text, text.name, 1)
             one = dockerfiles.container(text.text)
             if one.entrypoint or one.command:
                 boxes.append((one, Source(text.name, text.folder, "", 1, True)))
@@ -280,6 +297,9 @@ def sources(
                 if variables.near(name)  # prose names variables of other programs, too
             ]
             found.clients += _python(text)
+            found.faults += _unbound(text)
+            for body, line in markdown.dockerfiles(text.text):
+                found.faults += dockerfile_slips.find(body, text.name, line)
             for fence in markdown.fences(text.text):
                 if fence.kind == "yaml":
                     in_yaml(fence.text, text.name, text.folder, fence.line, True)

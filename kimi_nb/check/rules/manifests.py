@@ -107,6 +107,14 @@ for _identity, _says, _fix, _source, _why in (
         "The endpoint picker ends with an error, or has no endpoints: the gateway answers 5xx.",
     ),
     (
+        "manifests/secret",
+        "A Secret holds its values as they are, under data in base64.",
+        "Write the value under stringData, or its base64 under data; kubectl create secret does both.",
+        _API,
+        "kubectl refuses the object ('illegal base64 data'), or the token is the text $(NAME): "
+        "Kubernetes expands references in containers only.",
+    ),
+    (
         "manifests/target-port",
         "A service asks its pods at a port where they listen.",
         "Let targetPort be the engine's --port, or the name of a port of the container.",

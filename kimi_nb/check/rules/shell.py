@@ -206,6 +206,22 @@ for _identity, _severity, _says, _fix, _why in (
     )(of_reading(_identity, _why, __name__))
 
 rule(
+    "shell/yaml-folded",
+    WARNING,
+    "A command over several lines of YAML stands in a block that keeps them.",
+    "Begin the block with a vertical bar, or write the command in one line.",
+    "YAML 1.2, chapter 7.3.3: the line ends of a plain value become blanks",
+    needs=("scripts",),
+)(
+    of_reading(
+        "shell/yaml-folded",
+        "The backslash no longer stands at the end of its line: to the shell it makes the blank "
+        "behind it a part of the next word, and no program has that name.",
+        __name__,
+    )
+)
+
+rule(
     "shell/yaml",
     ERROR,
     "A compose or Kubernetes file is YAML.",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from kimi_nb import catalog
@@ -143,7 +144,8 @@ def _bench(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) ->
 
 def _old_bench(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> Client | None:
     """Read the script from which vllm bench serve was made; it takes the same options."""
-    return _bench(engine, ["serve", *words[at:]], 0, spot)
+    made = _bench(engine, ["serve", *words[at:]], 0, spot)
+    return made and replace(made, argv=tuple(words))
 
 
 def _lm_eval(engine: catalog.Engine, words: Sequence[str], at: int, spot: Spot) -> Client | None:

@@ -279,6 +279,13 @@ class Deployment:
         """Return the engines of a role."""
         return tuple(server for server in self.servers if server.role == role)
 
+    def commands(self) -> list[tuple[Spot, tuple[str, ...]]]:
+        """Return the place and the words of each client and of every other command."""
+        return [
+            *((one.spot, one.argv) for one in self.clients),
+            *((one.spot, one.argv) for one in self.programs),
+        ]
+
     def options(self) -> list[EngineView]:
         """Return what holds options of an engine: one engine for each profile, and the fragments."""
         return [*(server for server, _ in self.profiles()), *self.fragments]

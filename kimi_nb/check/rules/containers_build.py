@@ -1,0 +1,66 @@
+"""Rules on how images are made, and on the device files that containers are given."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+from kimi_nb.check.findings import WARNING
+from kimi_nb.check.rules.registry import Problem, of_reading, rule
+from kimi_nb.check.view.deployment import Deployment
+
+_FILES = (
+    "/dev/kfd",
+    "/dev/dri",
+    "/dev/davinci_manager",
+    "/dev/devmm_svm",
+    "/dev/hisi_hdc",
+    "/dev/infiniband",
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/shm",
+)
+
+
+@rule(
+    "containers/device-path",
+    WARNING,
+    "A device file that a container is given has the name that its driver makes.",
+    "Write the path as ls shows it on the host.",
+    "amdgpu: /dev/kfd and /dev/dri/renderD128; Ascend's driver: /dev/davinci0, /dev/davinci_manager, "
+    "/dev/devmm_svm, /dev/hisi_hdc",
+)
+def device_path(d: Deployment) -> Iterator[Problem]:
+    """'error gathering device information: no such file or directory': the container is not made."""
+    for box in d.boxes:
+        for given in box.options.get("--device", ()):
+            path = given.partition(":")[0]
+            match = re.fullmatch(r"/dev/(renderD\d+|card\d+)", path)
+            if match:
+                yield Problem(box.spot, f"{path} is no device; it is /dev/dri/{match[1]}")
+                continue
+            near = difflib.get_close_matches(path, _FILES, n=1, cutoff=0.85)
+            if near and path not in _FILES and re.fullmatch(r"/dev/[a-z_-]+", path):
+                yield Problem(box.spot, f"{path} is no device", f"Did you mean {near[0]}?")
+
+
+for _identity, _says, _fix, _source, _why in (
+    (
+        "containers/dockerfile-variable",
+        "A Dockerfile expands only variables that it has declared.",
+        "Write the name that ARG or ENV has, or declare the other.",
+        "Dockerfile reference: ARG, and its check UndefinedVar",
+        "An empty text stands in its place, and what docker build --build-arg gave is lost.",
+    ),
+    (
+        "containers/uv-system",
+        "uv is told where to install in an image that has no virtual environment.",
+        "Write uv pip install --system, or set UV_SYSTEM_PYTHON=1.",
+        "uv 0.9: pip install looks for a virtual environment",
+        "'No virtual environment found; run uv venv ... or pass --system': the image is not built.",
+    ),
+):
+    rule(_identity, WARNING, _says, _fix, _source, needs=("scripts",))(
+        of_reading(_identity, _why, __name__)
+    )
