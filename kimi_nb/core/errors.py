@@ -43,6 +43,10 @@ class NoFigureError(ParameterError):
     """A figure that is needed is not published for this model or hardware."""
 
 
+class NoLinkFigureError(NoFigureError):
+    """The speed of a link between devices is not published; what needs no link can be estimated."""
+
+
 class PlanError(KimiError):
     """Parameters that are valid alone do not fit together."""
 

@@ -34,13 +34,16 @@ def _shape(group: Group) -> list[str]:
         "nodes": (group.unit.nodes, part.nodes),
         "dp": (shape.dp, part.shape.dp),
         "tp": (shape.tp, part.shape.tp),
-        "pp": (1, part.shape.pp),
+        "pp": (shape.pp, part.shape.pp),
     }
     out = [f"{part.role}.{key}={new}" for key, (new, old) in wanted.items() if new != old]
     if shape.expert_parallel and not part.shape.expert_parallel:
         out.append(f"{part.role}.enable-expert-parallel=true")
     if part.flags.get(HYBRID) and (group.unit.nodes == 1 or shape.dp < group.unit.nodes):
         out.append(f"{part.role}.{HYBRID}=null")
+    if shape.pcp != part.shape.pcp:
+        wide = shape.pcp if shape.pcp > 1 else "null"
+        out.append(f"{part.role}.prefill-context-parallel-size={wide}")
     if shape.dcp != part.shape.dcp:
         out.append(f"{part.role}.decode-context-parallel-size={shape.dcp}")
     return out
@@ -159,7 +162,8 @@ def described(point: Point) -> str:
         shape: Any = group.unit.kind.shape
         role = "" if group.unit.part.role == "mixed" else f"{group.unit.part.role} "
         nodes = f" on {group.unit.nodes} nodes" if group.unit.nodes > 1 else ""
-        split = f" dcp{shape.dcp}" if shape.dcp > 1 else ""
+        sizes = (("pp", shape.pp), ("pcp", shape.pcp), ("dcp", shape.dcp))
+        split = "".join(f" {name}{size}" for name, size in sizes if size > 1)
         out.append(f"{group.count} x {role}dp{shape.dp} tp{shape.tp}{split}{nodes}")
     last = point.groups[-1]
     out.append(f"{last.seqs} sequence{'s' * (last.seqs > 1)} a rank")

@@ -14,16 +14,18 @@ factor becomes what the measurements scatter. What no measurement depends on sta
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kimi_nb.core.errors import ParameterError, choice
-from kimi_nb.sizing import steady_state, step_time
+from kimi_nb.sizing import closed_loop, steady_state, step_time
 from kimi_nb.sizing.factors import Factors
+from kimi_nb.sizing.queues import Simulated
 from kimi_nb.sizing.request_load import Workload
 from kimi_nb.sizing.steady_state import Steady
-from kimi_nb.sizing.step_time import Kind
+from kimi_nb.sizing.step_time import Kind, Time
 
 # What can be predicted of an engine, by the names of the results of notebook 08.
 FIGURES = (
@@ -35,8 +37,22 @@ FIGURES = (
     "output_throughput",
     "total_token_throughput",
 )
-_FITTED = ("weights", "cache", "linear", "attention", "layer_s", "eager_layer_s", "accepted")
-_PRIOR = 0.05  # the weight of a factor's distance from its prior
+_FITTED = (
+    "weights",
+    "cache",
+    "linear",
+    "attention",
+    "layer_s",
+    "eager_layer_s",
+    "step_s",
+    "sequence_s",
+    "request_s",
+    "accepted",
+)
+_WAVES = 4  # requests for each one in flight, where nobody says how many there were
+_MOST = 64  # requests of a simulation, where two for each one in flight are not more
+_PRIOR = 0.01  # the weight of a factor's distance from its prior
+_SMALL = 0.1  # an error that measurements scatter anyway
 _LEAST_WIDTH = 1.15  # no fit is surer than this
 
 
@@ -47,6 +63,7 @@ class Observation:
     Attributes:
         concurrency: Requests at once, over all ranks of all ``groups`` groups.
         name: One of `FIGURES`.
+        requests: How many there were in all; 0 where it is not known.
     """
 
     kind: Kind
@@ -55,6 +72,7 @@ class Observation:
     name: str
     value: float
     groups: int = 1
+    requests: int = 0
 
 
 def steady(kind: Kind, load: Workload, table: Factors, seqs: int) -> Steady:
@@ -78,31 +96,98 @@ def predicted(seen: Observation, table: Factors) -> float:
     Raises:
         ParameterError: If the figure is none of `FIGURES`.
     """
+    return _figure(seen, table, _behaviour(seen, table))
+
+
+def _figure(seen: Observation, table: Factors, found: tuple[float, float, float]) -> float:
+    """Return a figure of a behaviour: requests a second, TTFT, TPOT."""
     if seen.name not in FIGURES:
         raise ParameterError(choice("figure", seen.name, FIGURES))
-    each = math.ceil(seen.concurrency / (seen.kind.shape.dp * seen.groups))
-    found = steady(seen.kind, seen.load, table, max(each, 1))
-    load = seen.load
-    # A last rank that is not full gives less than a full one.
-    filled = seen.concurrency / (max(each, 1) * seen.kind.shape.dp * seen.groups)
-    rate = found.rate * seen.groups * filled
-    # A benchmark that keeps so many requests of one length in flight sends them in waves.
-    read = steady_state.prompt(seen.kind, table, load)
-    ttft = found.ttft + (max(each, 1) - 1) / 2 * read.alone.seconds * read.chunks
+    (rate, ttft, tpot), load = found, seen.load
     return {
-        "mean_tpot_ms": found.tpot * 1e3,
-        "mean_itl_ms": found.tpot * 1e3 * step_time.accepted(seen.kind, table)[0],
-        "per_user": 1 / found.tpot,
+        "mean_tpot_ms": tpot * 1e3,
+        "mean_itl_ms": tpot * 1e3 * step_time.accepted(seen.kind, table)[0],
+        "per_user": 1 / tpot,
         "mean_ttft_ms": ttft * 1e3,
-        "mean_e2el_ms": (ttft + found.tpot * (load.output_len - 1)) * 1e3,
+        "mean_e2el_ms": (ttft + tpot * (load.output_len - 1)) * 1e3,
         "output_throughput": rate * load.output_len,
         "total_token_throughput": rate * (load.input_len + load.output_len),
     }[seen.name]
 
 
+def _behaviour(seen: Observation, table: Factors) -> tuple[float, float, float]:
+    shape = seen.kind.shape
+    alone = shape.dp == shape.pp == shape.pcp == 1
+    return (_one_rank if alone else _ranks)(seen, table)
+
+
+def _ranks(seen: Observation, table: Factors) -> tuple[float, float, float]:
+    """Return requests a second, TTFT and TPOT where ranks step together, not in the same phase."""
+    each = math.ceil(seen.concurrency / (seen.kind.shape.dp * seen.groups))
+    found = steady(seen.kind, seen.load, table, each)
+    # A last rank that is not full gives less than a full one.
+    filled = seen.concurrency / (each * seen.kind.shape.dp * seen.groups)
+    # A benchmark that keeps so many requests of one length in flight sends them in waves.
+    read = steady_state.prompt(seen.kind, table, seen.load)
+    ttft = found.ttft + (each - 1) / 2 * read.alone.seconds * read.chunks
+    return found.rate * seen.groups * filled, ttft, found.tpot
+
+
+def _one_rank(seen: Observation, table: Factors) -> tuple[float, float, float]:
+    """Return requests a second, TTFT and TPOT of engines of one rank: the benchmark is simulated."""
+    each = math.ceil(seen.concurrency / seen.groups)
+    found = benchmark(seen, table, each)
+    rate = found.tokens_per_s / seen.load.output_len * seen.concurrency / each
+    return rate, found.mean("ttft"), found.mean("tpot")
+
+
+def benchmark(seen: Observation, table: Factors, each: int) -> Simulated:
+    """Return what the requests of one engine of one rank meet, ``each`` of them in flight."""
+    kind, load = seen.kind, seen.load
+    context = load.input_len + load.output_len / 2
+
+    @functools.cache
+    def step(busy: int) -> Time:
+        return step_time.decode(kind, table, seqs=busy, context=context)
+
+    @functools.cache
+    def read(tokens: int, busy: int) -> float:
+        found = step_time.prefill(kind, table, tokens=tokens, prompt=load.input_len, ranks=1)
+        return found.seconds + (step_time.beside(step(busy)) if busy else 0.0)
+
+    engine = closed_loop.Engine(
+        kind.shape.batched_tokens,
+        max(kind.shape.seqs, 1),
+        lambda tokens, busy: read(tokens, _near(busy)),
+        lambda busy: step(_near(busy)).seconds,
+        step_time.accepted(kind, table)[0],
+        step_time.router(table).seconds,
+    )
+    waves = min(math.ceil(seen.requests / seen.concurrency), _WAVES) if seen.requests else _WAVES
+    requests = min(waves * each, max(2 * each, _MOST))
+    return closed_loop.simulate(engine, load, each, requests)
+
+
+def _near(busy: int) -> int:
+    """Return a number of sequences of which there are few, so that few times are worked out."""
+    return busy if busy <= 4 else -(-busy // 4) * 4
+
+
 def errors(seen: Iterable[Observation], table: Factors) -> list[float]:
     """Return log(predicted / measured) of each observation."""
-    return [math.log(predicted(one, table) / one.value) for one in seen]
+    known: dict[tuple[object, ...], tuple[float, float, float]] = {}
+    out = []
+    for one in seen:
+        about = (id(one.kind), one.load, one.concurrency, one.groups, one.requests)
+        if about not in known:  # figures and repetitions of one load
+            known[about] = _behaviour(one, table)
+        out.append(math.log(_figure(one, table, known[about]) / one.value))
+    return out
+
+
+def _loss(error: float) -> float:
+    """Return the weight of a logarithmic error: its square while it is small, then its size."""
+    return math.hypot(error, _SMALL) - _SMALL
 
 
 def fitted(seen: Sequence[Observation], table: Factors, mark: str, source: str) -> Factors:
@@ -129,7 +214,8 @@ def fitted(seen: Sequence[Observation], table: Factors, mark: str, source: str) 
 
     def loss(moves: dict[str, float]) -> float:
         found = errors(seen, with_moves(moves))
-        return sum(map(abs, found)) / len(found) + _PRIOR * sum(map(abs, moves.values()))
+        far = sum(map(_loss, found)) / len(found)
+        return far + _PRIOR * sum(map(abs, moves.values()))
 
     best, step = loss(moved), 0.4
     while step > 0.02:

@@ -86,7 +86,7 @@ def _chunks(group: Group, load: Workload) -> Callable[[int], tuple[int, float]]:
     """Return the steps of a prompt by its tokens; a prompt of half the length takes half as long."""
     read = group.unit.prompt
     time = read.all_ranks if group.unit.part.role == "prefill" else read.alone
-    size = group.unit.kind.shape.batched_tokens
+    size = group.unit.kind.shape.batched_tokens * group.unit.kind.shape.pp
     whole = min(load.new_tokens, size)
 
     def steps(tokens: int) -> tuple[int, float]:

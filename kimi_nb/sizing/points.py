@@ -66,22 +66,39 @@ class Point:
         return sum(one.count * one.unit.nodes for one in self.groups)
 
     @property
+    def depth(self) -> tuple[Any, ...]:
+        """The layout, and whether any role has pipeline stages or prefill context parallelism."""
+        shapes = [one.unit.kind.shape for one in self.groups]
+        return (
+            self.base.layout,
+            any(one.pp > 1 for one in shapes),
+            any(one.pcp > 1 for one in shapes),
+        )
+
+    @property
     def shape(self) -> tuple[Any, ...]:
         """What tells a deployment from others for a reader.
 
-        Limits of batches aside, and the nodes of prefill groups: more groups are worth the same.
+        Limits of batches aside, and the nodes of prefill groups: more groups are worth the same;
+        and how the devices of a rank share its work.
         """
         *reading, writing = self.groups
         kind = writing.unit.kind
         return (
             self.base.layout,
-            *(one.unit.kind.shape.tp for one in reading),
+            *(math.prod(_split(one.unit)) for one in reading),
             writing.unit.nodes,
-            kind.shape.tp,
+            math.prod(_split(writing.unit)),
             kind.shape.dcp,
             kind.drafts,
             writing.unit.cache,
         )
+
+
+def _split(unit: Unit) -> tuple[int, int, int]:
+    """Return what one rank is split over: tp, pp and pcp."""
+    shape = unit.kind.shape
+    return shape.tp, shape.pp, shape.pcp
 
 
 # Which side of every interval is taken: the expected time, the least, the most.
@@ -213,11 +230,24 @@ def _readers(found: list[Unit]) -> list[Unit]:
     """Return the prefill units that read fastest, one for each size; the others only differ in steps."""
     best: dict[tuple[Any, ...], Unit] = {}
     for one in found:
-        key = (one.nodes, one.kind.shape.tp, one.cache)
+        key = (one.nodes, _split(one), one.cache)
         spent = one.prompt.all_ranks.seconds * one.prompt.chunks
         if key not in best or spent < best[key].prompt.all_ranks.seconds * best[key].prompt.chunks:
             best[key] = one
-    return list(best.values())
+    # Stages and context parallelism may be refused by the rules: what has none of them is kept.
+    plain = [one for one in best.values() if _split(one)[1:] == (1, 1)]
+    return [one for one in best.values() if not any(_reads_better(other, one) for other in plain)]
+
+
+def _reads_better(one: Unit, other: Unit) -> bool:
+    """Return whether nothing speaks for the other unit: nodes, latency, rate of a node, its tp."""
+    gains = []
+    for unit in (one, other):
+        spent = unit.prompt.all_ranks.seconds * unit.prompt.chunks
+        shape = unit.kind.shape
+        gains.append((-unit.nodes, -spent, shape.dp / spent / unit.nodes, shape.tp))
+    pairs = list(zip(*gains, strict=True))
+    return one.cache == other.cache and all(a >= b for a, b in pairs) and gains[0] != gains[1]
 
 
 def _hands_over(base: Base, prefill: Unit, decode: Unit, refused: Counter[str]) -> bool:

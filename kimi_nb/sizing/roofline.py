@@ -13,6 +13,7 @@ lower bounds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -143,10 +144,12 @@ def decode(
 
     ``seqs`` is the number of its sequences, ``context`` the length of each in tokens.
     ``tokens_each`` is the number of tokens computed for each sequence, including the drafts to
-    check. ``group_seqs`` is the number of sequences of all ranks in the group (0: every rank is as
+    check. With prefill context parallelism each sequence is decoded by one of those ranks. ``group_seqs`` is the number of sequences of all ranks in the group (0: every rank is as
     full as this one).
     """
-    tokens, whole = seqs * tokens_each, (group_seqs or seqs * shape.dp) * tokens_each
+    whole = (group_seqs or seqs * shape.dp) * tokens_each
+    seqs = math.ceil(seqs / shape.pcp)
+    tokens = seqs * tokens_each
     kept = cache_bytes_per_token(arch, shape.cache_bytes) / shape.pp  # a stage has its layers
     cache = seqs * context * kept / shape.dcp
     cache += 2 * seqs * state_bytes(shape, arch)  # read and written
@@ -184,9 +187,12 @@ def prefill(
     """Return the work of a prefill step.
 
     Each of ``ranks`` data parallel ranks (0: all) processes ``tokens`` tokens of prompts that have
-    ``prompt`` tokens each.
+    ``prompt`` tokens each. Prefill context parallelism shares the tokens out, and every one of
+    those ranks gets the cache of all.
     """
     whole = tokens * (ranks or shape.dp)
+    gathered = tokens * cache_bytes_per_token(arch, shape.cache_bytes) / shape.pp
+    tokens = math.ceil(tokens / shape.pcp)
     attention = (
         2
         * cached_layers(arch)
@@ -195,13 +201,15 @@ def prefill(
         * prompt
         / 2
     )
+    reduced, exchanged = _links(shape, arch, precision, tokens, spread)
     return Step(
         tokens,
         _weights(shape, arch, precision, whole, draft_parameters),
         0.0,
         _linear(shape, arch, precision, tokens, whole, 0),
         tokens * attention / shape.tp / shape.pp,
-        *_links(shape, arch, precision, tokens, spread),
+        Sent(reduced.node + gathered * (1 - 1 / shape.pcp), reduced.network),
+        exchanged,
     )
 
 
@@ -254,10 +262,10 @@ def _links(
     shape: Shape, arch: Mapping[str, int], precision: str, tokens: int, spread: Spread | None
 ) -> tuple[Sent, Sent]:
     """Return what all-reduces send of a device, and what the exchange with experts sends."""
-    spread = spread or Spread(shape.tp * shape.dp)
-    row = tokens * arch["hidden_size"] * 2.0
+    spread = spread or Spread(shape.tp * shape.pcp * shape.dp)
+    row = tokens * arch["hidden_size"] * 2.0 / shape.pp  # a stage has its layers
     sparse = arch["layers"] - arch["dense_layers"]
-    exchanged = shape.expert_parallel and shape.dp > 1
+    exchanged = shape.expert_parallel and shape.dp * shape.pcp > 1
     reduces = arch["layers"] + (arch["dense_layers"] if exchanged else arch["layers"])
     across = max(shape.tp // spread.devices, 1)  # nodes spanned by one tensor parallel group
     inside = min(shape.tp, spread.devices)
@@ -271,7 +279,7 @@ def _links(
     copies = ranks * (1 - (1 - 1 / ranks) ** chosen)  # devices that hold any of its experts
     each = (1.0 if "8" in ARITHMETIC[precision][0] else 2.0) + 2.0  # dispatch + 16-bit combine
     width = arch.get("latent_moe_size", arch["hidden_size"])
-    sent = sparse * tokens / shape.tp * width * copies * each
+    sent = sparse / shape.pp * tokens / shape.tp * width * copies * each
     away = (spread.nodes - 1) / spread.nodes
     return reduced, Sent(sent * max(1 - away - 1 / ranks, 0.0), sent * away)
 

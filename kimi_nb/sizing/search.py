@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from kimi_nb.check import judge
-from kimi_nb.core.errors import ParameterError, PlanError
+from kimi_nb.core.errors import NoFigureError, ParameterError, PlanError
 from kimi_nb.params import load as params
 from kimi_nb.sizing import (
     as_plan,
@@ -39,6 +39,7 @@ from kimi_nb.sizing.units import Unit
 _BEST, _FRONT = 10, 8  # candidates, and points of the front, that are checked and shown
 _SIMULATED = 3  # candidates whose queues are simulated
 _OF_SHAPE = 3  # points of the same sizes that are tried
+_OF_DEPTH = 3  # points with pipeline stages or prefill context parallelism, all of them refused
 _TRIED = 60  # points that the rules look at for one list
 MOST_NODES = 4096  # of one search
 
@@ -55,6 +56,7 @@ class _Search:
     refused: Counter[str]
     pool: dict[tuple[int, str], list[Unit]] = field(default_factory=dict)
     judged: dict[str, bool] = field(default_factory=dict)
+    tried: Counter[tuple[object, ...]] = field(default_factory=Counter)  # refused of a kind
 
     def points(self, nodes: int, bounds: Bounds | None = None) -> list[Point]:
         """Return every point on so many nodes."""
@@ -82,18 +84,23 @@ class _Search:
 
     def passing(self, ranked: Iterable[Point], most: int) -> Iterator[Point]:
         """Yield the first points of different sizes whose plans the rules pass."""
-        left: Counter[tuple[object, ...]] = Counter()
-        tried = yielded = 0
+        asked: Counter[tuple[object, ...]] = Counter()
+        done: set[tuple[object, ...]] = set()
+        tried = 0
         for point in ranked:
-            if left[point.shape] == _OF_SHAPE:
+            kind, depth = (point.shape, point.depth), point.depth
+            if point.shape in done or asked[kind] == _OF_SHAPE or self.tried[depth] >= _OF_DEPTH:
                 continue
             tried += 1
-            if tried > _TRIED or yielded == most:
+            if tried > _TRIED or len(done) == most:
                 return
-            left[point.shape] += 1
-            if self.passes(point):
-                left[point.shape] = _OF_SHAPE
-                yielded += 1
+            asked[kind] += 1
+            passes = self.passes(point)
+            if passes or any(depth[1:]):
+                # Where one passes, the rules know of nothing against its kind.
+                self.tried[depth] = -_TRIED if passes else self.tried[depth] + 1
+            if passes:
+                done.add(point.shape)
                 yield point
 
     def passes(self, point: Point) -> bool:
@@ -190,6 +197,8 @@ def answer(
     refused = Counter(search.refused)
     every = search.points(nodes)
     search.refused = refused
+    if not every and search.refused[units.NO_LINK]:
+        raise NoFigureError(shortage.of_links(chip.name))
     if not every:
         raise PlanError(shortage.said(found, load, search.table_of(found[0]), nodes))
     devices = nodes * chip.devices.count

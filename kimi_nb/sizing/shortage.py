@@ -1,4 +1,4 @@
-"""Say by how much weights do not fit on so many nodes, and how many nodes they take."""
+"""Say why nothing can be sized: weights that do not fit, with the sum, or no speed of links."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from kimi_nb.sizing import units
 from kimi_nb.sizing.base_recipes import Base
 from kimi_nb.sizing.factors import Factors
 from kimi_nb.sizing.request_load import Workload
+
+
+def of_links(hardware: str) -> str:
+    """Return that every size needs the speed of a link that nobody has published."""
+    return (
+        f"{hardware}: nobody has published its node_link_gb_s or network_gb_s, which every size "
+        "needs. Put the figures, with their source, below `peaks:` in a hardware file of your own "
+        "and name the file with --hw, or choose another --hw."
+    )
 
 
 def said(found: Sequence[Base], load: Workload, table: Factors, nodes: int) -> str:

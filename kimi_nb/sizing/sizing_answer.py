@@ -176,7 +176,8 @@ class Answer(show.Shown):
             if rows
             else f"none of {self.considered} considered keeps the promise: {self.asked}",
             (
-                "layout", "groups", "tokens/s/device", "TTFT ms", "TPOT ms", "limited by", "mark",
+                "layout", "groups", "tokens/s/device", "mean TTFT ms", "mean TPOT ms", "limited by",
+                "mark",
             ),
             tuple(
                 (
@@ -216,7 +217,7 @@ class Answer(show.Shown):
         if self.candidates:
             best = self.candidates[0]
             out.append(f"limited by: {best.point.limit} ({best.known}).")
-            out += _simulated(best)
+            out += _simulated(best, traced=bool(self.load.requests))
             if self.smallest is not None:
                 nodes = f"{self.smallest} node{'s' * (self.smallest > 1)}"
                 out.append(f"the fewest nodes that keep the promise: {nodes}.")
@@ -254,17 +255,21 @@ class Answer(show.Shown):
         ]
 
 
-def _simulated(best: Candidate) -> list[str]:
+def _simulated(best: Candidate, *, traced: bool) -> list[str]:
+    """Return the percentiles, and why they differ from the means of the table."""
     found = best.percentiles
     if found is None:
         return []
     shown = {
-        name: "/".join(f"{found.values[f'{name}_p{share}'] * 1e3:.3g}" for share in (50, 90, 99))
+        name: "/".join(_short(found.values[f"{name}_p{share}"] * 1e3) for share in (50, 90, 99))
         for name in ("ttft", "tpot")
     }
+    arrivals = "the trace's arrivals" if traced else "random arrivals"
     return [
-        f"simulated at {found.rate:.3g} requests/s (estimated): TTFT p50/p90/p99 {shown['ttft']} "
-        f"ms, TPOT {shown['tpot']} ms."
+        f"the table has means at the most that each one carries; the first: {best.point.rate:.3g} "
+        "requests/s.",
+        f"simulated with {arrivals}, {found.rate:.3g} requests/s (estimated): TTFT p50/p90/p99 "
+        f"{shown['ttft']} ms, TPOT {shown['tpot']} ms.",
     ]
 
 

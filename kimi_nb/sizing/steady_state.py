@@ -48,7 +48,9 @@ class Prompt:
 def prompt(kind: Kind, table: Factors, load: Workload) -> Prompt:
     """Return what the prefill of a mean prompt takes."""
     tokens = min(load.new_tokens, kind.shape.batched_tokens)
-    chunks = math.ceil(load.new_tokens / kind.shape.batched_tokens)
+    # The stages of a pipeline read pieces that follow each other at the same time.
+    pieces = math.ceil(load.new_tokens / kind.shape.batched_tokens)
+    chunks = math.ceil(pieces / kind.shape.pp)
     alone, full = (
         step_time.prefill(kind, table, tokens=tokens, prompt=load.input_len, ranks=ranks)
         for ranks in (1, kind.shape.dp)

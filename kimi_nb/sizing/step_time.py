@@ -15,10 +15,11 @@ the longer of reading the cache and of arithmetic: the shorter one is hidden, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from kimi_nb.core.errors import NoFigureError
+from kimi_nb.core.errors import NoFigureError, NoLinkFigureError
 from kimi_nb.params import schema
 from kimi_nb.plan.memory import Shape, weights_per_rank
 from kimi_nb.sizing import factors, roofline
@@ -46,6 +47,15 @@ class Term:
     mark: str
     source: str
     hidden: bool = False
+
+    def times(self, count: float) -> Term:
+        """Return the term ``count`` times over."""
+        return replace(
+            self,
+            seconds=self.seconds * count,
+            low=self.low * count,
+            high=self.high * count,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +111,32 @@ class Kind:
 
 
 def decode(kind: Kind, table: Factors, *, seqs: int, context: float) -> Time:
-    """Return the time of a decode step with ``seqs`` sequences of ``context`` tokens on each rank."""
+    """Return the time of a decode step with ``seqs`` sequences of ``context`` tokens on each rank.
+
+    The stages of a pipeline have a batch each, which all take their turn in a step.
+    """
     step = roofline.decode(
         kind.shape,
         kind.arch,
         kind.precision,
-        seqs=seqs,
+        seqs=math.ceil(seqs / kind.shape.pp),
         context=context,
         tokens_each=1 + kind.drafts,
         draft_parameters=kind.draft_parameters,
         spread=kind.spread,
     )
     terms = _terms(kind, table, step, graphs=kind.shape.graphs)
+    terms.append(_fixed("sequences", step.tokens / (1 + kind.drafts), table["sequence_s"]))
     if kind.drafts:
         terms.append(_drafts(kind, table))
-    return Time(tuple(terms))
+    return _in_turn(kind, table, terms)
 
 
 def prefill(kind: Kind, table: Factors, *, tokens: int, prompt: int, ranks: int) -> Time:
-    """Return the time of a step in which each of ``ranks`` ranks reads ``tokens`` tokens of prompts."""
+    """Return the time of a step in which each of ``ranks`` ranks reads ``tokens`` tokens of prompts.
+
+    Each stage of a pipeline reads so many.
+    """
     step = roofline.prefill(
         kind.shape,
         kind.arch,
@@ -130,7 +147,25 @@ def prefill(kind: Kind, table: Factors, *, tokens: int, prompt: int, ranks: int)
         draft_parameters=kind.draft_parameters,
         spread=kind.spread,
     )
-    return Time(tuple(_terms(kind, table, step, graphs=False)))
+    return _in_turn(kind, table, _terms(kind, table, step, graphs=False))
+
+
+def _in_turn(kind: Kind, table: Factors, terms: list[Term]) -> Time:
+    """Return the time in which every stage of a pipeline has done its work on every batch."""
+    stages = kind.shape.pp
+    if stages == 1:
+        return Time(tuple(terms))
+    wait = table["network_collective_s" if kind.spread.nodes > 1 else "collective_s"]
+    return Time((*(one.times(stages) for one in terms), _fixed("pipeline", stages, wait)))
+
+
+def beside(step: Time) -> float:
+    """Return the seconds that a decode step adds to a prefill step in which it takes part.
+
+    Weights are read, kernels launched and the scheduler asked once for both.
+    """
+    own = ("cache read", "attention", "sequences")
+    return sum(one.seconds for one in step.terms if one.name in own and not one.hidden)
 
 
 def transfer(kind: Kind, table: Factors, prompt: int) -> Time:
@@ -166,7 +201,7 @@ def _terms(kind: Kind, table: Factors, step: Step, *, graphs: bool) -> list[Term
         out.append(works)
     for name, sent in (("all-reduce", step.reduced), ("all-to-all", step.exchanged)):
         out += _collective(name, sent, kind, table, 2 * layers)
-    if kind.shape.dcp > 1:
+    if max(kind.shape.dcp, kind.shape.pcp) > 1:
         out.append(_fixed("context exchange", 2 * layers, table["collective_s"]))
     launch = table["layer_s" if graphs else "eager_layer_s"]
     out.append(_fixed("launch, graphs" if graphs else "launch, eager", layers, launch))
@@ -183,7 +218,7 @@ def _longer(one: Term, other: Term) -> tuple[Term, Term]:
 def _peak(kind: Kind, name: str) -> schema.Peak:
     found: schema.Peak | None = getattr(kind.hardware.peaks, name)
     if found is None:
-        raise NoFigureError(
+        raise (NoLinkFigureError if "link" in name or "network" in name else NoFigureError)(
             f"{kind.hardware.name}: nobody has published its {name}, so that no time can be "
             "estimated. Put the figure, with its source, below `peaks:` in a hardware file of your "
             "own and name the file with --hw, or choose another --hw."

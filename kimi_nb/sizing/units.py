@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kimi_nb.core.errors import NoLinkFigureError
 from kimi_nb.plan import memory, step_tokens
 from kimi_nb.plan.memory import device
-from kimi_nb.sizing import factors, steady_state, step_time
+from kimi_nb.sizing import factors, rank_splits, steady_state, step_time
 from kimi_nb.sizing.base_recipes import Base, Part
 from kimi_nb.sizing.factors import Factors
 from kimi_nb.sizing.request_load import Workload
@@ -22,8 +23,8 @@ from kimi_nb.sizing.roofline import Spread
 from kimi_nb.sizing.steady_state import Prompt
 from kimi_nb.sizing.step_time import Kind, Time
 
-_DIVIDED = ("heads", "intermediate_size", "moe_intermediate_size")  # by tensor parallel
 _STEP = 1024  # contexts are multiples of it
+NO_LINK = "speed of the links not published"  # why a unit is refused
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +77,15 @@ class Unit:
             self._steps[seqs] = step_time.decode(self.kind, self.table, seqs=seqs, context=context)
         return self._steps[seqs]
 
+    @property
+    def timed(self) -> bool:
+        """Whether its times can be estimated; not where the speed of a link is not known."""
+        try:
+            self.step(self.seqs[0])
+            return bool(self.prompt)
+        except NoLinkFigureError:
+            return False
+
     @functools.cached_property
     def accepted(self) -> tuple[float, float, float]:
         """Tokens that a step gives a sequence: expected, least, most."""
@@ -87,43 +97,34 @@ def of(
 ) -> Iterator[Unit]:
     """Yield the units of a role within ``most_nodes`` nodes; count those that memory refuses."""
     part = base.parts[role]
-    chip = base.hardware
-    for nodes in _nodes(base, part, most_nodes):
-        for tp in _tensor(base, nodes):
-            dp = nodes * chip.devices.count // tp
-            shape = replace(part.shape, tp=tp, dp=dp, pp=1, dcp=1, pcp=1)
-            if dp > 1 and not shape.expert_parallel:
-                shape = replace(shape, expert_parallel=True)
-            if shape.expert_parallel and base.arch["experts"] % (dp * tp):
-                refused["experts divided evenly over ranks"] += 1
-                continue
-            for drafts in _drafts(part):
-                for cache in _caches(base, part):
-                    for split in _splits(base, part, shape, drafts):
-                        yield from _limited(
-                            base, part, replace(shape, dcp=split), nodes, drafts, cache, load,
-                            table, refused,
-                        )  # fmt: skip
+    for nodes in rank_splits.nodes(base, part, most_nodes):
+        for tp, pp, pcp in rank_splits.of(base, part, nodes, refused):
+            for shape in _shapes(base, part, nodes, (tp, pp, pcp)):
+                if shape.expert_parallel and base.arch["experts"] % shape.expert_ranks:
+                    refused["experts divided evenly over ranks"] += 1
+                    continue
+                for drafts in _drafts(part):
+                    for cache in _caches(base, part):
+                        for split in _splits(base, part, shape, drafts):
+                            yield from _limited(
+                                base, part, replace(shape, dcp=split), nodes, drafts, cache, load,
+                                table, refused,
+                            )  # fmt: skip
 
 
-def _nodes(base: Base, part: Part, most: int) -> Iterator[int]:
-    """Yield the nodes that a group may have: those of the data, and what is documented."""
-    if base.layout == "single":
-        yield 1
-        return
-    least = 2 if base.layout == "dp" else 1
-    sizes = {*factors.facts()["group_nodes"], part.nodes}
-    yield from sorted(one for one in sizes if least <= one <= most)
-
-
-def _tensor(base: Base, nodes: int) -> Iterator[int]:
-    """Yield sizes of tensor parallelism: inside a node, or over all devices of a group."""
-    there = base.hardware.devices.count
-    divided = [base.arch[name] for name in _DIVIDED if name in base.arch]
-    sizes = [one for one in range(1, there + 1) if there % one == 0]
-    if nodes > 1 and base.request.recipe.processes == "node":
-        sizes.append(nodes * there)
-    yield from (one for one in sizes if not any(size % one for size in divided))
+def _shapes(
+    base: Base, part: Part, nodes: int, split: tuple[int, int, int]
+) -> Iterator[memory.Shape]:
+    """Yield the shapes of a split: over all devices, and as documented where that is fewer."""
+    tp, pp, pcp = split
+    known = part.shape
+    sizes = {nodes * base.hardware.devices.count // (tp * pp * pcp)}
+    if (nodes, *split) == (part.nodes, known.tp, known.pp, known.pcp):
+        sizes.add(known.dp)
+    for dp in sorted(sizes):
+        shape = replace(known, tp=tp, dp=dp, pp=pp, dcp=1, pcp=pcp)
+        spread = dp * pcp > 1 or known.expert_parallel
+        yield replace(shape, expert_parallel=spread)
 
 
 def _drafts(part: Part) -> list[int]:
@@ -140,7 +141,8 @@ def _caches(base: Base, part: Part) -> list[str]:
 
 def _splits(base: Base, part: Part, shape: memory.Shape, drafts: int) -> list[int]:
     """Return the sizes of decode context parallelism: none, or over all of tp, without drafts."""
-    able = base.hardware.vendor == "nvidia" and base.layout != "pd" and not drafts
+    flat = shape.pp == shape.pcp == 1
+    able = base.hardware.vendor == "nvidia" and base.layout != "pd" and not drafts and flat
     whole = (
         shape.tp if able and shape.dp == 1 and 1 < shape.tp <= base.hardware.devices.count else 1
     )
@@ -197,7 +199,11 @@ def _limited(
             Spread(base.hardware.devices.count, nodes),
         )
         told = buffers if any(buffers.values()) else {}
-        yield Unit(base, part, nodes, kind, batched, cache, tuple(able), told, length, load, table)
+        unit = Unit(base, part, nodes, kind, batched, cache, tuple(able), told, length, load, table)
+        if unit.timed:
+            yield unit
+        else:
+            refused[NO_LINK] += 1
 
 
 def _length(base: Base, part: Part, load: Workload) -> int:

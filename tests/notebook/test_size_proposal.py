@@ -41,6 +41,7 @@ def _result(folder, plan, mark=""):
         "failed": 0,
         "total_input_tokens": 16000,
         "total_output_tokens": 3200,
+        "mean_ttft_ms": 400.0,
         "mean_tpot_ms": 30.0,
         "output_throughput": 250.0,
     }
@@ -124,7 +125,7 @@ def test_results_of_this_run_calibrate_and_the_table_says_so(run, sized):
     folder = run.folder / choice.plan().name / "bench"
     _result(folder, choice.plan())
     known = run.calibrate(choice)
-    assert "calibrated by 2 figures of the load client, 2026-11-23" in known.why
+    assert "calibrated by 3 figures of the load client, 2026-11-23" in known.why
     assert "calibrated" in [row[2] for row in known.table().rows]
     again = run.size(choice, known, **SIZES)
     assert any("calibrated" in row[-1] for row in again.table().rows)

@@ -31,8 +31,12 @@ def written(folder, plan=PLAN, mark="", slower=1.4):
             "total_output_tokens": 400 * many,
         }
         asked = site_factors.request_load.fixed(1000, 200)
-        for name, change in (("mean_tpot_ms", slower), ("output_throughput", 1 / slower)):
-            seen = factor_fit.Observation(kind, asked, many, name, 1.0, groups)
+        for name, change in (
+            ("mean_ttft_ms", slower),
+            ("mean_tpot_ms", slower),
+            ("output_throughput", 1 / slower),
+        ):
+            seen = factor_fit.Observation(kind, asked, many, name, 1.0, groups, 2 * many)
             one[name] = change * factor_fit.predicted(seen, factors.of("nvidia", "INT4"))
         own = {"identity": about, "time": "2026-11-23T10:00:00", "errors": {}, "metrics": {}}
         (folder / f"c{many}-r1-x.json").write_text(json.dumps(one | {"kimi_nb": own}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -154,6 +155,8 @@ def test_the_text_says_best_of_and_at_most_ten_rows(capsys):
     assert main(WORDS) == 0
     out = capsys.readouterr().out
     assert "best of" in out and "considered under this model" in out and "optimal" not in out
+    assert "mean TTFT ms" in out and "the table has means at the most that each one carries" in out
+    assert re.search(r"simulated with random arrivals, [\d.]+ requests/s \(estimated\)", out)
     assert "limited by: " in out and "kimi-nb plan --model k2.5 --hw a3 --layout" in out
 
 

@@ -8,7 +8,8 @@ Usage::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from kimi_nb.sizing.factors import Factors
 from kimi_nb.sizing.roofline import Spread
 from kimi_nb.sizing.step_time import Kind
 
-_FIGURES = ("mean_tpot_ms", "output_throughput")
+_FIGURES = ("mean_ttft_ms", "mean_tpot_ms", "output_throughput")
 _ABOUT = "the results"
 
 
@@ -76,9 +77,9 @@ def _fitted(seen: Sequence[Mapping[str, Any]], plans: Sequence[Plan], folder: Pa
     found: list[Observation] = []
     for plan in plans:
         kind, groups = _kind(plan, folder)
-        for one in seen:
-            if _same(one["kimi_nb"]["identity"], plan):
-                found += _observations(one, kind, groups)
+        mine = [one for one in seen if _same(one["kimi_nb"]["identity"], plan)]
+        for repeated in _by_load(mine):
+            found += _observations(repeated, kind, groups)
     if not found:
         raise ParameterError(
             f"{folder}: {_ABOUT} are of other settings than {plan.name} has. Give what was measured "
@@ -150,13 +151,28 @@ def _kind(plan: Plan, folder: Path) -> tuple[Kind, int]:
     return kind, groups
 
 
-def _observations(one: Mapping[str, Any], kind: Kind, groups: int) -> Iterator[Observation]:
-    """Yield the figures of a measurement, with the lengths that its requests really had."""
+def _by_load(seen: Sequence[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
+    """Return the repetitions of each load."""
+    out: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for one in seen:
+        about = one["kimi_nb"]["identity"]
+        key = tuple(about.get(name) for name in ("input_len", "output_len", "concurrency", "rate"))
+        out.setdefault(key, []).append(one)
+    return out.values()
+
+
+def _observations(
+    repeated: Sequence[Mapping[str, Any]], kind: Kind, groups: int
+) -> Iterator[Observation]:
+    """Yield the medians of a load's figures, with the lengths that its requests really had."""
+    one = repeated[0]
     done, about = one["completed"], one["kimi_nb"]["identity"]
     lengths = request_load.fixed(
         max(round(one["total_input_tokens"] / done), 1),
         max(round(one["total_output_tokens"] / done), 1),
     )
     for name in _FIGURES:
-        if one.get(name):
-            yield Observation(kind, lengths, about["concurrency"], name, one[name], groups)
+        values = [other[name] for other in repeated if other.get(name)]
+        if values:
+            middle = statistics.median(values)
+            yield Observation(kind, lengths, about["concurrency"], name, middle, groups, done)
