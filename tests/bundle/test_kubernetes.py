@@ -478,6 +478,32 @@ def test_secrets_are_references(tmp_path, monkeypatch):
     assert "keyed_door.py" in texts["kubernetes/scripts/router/proxy.sh"]
 
 
+def test_values_for_llm_d_run_the_same_scripts():
+    """The chart has one template for leader and workers: each pod chooses by its number."""
+    plan = build.plan("k2.5", "h200", "dp", site="h200-kubernetes")
+    texts = kubernetes_files.files(plan)
+    values = yaml.safe_load(texts["llm-d/values.yaml"])
+    assert values["multinode"] and not values["prefill"]["create"]
+    (container,) = values["decode"]["containers"]
+    assert container["command"] == ["bash", "/opt/kimi-nb/scripts/pod.sh"]
+    assert values["decode"]["parallelism"]["workers"] == 2
+    (scripts,) = [one["data"] for one in values["extraObjects"]]
+    for name in ("leader.sh", "worker.sh", "ready.py"):
+        # The chart fills in templates: what looks like one is written as one that gives it again.
+        given = scripts[name].replace('{{ "{{" }}', "{{")
+        assert given == texts[f"kubernetes/scripts/mixed/{name}"]
+    chosen = scripts["pod.sh"].replace("/opt/kimi-nb/scripts/", "").replace("bash", "echo")
+    for index, script in (("0", "leader.sh"), ("3", "worker.sh")):
+        done = subprocess.run(
+            ["bash", "-c", chosen],
+            env={"LWS_WORKER_INDEX": index, "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == f"{script}\n"
+
+
 def test_pods_are_named_as_the_controller_does(tmp_path):
     plan = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
     assert [one.pods for one in pod_names.sets(plan)] == [

@@ -13,18 +13,23 @@ from typing import Any
 
 from kimi_nb.bundle.kubernetes import pod_template
 from kimi_nb.bundle.kubernetes.pod_scripts import FOLDER, Scripts
+from kimi_nb.core import shell
 from kimi_nb.plan.pod_names import PodSet
 from kimi_nb.plan.spec import Plan
+
+_POD = "pod.sh"
 
 
 def values(plan: Plan, sets: Sequence[PodSet], scripts: Mapping[str, Scripts]) -> dict[str, Any]:
     """Return the values; a plan without prefill and decode is the chart's ``decode`` alone."""
     said = pod_template.cluster(plan)
+    kind = "amd" if plan.request.hardware.vendor == "amd" else "nvidia"
     answering = next(engine for engine in plan.engines if engine.http_port is not None)
     out: dict[str, Any] = {
         "fullnameOverride": said.name,
         "multinode": True,
-        "accelerator": {"type": "planned", "resources": {"planned": said.device}},
+        # The chart knows no others: the name of the kind is free, that of the resource counts.
+        "accelerator": {"type": kind, "resources": {kind: said.device}},
         "modelArtifacts": {
             "name": plan.served_name,
             "uri": _uri(plan),
@@ -40,7 +45,7 @@ def values(plan: Plan, sets: Sequence[PodSet], scripts: Mapping[str, Scripts]) -
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
                 "metadata": {"name": f"{pods.name}-scripts", "namespace": said.namespace},
-                "data": dict(scripts[pods.name].files),
+                "data": {name: _quoted(text) for name, text in _files(scripts[pods.name]).items()},
             }
             for pods in sets
         ],
@@ -50,6 +55,23 @@ def values(plan: Plan, sets: Sequence[PodSet], scripts: Mapping[str, Scripts]) -
             plan, pods, scripts[pods.name]
         )
     return out
+
+
+def _files(scripts: Scripts) -> dict[str, str]:
+    """Return the scripts of a set, with one that chooses between those of leader and workers."""
+    if scripts.leader == scripts.worker:
+        return dict(scripts.files)
+    lines = [
+        f'if [ "$LWS_WORKER_INDEX" = 0 ]; then exec bash {FOLDER}/{scripts.leader}; fi',
+        f"exec bash {FOLDER}/{scripts.worker}",
+    ]
+    text = shell.script(["A pod chooses by its number: 0 leads the group."], lines)
+    return {**scripts.files, _POD: text}
+
+
+def _quoted(text: str) -> str:
+    """Return a text as the chart's template of it gives the text again."""
+    return text.replace("{{", '{{ "{{" }}')
 
 
 def _uri(plan: Plan) -> str:
@@ -64,12 +86,7 @@ def _role(plan: Plan, pods: PodSet, scripts: Scripts) -> dict[str, Any]:
     engine = plan.of(pods.pods[0][0])[0]
     container = dict(leader["containers"][0])
     if scripts.leader != scripts.worker:
-        container["command"] = [
-            "bash",
-            "-c",
-            f'[ "$LWS_WORKER_INDEX" = 0 ] && exec bash {FOLDER}/{scripts.leader}; '
-            f"exec bash {FOLDER}/{scripts.worker}",
-        ]
+        container["command"] = ["bash", f"{FOLDER}/{_POD}"]
         # Workers have no API, and the chart has one template for both.
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             container.pop(probe, None)
