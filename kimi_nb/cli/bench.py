@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.show import say
 
 if TYPE_CHECKING:
     from kimi_nb.prove.bench.results import BenchResult
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.keep:
         path = baseline.keep(found, _place(args, args.keep, found))
-        print(visible(f"kept: {path}"))
+        say(f"kept: {path}")
         return 0
     named = Path(args.against)
     path = named if named.is_file() else _place(args, args.against, found)
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(visible(str(told)))
         for sentence in told.regressions:
-            print(visible(f"slower: {sentence}"))
+            say(f"slower: {sentence}")
     return 1 if told.regressions else 0
 
 

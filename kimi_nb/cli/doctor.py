@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show import visible
+from kimi_nb.show import say, visible
 
 
 def add(commands: options.Commands) -> None:
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         paths = ["-"]
     elif not paths:
         newest = _newest_run()
-        print(f"no log was named: the newest run, {newest}", file=sys.stderr)
+        say(f"no log was named: the newest run, {newest}", file=sys.stderr)
         paths, plan = [str(newest)], plan or _plan_of(newest)
     found = doctor.examine(paths, plan or None)
     print(

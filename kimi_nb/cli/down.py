@@ -6,7 +6,7 @@ import argparse
 import json
 
 from kimi_nb.cli import options, output, signals
-from kimi_nb.show import visible
+from kimi_nb.show import say, visible
 
 
 def add(commands: options.Commands) -> None:
@@ -27,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
     signals.end_like_ctrl_c()
     journal = options.journal(args)
     if not args.run and journal.state == "down" and not args.json:
-        print(f"Nothing is up: {journal.plan} on {journal.site}, the last, is down.")
-        print(f"kimi-nb down {journal.folder} looks there again.")
+        say(f"Nothing is up: {journal.plan} on {journal.site}, the last, is down.")
+        say(f"kimi-nb down {journal.folder} looks there again.")
         return 0
     try:
         outcome = lifecycle.down(journal)
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         return output.failed(error, args.json)
     others = any(one.what.startswith("claim: left alone") for one in outcome.warnings)
     if args.json:
-        print(
+        say(
             json.dumps(
                 {
                     "changes": [vars(one) for one in outcome.changes],
@@ -53,16 +53,16 @@ def run(args: argparse.Namespace) -> int:
         for line in together((*outcome.changes, *outcome.warnings)):
             print(visible(line))
         if others and outcome.changes:
-            print(
+            say(
                 f"{journal.plan} on {journal.site} is down, but for the nodes that another run holds."
             )
         elif others:
-            print(
+            say(
                 f"This run of {journal.plan} holds nothing there. What runs belongs to another run: "
                 "kimi-nb down with the folder of that one ends it."
             )
         else:
-            print(
+            say(
                 f"{journal.plan} on {journal.site} is down"
                 + ("." if outcome.changes else ": no change.")
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options, output, signals
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show import visible
+from kimi_nb.show import say, visible
 
 if TYPE_CHECKING:
     from kimi_nb.drill.record import Drill
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(drill.as_dict(), indent=2, ensure_ascii=False))
         return 0
     print(visible(str(drill)))
-    print(f"\nRead the logs. To answer later: kimi-nb drill --answer '...' --of {drill.folder}")
+    say(f"\nRead the logs. To answer later: kimi-nb drill --answer '...' --of {drill.folder}")
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         return 0
     return _judge(drill, _asked(drill), False)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from kimi_nb.cli import options, signals
-from kimi_nb.show import visible
+from kimi_nb.show import say, visible
 
 
 def add(commands: options.Commands) -> None:
@@ -48,4 +48,4 @@ def _print_copies(folder: Path) -> None:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             print(f"{visible(node + name)} | {visible(line)}")
     if not found:
-        print(f"{folder}: no logs were kept: no engine was started, or none was reached.")
+        say(f"{folder}: no logs were kept: no engine was started, or none was reached.")

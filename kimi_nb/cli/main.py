@@ -14,7 +14,7 @@ from kimi_nb import __version__
 from kimi_nb.cli import redacted_streams
 from kimi_nb.core import extras
 from kimi_nb.core.errors import KimiError, short
-from kimi_nb.i18n import translate
+from kimi_nb.i18n import current, translate
 from kimi_nb.show import visible
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except redacted_streams.Unwritable as error:
         _drop(error.stream)
         if error.stream is not sys.stderr:
-            print(f"kimi-nb: the output cannot be written: {error}.", file=sys.stderr)
+            said = translate(f"the output cannot be written: {error}.")
+            print(f"kimi-nb: {said}", file=sys.stderr)
         return 2
 
 
@@ -83,7 +84,7 @@ def _reported(words: Sequence[str]) -> int:
         print(f"kimi-nb: {visible(translate(str(error)))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("kimi-nb: interrupted", file=sys.stderr)
+        print(f"kimi-nb: {translate('interrupted')}", file=sys.stderr)
         return 130
 
 
@@ -137,18 +138,57 @@ def _drop(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+class _Formatter(argparse.HelpFormatter):
+    """A help formatter that breaks lines of Chinese, which have no blanks, by their width."""
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        """Add the usage; its word in the current language."""
+        word = f"{translate('usage')}: " if prefix is None else prefix
+        super().add_usage(usage, actions, groups, word)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return super()._split_lines(text, width) if text.isascii() else _broken(text, width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.isascii():
+            return super()._fill_text(text, width, indent)
+        return "\n".join(indent + line for line in _broken(text, width - len(indent)))
+
+
+def _broken(text: str, width: int) -> list[str]:
+    from wcwidth import wrap  # start-up: only for such a text
+
+    return list(wrap(text, width))
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser that accepts no abbreviated options, also in every command.
 
     An abbreviation can become ambiguous, or mean something else, when an option is added.
+    It speaks the current language.
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False)
+        super().__init__(**{"formatter_class": _Formatter, **options}, allow_abbrev=False)
+
+    def format_help(self) -> str:
+        """Return the help in the current language; the catalogue is read only then."""
+        if current() != "en":
+            self.description = self.description and translate(self.description)
+            self.epilog = self.epilog and translate(self.epilog)
+            for group in self._action_groups:
+                group.title = group.title and translate(group.title)
+            for action in self._actions:
+                listed = getattr(action, "_choices_actions", ())
+                for one in (action, *listed):
+                    one.help = one.help and translate(one.help)
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """End with a message, which repeats the words of the caller: on one screen."""
-        super().error(short(message, 1000))
+        self.print_usage(sys.stderr)
+        text = short(translate(message), 1000)
+        self.exit(2, f"{self.prog}: {translate('error')}: {text}\n")
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         """Write a message; argparse's own way says nothing where it cannot be written."""

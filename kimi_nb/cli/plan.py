@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options, output
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.i18n import translate
+from kimi_nb.show import say, visible
 
 if TYPE_CHECKING:
     from kimi_nb.plan.spec import Plan
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         print(plan.as_json(files, memory=[bar.as_dict() for bar in bars], known_faults=faults))
         return 0
     print(tables.topology(plan))
-    print(
+    say(
         f"\n{plan.title}. {plan.engine} {plan.engine_version}, front door {plan.url}, "
         f"model name {plan.served_name}."
     )
@@ -63,23 +65,23 @@ def run(args: argparse.Namespace) -> int:
             print(f"\n{tables.derivation(plan)}")
         print(f"\n{tables.settings(plan)}\n\n{tables.errata(plan)}\n\n{tables.sources(plan)}")
     for note in plan.notes:
-        print(f"note: {note}")
+        print(f"{translate('note')}: {visible(translate(note))}")
     _known_faults(plan)
-    print(
+    say(
         f"{len(plan.errata)} differences from the documents"
         + ("." if args.explain else ": --explain shows each, with every setting.")
     )
-    print(f"errata on: {', '.join(entry['id'] for entry in plan.errata) or 'none'}")
+    say(f"errata on: {', '.join(entry['id'] for entry in plan.errata) or 'none'}")
     if plan.errata_off:
-        print(f"errata off, as published: {', '.join(plan.errata_off)}")
+        say(f"errata off, as published: {', '.join(plan.errata_off)}")
     if args.out is not None:
-        print(
+        say(
             f"{len(files)} files in {args.out}"
             + (f", {len(changes)} new or changed." if changes else ": no change.")
         )
     else:
-        print("--out DIR writes the scripts.")
-    print("kimi-nb check, with the same words, asks the rules of it.")
+        say("--out DIR writes the scripts.")
+    say("kimi-nb check, with the same words, asks the rules of it.")
     return 0
 
 
@@ -90,10 +92,12 @@ def _known_faults(plan: Plan) -> None:
     told = fault_facts.of_plan(plan)
     for fault, roles in told:
         if fault.severity != "note":
-            way_out = f" Way out: {fault.way_out}." if fault.way_out else ""
-            print(
-                f"{fault.severity}: known fault {fault.id} ({', '.join(roles)}): {fault.symptom} "
-                f"({fault.range}).{way_out} {fault.source}"
+            say(
+                f"{translate(fault.severity)}: known fault {fault.id} ({', '.join(roles)}):",
+                fault.symptom,
+                f"({translate(fault.range)}).",
+                f"Way out: {fault.way_out}." if fault.way_out else "",
+                fault.source,
             )
     if notes := sum(fault.severity == "note" for fault, _ in told):
-        print(f"{notes} known fault{'s' * (notes != 1)} as a note: kimi-nb check tells them.")
+        say(f"{notes} known fault{'s' * (notes != 1)} as a note: kimi-nb check tells them.")

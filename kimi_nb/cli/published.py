@@ -7,6 +7,7 @@ import json
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError, choice
+from kimi_nb.show import say
 
 
 def add(commands: options.Commands) -> None:
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         print(visible(str(published_limits.table(rows))))
     else:
         asked = " on ".join(filter(None, (model, hardware)))
-        print(f"No published figure of {asked} is known here.")
+        say(f"No published figure of {asked} is known here.")
     return 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kimi_nb.cli import options
 from kimi_nb.core import extras
-from kimi_nb.show import plain_json
+from kimi_nb.show import plain_json, say
 
 
 def add(commands: options.Commands) -> None:
@@ -58,5 +58,5 @@ def _run(args: argparse.Namespace) -> int:
         print(f"{found.status}: {found.text}")
         for line in found.limits:
             print(line)
-        print(f"report: {written}")
+        say(f"report: {written}")
     return 0

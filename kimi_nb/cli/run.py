@@ -7,6 +7,7 @@ import os
 import sys
 
 from kimi_nb.cli import options, signals
+from kimi_nb.i18n import translate
 
 
 def add(commands: options.Commands) -> None:
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             derive=args.derive,
         )
     except KeyboardInterrupt:
-        print("kimi-nb: interrupted", file=sys.stderr, flush=True)
+        print(f"kimi-nb: {translate('interrupted')}", file=sys.stderr, flush=True)
         # All is written. The interpreter's own end would collect what the kernels have left, and
         # may wait for ever for a socket among it.
         os._exit(130)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError, WriteError
+from kimi_nb.show import say
 
 if TYPE_CHECKING:
     from kimi_nb.params import schema
@@ -67,12 +68,12 @@ def run(args: argparse.Namespace) -> int:
         raise WriteError(f"{named}{out}: cannot be written: {error.strerror}.") from None
     shown = str(out) if out.is_absolute() else f"./{out}"
     number = len(values["nodes"])
-    print(f"{shown}: {number} node{'s' * (number > 1)}.")
+    say(f"{shown}: {number} node{'s' * (number > 1)}.")
     if left := site_file.left(values, args.pairs):
-        print(f"These have an example's values, look at them: {', '.join(left)}.")
+        say(f"These have an example's values, look at them: {', '.join(left)}.")
     named = _example(chip, number, args.slurm)
     words = f"plan {named} --site {shown}" if named else f"list --hw {args.hw}"
-    print(f"Then, for example: kimi-nb {words}")
+    say(f"Then, for example: kimi-nb {words}")
     return 0
 
 

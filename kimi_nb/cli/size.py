@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError, WriteError, short
+from kimi_nb.show import say
 
 if TYPE_CHECKING:
     from kimi_nb.sizing.factors import Factors
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         for sentence in told.sentences():
             print(sentence)
     if not told.candidates:
-        print("kimi-nb: nothing keeps the promise.", file=sys.stderr)
+        say("kimi-nb: nothing keeps the promise.", file=sys.stderr)
     return 0 if told.candidates else 1
 
 

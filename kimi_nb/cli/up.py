@@ -8,7 +8,7 @@ import sys
 import time
 
 from kimi_nb.cli import options, output, signals
-from kimi_nb.show import visible
+from kimi_nb.show import say, visible
 
 _LEFT = (
     "What was started is left as it is: kimi-nb logs shows it, kimi-nb up {resume} goes on, "
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
             )
         else:
             print(visible("\n".join([*([diff] if diff else []), *together(changes)])))
-            print(f"{len(changes)} changes" if changes else "no change")
+            say(f"{len(changes)} changes" if changes else "no change")
         if args.dry_run:
             return 0
     left = _LEFT.format(resume="--resume --download" if args.download else "--resume")
@@ -115,9 +115,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(visible(str(made)))
         if made.ok:
-            print(f"It is up: {made.url}. kimi-nb status, logs, down look at it and end it.")
+            say(f"It is up: {made.url}. kimi-nb status, logs, down look at it and end it.")
         elif not made.changes and not made.ready:
-            print("Nothing was changed there by this call.")
+            say("Nothing was changed there by this call.")
         else:
             print(left)
     return 0 if made.ok else 1

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError, WriteError
+from kimi_nb.show import say
 
 
 def add(commands: options.Commands) -> None:
@@ -89,4 +90,4 @@ def _write(folder: Path, files: dict[str, str]) -> None:
             made.rename(folder)
     except OSError as error:
         raise WriteError(refused.format(error.strerror)) from None
-    print(f"{len(files)} model file{'s' * (len(files) != 1)} in {folder}.")
+    say(f"{len(files)} model file{'s' * (len(files) != 1)} in {folder}.")

@@ -6,6 +6,7 @@ import argparse
 import json
 
 from kimi_nb.cli import options
+from kimi_nb.show import say
 
 
 def add(commands: options.Commands) -> None:
@@ -40,5 +41,5 @@ def run(args: argparse.Namespace) -> int:
     if args.explain:
         print(f"\n{engine_versions.faults_table(found)}")
     else:
-        print("--explain tells each known fault with its way out and source.")
+        say("--explain tells each known fault with its way out and source.")
     return 0

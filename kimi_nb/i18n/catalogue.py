@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kimi_nb.i18n import languages
-from kimi_nb.i18n.templates import Index, fill, placeholders
+from kimi_nb.i18n.templates import Index, Template, fill, placeholders
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "i18n"
 _DEEPEST = 3  # sentences inside sentences
@@ -37,7 +37,8 @@ _FRAMES = (
     (re.compile(r"(.+?) \((.+)\)"), "{}（{}）"),
     (re.compile(r"(.*\D) ([-+]?\d[\d.,]*(?: (?:GiB|GB|MB|ms|s|%))?)"), "{} {}"),
 )
-_LISTED = 12  # items of a list that are translated one by one, at most
+_QUOTED = re.compile(r"[\"{\[]|(?<!\w)'")
+_LISTED = 24  # items of a list that are translated one by one, at most
 
 
 class Catalogue:
@@ -82,11 +83,21 @@ class Catalogue:
         for one, values in itertools.islice(self._index.matches(text), _CANDIDATES):
             if any(map(_PARTINGS[1].search, values.values())):
                 continue  # it has swallowed the end of another sentence
+            if not one.literals[0] and ": " in values[one.names[0]].rstrip():
+                continue  # and here its beginning
             if any(_PLURAL.fullmatch(name) and values[name] not in ("", "s") for name in values):
                 continue  # the s of a plural, which Chinese has not, and more than that
             told = {name: self._value(value, depth + 1) for name, value in values.items()}
-            found.append(fill(self._messages[one.text], told))
-        return min(found, key=_english, default=None)
+            foreign = [value for value in one.foreign(values, told) if " " in value]
+            if _said(one) >= sum(map(_prose, foreign)) and not any(": " in v for v in foreign):
+                several = any(", " in value for value in values.values())
+                found.append((fill(self._messages[one.text], told), several))
+        best, several = min(found, key=lambda each: _english(each[0]), default=(None, False))
+        if best is not None and several and depth <= _DEEPEST:
+            # It may have taken the end of another item of a list.
+            listed = self._listed(text, depth + 1)
+            return listed if listed and _english(listed) <= _english(best) else best
+        return best
 
     def _value(self, text: str, depth: int) -> str:
         """Return a value: translated if it is a sentence itself, as it is if it is one word."""
@@ -94,7 +105,7 @@ class Catalogue:
             if text.startswith(sign):
                 return told + self._value(text[len(sign) :], depth)
         stripped = text.strip()
-        if depth > _DEEPEST or " " not in stripped:
+        if depth > _DEEPEST or _named(stripped):
             return text
         whole = self._whole(stripped, depth)
         if whole is not None:
@@ -132,18 +143,20 @@ class Catalogue:
     def _framed(self, text: str, depth: int) -> tuple[str, bool]:
         """Return a list, or two texts that are put together, where all of it can be translated.
 
-        Of a text with a colon only the second half need be.
+        Of a text with a colon only the second half need be. Quotations and JSON stay as they are.
         """
-        if depth > _DEEPEST:
+        if depth > _DEEPEST or _QUOTED.search(text):
             return text, False
         if (listed := self._listed(text, depth)) is not None:
             return listed, True
-        for frame, told in _FRAMES:
+        for frame, form in _FRAMES:
             if found := frame.fullmatch(text):
                 first, known = self._part(found[1], len(_PARTINGS) - 1, depth + 1)
                 second, all_of_it = self._part(found[2], len(_PARTINGS) - 1, depth + 1)
-                if all_of_it and (known or told == _FRAMES[0][1]):
-                    return told.format(first, second), True
+                if (first, second) == found.groups():
+                    return text, known and all_of_it
+                if all_of_it and (known or form == _FRAMES[0][1]):
+                    return form.format(first, second), True
         return text, False
 
     def _listed(self, text: str, depth: int) -> str | None:
@@ -151,9 +164,9 @@ class Catalogue:
         items = text.split(", ")
         if not 1 < len(items) <= _LISTED:
             return None
-        out = []
+        out: list[str] = []
         while items:
-            for count in range(len(items), 0, -1):
+            for count in range(len(items) - (not out), 0, -1):
                 one = ", ".join(items[:count])
                 told = one if count == 1 and _named(one) else self._whole(one, depth)
                 if told is None and count == 1:
@@ -165,7 +178,17 @@ class Catalogue:
                 return None
             out.append(told)
             del items[:count]
-        return "，".join(out)
+        return text if ", ".join(out) == text else "，".join(out)
+
+
+def _said(template: Template) -> int:
+    """Return how many letters of prose a template says by itself."""
+    return _prose(" ".join(template.literals))
+
+
+def _prose(text: str) -> int:
+    """Return how many letters of a text are those of words of prose."""
+    return sum(map(len, _PROSE.findall(text)))
 
 
 def _named(text: str) -> bool:

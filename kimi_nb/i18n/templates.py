@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+_MARKS = ("'", '"', "`")
 _WORD = re.compile(r"\w+")
 # Words and letters of literal text from which on a template may have values of several words. "{a} of
 # {b}" fits too much: with single words it is what it says, with more it may be any sentence.
@@ -54,6 +55,16 @@ class Template:
                 if begins and ends:
                     out.add(found[0])
         return out
+
+    def foreign(self, values: Mapping[str, str], told: Mapping[str, str]) -> Iterator[str]:
+        """Yield the values that no translation changes, but for those that are set off as quoted.
+
+        Words of another program stand behind a colon, in brackets or in quotation marks.
+        """
+        for name, before in zip(self.names, self.literals, strict=False):
+            quoted = before.endswith((": ", "(", *_MARKS)) or values[name].startswith(_MARKS)
+            if told[name] == values[name] and not quoted:
+                yield values[name]
 
     def matches(self, text: str) -> Iterator[dict[str, str]]:
         """Yield the values of a sentence of this template: first values as short, then as long as can be.

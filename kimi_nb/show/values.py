@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from kimi_nb.i18n import translate
 from kimi_nb.show import html_table, plain_table
@@ -176,10 +176,11 @@ def show(value: Any) -> None:
         print(value)
 
 
-def say(text: str) -> None:
-    """Print a line of progress in the current language, its indent as it is."""
-    line = text.lstrip(" ")
-    print(" " * (len(text) - len(line)) + visible(translate(line)), flush=True)
+def say(*texts: str, file: TextIO | None = None) -> None:
+    """Print sentences or a line of progress in the current language, its indent as it is."""
+    line = texts[0].lstrip(" \n")
+    told = " ".join(visible(translate(text)) for text in (line, *texts[1:]) if text)
+    print(texts[0][: len(texts[0]) - len(line)] + told, file=file, flush=True)
 
 
 def in_notebook() -> bool:

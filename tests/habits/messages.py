@@ -34,13 +34,23 @@ SENTENCES = (
 )
 # Whose errors; each text inside the call that makes the error.
 ERRORS = ("params", "core", "plan", "cli", "check", "diagnose")
-# Keys of YAML files whose texts people read, by file; "" is every text of the file.
+# Keys of YAML files whose texts people read, by files; "" is every text of a file.
 FACTS = {
     "diagnose/signatures.yaml": ("cause", "help", "question"),
     "diagnose/remedies.yaml": ("",),
     "diagnose/components.yaml": ("title", "help"),
     "catalog/known_faults.yaml": ("symptom", "way_out"),
     "params/errata.yaml": ("says", "uses", "why"),
+    "notebook/notebooks.yaml": ("title",),
+    "plan/derivation.yaml": ("why",),
+    "plan/glossary.yaml": ("flags", "env"),
+    "plan/memory_evidence.yaml": ("reason",),
+    "prove/checks.yaml": ("title",),
+    "prove/load_clients.yaml": ("",),
+    "prove/performance.yaml": ("title",),
+    "sizing/factors.yaml": ("source",),
+    "../../params/hardware/*.yaml": ("title", "expect", "notes", "reason"),
+    "../../params/models/*.yaml": ("title", "notes", "reason"),
     "i18n/words.yaml": ("",),
     "../../params/features.yaml": ("title", "reason", "price"),
 }
@@ -113,8 +123,9 @@ def _of_source() -> Iterator[tuple[str, str]]:
 
 
 def _of_facts() -> Iterator[tuple[str, str]]:
-    for name, keys in FACTS.items():
-        path = (DATA / name).resolve()
+    found = ((path, name) for name in FACTS for path in sorted(DATA.glob(name)))
+    for path, name in found:
+        path, keys = path.resolve(), FACTS[name]
         for text in _texts(yaml.safe_load(path.read_text(encoding="utf-8")), keys, False):
             if name == "i18n/words.yaml" or _LETTERS.search(text):
                 yield " ".join(text.split()), path.relative_to(DATA.parents[1]).as_posix()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from kimi_nb import i18n, show
 from kimi_nb.check import judge
+from kimi_nb.cli import main as cli_main
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.diagnose import doctor, faq
 from kimi_nb.i18n import catalogue
@@ -157,3 +159,41 @@ def test_a_table_of_chinese_keeps_its_columns(chinese):
         for line, word in zip(lines[2:], ("节点", "k2.5"), strict=True)
     }
     assert len(starts) == 1
+
+
+@pytest.mark.parametrize("command", ["", *cli_main.COMMANDS])
+def test_help_is_chinese(chinese, capsys, command):
+    with pytest.raises(SystemExit):
+        cli_main.main([*filter(None, [command]), "--help"])
+    told = capsys.readouterr().out
+    assert "用法: kimi-nb" in told and "显示这份帮助并退出" in told
+    assert not re.search(r"(?:\b[a-z]{2,} ){3}[a-z]{2,}\b", told)
+    assert max(map(len, told.splitlines())) <= 100
+
+
+def test_a_mistake_on_the_command_line_is_told_in_chinese(chinese, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli_main.main(["run", "--model", "k2.5", "--hw", "a3", "--jobs", "x"])
+    assert ended.value.code == 2
+    assert "kimi-nb run: 错误: 参数 --jobs：无效的 int 值：'x'" in capsys.readouterr().err
+
+
+def test_english_help_reads_no_catalogue(capsys):
+    catalogue.load.cache_clear()
+    with i18n.using("en"), pytest.raises(SystemExit):
+        cli_main.main(["up", "--help"])
+    assert "usage: kimi-nb up" in capsys.readouterr().out
+    assert catalogue.load.cache_info().currsize == 0
+
+
+def test_values_of_a_template_take_no_neighbours(chinese):
+    assert i18n.translate("the best: 1 x dp8 tp2, 256 sequences a rank") == (
+        "最好的：1 x dp8 tp2，每个 rank 256 个序列"
+    )
+    for quoted in (
+        "content 'Say in one sentence what you are.', finish_reason length",
+        '{"messages": [{"role": "user", "content": "no: 1, two"}], "max_tokens": 8}',
+        "OSError: [Errno 99] Cannot assign requested address: '10.1.2.11'",
+        "a3-0, a3-1, a3-2",
+    ):
+        assert i18n.translate(quoted) == quoted

@@ -263,7 +263,7 @@ def test_a_request_goes_through_prefill_to_decode(plan):
     assert plan.url in steps[0].where and "one of 31 more" in steps[4].where
     assert "1 to 4 tokens (3 drafts, eagle3)" in steps[6].where
     picture = request_path.picture(plan)
-    assert all(f"{number}. " in picture.alt for number in range(1, 9))
+    assert all(f"{number}) " in picture.alt for number in range(1, 9))
     assert [row["step"] for row in picture.data] == list(range(1, 9))
 
 

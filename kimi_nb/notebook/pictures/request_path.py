@@ -64,9 +64,9 @@ def picture(plan: Plan) -> Picture:
     for lane in lanes:
         drawing.line([(at[lane], 32), (at[lane], y - 14)], shade=0.3, dashed=True, behind=True)
     said = "; ".join(
-        f"{number}. {step.start} to {step.end}: {step.what} ({step.where})"
+        f"{number}) {step.start} to {step.end}: {step.what}; {step.where}"
         if step.start != step.end
-        else f"{number}. {step.start}: {step.what} ({step.where})"
+        else f"{number}) {step.start}: {step.what}; {step.where}"
         for number, step in enumerate(found, 1)
     )
     title = f"{plan.heading}: how one request travels"

@@ -34,10 +34,8 @@ def heading(role: str, column: Sequence[Any], plan: Plan) -> str:
     if first.spans:
         copies = "one copy" if count == 1 else f"{count} copies, each"
         return f"{title}: {nodes}, {copies} over {wide} devices{stages}"
-    return (
-        f"{title}: {nodes}, {count} rank{'s' * (count > 1)} of {wide} device{'s' * (wide > 1)}"
-        f"{stages}"
-    )
+    devices = f"{wide} device{'s' * (wide > 1)}{stages}"
+    return f"{title}: {nodes}, {count} rank{'s' * (count > 1)} of {devices}"
 
 
 def ranks(column: Sequence[Any]) -> int:
