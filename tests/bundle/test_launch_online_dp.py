@@ -440,6 +440,19 @@ def test_one_log_a_rank_and_the_last_one_kept(node):
     }
 
 
+def test_logs_are_echoed_with_their_rank(node):
+    """What kubectl logs shows: whole lines, in the order of each rank, also the last half of one."""
+    node.template("for i in {1..3}; do echo line $i of $4; done; printf 'half of %s' $4")
+    code, out, _ = node.run("--dp-size", 2, "--echo", *ADDRESS)
+    assert code == 0
+    for rank in (0, 1):
+        said = [line for line in out.splitlines() if line.startswith(f"rank_{rank} | ")]
+        assert [line.partition(" | ")[2] for line in said] == [
+            *(f"line {at} of {rank}" for at in (1, 2, 3)),
+            f"half of {rank}",
+        ]
+
+
 def test_start_lines_sessions_and_a_log_that_is_written_at_once(node):
     """One line a rank; each leads a session of its own; a server's print is in the log at once."""
     node.template(f"exec {sys.executable} -c 'import time; print(\"hello\"); time.sleep(300)'")
