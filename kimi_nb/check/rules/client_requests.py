@@ -69,18 +69,20 @@ def _wrong(word: str) -> str:
 )
 def scheme(d: Deployment) -> Iterator[Problem]:
     """'wrong version number', or 'SSL routines': the engine answers in plain text."""
-    plain = {one.http_port for one in d.servers if not any("ssl" in flag for flag in one.flags)} - {
-        None
-    }
+    asked = [
+        (one, word)
+        for one in d.clients
+        if one.host in ("localhost", "127.0.0.1", "0.0.0.0")
+        for word in one.argv
+        if word.startswith("https://")
+    ]
+    if not asked:
+        return
     secret = {one.http_port for one in d.servers if any("ssl" in flag for flag in one.flags)}
-    for one in d.clients:
-        local = one.host in ("localhost", "127.0.0.1", "0.0.0.0")
-        if local and one.port in plain - secret:
-            for word in one.argv:
-                if word.startswith("https://"):
-                    yield Problem(
-                        one.spot, f"{word[:60]}: the engine at {one.port} has no --ssl-certfile"
-                    )
+    plain = {one.http_port for one in d.servers} - secret - {None}
+    for one, word in asked:
+        if one.port in plain:
+            yield Problem(one.spot, f"{word[:60]}: the engine at {one.port} has no --ssl-certfile")
 
 
 _LM_EVAL = (
@@ -126,7 +128,7 @@ _MOVED = {
     "client/bench-script",
     WARNING,
     "A benchmark is started by vllm bench.",
-    "Write vllm bench serve, throughput or latency; the options are the same.",
+    "Write the command of vllm bench; the options are the same.",
     "benchmarks/benchmark_serving.py of vLLM 0.11.2 and later: it prints this, and ends",
 )
 def bench_script(d: Deployment) -> Iterator[Problem]:

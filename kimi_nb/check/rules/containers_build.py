@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterator
 
@@ -35,14 +36,21 @@ def device_path(d: Deployment) -> Iterator[Problem]:
     """'error gathering device information: no such file or directory': the container is not made."""
     for box in d.boxes:
         for given in box.options.get("--device", ()):
-            path = given.partition(":")[0]
-            match = re.fullmatch(r"/dev/(renderD\d+|card\d+)", path)
-            if match:
-                yield Problem(box.spot, f"{path} is no device; it is /dev/dri/{match[1]}")
-                continue
-            near = difflib.get_close_matches(path, _FILES, n=1, cutoff=0.85)
-            if near and path not in _FILES and re.fullmatch(r"/dev/[a-z_-]+", path):
-                yield Problem(box.spot, f"{path} is no device", f"Did you mean {near[0]}?")
+            right = _device(given.partition(":")[0])
+            if right:
+                yield Problem(
+                    box.spot, f"{given.partition(':')[0]} is no device", f"Did you mean {right}?"
+                )
+
+
+@functools.cache
+def _device(path: str) -> str:
+    """Return the device file that is meant by a path which is none, "" for any other path."""
+    if re.fullmatch(r"/dev/(renderD\d+|card\d+)", path):
+        return path.replace("/dev/", "/dev/dri/")
+    if path in _FILES or not re.fullmatch(r"/dev/[a-z_-]+", path):
+        return ""
+    return next(iter(difflib.get_close_matches(path, _FILES, n=1, cutoff=0.85)), "")
 
 
 for _identity, _says, _fix, _source, _why in (

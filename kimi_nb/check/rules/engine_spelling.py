@@ -77,6 +77,8 @@ _MAKERS = {"git", "hf", "huggingface-cli", "modelscope", "cp", "mv", "ln", "mkdi
 )
 def model_owner(d: Deployment) -> Iterator[Problem]:
     """'Repository Not Found' where no folder of that name is beside the script."""
+    if d.plan is not None:
+        return
     made = {
         word.rstrip("/").rpartition("/")[2]
         for _, words in d.commands()
