@@ -286,11 +286,10 @@ def test_memory_for_a_rank_that_is_full_of_errors_is_bounded(tmp_path):
 def test_ranks_of_a_pod_are_told_apart(tmp_path):
     """Several ranks write into one stream of a pod, each line with its rank."""
     lines = [
-        f"[pod/kimi-decode-0-1/engine] rank_{rank} | (APIServer pid={rank}) ERROR 11-24 03:00:{at} "
-        f"[api_server.py:1] {text}"
+        f"rank_{rank} | (APIServer pid={rank}) ERROR 11-24 03:00:{at} [api_server.py:1] {text}"
         for rank, at, text in ((3, "09", OOM), (5, "12", DEAD))
     ]
-    found = doctor.examine(write(tmp_path / "pods.log", *lines))
+    found = doctor.examine(write(tmp_path / "kimi-decode-0-1.log", *lines))
     assert (found.first.node, found.first.rank) == ("kimi-decode-0-1", 3)
     assert found.first.signature == "out-of-memory"
 
