@@ -23,6 +23,7 @@ _SPDX: Mapping[str, str] = {
     "Apache Software License": "Apache-2.0",
     "Apache License, Version 2.0": "Apache-2.0",
     "Apache 2.0": "Apache-2.0",
+    "Apache": "Apache-2.0",  # kubernetes-validate, whose LICENSE says version 2.0
     "Python Software Foundation License": "PSF-2.0",
     "ISC License (ISCL)": "ISC",
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
