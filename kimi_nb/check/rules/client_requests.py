@@ -31,7 +31,7 @@ def header(d: Deployment) -> Iterator[Problem]:
             continue
         for before, word in itertools.pairwise(argv):
             if before in ("-H", "--header") and (said := _wrong(word)):
-                yield Problem(spot, f"-H {word[:60]!r}: {said}")
+                yield Problem(spot, f"the header {word[:60]!r} is not read: {said}")
 
 
 def _wrong(word: str) -> str:

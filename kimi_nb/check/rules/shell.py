@@ -37,7 +37,8 @@ for _identity, _severity, _says, _fix, _why in (
         "shell/assignment-split",
         WARNING,
         "A value with blanks in it has quotes around it.",
-        "Put quotes around the whole value; folders and libraries are joined with a colon.",
+        "Put quotes around the whole value, or leave export out before a program; folders and "
+        "libraries are joined with a colon.",
         "The variable gets the first word only; export takes the others for names of variables: "
         "'not a valid identifier'.",
     ),
