@@ -18,6 +18,7 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.sizing import closed_loop, steady_state, step_time
@@ -33,6 +34,8 @@ FIGURES = (
     "mean_itl_ms",
     "per_user",
     "mean_ttft_ms",
+    "median_tpot_ms",
+    "median_ttft_ms",
     "mean_e2el_ms",
     "output_throughput",
     "total_token_throughput",
@@ -75,6 +78,14 @@ class Observation:
     requests: int = 0
 
 
+class _Behaviour(NamedTuple):
+    """Requests a second, mean seconds to the first token and for each further one."""
+
+    rate: float
+    ttft: float
+    tpot: float
+
+
 def steady(kind: Kind, load: Workload, table: Factors, seqs: int) -> Steady:
     """Return an engine with ``seqs`` requests on each rank at all times."""
     context = load.input_len + load.output_len / 2
@@ -99,8 +110,8 @@ def predicted(seen: Observation, table: Factors) -> float:
     return _figure(seen, table, _behaviour(seen, table))
 
 
-def _figure(seen: Observation, table: Factors, found: tuple[float, float, float]) -> float:
-    """Return a figure of a behaviour: requests a second, TTFT, TPOT."""
+def _figure(seen: Observation, table: Factors, found: _Behaviour) -> float:
+    """Return a figure of a behaviour."""
     if seen.name not in FIGURES:
         raise ParameterError(choice("figure", seen.name, FIGURES))
     (rate, ttft, tpot), load = found, seen.load
@@ -109,20 +120,23 @@ def _figure(seen: Observation, table: Factors, found: tuple[float, float, float]
         "mean_itl_ms": tpot * 1e3 * step_time.accepted(seen.kind, table)[0],
         "per_user": 1 / tpot,
         "mean_ttft_ms": ttft * 1e3,
+        # Of requests of one length, no stall and no queue but their own: the mean.
+        "median_ttft_ms": ttft * 1e3,
+        "median_tpot_ms": tpot * 1e3,
         "mean_e2el_ms": (ttft + tpot * (load.output_len - 1)) * 1e3,
         "output_throughput": rate * load.output_len,
         "total_token_throughput": rate * (load.input_len + load.output_len),
     }[seen.name]
 
 
-def _behaviour(seen: Observation, table: Factors) -> tuple[float, float, float]:
+def _behaviour(seen: Observation, table: Factors) -> _Behaviour:
     shape = seen.kind.shape
     alone = shape.dp == shape.pp == shape.pcp == 1
     return (_one_rank if alone else _ranks)(seen, table)
 
 
-def _ranks(seen: Observation, table: Factors) -> tuple[float, float, float]:
-    """Return requests a second, TTFT and TPOT where ranks step together, not in the same phase."""
+def _ranks(seen: Observation, table: Factors) -> _Behaviour:
+    """Return the behaviour where ranks step together, not in the same phase."""
     each = math.ceil(seen.concurrency / (seen.kind.shape.dp * seen.groups))
     found = steady(seen.kind, seen.load, table, each)
     # A last rank that is not full gives less than a full one.
@@ -130,15 +144,15 @@ def _ranks(seen: Observation, table: Factors) -> tuple[float, float, float]:
     # A benchmark that keeps so many requests of one length in flight sends them in waves.
     read = steady_state.prompt(seen.kind, table, seen.load)
     ttft = found.ttft + (each - 1) / 2 * read.alone.seconds * read.chunks
-    return found.rate * seen.groups * filled, ttft, found.tpot
+    return _Behaviour(found.rate * seen.groups * filled, ttft, found.tpot)
 
 
-def _one_rank(seen: Observation, table: Factors) -> tuple[float, float, float]:
-    """Return requests a second, TTFT and TPOT of engines of one rank: the benchmark is simulated."""
+def _one_rank(seen: Observation, table: Factors) -> _Behaviour:
+    """Return the behaviour of engines of one rank: the benchmark is simulated."""
     each = math.ceil(seen.concurrency / seen.groups)
     found = benchmark(seen, table, each)
     rate = found.tokens_per_s / seen.load.output_len * seen.concurrency / each
-    return rate, found.mean("ttft"), found.mean("tpot")
+    return _Behaviour(rate, found.mean("ttft"), found.mean("tpot"))
 
 
 def benchmark(seen: Observation, table: Factors, each: int) -> Simulated:
@@ -175,7 +189,7 @@ def _near(busy: int) -> int:
 
 def errors(seen: Iterable[Observation], table: Factors) -> list[float]:
     """Return log(predicted / measured) of each observation."""
-    known: dict[tuple[object, ...], tuple[float, float, float]] = {}
+    known: dict[tuple[object, ...], _Behaviour] = {}
     out = []
     for one in seen:
         about = (id(one.kind), one.load, one.concurrency, one.groups, one.requests)

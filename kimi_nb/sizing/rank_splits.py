@@ -42,11 +42,10 @@ def of(base: Base, part: Part, count: int, refused: Counter[str]) -> Iterator[tu
     Not over stages and context at once; what the planner refuses of any size is counted here.
     """
     there = base.hardware.devices.count
-    stages = {2, count} - {1}
+    stages = count if count > 1 else 2  # over nodes, the slow links are between stages
     for tp in _tensor(base, count):
         yield tp, 1, 1
-        wide = [(tp, pp, 1) for pp in sorted(stages)]
-        wide += [(tp, 1, 2)] if part.role != "decode" else []
+        wide = [(tp, stages, 1), *([(tp, 1, 2)] if part.role != "decode" else [])]
         for _, pp, pcp in wide:
             world = tp * pp * pcp
             if (there % world and world % there) or (count * there) % world:

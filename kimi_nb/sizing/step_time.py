@@ -15,6 +15,7 @@ the longer of reading the cache and of arithmetic: the shorter one is hidden, an
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -58,23 +59,23 @@ class Term:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Time:
     """A time as the sum of its terms that are not hidden, in seconds."""
 
     terms: tuple[Term, ...]
 
-    @property
+    @functools.cached_property
     def seconds(self) -> float:
         """The expected time."""
         return sum(one.seconds for one in self.terms if not one.hidden)
 
-    @property
+    @functools.cached_property
     def low(self) -> float:
         """The least time: every factor errs to the same side."""
         return sum(one.low for one in self.terms if not one.hidden)
 
-    @property
+    @functools.cached_property
     def high(self) -> float:
         """The most time."""
         return sum(one.high for one in self.terms if not one.hidden)

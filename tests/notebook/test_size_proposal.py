@@ -41,8 +41,8 @@ def _result(folder, plan, mark=""):
         "failed": 0,
         "total_input_tokens": 16000,
         "total_output_tokens": 3200,
-        "mean_ttft_ms": 400.0,
-        "mean_tpot_ms": 30.0,
+        "median_ttft_ms": 400.0,
+        "median_tpot_ms": 30.0,
         "output_throughput": 250.0,
     }
     own = {"identity": about, "time": "2026-11-23T10:00:00", "errors": {}, "metrics": {}}

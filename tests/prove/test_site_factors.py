@@ -32,8 +32,8 @@ def written(folder, plan=PLAN, mark="", slower=1.4):
         }
         asked = site_factors.request_load.fixed(1000, 200)
         for name, change in (
-            ("mean_ttft_ms", slower),
-            ("mean_tpot_ms", slower),
+            ("median_ttft_ms", slower),
+            ("median_tpot_ms", slower),
             ("output_throughput", 1 / slower),
         ):
             seen = factor_fit.Observation(kind, asked, many, name, 1.0, groups, 2 * many)

@@ -27,7 +27,7 @@ from kimi_nb.sizing.factors import Factors
 from kimi_nb.sizing.roofline import Spread
 from kimi_nb.sizing.step_time import Kind
 
-_FIGURES = ("mean_ttft_ms", "mean_tpot_ms", "output_throughput")
+_FIGURES = ("median_ttft_ms", "median_tpot_ms", "output_throughput")
 _ABOUT = "the results"
 
 
