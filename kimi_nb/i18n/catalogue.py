@@ -25,7 +25,7 @@ _JOINTS = {"; ": "；", ", ": "，"}
 # Where a text is parted, from the largest parts to the smallest.
 _PARTINGS = (
     re.compile(r"(\n+ *)"),
-    re.compile(r"(?<=[^\s.])(\. )(?=\S)"),
+    re.compile(r"(?<=[^\s.])(?<!^\d)(\. )(?=\S)"),
     re.compile(r"(?<=\S)(; )(?=\S)"),
 )
 # Words of prose: neither names, paths, flags nor units, which stay as they are.

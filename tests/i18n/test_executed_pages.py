@@ -20,8 +20,6 @@ from habits import translated_notebooks as translated
 
 from kimi_nb.core import paths
 
-pytestmark = pytest.mark.long
-
 _INLINE = {"span", "wbr", "b", "i", "em", "strong", "a", "small", "sub", "sup", "abbr", "time"}
 _CODE = {"style", "script", "code", "pre", "kbd", "samp"}
 _SPOKEN = {"alt", "aria-label", "title", "placeholder"}
@@ -124,6 +122,7 @@ def test_what_counts_as_english():
     assert Texts("<p>a <b>b</b></p><pre>c</pre><img alt='d'>").texts == ["a b", "d"]
 
 
+@pytest.mark.long
 def test_executed_pages_are_chinese(tmp_path):
     words = [
         "run",

@@ -14,6 +14,7 @@ are estimated, so that nothing is measured with a font that the page may not hav
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -29,6 +30,12 @@ _FONTS = {
 }
 # Shares of the font size that no usual sans-serif font exceeds; DejaVu Sans is among the widest.
 _NARROW, _WIDE = "fijlrtI|.,:;'!/ ()[]-", "mwMWOQGD@%+=<>~_"
+
+# A word, or one Chinese character, with the signs that close it; and the blanks before it.
+_CLOSING = "，。；：、）？！"
+_PIECE = re.compile(
+    rf"(\s*)((?:[\u3000-\u9fff\uff00-\uffef]|[^\s\u3000-\u9fff\uff00-\uffef]+)[{_CLOSING}]*)"
+)
 
 
 def width_of(text: str, size: float, *, mono: bool = False, bold: bool = False) -> float:
@@ -68,10 +75,13 @@ def shortened(
 
 
 def wrapped(text: str, room: float, size: float, *, mono: bool = False) -> list[str]:
-    """Return the lines of a text in ``room``; a word that is wider than that is shortened."""
+    """Return the lines of a text in ``room``; a word that is wider than that is shortened.
+
+    Chinese breaks between any two characters, but not before a closing sign.
+    """
     lines: list[str] = []
-    for word in text.split():
-        longer = f"{lines[-1]} {word}" if lines else word
+    for blank, word in _PIECE.findall(text):
+        longer = f"{lines[-1]}{' ' * bool(blank)}{word}" if lines else word
         if lines and width_of(longer, size, mono=mono) <= room:
             lines[-1] = longer
         else:
