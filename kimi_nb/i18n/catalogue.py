@@ -101,6 +101,8 @@ class Catalogue:
 
     def _value(self, text: str, depth: int) -> str:
         """Return a value: translated if it is a sentence itself, as it is if it is one word."""
+        if text == ".":
+            return _STOP
         for sign, told in _JOINTS.items():
             if text.startswith(sign):
                 return told + self._value(text[len(sign) :], depth)
@@ -178,7 +180,11 @@ class Catalogue:
                 return None
             out.append(told)
             del items[:count]
-        return text if ", ".join(out) == text else "，".join(out)
+        # Names stay a list as they are written, so that they can be copied.
+        joined = out[0]
+        for before, one in itertools.pairwise(out):
+            joined += (", " if f"{before}, {one}" in text else "，") + one
+        return joined
 
 
 def _said(template: Template) -> int:
