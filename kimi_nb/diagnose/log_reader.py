@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from kimi_nb.core.errors import ParameterError
@@ -17,6 +18,7 @@ except ModuleNotFoundError:  # an installation without extras
 
 _ENOUGH = 500  # lines examined in a log; after that one line per pattern and block is enough
 _HEAD = 400  # bytes at the start of a line that contain its time, colours included
+_POD = re.compile(r"\[pod/([\w.-]{1,253})/[\w.-]{1,63}\] ")
 _SAMPLE = 1 << 16  # bytes that show whose log it is
 _LINES = 400  # and lines
 _FAR = 400  # lines to go back in search of a time
@@ -106,7 +108,12 @@ def _take(
         text = log_lines.plain(line.decode("utf-8", "replace"))
         sight.take(
             Line(
-                source.node, source.rank, source.name, number + 1, text, _time(block, begin, time)
+                _node(source, text),
+                source.rank,
+                source.name,
+                number + 1,
+                text,
+                _time(block, begin, time),
             ),
             among,
         )
@@ -115,9 +122,15 @@ def _take(
         text = log_lines.plain(block[at:].partition(b"\n")[0].decode("utf-8", "replace"))
         at_line = first + _ends(block, 0, at) + 1
         sight.serves = Line(
-            source.node, source.rank, source.name, at_line, text, _time(block, at, time)
+            _node(source, text), source.rank, source.name, at_line, text, _time(block, at, time)
         )
     return number + _ends(block, done, len(block)), looked, _time(block, len(block), time)
+
+
+def _node(source: Source, text: str) -> str:
+    """Return the node of a line: the pod that kubectl logs --prefix names, or that of the file."""
+    named = _POD.match(text) if text.startswith("[pod/") else None
+    return named[1] if named else source.node
 
 
 def _reply(block: bytes) -> int:
@@ -151,7 +164,14 @@ def _explain(
         done = at
         text = log_lines.plain(block[at:after].decode("utf-8", "replace"))
         sight.follow(
-            Line(source.node, source.rank, source.name, number + 1, text, _time(block, at, time))
+            Line(
+                _node(source, text),
+                source.rank,
+                source.name,
+                number + 1,
+                text,
+                _time(block, at, time),
+            )
         )
         at = after
     return done, number

@@ -283,13 +283,17 @@ def test_memory_for_a_rank_that_is_full_of_errors_is_bounded(tmp_path):
     assert (many - few) / 20 < RANK_BYTES, (many - few) / 20
 
 
-def test_ranks_of_a_pod_are_told_apart(tmp_path):
-    """Several ranks write into one stream of a pod, each line with its rank."""
+@pytest.mark.parametrize(
+    "before, file", [("", "kimi-decode-0-1.log"), ("[pod/kimi-decode-0-1/engine] ", "pods.log")]
+)
+def test_ranks_of_a_pod_are_told_apart(before, file, tmp_path):
+    """Several ranks write into one stream of a pod; kubectl logs --prefix names the pod."""
     lines = [
-        f"rank_{rank} | (APIServer pid={rank}) ERROR 11-24 03:00:{at} [api_server.py:1] {text}"
+        f"{before}rank_{rank} | (APIServer pid={rank}) ERROR 11-24 03:00:{at} "
+        f"[api_server.py:1] {text}"
         for rank, at, text in ((3, "09", OOM), (5, "12", DEAD))
     ]
-    found = doctor.examine(write(tmp_path / "kimi-decode-0-1.log", *lines))
+    found = doctor.examine(write(tmp_path / file, *lines))
     assert (found.first.node, found.first.rank) == ("kimi-decode-0-1", 3)
     assert found.first.signature == "out-of-memory"
 
