@@ -182,7 +182,7 @@ def _line(text: str) -> str:
     return text
 
 
-class _Checked:
+class Checked:
     """As pydantic's AfterValidator, which reads a function's signature each time that it stands."""
 
     def __init__(self, check: Callable[[str], str]) -> None:
@@ -194,20 +194,20 @@ class _Checked:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
 
-Name = Annotated[str, _Checked(_name)]
-Line = Annotated[str, _Checked(_line)]
-Text = Annotated[str, _Checked(safe_text)]
-Word = Annotated[str, _Checked(_word)]
+Name = Annotated[str, Checked(_name)]
+Line = Annotated[str, Checked(_line)]
+Text = Annotated[str, Checked(safe_text)]
+Word = Annotated[str, Checked(_word)]
 Least = Annotated[int | Literal["driver"], PlainValidator(_least)]
-Range = Annotated[str, _Checked(_range)]
-Sysctl = Annotated[str, _Checked(_sysctl)]
-Address = Annotated[str, _Checked(_address)]
-Path = Annotated[str, _Checked(_path)]
-Url = Annotated[str, _Checked(_url)]
-Registry = Annotated[str, _Checked(_registry)]
-Image = Annotated[str, _Checked(_image)]
-Interface = Annotated[str, _Checked(_interface)]
-Variable = Annotated[str, _Checked(_variable)]
+Range = Annotated[str, Checked(_range)]
+Sysctl = Annotated[str, Checked(_sysctl)]
+Address = Annotated[str, Checked(_address)]
+Path = Annotated[str, Checked(_path)]
+Url = Annotated[str, Checked(_url)]
+Registry = Annotated[str, Checked(_registry)]
+Image = Annotated[str, Checked(_image)]
+Interface = Annotated[str, Checked(_interface)]
+Variable = Annotated[str, Checked(_variable)]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 DeviceCount = Annotated[int, Field(ge=1, le=1024, strict=True)]

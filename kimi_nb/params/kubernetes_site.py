@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from kimi_nb.params.fields import Count, Image, Path, Word
+from kimi_nb.params.fields import Checked, Count, Image, Path, Word
 from kimi_nb.params.table import Table
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -60,12 +60,12 @@ def _quantity(text: str) -> str:
     return text
 
 
-Label = Annotated[str, AfterValidator(_label)]
-ShortLabel = Annotated[str, AfterValidator(_short_label)]
-LabelKey = Annotated[str, AfterValidator(_key)]
-Resource = Annotated[str, AfterValidator(_resource)]
-LabelValue = Annotated[str, AfterValidator(_label_value)]
-Quantity = Annotated[str, AfterValidator(_quantity)]
+Label = Annotated[str, Checked(_label)]
+ShortLabel = Annotated[str, Checked(_short_label)]
+LabelKey = Annotated[str, Checked(_key)]
+Resource = Annotated[str, Checked(_resource)]
+LabelValue = Annotated[str, Checked(_label_value)]
+Quantity = Annotated[str, Checked(_quantity)]
 
 
 class Toleration(Table):
