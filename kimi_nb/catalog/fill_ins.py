@@ -11,6 +11,7 @@ Two fill-ins of one name are one value; of two names they may differ, and may no
 
 from __future__ import annotations
 
+import functools
 import re
 
 MARK = (
@@ -40,6 +41,7 @@ _BARE = re.compile(
 _SUM = re.compile(r"\$\(\([^\n]{0,400}?\)\)")
 _MARKED = re.compile(rf"{MARK[0]}([^{MARK[1]}\n]*){MARK[1]}")
 _MOST = 1000  # thousands of them are no script, and slow a grammar down
+_SHORT = 200  # characters of a text whose answer is kept
 _HOLDS = re.compile(
     rf"\$[\w{{@*#?(]|`|{MARK[0]}|\{{\{{|<[^\W\d_][\w .-]*>|\bx{{2,}}\b|\bX{{2,}}\b|"
     r"\b\d+\.(?:\d+\.)*x{1,3}\b|^x\.x|^(?:\{?\.{3,}\}?|\N{HORIZONTAL ELLIPSIS}|\?+|-{3,})$|"
@@ -105,4 +107,11 @@ def shown(text: str) -> str:
 
 def holds(text: object) -> bool:
     """Return whether a text holds a fill-in, so that nobody knows its value."""
-    return _HOLDS.search(str(text)[:4000]) is not None
+    words = str(text)[:4000]
+    return _holds(words) if len(words) < _SHORT else _HOLDS.search(words) is not None
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _holds(words: str) -> bool:
+    """Return it for a short text: thousands of engines say the same."""
+    return _HOLDS.search(words) is not None

@@ -304,8 +304,10 @@ def container_memory(d: Deployment) -> Iterator[Problem]:
         name = next((one for one in ("-m", "--memory") if box.options.get(one)), "")
         given = box.options[name][-1] if name else ""
         limit = _limit(given)
-        inside = [one for one in d.servers if one.node == box.node and box.runs_engine]
-        if limit is None or not inside:
+        if limit is None or not box.runs_engine:
+            continue
+        inside = [one for one in d.servers if one.node == box.node]
+        if not inside:
             continue
         ranks = sum(_processes(one) for one in inside)
         offload = sum(one.number("kv-offloading-size") or 0 for one in inside)

@@ -325,8 +325,10 @@ def _places(deployment: Deployment) -> dict[str, list[range]]:
         lines = (spot.line, *more)
         out.setdefault(spot.file, []).append(range(min(lines) - 1, max(lines) + 2))
     for box in deployment.boxes:
+        if not box.runs_engine:
+            continue
         after = [span for span in out.get(box.spot.file, ()) if span.stop > box.spot.line]
-        if box.runs_engine and after:
+        if after:
             ends = min(span.stop for span in after)
             out[box.spot.file].append(range(box.spot.line - 1, ends))
     return out
