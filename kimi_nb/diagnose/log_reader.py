@@ -107,30 +107,22 @@ def _take(
         done, told = begin, begin + len(line)
         text = log_lines.plain(line.decode("utf-8", "replace"))
         sight.take(
-            Line(
-                _node(source, text),
-                source.rank,
-                source.name,
-                number + 1,
-                text,
-                _time(block, begin, time),
-            ),
+            _line(source, number + 1, text, _time(block, begin, time)),
             among,
         )
     done, number = _explain(sight, source, block, (told, len(block)), (done, number), time)
     if sight.serves is None and (at := _reply(block)) >= 0:
         text = log_lines.plain(block[at:].partition(b"\n")[0].decode("utf-8", "replace"))
         at_line = first + _ends(block, 0, at) + 1
-        sight.serves = Line(
-            _node(source, text), source.rank, source.name, at_line, text, _time(block, at, time)
-        )
+        sight.serves = _line(source, at_line, text, _time(block, at, time))
     return number + _ends(block, done, len(block)), looked, _time(block, len(block), time)
 
 
-def _node(source: Source, text: str) -> str:
-    """Return the node of a line: the pod that kubectl logs --prefix names, or that of the file."""
+def _line(source: Source, number: int, text: str, time: str) -> Line:
+    """Return a line; its node is the pod that kubectl logs --prefix names, or that of the file."""
     named = _POD.match(text) if text.startswith("[pod/") else None
-    return named[1] if named else source.node
+    node = named[1] if named else source.node
+    return Line(node, source.rank, source.name, number, text, time)
 
 
 def _reply(block: bytes) -> int:
@@ -163,16 +155,7 @@ def _explain(
         number += _ends(block, done, at)
         done = at
         text = log_lines.plain(block[at:after].decode("utf-8", "replace"))
-        sight.follow(
-            Line(
-                _node(source, text),
-                source.rank,
-                source.name,
-                number + 1,
-                text,
-                _time(block, at, time),
-            )
-        )
+        sight.follow(_line(source, number + 1, text, _time(block, at, time)))
         at = after
     return done, number
 
