@@ -79,8 +79,8 @@ def _of_pods(plan: Plan) -> dict[str, str]:
         out |= {f"{node}/{name}": _marked(plan, name, made[name]) for name in made if name in _RUN}
         out[f"{node}/README.md"] = kubernetes_readmes.pod(plan, engines[0])
     out |= _clients(plan)
-    out["README.md"] = kubernetes_readmes.bundle(plan)
-    out["DAY.md"] = kubernetes_readmes.day(plan)
+    out["README.md"] = kubernetes_readmes.bundle(plan, out)
+    out["DAY.md"] = kubernetes_readmes.day(plan, out)
     out["plan.json"] = plan.as_json([*out, "plan.json"]) + "\n"
     return out
 

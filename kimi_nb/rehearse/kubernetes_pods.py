@@ -79,7 +79,8 @@ def _kubelet(local: Plan, run: PodRun, names: Mapping[str, str], folder: str) ->
     """Return the script that starts a pod's container as its template says."""
     container = run.template["containers"][0]
     env = {name: _resolved(value, names) for name, value in run.env.items()}
-    words: list[object] = ["exec", "docker", "run", "--rm", "--name", _name(local), "--net=host"]
+    words: list[object] = ["exec", "docker", "run", "--rm", "--net=host"]
+    words += ["--name", local.request.site.container_name]
     for volume in run.template["volumes"]:
         if "sizeLimit" in volume.get("emptyDir", {}):
             words.append(f"--shm-size={volume['emptyDir']['sizeLimit'].removesuffix('i').lower()}")
@@ -111,10 +112,6 @@ def _resolved(text: str, names: Mapping[str, str]) -> str:
     for name in sorted(names, key=len, reverse=True):
         text = text.replace(name, names[name])
     return text
-
-
-def _name(local: Plan) -> str:
-    return str(local.request.site.container_name)
 
 
 def _devices(local: Plan) -> list[str]:

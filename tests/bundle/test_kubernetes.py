@@ -7,7 +7,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -504,6 +507,29 @@ def test_values_for_llm_d_run_the_same_scripts():
         assert done.stdout == f"{script}\n"
 
 
+def test_llm_d_gets_all_of_a_pod(tmp_path):
+    """What the chart has no key for goes through its extraConfig."""
+    more = {"host_network": True, "image_pull_secret": "login"}
+    plan = build.plan("k2.5", "h200", "dp", site=site_of("h200", tmp_path, **more))
+    texts = kubernetes_files.files(plan)
+    role = yaml.safe_load(texts["llm-d/values.yaml"])["decode"]
+    lws = next(yaml.safe_load_all(texts["kubernetes/mixed.yaml"]))
+    pod = lws["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["spec"]
+    assert pod["hostNetwork"] and pod["imagePullSecrets"] == [{"name": "login"}]
+    given = {**role, **role["extraConfig"]}
+    assert {key: given.get(key) for key in pod if key != "containers"} == {
+        key: value for key, value in pod.items() if key != "containers"
+    }
+
+
+def test_pods_of_other_flags_are_refused():
+    plan = build.plan("k2.5", "h200", "dp", site="h200-kubernetes", pairs=["groups=2"])
+    odd = replace(plan.engines[2], argv=(*plan.engines[2].argv, "--enforce-eager"))
+    plan = replace(plan, engines=(*plan.engines[:2], odd, *plan.engines[3:]))
+    with pytest.raises(PlanError, match="pods of kimi-mixed have other flags than their like"):
+        kubernetes_files.files(plan)
+
+
 def test_pods_are_named_as_the_controller_does(tmp_path):
     plan = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
     assert [one.pods for one in pod_names.sets(plan)] == [
@@ -518,13 +544,65 @@ def test_a_plan_of_jobs_is_refused(tmp_path):
         build.plan("k2.5", "h200", "single", variant="slurm", site="h200-kubernetes")
 
 
-def test_ready_is_a_completion(tmp_path):
-    """The probe: 0 when every port completes, 1 with what the first one said."""
-    script = paths.DATA / "bundle" / "ready.py"
-    env = {**os.environ, "POD_IP": "127.0.0.1"}
-    done = subprocess.run(
-        [sys.executable, script, "m", "1"], env=env, capture_output=True, text=True, check=False
+ANSWERS = {
+    "completion": (200, b'{"choices": [{"text": "x"}]}'),
+    "empty": (200, b'{"choices": []}'),
+    "no JSON": (200, b"ready"),
+    "unknown model": (404, b"{}"),
+}
+
+
+@pytest.fixture
+def engine():
+    """An API that gives the answers it is told, and keeps what it was asked."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            server.asked.append((self.path, body, self.headers.get("Authorization")))
+            code, text = ANSWERS[server.gives]
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.asked, server.gives = [], "completion"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def ready(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, paths.DATA / "bundle" / "ready.py", *map(str, words)],
+        env={**os.environ, "POD_IP": "127.0.0.1", **env},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+
+
+@pytest.mark.parametrize("gives", ANSWERS)
+def test_ready_is_a_completion(gives, engine):
+    """The probe: 0 when every port completes, 1 with what the first one said."""
+    engine.gives, port = gives, engine.server_port
+    done = ready("kimi", port, port, VLLM_API_KEY="key")
+    if gives == "completion":
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(engine.asked) == 2
+    else:
+        assert done.returncode == 1 and done.stderr.startswith(f"port {port}: ")
+        assert len(engine.asked) == 1
+    path, body, key = engine.asked[0]
+    assert (path, body["model"], body["max_tokens"]) == ("/v1/completions", "kimi", 1)
+    assert key == "Bearer key"
+
+
+def test_nothing_that_listens_is_not_ready():
+    done = ready("m", 1)
     assert done.returncode == 1 and done.stderr.startswith("port 1: ")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    assert ready().returncode == ready("m", "http").returncode == 2

@@ -13,7 +13,6 @@ from kimi_nb.plan import checkpoints
 from kimi_nb.plan.pod_names import PodSet, door_node
 from kimi_nb.plan.spec import EngineSpec, Plan
 
-_SET = "leaderworkerset.sigs.k8s.io/name"
 _WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 _MOST_POLICIES = 32  # groups of their own policy; more share that of their set
 _ROUTER = "router"
@@ -149,39 +148,33 @@ def disruption_budget(plan: Plan, pods: PodSet) -> dict[str, Any]:
     )
 
 
-def network_policies(plan: Plan, sets: tuple[PodSet, ...]) -> list[dict[str, Any]]:
-    """Return who may reach the engines: the router, and engines that they work with.
+def network_policies(plan: Plan, pods: PodSet, sets: tuple[PodSet, ...]) -> list[dict[str, Any]]:
+    """Return who may reach the engines of a set: the router, and engines that they work with.
 
     With prefill and decode apart these are all engines of the plan, otherwise those of the group.
     Without a router everyone may reach the port of the API.
     """
-    app = {"app.kubernetes.io/name": cluster(plan).name}
+    engines = labels(plan, pods.role)
+    rules: list[dict[str, Any]] = []
+    if plan.router:
+        rules.append({"from": [{"podSelector": {"matchLabels": labels(plan, _ROUTER)}}]})
+    else:
+        rules.append({"ports": _ports(plan, pods)})
+    if cluster(plan).pod_monitor:
+        prometheus = {"app.kubernetes.io/name": "prometheus"}
+        scraper = {"namespaceSelector": {}, "podSelector": {"matchLabels": prometheus}}
+        rules.append({"from": [scraper], "ports": _ports(plan, pods)})
+    if plan.layout == "pd":
+        peers = [{"podSelector": {"matchLabels": labels(plan, other.role)}} for other in sets]
+        return [_policy(plan, pods, pods.name, engines, [*rules, {"from": peers}])]
+    if len(pods.pods) > _MOST_POLICIES:
+        group = {"from": [{"podSelector": {"matchLabels": engines}}]}
+        return [_policy(plan, pods, pods.name, engines, [*rules, group])]
     out = []
-    for pods in sets:
-        engines = labels(plan, pods.role)
-        rules: list[dict[str, Any]] = []
-        if plan.router:
-            rules.append({"from": [{"podSelector": {"matchLabels": labels(plan, _ROUTER)}}]})
-        else:
-            rules.append({"ports": _ports(plan, pods)})
-        if cluster(plan).pod_monitor:
-            prometheus = {"app.kubernetes.io/name": "prometheus"}
-            scraper = {"namespaceSelector": {}, "podSelector": {"matchLabels": prometheus}}
-            rules.append({"from": [scraper], "ports": _ports(plan, pods)})
-        if plan.layout == "pd":
-            peers = [
-                {"podSelector": {"matchLabels": {**app, "app.kubernetes.io/component": other.role}}}
-                for other in sets
-            ]
-            out.append(_policy(plan, pods, pods.name, engines, [*rules, {"from": peers}]))
-        elif len(pods.pods) > _MOST_POLICIES:
-            group = {"from": [{"podSelector": {"matchLabels": engines}}]}
-            out.append(_policy(plan, pods, pods.name, engines, [*rules, group]))
-        else:
-            for at in range(len(pods.pods)):
-                mine = {**engines, GROUP_INDEX: str(at)}
-                group = {"from": [{"podSelector": {"matchLabels": mine}}]}
-                out.append(_policy(plan, pods, f"{pods.name}-{at}", mine, [*rules, group]))
+    for at in range(len(pods.pods)):
+        mine = {**engines, GROUP_INDEX: str(at)}
+        group = {"from": [{"podSelector": {"matchLabels": mine}}]}
+        out.append(_policy(plan, pods, f"{pods.name}-{at}", mine, [*rules, group]))
     return out
 
 

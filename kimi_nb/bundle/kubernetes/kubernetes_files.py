@@ -24,6 +24,7 @@ from kimi_nb.bundle.kubernetes import cluster_objects, llm_d_values, pod_scripts
 from kimi_nb.core import shell
 from kimi_nb.core.errors import PlanError
 from kimi_nb.plan import checkpoints, network, pod_names
+from kimi_nb.plan.pod_names import PodSet
 from kimi_nb.plan.router import DOOR, UPSTREAM
 from kimi_nb.plan.spec import Plan
 
@@ -44,22 +45,7 @@ def files(plan: Plan) -> dict[str, str]:
     """Return the files by path in the bundle; raise PlanError for a plan that pods cannot serve."""
     sets = pod_names.sets(plan)
     scripts = {pods.name: pod_scripts.of(plan, pods) for pods in sets}
-    policies = cluster_objects.network_policies(plan, sets)
-    out: dict[str, str] = {}
-    for pods in sets:
-        objects = [
-            cluster_objects.leader_worker_set(plan, pods, scripts[pods.name]),
-            cluster_objects.disruption_budget(plan, pods),
-            *(
-                one
-                for one in policies
-                if one["spec"]["podSelector"]["matchLabels"].items()
-                >= pod_template.labels(plan, pods.role).items()
-            ),
-        ]
-        if pod_template.cluster(plan).pod_monitor:
-            objects.append(cluster_objects.pod_monitor(plan, pods))
-        out[f"{pods.role}.yaml"] = _text(plan, objects)
+    out = {f"{pods.role}.yaml": _role(plan, pods, sets, scripts[pods.name]) for pods in sets}
     maps = {
         f"{pods.name}-scripts": {
             f"scripts/{pods.role}/{name}": text for name, text in scripts[pods.name].files.items()
@@ -70,27 +56,15 @@ def files(plan: Plan) -> dict[str, str]:
         out["router.yaml"] = _text(plan, [cluster_objects.router_deployment(plan, PROXY)])
         name = f"{pod_names.door_node(pod_template.cluster(plan))}-scripts"
         maps[name] = {f"scripts/router/{file}": text for file, text in _router(plan).items()}
-    for name, texts in maps.items():
-        size = sum(len(text.encode()) for text in texts.values())
-        if size > _LARGEST_MAP:
-            raise PlanError(
-                f"Kubernetes: the scripts of {name} have {size >> 10} KiB, and a ConfigMap takes "
-                f"{_LARGEST_MAP >> 10}: the router names too many engines. Plan fewer groups (--set), "
-                "several deployments, or llm-d's own front door (llm-d/values.yaml)."
-            )
+    _check_sizes(maps)
     out["service.yaml"] = _text(plan, [cluster_objects.service(plan)])
     resources = [*out]
-    out["kustomizeconfig.yaml"] = _dump(
-        {
-            "nameReference": [
-                {
-                    "kind": "ConfigMap",
-                    "version": "v1",
-                    "fieldSpecs": [{"kind": "LeaderWorkerSet", "path": path} for path in _NAMES],
-                }
-            ]
-        }
-    )
+    reference = {
+        "kind": "ConfigMap",
+        "version": "v1",
+        "fieldSpecs": [{"kind": "LeaderWorkerSet", "path": path} for path in _NAMES],
+    }
+    out["kustomizeconfig.yaml"] = _dump({"nameReference": [reference]})
     out["kustomization.yaml"] = _kustomization(plan, resources, maps, ["kustomizeconfig.yaml"])
     for texts in maps.values():
         out |= texts
@@ -99,6 +73,30 @@ def files(plan: Plan) -> dict[str, str]:
     return {f"{FOLDER}/{name}": text for name, text in out.items()} | {
         "llm-d/values.yaml": _dump(values, f"Values of the chart llm-d-modelservice: {plan.title}.")
     }
+
+
+def _role(plan: Plan, pods: PodSet, sets: tuple[PodSet, ...], scripts: pod_scripts.Scripts) -> str:
+    """Return the objects of one role."""
+    objects = [
+        cluster_objects.leader_worker_set(plan, pods, scripts),
+        cluster_objects.disruption_budget(plan, pods),
+        *cluster_objects.network_policies(plan, pods, sets),
+    ]
+    if pod_template.cluster(plan).pod_monitor:
+        objects.append(cluster_objects.pod_monitor(plan, pods))
+    return _text(plan, objects)
+
+
+def _check_sizes(maps: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse scripts that no ConfigMap can hold."""
+    for name, texts in maps.items():
+        size = sum(len(text.encode()) for text in texts.values())
+        if size > _LARGEST_MAP:
+            raise PlanError(
+                f"Kubernetes: the scripts of {name} have {size >> 10} KiB, and a ConfigMap takes "
+                f"{_LARGEST_MAP >> 10}: the router names too many engines. Plan fewer groups (--set), "
+                "several deployments, or llm-d's own front door (llm-d/values.yaml)."
+            )
 
 
 def _text(plan: Plan, objects: Sequence[Mapping[str, Any]]) -> str:

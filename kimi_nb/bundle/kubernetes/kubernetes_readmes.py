@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 
 from kimi_nb.bundle.kubernetes import kubernetes_files, pod_template
 from kimi_nb.plan import pod_names, router
@@ -19,8 +20,8 @@ def _kubectl(plan: Plan) -> str:
     return shlex.join(["kubectl", "--context", said.context, "--namespace", said.namespace])
 
 
-def _steps(plan: Plan) -> list[tuple[str, str]]:
-    """Return (command, what OK looks like), in order."""
+def _steps(plan: Plan, files: Collection[str]) -> list[tuple[str, str]]:
+    """Return (command, what OK looks like), in order; ``files`` are the names of the bundle's."""
     kubectl, said = _kubectl(plan), pod_template.cluster(plan)
     sets = " ".join(f"leaderworkerset/{pods.name}" for pods in pod_names.sets(plan))
     door = f"service/{said.name}"
@@ -28,7 +29,7 @@ def _steps(plan: Plan) -> list[tuple[str, str]]:
     rows = [
         (f"{kubectl} get leaderworkersets,pods", "an answer: the namespace and the CRD are there")
     ]
-    if f"{kubernetes_files.FOLDER}/weights/kustomization.yaml" in kubernetes_files.files(plan):
+    if f"{kubernetes_files.FOLDER}/weights/kustomization.yaml" in files:
         rows += [
             (f"{kubectl} apply -k kubernetes/weights", "the Job is made; it may be applied again"),
             (
@@ -64,7 +65,7 @@ def _steps(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def bundle(plan: Plan) -> str:
+def bundle(plan: Plan, files: Collection[str]) -> str:
     """Return the README of the bundle."""
     said, sets = pod_template.cluster(plan), pod_names.sets(plan)
     pods = [
@@ -89,7 +90,7 @@ def bundle(plan: Plan) -> str:
         "",
         "| run | OK is |",
         "| --- | --- |",
-        *(f"| `{command}` | {good} |" for command, good in _steps(plan)),
+        *(f"| `{command}` | {good} |" for command, good in _steps(plan, files)),
         "",
         "`kubernetes/` has an object file for each role, and the scripts that kustomize puts into "
         "ConfigMaps. A folder is named after each pod: what it runs, with its own addresses and numbers. "
@@ -122,11 +123,11 @@ def bundle(plan: Plan) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def day(plan: Plan) -> str:
+def day(plan: Plan, files: Collection[str]) -> str:
     """Return the day of a deployment, step by step."""
     rows = [
         ("kimi-nb check kubernetes", "0 errors"),
-        *_steps(plan),
+        *_steps(plan, files),
     ]
     lines = [
         f"# The day of {plan.heading}",

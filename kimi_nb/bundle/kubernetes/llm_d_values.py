@@ -18,6 +18,13 @@ from kimi_nb.plan.pod_names import PodSet
 from kimi_nb.plan.spec import Plan
 
 _POD = "pod.sh"
+# What the chart has keys for; everything else of a pod goes through its extraConfig.
+_OF_CHART = (
+    "nodeSelector",
+    "tolerations",
+    "enableServiceLinks",
+    "terminationGracePeriodSeconds",
+)
 
 
 def values(plan: Plan, sets: Sequence[PodSet], scripts: Mapping[str, Scripts]) -> dict[str, Any]:
@@ -102,12 +109,6 @@ def _role(plan: Plan, pods: PodSet, scripts: Scripts) -> dict[str, Any]:
         "containers": [{"modelCommand": "custom", "mountModelVolume": False, **container}],
         "volumes": leader["volumes"],
     }
-    for key in (
-        "nodeSelector",
-        "tolerations",
-        "enableServiceLinks",
-        "terminationGracePeriodSeconds",
-    ):
-        if key in leader:
-            out[key] = leader[key]
-    return out
+    rest = {key: value for key, value in leader.items() if key not in ("containers", "volumes")}
+    own = {key: rest.pop(key) for key in _OF_CHART if key in rest}
+    return {**out, **own, "extraConfig": rest}

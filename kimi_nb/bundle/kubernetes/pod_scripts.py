@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from kimi_nb.bundle import script_parts
 from kimi_nb.bundle.kubernetes.pod_values import Pod, Said
 from kimi_nb.core import shell
+from kimi_nb.core.errors import PlanError
 from kimi_nb.plan.pod_names import PodSet
 from kimi_nb.plan.spec import EngineSpec, Launch, Plan
 
@@ -23,6 +24,9 @@ PYTHON = "python3"  # vLLM's image has no `python`
 LEADER, WORKER, ALL = "leader.sh", "worker.sh", "serve.sh"
 _FILLED = "\0"  # in no word of a command
 _GIVEN = ': "${POD_IP:?the template gives it}" "${GROUP:?the template gives it}"'
+
+
+_Member = tuple[Pod, EngineSpec, Launch | None]
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,17 @@ def of(plan: Plan, pods: PodSet) -> Scripts:
     parts = [
         [one for one in members if bool(one[0].worker) == follows] for follows in (False, True)
     ]
-    texts = [_script(plan, one) or "" for one in parts]
-    return Scripts({LEADER: texts[0], WORKER: texts[1], **common}, LEADER, WORKER)
+    leader, worker = (_script(plan, one) for one in parts)
+    if leader is None or worker is None:
+        raise _other_shape(pods.name)
+    return Scripts({LEADER: leader, WORKER: worker, **common}, LEADER, WORKER)
 
 
-_Member = tuple[Pod, EngineSpec, Launch | None]
+def _other_shape(name: str) -> PlanError:
+    return PlanError(
+        f"Kubernetes: pods of {name} have other flags than their like, and all of them run one "
+        "script. Give these nodes the same flags, or serve with another transport."
+    )
 
 
 def _script(plan: Plan, members: Sequence[_Member]) -> str | None:
@@ -100,7 +110,9 @@ def _template(plan: Plan, members: Sequence[_Member]) -> str:
     tables = [
         {name: value for name, value in one.env.items() if name != visible} for _, one, _ in members
     ]
-    words = list(said.words([_positions(one.argv) for _, one, _ in members]) or ())
+    words = said.words([_positions(one.argv) for _, one, _ in members])
+    if words is None:
+        raise _other_shape(engine.role)
     for at, word in enumerate(words[1:], start=1):
         if word == _FILLED:
             words[at] = shell.Raw(f'"${script_parts.POSITIONS[str(words[at - 1])]}"')
