@@ -54,7 +54,7 @@ help:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
 	@echo 'The first start installs some 200 packages into .venv: 2 to 4 minutes. Later ones take seconds.'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	$(BIN)/python -m compileall -q kimi_nb
 	touch .venv/.stamp
@@ -158,7 +158,7 @@ lab: venv
 # Sphinx and what it needs, in an environment of its own: the notebooks need none of it.
 .website/.stamp: docs/website/requirements.txt
 	$(PYTHON) -m venv .website
-	.website/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/website/requirements.txt
+	.website/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r docs/website/requirements.txt
 	touch .website/.stamp
 
 site: venv .website/.stamp
@@ -179,7 +179,7 @@ bench: venv
 # The versions that are there stay; make pins UPGRADE=--upgrade takes the newest.
 pins:
 	$(PYTHON) -m venv .uv
-	.uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .github/tools/uv.txt
+	.uv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r .github/tools/uv.txt
 	.uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-header $(UPGRADE) --extra test --output-file constraints.txt pyproject.toml
 	.uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
