@@ -2,7 +2,7 @@
 # make test    the lint, and all tests but those of the three below
 # make test-long  each model on each hardware, each recipe rehearsed, notebooks 06 to 09 (13 minutes); what strangers write, a minute of each kind (16 more, or FUZZ_SECONDS=0; none where CI=true)
 # make test-tools  lm-eval and AISBench against services that fail (4 minutes)
-# make test-engine  the real vLLM on this CPU, deployed in all layouts, the model of time against it, and other people's clients (some 30 minutes)
+# make test-engine  the real vLLM on this CPU, deployed in all layouts, and other people's clients (some 30 minutes)
 # make test-recipes  every recipe that others publish, rehearsed one by one (40 minutes)
 # make test-chaos  100 kills, full disks, bad links and clock jumps; CHAOS=20 for fewer (30 minutes at most)
 # make lint    what a commit must pass; all five of lint-*
@@ -87,7 +87,7 @@ test-recipes: venv
 # LOAD_CLIENTS= leaves out aiperf, guidellm and lm-eval, which take minutes to install; their tests skip.
 LOAD_CLIENTS ?= load-clients
 test-engine: venv engine .clients/.stamp $(LOAD_CLIENTS)
-	$(BIN)/python -m pytest tests/deploy/test_real_engine.py tests/deploy/test_real_sizes.py tests/deploy/test_real_parser.py tests/deploy/test_clients.py
+	$(BIN)/python -m pytest tests/deploy/test_real_engine.py tests/deploy/test_real_parser.py tests/deploy/test_clients.py
 
 # Other people's clients, which ask the real engine and the stand-in the same. An environment of its
 # own: their requirements are not ours.
