@@ -192,6 +192,22 @@ def target(
         made: Target = Cluster(
             plan, scripts.files(plan), journal.folder, journal.run, say, earlier=earlier
         )
+    elif plan.transport == "kubernetes":
+        from kimi_nb.deploy.kubernetes.cluster import Cluster as Pods  # start-up: only there
+
+        if checksums:
+            say("--checksums: no effect on Kubernetes, nobody reads the weights before the engines")
+        if not (journal.folder / "bundle" / "kubernetes" / "kustomization.yaml").exists():
+            writer.write(scripts.files(plan), journal.folder / "bundle")
+        made = Pods(
+            plan,
+            journal.folder / "bundle",
+            journal.folder,
+            journal.run,
+            f"{holder()} since {journal.begun} for {plan.name}",
+            say,
+            download=download,
+        )
     else:
         if any(not (journal.folder / "bundle" / node / "node.env").exists() for node in plan.nodes):
             writer.write(scripts.files(plan), journal.folder / "bundle")  # it was removed meanwhile
@@ -385,12 +401,11 @@ def check_confirmed(plan: Plan, confirm: str) -> None:
 
 
 def check_addresses(plan: Plan) -> None:
-    """Refuse to contact the addresses of an example. SLURM finds the nodes by itself.
+    """Refuse to contact the addresses of an example; SLURM and Kubernetes find nodes by themselves.
 
-    Raises ParameterError, also for what kubectl deploys.
+    Raises ParameterError.
     """
-    confirmation.check_transport(plan.site, plan.transport)
-    if plan.transport != "slurm":
+    if plan.transport not in ("slurm", "kubernetes"):
         confirmation.check_addresses(plan.site, (engine.address for engine in plan.engines))
 
 

@@ -34,12 +34,12 @@ def check(site: str, confirm: str, nodes: int = 0) -> None:
 
 
 def check_transport(site: str, transport: str) -> None:
-    """Refuse to deploy where kubectl does it. Raises ParameterError."""
+    """Refuse to deploy from a notebook what a terminal has to hold. Raises ParameterError."""
     if transport == "kubernetes":
         raise ParameterError(
-            f"site {site} has transport kubernetes, which kimi_nb plans, checks and rehearses; kubectl "
-            "deploys it: kimi-nb plan --out FOLDER, then FOLDER/README.md says it step by step "
-            "(kubectl diff -k, apply -k, wait). Nothing was contacted."
+            f"site {site} has transport kubernetes: deploy it from a terminal, kimi-nb up with the same "
+            "model, hardware, layout and site. It prints the kubectl port-forward by which notebooks 06 "
+            "to 09 reach the service: give them its address as url. Nothing was contacted."
         )
 
 

@@ -130,10 +130,11 @@ def _kustomization(
             {"name": name, "files": list(texts)} for name, texts in maps.items()
         ],
     }
+    content["generatorOptions"] = {"labels": pod_template.labels(plan, "scripts")}
     if configurations:
         content["configurations"] = list(configurations)
     else:  # a Job's template cannot change: it would have to name another ConfigMap
-        content["generatorOptions"] = {"disableNameSuffixHash": True}
+        content["generatorOptions"]["disableNameSuffixHash"] = True
     return _dump(content)
 
 

@@ -13,6 +13,9 @@ _NEEDS = (
     "LeaderWorkerSet v1 (`kubectl get crd leaderworkersets.leaderworkerset.x-k8s.io`), the device "
     "plugin of the accelerators, and a network plugin that heeds network policies"
 )
+# The API server merges: nothing of others is overwritten, and no annotation limits the size of a script.
+# `kimi-nb up` applies under the same name.
+_APPLY = "--server-side --field-manager=kimi-nb -k"
 
 
 def _kubectl(plan: Plan) -> str:
@@ -31,15 +34,15 @@ def _steps(plan: Plan, files: Collection[str]) -> list[tuple[str, str]]:
     ]
     if f"{kubernetes_files.FOLDER}/weights/kustomization.yaml" in files:
         rows += [
-            (f"{kubectl} apply -k kubernetes/weights", "the Job is made; it may be applied again"),
+            (f"{kubectl} apply {_APPLY} kubernetes/weights", "the Job is made; it may be applied again"),
             (
                 f"{kubectl} wait --for=condition=complete job/{said.name}-weights --timeout=6h",
                 "condition met: the weights are there",
             ),
         ]
     rows += [
-        (f"{kubectl} diff -k kubernetes", "what would change; nothing is touched"),
-        (f"{kubectl} apply -k kubernetes", "every object created or configured"),
+        (f"{kubectl} diff {_APPLY} kubernetes", "what would change; nothing is touched"),
+        (f"{kubectl} apply {_APPLY} kubernetes", "every object serverside-applied"),
         (
             f"{kubectl} wait --for=condition=Available {sets} --timeout=2h",
             "condition met: every group completes a prompt",

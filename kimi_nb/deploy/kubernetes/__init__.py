@@ -1,0 +1,1 @@
+"""Deploy on a Kubernetes cluster: what kubectl applies, shows, logs and deletes."""

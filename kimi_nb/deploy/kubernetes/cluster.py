@@ -1,0 +1,617 @@
+"""Deploy a plan on a Kubernetes cluster: apply its objects, follow its pods, delete what is ours.
+
+Example::
+
+    cluster = Cluster(plan, folder / "bundle", folder, "run-1", "me@here since ...", print)
+    for step in cluster.steps:
+        step.run()
+    watch = readiness.Watch(cluster.serving(), cluster.logs, cluster.ended, limits)
+
+Ours is what bears our labels, and one run at a time has the name that the site file gives: a ConfigMap
+is its claim. The claim of the weights is never deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kimi_nb import show
+from kimi_nb.bundle.kubernetes import kubernetes_files, pod_template
+from kimi_nb.core import evidence
+from kimi_nb.core.errors import short
+from kimi_nb.core.tail import Tails
+from kimi_nb.deploy.kubernetes import cluster_looks, pod_logs, pod_states
+from kimi_nb.deploy.kubernetes.kubectl import Kubectl, KubectlError
+from kimi_nb.deploy.kubernetes.pod_states import PodState
+from kimi_nb.deploy.kubernetes.port_forwards import Forwards
+from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
+from kimi_nb.diagnose import first_failure
+from kimi_nb.diagnose.first_failure import Diagnosis
+from kimi_nb.plan import pod_names
+from kimi_nb.plan.spec import Plan
+from kimi_nb.service import readiness
+
+MANAGER = "kimi-nb"
+_APPLY = ("--server-side", f"--field-manager={MANAGER}", "-k")
+_MANAGED = "app.kubernetes.io/managed-by"
+_DIFFERS = re.compile(r"^\+\+\+ \S*/(?P<name>[^/\s]+)", re.MULTILINE)
+_LOOK = 2.0  # seconds between two looks at the pods
+_PATIENCE = 600.0  # seconds for a pod to get a node and its image without any progress
+_DOWNLOAD = 6 * 3600.0  # seconds for the download of the weights
+_GONE = 300.0  # seconds for pods to end
+_SHOWN = 8
+
+
+class Cluster:
+    """A plan on a Kubernetes cluster.
+
+    ``bundle`` has the written files, ``folder`` is the deployment's own on this machine, ``run``
+    identifies it on the cluster, ``holder`` says who deploys, and ``say`` receives progress.
+    ``download`` fills the claim of the weights; ``patience`` is how long a pod may wait for a node
+    or an image, in seconds.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        bundle: Path,
+        folder: Path,
+        run: str,
+        holder: str,
+        say: Callable[[str], None],
+        *,
+        download: bool = False,
+        patience: float = _PATIENCE,
+    ) -> None:
+        self.plan, self._run, self._holder, self._say = plan, run, holder, say
+        self._folder, self._files = folder, bundle / kubernetes_files.FOLDER
+        self._download, self._patience = download, patience
+        self._said = said = cluster_looks.said(plan)
+        self.kubectl = Kubectl(said.context, said.namespace)
+        self._labels = pod_template.labels(plan, "")
+        del self._labels[pod_states.COMPONENT]
+        self._selector = ",".join(f"{key}={value}" for key, value in self._labels.items())
+        self._claim_name = f"{said.name}-run"
+        door, weights = pod_names.door_node(said), f"{said.name}-weights"
+        self.logs = pod_logs.PodLogs(
+            plan,
+            folder,
+            self.kubectl,
+            self._selector,
+            len(plan.nodes) + 2,
+            pod_logs.name_of(plan, door, weights),
+        )
+        self._forwards = Forwards(self.kubectl, folder / "forwards", run)
+        self._seen: tuple[float, tuple[PodState, ...]] = (0.0, ())
+        self._uids: dict[str, str] = {}  # of the pods that were seen running
+        self._served: Plan | None = None
+        self._diff = ""
+
+    @property
+    def log_folder(self) -> Path:
+        """The folder in which `logs` keeps what it has read."""
+        return self._folder / "logs"
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """The steps from the cluster's API to pods that run."""
+        return (
+            Step("reach", "look at the cluster, its rights and its nodes", self._reach, True),
+            Step("claim", "take the name in the namespace for this run", self._claim, True),
+            Step("weights", "the weights", self._weights),
+            Step("start", "apply the objects", self._start, True),
+            Step("pods", "wait until every pod runs", self._pods, True),
+        )
+
+    @property
+    def after(self) -> Sequence[Step]:
+        """No further steps."""
+        return ()
+
+    def undone(self, step: str) -> bool:
+        """Return False: what starts something is always repeated."""
+        return False
+
+    def memory_mb(self) -> float:
+        """Return 0: the memory of pods is not measured."""
+        return 0.0
+
+    # Before anything is changed -----------------------------------------------------------
+
+    def _reach(self) -> Outcome:
+        found = cluster_looks.look(self.plan, self.kubectl)
+        if not found.failed and (strangers := self._strangers("reach")):
+            found.failed.append(strangers)
+        if found.failed:
+            raise StepFailed("reach", found.failed)
+        return Outcome(warnings=tuple(found.warnings))
+
+    def _strangers(self, step: str) -> Diagnosis | None:
+        """Return which objects of the plan's names somebody else has made."""
+        with self._asking(step):
+            there = self._items("get", "--ignore-not-found", "-k", str(self._files))
+        names = [
+            f"{one.get('kind', '')}/{meta.get('name', '')}"
+            for one in there
+            if isinstance(meta := one.get("metadata"), dict)
+            and (meta.get("labels") or {}).get(_MANAGED) != self._labels[_MANAGED]
+        ]
+        if not names:
+            return None
+        return cluster_looks.diagnosis(
+            "not-ours",
+            self._said.context,
+            f"namespace {self._said.namespace} has objects of these names that kimi-nb has not made",
+            f"without the label {_MANAGED}={self._labels[_MANAGED]}: "
+            + ", ".join(short(name, 80) for name in names[:_SHOWN]),
+        )
+
+    def _items(self, *words: str) -> list[dict[str, Any]]:
+        """Return the objects that a command prints, one or a list of them."""
+        answer = self.kubectl.json(*words)
+        found = answer.get("items") if "items" in answer else [answer] if answer else []
+        return [one for one in found or () if isinstance(one, dict)]
+
+    def preview(self) -> Sequence[Change]:
+        """Return what the steps would change, by ``kubectl diff``; nothing is changed."""
+        warnings = self._reach().warnings
+        out = [*warnings]
+        held = self._held("claim")
+        if held.get("run") != self._run:
+            word = f"{_holder(held)} has it; nothing would be done" if held else "would be taken"
+            out.append(self._change(f"configmap/{self._claim_name}: {word}"))
+        if self._download and self._has_weights:
+            out.append(
+                self._change(f"job/{self._said.name}-weights: would download what is missing")
+            )
+        return [
+            *out,
+            *(self._change(f"{name}: would be applied") for name in self._changes("start")),
+        ]
+
+    def diff(self) -> str:
+        """Return the changes of the objects as ``diff -u``; call it after `preview`."""
+        return self._diff
+
+    def _changes(self, step: str) -> list[str]:
+        """Return the objects that applying would create or change."""
+        with self._asking(step):
+            # Exit code 1 says that there are differences.
+            self._diff = self.kubectl.run("diff", *_APPLY, str(self._files), codes=(0, 1))
+        # kubectl names its files GROUP.VERSION.KIND.NAMESPACE.NAME.
+        words = [name.split(".") for name in _DIFFERS.findall(self._diff)]
+        return [f"{one[-3]}/{one[-1]}".lower() for one in words if len(one) > 3]
+
+    def _change(self, what: str) -> Change:
+        return Change(self._said.namespace, what)
+
+    # Steps --------------------------------------------------------------------------------
+
+    def _held(self, step: str) -> dict[str, str]:
+        """Return what the claim says, {} without one."""
+        with self._asking(step):
+            found = self.kubectl.json("get", "configmap", self._claim_name, "--ignore-not-found")
+        data = found.get("data")
+        return {} if not found else _texts(data) or {"run": "?"}
+
+    def _claim(self) -> Outcome:
+        held = self._held("claim")
+        if not held:
+            claim = {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": self._claim_name, "labels": {**self._labels}},
+                "data": {
+                    "run": self._run,
+                    "who": self._holder,
+                    "since": evidence.now(),
+                    "plan": self.plan.name,
+                },
+            }
+            try:  # the API server lets one of two through
+                self.kubectl.run("create", "--validate=false", "-f", "-", stdin=json.dumps(claim))
+            except KubectlError as error:
+                if error.reason != "AlreadyExists":
+                    raise self._failed("claim", error) from None
+                held = self._held("claim")
+            else:
+                return Outcome((self._change(f"configmap/{self._claim_name}: taken"),))
+        if held.get("run") != self._run:
+            raise StepFailed(
+                "claim",
+                [
+                    cluster_looks.diagnosis(
+                        "claim",
+                        self._said.context,
+                        f"the name {self._said.name} in namespace {self._said.namespace} is taken",
+                        f"configmap/{self._claim_name}: {_holder(held)}",
+                        command=self.kubectl.typed("delete", "configmap", self._claim_name),
+                    )
+                ],
+            )
+        return Outcome()
+
+    @property
+    def _has_weights(self) -> bool:
+        return (self._files / "weights" / "kustomization.yaml").exists()
+
+    def _weights(self) -> Outcome:
+        """Download the weights into their claim if that was asked for, or see that it is there."""
+        if not self._has_weights:
+            return Outcome()
+        claim = pod_template.claim_name(self.plan)
+        with self._asking("weights"):
+            there = bool(
+                self.kubectl.run("get", "pvc", claim, "--ignore-not-found", "-o", "name").strip()
+            )
+            job = self._job()
+        if _complete(job):
+            return Outcome()
+        if self._download:
+            return self._fetch()
+        if not there:
+            raise StepFailed(
+                "weights",
+                [
+                    cluster_looks.diagnosis(
+                        "no-claim",
+                        self._said.context,
+                        f"there is no claim {claim} with the weights",
+                        f"kubectl get pvc {claim}: NotFound",
+                    )
+                ],
+            )
+        return Outcome(
+            warnings=(
+                self._change(
+                    f"pvc/{claim}: what it holds is not looked at; --download fetches what is missing"
+                ),
+            )
+        )
+
+    def _job(self) -> dict[str, Any]:
+        return self.kubectl.json("get", "job", f"{self._said.name}-weights", "--ignore-not-found")
+
+    def _fetch(self) -> Outcome:
+        name = f"job/{self._said.name}-weights"
+        with self._asking("weights"):
+            self.kubectl.run("apply", *_APPLY, str(self._files / "weights"))
+        end = time.monotonic() + _DOWNLOAD
+        while not _complete(job := self._ask_job()):
+            self.logs.read()
+            for pod in self._now("weights"):
+                found = pod.component == "weights" and pod_states.fault(pod)
+                # The Job starts a container that has ended again, and goes on where it stopped.
+                if found and found.kind not in ("pod-ended", "crash-loop"):
+                    raise StepFailed("weights", [found])
+            if _condition(job, "Failed") or time.monotonic() > end:
+                file, line = self.logs.last_of("weights")
+                raise StepFailed(
+                    "weights",
+                    [
+                        cluster_looks.diagnosis(
+                            "download",
+                            name,
+                            f"{name} has not downloaded the weights",
+                            f"{file}: {line}",
+                        )
+                    ],
+                )
+            time.sleep(_LOOK)
+        return Outcome((self._change(f"{name}: has downloaded what was missing"),))
+
+    def _ask_job(self) -> dict[str, Any]:
+        with self._asking("weights"):
+            return self._job()
+
+    def _start(self) -> Outcome:
+        names = self._changes("start")
+        if not names:
+            return Outcome()
+        self.logs.begin()
+        with self._asking("start"):
+            self.kubectl.run("apply", *_APPLY, str(self._files))
+        return Outcome(tuple(self._change(f"{name}: applied") for name in names))
+
+    def _pods(self) -> Outcome:
+        """Wait until every pod runs; name the first that cannot."""
+        wanted, told = set(self.plan.nodes), ""
+        begun, before = time.monotonic(), None
+        while True:
+            pods = {pod.name: pod for pod in self._now("pods", fresh=True)}
+            mine = [pods[name] for name in self.plan.nodes if name in pods]
+            running = [pod for pod in mine if pod.runs]
+            self._uids |= {pod.name: pod.uid for pod in running}
+            if len(running) == len(wanted):
+                return Outcome(facts={"nodes": sorted({pod.node for pod in running})})
+            failed = [found for pod in mine if (found := self._fault(pod))]
+            failed = failed or [*self._refused(pods)]
+            state = tuple((pod.name, pod.word) for pod in mine)
+            if state != before:
+                begun, before = time.monotonic(), state
+            text = f"  {len(running)} of {len(wanted)} pods run{_waiting(mine)}"
+            if text != told:
+                self._say(text)
+                told = text
+            if not failed and time.monotonic() - begun > self._patience:
+                failed = [
+                    found for pod in mine if (found := pod_states.waits(pod, self._rank(pod.name)))
+                ] or [self._no_pods(wanted - set(pods))]
+            if failed:
+                self.logs.read(now=True)
+                raise StepFailed("pods", failed)
+            time.sleep(_LOOK)
+
+    def _fault(self, pod: PodState) -> Diagnosis | None:
+        """Return why a pod cannot run; its own log tells more where it has one."""
+        found = pod_states.fault(pod, self._rank(pod.name))
+        if found is None or found.kind not in ("pod-ended", "crash-loop"):
+            return found
+        self.logs.read(now=True)
+        logs = [log for log in self.logs.all() if log.node == pod.name]
+        return first_failure.of_logs(logs, self.plan, "at start") or found
+
+    def _refused(self, pods: Mapping[str, PodState]) -> tuple[Diagnosis, ...]:
+        """Return what the cluster refuses to create, if a pod is missing."""
+        if set(self.plan.nodes) <= set(pods):
+            return ()
+        with self._asking("pods"):
+            events = self.kubectl.json("get", "events")
+        return pod_states.refused(events, [one.name for one in pod_names.sets(self.plan)])
+
+    def _no_pods(self, missing: set[str]) -> Diagnosis:
+        return cluster_looks.diagnosis(
+            "no-pods",
+            self._said.context,
+            f"{len(missing)} pods are not created, the first is {min(missing, default='none')}",
+            "kubectl get events: nothing was refused",
+        )
+
+    def _rank(self, node: str) -> int | None:
+        """Return the rank of a pod that has one only."""
+        ranks = {engine.rank for engine in self.plan.of(node)}
+        return min(ranks) if len(ranks) == 1 else None
+
+    # The service --------------------------------------------------------------------------
+
+    def serving(self) -> Plan:
+        """Return the plan at the addresses by which kubectl forwards to its pods."""
+        if self._served is None:
+            addresses = {}
+            for node in self.plan.nodes:
+                ports = [one.http_port for one in self.plan.of(node) if one.http_port is not None]
+                if ports:
+                    addresses[node] = self._forwards.to(f"pod/{node}", ports)
+            engines = tuple(
+                replace(engine, address=addresses.get(engine.node, engine.address))
+                for engine in self.plan.engines
+            )
+            port = int(self.plan.url.rpartition(":")[2])
+            # The front door is reached once there is a pod behind it; until then it refuses.
+            door = self._forwards.to(f"service/{self._said.name}", [port])
+            self._served = replace(self.plan, engines=engines, url=f"http://{door}:{port}")
+        return self._served
+
+    def open_door(self) -> Outcome:
+        """Say how a person reaches the service: kubectl applies the router with the engines."""
+        port = self.plan.url.rpartition(":")[2]
+        reach = self.kubectl.typed("port-forward", f"service/{self._said.name}", f"{port}:{port}")
+        return Outcome(facts={"reach it by": reach})
+
+    def ended(self) -> Mapping[str, int]:
+        """Return the exit codes of pods that have ended, as `readiness.Watch` takes them.
+
+        Raises `readiness.Found` for a pod that the cluster has ended, and for one that cannot be
+        reached. While the API server does not answer, nothing counts as ended.
+        """
+        if lost := self._forwards.keep():
+            raise readiness.Found(lost)
+        try:
+            pods = self._now("ready")
+        except StepFailed:
+            return {}
+        codes: dict[str, int] = {}
+        router = self.plan.router
+        for pod in pods:
+            mine = pod.name in self.plan.nodes
+            found = pod_states.fault(pod, self._rank(pod.name) if mine else None)
+            if found and found.kind not in ("pod-ended", "crash-loop"):
+                raise readiness.Found(found)
+            if found and mine:
+                codes[f"{pod.name} engines"] = pod.code if pod.code is not None else 1
+            elif found and router and pod.component == readiness.ROUTER:
+                codes[readiness.ROUTER] = pod.code if pod.code is not None else 1
+            elif mine and self._uids.get(pod.name, pod.uid) != pod.uid:
+                self.logs.read(now=True)
+                told = first_failure.of_logs(self.logs.all(), self.plan, "at start")
+                raise readiness.Found(told or self._replaced(pod))
+        return codes
+
+    def _replaced(self, pod: PodState) -> Diagnosis:
+        return cluster_looks.diagnosis(
+            "pod-replaced",
+            pod.name,
+            "its group was restarted: a pod of it had ended, or its node was drained",
+            f"kubectl get pod {pod.name}: another pod of that name, {pod.word}",
+            command=self.kubectl.typed("get", "events"),
+        )
+
+    # Status -------------------------------------------------------------------------------
+
+    def _now(self, step: str, fresh: bool = False) -> tuple[PodState, ...]:
+        """Return the pods of this deployment, as they were a moment ago at the latest."""
+        at, pods = self._seen
+        if fresh or time.monotonic() - at > _LOOK:
+            with self._asking(step):
+                pods = pod_states.pods(self.kubectl.json("get", "pods", "-l", self._selector))
+            self._seen = (time.monotonic(), pods)
+        return pods
+
+    def status(self) -> Sequence[EngineState]:
+        """Return the current state of every engine, as the probe of its pod sees it."""
+        pods = {pod.name: pod for pod in self._now("status", fresh=True)}
+        out = []
+        for engine in self.plan.engines:
+            pod = pods.get(engine.node)
+            found = pod and pod_states.fault(pod, self._rank(pod.name))
+            state = "not started"
+            if pod is not None:
+                state = "ready" if pod.ready else "starting" if pod.runs else pod.word
+            if found:
+                state = "ended" if pod.code is None else f"ended {pod.code}"  # type: ignore[union-attr]
+            out.append(
+                EngineState(
+                    engine.name,
+                    engine.node,
+                    engine.rank,
+                    engine.http_port,
+                    state,
+                    found.cause if found else "",
+                )
+            )
+        return out
+
+    def queue(self) -> show.Table:
+        """Return a table of the deployment's pods."""
+        return show.Table(
+            "Pods",
+            ("pod", "part", "state", "restarts", "node", "said"),
+            tuple(
+                (pod.name, pod.component, pod.word, pod.restarts, pod.node, pod.message)
+                for pod in self._now("status")
+            ),
+        )
+
+    def follow(self, stop: Callable[[], bool]) -> Iterator[tuple[str, str]]:
+        """Yield (source, line) of every log from its beginning, until ``stop`` returns true."""
+        tails = Tails()
+        while True:
+            last = stop()
+            self.logs.read(now=True)
+            paths = [*self.log_folder.glob("*.log"), *self.log_folder.glob("*/*.log")]
+            for path, lines in tails.read(sorted(paths)).items():
+                tails.lines[path].clear()  # following for days must not fill the memory
+                who = path.stem if path.parent == self.log_folder else path.parent.name
+                for line in lines:
+                    yield who, line
+            if last:
+                return
+            time.sleep(_LOOK)
+
+    # The end ------------------------------------------------------------------------------
+
+    def down(self) -> Outcome:
+        """Delete what bears our labels, wait until its pods are gone, and give the name back."""
+        held = self._held("down")
+        if held and held.get("run") != self._run:
+            return Outcome(warnings=(self._change(f"claim: left alone, {_holder(held)} has it"),))
+        self.logs.read(now=True)
+        changes = [self._change(f"{name}: deleted") for name in self._delete()]
+        end = time.monotonic() + _GONE
+        while left := self._now("down", fresh=True):
+            if time.monotonic() > end:
+                names = ", ".join(pod.name for pod in left[:_SHOWN])
+                raise StepFailed(
+                    "down",
+                    [
+                        cluster_looks.diagnosis(
+                            "pods-stay",
+                            self._said.context,
+                            f"{len(left)} pods have not ended after {_GONE:.0f} s",
+                            f"kubectl get pods: {names}",
+                            command=self.kubectl.typed("describe", "pod", left[0].name),
+                        )
+                    ],
+                    Outcome(tuple(changes)),
+                )
+            time.sleep(_LOOK)
+        with self._asking("down"):
+            gone = self.kubectl.run(
+                "delete", "configmap", self._claim_name, "--ignore-not-found", "-o", "name"
+            )
+        if gone.strip():
+            changes.append(self._change(f"configmap/{self._claim_name}: given back"))
+        return Outcome(tuple(changes))
+
+    def _delete(self) -> list[str]:
+        """Delete all objects with our labels but the claims; return their names."""
+        kinds = [
+            f"{resource}.{group}" if group else resource
+            for group, resource in cluster_looks.kinds(self.plan)
+            if resource != "persistentvolumeclaims"
+        ]
+        with self._asking("down"):
+            if self.kubectl.raw(f"/apis/{cluster_looks.SETS}") is None:
+                kinds = [kind for kind in kinds if cluster_looks.SETS not in kind]
+            there = self.kubectl.run(
+                "get", ",".join(kinds), "-l", self._selector, "-o", "name"
+            ).split()
+            names = [name for name in there if name != f"configmap/{self._claim_name}"]
+            if names:
+                self.kubectl.run("delete", "--wait=false", "--ignore-not-found", *names)
+        return names
+
+    def close(self) -> None:
+        """End the port-forwards; the pods go on."""
+        self._forwards.close()
+
+    # Failures of kubectl ------------------------------------------------------------------
+
+    def _asking(self, step: str) -> _Asking:
+        return _Asking(self, step)
+
+    def _failed(self, step: str, error: KubectlError) -> StepFailed:
+        return StepFailed(step, [cluster_looks.failure(self.kubectl, error)])
+
+
+class _Asking:
+    """Within it, a failure of kubectl is that of a step."""
+
+    def __init__(self, cluster: Cluster, step: str) -> None:
+        self._cluster, self._step = cluster, step
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KubectlError):
+            raise self._cluster._failed(self._step, error) from None
+
+
+def _texts(data: Any) -> dict[str, str]:
+    """Return the entries of a ConfigMap that are texts, on one line each."""
+    if not isinstance(data, dict):
+        return {}
+    return {key: short(value, 100) for key, value in data.items() if isinstance(value, str)}
+
+
+def _holder(held: Mapping[str, str]) -> str:
+    run, who, since, plan = (held.get(key) or "?" for key in ("run", "who", "since", "plan"))
+    return f"run {run} of {who} since {since} ({plan})"
+
+
+def _condition(job: Mapping[str, Any], name: str) -> bool:
+    status = job.get("status")
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    return any(
+        isinstance(one, dict) and one.get("type") == name and one.get("status") == "True"
+        for one in conditions or ()
+    )
+
+
+def _complete(job: Mapping[str, Any]) -> bool:
+    return _condition(job, "Complete")
+
+
+def _waiting(pods: Sequence[PodState]) -> str:
+    """Return what the first pod that does not run waits for."""
+    waits = next((pod for pod in pods if not pod.runs), None)
+    if waits is None:
+        return ""
+    return f"; {waits.name}: {waits.word}{f', {waits.message[:120]}' if waits.message else ''}"
