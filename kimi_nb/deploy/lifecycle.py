@@ -567,7 +567,7 @@ class _Deployment:
             site=plan.site,
             engines=len(plan.engines),
             ready=watch.ready if watch else 0,
-            url=plan.url,
+            url=self._site.url,
             changes=tuple(self._changes),
             warnings=tuple(self._warnings),
             ready_s=self._ready_s,

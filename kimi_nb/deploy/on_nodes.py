@@ -102,6 +102,11 @@ class OnNodes:
         return self._connect()
 
     @property
+    def url(self) -> str:
+        """The URL of the front door."""
+        return self.plan.url
+
+    @property
     def log_folder(self) -> Path:
         """The folder to which the nodes' logs are copied."""
         return self.root / "logs"

@@ -151,6 +151,10 @@ class Target(Protocol):
     plan: Plan
 
     @property
+    def url(self) -> str:
+        """The URL at which clients reach the service once this process has ended."""
+
+    @property
     def logs(self) -> Logs:
         """The logs of its engines so far."""
 

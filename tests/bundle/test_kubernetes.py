@@ -419,10 +419,8 @@ def test_a_pod_without_rdma_is_told(tmp_path):
     assert "TCP" in found.diagnosis.cause
 
 
-def test_up_names_what_deploys(tmp_path, capsys):
+def test_nodes_are_not_rehearsed_as_pods(tmp_path, capsys):
     words = ["--model", "k2.5", "--hw", "a3", "--layout", "pd"]
-    assert cli.main(["up", *words, "--site", "a3-kubernetes", "--run-dir", str(tmp_path)])
-    assert "kubectl deploys it" in capsys.readouterr().err
     assert cli.main(["rehearse", *words, "--as", "kubernetes", "--run-dir", str(tmp_path)])
     assert "site a3-example has transport ssh" in capsys.readouterr().err
 

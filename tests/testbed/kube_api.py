@@ -209,17 +209,21 @@ def running(ready: bool = True) -> dict[str, Any]:
         "phase": "Running",
         "conditions": [{"type": "Ready", "status": str(ready)}],
         "containerStatuses": [
-            {"name": "engine", "restartCount": 0, "state": {"running": {"startedAt": "x"}}}
+            {
+                "name": "engine",
+                "restartCount": 0,
+                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+            }
         ],
     }
 
 
-def waiting(reason: str, message: str = "", restarts: int = 0, **last: Any) -> dict[str, Any]:
+def waiting(word: str, message: str = "", restarts: int = 0, **last: Any) -> dict[str, Any]:
     """The status of a pod whose container waits."""
     one: dict[str, Any] = {
         "name": "engine",
         "restartCount": restarts,
-        "state": {"waiting": {"reason": reason, "message": message}},
+        "state": {"waiting": {"reason": word, "message": message}},
     }
     if last:
         one["lastState"] = {"terminated": last}
@@ -249,7 +253,10 @@ def unschedulable(message: str) -> dict[str, Any]:
 def node(name: str, resource: str, count: int, **labels: str) -> dict[str, Any]:
     """A node with devices."""
     return {
-        "metadata": {"name": name, "labels": {key.replace("_", "-"): labels[key] for key in labels}},
+        "metadata": {
+            "name": name,
+            "labels": {key.replace("_", "-"): labels[key] for key in labels},
+        },
         "spec": {},
         "status": {"allocatable": {resource: str(count), "cpu": "96", "memory": "2000Gi"}},
     }
@@ -540,9 +547,7 @@ def cluster(context: str, namespace: str, folder: Path) -> Iterator[tuple[Cluste
     table = folder / "forwards.json"
     table.write_text("{}")
     kubectl = str(Path(sys.executable).with_name("kubectl"))
-    program.write_text(
-        FORWARDER.format(python=sys.executable, kubectl=kubectl, table=str(table))
-    )
+    program.write_text(FORWARDER.format(python=sys.executable, kubectl=kubectl, table=str(table)))
     program.chmod(0o755)
     try:
         yield made, {"KUBECONFIG": str(path), "KUBECACHEDIR": str(folder / "kubecache")}

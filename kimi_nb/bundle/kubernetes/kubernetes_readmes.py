@@ -34,7 +34,10 @@ def _steps(plan: Plan, files: Collection[str]) -> list[tuple[str, str]]:
     ]
     if f"{kubernetes_files.FOLDER}/weights/kustomization.yaml" in files:
         rows += [
-            (f"{kubectl} apply {_APPLY} kubernetes/weights", "the Job is made; it may be applied again"),
+            (
+                f"{kubectl} apply {_APPLY} kubernetes/weights",
+                "the Job is made; it may be applied again",
+            ),
             (
                 f"{kubectl} wait --for=condition=complete job/{said.name}-weights --timeout=6h",
                 "condition met: the weights are there",

@@ -94,6 +94,11 @@ class Cluster:
         self._diff = ""
 
     @property
+    def url(self) -> str:
+        """The URL of the service within the cluster."""
+        return self.plan.url
+
+    @property
     def log_folder(self) -> Path:
         """The folder in which `logs` keeps what it has read."""
         return self._folder / "logs"
@@ -588,7 +593,11 @@ def _texts(data: Any) -> dict[str, str]:
     """Return the entries of a ConfigMap that are texts, on one line each."""
     if not isinstance(data, dict):
         return {}
-    return {key: short(value, 100) for key, value in data.items() if isinstance(value, str)}
+    return {
+        key: show.visible(short(value, 100))
+        for key, value in data.items()
+        if isinstance(value, str)
+    }
 
 
 def _holder(held: Mapping[str, str]) -> str:

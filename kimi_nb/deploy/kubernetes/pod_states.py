@@ -13,6 +13,7 @@ from typing import Any
 from kimi_nb.core.errors import short
 from kimi_nb.diagnose import remedies
 from kimi_nb.diagnose.first_failure import Diagnosis
+from kimi_nb.show import visible
 
 COMPONENT = "app.kubernetes.io/component"
 _NAME, _TEXT = 253, 600  # characters of a name and of a message
@@ -86,7 +87,9 @@ def _pod(one: Mapping[str, Any]) -> PodState:
     # A container that is started again and again tells of its end only in its last state.
     over = ended or (last if waiting.get("reason") == "CrashLoopBackOff" else {})
     code = over.get("exitCode")
-    said = [one for one in (status, over, waiting, unscheduled) if one.get("reason")]
+    # That it ran out of memory says more than that it is not started again yet.
+    told = (status, over, waiting) if over.get("reason") == OOM else (status, waiting, over)
+    said = [one for one in (*told, unscheduled) if one.get("reason")]
     return PodState(
         name=_text(meta.get("name"), _NAME),
         uid=_text(meta.get("uid"), _NAME),
@@ -175,7 +178,7 @@ def _tables(value: Any) -> list[Mapping[str, Any]]:
 
 def _text(value: Any, most: int = _TEXT) -> str:
     """Return a text on one line, without what a terminal would obey."""
-    return short(value, most) if isinstance(value, str) else ""
+    return visible(short(" ".join(value.split()), most)) if isinstance(value, str) else ""
 
 
 def _count(value: Any) -> int:

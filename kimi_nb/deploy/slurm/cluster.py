@@ -88,6 +88,11 @@ class Cluster:
         self.logs = job_logs.JobLogs(self.log_folder, self._serving_files, self._word)
 
     @property
+    def url(self) -> str:
+        """The URL of the service on the node that SLURM chose."""
+        return self.serving().url
+
+    @property
     def log_folder(self) -> Path:
         """The folder in which `logs` keeps what it has read."""
         return self._folder / "logs"
