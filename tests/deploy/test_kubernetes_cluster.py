@@ -136,7 +136,7 @@ def test_up_status_and_down(world, engines, tmp_path, capsys):
     applied = [one.what for one in made.changes]
     assert "deployment/kimi-router: applied" in applied and len(applied) == 12
 
-    one = journal.find("", tmp_path)
+    one = journal.find(str(folder), tmp_path)
     states, tables = lifecycle.status(one)
     assert {state.state for state in states} == {"ready"} and len(states) == made.engines
     assert "kimi-prefill-0" in str(tables[-1])
