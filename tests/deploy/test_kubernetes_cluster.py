@@ -400,15 +400,15 @@ def test_a_download_that_fails_is_told_with_its_log(world, tmp_path):
         return kube_api.waiting("CrashLoopBackOff", restarts=20, exitCode=1, reason="Error")
 
     world.pod_of = done
-    original = made._ask_job
+    look = made._weights_job.look
 
-    def asked():
-        job = original()
+    def looked():
         if made.logs.progress:
+            job = world.objects["batch/v1", "jobs", "kimi", "kimi-weights"]
             job["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
-        return job
+        look()
 
-    made._ask_job = asked
+    made._weights_job.look = looked
     (found,) = failed(made, "weights")
     assert found.kind == "download" and "No space left on device" in found.evidence
 
@@ -469,7 +469,7 @@ def test_a_pod_without_a_node_has_its_time(world, tmp_path):
     world.pod_of = lambda name: kube_api.unschedulable(message)
     found = failed(target(tmp_path, patience=0.3), "pods")
     assert {one.kind for one in found} == {"unschedulable"} and message in found[0].cause
-    assert len(found) == len(plan_of().nodes)
+    assert len(found) == len(plan_of().nodes) + 1, "the router's pod, too"
 
 
 def test_a_quota_is_named(world, tmp_path, monkeypatch):
@@ -481,8 +481,15 @@ def test_a_quota_is_named(world, tmp_path, monkeypatch):
         "involvedObject": {"kind": "StatefulSet", "name": "kimi-decode"},
     }
     world.add("v1", "events", event, "kimi")
+    made = target(tmp_path)
+    to(made, "pods")  # an event of an earlier start, which says nothing of this one
     monkeypatch.setattr(type(world), "reconcile", lambda self: None)
-    (found,) = failed(target(tmp_path), "pods")
+    for key in [key for key in world.objects if key[1] == "pods"]:
+        del world.objects[key]
+    event["count"] = 2  # the controller has tried again
+    with pytest.raises(StepFailed) as caught:
+        made.steps[-1].run()
+    (found,) = caught.value.failed
     assert found.kind == "quota" and "exceeded quota" in found.evidence
 
 

@@ -13,7 +13,7 @@ is its claim. The claim of the weights is never deleted.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb import show
-from kimi_nb.bundle.kubernetes import kubernetes_files, pod_template
-from kimi_nb.core import evidence
-from kimi_nb.core.errors import short
+from kimi_nb.bundle.kubernetes import kubernetes_files
 from kimi_nb.core.tail import Tails
 from kimi_nb.deploy.kubernetes import cluster_looks, pod_logs, pod_states
 from kimi_nb.deploy.kubernetes.kubectl import Kubectl, KubectlError
+from kimi_nb.deploy.kubernetes.ownership import Ownership, told
 from kimi_nb.deploy.kubernetes.pod_states import PodState
 from kimi_nb.deploy.kubernetes.port_forwards import Forwards
+from kimi_nb.deploy.kubernetes.weights_job import WeightsJob
 from kimi_nb.deploy.steps import Change, EngineState, Outcome, Step, StepFailed
 from kimi_nb.diagnose import first_failure
 from kimi_nb.diagnose.first_failure import Diagnosis
@@ -39,7 +39,6 @@ from kimi_nb.service import readiness
 
 MANAGER = "kimi-nb"
 _APPLY = ("--server-side", f"--field-manager={MANAGER}", "-k")
-_MANAGED = "app.kubernetes.io/managed-by"
 _DIFFERS = re.compile(r"^\+\+\+ \S*/(?P<name>[^/\s]+)", re.MULTILINE)
 _LOOK = 2.0  # seconds between two looks at the pods
 _PATIENCE = 600.0  # seconds for a pod to get a node and its image without any progress
@@ -69,28 +68,26 @@ class Cluster:
         download: bool = False,
         patience: float = _PATIENCE,
     ) -> None:
-        self.plan, self._run, self._holder, self._say = plan, run, holder, say
+        self.plan, self._say = plan, say
         self._folder, self._files = folder, bundle / kubernetes_files.FOLDER
         self._download, self._patience = download, patience
         self._said = said = cluster_looks.said(plan)
         self.kubectl = Kubectl(said.context, said.namespace)
-        self._labels = pod_template.labels(plan, "")
-        del self._labels[pod_states.COMPONENT]
-        self._selector = ",".join(f"{key}={value}" for key, value in self._labels.items())
-        self._claim_name = f"{said.name}-run"
-        door, weights = pod_names.door_node(said), f"{said.name}-weights"
+        self._ours = Ownership(plan, self.kubectl, run, holder)
+        self._weights_job = WeightsJob(plan, self.kubectl, self._files / "weights")
         self.logs = pod_logs.PodLogs(
             plan,
             folder,
             self.kubectl,
-            self._selector,
+            self._ours.selector,
             len(plan.nodes) + 2,
-            pod_logs.name_of(plan, door, weights),
+            pod_logs.name_of(plan, pod_names.door_node(said), self._weights_job.name),
         )
         self._forwards = Forwards(self.kubectl, folder / "forwards", run)
         self._seen: tuple[float, tuple[PodState, ...]] = (0.0, ())
         self._uids: dict[str, str] = {}  # of the pods that were seen running
         self._served: Plan | None = None
+        self._old_events: frozenset[str] = frozenset()
         self._diff = ""
 
     @property
@@ -131,50 +128,26 @@ class Cluster:
 
     def _reach(self) -> Outcome:
         found = cluster_looks.look(self.plan, self.kubectl)
-        if not found.failed and (strangers := self._strangers("reach")):
-            found.failed.append(strangers)
+        if not found.failed:
+            with self._asking("reach"):
+                strangers = self._ours.strangers(self._files)
+            found.failed += [strangers] if strangers else []
         if found.failed:
             raise StepFailed("reach", found.failed)
         return Outcome(warnings=tuple(found.warnings))
-
-    def _strangers(self, step: str) -> Diagnosis | None:
-        """Return which objects of the plan's names somebody else has made."""
-        with self._asking(step):
-            there = self._items("get", "--ignore-not-found", "-k", str(self._files))
-        names = [
-            f"{one.get('kind', '')}/{meta.get('name', '')}"
-            for one in there
-            if isinstance(meta := one.get("metadata"), dict)
-            and (meta.get("labels") or {}).get(_MANAGED) != self._labels[_MANAGED]
-        ]
-        if not names:
-            return None
-        return cluster_looks.diagnosis(
-            "not-ours",
-            self._said.context,
-            f"namespace {self._said.namespace} has objects of these names that kimi-nb has not made",
-            f"without the label {_MANAGED}={self._labels[_MANAGED]}: "
-            + ", ".join(short(name, 80) for name in names[:_SHOWN]),
-        )
-
-    def _items(self, *words: str) -> list[dict[str, Any]]:
-        """Return the objects that a command prints, one or a list of them."""
-        answer = self.kubectl.json(*words)
-        found = answer.get("items") if "items" in answer else [answer] if answer else []
-        return [one for one in found or () if isinstance(one, dict)]
 
     def preview(self) -> Sequence[Change]:
         """Return what the steps would change, by ``kubectl diff``; nothing is changed."""
         warnings = self._reach().warnings
         out = [*warnings]
-        held = self._held("claim")
-        if held.get("run") != self._run:
-            word = f"{_holder(held)} has it; nothing would be done" if held else "would be taken"
-            out.append(self._change(f"configmap/{self._claim_name}: {word}"))
-        if self._download and self._has_weights:
-            out.append(
-                self._change(f"job/{self._said.name}-weights: would download what is missing")
-            )
+        with self._asking("claim"):
+            held = self._ours.held()
+        if not self._ours.holds(held):
+            word = f"{told(held)} has it; nothing would be done" if held else "would be taken"
+            out.append(self._change(f"configmap/{self._ours.claim}: {word}"))
+        if self._download and self._weights_job.wanted:
+            name = self._weights_job.name
+            out.append(self._change(f"job/{name}: would download what is missing"))
         return [
             *out,
             *(self._change(f"{name}: would be applied") for name in self._changes("start")),
@@ -198,36 +171,12 @@ class Cluster:
 
     # Steps --------------------------------------------------------------------------------
 
-    def _held(self, step: str) -> dict[str, str]:
-        """Return what the claim says, {} without one."""
-        with self._asking(step):
-            found = self.kubectl.json("get", "configmap", self._claim_name, "--ignore-not-found")
-        data = found.get("data")
-        return {} if not found else _texts(data) or {"run": "?"}
-
     def _claim(self) -> Outcome:
-        held = self._held("claim")
+        with self._asking("claim"):
+            held = self._ours.take()
         if not held:
-            claim = {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": self._claim_name, "labels": {**self._labels}},
-                "data": {
-                    "run": self._run,
-                    "who": self._holder,
-                    "since": evidence.now(),
-                    "plan": self.plan.name,
-                },
-            }
-            try:  # the API server lets one of two through
-                self.kubectl.run("create", "--validate=false", "-f", "-", stdin=json.dumps(claim))
-            except KubectlError as error:
-                if error.reason != "AlreadyExists":
-                    raise self._failed("claim", error) from None
-                held = self._held("claim")
-            else:
-                return Outcome((self._change(f"configmap/{self._claim_name}: taken"),))
-        if held.get("run") != self._run:
+            return Outcome((self._change(f"configmap/{self._ours.claim}: taken"),))
+        if not self._ours.holds(held):
             raise StepFailed(
                 "claim",
                 [
@@ -235,88 +184,51 @@ class Cluster:
                         "claim",
                         self._said.context,
                         f"the name {self._said.name} in namespace {self._said.namespace} is taken",
-                        f"configmap/{self._claim_name}: {_holder(held)}",
-                        command=self.kubectl.typed("delete", "configmap", self._claim_name),
+                        f"configmap/{self._ours.claim}: {told(held)}",
+                        command=self.kubectl.typed("delete", "configmap", self._ours.claim),
                     )
                 ],
             )
         return Outcome()
 
-    @property
-    def _has_weights(self) -> bool:
-        return (self._files / "weights" / "kustomization.yaml").exists()
-
     def _weights(self) -> Outcome:
         """Download the weights into their claim if that was asked for, or see that it is there."""
-        if not self._has_weights:
+        job = self._weights_job
+        if not job.wanted:
             return Outcome()
-        claim = pod_template.claim_name(self.plan)
         with self._asking("weights"):
-            there = bool(
-                self.kubectl.run("get", "pvc", claim, "--ignore-not-found", "-o", "name").strip()
-            )
-            job = self._job()
-        if _complete(job):
-            return Outcome()
-        if self._download:
-            return self._fetch()
-        if not there:
-            raise StepFailed(
-                "weights",
-                [
-                    cluster_looks.diagnosis(
-                        "no-claim",
-                        self._said.context,
-                        f"there is no claim {claim} with the weights",
-                        f"kubectl get pvc {claim}: NotFound",
-                    )
-                ],
-            )
-        return Outcome(
-            warnings=(
-                self._change(
-                    f"pvc/{claim}: what it holds is not looked at; --download fetches what is missing"
-                ),
-            )
-        )
+            job.look()
+            if job.complete:
+                return Outcome()
+            if self._download:
+                return self._fetch(job)
+            if not job.claimed:
+                raise StepFailed("weights", [job.no_claim()])
+        unseen = "what it holds is not looked at; --download fetches what is missing"
+        return Outcome(warnings=(self._change(f"pvc/{job.claim}: {unseen}"),))
 
-    def _job(self) -> dict[str, Any]:
-        return self.kubectl.json("get", "job", f"{self._said.name}-weights", "--ignore-not-found")
-
-    def _fetch(self) -> Outcome:
-        name = f"job/{self._said.name}-weights"
-        with self._asking("weights"):
-            self.kubectl.run("apply", *_APPLY, str(self._files / "weights"))
+    def _fetch(self, job: WeightsJob) -> Outcome:
+        job.apply(*_APPLY)
         end = time.monotonic() + _DOWNLOAD
-        while not _complete(job := self._ask_job()):
+        while True:
+            job.look()
+            if job.complete:
+                return Outcome((self._change(f"job/{job.name}: has downloaded what was missing"),))
             self.logs.read()
             for pod in self._now("weights"):
                 found = pod.component == "weights" and pod_states.fault(pod)
                 # The Job starts a container that has ended again, and goes on where it stopped.
-                if found and found.kind not in ("pod-ended", "crash-loop"):
+                if found and found.kind not in pod_states.TOLD_BY_LOGS:
                     raise StepFailed("weights", [found])
-            if _condition(job, "Failed") or time.monotonic() > end:
-                file, line = self.logs.last_of("weights")
-                raise StepFailed(
-                    "weights",
-                    [
-                        cluster_looks.diagnosis(
-                            "download",
-                            name,
-                            f"{name} has not downloaded the weights",
-                            f"{file}: {line}",
-                        )
-                    ],
-                )
+            if job.failed or time.monotonic() > end:
+                self.logs.read(now=True)
+                raise StepFailed("weights", [job.not_downloaded(*self.logs.last_of("weights"))])
             time.sleep(_LOOK)
-        return Outcome((self._change(f"{name}: has downloaded what was missing"),))
-
-    def _ask_job(self) -> dict[str, Any]:
-        with self._asking("weights"):
-            return self._job()
 
     def _start(self) -> Outcome:
         names = self._changes("start")
+        # The cluster remembers for an hour what it refused: that of an earlier start is none of this.
+        self._old_events = pod_states.marks(self._events("start"))
         if not names:
             return Outcome()
         self.logs.begin()
@@ -326,28 +238,32 @@ class Cluster:
 
     def _pods(self) -> Outcome:
         """Wait until every pod runs; name the first that cannot."""
-        wanted, told = set(self.plan.nodes), ""
+        wanted = len(self.plan.nodes) + (self.plan.router is not None)
+        shown = ""
         begun, before = time.monotonic(), None
         while True:
             pods = {pod.name: pod for pod in self._now("pods", fresh=True)}
             mine = [pods[name] for name in self.plan.nodes if name in pods]
-            running = [pod for pod in mine if pod.runs]
+            doors = [pod for pod in pods.values() if pod.component == readiness.ROUTER]
+            running = [pod for pod in [*mine, *doors] if pod.runs]
             self._uids |= {pod.name: pod.uid for pod in running}
-            if len(running) == len(wanted):
+            if len(running) >= wanted and all(pod.runs for pod in [*mine, *doors]):
                 return Outcome(facts={"nodes": sorted({pod.node for pod in running})})
-            failed = [found for pod in mine if (found := self._fault(pod))]
+            failed = [found for pod in [*mine, *doors] if (found := self._fault(pod))]
             failed = failed or [*self._refused(pods)]
-            state = tuple((pod.name, pod.word) for pod in mine)
+            state = tuple((pod.name, pod.word) for pod in [*mine, *doors])
             if state != before:
                 begun, before = time.monotonic(), state
-            text = f"  {len(running)} of {len(wanted)} pods run{_waiting(mine)}"
-            if text != told:
+            text = f"  {len(running)} of {wanted} pods run{_waiting([*mine, *doors])}"
+            if text != shown:
                 self._say(text)
-                told = text
+                shown = text
             if not failed and time.monotonic() - begun > self._patience:
                 failed = [
-                    found for pod in mine if (found := pod_states.waits(pod, self._rank(pod.name)))
-                ] or [self._no_pods(wanted - set(pods))]
+                    found
+                    for pod in [*mine, *doors]
+                    if (found := pod_states.waits(pod, self._rank(pod.name)))
+                ] or [self._no_pods(set(self.plan.nodes) - set(pods))]
             if failed:
                 self.logs.read(now=True)
                 raise StepFailed("pods", failed)
@@ -356,7 +272,7 @@ class Cluster:
     def _fault(self, pod: PodState) -> Diagnosis | None:
         """Return why a pod cannot run; its own log tells more where it has one."""
         found = pod_states.fault(pod, self._rank(pod.name))
-        if found is None or found.kind not in ("pod-ended", "crash-loop"):
+        if found is None or found.kind not in pod_states.TOLD_BY_LOGS:
             return found
         self.logs.read(now=True)
         logs = [log for log in self.logs.all() if log.node == pod.name]
@@ -366,9 +282,12 @@ class Cluster:
         """Return what the cluster refuses to create, if a pod is missing."""
         if set(self.plan.nodes) <= set(pods):
             return ()
-        with self._asking("pods"):
-            events = self.kubectl.json("get", "events")
-        return pod_states.refused(events, [one.name for one in pod_names.sets(self.plan)])
+        owners = [one.name for one in pod_names.sets(self.plan)]
+        return pod_states.refused(self._events("pods"), owners, self._old_events)
+
+    def _events(self, step: str) -> Mapping[str, Any]:
+        with self._asking(step):
+            return self.kubectl.json("get", "events")
 
     def _no_pods(self, missing: set[str]) -> Diagnosis:
         return cluster_looks.diagnosis(
@@ -380,7 +299,7 @@ class Cluster:
 
     def _rank(self, node: str) -> int | None:
         """Return the rank of a pod that has one only."""
-        ranks = {engine.rank for engine in self.plan.of(node)}
+        ranks = {engine.rank for engine in self.plan.of(node)}  # none of the router's pod
         return min(ranks) if len(ranks) == 1 else None
 
     # The service --------------------------------------------------------------------------
@@ -426,7 +345,7 @@ class Cluster:
         for pod in pods:
             mine = pod.name in self.plan.nodes
             found = pod_states.fault(pod, self._rank(pod.name) if mine else None)
-            if found and found.kind not in ("pod-ended", "crash-loop"):
+            if found and found.kind not in pod_states.TOLD_BY_LOGS:
                 raise readiness.Found(found)
             if found and mine:
                 codes[f"{pod.name} engines"] = pod.code if pod.code is not None else 1
@@ -454,7 +373,7 @@ class Cluster:
         at, pods = self._seen
         if fresh or time.monotonic() - at > _LOOK:
             with self._asking(step):
-                pods = pod_states.pods(self.kubectl.json("get", "pods", "-l", self._selector))
+                pods = pod_states.pods(self.kubectl.json("get", "pods", "-l", self._ours.selector))
             self._seen = (time.monotonic(), pods)
         return pods
 
@@ -513,11 +432,13 @@ class Cluster:
 
     def down(self) -> Outcome:
         """Delete what bears our labels, wait until its pods are gone, and give the name back."""
-        held = self._held("down")
-        if held and held.get("run") != self._run:
-            return Outcome(warnings=(self._change(f"claim: left alone, {_holder(held)} has it"),))
+        with self._asking("down"):
+            held = self._ours.held()
+        if held and not self._ours.holds(held):
+            return Outcome(warnings=(self._change(f"claim: left alone, {told(held)} has it"),))
         self.logs.read(now=True)
-        changes = [self._change(f"{name}: deleted") for name in self._delete()]
+        with self._asking("down"):
+            changes = [self._change(f"{name}: deleted") for name in self._ours.delete()]
         end = time.monotonic() + _GONE
         while left := self._now("down", fresh=True):
             if time.monotonic() > end:
@@ -537,85 +458,21 @@ class Cluster:
                 )
             time.sleep(_LOOK)
         with self._asking("down"):
-            gone = self.kubectl.run(
-                "delete", "configmap", self._claim_name, "--ignore-not-found", "-o", "name"
-            )
-        if gone.strip():
-            changes.append(self._change(f"configmap/{self._claim_name}: given back"))
+            if self._ours.release():
+                changes.append(self._change(f"configmap/{self._ours.claim}: given back"))
         return Outcome(tuple(changes))
-
-    def _delete(self) -> list[str]:
-        """Delete all objects with our labels but the claims; return their names."""
-        kinds = [
-            f"{resource}.{group}" if group else resource
-            for group, resource in cluster_looks.kinds(self.plan)
-            if resource != "persistentvolumeclaims"
-        ]
-        with self._asking("down"):
-            if self.kubectl.raw(f"/apis/{cluster_looks.SETS}") is None:
-                kinds = [kind for kind in kinds if cluster_looks.SETS not in kind]
-            there = self.kubectl.run(
-                "get", ",".join(kinds), "-l", self._selector, "-o", "name"
-            ).split()
-            names = [name for name in there if name != f"configmap/{self._claim_name}"]
-            if names:
-                self.kubectl.run("delete", "--wait=false", "--ignore-not-found", *names)
-        return names
 
     def close(self) -> None:
         """End the port-forwards; the pods go on."""
         self._forwards.close()
 
-    # Failures of kubectl ------------------------------------------------------------------
-
-    def _asking(self, step: str) -> _Asking:
-        return _Asking(self, step)
-
-    def _failed(self, step: str, error: KubectlError) -> StepFailed:
-        return StepFailed(step, [cluster_looks.failure(self.kubectl, error)])
-
-
-class _Asking:
-    """Within it, a failure of kubectl is that of a step."""
-
-    def __init__(self, cluster: Cluster, step: str) -> None:
-        self._cluster, self._step = cluster, step
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, KubectlError):
-            raise self._cluster._failed(self._step, error) from None
-
-
-def _texts(data: Any) -> dict[str, str]:
-    """Return the entries of a ConfigMap that are texts, on one line each."""
-    if not isinstance(data, dict):
-        return {}
-    return {
-        key: show.visible(short(value, 100))
-        for key, value in data.items()
-        if isinstance(value, str)
-    }
-
-
-def _holder(held: Mapping[str, str]) -> str:
-    run, who, since, plan = (held.get(key) or "?" for key in ("run", "who", "since", "plan"))
-    return f"run {run} of {who} since {since} ({plan})"
-
-
-def _condition(job: Mapping[str, Any], name: str) -> bool:
-    status = job.get("status")
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    return any(
-        isinstance(one, dict) and one.get("type") == name and one.get("status") == "True"
-        for one in conditions or ()
-    )
-
-
-def _complete(job: Mapping[str, Any]) -> bool:
-    return _condition(job, "Complete")
+    @contextlib.contextmanager
+    def _asking(self, step: str) -> Iterator[None]:
+        """Make a failure of kubectl that of a step."""
+        try:
+            yield
+        except KubectlError as error:
+            raise StepFailed(step, [cluster_looks.failure(self.kubectl, error)]) from None
 
 
 def _waiting(pods: Sequence[PodState]) -> str:

@@ -28,6 +28,7 @@ _NEVER = {
     "RunContainerError": "container-config",
 }
 OOM = "OOMKilled"
+TOLD_BY_LOGS = ("pod-ended", "crash-loop")  # faults whose cause a log may know
 
 
 @dataclass(frozen=True)
@@ -131,18 +132,38 @@ def waits(pod: PodState, rank: int | None = None) -> Diagnosis | None:
     return _diagnosis(kind, pod, rank, f"no node runs it: {pod.word}")
 
 
-def refused(answer: Mapping[str, Any], owners: Iterable[str]) -> tuple[Diagnosis, ...]:
+def marks(answer: Mapping[str, Any]) -> frozenset[str]:
+    """Return what tells each event in the answer to ``kubectl get events -o json`` from later ones."""
+    return frozenset(map(_mark, _tables(answer.get("items"))))
+
+
+def _mark(event: Mapping[str, Any]) -> str:
+    """Return a text that changes when the same event comes again."""
+    meta = _table(event.get("metadata"))
+    return repr(
+        (meta.get("uid"), event.get("count"), event.get("lastTimestamp"), event.get("series"))
+    )
+
+
+def refused(
+    answer: Mapping[str, Any], owners: Iterable[str], known: frozenset[str] = frozenset()
+) -> tuple[Diagnosis, ...]:
     """Return what the cluster refused to create for these sets, by the events of their namespace.
 
-    ``answer`` is that of ``kubectl get events -o json``. A quota is refused so, and an admission
-    webhook.
+    ``answer`` is that of ``kubectl get events -o json``; ``known`` are the `marks` of events that are
+    older. A quota is refused so, and an admission webhook.
     """
     names, out = tuple(owners), {}
     for one in _tables(answer.get("items")):
         about, text = _table(one.get("involvedObject")), _text(one.get("message"))
         owner = _text(about.get("name"), _NAME)
         mine = any(owner == name or owner.startswith(f"{name}-") for name in names)
-        if mine and one.get("reason") == "FailedCreate" and "already exists" not in text:
+        if (
+            mine
+            and _mark(one) not in known
+            and one.get("reason") == "FailedCreate"
+            and "already exists" not in text
+        ):
             kind = "quota" if "exceeded quota" in text else "refused"
             out[owner, kind] = Diagnosis(
                 kind,
