@@ -337,12 +337,17 @@ def _install(plan: Plan, name: str) -> str:
 
 def _clients(plan: Plan) -> dict[str, str]:
     chat: list[object] = list(client_commands.curl(plan.url, plan.served_name))
+    asked: list[str] = []
     if plan.secrets:
         source = plan.secrets["VLLM_API_KEY"]
-        chat[3:3] = ["-H", shell.Raw(f'"Authorization: Bearer ${source}"')]
+        asked = [f': "${{{source}:?set {source} before you start}}"']
+        # Not a word of curl's: everybody on the machine can list those.
+        header = f"@<(printf 'Authorization: Bearer %s\\n' \"${source}\")"
+        chat[3:3] = ["-H", shell.Raw(header)]
     out = {
         "client/chat.sh": shell.script(
-            ["One chat completion; OK is HTTP 200 and JSON with choices."], shell.command(chat)
+            ["One chat completion; OK is HTTP 200 and JSON with choices."],
+            [*asked, *shell.command(chat)],
         )
     }
     if plan.takes_pictures:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show import say
+from kimi_nb.show import plain_json, say
 
 if TYPE_CHECKING:
     from kimi_nb.prove.bench.results import BenchResult
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     path = named if named.is_file() else _place(args, args.against, found)
     told = baseline.against(found, path)
     if args.json:
-        print(json.dumps(told.as_dict(), indent=2, ensure_ascii=False))
+        print(plain_json(told.as_dict()))
     else:
         print(visible(str(told)))
         for sentence in told.regressions:

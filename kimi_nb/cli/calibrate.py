@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from kimi_nb.check import memory_account
     from kimi_nb.params import load
     from kimi_nb.plan.memory import engine_report
-    from kimi_nb.show import Table, visible
+    from kimi_nb.show import Table, plain_json, visible
 
     if args.calibrations:
         raise ParameterError("calibrate: --calibration would hide the estimate; leave it out.")
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             {"term": one.term, "ours_gib": one.ours, "logged_gib": one.logged}
             for one in learnt.terms
         ]
-        print(json.dumps({"layer": layer, "terms": terms}, indent=2, ensure_ascii=False))
+        print(plain_json({"layer": layer, "terms": terms}))
         return 0
     rows = tuple(
         (
@@ -86,7 +85,7 @@ def _write(path: Path, layer: dict[str, Any]) -> None:
     new = scratch.beside(path)
     text = "# Made by kimi-nb calibrate. To take it: --calibration with this file.\n"
     try:
-        new.write_text(text + yaml.safe_dump(layer, sort_keys=False), encoding="utf-8")
+        scratch.write(new, text + yaml.safe_dump(layer, sort_keys=False))
         os.replace(new, path)
     except OSError as error:
         raise WriteError(f"{path}: cannot be written: {error.strerror}.") from None

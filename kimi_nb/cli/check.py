@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from typing import TYPE_CHECKING
 
 from kimi_nb import __version__
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show import visible
+from kimi_nb.show import plain_json, visible
 
 if TYPE_CHECKING:
     from kimi_nb.check.findings import Findings
@@ -97,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(found: Findings, args: argparse.Namespace) -> None:
     if args.format == "json":
-        print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+        print(plain_json(found.as_dict()))
         return
     if args.format == "text":
         for bar in found.memory if not args.files or args.hw else ():
@@ -108,7 +107,7 @@ def _show(found: Findings, args: argparse.Namespace) -> None:
 
     if args.format == "sarif":
         log = formats.sarif(found, os.getcwd(), _home())
-        print(json.dumps(log, indent=2, ensure_ascii=False))
+        print(plain_json(log))
     else:
         print(formats.github(found, os.getcwd()))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import stat
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show import say, visible
+from kimi_nb.show import plain_json, say, visible
 
 
 def add(commands: options.Commands) -> None:
@@ -46,11 +45,7 @@ def run(args: argparse.Namespace) -> int:
         say(f"no log was named: the newest run, {newest}", file=sys.stderr)
         paths, plan = [str(newest)], plan or _plan_of(newest)
     found = doctor.examine(paths, plan or None)
-    print(
-        json.dumps(found.as_dict(), indent=2, ensure_ascii=False)
-        if args.json
-        else visible(str(found))
-    )
+    print(plain_json(found.as_dict()) if args.json else visible(str(found)))
     return 0 if found.ok else 1
 
 

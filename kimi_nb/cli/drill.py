@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options, output, signals
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show import say, visible
+from kimi_nb.show import plain_json, say, visible
 
 if TYPE_CHECKING:
     from kimi_nb.drill.record import Drill
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     if args.answer or args.show:
         return _judge(drill, args.answer, args.json)
     if args.json:
-        print(json.dumps(drill.as_dict(), indent=2, ensure_ascii=False))
+        print(plain_json(drill.as_dict()))
         return 0
     print(visible(str(drill)))
     say(f"\nRead the logs. To answer later: kimi-nb drill --answer '...' --of {drill.folder}")
@@ -152,7 +152,7 @@ def _judge(drill: Drill, said: str, as_json: bool) -> int:
     found = verdict.judge(drill, said)
     if as_json:
         facts = {"folder": str(drill.folder), **found.as_dict()}
-        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        print(plain_json(facts))
     else:
         print(visible(str(found)))
     return 0 if found.ok or not said else 1

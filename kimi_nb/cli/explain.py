@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from kimi_nb.cli import options
-from kimi_nb.show import visible
+from kimi_nb.show import plain_json, visible
 
 
 def add(commands: options.Commands) -> None:
@@ -23,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
 
     rule = registry.find(args.rule)
     if args.json:
-        print(json.dumps(rule_pages.as_dict(rule), indent=2, ensure_ascii=False))
+        print(plain_json(rule_pages.as_dict(rule)))
     else:
         print(visible(rule_pages.page(rule)), end="")
     return 0

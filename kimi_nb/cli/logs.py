@@ -9,6 +9,8 @@ from pathlib import Path
 from kimi_nb.cli import options, signals
 from kimi_nb.show import say, visible
 
+_LONGEST = 1 << 20  # bytes of a line; what is longer is printed in parts
+
 
 def add(commands: options.Commands) -> None:
     """Declare the command and its arguments."""
@@ -45,7 +47,9 @@ def _print_copies(folder: Path) -> None:
     for path in found:
         node = "" if path.parent == folder else f"{path.parent.name} "
         name = path.name.partition(".")[0]  # under SLURM the number of the job follows
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            print(f"{visible(node + name)} | {visible(line)}")
+        with path.open("rb") as file:
+            while piece := file.readline(_LONGEST):
+                for line in piece.decode("utf-8", "replace").splitlines():
+                    print(f"{visible(node + name)} | {visible(line)}")
     if not found:
         say(f"{folder}: no logs were kept: no engine was started, or none was reached.")

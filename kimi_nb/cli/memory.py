@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError
+from kimi_nb.show import plain_json
 
 
 def add(commands: options.Commands) -> None:
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
             raise ParameterError("memory: --evidence is about no plan; leave the others out.")
         if args.json:
             rows = [row.as_dict() for row in memory_evidence.rows()]
-            print(json.dumps(rows, indent=2, ensure_ascii=False))
+            print(plain_json(rows))
         else:
             print(memory_evidence.table())
         return 0
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         raise ParameterError("memory: name --model and --hw of a plan, or --evidence.")
     found = memory_account.of(options.plan(args))
     if args.json:
-        print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+        print(plain_json(found.as_dict()))
     else:
         print(found)
     return 0

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError, choice
-from kimi_nb.show import say
+from kimi_nb.show import plain_json, say
 
 
 def add(commands: options.Commands) -> None:
@@ -29,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     hardware = _named("hardware", "hardware", args.hw)
     rows = published_limits.of(model, hardware)
     if args.json:
-        print(json.dumps([one.as_dict() for one in rows], indent=2, ensure_ascii=False))
+        print(plain_json([one.as_dict() for one in rows]))
     elif rows:
         print(visible(str(published_limits.table(rows))))
     else:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options, output, signals
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show import visible
+from kimi_nb.show import plain_json, visible
 
 if TYPE_CHECKING:
     from kimi_nb.plan.spec import Plan
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         say=output.progress(begun),
     )
     if args.json:
-        print(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+        print(plain_json(found.as_dict()))
     else:
         print(visible(str(found)))
     return 0 if found.ok else 1

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options
+from kimi_nb.core import bounded_files, scratch
 from kimi_nb.core.errors import ParameterError, WriteError, short
-from kimi_nb.show import say
+from kimi_nb.show import plain_json, say
 
 if TYPE_CHECKING:
     from kimi_nb.sizing.factors import Factors
     from kimi_nb.sizing.request_load import Workload
     from kimi_nb.sizing.sizing_answer import Answer
+
+_LARGEST_TRACE = 256 << 20  # bytes; its requests take some six times as many of memory
 
 
 def add(commands: options.Commands) -> None:
@@ -88,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         _write(told, args.out)
     if args.json:
-        print(json.dumps(told.as_dict(), indent=2, ensure_ascii=False))
+        print(plain_json(told.as_dict()))
     else:
         print(told)
         for sentence in told.sentences():
@@ -138,8 +141,7 @@ def _load(args: argparse.Namespace) -> Workload:
             raise ParameterError("--trace has its own lengths: leave --input and --output out.")
         path = load.user_path(args.trace, "--trace")
         try:
-            with path.open(encoding="utf-8") as lines:
-                found = request_load.trace(lines, path.name)
+            found = request_load.trace(bounded_files.lines(path, _LARGEST_TRACE), path.name)
         except (OSError, UnicodeDecodeError) as error:
             raise ParameterError(f"--trace {path}: cannot be read: {short(error, 120)}.") from None
         return replace(found, rate=rate or found.rate, hit=args.prefix_hit or found.hit)
@@ -160,6 +162,11 @@ def _write(told: Answer, given: str) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, value in texts.items():
             text = json.dumps(value, indent=2, ensure_ascii=False)
-            (folder / name).write_text(f"{text}\n", encoding="utf-8")
+            new = scratch.beside(folder / name)
+            try:
+                scratch.write(new, f"{text}\n")
+                new.replace(folder / name)
+            finally:
+                scratch.remove(new)
     except OSError as error:
         raise WriteError(f"--out {folder}: cannot be written: {short(error, 120)}.") from None

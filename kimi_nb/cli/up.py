@@ -8,7 +8,7 @@ import sys
 import time
 
 from kimi_nb.cli import options, output, signals
-from kimi_nb.show import say, visible
+from kimi_nb.show import plain_json, say, visible
 
 _LEFT = (
     "What was started is left as it is: kimi-nb logs shows it, kimi-nb up {resume} goes on, "
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"kimi-nb: {left}", file=sys.stderr)
         raise
     if args.json:
-        print(json.dumps(made.as_dict(), indent=2, ensure_ascii=False, default=str))
+        print(plain_json(made.as_dict(), default=str))
     else:
         print(visible(str(made)))
         if made.ok:

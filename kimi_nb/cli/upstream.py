@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     Raises ParameterError for a folder that is no checkout.
     """
     from kimi_nb import upstream
+    from kimi_nb.core import known_secrets
     from kimi_nb.show import visible
     from kimi_nb.upstream import watch
 
@@ -68,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(shown, upstream.Found):
         return 0
     if args.out:
-        _write(Path(args.out), shown.patches())
+        texts = {name: known_secrets.text(text) for name, text in shown.patches().items()}
+        _write(Path(args.out), texts)
     return int(any(one.state in (watch.CHANGED, watch.NEW, watch.GONE) for one in shown.entries))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kimi_nb.cli import options, output, signals
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.show import visible
+from kimi_nb.show import plain_json, visible
 
 if TYPE_CHECKING:
     from kimi_nb.prove.verify.target import Target
@@ -109,13 +108,7 @@ def run(args: argparse.Namespace) -> int:
         else None
     )
     if args.json:
-        print(
-            json.dumps(
-                found.as_dict() | ({"vendor": score.as_dict()} if score else {}),
-                indent=2,
-                ensure_ascii=False,
-            )
-        )
+        print(plain_json(found.as_dict() | ({"vendor": score.as_dict()} if score else {})))
     else:
         print(visible("\n\n".join(map(str, [found, *([score] if score else [])]))))
     return 0 if found.ok else 1

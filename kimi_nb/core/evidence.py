@@ -91,7 +91,7 @@ def write_text(path: Path, text: str) -> None:
     new = scratch.beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(text, encoding="utf-8", errors="surrogateescape")
+        scratch.write(new, text, "surrogateescape")
         new.replace(path)
     except OSError as error:
         raise WriteError(

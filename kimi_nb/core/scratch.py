@@ -4,7 +4,7 @@ A writer that is killed leaves its scratch file; the next one of the same file r
 
     new = scratch.beside(path)  # .NAME.PID.new
     try:
-        new.write_text(text)
+        scratch.write(new, text)
         new.replace(path)
     finally:
         scratch.remove(new)
@@ -36,13 +36,27 @@ def beside(path: Path) -> Path:
     return path.with_name(f".{mine}.{os.getpid()}.new")
 
 
-def opened(new: Path) -> BinaryIO:
-    """Create a scratch file that only this user can read, in the place of what is there.
+def opened(new: Path, mode: int = 0o600) -> BinaryIO:
+    """Create a scratch file in the place of what is there; only this user can read it.
 
-    Raises OSError. What is written goes through no link that another user laid there.
+    With another ``mode`` it has what the umask leaves of that. Raises OSError. What is written goes
+    through no link that another user laid there.
     """
     new.unlink(missing_ok=True)
-    return os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    return os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")
+
+
+def write(new: Path, text: str, errors: str = "strict", *, sync: bool = False) -> None:
+    """Write a text to a scratch file, with the mode that the umask leaves. Raises OSError.
+
+    ``errors`` says what is done with what UTF-8 does not hold. With ``sync`` it is on the disk, also
+    where the machine stops.
+    """
+    with opened(new, 0o666) as file:
+        file.write(text.encode("utf-8", errors))
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def remove(new: Path) -> None:

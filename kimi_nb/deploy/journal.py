@@ -24,7 +24,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from kimi_nb.core import evidence, fingerprint, shapes
+from kimi_nb.core import evidence, fingerprint, scratch, shapes
 from kimi_nb.core.errors import KimiError, ParameterError, WriteError
 from kimi_nb.params import load
 from kimi_nb.plan import build
@@ -178,7 +178,7 @@ class Journal:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             new = self.folder / f"{_FILE}.new"
-            new.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+            scratch.write(new, json.dumps(values, indent=1) + "\n")
             new.replace(self.folder / _FILE)
         except OSError as error:
             raise _unwritable(self.folder, error) from None

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from kimi_nb.core.errors import ParameterError
+from kimi_nb.core import bounded_files
+from kimi_nb.core.errors import ParameterError, short
 from kimi_nb.plan.spec import EngineSpec, Plan
+
+_LARGEST = 256 << 20  # bytes of a saved plan
+_MOST = 10**6  # ranks, devices and ports
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Placed:
         engine = self.engine(node, rank)
         if engine is None or rank is None:
             return ()
-        wide = max(1, len(engine.devices) // engine.ranks)
+        wide = max(1, len(engine.devices) // max(1, engine.ranks))
         mine = engine.devices[(rank - engine.rank) * wide :][:wide]
         return (mine[worker],) if worker is not None and worker < len(mine) else tuple(mine)
 
@@ -67,24 +72,55 @@ def of(given: Plan | Placed | str | Path | None) -> Placed:
         return Placed(given.engines, given.router.node if given.router else "")
     path = _file(Path(os.path.expanduser(given)), str(given))
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        known = [part.name for part in fields(EngineSpec)]
-        engines = tuple(
-            # What a plan of before does not have keeps its default.
-            EngineSpec(**{name: _tupled(row[name]) for name in known if name in row})
-            for row in table["engines"]
-        )
+        table = json.loads(bounded_files.read(path, _LARGEST))
+        engines = tuple(map(_engine, table["engines"]))
         router = table.get("router") or {}
-        return Placed(engines, router.get("node", ""))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return Placed(engines, str(router.get("node", "")))
+    except OSError as error:
+        raise ParameterError(f"{path}: cannot be read: {error.strerror}.") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ParameterError(
-            f"{path}: is no plan ({type(error).__name__}: {error}); kimi-nb plan "
+            f"{path}: is no plan ({type(error).__name__}: {short(error)}); kimi-nb plan "
             "--out DIR writes one."
         ) from None
 
 
+def _engine(row: Mapping[str, Any]) -> EngineSpec:
+    """Return an engine of a saved plan. Raises ValueError, KeyError or TypeError."""
+    known = {part.name: str(part.type) for part in fields(EngineSpec)}
+    # What a plan of before does not have keeps its default.
+    found = {name: _tupled(row[name]) for name in known if name in row}
+    for name, value in found.items():
+        if not _KINDS.get(known[name], _variables)(value):
+            raise ValueError(f"{name}: {short(value, 60)!r}")
+    return EngineSpec(**found)
+
+
 def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST
+
+
+def _texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(one, str) for one in values)
+
+
+def _variables(value: Any) -> bool:
+    return isinstance(value, dict) and _texts(value.values())
+
+
+# Whether a value is of a type, by the name with which `EngineSpec` declares it; the others are variables.
+_KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "int": _count,
+    "int | None": lambda value: value is None or _count(value),
+    "tuple[int, ...]": lambda value: isinstance(value, tuple) and all(map(_count, value)),
+    "tuple[str, ...]": lambda value: isinstance(value, tuple) and _texts(value),
+}
 
 
 def _file(path: Path, given: str) -> Path:

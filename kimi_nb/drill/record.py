@@ -22,14 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb import show
-from kimi_nb.core import evidence
+from kimi_nb.core import bounded_files, evidence
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.core.marks import MARK
 from kimi_nb.diagnose import rank_places
+from kimi_nb.rehearse import faults
 
 FILE, VERDICT, CLIENT, FOLDER = "drill.json", "verdict.json", "client.log", "drills"
 _SHOWN = 60  # lines of a log, and lines that a word is found in
 _LONGEST = 240  # characters of a line
+_LARGEST = 1 << 20  # bytes of the facts of a drill
+_MOST_READ = 64 << 20  # bytes of a log
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,11 @@ class Drill(show.Shown):
     @property
     def truth(self) -> Truth:
         """What was made to go wrong: gives the answer away."""
-        facts = json.loads(zlib.decompress(base64.b64decode(self.sealed)))
+        packed = zlib.decompressobj()
+        text = packed.decompress(base64.b64decode(self.sealed), _LARGEST)
+        if packed.unconsumed_tail:
+            raise ValueError("what is sealed has no end")
+        facts = json.loads(text)
         return Truth(**facts | {"ranks": tuple(facts["ranks"])})
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,7 +119,8 @@ class Drill(show.Shown):
     # Read ---------------------------------------------------------------------------------
 
     def _paths(self) -> list[Path]:
-        return [self.folder / CLIENT, *sorted((self.folder / "logs").rglob("*.log"), key=_numbered)]
+        logs = sorted((self.folder / "logs").rglob("*.log"), key=_numbered)
+        return [path for path in (self.folder / CLIENT, *logs) if is_inside(path, self.folder)]
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.folder)).removeprefix("logs/")
@@ -172,7 +180,7 @@ def write(folder: Path, *, plan: str, asked: str, seed: int, truth: Truth) -> Dr
 def read(folder: Path) -> Drill:
     """Return the drill in a folder. Raises ParameterError where there is none."""
     try:
-        facts: Mapping[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        facts: Mapping[str, Any] = json.loads(bounded_files.read(folder / FILE, _LARGEST))
         drill = Drill(
             folder,
             str(facts["plan"]),
@@ -181,16 +189,32 @@ def read(folder: Path) -> Drill:
             str(facts["sealed"]),
             rank_places.of(folder),
         )
-        assert drill.truth
+        _check(drill)
     except FileNotFoundError:
         raise ParameterError(
             f"{folder}: is no folder of a drill; kimi-nb drill prints the one that it makes."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, zlib.error) as error:
         raise ParameterError(
             f"{folder / FILE}: cannot be read ({type(error).__name__}); make a new drill."
         ) from None
     return drill
+
+
+def _check(drill: Drill) -> None:
+    """Refuse a drill that somebody else may have made up. Raises ValueError."""
+    truth = drill.truth
+    texts = (truth.fault, truth.node, truth.cause, truth.evidence, truth.help)
+    if not (
+        drill.nodes
+        and all(isinstance(one, str) for one in texts)
+        and all(type(one) is int for one in truth.ranks)
+        and isinstance(truth.whole, bool)
+        and isinstance(truth.in_logs, bool)
+        and truth.fault in faults.FAULTS
+        and truth.node in (*drill.nodes, drill.places.door)
+    ):
+        raise ValueError("what is sealed is of no drill")
 
 
 def find(base: Path) -> Drill:
@@ -204,6 +228,11 @@ def find(base: Path) -> Drill:
     return read(found[-1].parent)
 
 
+def is_inside(path: Path, folder: Path) -> bool:
+    """Return whether a path is a file of a folder, and no link that leads out of it."""
+    return path.is_file() and path.resolve().is_relative_to(folder.resolve())
+
+
 def _numbered(path: Path) -> list[tuple[int, str]]:
     """Sort by numbers as numbers: rank_2 before rank_10."""
     parts = re.split(r"(\d+)", str(path))
@@ -211,12 +240,13 @@ def _numbered(path: Path) -> list[tuple[int, str]]:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Return the lines of a log, whatever bytes are in it."""
-    return _read(path).splitlines()
+    """Return the lines of a log, whatever bytes are in it; none where it is not there."""
+    return _read(path).splitlines() if path.is_file() else []
 
 
 def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
+    with path.open("rb") as file:
+        return file.read(_MOST_READ).decode("utf-8", "replace")
 
 
 def _short(line: str) -> str:

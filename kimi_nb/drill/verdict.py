@@ -19,7 +19,7 @@ from kimi_nb.diagnose import doctor, first_failure, matching
 from kimi_nb.diagnose.doctor_report import Finding, Report
 from kimi_nb.drill import answer
 from kimi_nb.drill.answer import WHOLE, Answer
-from kimi_nb.drill.record import CLIENT, VERDICT, Drill, Truth, lines_of
+from kimi_nb.drill.record import CLIENT, VERDICT, Drill, Truth, is_inside, lines_of
 from kimi_nb.rehearse import faults
 from kimi_nb.rehearse.fault_names import FaultName
 
@@ -295,7 +295,7 @@ def _seen(truth: Truth, folder: Path) -> str:
     if asked:
         return asked[-1]
     file, _, line = truth.evidence.partition(": ")
-    log = lines_of(folder / file) if (folder / file).is_file() else []
+    log = lines_of(folder / file) if is_inside(folder / file, folder) else []
     return f"{file}:{log.index(line) + 1}: {line}" if line in log else truth.evidence
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kimi_nb.core import scratch
 from kimi_nb.core.errors import WriteError
 from kimi_nb.i18n import translate
 from kimi_nb.show import Table, visible
@@ -72,7 +73,8 @@ class Picture:
             folder.mkdir(parents=True, exist_ok=True)
             for path, data in zip(paths, files.values(), strict=True):
                 fresh = path.with_name(f".{path.name}.new")
-                fresh.write_bytes(data)
+                with scratch.opened(fresh, 0o666) as file:
+                    file.write(data)
                 fresh.replace(path)
         except OSError as error:
             raise WriteError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -148,8 +148,10 @@ def visible(text: str, lines: bool = True) -> str:
     )
 
 
-def plain_json(value: Any) -> str:
+def plain_json(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     r"""Return JSON that is safe to print on a terminal: what `visible` escapes is escaped as JSON.
+
+    ``default`` writes what JSON does not know, as that of `json.dumps`.
 
     >>> print(plain_json(["\u202ea", "\u00e9"]))
     [
@@ -157,7 +159,8 @@ def plain_json(value: Any) -> str:
       "é"
     ]
     """
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=default)
+    text = text.replace("\x7f", "\\u007f")  # the only one of ASCII that JSON leaves as it is
     if text.isascii():
         return text
     return "".join(

@@ -118,7 +118,7 @@ def _figure(seen: Observation, table: Factors, found: _Behaviour) -> float:
     return {
         "mean_tpot_ms": tpot * 1e3,
         "mean_itl_ms": tpot * 1e3 * step_time.accepted(seen.kind, table)[0],
-        "per_user": 1 / tpot,
+        "per_user": 1 / tpot if tpot else math.inf,  # of answers of one token
         "mean_ttft_ms": ttft * 1e3,
         # Of requests of one length, no stall and no queue but their own: the mean.
         "median_ttft_ms": ttft * 1e3,

@@ -13,7 +13,6 @@ prompt, where prompts that begin alike have the same ids in front.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from kimi_nb.core.errors import ParameterError, short
 BLOCK = 512  # tokens of a block of Mooncake's traces
 _MOST = 2_000_000  # lines of a trace
 _LONGEST = 10**8  # tokens
+_LATEST = 10**15  # ms of a timestamp; those of clocks, in ms since 1970, have 13 digits
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -164,7 +164,7 @@ def _request(line: str, where: str) -> Request:
         for names in (("input_length", "input_len"), ("output_length", "output_len"))
     ]
     at = row.get("timestamp", 0)
-    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
+    if isinstance(at, bool) or not isinstance(at, int | float) or not abs(at) <= _LATEST:
         raise ParameterError(f"{where}: timestamp: milliseconds are wanted, found {short(at, 40)}.")
     blocks = row.get("hash_ids", [])
     if not isinstance(blocks, list) or any(type(one) is not int for one in blocks):

@@ -200,11 +200,11 @@ def _patch(model: str, entries: list[Entry], read_from: tuple[str, ...]) -> str:
     """Return a model file that extends ours by what is published now."""
     named = load.model(model)
     ids = {item.id.lower(): key for key, item in named.weights.items()}
-    comments = [f"# Proposed by kimi-nb upstream for {named.title}, from {' '.join(read_from)}"]
+    comments = [f"Proposed by kimi-nb upstream for {named.title}, from {' '.join(read_from)}"]
     made = []
     for at, one in enumerate(entries):
         assert one.now is not None
-        comments += [f"# {one.deployment} ({one.url}): {said}" for said in one.said]
+        comments += [f"{one.deployment} ({one.url}): {said}" for said in one.said]
         recipe = as_recipe.recipe(
             one.now, named, load.hardware(one.hardware), ids[one.now.model.lower()]
         )
@@ -226,7 +226,9 @@ def _patch(model: str, entries: list[Entry], read_from: tuple[str, ...]) -> str:
             }
         )
     file = {"extends": model, "families": None, "recipes": made}
-    return "\n".join([*comments, yaml.safe_dump(file, sort_keys=False, width=110)])
+    # A line break in a value that a publisher gives would end the comment.
+    lines = [f"# {show.visible(comment, lines=False)}" for comment in comments]
+    return "\n".join([*lines, yaml.safe_dump(file, sort_keys=False, width=110)])
 
 
 def _version(now: Deployment, model: schema.Model) -> str:

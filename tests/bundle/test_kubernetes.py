@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -20,7 +22,7 @@ from conftest import ROWS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kimi_nb.bundle.kubernetes import kubernetes_files, pod_scripts
+from kimi_nb.bundle.kubernetes import kubernetes_files, kubernetes_readmes, pod_scripts
 from kimi_nb.bundle.kubernetes.pod_values import Pod, Said
 from kimi_nb.check import judge, reading
 from kimi_nb.check.reading import pod_expansion
@@ -462,6 +464,38 @@ def test_mistakes_in_a_site_file_are_one_sentence(change, said, tmp_path, capsys
     )
     err = capsys.readouterr().err
     assert said in err and "Traceback" not in err
+
+
+def test_the_secret_is_made_without_its_value_in_the_list_of_processes(tmp_path):
+    """The command of the README, by the real bash and kubectl; what kubectl was given is kept."""
+    site = yaml.safe_load(Path(site_of("h200", tmp_path, api_key_secret="kimi-key")).read_text())
+    path = tmp_path / "keyed.yaml"
+    path.write_text(yaml.safe_dump({**site, "api_key_env": "KIMI_API_KEY"}))
+    plan = build.plan("k2.5", "h200", "single", site=str(path))
+    told = kubernetes_readmes.bundle(plan, kubernetes_files.files(plan))
+    (command,) = re.findall(r"`([^`]*create secret[^`]*)`", told)
+    named = f"{tmp_path}/kubectl"
+    Path(named).write_text(
+        f'#!/bin/bash\nprintf "%s\\n" "$@" > {tmp_path}/given\nexec {KUBECTL} "$@" --dry-run=client -o json\n'
+    )
+    Path(named).chmod(0o755)
+    context = load.site(str(path)).kubernetes.context
+    clusters = {"contexts": [{"name": context, "context": {"cluster": "", "user": ""}}]}
+    (tmp_path / "config").write_text(yaml.safe_dump(clusters))
+    env = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "KUBECONFIG": f"{tmp_path}/config",
+        "KIMI_API_KEY": "open sesame\\",
+    }
+    done = subprocess.run(
+        ["bash", "-c", command], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert base64.b64decode(made["data"]["KIMI_API_KEY"]) == b"open sesame\\"
+    assert made["metadata"]["name"] == "kimi-key"
+    assert "sesame" not in (tmp_path / "given").read_text()
 
 
 def test_secrets_are_references(tmp_path, monkeypatch):

@@ -4,11 +4,14 @@ given is what the plan says."""
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -389,8 +392,37 @@ def test_a_secret_is_asked_for_by_name(tmp_path, echo, site_file):
     assert done.returncode != 0 and "set KIMI_KEY" in done.stderr and not echo.calls
     assert echo.run(folder / "a3-0" / "serve.sh", KIMI_KEY="a b;c").returncode == 0
     assert echo.calls[0][1]["VLLM_API_KEY"] == "a b;c"
-    assert echo.run(folder / "client" / "chat.sh", KIMI_KEY="k").returncode == 0
-    assert "Authorization: Bearer k" in echo.calls[-1][0]
+    done = echo.run(folder / "client" / "chat.sh")
+    assert done.returncode != 0 and "set KIMI_KEY" in done.stderr and len(echo.calls) == 1
+    assert echo.run(folder / "client" / "chat.sh", KIMI_KEY="open-sesame").returncode == 0
+    assert not [word for word in echo.calls[-1][0] if "sesame" in word], "what ps shows"
+
+
+def test_the_key_reaches_the_service_by_the_real_curl(tmp_path, site_file):
+    heard: list[str] = []
+
+    class Service(BaseHTTPRequestHandler):
+        def do_POST(self):
+            heard.extend(self.headers.get_all("Authorization", []))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    path = site_file(("nic: enp67s0f5", "nic: x0\napi_key_env: KIMI_KEY"))
+    plan = build.plan("k2.5", "a3", "single", site=path)
+    with HTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        text = scripts.files(plan)["client/chat.sh"].replace(plan.url, url)
+        key = "open se$(same)\\ '\"%s"
+        env = {**os.environ, "KIMI_KEY": key, "no_proxy": "*"}
+        done = subprocess.run(
+            ["bash", "-s"], input=text, env=env, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    assert heard == [f"Bearer {key}"]
 
 
 # Quoting -----------------------------------------------------------------------------------

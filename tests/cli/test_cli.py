@@ -496,6 +496,27 @@ def test_what_the_terminal_cannot_show_is_escaped(words, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
+        ("doctor", "{folder}/rank_0.log", "--json"),
+        ("check", "{folder}/serve.sh", "--json"),
+        ("check", "{folder}/serve.sh", "--format", "sarif"),
+        ("check", "{folder}/serve.sh", "--format", "github"),
+    ],
+)
+def test_what_a_terminal_obeys_is_escaped_in_json_too(words, tmp_path, capsys):
+    """U+009B begins a command of a terminal, as Escape and [ do; JSON itself leaves it as it is."""
+    odd = "a\x9b2J\u202eb\x7fc\u2028\U000e0041"
+    (tmp_path / "rank_0.log").write_text(f"RuntimeError: NPU out of memory. {odd}\n")
+    (tmp_path / "serve.sh").write_text(f"vllm serve m --{odd} --port '{odd}'\n")
+    assert main.main([word.format(folder=tmp_path) for word in words]) in (0, 1)
+    shown = capsys.readouterr().out
+    assert not {one for one in shown if not one.isprintable()} - {"\n"}
+    if words[0] == "doctor":
+        assert "\\u009b2J\\u202eb\\u007fc" in shown, "and nothing is lost"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         ("doctor", "~nobody-of-this-name/x"),
         ("plan", "--model", "k2.5", "--hw", "h200", "--site", "~nobody-of-this-name/x"),
         ("verify", "http://[::1"),

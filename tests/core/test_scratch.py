@@ -15,8 +15,11 @@ import pytest
 
 from kimi_nb.bundle import writer
 from kimi_nb.check.rewriting import result
+from kimi_nb.cli import size
 from kimi_nb.core import evidence, redacted_files, scratch
+from kimi_nb.prove.accuracy import scores
 from kimi_nb.prove.bench import measurements
+from kimi_nb.show.picture import Picture
 
 
 def _old(path: Path) -> Path:
@@ -130,3 +133,39 @@ def test_half_a_bundle_goes_with_the_next_one(tmp_path: Path) -> None:
     (left / "plan.json").write_text("{")
     writer._write({"plan.json": '{"files": ["plan.json"]}'}, tmp_path / "bundle")
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+@pytest.mark.parametrize("name", ["evidence", "measurement", "picture", "score", "sizes"])
+def test_nothing_is_written_through_a_link_that_lay_there(name: str, tmp_path: Path) -> None:
+    """Who may write into the folder knows the name of the next scratch file."""
+    mine = tmp_path / "mine"
+    mine.write_text("as it was")
+    place = tmp_path / "run"
+    place.mkdir()
+    pid, wanted = os.getpid(), {"picture": "a.svg", "sizes": "answer.json"}.get(name, "a.json")
+    planted = {"picture": ".a.svg.new", "score": "a.partial"}.get(name, f".{wanted}.{pid}.new")
+    (place / planted).symlink_to(mine)
+    if name == "sizes":
+        (place / wanted).symlink_to(mine)
+    writers = {
+        "evidence": lambda: evidence.write_json(place / "a.json", {"a": 1}),
+        "measurement": lambda: measurements.write(place / "a.json", {"a": 1}),
+        "picture": lambda: Picture("a", "a", "<svg></svg>", "a", ()).save(place),
+        "score": lambda: scores.Score("t", "1", "a", scores.Subject(*"abcdefgh"), {}).save(
+            place / "a.json"
+        ),
+        "sizes": lambda: size._write(_Sizes(), str(place)),
+    }
+    writers[name]()
+    assert mine.read_text() == "as it was"
+    written = place / wanted
+    assert written.is_file() and not written.is_symlink() and written.stat().st_size
+
+
+class _Sizes:
+    """An answer without candidates."""
+
+    candidates = ()
+
+    def as_dict(self) -> dict[str, int]:
+        return {"considered": 1}

@@ -454,7 +454,42 @@ def test_a_worker_has_its_own_device():
 
 
 @pytest.mark.parametrize(
-    "text, words", [("{}", "is no plan"), ("[1]", "is no plan"), (None, "no plan")]
+    "changed",
+    [
+        {"rank": "0"},
+        {"rank": True},
+        {"ranks": -1},
+        {"ranks": 10**9},
+        {"devices": None},
+        {"devices": ["0"]},
+        {"devices": 7},
+        {"node": 5},
+        {"http_port": "8000"},
+        {"env": ["A"]},
+        {"env": {"A": 1}},
+        {"argv": [1]},
+        {"headless": "no"},
+    ],
+)
+def test_a_plan_whose_values_are_of_other_kinds_is_none(tmp_path, changed):
+    table = json.loads(build.plan("k2.5", "a3", "single").as_json({}))
+    (tmp_path / "plan.json").write_text(json.dumps(table))
+    assert rank_places.of(tmp_path).nodes == ("a3-0",)
+    table["engines"][0].update(changed)
+    (tmp_path / "plan.json").write_text(json.dumps(table))
+    with pytest.raises(ParameterError, match=f"is no plan.*{next(iter(changed))}"):
+        rank_places.of(tmp_path)
+
+
+def test_a_plan_without_an_end_is_not_read(tmp_path):
+    (tmp_path / "plan.json").symlink_to("/dev/zero")
+    with pytest.raises(ParameterError, match="not a regular file"):
+        rank_places.of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [("{}", "is no plan"), ("[1]", "is no plan"), ("[" * 99999, "is no plan"), (None, "no plan")],
 )
 def test_what_is_no_plan(tmp_path, text, words):
     if text is not None:

@@ -22,11 +22,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from fuzz import answers, guard, nodes, parameters, results, texts
+from fuzz import answers, guard, nodes, parameters, results, shared_files, texts
 from fuzz.targets import CORPUS, Target
 from kimi_nb.core import known_secrets
 
-MODULES = (parameters, nodes, texts, answers, results)
+MODULES = (parameters, nodes, texts, answers, results, shared_files)
 TARGETS = tuple(itertools.chain.from_iterable(module.TARGETS for module in MODULES))
 NAMES = [one.name for one in TARGETS]
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0" if os.environ.get("CI") == "true" else "60"))

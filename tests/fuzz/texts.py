@@ -16,13 +16,14 @@ def _log(data: bytes, folder: Path) -> str:
     """A log beside a good one."""
     written(folder / "logs" / "n1", "rank_0.log", data)
     written(folder / "logs" / "n2", "rank_1.log", _FINE)
-    return command("doctor", folder / "logs")
+    return command("doctor", folder / "logs") + command("doctor", folder / "logs", "--json")
 
 
 def _script(name: str):
     def read(data: bytes, folder: Path) -> str:
         path = written(folder, name, data)
         shown = command("check", path) + command("check", path, "--fix", "--dry-run")
+        shown += command("check", path, "--json") + command("check", path, "--format", "sarif")
         assert path.read_bytes() == data
         return shown
 

@@ -72,6 +72,8 @@ def test_the_command(capsys):
     assert main(["published", "--hw", "B200"]) == 0
     out = capsys.readouterr().out
     assert "published" in out and "at most 390.4" in out
+    assert main(["published"]) == 0, "all of them, loads of any rate too"
+    capsys.readouterr()
     assert main(["published", "--hw", "h800"]) == 0
     assert "no parameter file describes an H800" in capsys.readouterr().out
     assert main(["published", "--hw", "cpu"]) == 0

@@ -86,3 +86,42 @@ def test_set_without_results_is_refused(capsys):
     words = ["size", "--model", "k2.5", "--hw", "h200", "--input", "1000", "--output", "200"]
     assert main([*words, "--set", "max-num-seqs=7"]) == 2
     assert "--results" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("total_output_tokens", None),
+        ("total_input_tokens", float("nan")),
+        ("total_input_tokens", 0),
+        ("concurrency", 10**9),
+    ],
+)
+def test_results_without_a_load_that_can_be_simulated_are_none(tmp_path, name, value):
+    for path in written(tmp_path).iterdir():
+        one = json.loads(path.read_text())
+        holder = one["kimi_nb"]["identity"] if name == "concurrency" else one
+        holder.pop(name)
+        if value is not None:
+            holder[name] = value
+        path.write_text(json.dumps(one))
+    with pytest.raises(ParameterError, match="no results with a concurrency"):
+        site_factors.of(tmp_path, "h200")
+
+
+def test_answers_of_one_token_have_no_time_for_a_further_one(tmp_path):
+    for path in written(tmp_path).iterdir():
+        one = json.loads(path.read_text())
+        one["total_output_tokens"] = one["completed"]
+        path.write_text(json.dumps(one))
+    found = site_factors.of(tmp_path, "h200")
+    assert all(one.low <= one.value <= one.high for one in found.values())
+
+
+def test_figures_that_were_not_measured_calibrate_nothing(tmp_path):
+    for path in written(tmp_path).iterdir():
+        one = json.loads(path.read_text())
+        one["median_tpot_ms"] = float("nan")
+        path.write_text(json.dumps(one))
+    found = site_factors.of(tmp_path, "h200")
+    assert all(one.low <= one.value <= one.high for one in found.values())

@@ -174,6 +174,8 @@ def test_a_trace_is_read_and_its_faults_are_named():
         ('{"input_length": "a", "output_length": 1}', "input_length"),
         ('{"input_length": 1, "output_length": 0}', "output_length"),
         ('{"input_length": 1, "output_length": 1, "timestamp": NaN}', "timestamp"),
+        (f'{{"input_length": 1, "output_length": 1, "timestamp": 1{"0" * 400}}}', "timestamp"),
+        ('{"input_length": 1, "output_length": 1, "timestamp": -1e300}', "timestamp"),
         ('{"input_length": 1, "output_length": 1, "hash_ids": 5}', "hash_ids"),
         ("[" * 100000, "not JSON"),
     ):

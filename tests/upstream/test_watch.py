@@ -81,6 +81,18 @@ def test_a_changed_flag_is_told_and_proposed_as_a_model_file(tmp_path):
     assert len(yaml.safe_load(text)["recipes"]) == 1
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\x07"])
+def test_no_value_of_a_publisher_ends_the_comment_that_tells_it(tmp_path, end):
+    one = read(f"{PAGE}single_node_tp")
+    odd = f"x{end}extends: mine{end}recipes: []{end}"
+    role = replace(one.roles[0], argv=(*one.roles[0].argv, ("--swap-space", odd)))
+    new = replace(one, id=f"{PAGE}other{end}extends: mine{end}#")
+    seen = watch.compare(found(tmp_path, replace(one, roles=(role,)), new))
+    made = yaml.safe_load(seen.patches()["k2.7-code.yaml"])
+    assert set(made) == {"extends", "families", "recipes"} and made["extends"] == "k2.7-code"
+    assert [len(each["roles"]) for each in made["recipes"]] == [1, 1]
+
+
 def test_what_is_new_is_proposed_and_what_is_left_out_says_why(tmp_path):
     new = replace(read(f"{PAGE}single_node_tp"), id=f"{PAGE}single_node_other")
     why = replace(read(f"{PAGE}single_node_tp"), id="recipes-old:Kimi-K2.5:128")

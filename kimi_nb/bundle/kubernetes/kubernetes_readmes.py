@@ -116,11 +116,12 @@ def bundle(plan: Plan, files: Collection[str]) -> str:
             "",
         ]
     if plan.secrets:
+        key = plan.request.site.api_key_env
         lines += [
-            f"The API key is in the secret {said.api_key_secret}, under the key "
-            f"{plan.request.site.api_key_env}: make it before the first step, `{_kubectl(plan)} create "
-            f"secret generic {said.api_key_secret} --from-literal="
-            f'{plan.request.site.api_key_env}="${plan.request.site.api_key_env}"`.',
+            f"The API key is in the secret {said.api_key_secret}, under the key {key}: make it before "
+            f'the first step, `printf %s "${key}" | {_kubectl(plan)} create secret generic '
+            f"{said.api_key_secret} --from-file={key}=/dev/stdin`. (The words of a command are in the "
+            "list of processes, its input is not.)",
             "",
         ]
     if plan.errata:

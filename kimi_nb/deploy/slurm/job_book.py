@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kimi_nb.core import scratch
 from kimi_nb.deploy.slurm import slurm_commands
 from kimi_nb.plan import jobs
 from kimi_nb.plan.spec import Job, Plan
@@ -200,10 +201,7 @@ class Book:
         self._folder.mkdir(parents=True, exist_ok=True)
         new = self._folder / "jobs.json.new"
         text = json.dumps({"run": self._run_id, "jobs": self.entries}, indent=1)
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        scratch.write(new, text + "\n", sync=True)
         new.replace(self._folder / "jobs.json")
 
     @contextlib.contextmanager

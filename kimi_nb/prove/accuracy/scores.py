@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from kimi_nb import show
+from kimi_nb.core import scratch
 from kimi_nb.prove.accuracy import statistics
 
 
@@ -91,9 +92,7 @@ class Score(show.Shown):
     def save(self, path: Path) -> None:
         """Write the score to a file, completely or not at all."""
         partial = path.with_suffix(".partial")
-        partial.write_text(
-            json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        scratch.write(partial, json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n")
         partial.replace(path)
 
     @classmethod

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb import show
-from kimi_nb.core import evidence
+from kimi_nb.core import bounded_files, evidence
 from kimi_nb.core.errors import BenchError, ParameterError
 from kimi_nb.prove.bench.results import BenchResult
 
@@ -33,6 +33,7 @@ MARGIN = 0.05
 # A loss that has to be ruled out before a figure is called the same.
 RULED_OUT = 0.15
 FIGURES = ("output_throughput", "median_ttft_ms", "median_tpot_ms")
+_LARGEST = 64 << 20  # bytes of a baseline
 # What makes two measurements comparable: the service and the load. Versions and flags are what an
 # upgrade changes, and are named with the result.
 _SAME = ("model", "weights", "hardware", "nodes", "devices", "layout", "mark", "attached", "tool")
@@ -229,7 +230,7 @@ def held(result: BenchResult, path: Path | None) -> show.Table:
 
 def _read(path: Path) -> list[Mapping[str, Any]]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(bounded_files.read(path, _LARGEST))
         if found["kind"] != KIND or not found["measurements"]:
             raise ValueError(f"kind {found['kind']!r}")
         for one in found["measurements"]:

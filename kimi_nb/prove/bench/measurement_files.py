@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from kimi_nb.core import shapes
+from kimi_nb.core import bounded_files, shapes
 from kimi_nb.core.errors import BenchError
 
+_LARGEST = 512 << 20  # bytes: it has every token's time of every request
 _MOST = 10**15  # beyond it the medians, which are floats, are not those of whole numbers
 _Count = Annotated[int, Field(ge=0, le=_MOST)]
 
@@ -112,7 +113,7 @@ def read(files: Iterable[Path]) -> list[Mapping[str, Any]]:
     out: list[Mapping[str, Any]] = []
     for path in files:
         try:
-            one = json.loads(path.read_text(encoding="utf-8"))
+            one = json.loads(bounded_files.read(path, _LARGEST))
             _Measurement.model_validate(one)
             _figures().validate_python({name: one[name] for name in FIGURES if name in one})
         except (OSError, ValueError, RecursionError) as error:

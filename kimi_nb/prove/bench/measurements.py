@@ -330,11 +330,8 @@ def write(path: Path, result: Mapping[str, Any]) -> None:
     new = scratch.beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with new.open("w", encoding="utf-8") as file:
-            # The errors and texts are those of a service, which was sent its key.
-            json.dump(known_secrets.value(result), file)
-            file.flush()
-            os.fsync(file.fileno())
+        # The errors and texts are those of a service, which was sent its key.
+        scratch.write(new, json.dumps(known_secrets.value(result)), sync=True)
         os.replace(new, path)
     except OSError as error:
         scratch.remove(new)

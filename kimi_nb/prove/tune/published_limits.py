@@ -117,7 +117,7 @@ def _load(load: Mapping[str, Any]) -> str:
     parts = [
         sizes if "input_len" in load else str(load.get("dataset", "lengths not said")),
         f"{many} at once" if many else "",
-        f"{load['rate']:g}/s" if load.get("rate") not in (None, math.inf) else "",
+        f"{float(rate):g}/s" if (rate := load.get("rate")) not in (None, math.inf, "inf") else "",
         f"at {load['per_user']} tokens/s a user" if "per_user" in load else "",
         str(load.get("tool", "")),
     ]

@@ -29,6 +29,7 @@ from kimi_nb.sizing.step_time import Kind
 
 _FIGURES = ("median_ttft_ms", "median_tpot_ms", "output_throughput")
 _ABOUT = "the results"
+_MOST_AT_ONCE = 16_384  # requests: a fit simulates them some hundred times
 
 
 def of(folder: Path, hardware: str, pairs: Sequence[str] = ()) -> Factors:
@@ -60,17 +61,23 @@ def of_plans(measured: BenchResult, plans: Sequence[Plan]) -> Factors:
 
 
 def _measured(found: BenchResult) -> list[Mapping[str, Any]]:
-    seen = [
-        one
-        for one in found.measurements
-        if one["completed"] and one["kimi_nb"]["identity"]["concurrency"]
-    ]
+    seen = [one for one in found.measurements if _tells(one)]
     if not seen:
         raise ParameterError(
             f"{found.folder}: no results with a concurrency are there. Name the folder bench that "
             "notebook 08 writes (runs/MODEL-HW/PLAN/bench)."
         )
     return seen
+
+
+def _tells(one: Mapping[str, Any]) -> bool:
+    """Return whether a measurement says how many requests there were at once, and how long."""
+    lengths = (one.get("total_input_tokens", 0), one.get("total_output_tokens", 0))
+    at_once = one["kimi_nb"]["identity"]["concurrency"]
+    # NaN, which is not measured, is not above 0.
+    return bool(
+        one["completed"] and 0 < at_once <= _MOST_AT_ONCE and all(each > 0 for each in lengths)
+    )
 
 
 def _fitted(seen: Sequence[Mapping[str, Any]], plans: Sequence[Plan], folder: Path) -> Factors:
@@ -172,7 +179,9 @@ def _observations(
         max(round(one["total_output_tokens"] / done), 1),
     )
     for name in _FIGURES:
-        values = [other[name] for other in repeated if other.get(name)]
+        if name == "median_tpot_ms" and lengths.output_len == 1:
+            continue  # such answers have no further token
+        values = [other[name] for other in repeated if other.get(name, 0) > 0]
         if values:
             middle = statistics.median(values)
             yield Observation(kind, lengths, about["concurrency"], name, middle, groups, done)

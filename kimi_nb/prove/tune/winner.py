@@ -47,7 +47,7 @@ def write(plan: Plan, path: Path, *, title: str, figures: str) -> Path:
     new = scratch.beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(text, encoding="utf-8")
+        scratch.write(new, text)
         _prove(plan, new)
         os.replace(new, path)
     except OSError as error:

@@ -29,7 +29,7 @@ from typing import Any
 from tqdm import tqdm
 
 from kimi_nb import show
-from kimi_nb.core import evidence
+from kimi_nb.core import bounded_files, evidence
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.prove.verify import answer_bodies, fan_out, http_exchange, received, schemas
 from kimi_nb.prove.verify.contract import Failed, Gone, KeyRefused
@@ -37,6 +37,7 @@ from kimi_nb.prove.verify.target import Target
 from kimi_nb.service import reply_mark
 
 FILE = "vendor.jsonl"
+_LARGEST = 256 << 20  # bytes of a file of requests
 _AT_ONCE = 5  # as in the verifier
 _SUCCESS, _FAILED = "success", "failed"
 
@@ -122,7 +123,7 @@ def read(path: Path) -> list[Sample]:
         ParameterError: If the file cannot be read, or a line is not a request; the line is named.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = bounded_files.read(path, _LARGEST).decode("utf-8").splitlines()
     except OSError as error:
         raise ParameterError(f"{path}: cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
