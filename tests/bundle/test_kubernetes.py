@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -148,9 +149,8 @@ env -0 > "$file.env"
 """
 
 
-def run_pods(folder: Path, work: Path) -> dict[tuple[str, ...], dict[str, str]]:
+def run_pods(objects: list[dict[str, Any]], work: Path) -> dict[tuple[str, ...], dict[str, str]]:
     """Run what each pod runs, in bash, with a program that only says how it was called."""
-    objects = rendered(folder)
     maps = {one["metadata"]["name"]: one["data"] for one in objects if one["kind"] == "ConfigMap"}
     work.mkdir()
     (work / "bin").mkdir()
@@ -163,7 +163,8 @@ def run_pods(folder: Path, work: Path) -> dict[tuple[str, ...], dict[str, str]]:
         mounted.mkdir()
         for name, text in run.files.items():
             # Where the pod has folders of its own.
-            (mounted / name).write_text(text.replace(pod_scripts.LOGS, str(mounted / "logs")))
+            text = text.replace(pod_scripts.LOGS, str(mounted / "logs"))
+            (mounted / name).write_text(text.replace(pod_scripts.FOLDER, str(mounted)))
         environment = {
             **run.env,
             "PATH": f"{work / 'bin'}:/usr/bin:/bin",
@@ -200,7 +201,51 @@ def run_pods(folder: Path, work: Path) -> dict[tuple[str, ...], dict[str, str]]:
 def test_what_bash_runs_in_the_pods_of_kubectl_is_the_plan(names, pairs, tmp_path):
     """The real kubectl renders, the real bash and launcher run: neither knows the planner."""
     plan = build.plan(*names[:3], site=names[3], pairs=pairs)
-    same(plan, run_pods(write(plan, tmp_path / "bundle"), tmp_path / "work"))
+    same(plan, run_pods(rendered(write(plan, tmp_path / "bundle")), tmp_path / "work"))
+
+
+# The chart is not ours to ship: where its source lies.
+CHART = os.environ.get("KIMI_NB_TEST_CHART", "")
+
+
+@pytest.mark.parametrize(
+    "names, pairs",
+    [
+        (("k2.5", "a3", "pd", "a3-kubernetes"), []),
+        (("k2.5", "h200", "dp", "h200-kubernetes"), ["groups=2"]),
+        (("k2.5", "gb200", "pd", "gb200-kubernetes"), []),
+        (("k2.5", "mi300x", "single", "mi300x-kubernetes"), []),
+    ],
+    ids=lambda value: "-".join(value[1:3]) or "as-is",
+)
+def test_what_bash_runs_in_the_pods_of_llm_d_is_the_plan(names, pairs, tmp_path):
+    """The real helm renders the real chart from our values; its pods run the plan's engines."""
+    helm = pytest.importorskip("helm_python", reason="needs helm-python-sdk, 85 MB")
+    if not (Path(CHART) / "Chart.yaml").is_file():
+        pytest.skip("needs the chart llm-d-modelservice: KIMI_NB_TEST_CHART names its folder")
+    plan = build.plan(*names[:3], site=names[3], pairs=pairs)
+    values = yaml.safe_load(kubernetes_files.files(plan)["llm-d/values.yaml"])
+    with helm.Chart.load(CHART) as chart:
+        made = chart.render(values, name="kimi", namespace="kimi")
+    objects = [
+        one for text in made.values() for one in yaml.safe_load_all(text) if isinstance(one, dict)
+    ]
+    sets = [one for one in objects if one["kind"] == "LeaderWorkerSet"]
+    assert len(sets) == len({engine.role for engine in plan.engines})
+    for one in sets:
+        one["metadata"].setdefault("namespace", "kimi")  # that of the release
+    found = run_pods(objects, tmp_path / "work")
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for (pod, *argv), env in found.items():
+        groups.setdefault(tuple(_unnamed(argv)), []).append(env)
+        assert pod
+    wanted = [tuple(_unnamed(engine.argv)) for engine in plan.engines]
+    assert sorted(wanted) == sorted(argv for argv, envs in groups.items() for _ in envs)
+
+
+def _unnamed(argv: Any) -> list[str]:
+    """A command without the names of pods: the chart calls its sets otherwise."""
+    return [re.sub(r"[\w-]+-\d+(?:-\d+)?\.[\w-]+\.kimi", "POD", word) for word in argv]
 
 
 def test_a_set_of_1024_nodes_is_one_object(tmp_path):
