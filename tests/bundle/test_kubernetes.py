@@ -83,6 +83,52 @@ def same(plan: Plan, found: dict[tuple[str, ...], dict[str, str]]) -> None:
         assert env.items() <= found[key].items(), engine.name
 
 
+def alike_in_place(plan: Plan, folder: Path) -> None:
+    """Devices and ports of every rank, and of all of them: from the scripts and from the objects."""
+    texts = [path.read_text() for path in sorted(folder.glob("*.yaml"))]
+    objects = [one for text in texts for one in yaml.safe_load_all(text)]
+    sets = {one["metadata"]["name"]: one["spec"] for one in objects if _is_set(one)}
+    device = plan.request.site.kubernetes.device
+    pods: dict[str, dict[str, Any]] = {}  # the container of each
+    for name, spec in sets.items():
+        group = spec["leaderWorkerTemplate"]
+        for number, worker in itertools.product(range(spec["replicas"]), range(group["size"])):
+            template = group.get("workerTemplate" if worker else "leaderTemplate")
+            template = template or group["workerTemplate"]
+            pod = f"{name}-{number}-{worker}" if worker else f"{name}-{number}"
+            (pods[pod],) = template["spec"]["containers"]
+    assert {*pods} == {engine.node for engine in plan.engines}
+    count = {pod: one["resources"]["limits"][device] for pod, one in pods.items()}
+    by_command = {(engine.node, *engine.argv): engine for engine in plan.engines}
+    held: dict[str, list[int]] = {pod: [] for pod in pods}
+    listening: dict[str, list[int]] = {pod: [] for pod in pods}
+    for server in reading.read([folder]).servers:
+        pod = server.spot.file.partition("/")[0]
+        engine = by_command.pop((pod, *[word for word in server.argv if word != "exec"]))
+        # Without a variable a container sees what its pod was given.
+        seen = server.devices if server.devices is not None else tuple(range(count[pod]))
+        assert seen == engine.devices, engine.name
+        ports = ("http_port", "kv_port", "side_channel_port", "rpc_port")
+        read = {port: getattr(server, port) for port in ports}
+        assert read == {port: getattr(engine, port) for port in ports}, engine.name
+        assert (server.rank, server.ranks) == (engine.rank, engine.ranks), engine.name
+        held[pod] += seen
+        listening[pod] += [server.http_port] if server.http_port is not None else []
+    assert not by_command, "every rank, and each once"
+    declared = {pod: [one["containerPort"] for one in pods[pod]["ports"]] for pod in pods}
+    assert {pod: sorted(ports) for pod, ports in listening.items()} == declared
+    # A pod takes all devices of its node; its ranks have theirs of these, and none has another's.
+    assert {*count.values()} == {plan.devices_per_node}
+    for pod, devices in held.items():
+        assert len(devices) == len({*devices}) and {*devices} <= {*range(count[pod])}, pod
+    wanted = [device for engine in plan.engines for device in engine.devices]
+    assert sorted(itertools.chain(*held.values())) == sorted(wanted)
+
+
+def _is_set(one: Any) -> bool:
+    return isinstance(one, dict) and one.get("kind") == "LeaderWorkerSet"
+
+
 # Equal, per rank and in sum --------------------------------------------------------------------
 
 
@@ -132,14 +178,18 @@ FEW = [
 @pytest.mark.parametrize("row", FEW, ids="-".join)
 def test_what_the_linter_reads_is_the_plan(row, tmp_path):
     for number, plan in enumerate(plans(row, tmp_path)):
-        same(plan, engines_read(write(plan, tmp_path / str(number))))
+        folder = write(plan, tmp_path / str(number))
+        same(plan, engines_read(folder))
+        alike_in_place(plan, folder)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("row", [row for row in IN_IMAGES if row not in FEW], ids="-".join)
 def test_so_it_is_for_every_recipe(row, tmp_path):
     for number, plan in enumerate(plans(row, tmp_path)):
-        same(plan, engines_read(write(plan, tmp_path / str(number))))
+        folder = write(plan, tmp_path / str(number))
+        same(plan, engines_read(folder))
+        alike_in_place(plan, folder)
 
 
 ECHO = """#!/bin/bash
@@ -287,6 +337,26 @@ def test_numbers_that_follow_group_and_worker_become_arithmetic(data):
         )
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
         assert done.stdout == f"{wanted}\0"
+
+
+@pytest.mark.parametrize(
+    "file, old, new",
+    [
+        ("decode.yaml", "huawei.com/Ascend910: 16", "huawei.com/Ascend910: 8"),
+        ("prefill.yaml", "replicas: 2", "replicas: 1"),
+        ("decode.yaml", "containerPort: 7100", "containerPort: 7999"),
+    ],
+)
+def test_objects_that_are_not_the_plan_are_found(file, old, new, tmp_path):
+    """The comparison above can fail."""
+    plan = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
+    folder = write(plan, tmp_path)
+    alike_in_place(plan, folder)
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    with pytest.raises((AssertionError, KeyError)):
+        alike_in_place(plan, folder)
 
 
 def test_words_that_no_number_explains_are_refused():
