@@ -16,6 +16,7 @@ from kimi_nb.diagnose.matching import Line, Match
 from kimi_nb.plan.spec import EngineSpec
 
 Engines = Sequence[EngineSpec]
+_POD = "pod-"  # signatures of what Kubernetes says of a pod as a whole
 SERVING = ("under load", "while serving")
 _OF_NODE = (
     "wrong-image-tag",
@@ -78,10 +79,17 @@ def of(match: Match, engines: Engines, when: str) -> Blame:
     node = found.get("pod", node)
     if rank is None:
         rank = only(engines, node, kind)
+    inside = [one for one in engines if one.node == node] if signature.id.startswith(_POD) else []
+    if rank is None and inside:
+        rank = inside[0].rank
     if kind.startswith("out-of-memory"):
         when = "under load" if when in SERVING else "at load"
     cause = signature.cause.format_map(_Words(when=when, **found))
-    return Blame(kind, node, rank, " ".join(cause.split()).rstrip(" :"))
+    cause = " ".join(cause.split()).rstrip(" :")
+    if len(inside) > 1:
+        first, last = inside[0].rank, inside[-1].rank + inside[-1].ranks - 1
+        cause = f"{cause}; ranks {first} to {last} run in this pod"
+    return Blame(kind, node, rank, cause)
 
 
 class _Words(dict[str, object]):

@@ -168,7 +168,7 @@ def _role(event: Event, match: Match | None, said: str, death: bool) -> Role:
         return Role.WAITS
     if match is not None and match.signature.id == "rank-died":
         return Role.ROOT if death else Role.EXIT
-    if match is not None and match.signature.id == "worker-failed":
+    if match is not None and match.signature.id in ("worker-failed", "pod-group-recreated"):
         return Role.EXIT
     if match is not None and not match.signature.general:
         return Role.CASCADE if match.signature.cascade else Role.ROOT

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kimi_nb.core.errors import ParameterError
-from kimi_nb.diagnose import line_grammar, log_lines, log_sources, memory_note, prefilter
+from kimi_nb.diagnose import (
+    kubernetes_objects,
+    line_grammar,
+    log_lines,
+    log_sources,
+    memory_note,
+    prefilter,
+)
 from kimi_nb.diagnose.log_sources import Source
 from kimi_nb.diagnose.log_summary import Sight
 from kimi_nb.diagnose.matching import Line
@@ -56,9 +65,11 @@ def read(source: Source) -> Read:
     time, last, why = "", b"", ""
     memory: tuple[str, ...] = ()
     try:
-        for block in log_sources.blocks(source):
-            if not size and (no := log_sources.no_log(block, source.name)):
-                return Read(source, sight, len(block), no)
+        blocks = log_sources.blocks(source)
+        begins = next(blocks, b"")
+        if begins and (no := log_sources.no_log(begins, source.name)):
+            return Read(source, sight, len(begins), no)
+        for block in _in_lines(begins, blocks):
             if not size:
                 sight.engine, sight.program = _whose(block)
                 memory = memory_note.lines_of(block)
@@ -76,6 +87,21 @@ def read(source: Source) -> Read:
         return Read(source, sight, size, why or log_sources.no_log(b""))
     cut = f"{why}; what came before it was judged" if why else ""
     return Read(source, sight, size, cut=cut, memory=memory)
+
+
+def _in_lines(first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the blocks of a log; what kubectl tells of objects becomes lines."""
+    if not kubernetes_objects.holds(first[:_SAMPLE].decode("utf-8", "replace")):
+        yield from itertools.chain([first] if first else [], blocks)
+        return
+    held = [first]
+    for block in blocks:
+        held.append(block)
+        if sum(map(len, held)) > kubernetes_objects.LARGEST:
+            yield from held
+            yield from blocks
+            return
+    yield kubernetes_objects.lines(b"".join(held).decode("utf-8", "replace")).encode()
 
 
 def _whose(block: bytes) -> tuple[bool, str]:

@@ -30,7 +30,9 @@ STDIN = "-"
 _BLOCK = 1 << 20  # bytes read at a time
 _LONGEST = 1 << 23  # bytes of a line; longer ones are split
 _NAMES = re.compile(
-    r"\.(?:log|out|err|txt)(?:[.-][\w-]+)*$|^(?:syslog|messages|plog)", re.IGNORECASE
+    r"\.(?:log|out|err|txt)(?:[.-][\w-]+)*$|^(?:syslog|messages|plog)|"
+    r"^(?:events?|pods?)\.(?:ya?ml|json)$",
+    re.IGNORECASE,
 )
 # Logs of the project's own programs, which are beside those of a service.
 _OURS = ("kernels.log", "spawner.log", "ssh.log")

@@ -38,6 +38,12 @@ class FaultName(enum.StrEnum):
     OUT_OF_MEMORY_UNDER_LOAD = "out-of-memory-under-load"
     WRONG_IMAGE_TAG = "wrong-image-tag"
     HOST_TUNING_REFUSED = "host-tuning-refused"
+    POD_EVICTED = "pod-evicted"
+    IMAGE_NOT_PULLED = "image-not-pulled"
+    PROBE_TOO_EARLY = "probe-too-early"
+    QUOTA_EXCEEDED = "quota-exceeded"
+    NODE_DRAINED = "node-drained"
+    GROUP_RESTART = "group-restart"
 
 
 def missing(checkpoint: str) -> str:

@@ -9,6 +9,7 @@ user's mistake). It strikes one engine: the last decode engine, or the one named
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,11 +18,12 @@ from kimi_nb import show
 from kimi_nb.core.errors import ParameterError, PlanError, choice
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import EngineSpec, Plan
-from kimi_nb.rehearse import fault_names
+from kimi_nb.rehearse import fault_names, simulated_cluster
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.simulated_site import Fault, SimulatedSite
 
 Files = dict[str, str]
+_PODS = "a site with transport kubernetes, rehearsed as such (--as kubernetes)"
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ def apply(
     kind, out = FAULTS[name], dict(files)
     if name == FaultName.EMPTY_200 and engine:
         raise PlanError(f"fault {name}: {engine} cannot have it; it needs {kind.needs}.")
+    if name in simulated_cluster.FAULTS and simulated_cluster.FILE not in out:
+        raise PlanError(f"fault {name}: {plan.name} does not run in pods here; it needs {_PODS}.")
     target = _target(plan, kind, name, engine)
     if kind.site is not None:
         site = kind.site(plan, site, target)
@@ -341,6 +345,27 @@ def _wrong_image(plan: Plan, files: Files, target: Target) -> Files:
     return {**files, path: files[path].replace(plan.image, f"{plan.image}-rc99")}
 
 
+def _early_probe(plan: Plan, files: Files, target: Target) -> Files:
+    """Give the start-up probe of one pod one second and one try, as of a template for small models."""
+    table = json.loads(files[simulated_cluster.FILE])
+    for pod in table["pods"]:
+        asked = pod["spec"]["containers"][0].get("startupProbe")
+        if pod["metadata"]["name"] == target.engine.node and asked:
+            asked |= {"periodSeconds": 1, "failureThreshold": 1}
+    return {**files, simulated_cluster.FILE: json.dumps(table, indent=1) + "\n"}
+
+
+def _drained(plan: Plan, site: SimulatedSite, target: Target) -> SimulatedSite:
+    """Drain the node of a pod, where the disruption budget of its role lets a group go."""
+    engine = target.engine
+    if len({one.group for one in plan.engines if one.role == engine.role}) == 1:
+        raise PlanError(
+            f"fault node-drained: {engine.name} of {plan.name} cannot have it: the disruption budget "
+            f"keeps the only group of {engine.role} where it is. It needs a role of several groups."
+        )
+    return _behaves(FaultName.NODE_DRAINED, of_node=True)(plan, site, target)
+
+
 # Faults of a feature that most recipes leave to the user to switch on.
 _FEATURES: dict[str, str] = {
     FaultName.REASONING_LEAKS: "reasoning-parser",
@@ -457,6 +482,38 @@ FAULTS: dict[FaultName, Kind] = {
         needs="a container",
     ),
     FaultName.HOST_TUNING_REFUSED: Kind("sysctl is not permitted", _tuned),
+    FaultName.POD_EVICTED: Kind(
+        "kubelet evicts a pod: the memory of its node runs out",
+        _behaves(FaultName.POD_EVICTED, of_node=True),
+        needs=_PODS,
+    ),
+    FaultName.IMAGE_NOT_PULLED: Kind(
+        "the image of a pod cannot be pulled",
+        _behaves(FaultName.IMAGE_NOT_PULLED, of_node=True),
+        needs=_PODS,
+    ),
+    FaultName.PROBE_TOO_EARLY: Kind(
+        "the start-up probe of a pod gives up while the engine loads",
+        files=_early_probe,
+        where=_listens,
+        needs=f"an engine that answers, and {_PODS}",
+    ),
+    FaultName.QUOTA_EXCEEDED: Kind(
+        "the quota of the namespace does not admit a pod",
+        _behaves(FaultName.QUOTA_EXCEEDED, of_node=True),
+        needs=_PODS,
+    ),
+    FaultName.NODE_DRAINED: Kind(
+        "the node of a pod is drained",
+        _drained,
+        role="prefill",
+        needs=f"a role of several groups, and {_PODS}",
+    ),
+    FaultName.GROUP_RESTART: Kind(
+        "a pod of a group ends once, and its whole group starts again",
+        _behaves(FaultName.GROUP_RESTART, of_node=True),
+        needs=_PODS,
+    ),
 }
 
 

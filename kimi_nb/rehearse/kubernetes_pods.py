@@ -3,23 +3,26 @@
 The LeaderWorkerSets of the bundle are read back and expanded as their controller does it: names,
 variables, order. Each pod is a container of a rehearsal on an address of its own, with the image,
 devices, volumes and command of its template; the cluster's DNS are loopback addresses in the place
-of names. Not rehearsed: scheduling, admission, probes, network policies.
+of names. `simulated_cluster` does what the cluster does with them. Not rehearsed: network policies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from kimi_nb.bundle import scripts
 from kimi_nb.bundle.kubernetes import kubernetes_files, pod_scripts
+from kimi_nb.bundle.kubernetes.pod_template import labels as cluster_labels
 from kimi_nb.check.reading import pod_expansion
 from kimi_nb.check.reading.pod_expansion import PodRun
 from kimi_nb.core import shell
 from kimi_nb.plan.roles import fill
 from kimi_nb.plan.spec import Plan
+from kimi_nb.rehearse import simulated_cluster
 from kimi_nb.rehearse.loopback import Block
 from kimi_nb.rehearse.simulated_site import rebound
 
@@ -39,7 +42,9 @@ def make(plan: Plan, work: Any, block: Block) -> tuple[Plan, dict[str, str]]:
         for name, text in scripts.files(local).items()
         if name.rpartition("/")[2] not in ("serve.sh", "launch.sh", "run_dp_template.sh")
     }
-    for run in pod_expansion.pods(_objects(written), _maps(written)):
+    runs = list(pod_expansion.pods(_objects(written), _maps(written)))
+    out[simulated_cluster.FILE] = _cluster(plan, runs)
+    for run in runs:
         out[f"{run.name}/docker_run.sh"] = _kubelet(local, run, names, f"{work}/{run.name}")
         for name, text in run.files.items():
             mounted = text.replace(pod_scripts.LOGS, f"{work}/{run.name}/logs")
@@ -47,6 +52,32 @@ def make(plan: Plan, work: Any, block: Block) -> tuple[Plan, dict[str, str]]:
     if local.router:
         out[f"{local.router.node}/proxy.sh"] = _door(local, written, names)
     return local, out
+
+
+def _cluster(plan: Plan, runs: Sequence[PodRun]) -> str:
+    """Return what the API server holds: each pod as its controller makes it; and how many nodes."""
+    pods = [_object(plan, run) for run in runs]
+    nodes = len(plan.request.site.nodes)
+    return json.dumps({"nodes": nodes, "pods": pods}, indent=1) + "\n"
+
+
+def _object(plan: Plan, run: PodRun) -> dict[str, Any]:
+    """Return a pod: its template with the names and variables that the controller adds."""
+    first = run.template["containers"][0]
+    own = [{"name": name, "value": run.env[name]} for name in run.env if name.startswith("LWS_")]
+    names = {one["name"] for one in own}
+    variables = own + [one for one in first["env"] if one["name"] not in names]
+    spec = {**run.template, "hostname": run.name, "subdomain": run.owner}
+    spec["containers"] = [{**first, "env": variables}, *run.template["containers"][1:]]
+    labels = {
+        **cluster_labels(plan, run.owner.rpartition("-")[2]),
+        simulated_cluster.NAME: run.owner,
+        simulated_cluster.GROUP: str(run.group),
+        simulated_cluster.WORKER: str(run.worker),
+    }
+    space = plan.request.site.kubernetes.namespace
+    meta = {"name": run.name, "namespace": space, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
 def _owner(pod: str, plan: Plan) -> str:

@@ -5,6 +5,7 @@ A `Stage` is what a rehearsal runs on; `service.readiness` watches it and judges
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import sys
@@ -29,6 +30,7 @@ from kimi_nb.rehearse.host_programs import (
 )
 from kimi_nb.rehearse.host_programs.docker_run import SYSTEM
 from kimi_nb.rehearse.loopback import RehearsalError
+from kimi_nb.rehearse.simulated_cluster import FILE, SimulatedCluster
 from kimi_nb.rehearse.simulated_site import FOLDER, NODE, SimulatedSite
 from kimi_nb.service import http_client
 from kimi_nb.service.readiness import ROUTER, Watch
@@ -65,6 +67,10 @@ class Stage:
                 engine = target.engine
                 self._occupied = (engine.node, engine.address, engine.http_port or 0)
         self.site = site
+        self._cluster: SimulatedCluster | None = None
+        if FILE in files:
+            table = json.loads(files[FILE])
+            self._cluster = SimulatedCluster(table, site, programs, self._start_pod, root)
         writer.write(files, self.work)
         if plan.store:
             self._as_on_nodes()
@@ -159,7 +165,11 @@ class Stage:
         return next(iter(self.site.nodes))
 
     def finish(self, watch: Watch) -> None:
-        """Run the jobs that need the service: the benchmark."""
+        """Run what needs the service: the probes of pods, the job of the benchmark."""
+        if self._cluster:
+            failed = self._cluster.ready(self.work, self._probing)
+            for name, code in failed.items():
+                watch.failed(name, code)
         for job in self.plan.jobs:
             if job.name == "benchmark":
                 self._say(f"{self._first}: bash {job.file}")
@@ -204,7 +214,13 @@ class Stage:
         return "baseline" if self.plan.scenario == "default" else "optimised"
 
     def start_engines(self) -> None:
-        """Start on each node what its README says; a job starts its own tasks on its nodes."""
+        """Start on each node what its README says; a job starts its own tasks on its nodes.
+
+        Pods are started by the cluster.
+        """
+        if self._cluster:
+            self._cluster.begin()
+            return
         containers = {box.node: box for box in self.plan.containers}
         for node in [self._first] if self.plan.jobs else self.site.nodes:
             folder = self.work / node
@@ -220,6 +236,23 @@ class Stage:
                 argv = ["bash", inner]
             self._say(f"{node}: {shlex.join([Path(word).name for word in argv])}")
             self._start(f"{node} engines", node, argv, folder)
+
+    def _start_pod(self, name: str) -> None:
+        """Start the container of a pod, as the kubelet of its node does."""
+        self._say(f"{name}: its container starts")
+        self._start(f"{name} engines", name, ["bash", "docker_run.sh"], self.work / name)
+
+    @property
+    def _probing(self) -> dict[str, str]:
+        """The environment of a probe on this machine."""
+        key = {"VLLM_API_KEY": self.key} if self.key else {}
+        return {"PATH": SYSTEM, "LANG": "C.UTF-8", **key}
+
+    def ended(self) -> dict[str, int]:
+        """Return the exit codes of the programs that have ended; a cluster looks at its pods first."""
+        if self._cluster:
+            self._cluster.look()
+        return self._programs.ended()
 
     def start_store(self, watch: Watch) -> None:
         """Start the parts of a KV store, each where its script is, and wait until they answer."""

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from signal import SIGINT, SIGTERM, Signals
 from types import TracebackType
 from typing import Any
@@ -35,7 +35,7 @@ from kimi_nb.diagnose.first_failure import Diagnosis, Event
 from kimi_nb.diagnose.log_files import Logs, file_of
 from kimi_nb.plan import router
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearse import faults, loopback, silent_losses
+from kimi_nb.rehearse import faults, loopback, silent_losses, simulated_cluster
 from kimi_nb.rehearse.launch import WORK, Stage
 from kimi_nb.rehearse.loopback import Block, RehearsalError
 from kimi_nb.rehearse.simulated_site import rebound
@@ -344,7 +344,7 @@ def _run(
 
     def ended() -> dict[str, int]:
         """Return what has ended; what of a store was killed is told in its log once, at once."""
-        found = programs.ended()
+        found = stage.ended()
         _tell_ends(stage.root, {name: found[name] for name in found.keys() - told}, STORE)
         told.update(found)
         return found
@@ -380,7 +380,7 @@ def _run(
         stage.finish(watch)
         logs.read()
         lost = silent_losses.of(logs.all())
-        found = lost[0] if lost else None
+        found = lost[0] if lost else _restarted(logs, stage.plan)
     except Found as end:
         found = end.found
     reply = watch.answer
@@ -409,6 +409,12 @@ def _run(
             or (one.rank is not None and one.rank != found.rank)
         ),
     )
+
+
+def _restarted(logs: Logs, plan: Plan) -> Diagnosis | None:
+    """Return what a cluster tells of a service that came up all the same, after a restart."""
+    events = [one for one in logs.all() if PurePath(one.file).name == simulated_cluster.EVENTS]
+    return first_failure.of_logs(events, plan, "at start") if events else None
 
 
 def _door(plan: Plan) -> tuple[str, ...]:

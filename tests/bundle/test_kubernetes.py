@@ -84,6 +84,52 @@ def same(plan: Plan, found: dict[tuple[str, ...], dict[str, str]]) -> None:
         assert env.items() <= found[key].items(), engine.name
 
 
+def alike_in_place(plan: Plan, folder: Path) -> None:
+    """Devices and ports of every rank, and of all of them: from the scripts and from the objects."""
+    texts = [path.read_text() for path in sorted(folder.glob("*.yaml"))]
+    objects = [one for text in texts for one in yaml.safe_load_all(text)]
+    sets = {one["metadata"]["name"]: one["spec"] for one in objects if _is_set(one)}
+    device = plan.request.site.kubernetes.device
+    pods: dict[str, dict[str, Any]] = {}  # the container of each
+    for name, spec in sets.items():
+        group = spec["leaderWorkerTemplate"]
+        for number, worker in itertools.product(range(spec["replicas"]), range(group["size"])):
+            template = group.get("workerTemplate" if worker else "leaderTemplate")
+            template = template or group["workerTemplate"]
+            pod = f"{name}-{number}-{worker}" if worker else f"{name}-{number}"
+            (pods[pod],) = template["spec"]["containers"]
+    assert {*pods} == {engine.node for engine in plan.engines}
+    count = {pod: one["resources"]["limits"][device] for pod, one in pods.items()}
+    by_command = {(engine.node, *engine.argv): engine for engine in plan.engines}
+    held: dict[str, list[int]] = {pod: [] for pod in pods}
+    listening: dict[str, list[int]] = {pod: [] for pod in pods}
+    for server in reading.read([folder]).servers:
+        pod = server.spot.file.partition("/")[0]
+        engine = by_command.pop((pod, *[word for word in server.argv if word != "exec"]))
+        # Without a variable a container sees what its pod was given.
+        seen = server.devices if server.devices is not None else tuple(range(count[pod]))
+        assert seen == engine.devices, engine.name
+        ports = ("http_port", "kv_port", "side_channel_port", "rpc_port")
+        read = {port: getattr(server, port) for port in ports}
+        assert read == {port: getattr(engine, port) for port in ports}, engine.name
+        assert (server.rank, server.ranks) == (engine.rank, engine.ranks), engine.name
+        held[pod] += seen
+        listening[pod] += [server.http_port] if server.http_port is not None else []
+    assert not by_command, "every rank, and each once"
+    declared = {pod: [one["containerPort"] for one in pods[pod]["ports"]] for pod in pods}
+    assert {pod: sorted(ports) for pod, ports in listening.items()} == declared
+    # A pod takes all devices of its node; its ranks have theirs of these, and none has another's.
+    assert {*count.values()} == {plan.devices_per_node}
+    for pod, devices in held.items():
+        assert len(devices) == len({*devices}) and {*devices} <= {*range(count[pod])}, pod
+    wanted = [device for engine in plan.engines for device in engine.devices]
+    assert sorted(itertools.chain(*held.values())) == sorted(wanted)
+
+
+def _is_set(one: Any) -> bool:
+    return isinstance(one, dict) and one.get("kind") == "LeaderWorkerSet"
+
+
 # Equal, per rank and in sum --------------------------------------------------------------------
 
 
@@ -133,14 +179,18 @@ FEW = [
 @pytest.mark.parametrize("row", FEW, ids="-".join)
 def test_what_the_linter_reads_is_the_plan(row, tmp_path):
     for number, plan in enumerate(plans(row, tmp_path)):
-        same(plan, engines_read(write(plan, tmp_path / str(number))))
+        folder = write(plan, tmp_path / str(number))
+        same(plan, engines_read(folder))
+        alike_in_place(plan, folder)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("row", [row for row in IN_IMAGES if row not in FEW], ids="-".join)
 def test_so_it_is_for_every_recipe(row, tmp_path):
     for number, plan in enumerate(plans(row, tmp_path)):
-        same(plan, engines_read(write(plan, tmp_path / str(number))))
+        folder = write(plan, tmp_path / str(number))
+        same(plan, engines_read(folder))
+        alike_in_place(plan, folder)
 
 
 ECHO = """#!/bin/bash
@@ -150,9 +200,8 @@ env -0 > "$file.env"
 """
 
 
-def run_pods(folder: Path, work: Path) -> dict[tuple[str, ...], dict[str, str]]:
+def run_pods(objects: list[dict[str, Any]], work: Path) -> dict[tuple[str, ...], dict[str, str]]:
     """Run what each pod runs, in bash, with a program that only says how it was called."""
-    objects = rendered(folder)
     maps = {one["metadata"]["name"]: one["data"] for one in objects if one["kind"] == "ConfigMap"}
     work.mkdir()
     (work / "bin").mkdir()
@@ -165,7 +214,8 @@ def run_pods(folder: Path, work: Path) -> dict[tuple[str, ...], dict[str, str]]:
         mounted.mkdir()
         for name, text in run.files.items():
             # Where the pod has folders of its own.
-            (mounted / name).write_text(text.replace(pod_scripts.LOGS, str(mounted / "logs")))
+            text = text.replace(pod_scripts.LOGS, str(mounted / "logs"))
+            (mounted / name).write_text(text.replace(pod_scripts.FOLDER, str(mounted)))
         environment = {
             **run.env,
             "PATH": f"{work / 'bin'}:/usr/bin:/bin",
@@ -202,7 +252,51 @@ def run_pods(folder: Path, work: Path) -> dict[tuple[str, ...], dict[str, str]]:
 def test_what_bash_runs_in_the_pods_of_kubectl_is_the_plan(names, pairs, tmp_path):
     """The real kubectl renders, the real bash and launcher run: neither knows the planner."""
     plan = build.plan(*names[:3], site=names[3], pairs=pairs)
-    same(plan, run_pods(write(plan, tmp_path / "bundle"), tmp_path / "work"))
+    same(plan, run_pods(rendered(write(plan, tmp_path / "bundle")), tmp_path / "work"))
+
+
+# The chart is not ours to ship: where its source lies.
+CHART = os.environ.get("KIMI_NB_TEST_CHART", "")
+
+
+@pytest.mark.parametrize(
+    "names, pairs",
+    [
+        (("k2.5", "a3", "pd", "a3-kubernetes"), []),
+        (("k2.5", "h200", "dp", "h200-kubernetes"), ["groups=2"]),
+        (("k2.5", "gb200", "pd", "gb200-kubernetes"), []),
+        (("k2.5", "mi300x", "single", "mi300x-kubernetes"), []),
+    ],
+    ids=lambda value: "-".join(value[1:3]) or "as-is",
+)
+def test_what_bash_runs_in_the_pods_of_llm_d_is_the_plan(names, pairs, tmp_path):
+    """The real helm renders the real chart from our values; its pods run the plan's engines."""
+    helm = pytest.importorskip("helm_python", reason="needs helm-python-sdk, 85 MB")
+    if not (Path(CHART) / "Chart.yaml").is_file():
+        pytest.skip("needs the chart llm-d-modelservice: KIMI_NB_TEST_CHART names its folder")
+    plan = build.plan(*names[:3], site=names[3], pairs=pairs)
+    values = yaml.safe_load(kubernetes_files.files(plan)["llm-d/values.yaml"])
+    with helm.Chart.load(CHART) as chart:
+        made = chart.render(values, name="kimi", namespace="kimi")
+    objects = [
+        one for text in made.values() for one in yaml.safe_load_all(text) if isinstance(one, dict)
+    ]
+    sets = [one for one in objects if one["kind"] == "LeaderWorkerSet"]
+    assert len(sets) == len({engine.role for engine in plan.engines})
+    for one in sets:
+        one["metadata"].setdefault("namespace", "kimi")  # that of the release
+    found = run_pods(objects, tmp_path / "work")
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for (pod, *argv), env in found.items():
+        groups.setdefault(tuple(_unnamed(argv)), []).append(env)
+        assert pod
+    wanted = [tuple(_unnamed(engine.argv)) for engine in plan.engines]
+    assert sorted(wanted) == sorted(argv for argv, envs in groups.items() for _ in envs)
+
+
+def _unnamed(argv: Any) -> list[str]:
+    """A command without the names of pods: the chart calls its sets otherwise."""
+    return [re.sub(r"[\w-]+-\d+(?:-\d+)?\.[\w-]+\.kimi", "POD", word) for word in argv]
 
 
 def test_a_set_of_1024_nodes_is_one_object(tmp_path):
@@ -244,6 +338,26 @@ def test_numbers_that_follow_group_and_worker_become_arithmetic(data):
         )
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
         assert done.stdout == f"{wanted}\0"
+
+
+@pytest.mark.parametrize(
+    "file, old, new",
+    [
+        ("decode.yaml", "huawei.com/Ascend910: 16", "huawei.com/Ascend910: 8"),
+        ("prefill.yaml", "replicas: 2", "replicas: 1"),
+        ("decode.yaml", "containerPort: 7100", "containerPort: 7999"),
+    ],
+)
+def test_objects_that_are_not_the_plan_are_found(file, old, new, tmp_path):
+    """The comparison above can fail."""
+    plan = build.plan("k2.5", "a3", "pd", site="a3-kubernetes")
+    folder = write(plan, tmp_path)
+    alike_in_place(plan, folder)
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+    with pytest.raises((AssertionError, KeyError)):
+        alike_in_place(plan, folder)
 
 
 def test_words_that_no_number_explains_are_refused():

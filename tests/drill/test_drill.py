@@ -20,7 +20,7 @@ from kimi_nb.cli import main
 from kimi_nb.core.errors import ParameterError, PlanError, ServiceError, WriteError
 from kimi_nb.drill import answer, exercise, record, verdict
 from kimi_nb.plan import build
-from kimi_nb.rehearse import faults, rehearsal
+from kimi_nb.rehearse import faults, rehearsal, simulated_cluster
 from kimi_nb.rehearse.fault_names import FaultName
 
 SMALL = ("--model", "k2.6", "--hw", "a3", "--layout", "pd", "--scenario", "throughput")
@@ -125,7 +125,9 @@ def test_an_engine_that_is_killed_says_nothing_and_who_started_it_sees_it_end(tm
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 3])
-@pytest.mark.parametrize("name", faults.FAULTS)
+@pytest.mark.parametrize(
+    "name", [name for name in faults.FAULTS if name not in simulated_cluster.FAULTS]
+)
 def test_each_fault_at_two_engines(name, seed, tmp_path_factory, stored_model, nodes_file):
     said: list[str] = []
     folder, plan = tmp_path_factory.mktemp("d"), small()
@@ -180,7 +182,8 @@ def test_a_seed_repeats_what_chance_has_chosen():
     plan = small()
     drawn = [[*exercise._draws(plan, "", random.Random(seed))] for seed in (5, 5, 6)]
     assert drawn[0] == drawn[1] != drawn[2]
-    names = {*map(str, FaultName)} - {"store-master-dies"}  # of plans with a KV store
+    # Of plans with a KV store, and of pods.
+    names = {*map(str, FaultName)} - {"store-master-dies", *simulated_cluster.FAULTS}
     assert {one.partition("@")[0] for one in drawn[0]} == names
     at = [*exercise._draws(plan, "device-twice", random.Random(5))]
     assert sorted(at) == [f"device-twice@{engine.name}" for engine in sorted(

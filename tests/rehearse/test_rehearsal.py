@@ -30,7 +30,7 @@ from kimi_nb.core.marks import MARK
 from kimi_nb.diagnose import doctor, first_failure, signatures
 from kimi_nb.params import load
 from kimi_nb.plan import build
-from kimi_nb.rehearse import documented, faults, loopback, rehearsal
+from kimi_nb.rehearse import documented, faults, loopback, rehearsal, simulated_cluster
 from kimi_nb.rehearse.fault_names import FaultName
 from kimi_nb.rehearse.host_programs import path_folder, programs_by_name
 from kimi_nb.rehearse.simulated_site import SimulatedSite, rebound
@@ -236,7 +236,11 @@ def test_what_is_said_is_of_faults():
     assert {*SAID, *SILENT} <= {*faults.FAULTS} and not {*SAID} & SILENT
 
 
-@pytest.mark.parametrize("name", faults.FAULTS)
+# Those of a cluster are in test_rehearsed_pods.py.
+OF_NODES = [name for name in faults.FAULTS if name not in simulated_cluster.FAULTS]
+
+
+@pytest.mark.parametrize("name", OF_NODES)
 def test_a_fault_is_named(name, tmp_path, stored_model, nodes_file):
     model, hardware, layout, scenario = PD
     if name == FaultName.STORE_MASTER_DIES:
@@ -363,7 +367,7 @@ def test_what_a_request_has_shown_is_of_the_same_kind_to_the_doctor(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("of", SHAPES)
-@pytest.mark.parametrize("name", faults.FAULTS)
+@pytest.mark.parametrize("name", OF_NODES)
 def test_the_doctor_agrees_with_the_rehearsal_at_any_engine(name, of, tmp_path):
     plan = shape(of)
     if not (made := anywhere(name, plan)):
