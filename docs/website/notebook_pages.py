@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -86,6 +87,25 @@ def _joined(words: str | list[str]) -> str:
 
 
 def _replaced(words: str, paths: Mapping[str, str]) -> str:
+    """Return a text with other paths in the place of some, also of those that HTML lets break.
+
+    >>> _replaced("/tmp/<wbr>my/<wbr>plan", {"/tmp/my": "run"})
+    'run/<wbr>plan'
+    """
     for path, instead in paths.items():
         words = words.replace(path, instead)
+        if "<wbr>" in words:
+            words = _breaking(path).sub(functools.partial(_balanced, instead), words)
     return words
+
+
+@functools.cache
+def _breaking(path: str) -> re.Pattern[str]:
+    tags = r"(?:<wbr>|</?span[^>]*>)*"
+    return re.compile(tags.join(map(re.escape, path)))
+
+
+def _balanced(instead: str, found: re.Match[str]) -> str:
+    """Return what replaces a path, with the elements that begin or end inside of it."""
+    opened, closed = found[0].count("<span"), found[0].count("</span>")
+    return "</span>" * (closed - opened) + instead + "<span>" * (opened - closed)

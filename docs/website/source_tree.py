@@ -14,6 +14,7 @@ from website.markup import toctree
 ROOT = Path(__file__).resolve().parents[2]
 # Where the pages find the files of the run, beside the folder of the notebooks.
 EXAMPLE = "example-run"
+TRANSLATED = ("zh",)  # languages beside English, whose notebooks have outputs of their own
 # The home page is the README; GitHub Pages shows index.html.
 HOME, CHINESE = "index", "README.zh-CN"
 # The parts of the navigation. A page of docs/ that is not among these comes last.
@@ -43,7 +44,8 @@ def lay_out(source: Path, executed: Path, runs: Path) -> None:
     """
     shutil.rmtree(source, ignore_errors=True)
     source.mkdir(parents=True)
-    paths = {f"{runs}": "runs/k2.5-a3", f"{ROOT}/": "", f"{ROOT}": "."}
+    others = {f"{runs.parent / one / runs.name}": "runs/k2.5-a3" for one in TRANSLATED}
+    paths = {**others, f"{runs}": "runs/k2.5-a3", f"{ROOT}/": "", f"{ROOT}": "."}
     paths |= {f"{EXAMPLE}/{name}.html": f"notebooks/{name}.html" for name in _names(executed)}
     books = _notebooks(source, executed, paths)
     pages = reference_pages.parameters() | fault_pages.faq()
@@ -66,7 +68,8 @@ def _notebooks(source: Path, executed: Path, paths: Mapping[str, str]) -> list[s
     names = []
     for path in sorted((ROOT / "notebooks").rglob("*.ipynb")):
         name = path.relative_to(ROOT).with_suffix("")
-        if ".ipynb_checkpoints" in name.parts or not (ran := executed / path.name).exists():
+        ran = executed.joinpath(*name.parts[1:-1], path.name)
+        if ".ipynb_checkpoints" in name.parts or not ran.exists():
             continue
         outputs = json.loads(ran.read_text(encoding="utf-8"))
         if len(name.parts) > 2:

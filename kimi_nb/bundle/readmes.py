@@ -23,7 +23,7 @@ _STEPS = {
     "docker_run.sh": "opens the container; run what follows inside it",
     "serve.sh": "starts the engine",
     "launch.sh": "starts every rank of this node with launch_online_dp.py and "
-    "run_dp_template.sh; one log for each rank in `logs/`",
+    "run_dp_template.sh; one log for each rank in logs/",
     "proxy.sh": "starts the front door, when every engine answers",
 }
 

@@ -17,11 +17,12 @@ from kimi_nb.core import known_secrets, scratch
 from kimi_nb.core.errors import WriteError
 
 FILE = "evidence.jsonl"
+FORM = "%Y%m%dT%H%M%SZ"  # of a time
 
 
 def now() -> str:
     """Return the UTC time to the second, as used in evidence and in the names of runs."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    return datetime.datetime.now(datetime.UTC).strftime(FORM)
 
 
 def record(folder: Path, stage: str, *, file: str = FILE, **facts: Any) -> dict[str, Any]:

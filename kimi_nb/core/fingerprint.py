@@ -21,6 +21,8 @@ from kimi_nb import __version__
 from kimi_nb.core import paths
 
 _SECONDS = 5.0  # for git
+# The keys of `of_program`.
+OF_PROGRAM = ("package", "commit", "python", "host", "platform", "catalogs")
 
 
 @functools.cache

@@ -124,7 +124,7 @@ class Deployed(show.Shown):
             rows += [
                 *self._times(),
                 ("memory", f"{self.memory_mb:.0f} MB" if self.memory_mb else "not measured"),
-                ("answer", self.answer or "none"),
+                ("answer", show.Quote(self.answer) if self.answer else "none"),
             ]
         if self.moved_tokens:
             rows.insert(

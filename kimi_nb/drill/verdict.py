@@ -79,7 +79,8 @@ class Verdict(show.Shown):
         rows: list[tuple[str, str]] = []
         for part in self.parts:
             more = "" if part.judged == RIGHT else f"; it is {part.right}"
-            rows.append((f"your {part.name}", f"{part.judged}: {part.said or '-'}{more}"))
+            said = f": {part.said}" if part.said else ""
+            rows.append((f"your {part.name}", f"{part.judged}{said}{more}"))
         rows += [
             ("it was", f"{self.fault}: {self.says}"),
             ("where", self.node + (f", rank {self.rank}" if self.rank != WHOLE else "")),

@@ -37,6 +37,8 @@ _FRAMES = (
     (re.compile(r"(.+?) \((.+)\)"), "{}（{}）"),
     (re.compile(r"(.*\D) ([-+]?\d[\d.,]*(?: (?:GiB|GB|MB|ms|s|%))?)"), "{} {}"),
 )
+# A number, or a span of them, of how many there are.
+_SHARE = re.compile(r"(\d[\d,-]*) of (\d[\d,]*)")
 _QUOTED = re.compile(r"[\"{\[]|(?<!\w)'")
 _LISTED = 24  # items of a list that are translated one by one, at most
 
@@ -149,6 +151,8 @@ class Catalogue:
         """
         if depth > _DEEPEST or _QUOTED.search(text):
             return text, False
+        if found := _SHARE.fullmatch(text):
+            return f"{found[1]}（共 {found[2]}）", True
         if (listed := self._listed(text, depth)) is not None:
             return listed, True
         for frame, form in _FRAMES:

@@ -14,6 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+_SEAM = "\0"  # in no text: where a value begins or ends
+_HAN = r"[\u4e00-\u9fff，。；：（）“”、]"
+_BLANK = re.compile(rf"(?<={_HAN}) (?={_SEAM}{_HAN})|(?<={_HAN}{_SEAM}) (?={_HAN})")
 _MARKS = ("'", '"', "`")
 _WORD = re.compile(r"\w+")
 # Words and letters of literal text from which on a template may have values of several words. "{a} of
@@ -27,8 +30,15 @@ def placeholders(text: str) -> list[str]:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Return a template with its placeholders replaced; one without a value stays."""
-    return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), text)
+    """Return a template with its placeholders replaced; one without a value stays.
+
+    A blank between the template and a value goes where both are Chinese there.
+
+    >>> fill("实际使用 {uses}", {"uses": "节点"}), fill("实际使用 {uses}", {"uses": "tp 4"})
+    ('实际使用节点', '实际使用 tp 4')
+    """
+    filled = _PLACEHOLDER.sub(lambda found: f"{_SEAM}{values.get(found[1], found[0])}{_SEAM}", text)
+    return _BLANK.sub("", filled).replace(_SEAM, "")
 
 
 class Template:

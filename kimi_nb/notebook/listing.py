@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from kimi_nb import show
 from kimi_nb.bundle import scripts
 from kimi_nb.check import engine_versions
-from kimi_nb.core import data_files, evidence
+from kimi_nb.core import data_files, evidence, fingerprint
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.subject import Subject
@@ -38,9 +39,11 @@ def _recipes(subject: Subject, given: Choice) -> show.Table:
         for recipe in subject.recipes
         if not recipe.derivation
     }
-    return tables.recipes(
-        [row for row in recipes.listing() if (row["model"], row["hardware"], row["layout"]) in keys]
-    )
+    mine = [
+        row for row in recipes.listing() if (row["model"], row["hardware"], row["layout"]) in keys
+    ]
+    models = sorted({model for model, _, _ in keys})
+    return tables.recipes(mine, (models[0], subject.hardware.name) if len(models) == 1 else None)
 
 
 def _matrix(subject: Subject, given: Choice) -> show.Table:
@@ -117,18 +120,29 @@ TOPICS: Mapping[str, Callable[[Subject, Choice], show.Table]] = {
 }
 
 
-def last_evidence(folder: Path) -> show.Table:
-    """Return the last lines of a run's evidence; a long list of names is shown by its length."""
+def last_evidence(folder: Path, lines: Sequence[Mapping[str, Any]]) -> show.Table:
+    """Return the last lines that a notebook has added to its run's evidence.
+
+    A long list of names is shown by its length; what identifies the program is in the file.
+    """
     rows = tuple(
-        (line["time"], line["stage"], ", ".join(_facts(line)))
-        for line in evidence.read(folder)[-_LINES:]
+        (_clock(line["time"]), line["stage"], ", ".join(_facts(line))) for line in lines[-_LINES:]
     )
-    return show.Table(f"Evidence: {folder / evidence.FILE}", ("time", "stage", "facts"), rows)
+    return show.Table(f"Evidence: {folder / evidence.FILE}", ("time (UTC)", "stage", "facts"), rows)
+
+
+def _clock(time: str) -> str:
+    """Return the time of day of a line.
+
+    >>> _clock("20261125T102947Z")
+    '10:29:47'
+    """
+    return f"{datetime.datetime.strptime(time, evidence.FORM):%H:%M:%S}"
 
 
 def _facts(line: Mapping[str, Any]) -> Iterator[str]:
     for key, value in line.items():
-        if key in ("time", "stage") or value in ("", None, [], {}):
+        if key in ("time", "stage", *fingerprint.OF_PROGRAM) or value in ("", None, [], {}):
             continue
         if isinstance(value, list):
             value = len(value) if len(value) > _NAMED else " ".join(map(str, value))

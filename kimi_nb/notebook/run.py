@@ -31,7 +31,14 @@ from kimi_nb.bundle import scripts, writer
 from kimi_nb.check import judge
 from kimi_nb.check.findings import Findings
 from kimi_nb.core import errors, evidence, fingerprint
-from kimi_nb.core.errors import BenchError, CheckError, ParameterError, ServiceError
+from kimi_nb.core.errors import (
+    BenchError,
+    CheckError,
+    KimiError,
+    ParameterError,
+    ServiceError,
+    short,
+)
 from kimi_nb.notebook import inputs, listing, serving
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.installing import Installs, installs
@@ -85,6 +92,7 @@ class Run:
     _running: list[Running] = field(default_factory=list, repr=False)
     _panels: list[Panel] = field(default_factory=list, repr=False)
     _judged: list[tuple[Plan, Findings]] = field(default_factory=list, repr=False)
+    _recorded: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     # Choose and look ------------------------------------------------------------------
 
@@ -137,6 +145,22 @@ class Run:
             if deployed and chosen.within(deployed):
                 return deployed
         return chosen
+
+    def example(self, name: str) -> Picture:
+        """Draw the described deployment with the most nodes, before anything is chosen.
+
+        ``name`` is one of `notebook.pictures.NAMES`. Where there is none, or the site has too few
+        nodes for it, the picture says so. Nothing is recorded.
+        """
+        from kimi_nb.notebook import pictures
+        from kimi_nb.notebook.pictures import nothing
+
+        try:
+            recipe = self.subject.recipe()
+            plan = self.choose(recipe.layout if recipe else "").plan()
+        except KimiError as error:
+            return nothing.picture(name, "No deployment to look at", short(str(error)).rstrip("."))
+        return pictures.draw(plan, name)
 
     def panel(self, choice: Choice | None = None) -> Panel:
         """Return the panel, to explore and rehearse choices: as widgets, or as a table."""
@@ -727,16 +751,16 @@ class Run:
 
     def record(self, stage: str, **facts: Any) -> None:
         """Add a line to the run's evidence."""
-        evidence.record(self.folder, stage, **facts)
+        self._recorded.append(evidence.record(self.folder, stage, **facts))
 
     def close(self) -> show.Table:
-        """Stop everything that still runs, and return the last lines of evidence."""
+        """Stop everything that still runs, and return the lines of evidence of this session."""
         for panel in self._panels:
             panel.stop()
         for live in self._running:
             live.stop()
         self.record("close", started=len(self._running))
-        return listing.last_evidence(self.folder)
+        return listing.last_evidence(self.folder, self._recorded)
 
 
 def _kept(picture: Picture, folder: Path) -> Picture:

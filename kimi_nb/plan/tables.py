@@ -15,6 +15,9 @@ from kimi_nb.show import Table, spans
 if TYPE_CHECKING:
     from kimi_nb.plan.derivation import Verdict
 
+# The settings that decide how long and how many requests may be, and what they may take.
+_DECISIVE = {"max-model-len", "max-num-seqs", "gpu-memory-utilization"}
+
 
 def topology(plan: Plan) -> Table:
     """Return where every engine runs: its node, ranks, devices and ports.
@@ -41,8 +44,9 @@ def topology(plan: Plan) -> Table:
                 len(engines),
             )
         )
+    engines, nodes = len(plan.engines), len(plan.nodes)
     return Table(
-        f"{plan.heading}: {len(plan.engines)} engines on {len(plan.nodes)} nodes",
+        f"{plan.heading}: {engines} engine{'s' * (engines > 1)} on {nodes} node{'s' * (nodes > 1)}",
         (
             "node",
             "address",
@@ -100,7 +104,12 @@ def _kv(first: EngineSpec, last: EngineSpec) -> str | None:
 
 
 def settings(plan: Plan, role: str | None = None) -> Table:
-    """Return every flag and variable with its value, layer, source and meaning."""
+    """Return every flag and variable with its value, layer, source and meaning.
+
+    Of each role those come first that decide most, since a page folds the end of a long table.
+    """
+    explained = sorted(plan.explain(), key=lambda row: row.name not in _DECISIVE)
+    roles = list(plan.flags)
     rows = tuple(
         (
             row.role,
@@ -110,7 +119,7 @@ def settings(plan: Plan, role: str | None = None) -> Table:
             row.source,
             row.reason,
         )
-        for row in plan.explain()
+        for row in sorted(explained, key=lambda row: roles.index(row.role))
         if role in (None, row.role)
     )
     return Table("Settings", ("role", "name", "value", "layer", "source", "meaning"), rows)
@@ -139,9 +148,13 @@ def derivation(plan: Plan) -> Table:
     )
 
 
-def recipes(rows: Sequence[dict[str, Any]]) -> Table:
-    """Return every deployment that can be planned; "untried" is published, but not said to be run."""
+def recipes(rows: Sequence[dict[str, Any]], of: tuple[str, str] | None = None) -> Table:
+    """Return every deployment that can be planned; "untried" is published, but not said to be run.
+
+    Those ``of`` one model and hardware have these in the title, and not in each row.
+    """
     keys = ("model", "hardware", "layout", "variant", "scenario", "documented", "source", "title")
+    keys = keys[2:] if of else keys
     said = [
         {
             **row,
@@ -151,7 +164,11 @@ def recipes(rows: Sequence[dict[str, Any]]) -> Table:
         }
         for row in rows
     ]
-    return Table("Deployments", keys, tuple(tuple(row[key] for key in keys) for row in said))
+    title = "Deployments"
+    if of:
+        model, hardware = of
+        title = f"Deployments of {model} on {hardware}"
+    return Table(title, keys, tuple(tuple(row[key] for key in keys) for row in said))
 
 
 def matrix(cells: Sequence[Verdict]) -> Table:

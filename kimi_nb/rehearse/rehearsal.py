@@ -104,8 +104,10 @@ class Rehearsal(show.Shown):
             ("ready after", show.seconds(self.ready_s)),
             ("first answer after", show.seconds(self.first_answer_s)),
             ("memory of the stand-ins", f"{self.peak_memory_mb:.0f} MB"),
-            ("answer", self.answer or "none"),
+            ("answer", show.Quote(self.answer) if self.answer else "none"),
         ]
+        if self.moved_tokens:
+            rows.append(("KV cache moved", f"that of {self.moved_tokens} prompt tokens"))
         if self.fault:
             rows.append(("fault that was made", self.fault))
         if found is not None:

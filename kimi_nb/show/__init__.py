@@ -5,6 +5,7 @@ Nothing here knows about models or deployments. Other packages use `show.Table`,
 """
 
 from kimi_nb.show.fixed_width import File, Files, Text
+from kimi_nb.show.parts import Quote
 from kimi_nb.show.values import (
     Both,
     Shown,
@@ -23,6 +24,7 @@ __all__ = [
     "Both",
     "File",
     "Files",
+    "Quote",
     "Shown",
     "Table",
     "Text",

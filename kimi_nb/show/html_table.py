@@ -90,7 +90,7 @@ def _cell(cell: Any, right: bool) -> str:
     name = "num" if right else text
     if not isinstance(cell, str):
         drawn = cell._repr_html_()
-    elif name in ("num", "short"):
+    elif right:
         drawn = html.escape(cell)
     else:
         drawn = re.sub(r"\S+", lambda word: _word(word[0]), cell)
@@ -111,4 +111,4 @@ def _word(word: str) -> str:
 def _whole(part: str) -> str:
     """Return a text that does not break at its hyphens, unless it is long."""
     text = html.escape(part)
-    return f'<span class="whole">{text}</span>' if "-" in part and len(part) <= _TOKEN else text
+    return f'<span class="whole">{text}</span>' if "-" in part[1:] and len(part) <= _TOKEN else text

@@ -69,6 +69,21 @@ class Mark(_Inline):
 
 
 @dataclass(frozen=True, repr=False)
+class Quote(_Inline):
+    """What another program said: it is shown as it is in every language."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        from kimi_nb.core import known_secrets  # start-up: only when shown
+
+        return html.escape(known_secrets.text(self.text))
+
+
+@dataclass(frozen=True, repr=False)
 class Link(_Inline):
     """A link to a file, relative to the page, or to a part of the page (``anchor``)."""
 

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from kimi_nb.i18n import translate
 from kimi_nb.show import html_table, plain_table
+from kimi_nb.show.parts import Quote
 
 
 def _wrapped(text: str, width: int | None) -> str:
@@ -53,8 +54,9 @@ class Table:
             return known_secrets.text(translate(self.title))
         # Before a wrapped line could part a secret in two. Long tables repeat their cells.
         plain = [[_plain(cell) for cell in row] for row in self.rows]
+        quoted = {str(cell) for row in self.rows for cell in row if isinstance(cell, Quote)}
         cells = list({one for row in plain for one in row})
-        told = known_secrets.value([translate(cell) for cell in cells])
+        told = known_secrets.value([one if one in quoted else translate(one) for one in cells])
         clean = dict(zip(cells, told, strict=True))
         rows = [
             [_wrapped(clean[cell], width) for cell, width in zip(row, widths, strict=True)]

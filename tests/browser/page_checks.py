@@ -58,6 +58,11 @@ WIDER = """() => [...document.querySelectorAll('body *')].filter(element => {
   return true;
 }).map(element => `${element.tagName} ${element.textContent.slice(0, 60)}`)"""
 
+# Tables of which a part is out of sight until a person scrolls sideways.
+SCROLLED = """frames => frames.flatMap(frame => [...frame.querySelectorAll('.scroll')])
+  .filter(one => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1)
+  .map(one => `a table of ${one.scrollWidth} px in ${one.clientWidth}: ${one.textContent.slice(0, 60)}`)"""
+
 _FAULTS = """frames => {
   const contrast = CONTRAST;
   const faults = new Map();

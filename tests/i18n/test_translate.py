@@ -197,3 +197,28 @@ def test_values_of_a_template_take_no_neighbours(chinese):
         "a3-0, a3-1, a3-2",
     ):
         assert i18n.translate(quoted) == quoted
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("16-31 of 32", "16-31（共 32）"),
+        (
+            "requests → router (upstream) on a3-0, 192.0.2.11:1999",
+            "请求 → a3-0 上的路由（upstream），192.0.2.11:1999",
+        ),
+        (
+            "REHEARSAL of kimi_k25 at http://127.77.0.1:1999: 7 pass, 2 not applicable",
+            "预演（REHEARSAL），http://127.77.0.1:1999 上的 kimi_k25：7 项通过，2 项不适用",
+        ),
+        ("2 of 3 right", "3 项中答对 2 项"),
+    ],
+)
+def test_what_stands_in_titles_and_pictures(chinese, text, told):
+    assert i18n.translate(text) == told
+
+
+def test_no_blank_stands_between_chinese_and_chinese(chinese):
+    said = i18n.translate("no --reasoning-parser and no --tool-call-parser: thinking and tool calls "
+                          "arrive as plain text")  # fmt: skip
+    assert "工具调用会以纯文本返回" in said and "没有 --reasoning-parser" in said

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from kimi_nb.show import File, Files, Table, Text
+from kimi_nb import i18n
+from kimi_nb.show import File, Files, Quote, Table, Text
 from kimi_nb.show.fixed_width import Preformatted
 from kimi_nb.show.frame import style
 from kimi_nb.show.parts import Line, Mark, Parts
@@ -110,3 +111,14 @@ def test_files_are_folded_one_by_one_and_one_is_only_named():
 def test_frames_within_a_frame_bring_no_style_of_their_own():
     table = Table("", ("a",), (("b",),))
     assert drawn(Parts(table, Parts(table, Text("", "x\ny")))).count('class="kimi"') == 5
+
+
+def test_what_another_program_said_is_not_translated(monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "sesame-4711")
+    said = "no answer: say in one sentence what you are. sesame-4711"
+    table = Table("", ("what", "is"), (("answer", Quote(said)), ("answer", Quote(HOSTILE))))
+    with i18n.using("zh"):
+        text, page = str(table), plain(drawn(table))
+    for one in (text, page):
+        assert "no answer: say in one sentence what you are. [redacted]" in one and "回答" in one
+    assert HOSTILE not in drawn(table) and HOSTILE in page

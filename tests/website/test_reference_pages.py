@@ -107,3 +107,31 @@ def test_links_to_the_readme_lead_home():
     assert source_tree.home_links(text) == (
         "[a](../index.md#start) [b](index.md) [c](rules/README.md)\n```\n](README.md)\n```\nz"
     )
+
+
+def test_a_path_of_this_machine_is_replaced_where_html_lets_it_break():
+    here = '/home/<wbr><span class="whole">a-b</span>/<wbr>run/<wbr>k2.5-a3/<wbr>logs and /home/a-b/run'
+    shown = {"output_type": "display_data", "data": {"text/html": here}, "metadata": {}}
+    (cell,) = notebook_pages.page(book(code("a", outputs=[shown])), {"/home/a-b/run": "mine"})[
+        "cells"
+    ]
+    found = cell["outputs"][0]["data"]["text/html"]
+    assert found == "mine/<wbr>k2.5-a3/<wbr>logs and mine"
+
+
+def test_pages_of_a_language_have_the_outputs_of_that_language(tmp_path):
+    """Both are executed; an English table on a Chinese page is a foreign word."""
+    for folder, said in (("executed", "English"), ("executed/zh", "中文")):
+        seen = {"output_type": "stream", "name": "stdout", "text": said}
+        done = source_tree.ROOT / "notebooks" / folder.removeprefix("executed").strip("/")
+        written = json.loads((done / "10_faq.ipynb").read_text("utf-8"))
+        for cell in written["cells"]:
+            if cell["cell_type"] == "code":
+                cell |= {"outputs": [seen], "execution_count": 1}
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "10_faq.ipynb").write_text(json.dumps(written))
+    source = tmp_path / "source"
+    names = source_tree._notebooks(source, tmp_path / "executed", {})
+    assert names == ["notebooks/10_faq", "notebooks/zh/10_faq"]
+    assert "中文" not in (source / "notebooks/10_faq.ipynb").read_text()
+    assert '"English"' not in (source / "notebooks/zh/10_faq.ipynb").read_text()

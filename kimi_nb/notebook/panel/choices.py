@@ -198,11 +198,12 @@ class Look:
         if self.plan is None or self.findings is None:
             rows.append(("plan", self.error))
         else:
+            engines, nodes = len(self.plan.engines), len(self.plan.nodes)
             rows += [
                 (
                     "plan",
-                    f"{self.plan.title}: {len(self.plan.engines)} engines on "
-                    f"{len(self.plan.nodes)} nodes, {self.plan.engine} "
+                    f"{self.plan.title}: {engines} engine{'s' * (engines > 1)} on "
+                    f"{nodes} node{'s' * (nodes > 1)}, {self.plan.engine} "
                     f"{self.plan.engine_version}",
                 ),
                 ("front door", self.plan.url),

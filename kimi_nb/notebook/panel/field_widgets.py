@@ -9,6 +9,7 @@ from typing import Any
 
 import ipywidgets
 
+from kimi_nb.i18n import translate
 from kimi_nb.notebook.panel import panel_style, role_sizes
 
 WRONG = "\N{BALLOT X}"  # before the label of a field that is wrong
@@ -85,6 +86,7 @@ class Role:
     """The sizes of one role in a row; ``changed`` gets the key and the number."""
 
     def __init__(self, role: str, changed: Callable[[str, int], None]) -> None:
+        self._role = role
         self.fields = {
             key: Field(
                 ipywidgets.IntText(description=f"{role} {key}", continuous_update=False),
@@ -106,8 +108,9 @@ class Role:
         if not sizes:
             return
         for key, field in self.fields.items():
+            field.name(translate(f"{self._role} {key}"))
             field.set(sizes[key])
-        self._uses.value = html.escape(uses)
+        self._uses.value = html.escape(translate(uses))
 
     def refuse(self, message: str, keys: Sequence[str] = ()) -> None:
         """Mark some sizes as wrong, with one message below the row."""

@@ -29,7 +29,7 @@ _COLOURS = dict(
 )
 _NODES = 3  # the most nodes of a role that are drawn
 _CHIPS, _CHIP = 8, 15  # ranks in a row of a node, and the size of each
-_LEFT, _WIDTH, _ROW = 270, 860, 58
+_LEFT, _WIDTH, _ROW = 262, 810, 58
 _CELL = 196  # the most that a cell takes in width
 _ROUTER_METRICS = "127.0.0.1:29000"  # vllm-router --help: --prometheus-host, --prometheus-port
 
@@ -116,7 +116,7 @@ def _node(
     drawing.text(12, y + 16, node, bold=True, room=116)
     drawing.text(12, y + 30, engines[0].address, mono=True, size=9.5, room=116)
     drawing.text(12, y + 44, f"group {engines[0].group}", size=9.5, room=116)
-    _chips(drawing, engines, 134, y + 5)
+    _chips(drawing, engines, 130, y + 5)
     for at, kind in enumerate(kinds):
         if kind in row:
             _cell(drawing, row[kind], kind, _LEFT + at * wide, y + 5, wide)

@@ -23,7 +23,7 @@ from kimi_nb.show.picture import Picture
 CLIENT, ROUTER, STORE = "client", "router", "KV store"
 UPSTREAM = "upstream"  # the router of this kind is the example proxy of vllm-ascend
 _CACHE = "cache"  # the kind of a step that moves the KV cache
-_LANES, _LEFT, _WORDS, _WIDTH = 372, 46, 440, 860
+_LANES, _LEFT, _WORDS, _WIDTH = 324, 40, 426, 784
 _PULLS = ("Nixl", "MooncakeConnectorV1")  # decode reads the cache, once it knows where it lies
 
 

@@ -97,6 +97,12 @@ class Contract(show.Shown):
                 out[one.got] = (*out.get(one.got, ()), one.name)
         return {why: names for why, names in out.items() if self.url and len(names) > 1}
 
+    def summary(self) -> show.Table:
+        """Return how many checks passed, failed and do not apply, and why several do not."""
+        told = [(status, count, "") for status, count in self.counts.items()]
+        told += [("", len(names), why) for why, names in self.left_out.items()]
+        return show.Table(f"{len(self.results)} checks", ("status", "checks", "why"), tuple(told))
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
