@@ -27,12 +27,16 @@ def add(commands: options.Commands) -> None:
         "size", help="which layout, sizes and limits keep a latency, by a model of time"
     )
     options.target(parser)
-    parser.add_argument(
-        "--nodes", type=int, default=0, help="nodes to use (default: those of --site, else 1)"
-    )
+    parser.add_argument("--nodes", type=int, help="nodes to use (default: those of --site, else 1)")
     parser.add_argument("--layout", default="", help="only this layout: single, dp or pd")
-    parser.add_argument("--input", type=int, default=0, metavar="N", help="tokens of a prompt")
-    parser.add_argument("--output", type=int, default=0, metavar="N", help="tokens of an answer")
+    parser.add_argument("--input", type=int, metavar="N", help="tokens of a prompt")
+    parser.add_argument("--output", type=int, metavar="N", help="tokens of an answer")
+    parser.add_argument(
+        "--lengths",
+        default="",
+        metavar="IN:OUT:WEIGHT,..",
+        help="a distribution of lengths, in place of them: 1000:200:0.9,60000:800:0.1",
+    )
     parser.add_argument(
         "--trace", default="", metavar="FILE", help="requests as JSON lines, in place of lengths"
     )
@@ -64,7 +68,7 @@ def add(commands: options.Commands) -> None:
     )
     options.derive(parser)
     parser.add_argument(
-        "--out", metavar="DIR", help="write the options of ``plan`` for each candidate to DIR"
+        "--out", metavar="DIR", help="write the options of ``plan`` for each point to DIR"
     )
     options.json_output(parser)
 
@@ -95,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(told)
         for sentence in told.sentences():
-            print(sentence)
+            say(sentence)
     if not told.candidates:
         say("kimi-nb: nothing keeps the promise.", file=sys.stderr)
     return 0 if told.candidates else 1
@@ -118,15 +122,16 @@ def _nodes(args: argparse.Namespace) -> int:
     from kimi_nb.params import load
 
     there = len(load.site(args.site).nodes) if args.site else 0
+    if args.nodes is None:
+        return there or 1
     if there and args.nodes > there:
         raise ParameterError(f"--nodes {args.nodes}: site {args.site} has {there}.")
-    return int(args.nodes) or there or 1
+    return int(args.nodes)
 
 
 def _load(args: argparse.Namespace) -> Workload:
     from dataclasses import replace
 
-    from kimi_nb.params import load
     from kimi_nb.sizing import request_load
 
     rate = args.rate or 0.0
@@ -136,28 +141,43 @@ def _load(args: argparse.Namespace) -> Workload:
         raise ParameterError(
             f"--prefix-hit: a share of 0 to less than 1 is wanted, found {args.prefix_hit}."
         )
-    if args.trace:
-        if args.input or args.output:
-            raise ParameterError("--trace has its own lengths: leave --input and --output out.")
-        path = load.user_path(args.trace, "--trace")
-        try:
-            found = request_load.trace(bounded_files.lines(path, _LARGEST_TRACE), path.name)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ParameterError(f"--trace {path}: cannot be read: {short(error, 120)}.") from None
-        return replace(found, rate=rate or found.rate, hit=args.prefix_hit or found.hit)
-    if not args.input or not args.output:
-        raise ParameterError("size: --input and --output are wanted, or --trace FILE.")
-    return request_load.fixed(args.input, args.output, rate=rate, hit=args.prefix_hit)
+    asked = [name for name in ("trace", "lengths") if getattr(args, name)]
+    if not asked:
+        if args.input is None or args.output is None:
+            raise ParameterError(
+                "size: --input and --output are wanted, or --lengths, or --trace FILE."
+            )
+        return request_load.fixed(args.input, args.output, rate=rate, hit=args.prefix_hit)
+    if len(asked) > 1 or args.input is not None or args.output is not None:
+        raise ParameterError(
+            f"--{asked[0]} has its own lengths: leave --input, --output and the other one out."
+        )
+    found = request_load.lengths(args.lengths) if args.lengths else _trace(args.trace)
+    found = found.at(rate) if rate else found
+    return replace(found, hit=args.prefix_hit or found.hit)
+
+
+def _trace(given: str) -> Workload:
+    """Return the load of the trace in a file."""
+    from kimi_nb.params import load
+    from kimi_nb.sizing import request_load
+
+    path = load.user_path(given, "--trace")
+    try:
+        return request_load.trace(bounded_files.lines(path, _LARGEST_TRACE), path.name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"--trace {path}: cannot be read: {short(error, 120)}.") from None
 
 
 def _write(told: Answer, given: str) -> None:
-    """Write the answer and, for each candidate, the options of ``plan``."""
+    """Write the answer and, for each candidate and each point of the front, how to plan it."""
     from kimi_nb.params import load
 
     folder = load.user_path(given, "--out")
     texts = {"answer.json": told.as_dict()}
-    for number, one in enumerate(told.candidates, 1):
-        texts[f"plan-{number:02}.json"] = one.as_dict()
+    for name, points in (("plan", told.candidates), ("front", told.front)):
+        for number, one in enumerate(points, 1):
+            texts[f"{name}-{number:02}.json"] = one.as_dict()
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, value in texts.items():

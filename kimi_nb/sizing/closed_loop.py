@@ -6,7 +6,9 @@
 ([0.1, 0.1, 0.2], 0.019)
 
 One rank, step by step, as vLLM schedules: a step has at most --max-num-batched-tokens tokens, first
-those of the requests that decode, then as much of the waiting prompts as there is room for.
+those of the requests that decode, then as much of the waiting prompts as there is room for. The API
+server is one process, which tokenizes one prompt after the other: of prompts that come at once, the
+first is read in a step of its own, and those that arrive meanwhile wait for the next one.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Engine:
         read: Of a step that reads so many tokens of prompts, while so many requests decode.
         write: Of a step in which so many requests decode.
         accepted: Tokens that a step gives each request that decodes.
-        front: From the client to the engine, for each request.
+        front: From the client to the API server, for each request.
+        tokenize: In the API server, which handles one request after the other.
     """
 
     budget: int
@@ -40,6 +43,7 @@ class Engine:
     write: Callable[[int], float]
     accepted: float = 1.0
     front: float = 0.0
+    tokenize: float = 0.0
 
 
 def simulate(
@@ -72,6 +76,7 @@ class _Rank:
     total: int
     clock: float = 0.0
     count: int = 0
+    served: float = 0.0  # until when the API server is busy
     sent: list[float] = field(default_factory=list)
     first: dict[int, float] = field(default_factory=dict)
     end: dict[int, float] = field(default_factory=dict)
@@ -82,7 +87,9 @@ class _Rank:
     def send(self, at: float) -> None:
         """Send one more request, if there is one left."""
         if len(self.sent) < self.total:
-            self.coming.append((at + self.engine.front, len(self.sent)))
+            begun = max(at + self.engine.front, self.served)
+            self.served = begun + self.engine.tokenize
+            self.coming.append((self.served, len(self.sent)))
             self.sent.append(at)
 
     def step(self) -> bool:

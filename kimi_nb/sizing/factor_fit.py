@@ -50,6 +50,7 @@ _FITTED = (
     "step_s",
     "sequence_s",
     "request_s",
+    "tokenize_s",
     "accepted",
 )
 _WAVES = 4  # requests for each one in flight, where nobody says how many there were
@@ -141,9 +142,12 @@ def _ranks(seen: Observation, table: Factors) -> _Behaviour:
     found = steady(seen.kind, seen.load, table, each)
     # A last rank that is not full gives less than a full one.
     filled = seen.concurrency / (each * seen.kind.shape.dp * seen.groups)
-    # A benchmark that keeps so many requests of one length in flight sends them in waves.
+    # A benchmark that keeps so many requests of one length in flight sends them in waves, of which
+    # a step reads as many as fit.
     read = steady_state.prompt(seen.kind, table, seen.load)
-    ttft = found.ttft + (each - 1) / 2 * read.alone.seconds * read.chunks
+    waves = math.ceil(each / read.most)
+    spent = read.packed(min(each, read.most)) * (waves + 1) / 2 - read.packed(1)
+    ttft = found.ttft + spent * read.chunks
     return _Behaviour(found.rate * seen.groups * filled, ttft, found.tpot)
 
 
@@ -175,7 +179,8 @@ def benchmark(seen: Observation, table: Factors, each: int) -> Simulated:
         lambda tokens, busy: read(tokens, _near(busy)),
         lambda busy: step(_near(busy)).seconds,
         step_time.accepted(kind, table)[0],
-        step_time.router(table).seconds,
+        table["request_s"].value,
+        table["tokenize_s"].value,
     )
     waves = min(math.ceil(seen.requests / seen.concurrency), _WAVES) if seen.requests else _WAVES
     requests = min(waves * each, max(2 * each, _MOST))

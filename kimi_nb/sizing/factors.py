@@ -15,6 +15,7 @@ from typing import Any
 from kimi_nb.core import data_files
 
 MARKS = ("estimated", "published", "calibrated", "measured")
+UNPUBLISHED = "no public figure"  # in the source of what nobody has published
 
 
 @dataclass(frozen=True, slots=True)

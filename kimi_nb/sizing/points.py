@@ -138,16 +138,20 @@ class Evaluator:
         return Point(base, (group,), found.rate * group.count, found.ttft, found.tpot, found.limit)
 
     def apart(self, base: Base, prefill: Group, decode: Group, asked: float = 0.0) -> Point:
-        """Return the point of prefill groups and decode groups; ``asked`` limits its rate."""
+        """Return the point of prefill groups and decode groups; ``asked`` limits its rate.
+
+        Its TTFT is that at the asked rate, as far as prefill carries it, also where decode does not:
+        a decode side that is slower than expected makes no first token earlier.
+        """
         decoding = self.decoding(decode)
         reading, busy = self.reading(prefill, decoding.extra)
         able = reading.rate * prefill.count * busy
         wanted = decoding.rate * decode.count
         rate = min(able, wanted, asked or math.inf)
-        used = rate / (reading.rate * prefill.count)
-        servers = reading.servers * prefill.count
-        wait = steady_state.waiting(min(used, 0.999), servers, reading.seconds, self.load.spread)
-        ttft = reading.seconds + wait + decoding.extra + self.pick(router(prefill.unit.table))
+        met = min(able, asked) if asked else rate
+        used = min(met / (reading.rate * prefill.count), 0.999)
+        read = steady_state.read_in(reading, prefill.count, used, self.load.spread)
+        ttft = read + decoding.extra + self.pick(router(prefill.unit.table))
         limit = reading.limit if able < wanted else decoding.limit
         return Point(base, (prefill, decode), rate, ttft, decoding.seconds, limit)
 
@@ -182,10 +186,8 @@ class Evaluator:
             most = factors.facts()["most_busy"]
             busy = most
             if self.bounds.ttft is not None:
-                left = self.bounds.ttft - side.seconds - extra - self.pick(router(unit.table))
-                busy = steady_state.busiest(
-                    left, side.servers * group.count, side.seconds, self.load.spread, most
-                )
+                left = self.bounds.ttft - extra - self.pick(router(unit.table))
+                busy = steady_state.busiest(left, side, group.count, self.load.spread, most)
             # A bound that even an empty queue breaks is broken by little load, too.
             self._prefill[key] = (side, busy or most)
         return self._prefill[key]
@@ -231,21 +233,25 @@ def _readers(found: list[Unit]) -> list[Unit]:
     best: dict[tuple[Any, ...], Unit] = {}
     for one in found:
         key = (one.nodes, _split(one), one.cache)
-        spent = one.prompt.all_ranks.seconds * one.prompt.chunks
-        if key not in best or spent < best[key].prompt.all_ranks.seconds * best[key].prompt.chunks:
+        if key not in best or _spent(one) < _spent(best[key]):
             best[key] = one
     # Stages and context parallelism may be refused by the rules: what has none of them is kept.
     plain = [one for one in best.values() if _split(one)[1:] == (1, 1)]
     return [one for one in best.values() if not any(_reads_better(other, one) for other in plain)]
 
 
+def _spent(unit: Unit) -> tuple[float, float]:
+    """Return the seconds that a unit reads a prompt alone, and each of many."""
+    return unit.prompt.all_ranks.seconds * unit.prompt.chunks, unit.prompt.each
+
+
 def _reads_better(one: Unit, other: Unit) -> bool:
     """Return whether nothing speaks for the other unit: nodes, latency, rate of a node, its tp."""
     gains = []
     for unit in (one, other):
-        spent = unit.prompt.all_ranks.seconds * unit.prompt.chunks
+        alone, each = _spent(unit)
         shape = unit.kind.shape
-        gains.append((-unit.nodes, -spent, shape.dp / spent / unit.nodes, shape.tp))
+        gains.append((-unit.nodes, -alone, shape.dp / each / unit.nodes, shape.tp))
     pairs = list(zip(*gains, strict=True))
     return one.cache == other.cache and all(a >= b for a, b in pairs) and gains[0] != gains[1]
 

@@ -31,24 +31,29 @@ class Size:
     hit: float
 
 
-def hits(requests: Sequence[Request], blocks: int) -> float:
-    """Return the share of all prompt tokens that a cache of ``blocks`` blocks holds, 0 to 1."""
+def cached(requests: Sequence[Request], blocks: int) -> list[int]:
+    """Return the tokens of each prompt that a cache of ``blocks`` blocks holds when it arrives."""
     kept: OrderedDict[int, None] = OrderedDict()
-    found = whole = 0
+    found = []
     for one in requests:
-        whole += one.input_len
         there = 0
         for name in one.blocks:
             if name not in kept:
                 break
             there += 1
-        found += min(there * BLOCK, one.input_len)
+        found.append(min(there * BLOCK, one.input_len))
         for name in reversed(one.blocks):  # the beginning of a prompt is dropped last
             kept[name] = None
             kept.move_to_end(name)
         while len(kept) > max(blocks, 0):
             kept.popitem(last=False)
-    return found / whole if whole else 0.0
+    return found
+
+
+def hits(requests: Sequence[Request], blocks: int) -> float:
+    """Return the share of all prompt tokens that a cache of ``blocks`` blocks holds, 0 to 1."""
+    whole = sum(one.input_len for one in requests)
+    return sum(cached(requests, blocks)) / whole if whole else 0.0
 
 
 def curve(requests: Sequence[Request], device_tokens: int, per_token: float) -> list[Size]:

@@ -8,7 +8,8 @@
 
 A discrete-event simulation, deterministic. The router hands requests round to the groups; in a
 group the rank with the fewest takes the next one, and waits if it has --max-num-seqs of them. All
-ranks of a group step together.
+ranks of a group step together. A step reads as much of the waiting prompts as fits into
+--max-num-batched-tokens, beside the tokens of those that decode.
 """
 
 from __future__ import annotations
@@ -18,17 +19,22 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kimi_nb.sizing.request_load import Request
 
 
 @dataclass(frozen=True)
 class Readers:
-    """Ranks that prefill only: each reads one prompt after the other, in ``seconds(tokens)``."""
+    """Ranks that prefill only: each reads the prompts that wait, up to ``budget`` tokens at once.
+
+    Attributes:
+        seconds: For so many tokens; of a prompt that is longer than the budget, too.
+    """
 
     count: int
     seconds: Callable[[int], float]
+    budget: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,8 @@ class Writers:
     Attributes:
         step: Seconds of a step by the requests of the fullest rank.
         accepted: Tokens that a step gives each request.
-        chunk: (steps, seconds of each) that a prompt of so many tokens takes.
+        read: Seconds of a step in which a rank reads so many tokens; None: prompts are read apart.
+        budget: The most tokens of a step of a rank.
     """
 
     groups: int
@@ -46,7 +53,8 @@ class Writers:
     seqs: int
     step: Callable[[int], float]
     accepted: float = 1.0
-    chunk: Callable[[int], tuple[int, float]] | None = None
+    read: Callable[[int], float] | None = None
+    budget: int = 1
 
 
 @dataclass(frozen=True)
@@ -79,8 +87,7 @@ def poisson(sizes: Sequence[Request], rate: float, count: int, seed: int = 0) ->
     draw, at, out = random.Random(seed), 0.0, []
     for number in range(count):
         at += draw.expovariate(rate)
-        size = sizes[number % len(sizes)]
-        out.append(Request(size.input_len, size.output_len, at, size.blocks))
+        out.append(replace(sizes[number % len(sizes)], arrival=at))
     return out
 
 
@@ -96,12 +103,9 @@ def simulate(
     ordered = sorted(requests, key=lambda one: one.arrival)
     ready = [one.arrival + front for one in ordered]
     if readers:
-        free = [0.0] * readers.count
-        for number, one in enumerate(ordered):
-            begun = max(heapq.heappop(free), ready[number])
-            read = begun + readers.seconds(one.input_len)
-            heapq.heappush(free, read)
-            ready[number] = read + (transfer(one.input_len) if transfer else 0.0)
+        read = _read_apart(ordered, ready, readers)
+        moved = (transfer(one.input_len) if transfer else 0.0 for one in ordered)
+        ready = [at + more for at, more in zip(read, moved, strict=True)]
     ttft, tpot, last = [0.0] * len(ordered), [0.0] * len(ordered), 0.0
     for group in range(writers.groups):
         mine = sorted(range(group, len(ordered), writers.groups), key=ready.__getitem__)
@@ -115,12 +119,44 @@ def simulate(
     return Simulated(tuple(ttft), tuple(tpot), last - began, sum(one.output_len for one in ordered))
 
 
+def _read_apart(ordered: list[Request], ready: list[float], readers: Readers) -> list[float]:
+    """Return when each prompt is read by ranks that prefill only, in order of arrival."""
+    free, out, number = [0.0] * readers.count, list(ready), 0
+    while number < len(ordered):
+        begun = max(heapq.heappop(free), ready[number])
+        tokens, last = ordered[number].new_tokens, number + 1
+        while last < len(ordered) and ready[last] <= begun:
+            if tokens + ordered[last].new_tokens > readers.budget:
+                break
+            tokens += ordered[last].new_tokens
+            last += 1
+        end = begun + readers.seconds(tokens)
+        heapq.heappush(free, end)
+        out[number:last] = [end] * (last - number)
+        number = last
+    return out
+
+
 @dataclass
 class _Rank:
-    """A rank: how many requests it has, and the prompts that it reads: [number, steps left, ...]."""
+    """A rank: how many requests it has, and the prompts that it reads: (number, tokens left)."""
 
     busy: int = 0
-    reading: deque[tuple[int, int, float]] = field(default_factory=deque)
+    reading: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def take(self, budget: int) -> tuple[int, list[int]]:
+        """Take a step's tokens off the prompts; return their number, and the prompts read to the end."""
+        room = max(budget - (self.busy - len(self.reading)), 1)
+        taken, done = 0, []
+        while self.reading and taken < room:
+            number, left = self.reading.popleft()
+            now = min(left, room - taken)
+            taken += now
+            if now < left:
+                self.reading.appendleft((number, left - now))
+            else:
+                done.append(number)
+        return taken, done
 
 
 class _Group:
@@ -141,8 +177,8 @@ class _Group:
         done: list[tuple[int, float, float]] = []
         while waiting or self.running or any(rank.reading for rank in self.ranks):
             self._admit(waiting)
-            if any(rank.reading for rank in self.ranks):
-                self._read(sizes)
+            if self.writers.read and any(rank.reading for rank in self.ranks):
+                self._read(sizes, self.writers.read)
             elif self.running:
                 self._write(waiting)
             else:
@@ -161,32 +197,26 @@ class _Group:
                 return
             _, number, one = waiting.popleft()
             self.ranks[place].busy += 1
-            if self.writers.chunk is None:
+            if self.writers.read is None:
                 self._start(number, one, place)
             else:
-                steps, seconds = self.writers.chunk(one.input_len)
-                self.ranks[place].reading.append((number, steps, seconds))
+                self.ranks[place].reading.append((number, one.new_tokens))
 
     def _start(self, number: int, one: Request, place: int) -> None:
         steps = math.ceil(one.output_len / self.writers.accepted)
         heapq.heappush(self.running, (self.count + max(steps, 1), number, place))
         self.fresh.append(number)
 
-    def _read(self, sizes: dict[int, Request]) -> None:
-        """Take one step in which some ranks read a piece of a prompt; the others go on writing."""
-        longest = max(rank.reading[0][2] for rank in self.ranks if rank.reading)
-        self._pass(max(longest, self.writers.step(self._fullest())), 1)
-        for place, rank in enumerate(self.ranks):
-            if not rank.reading:
-                continue
-            number, left, seconds = rank.reading[0]
-            if left > 1:
-                rank.reading[0] = (number, left - 1, seconds)
-                continue
-            rank.reading.popleft()
-            self.first[number] = self.clock  # the step that reads the end gives the first token
-            steps = math.ceil((sizes[number].output_len - 1) / self.writers.accepted)
-            heapq.heappush(self.running, (self.count + steps, number, place))
+    def _read(self, sizes: dict[int, Request], read: Callable[[int], float]) -> None:
+        """Take one step in which some ranks read pieces of prompts; the others go on writing."""
+        budget, each = self.writers.budget, self.writers.step(self._fullest())
+        taken = [rank.take(budget) for rank in self.ranks]
+        self._pass(max(each, *(read(tokens) for tokens, _ in taken if tokens)), 1)
+        for place, (_, done) in enumerate(taken):
+            for number in done:
+                self.first[number] = self.clock  # the step that reads the end gives the first token
+                steps = math.ceil((sizes[number].output_len - 1) / self.writers.accepted)
+                heapq.heappush(self.running, (self.count + steps, number, place))
 
     def _write(self, waiting: deque[tuple[float, int, Request]]) -> None:
         """Take steps until something changes: an end, or an arrival for which there is room."""

@@ -4,6 +4,8 @@
 17000
 >>> distribution({(1000, 200): 0.9, (60000, 800): 0.1}).input_len
 6900
+>>> lengths("1000:200:9,60000:800:1").longest
+60800
 
 A trace has one JSON object on each line, as the public traces of Mooncake have: ``timestamp`` (ms),
 ``input_length``, ``output_length``, and ``hash_ids``, one for each block of 512 tokens of the
@@ -13,9 +15,10 @@ prompt, where prompts that begin alike have the same ids in front.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kimi_nb.core.errors import ParameterError, short
@@ -24,17 +27,29 @@ BLOCK = 512  # tokens of a block of Mooncake's traces
 _MOST = 2_000_000  # lines of a trace
 _LONGEST = 10**8  # tokens
 _LATEST = 10**15  # ms of a timestamp; those of clocks, in ms since 1970, have 13 digits
+_MIXED = 1000  # lengths of a distribution
+_FASTEST = 1e6  # requests a second; what arrives faster arrives at once
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: tokens in and out, its arrival in seconds, ids of its prompt's blocks."""
+    """One request: tokens in and out, its arrival in seconds, ids of its prompt's blocks.
+
+    Attributes:
+        cached: Tokens of the prompt that a prefix cache holds.
+    """
 
     input_len: int
     output_len: int
     arrival: float = 0.0
     blocks: tuple[int, ...] = ()
+    cached: int = 0
+
+    @property
+    def new_tokens(self) -> int:
+        """The tokens of the prompt that have to be computed: the last one always has."""
+        return max(self.input_len - self.cached, 1)
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,8 @@ class Workload:
         rate: Requests a second to carry; 0: as many as can be.
         hit: The share of prompt tokens that a prefix cache holds, 0 to 1.
         requests: The requests of a trace, in order of arrival; () for lengths alone.
+        arrivals: Whether the trace says when they arrive.
+        mix: Lengths with their weights, where they are a distribution; () otherwise.
         spread: The squared coefficient of variation of a prompt's length: 0 if all are alike.
     """
 
@@ -57,6 +74,8 @@ class Workload:
     rate: float = 0.0
     hit: float = 0.0
     requests: tuple[Request, ...] = ()
+    arrivals: bool = False
+    mix: tuple[tuple[Request, float], ...] = ()
     spread: float = 0.0
 
     @property
@@ -73,7 +92,17 @@ class Workload:
             "rate": self.rate,
             "prefix_hit": round(self.hit, 4),
             "requests": len(self.requests),
+            "arrivals": self.arrivals,
+            "mix": [[one.input_len, one.output_len, weight] for one, weight in self.mix],
         }
+
+    def at(self, rate: float) -> Workload:
+        """Return the load with so many requests a second; a trace arrives faster or slower."""
+        if not self.arrivals:
+            return replace(self, rate=rate)
+        slower = self.rate / rate
+        moved = tuple(replace(one, arrival=one.arrival * slower) for one in self.requests)
+        return replace(self, rate=rate, requests=moved)
 
 
 def fixed(input_len: int, output_len: int, *, rate: float = 0.0, hit: float = 0.0) -> Workload:
@@ -84,7 +113,8 @@ def fixed(input_len: int, output_len: int, *, rate: float = 0.0, hit: float = 0.
     """
     for name, value in (("--input", input_len), ("--output", output_len)):
         if not 1 <= value <= _LONGEST:
-            raise ParameterError(f"{name}: 1 to {_LONGEST} tokens are wanted, found {value}.")
+            found = short(value, 40)
+            raise ParameterError(f"{name}: 1 to {_LONGEST} tokens are wanted, found {found}.")
     return Workload(input_len, output_len, input_len + output_len, rate, hit)
 
 
@@ -92,11 +122,36 @@ def distribution(weights: Mapping[tuple[int, int], float], *, rate: float = 0.0)
     """Return a load of (tokens in, tokens out), each with its weight.
 
     Raises:
-        ParameterError: If there is none, or a weight is not positive.
+        ParameterError: If there is none, a length is not allowed, or a weight is not positive.
     """
-    if not weights or any(not one > 0 for one in weights.values()):
+    if not weights or any(not 0 < one < math.inf for one in weights.values()):
         raise ParameterError("a distribution: lengths with weights above 0 are wanted.")
-    return _mean([(Request(*sizes), weight) for sizes, weight in weights.items()], rate)
+    for sizes in weights:
+        fixed(*sizes)
+    mix = tuple((Request(*sizes), weight) for sizes, weight in weights.items())
+    return replace(_mean(list(mix), rate), mix=mix)
+
+
+def lengths(text: str) -> Workload:
+    """Return the load of a distribution such as "1000:200:0.9,60000:800:0.1".
+
+    Raises:
+        ParameterError: If it is none; the part that is wrong is named.
+    """
+    weights: dict[tuple[int, int], float] = {}
+    parts = text.split(",", _MIXED)
+    if len(parts) > _MIXED:
+        raise ParameterError(f"--lengths: at most {_MIXED} lengths are wanted; give a --trace.")
+    for part in parts:
+        found = re.fullmatch(r" *(\d{1,9}):(\d{1,9}):(\d{1,9}(?:\.\d{1,9})?) *", part)
+        if not found or not float(found[3]):
+            raise ParameterError(
+                "--lengths: IN:OUT:WEIGHT is wanted, tokens and a weight above 0, such as "
+                f"1000:200:0.9,60000:800:0.1; found {short(part, 40)!r}."
+            )
+        sizes = (int(found[1]), int(found[2]))
+        weights[sizes] = weights.get(sizes, 0.0) + float(found[3])
+    return distribution(weights)
 
 
 def _mean(items: list[tuple[Request, float]], rate: float) -> Workload:
@@ -147,9 +202,9 @@ def trace(lines: Iterable[str], name: str = "trace") -> Workload:
         raise ParameterError(f"{name}: no request; one JSON object on each line is wanted.")
     found.sort(key=lambda one: one.arrival)
     spent = found[-1].arrival - found[0].arrival
-    rate = (len(found) - 1) / spent if spent > 0 else 0.0
-    load = _mean([(one, 1.0) for one in found], rate)
-    return Workload(**{**vars(load), "requests": tuple(found)})
+    arrivals = spent * _FASTEST > len(found)
+    load = _mean([(one, 1.0) for one in found], (len(found) - 1) / spent if arrivals else 0.0)
+    return replace(load, requests=tuple(found), arrivals=arrivals)
 
 
 def _request(line: str, where: str) -> Request:
@@ -164,11 +219,19 @@ def _request(line: str, where: str) -> Request:
         for names in (("input_length", "input_len"), ("output_length", "output_len"))
     ]
     at = row.get("timestamp", 0)
-    if isinstance(at, bool) or not isinstance(at, int | float) or not abs(at) <= _LATEST:
-        raise ParameterError(f"{where}: timestamp: milliseconds are wanted, found {short(at, 40)}.")
+    if type(at) not in (int, float) or not 0 <= at <= _LATEST:
+        raise ParameterError(
+            f"{where}: timestamp: milliseconds of 0 to {_LATEST} are wanted, found {short(at, 40)}."
+        )
     blocks = row.get("hash_ids", [])
     if not isinstance(blocks, list) or any(type(one) is not int for one in blocks):
         raise ParameterError(f"{where}: hash_ids: a list of whole numbers is wanted.")
+    most = -(-sizes[0] // BLOCK)
+    if len(blocks) > most:
+        raise ParameterError(
+            f"{where}: hash_ids: at most one for each {BLOCK} tokens of the prompt is wanted, "
+            f"{most}; found {len(blocks)}."
+        )
     return Request(sizes[0], sizes[1], at / 1e3, tuple(blocks))
 
 

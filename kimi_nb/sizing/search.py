@@ -32,7 +32,7 @@ from kimi_nb.sizing.base_recipes import Base
 from kimi_nb.sizing.factors import Factors
 from kimi_nb.sizing.points import Bounds, Evaluator, Point
 from kimi_nb.sizing.prefix_cache import Size
-from kimi_nb.sizing.request_load import Workload
+from kimi_nb.sizing.request_load import BLOCK, Workload
 from kimi_nb.sizing.sizing_answer import Answer, Candidate, Interval
 from kimi_nb.sizing.units import Unit
 
@@ -144,6 +144,7 @@ class _Search:
                     "mark": term.mark,
                     "hidden": term.hidden,
                     "source": term.source,
+                    "public": factors.UNPUBLISHED not in term.source,
                 }
                 for term in time.terms
             ),
@@ -238,7 +239,11 @@ def _cached(base: Base, load: Workload, nodes: int) -> tuple[Workload, tuple[Siz
     groups = max(nodes // part.nodes, 1)
     tokens = found.tokens * part.shape.dp * groups
     sizes = tuple(prefix_cache.curve(load.requests, tokens, found.per_token))
-    return replace(load, hit=sizes[0].hit), sizes
+    there = prefix_cache.cached(load.requests, sizes[0].tokens // BLOCK)
+    requests = tuple(
+        replace(one, cached=more) for one, more in zip(load.requests, there, strict=True)
+    )
+    return replace(load, hit=sizes[0].hit, requests=requests), sizes
 
 
 def _front(search: _Search, every: list[Point]) -> list[Point]:
@@ -295,4 +300,6 @@ def _misses(
         out["without the bound of TPOT"] = best(every, Bounds(bounds.ttft, None), rate)
     if rate:
         out["without the rate"] = best(every, bounds, 0.0)
+    if len(out) > 2 and not any(list(out.values())[1:]):
+        out["without any of them"] = best(search.points(nodes, Bounds()), Bounds(), 0.0)
     return out

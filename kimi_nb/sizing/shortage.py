@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kimi_nb.plan import memory
 from kimi_nb.plan.memory import device
@@ -11,6 +11,8 @@ from kimi_nb.sizing import units
 from kimi_nb.sizing.base_recipes import Base
 from kimi_nb.sizing.factors import Factors
 from kimi_nb.sizing.request_load import Workload
+
+_MOST = 16  # nodes that are looked at
 
 
 def of_links(hardware: str) -> str:
@@ -35,26 +37,33 @@ def said(found: Sequence[Base], load: Workload, table: Factors, nodes: int) -> s
         f"{load.longest} tokens, activations and buffers; {nodes} x {chip.devices.count} "
         f"devices have {usable / gib:.0f} GiB."
     ]
-    least = _least_nodes(found, load, table, nodes)
+    needs = [(one.layout, _needs(one, load, table)) for one in found]
+    held = [(layout, need) for layout, need in needs if need]
+    if size <= usable:  # the sum is not what refuses it
+        lines += [f"layout {layout} takes {_nodes_of(need)}." for layout, need in held]
+    least = [sum(need.values()) for _, need in held if sum(need.values()) > nodes]
     if least:
-        lines.append(f"The fewest nodes that hold it: --nodes {least}.")
+        lines.append(f"The fewest nodes that hold it: --nodes {min(least)}.")
     else:
         lines.append(
-            "No number of nodes up to 16 holds it: shorten --input, or choose another --hw."
+            f"No number of nodes up to {_MOST} holds it: shorten --input, or choose another --hw."
         )
     return "\n".join(lines)
 
 
-def _least_nodes(found: Sequence[Base], load: Workload, table: Factors, nodes: int) -> int | None:
-    for count in range(nodes + 1, 17):
-        for base in found:
-            roles = [
-                min(
-                    (one.nodes for one in units.of(base, role, count, load, table, Counter())),
-                    default=None,
-                )
-                for role in base.parts
-            ]
-            if None not in roles and sum(one or 0 for one in roles) <= count:
-                return count
-    return None
+def _nodes_of(need: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{count} node{'s' * (count > 1)}" + (f" for {role}" if len(need) > 1 else "")
+        for role, count in need.items()
+    )
+
+
+def _needs(base: Base, load: Workload, table: Factors) -> dict[str, int]:
+    """Return the fewest nodes of each role; nothing where `_MOST` nodes do not hold one of them."""
+    out: dict[str, int] = {}
+    for role in base.parts:
+        able = [one.nodes for one in units.of(base, role, _MOST, load, table, Counter())]
+        if not able:
+            return {}
+        out[role] = min(able)
+    return out

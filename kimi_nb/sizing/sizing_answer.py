@@ -78,6 +78,11 @@ class Candidate:
         better = [f"{mark} {part:.0%}" for mark, part in shares.items() if mark != self.mark]
         return "; ".join([self.mark, *better])
 
+    @property
+    def unpublished(self) -> list[str]:
+        """The terms of a decode step whose factor no public figure tells."""
+        return [one["name"] for one in self.terms if not one["hidden"] and not one["public"]]
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values: what to give to ``plan``, and every figure with its interval."""
         base = self.point.base
@@ -217,7 +222,10 @@ class Answer(show.Shown):
         if self.candidates:
             best = self.candidates[0]
             out.append(f"limited by: {best.point.limit} ({best.known}).")
-            out += _simulated(best, traced=bool(self.load.requests))
+            if unknown := best.unpublished:
+                names = "; ".join(unknown)
+                out.append(f"no public figure, so that the interval is wide: {names}.")
+            out += _simulated(best, traced=self.load.arrivals)
             if self.smallest is not None:
                 nodes = f"{self.smallest} node{'s' * (self.smallest > 1)}"
                 out.append(f"the fewest nodes that keep the promise: {nodes}.")

@@ -176,8 +176,10 @@ def transfer(kind: Kind, table: Factors, prompt: int) -> Time:
 
 
 def router(table: Factors) -> Time:
-    """Return the time of a request outside of engines: router, HTTP, tokenizer."""
-    return Time((_fixed("router", 1.0, table["request_s"]),))
+    """Return the time of a request outside of engines: router and HTTP, and the tokenizer."""
+    return Time(
+        (_fixed("router", 1.0, table["request_s"]), _fixed("tokenizer", 1.0, table["tokenize_s"]))
+    )
 
 
 def accepted(kind: Kind, table: Factors) -> tuple[float, float, float]:

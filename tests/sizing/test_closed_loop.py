@@ -56,3 +56,11 @@ def test_drafts_take_fewer_steps():
         for rate in (1.0, 2.0)
     )
     assert drafts.tpot[0] == pytest.approx(plain.tpot[0] / 2)
+
+
+def test_prompts_that_come_at_once_reach_the_engine_one_after_the_other():
+    """Tokenized at 20, 40, 60 and 80 ms: the first alone in a step, the others in the next one."""
+    found = closed_loop.simulate(engine(tokenize=0.02), request_load.fixed(64, 11), 4, 4)
+    assert found.ttft == pytest.approx((0.12, 0.22, 0.22, 0.22))
+    alone = closed_loop.simulate(engine(tokenize=0.02), request_load.fixed(64, 11), 1, 2)
+    assert alone.ttft == pytest.approx((0.12, 0.12))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import statistics
 import time
 from dataclasses import replace
@@ -12,9 +13,10 @@ import pytest
 
 from kimi_nb.plan import build
 from kimi_nb.rehearse import launch, rehearsal
-from kimi_nb.sizing import prefix_cache, queues, request_load, steady_state
+from kimi_nb.sizing import factors, prefix_cache, queues, request_load, steady_state
 from kimi_nb.sizing.queues import Readers, Writers
 from kimi_nb.sizing.request_load import Request
+from kimi_nb.sizing.step_time import Term, Time
 
 STEP = 0.02
 
@@ -40,12 +42,80 @@ def test_drafts_give_several_tokens_a_step():
 
 
 def test_a_prompt_delays_the_others_of_its_group_only():
-    writers = decoding(chunk=lambda tokens: (tokens // 1000, 0.1))
+    writers = decoding(read=lambda tokens: 0.1, budget=1000)
     early, late = Request(1000, 100), Request(4000, 10, arrival=1.0)
     found = queues.simulate([early, late], writers)
     alone = queues.simulate([early, late], replace(writers, groups=2))
     assert found.tpot[0] == pytest.approx((95 * STEP + 4 * 0.1) / 99, rel=0.05)
     assert alone.tpot[0] == pytest.approx(STEP)
+
+
+def test_short_prompts_are_read_in_one_step_as_far_as_they_fit():
+    """Of five prompts of 300 tokens three and a third fit into a step of 1,000, then the rest."""
+    writers = decoding(seqs=8, read=lambda tokens: tokens / 1e4, budget=1000)
+    found = queues.simulate([Request(300, 10)] * 5, writers)
+    # The second step has the three that decode beside 600 tokens: all of them fit.
+    assert sorted(found.ttft) == pytest.approx([0.1] * 3 + [0.15] * 2)
+    apart = queues.simulate(
+        [Request(300, 10)] * 5, decoding(), Readers(1, lambda tokens: tokens / 1e4, 1000)
+    )
+    assert sorted(apart.ttft)[:3] == pytest.approx([0.09 + STEP] * 3), "three whole prompts"
+    assert sorted(apart.ttft)[3] > 0.15
+
+
+def test_what_the_prefix_cache_holds_is_not_read():
+    writers = decoding(read=lambda tokens: tokens / 1e4, budget=1000)
+    found = queues.simulate(
+        [Request(1000, 1, cached=900), Request(1000, 1, 1, cached=1000)], writers
+    )
+    assert found.ttft == pytest.approx((STEP, STEP)), "100 tokens, and the last one, in a step"
+
+
+@pytest.mark.parametrize("seqs", [4, 32, 128])
+def test_the_steady_state_of_short_prompts_is_that_of_the_simulation(seqs):
+    """What arrives while a step runs is read in the next one, as far as it fits."""
+    draw = random.Random(5)
+    requests = [Request(100, draw.randint(21, 61)) for _ in range(60 * seqs)]
+    writers = decoding(
+        seqs=seqs, step=lambda _: 0.01, read=lambda tokens: 0.029 + tokens * 1e-5, budget=1600
+    )
+    seen = queues.simulate(requests, writers)
+    packs = tuple(
+        steady_state.Pack(count, *[_time(0.029 + count * 1e-3)] * 2) for count in (1, 2, 4, 8, 16)
+    )
+    found = steady_state.mixed(
+        request_load.fixed(100, 41),
+        factors.of("cpu"),
+        seqs,
+        _time(0.01),
+        steady_state.Prompt(1, packs),
+        1,
+        1.0,
+        lambda time: time.seconds,
+    )
+    assert found.rate * 41 == pytest.approx(seen.tokens_per_s, rel=0.15)
+
+
+def _time(seconds):
+    return Time((Term("all of it", seconds, seconds, seconds, "estimated", "given"),))
+
+
+def test_a_prefill_side_reads_several_prompts_in_a_step_where_they_are_short():
+    """One prompt takes 30 ms and sixteen 45: full, sixteen in 45 ms; nearly empty, one in 30."""
+    packs = (steady_state.Pack(1, *[_time(0.03)] * 2), steady_state.Pack(16, *[_time(0.045)] * 2))
+    side = steady_state.prefill_side(steady_state.Prompt(1, packs), 1, lambda time: time.seconds)
+    assert side.rate == pytest.approx(16 / 0.045) and side.seconds == 0.03
+    assert side.step(0.0) == pytest.approx(0.03) and side.step(1.0) == pytest.approx(0.045)
+    # Half full: n prompts come in a step of 30 + (n - 1) ms: n = 1 / (2 * 45 / 16) (29 + n)
+    count = (8 / 45 * 29) / (1 - 8 / 45)
+    assert side.step(0.5) == pytest.approx(0.029 + count * 1e-3)
+    requests = queues.poisson([Request(100, 1)], side.rate / 2, 4000, seed=3)
+    seen = queues.simulate(
+        requests,
+        decoding(seqs=10**6, step=lambda _: 1e-9),
+        Readers(1, lambda tokens: 0.029 + tokens * 1e-5, 1600),
+    )
+    assert steady_state.read_in(side, 1, 0.5, 0.0) == pytest.approx(seen.mean("ttft"), rel=0.25)
 
 
 def test_prefill_apart_is_a_queue_before_decode():
@@ -176,10 +246,35 @@ def test_a_trace_is_read_and_its_faults_are_named():
         ('{"input_length": 1, "output_length": 1, "timestamp": NaN}', "timestamp"),
         (f'{{"input_length": 1, "output_length": 1, "timestamp": 1{"0" * 400}}}', "timestamp"),
         ('{"input_length": 1, "output_length": 1, "timestamp": -1e300}', "timestamp"),
+        ('{"input_length": 1, "output_length": 1, "timestamp": -1}', "timestamp"),
+        ('{"input_length": 1, "output_length": 1, "timestamp": true}', "timestamp"),
         ('{"input_length": 1, "output_length": 1, "hash_ids": 5}', "hash_ids"),
+        ('{"input_length": 513, "output_length": 1, "hash_ids": [1, 2, 3]}', "prompt is wanted, 2"),
         ("[" * 100000, "not JSON"),
     ):
         with pytest.raises(request_load.ParameterError, match=says):
             request_load.trace([bad])
     with pytest.raises(request_load.ParameterError, match="no request"):
         request_load.trace([])
+
+
+def test_a_trace_at_another_rate_arrives_faster():
+    line = '{"timestamp": %d, "input_length": 1000, "output_length": 10}'
+    found = request_load.trace([line % at for at in (500, 1500, 4500)])
+    assert found.arrivals and found.rate == 0.5
+    faster = found.at(2.0)
+    assert faster.rate == 2.0
+    assert [one.arrival - 0.125 for one in faster.requests] == pytest.approx([0.0, 0.25, 1.0])
+    at_once = request_load.trace([line % 5] * 3)
+    assert not at_once.arrivals and at_once.rate == 0 and at_once.at(3.0).rate == 3.0
+
+
+def test_a_distribution_is_read_and_its_faults_are_named():
+    found = request_load.lengths("1000:200:9, 60000:800:1")
+    assert (found.input_len, found.output_len, found.longest) == (6900, 260, 60800)
+    assert found.spread == pytest.approx((0.9 * 5900**2 + 0.1 * 53100**2) / 6900**2)
+    for bad in ("", "1000:200", "1000:200:0", "1:2:-1", "1:2:nan", "a:b:c", "1:2:1,", "0:2:1"):
+        with pytest.raises(request_load.ParameterError, match=r"--lengths|--input"):
+            request_load.lengths(bad)
+    with pytest.raises(request_load.ParameterError, match="at most 1000"):
+        request_load.lengths("1:1:1," * 5000)

@@ -116,6 +116,18 @@ def test_bounds_that_nothing_keeps_say_the_nearest_miss(capsys):
     assert said.err == "kimi-nb: nothing keeps the promise.\n"
 
 
+def test_where_neither_bound_can_be_kept_it_says_what_there_is(capsys):
+    code, told = asked(capsys, *WORDS, "--tpot", "1us", "--ttft", "1ms")
+    assert code == 1
+    assert told["misses"]["without the bound of TTFT"] is None
+    assert told["misses"]["without any of them"]["tokens_per_s_device"] > 0
+
+
+def test_a_layout_that_takes_more_nodes_says_of_which_role():
+    with pytest.raises(PlanError, match="pd takes 1 node for prefill, 1 node for decode"):
+        search.answer("k2.5", "a3", 1, request_load.fixed(1000, 100), Bounds(), layout="pd")
+
+
 def test_a_load_longer_than_the_context():
     with pytest.raises(ParameterError, match=r"301000 tokens.*262144.*Shorten"):
         search.answer("k2.5", "a3", 4, request_load.fixed(300000, 1000), Bounds())
@@ -133,6 +145,8 @@ def test_fewer_nodes_than_the_weights_need_say_the_sum():
         (["--ttft", "2"], "--ttft: a time above 0 with its unit"),
         (["--tpot", "-5ms"], "--tpot"),
         (["--nodes", "-1"], "--nodes"),
+        (["--nodes", "0"], "--nodes"),
+        (["--lengths", "1000:200:1"], "--lengths has its own lengths"),
         (["--rate", "nan"], "--rate"),
         (["--prefix-hit", "1.5"], "--prefix-hit"),
         (["--trace", "/nowhere.jsonl"], "--trace"),
@@ -164,6 +178,73 @@ def test_out_writes_a_file_for_each_candidate(tmp_path, capsys):
     assert main([*WORDS, "--out", str(tmp_path / "sizes")]) == 0
     files = sorted((tmp_path / "sizes").glob("plan-*.json"))
     assert files and planned(json.loads(files[0].read_text())).engines
+
+
+def test_every_point_of_the_front_has_its_file(tmp_path, capsys):
+    assert main([*WORDS, "--out", str(tmp_path)]) == 0
+    told = json.loads((tmp_path / "answer.json").read_text())
+    files = sorted(tmp_path.glob("front-*.json"))
+    assert [json.loads(one.read_text()) for one in files] == told["front"] and files
+
+
+def test_the_interval_of_a_ttft_reaches_beyond_it_also_where_decode_is_slow(capsys):
+    """Prefill that is slower than expected waits, however slow decode is."""
+    _, told = asked(capsys, *WORDS, "--layout", "pd")
+    for one in told["candidates"]:
+        assert one["ttft_ms_low"] < one["ttft_ms"] < one["ttft_ms_high"]
+
+
+def test_what_nobody_has_published_is_named(capsys):
+    assert main(WORDS) == 0
+    line = next(one for one in capsys.readouterr().out.splitlines() if "no public figure" in one)
+    assert "scheduler" in line and "weights read" not in line
+    _, told = asked(capsys, *WORDS)
+    for term in told["candidates"][0]["terms"]:
+        assert term["public"] == ("no public figure" not in term["source"])
+
+
+def test_short_prompts_share_steps():
+    """A step of 8,192 tokens reads hundreds of prompts of 10 tokens, not one."""
+    found = search.answer("k2.5", "h200", 1, request_load.fixed(10, 10), Bounds(), layout="single")
+    best = found.candidates[0]
+    assert best.tokens.value > 1000
+    assert best.tpot.value < 0.3
+
+
+def test_an_answer_of_one_token_has_no_time_for_a_further_one():
+    found = search.answer(
+        "k2.5", "h200", 2, request_load.fixed(2000, 1), Bounds(tpot=0.001), layout="pd"
+    )
+    assert found.candidates and {one.tpot.value for one in found.candidates} == {0}
+    mixed = search.answer("k2.5", "h200", 1, request_load.fixed(2000, 1), Bounds(), layout="single")
+    best = mixed.candidates[0]
+    places = best.point.groups[0].seqs * best.point.groups[0].unit.kind.shape.dp
+    assert best.tpot.value == 0
+    assert best.point.rate == pytest.approx(places / best.ttft.value), "every place is taken"
+
+
+def test_a_distribution_has_percentiles_of_its_own(capsys):
+    words = [*WORDS[:5], "--nodes", "2", "--layout", "single"]
+    code, told = asked(capsys, *words, "--lengths", "1000:200:0.9,60000:800:0.1")
+    assert code == 0 and told["workload"]["mix"] == [[1000, 200, 0.9], [60000, 800, 0.1]]
+    found = told["candidates"][0]["percentiles_ms"]
+    _, even = asked(capsys, *words, "--input", "6900", "--output", "260")
+    alike = even["candidates"][0]["percentiles_ms"]
+    assert found["ttft_p99"] / found["ttft_p50"] > 1.5 * alike["ttft_p99"] / alike["ttft_p50"]
+
+
+def test_a_trace_without_arrivals_is_sent_at_random(tmp_path, capsys):
+    path = tmp_path / "trace.jsonl"
+    line = json.dumps({"input_length": 2000, "output_length": 100})
+    path.write_text(f"\ufeff{line}\n" * 1 + f"{line}\n" * 40, encoding="utf-8")
+    words = [*WORDS[:5], "--nodes", "1", "--layout", "single", "--trace", str(path)]
+    code, told = asked(capsys, *words)
+    best = told["candidates"][0]
+    assert code == 0 and told["workload"]["rate"] == 0 and not told["workload"]["arrivals"]
+    rate = best["percentiles_ms"]["requests_per_s"]
+    assert rate == pytest.approx(0.8 * best["requests_per_s"], rel=0.01)
+    assert main(words) == 0
+    assert "simulated with random arrivals" in capsys.readouterr().out
 
 
 def test_the_same_question_has_the_same_answer(capsys):
