@@ -29,10 +29,10 @@ _LOOKS = re.compile(
 )
 # What begins a script of a shell, and nothing of Python.
 _NO_PYTHON = re.compile(r"\s*(export \w+ ?=|vllm (serve|bench) |docker run |curl -|pip3? install )")
-# What a YAML text holds if containers or engine arguments stand in it.
+# What a YAML text holds if it is an object of Kubernetes, or if engine arguments stand in it.
 _RUNS = re.compile(
-    r"^\s*(- )?(services|containers|\w*[aA]rgs|vllmConfig|modelSpec):|\bvllm serve \S|"
-    r"-m vllm\.entrypoints",
+    r"^\s*(- )?(services|containers|\w*[aA]rgs|\w+_(ARGS|FLAGS)|vllmConfig|modelSpec):|"
+    r"^kind: [A-Z]|\bvllm serve \S|-m vllm\.entrypoints",
     re.MULTILINE,
 )
 _MANIFEST = re.compile(r"\s*(---\s+)?(#.*\s+)*apiVersion:")
