@@ -6,6 +6,8 @@ job. Each adds what it finds to ``found``.
 
 from __future__ import annotations
 
+import collections
+import difflib
 import itertools
 import os
 import re
@@ -23,6 +25,8 @@ from kimi_nb.check.view.deployment import Fault, Program
 from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.core import data_files
 
+_LARGEST = 200_000  # characters of a file in which names are counted
+_LONG = re.compile(r"\$\{?([A-Za-z_]\w{11,})")
 _READERS = ("python", "python3", "vllm", "torchrun")
 _LETTERS = re.compile("([A-Z][A-Z0-9_]+)")
 _VALUED = re.compile("--(?!env$|served-model-name)[a-z][a-z-]+$")
@@ -188,6 +192,26 @@ def _beside(command: Command, there: set[str]) -> bool:
     """Return whether a command also uses variables in small letters that are set."""
     used = {name for word in command.words for name in re.findall(r"\$\{?([a-z_]+)\b", word.raw)}
     return bool(used & there)
+
+
+def misspelt(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:
+    """Find long names that a script uses once and never sets, beside one that it uses more often.
+
+    What a script reads in, or takes from its caller, is named alike in all places.
+    """
+    for source, _ in scripts:
+        text = source.text[:_LARGEST]
+        places = {one[1]: one.start() for one in _LONG.finditer(text)}
+        used = collections.Counter(one[1] for one in _LONG.finditer(text))
+        more = [name for name, count in used.items() if count > 1]
+        for name in [name for name, count in used.items() if count == 1 and more]:
+            near = next(iter(difflib.get_close_matches(name, more, n=1, cutoff=0.93)), "")
+            same = re.sub(r"\d", "", near) == re.sub(r"\d", "", name)
+            if near and not same and not re.search(rf"(?<![\w$]){name}(=|\b(?!\s*\}}))", text):
+                line = source.line + text.count("\n", 0, places[name])
+                message = f"${name} is set nowhere; ${near} is nearly the same name"
+                spot = Spot(f"{source.file}:{line}", source.file, line)
+                found.faults.append(Fault("shell/unset", spot, message))
 
 
 def unexported(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:

@@ -25,7 +25,7 @@ _USED = re.compile(r"\$\{?([A-Z][A-Z0-9_]{3,})\b")
 _FOLDED = re.compile(r"\\ (?=[\w\"'./-])")
 _REFERENCE = re.compile(r"\$\([A-Za-z_]\w*\)")
 _FILLED = re.compile(
-    r"\$|[<>{}]|(?i:your|x{4}|base64|secret|token|\.\.\.|encoded|changeme|replace)"
+    r"\$|[<>{}]|^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$|(?i:your|x{4}|base64|secret|token|\.\.\.|encoded|changeme|replace)"
 )
 
 
