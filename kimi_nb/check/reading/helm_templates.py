@@ -3,7 +3,7 @@ r"""Find what is wrong with a Helm template as a text, before anything fills it 
 >>> from kimi_nb.check.reading import helm_templates
 >>> text = "spec:\n  {{ - with .Values.tolerations }}\n  {{- end }}\n"
 >>> [(fault.message, fault.spot.line) for fault in helm_templates.find(text, "pod.yaml")]
-[('{{ - is no delimiter: write {{-', 2)]
+[('a blank parts the dash from its braces', 2)]
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def _delimiters(text: str) -> Iterator[_Told]:
     for action in _ACTION.finditer(text):
         line = _line(text, action.start())
         if match := _APART.match(action[0]):
-            yield "manifests/template", line, "{{ - is no delimiter: write {{-", ""
+            yield "manifests/template", line, "a blank parts the dash from its braces", ""
         elif match := _GLUED.match(action[0]):
-            yield "manifests/template", line, f"{match[0]}: a blank stands behind {{{{-", ""
+            yield "manifests/template", line, f"{match[0]}: no blank stands behind the dash", ""
         if match := _LOWER.search(_STRING.sub('""', action[0])):
             message = f"{match[0]} is not there: it is called .Values"
             yield "manifests/template", line, message, WARNING  # unless a block brings its own

@@ -30,6 +30,8 @@ from kimi_nb.core import data_files
 
 _SHORTEST = 7  # of a key that is compared: shorter ones are near too many words
 _DOTTED = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)*\.(?:com|ai|io)\.[A-Za-z][\w-]*")
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
+_FREELY = {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}  # path segments
 _STANDARD = re.compile(r"cpu|memory|ephemeral-storage|hugepages-\w+")
 # What is below them has names of its own.
 _FREE = {"data", "stringData", "binaryData", "annotations", "labels", "env", "parameters", "config"}
@@ -48,6 +50,7 @@ def find(
     for kind, node in _objects(roots):
         known = kind == "Pod" or kind in data_files.facts("check/manifests")["shapes"]
         severity = ERROR if known and not template else WARNING
+        told += [] if template or kind in _FREELY else _named(node)
         for one in _mappings(node):
             told += _devices(one, severity)
             told += [] if template else _empty(one, severity)
@@ -83,6 +86,20 @@ def _mappings(root: yaml.Node) -> Iterator[yaml.MappingNode]:
             waiting += [value for key, (_, value) in keys(node).items() if key not in _FREE]
         elif isinstance(node, yaml.SequenceNode):
             waiting += node.value
+
+
+def _named(root: yaml.Node) -> Iterator[_Told]:
+    """Yield the name of an object of any kind that the API server refuses."""
+    value = below(root, "metadata", "name")
+    name = value.value if isinstance(value, yaml.ScalarNode) and plain(root, "apiVersion") else ""
+    # A name in capitals alone, or one with what nobody types, is filled in later.
+    if (
+        value is not None
+        and re.fullmatch(r"[\w.-]*[a-z][\w.-]*", name)
+        and not _NAME.fullmatch(name)
+    ):
+        message = f"{name[:80]} cannot name an object: a to z, 0 to 9, - and . alone"
+        yield "manifests/name", value, message, ERROR
 
 
 def _devices(node: yaml.MappingNode, severity: str) -> Iterator[_Told]:

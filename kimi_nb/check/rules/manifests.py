@@ -39,7 +39,7 @@ for _identity, _says, _fix, _source, _why in (
     ),
     (
         "manifests/name",
-        "Containers and their ports have names that Kubernetes takes.",
+        "Objects, containers and their ports have names that Kubernetes takes.",
         "Use small letters, digits and hyphens: 63 of them for a container, 15 for a port.",
         "RFC 1123 and RFC 6335, as the API of Kubernetes checks them",
         "The object is refused: 'must consist of lower case alphanumeric characters', or 'must be no "
@@ -131,8 +131,8 @@ rule(
     "manifests/template",
     ERROR,
     "A template of a chart can be filled in, and what it fills in stands where it belongs.",
-    "Write {{- and -}} with a blank inside; end each if, with, range and define; give nindent two "
-    "more than the indentation of the key.",
+    "Write the dash beside its braces, and a blank beside the dash; end each if, with, range and "
+    "define; give nindent two more than the indentation of the key.",
     "Go: text/template; Helm: chart templates, nindent",
     needs=("scripts",),
 )(
