@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kimi_nb.check.reading import (
+    chart_values,
     files,
     fragments,
     ignores,
@@ -116,6 +117,7 @@ def of_texts(
     found.strange += [spot for text in texts for spot in _silent(text, found)]
     services = {text.name for text in texts if text.kind == "yaml"}
     found.servers = _alternatives(found.servers, services)
+    found.faults += chart_values.find(texts)
     if tree is not None:
         found.faults += missing_files.find(texts, found.programs, tree)
     model, weights = inference.model(found.servers)

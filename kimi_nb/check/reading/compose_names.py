@@ -19,6 +19,8 @@ from kimi_nb.check.view.deployment import Fault
 from kimi_nb.check.view.engine_view import Spot
 
 _NAMED = re.compile(r"[A-Za-z0-9][\w.-]*(?=:/)")
+_COMMANDS = ("command", "entrypoint")
+_VARIABLE = re.compile(r"(?<!\$)(?:\$\$)*\$\{?([A-Za-z_]\w*)(?![\w:?+-])")
 _MOST = 2000  # services of a file
 
 
@@ -45,7 +47,57 @@ def find(roots: Sequence[yaml.Node | None], file: str, line: int) -> list[Fault]
                 at = line + node.start_mark.line
                 spot = Spot(f"{file}:{at}", file, at)
                 out.append(Fault("manifests/compose-name", spot, said, WARNING))
+        for said, node in _expanded(root):
+            at = line + node.start_mark.line
+            spot = Spot(f"{file}:{at}", file, at)
+            out.append(Fault("containers/compose-variable", spot, said, WARNING))
     return out
+
+
+def _expanded(root: yaml.Node | None) -> Iterator[tuple[str, yaml.Node]]:
+    """Yield variables of a service's own that compose fills in before the service starts.
+
+    One that the file asks for elsewhere too is one of the caller's.
+    """
+    services = keys(below(root, "services")).values()
+    asked = {
+        name
+        for _, service in services
+        for key, (_, value) in keys(service).items()
+        if key not in _COMMANDS
+        for text in _texts(value)
+        for name in _VARIABLE.findall(text)
+    }
+    for _, service in services:
+        own = _own(below(service, "environment"))
+        for key in _COMMANDS:
+            node = below(service, key)
+            used = dict.fromkeys(name for text in _texts(node) for name in _VARIABLE.findall(text))
+            for name in used:
+                if node is not None and name in own and name not in asked:
+                    yield (
+                        f"${name} is set in the container only, and compose fills it in before",
+                        node,
+                    )
+
+
+def _texts(node: yaml.Node | None) -> list[str]:
+    """Return the plain values of a value."""
+    waiting: list[yaml.Node] = [] if node is None else [node]
+    for one in waiting[:_MOST]:
+        waiting += [value for _, value in keys(one).values()] or items(one)
+    return [one.value for one in waiting if isinstance(one, yaml.ScalarNode)]
+
+
+def _own(node: yaml.Node | None) -> set[str]:
+    """Return the variables to which a service gives a value."""
+    listed = [one.value for one in items(node) if isinstance(one, yaml.ScalarNode)]
+    named = {
+        name
+        for name, (_, value) in keys(node).items()
+        if isinstance(value, yaml.ScalarNode) and value.value
+    }
+    return named | {text.partition("=")[0] for text in listed if text.partition("=")[2]}
 
 
 def _lost(

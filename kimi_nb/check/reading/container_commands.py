@@ -106,7 +106,10 @@ def _runs_engine(one: compose.Container, argv: tuple[str, ...]) -> bool:
     return container_start.serves(argv) or (
         not one.entrypoint
         and bool(argv)
-        and (container_start.serves_by_itself(one.image) or container_start.serves_by_words(argv))
+        and (
+            container_start.serves_by_itself(one.image)
+            or container_start.serves_by_words(argv, one.image)
+        )
     )
 
 

@@ -15,6 +15,8 @@ from kimi_nb.check.reading import dockerfiles
 from kimi_nb.check.view.deployment import Fault
 from kimi_nb.check.view.engine_view import Spot
 
+_CUDA_IMAGE = re.compile(r"(?:docker\.io/)?nvidia/cuda:(\d+\.\d+)")
+_CUDA_FOLDER = re.compile(r"/usr/local/cuda-(\d+\.\d+)(?![\d.])")
 _USED = re.compile(r"(?<!\\)\$\{?([A-Z][A-Z0-9_]*)\}?(?![:\w])")
 # Images in which uv finds no environment, as far as their Dockerfiles say.
 _PLAIN = re.compile(r"(docker\.io/)?(vllm/vllm-openai|python|ubuntu|debian|nvidia/cuda)(:|@|$)")
@@ -29,7 +31,7 @@ def find(text: str, file: str, first: int) -> list[Fault]:
     """Return the faults of a Dockerfile that begins in a file at line ``first``."""
     return [
         Fault(rule, Spot(f"{file}:{line + first - 1}", file, line + first - 1), message)
-        for rule, line, message in (*_unset(text), *_homeless(text))
+        for rule, line, message in (*_unset(text), *_homeless(text), *_other_cuda(text))
     ]
 
 
@@ -79,3 +81,20 @@ def _homeless(text: str) -> Iterator[tuple[str, int, str]]:
                         f"uv finds no virtual environment in {image[:60]}",
                     )
                     break
+
+
+def _other_cuda(text: str) -> Iterator[tuple[str, int, str]]:
+    """Yield folders of a CUDA that is not the image's, where nothing installs another."""
+    version = ""
+    for name, rest, line in dockerfiles.instructions(text):
+        if name == "FROM":
+            match = _CUDA_IMAGE.match(next(iter(rest.split()), ""))
+            version = match[1] if match else ""
+        for match in _CUDA_FOLDER.finditer(rest) if version else ():
+            if match[1] != version and f"-{match[1].replace('.', '-')}" not in text:
+                yield (
+                    "containers/cuda-folder",
+                    _line_of(text, line, match[0]),
+                    f"{match[0]} is not there: the image has CUDA {version}",
+                )
+                break

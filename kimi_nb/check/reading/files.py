@@ -207,7 +207,7 @@ def _open(path: Path, shown: str, folder: str) -> Text | str:
         text = restructured.as_markdown(text)
     return (
         Text(shown, folder, kind, text, str(path))
-        if kind in ("bash", "markdown", "yaml", "dockerfile")
+        if kind in ("bash", "markdown", "yaml", "dockerfile", "helm")
         else kind
     )
 
@@ -226,6 +226,8 @@ def _kind(path: Path, text: str) -> str:
         found = _SUFFIXES.get(path.with_suffix("").suffix.lower())
     if re.match(r"(?i)(docker|container)file\b", path.name) or path.suffix == ".dockerfile":
         found = "dockerfile"
+    if found is None and path.suffix == ".tpl" and re.search(r"\{\{-? *define ", text):
+        found = "helm"  # what the templates of a chart include
     if found:
         return found
     if path.suffix == "":

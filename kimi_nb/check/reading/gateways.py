@@ -29,10 +29,11 @@ def find(roots: Sequence[yaml.Node | None], file: str, line: int) -> list[Fault]
     objects = [one for root in roots for one in pods.objects(root)]
     made = [pod for kind, root in objects for pod in pods.of(kind, root)]
     told: list[tuple[yaml.Node, str]] = []
+    for one in pods.mappings(roots):  # objects of other kinds hold one too
+        if plain(one, "kind") == "EndpointPickerConfig":
+            told += _references(one)
     for kind, root in objects:
-        if kind == "EndpointPickerConfig":
-            told += _references(root)
-        elif kind == "InferencePool":
+        if kind == "InferencePool":
             told += _pool(root, made)
     for values in roots:
         told += _plugin_files(below(values, "inferenceExtension"))

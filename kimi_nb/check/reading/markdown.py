@@ -29,10 +29,10 @@ _LOOKS = re.compile(
 )
 # What begins a script of a shell, and nothing of Python.
 _NO_PYTHON = re.compile(r"\s*(export \w+ ?=|vllm (serve|bench) |docker run |curl -|pip3? install )")
-# What a YAML text holds if containers or engine arguments stand in it.
+# What a YAML text holds if it is an object of Kubernetes, or if engine arguments stand in it.
 _RUNS = re.compile(
-    r"^\s*(- )?(services|containers|\w*[aA]rgs|vllmConfig|modelSpec):|\bvllm serve \S|"
-    r"-m vllm\.entrypoints",
+    r"^\s*(- )?(services|containers|\w*[aA]rgs|\w+_(ARGS|FLAGS)|vllmConfig|modelSpec):|"
+    r"^kind: [A-Z]|\bvllm serve \S|-m vllm\.entrypoints",
     re.MULTILINE,
 )
 _MANIFEST = re.compile(r"\s*(---\s+)?(#.*\s+)*apiVersion:")
@@ -196,13 +196,26 @@ def _unprompted(text: str) -> str:
     lines = text.split("\n")
     if not any(line.lstrip().startswith("$ ") for line in lines):
         return text
-    out, inside = [], False
+    out, inside, mark = [], False, ""
     for line in lines:
-        bare = line.lstrip()
-        if bare.startswith("$ "):
+        bare = line if mark else line.lstrip()
+        if not mark and bare.startswith("$ "):
             bare, inside = bare[2:], True
-        elif not inside:
-            bare = ""
         out.append(bare if inside else "")
-        inside = inside and bare.rstrip().endswith("\\")
+        mark = _open_quote(bare, mark) if inside else ""
+        inside = inside and (bool(mark) or bare.rstrip().endswith("\\"))
     return "\n".join(out)
+
+
+def _open_quote(line: str, mark: str) -> str:
+    """Return the quotation mark that is open at the end of a line, which begins behind ``mark``.
+
+    >>> _open_quote("curl localhost -d '{", ""), _open_quote("  }'", "'")
+    ("'", '')
+    """
+    for letter in re.sub(r"\\.", "", line) if mark != "'" else line:
+        if letter == mark:
+            mark = ""
+        elif not mark and letter in "'\"":
+            mark = letter
+    return mark

@@ -26,6 +26,7 @@ _GIVES = ("-f", "--file", "--filename", "--values")
 _SCRIPT = re.compile(r"[\w.-]+(/[\w.-]+)*\.(sh|bash|sbatch|slurm|py)")
 _MANIFEST = re.compile(r"[\w.-]+(/[\w.-]+)*\.(ya?ml|json)")
 _LINK = re.compile(r"\]\((?:\./)?([\w.-]+(?:/[\w.-]+)*\.(?:sh|sbatch|ya?ml|py))\)")
+_NEARLY = 0.94  # of a name that is a slip wherever the file is looked for
 # What may bring or make files that the folder does not have.
 _BRINGS = re.compile(
     r"git clone|\bcd +[^\s.]|pushd|wget|curl [^\n]*(-[a-zA-Z]*[oO]|>)|\btar |unzip|helm pull|-[wv] |"
@@ -51,8 +52,9 @@ def find(
                 continue
             if text.name not in brings:
                 brings[text.name] = _BRINGS.search(text.text) is not None
+            near = difflib.get_close_matches(posixpath.basename(name), there, n=1, cutoff=_NEARLY)
             if (
-                not brings[text.name]
+                (not brings[text.name] or near)
                 and lacks(name, text.name, tree)
                 and not _made(name, text.text)
             ):
@@ -70,7 +72,8 @@ def find(
 def lacks(name: str, source: str, tree: frozenset[str], linked: bool = False) -> bool:
     """Return whether a folder surely misses a file that one of its files names.
 
-    It does if no file has that name, although its own folder is there, or one with nearly its name.
+    It does if no file has that name, although its own folder is there, or one with nearly its name
+    beside it, or one anywhere that differs by a letter.
     A link (``linked``) is looked up from the file alone.
     """
     if fill_ins.holds(name) or ".." in name.split("/"):
@@ -85,7 +88,8 @@ def lacks(name: str, source: str, tree: frozenset[str], linked: bool = False) ->
     beside = {"" if one == "." else one for one in beside}
     if linked:
         return True
-    if folder and beside & above:
+    every = {posixpath.basename(one) for one in tree}
+    if (folder and beside & above) or difflib.get_close_matches(base, every, n=1, cutoff=_NEARLY):
         return True
     there = [posixpath.basename(one) for one in tree if posixpath.dirname(one) in beside]
     return bool(difflib.get_close_matches(base, there, n=1, cutoff=0.8))

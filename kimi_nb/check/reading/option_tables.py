@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 import yaml
@@ -36,6 +37,7 @@ _SIZES = {
 }
 # Containers are read as such, and variables and labels are no options.
 _RUNS = {"command", "args", "entrypoint"}
+_HOLDS = re.compile(r"\w*VLLM\w*(?:ARGS|ARGUMENTS|FLAGS|OPTIONS)")
 _OTHERS = re.compile(r"(?i)env|environment|metadata|labels|annotations")
 
 
@@ -59,6 +61,36 @@ def find(roots: Sequence[yaml.Node | None]) -> Iterator[tuple[Option, ...]]:
             if words := _of_mapping(keys):
                 yield words
             waiting += [value for key, (_, value) in keys.items() if not _OTHERS.fullmatch(key)]
+
+
+def of_variables(roots: Sequence[yaml.Node | None]) -> Iterator[tuple[Option, ...]]:
+    """Yield the options in variables of containers of which an image's own script makes a command.
+
+    >>> text = "env: [{name: VLLM_ADDITIONAL_ARGS, value: --max-model-len 8}]"
+    >>> list(of_variables([yaml.compose(text)]))
+    [(('--max-model-len', 1), ('8', 1))]
+    """
+    for node in pods.mappings(roots):
+        there = pods.keys(node)
+        if _RUNS & set(there):  # what runs there reads its variables itself
+            continue
+        for one in pods.items(pods.below(node, "env")):
+            value = pods.below(one, "value")
+            if (
+                isinstance(value, yaml.ScalarNode)
+                and _HOLDS.fullmatch(pods.plain(one, "name"))
+                and value.value.lstrip().startswith("--")
+            ):
+                line = value.start_mark.line + 1
+                yield tuple((word, line) for word in _words(fill_ins.masked(value.value)))
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text as a shell splits them, or at blanks if a quote stays open."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def _of_list(node: yaml.SequenceNode) -> tuple[Option, ...]:

@@ -25,9 +25,11 @@ from kimi_nb.check.reading import (
     dockerfiles,
     files,
     gateways,
+    helm_templates,
     ignores,
     manifests,
     markdown,
+    object_slips,
     option_tables,
     python_clients,
     yaml_values,
@@ -158,6 +160,7 @@ def of_yaml(
     if why:
         found.unread.append((Spot(name, name), why))
     found.faults += manifests.find(roots, name, line, "{{" in text)
+    found.faults += object_slips.find(roots, name, line, "{{" in text)
     told = {one.spot for one in found.faults if one.rule == "shell/substitution"}  # in a heredoc
     values = yaml_values.find(roots, name, line, "{{" in text)
     found.faults += [one for one in values if one.spot not in told]
@@ -182,7 +185,7 @@ def of_yaml(
     taken = {one.words[0][1] for one in found.loose if one.file == name}
     found.loose += [
         Words(name, tuple((word, place + line - 1) for word, place in words), True)
-        for words in option_tables.find(roots)
+        for words in (*option_tables.find(roots), *option_tables.of_variables(roots))
         if words[0][1] + line - 1 not in taken
     ]
     boxes = [(one, Source(name, folder, "", line, True)) for one in made]
@@ -278,6 +281,8 @@ def sources(
         found.faults += _conflicts(text)
         found.metrics += _metrics(text)
         found.faults += addresses.find(text.text, text.name)
+        if text.kind in ("yaml", "helm"):
+            found.faults += helm_templates.find(text.text, text.name)
         if text.kind == "yaml":
             in_yaml(text.text, text.name, text.folder, 1, files.is_template(text.name))
         elif text.kind == "dockerfile":
@@ -307,6 +312,6 @@ def sources(
                     source = Source(text.name, text.folder, fence.text, fence.line, True)
                     source.label = fence.label
                     shells.append(source)
-        else:
+        elif text.kind == "bash":
             shells.append(Source(text.name, text.folder, text.text, 1, False))
     return shells, boxes

@@ -6,6 +6,7 @@ job. Each adds what it finds to ``found``.
 
 from __future__ import annotations
 
+import collections
 import difflib
 import itertools
 import os
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from kimi_nb import catalog
 from kimi_nb.catalog import fill_ins
 from kimi_nb.check.findings import WARNING
+from kimi_nb.check.reading import near_names
 from kimi_nb.check.reading.script import Command, Script, Word
 from kimi_nb.check.reading.sources import Found, Source
 from kimi_nb.check.rules import security
@@ -23,10 +25,12 @@ from kimi_nb.check.view.deployment import Fault, Program
 from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.core import data_files
 
-_LARGEST = 200_000  # characters of a file in which a name is looked for
+_LARGEST = 200_000  # characters of a file in which names are counted
+_LONG = re.compile(r"\$\{?([A-Za-z_]\w{11,})")
 _READERS = ("python", "python3", "vllm", "torchrun")
 _LETTERS = re.compile("([A-Z][A-Z0-9_]+)")
 _VALUED = re.compile("--(?!env$|served-model-name)[a-z][a-z-]+$")
+_INSIDE = re.compile(r"--[a-z][\w-]*=([A-Z][A-Z0-9]*_[A-Z0-9_]+)(?:[./:@-][^$]*)?")
 _BRACED = re.compile(r"(?<![\w${])\{([A-Z][A-Z0-9_]+)\}")
 _SEEN = 2000  # characters of a word in which a placeholder is looked for
 # Variables that a caller or the system gives.
@@ -100,6 +104,25 @@ def letters(source: Source, script: Script, found: Found) -> None:
             )
 
 
+def bare(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:
+    """Find names of variables inside values, where others of the file have a dollar sign.
+
+    Such as ``--workload-pool=PROJECT_ID.svc.id.goog`` beside ``--project=$PROJECT_ID``.
+    """
+    named: dict[str, set[str]] = {}
+    for source, _ in scripts:
+        there = re.findall(r"\$\{?([A-Z][A-Z0-9]*_[A-Z0-9_]+)", source.text)
+        named.setdefault(source.file, set()).update(there)
+    for source, script in scripts:
+        for command in script.commands if named[source.file] else ():
+            for word in command.words:
+                match = _INSIDE.fullmatch(word.raw)
+                if match and match[1] in named[source.file]:
+                    spot = Spot(f"{source.file}:{word.line}", source.file, word.line)
+                    message = f"{match[1]} stays as it is written; the variable is ${match[1]}"
+                    found.faults.append(Fault("shell/substitution", spot, message, WARNING))
+
+
 def variables(source: Source, script: Script, found: Found) -> None:
     """Find variables that nothing sets, that are not exported, or that hold a secret."""
     # One or two are forgotten, more come from a caller by intention.
@@ -140,6 +163,7 @@ def alike(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:
         names = {name for name, var in script.variables.items() if var.line}
         assigned.setdefault(source.file, set()).update(names)
     told: set[tuple[str, str, int]] = set()
+    every = set().union(*assigned.values())
     for source, script in scripts:
         there = assigned[source.file]
         for command in script.commands:
@@ -148,36 +172,46 @@ def alike(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:
                 if name in there or place in told or len(name) < 4:
                     continue
                 told.add(place)
-                other = _alike(name, there, texts[source.file])
+                other = near_names.nearly(name, there, texts[source.file])
+                if source.document and not other and name not in every:
+                    other = near_names.ending(name, every - there)
+                    there = there | {other}
                 # Of two names that nothing sets, the one in mixed case is the slip.
                 if other and (other in there or not name.isupper()):
                     spot = Spot(f"{source.file}:{command.line}", source.file, command.line)
                     message = f"${name} is set nowhere; ${other} is nearly the same name"
                     found.faults.append(Fault("shell/unset", spot, message))
+                elif source.document and name.islower() and _beside(command, there):
+                    spot = Spot(f"{source.file}:{command.line}", source.file, command.line)
+                    if not re.search(rf"(?<![\w$]){name}(=|\b[^\n]*read )", texts[source.file]):
+                        message = f"${name} is set nowhere; what stands beside it is"
+                        found.faults.append(Fault("shell/unset", spot, message))
 
 
-def _alike(name: str, there: set[str], text: str) -> str:
-    """Return another variable of a file that differs in case, or in one letter; "" for none."""
-    cased = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
-    for match in cased.finditer(text[:_LARGEST]):
-        before = text[max(match.start() - 8, 0) : match.start()]
-        is_variable = re.search(r"(\$\{?|-e |export |(^|\n)\s*#+ *)$", before) or (
-            text[match.end() : match.end() + 1] == "=" and re.search(r"(^|[\s;&])$", before)
-        )
-        if match[0] != name and is_variable:
-            return match[0]
-    if len(name) < 8:
-        return ""
-    for other in sorted(there):
-        if (
-            abs(len(other) - len(name)) <= 1
-            and re.sub(r"\d", "", other) != re.sub(r"\d", "", name)
-            and not other.startswith(name)
-            and not name.startswith(other)
-            and difflib.SequenceMatcher(None, name, other).ratio() > 0.88
-        ):
-            return other
-    return ""
+def _beside(command: Command, there: set[str]) -> bool:
+    """Return whether a command also uses variables in small letters that are set."""
+    used = {name for word in command.words for name in re.findall(r"\$\{?([a-z_]+)\b", word.raw)}
+    return bool(used & there)
+
+
+def misspelt(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:
+    """Find long names that a script uses once and never sets, beside one that it uses more often.
+
+    What a script reads in, or takes from its caller, is named alike in all places.
+    """
+    for source, _ in scripts:
+        text = source.text[:_LARGEST]
+        places = {one[1]: one.start() for one in _LONG.finditer(text)}
+        used = collections.Counter(one[1] for one in _LONG.finditer(text))
+        more = [name for name, count in used.items() if count > 1]
+        for name in [name for name, count in used.items() if count == 1 and more]:
+            near = next(iter(difflib.get_close_matches(name, more, n=1, cutoff=0.93)), "")
+            same = re.sub(r"\d", "", near) == re.sub(r"\d", "", name)
+            if near and not same and not re.search(rf"(?<![\w$]){name}(=|\b(?!\s*\}}))", text):
+                line = source.line + text.count("\n", 0, places[name])
+                message = f"${name} is set nowhere; ${near} is nearly the same name"
+                spot = Spot(f"{source.file}:{line}", source.file, line)
+                found.faults.append(Fault("shell/unset", spot, message))
 
 
 def unexported(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:

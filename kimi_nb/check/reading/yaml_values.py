@@ -17,14 +17,15 @@ import yaml
 
 from kimi_nb.catalog import fill_ins
 from kimi_nb.check.findings import ERROR, WARNING
-from kimi_nb.check.reading import pods
+from kimi_nb.check.reading import near_names, pods
 from kimi_nb.check.view.deployment import Fault
 from kimi_nb.check.view.engine_view import Spot
 
+_USED = re.compile(r"\$\{?([A-Z][A-Z0-9_]{3,})\b")
 _FOLDED = re.compile(r"\\ (?=[\w\"'./-])")
 _REFERENCE = re.compile(r"\$\([A-Za-z_]\w*\)")
 _FILLED = re.compile(
-    r"\$|[<>{}]|(?i:your|x{4}|base64|secret|token|\.\.\.|encoded|changeme|replace)"
+    r"\$|[<>{}]|^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$|(?i:your|x{4}|base64|secret|token|\.\.\.|encoded|changeme|replace)"
 )
 
 
@@ -33,7 +34,11 @@ def find(
 ) -> list[Fault]:
     """Return the faults of the values of a YAML text that begins in a file at ``line``."""
     out = []
-    for rule, node, message, severity in (*_folded(roots), *_secrets(roots, template)):
+    for rule, node, message, severity in (
+        *_folded(roots),
+        *_secrets(roots, template),
+        *_tasks(roots),
+    ):
         at = line + node.start_mark.line
         out.append(Fault(rule, Spot(f"{file}:{at}", file, at), message, severity))
     return out
@@ -59,6 +64,29 @@ def _folded(roots: Sequence[yaml.Node | None]) -> Iterator[_Told]:
                         f"the lines become one, with backslashes in it: {node.value[:60]}",
                         "",
                     )
+
+
+def _tasks(roots: Sequence[yaml.Node | None]) -> Iterator[_Told]:
+    """Yield variables of a task's commands that its list of variables has under nearly their name.
+
+    Such as those of dstack (``env`` and ``commands``) and of SkyPilot (``envs``, ``setup``, ``run``).
+    """
+    for mapping in pods.mappings(roots):
+        there = pods.keys(mapping)
+        given = next((there[name][1] for name in ("env", "envs") if name in there), None)
+        names = {one.partition("=")[0] for one in _scalars(given)} | set(pods.keys(given))
+        for node in [there[name][1] for name in ("commands", "setup", "run") if name in there]:
+            for value in pods.items(node) or [node]:
+                text = value.value if isinstance(value, yaml.ScalarNode) else ""
+                for name in dict.fromkeys(_USED.findall(text)) if names else ():
+                    other = "" if name in names else near_names.nearly(name, names, "")
+                    if other and f"{name}=" not in text:
+                        said = f"${name} is set nowhere; ${other} is nearly the same name"
+                        yield "shell/unset", value, said, WARNING
+
+
+def _scalars(node: yaml.Node | None) -> list[str]:
+    return [one.value for one in pods.items(node) if isinstance(one, yaml.ScalarNode)]
 
 
 def _secrets(roots: Sequence[yaml.Node | None], template: bool) -> Iterator[_Told]:

@@ -396,6 +396,31 @@ def weights_mounted(d: Deployment) -> Iterator[Problem]:
         )
 
 
+@rule(
+    "capacity/mount-unused",
+    WARNING,
+    "A folder that is mounted for the weights is one where the engine looks.",
+    "Mount it at /root/.cache/huggingface, or set HF_HOME or --download-dir to it.",
+    "huggingface_hub: HF_HOME is ~/.cache/huggingface; text-generation-inference looks in /data",
+)
+def mount_unused(d: Deployment) -> Iterator[Problem]:
+    """The weights are downloaded into the container at each start, although a folder is mounted."""
+    for one in d.boxes:
+        targets = [mount.split(":")[1] for mount in one.mounts if mount.count(":")]
+        said = " ".join((*one.argv, *one.env.values(), *one.passes))
+        settings = {"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"}
+        if (
+            one.runs_engine
+            and targets == ["/data"]
+            and "/data" not in said
+            and not settings & {*one.env, *one.passes}
+            and "--env-file" not in one.options
+        ):
+            yield Problem(
+                one.spot, "/data is mounted, and the engine looks in ~/.cache/huggingface"
+            )
+
+
 _TEMPORARY = ("/dev/shm", "/tmp", "/run", "/var/tmp")
 
 

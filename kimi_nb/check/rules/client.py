@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kimi_nb import catalog
 from kimi_nb.catalog import arguments, fill_ins
@@ -164,6 +164,13 @@ def client_name(d: Deployment) -> Iterator[Problem]:
         for server in d.servers
         for item in server.flags.get("lora-modules") or ()
     }
+    for client in d.clients:
+        if client.names and client.names.endswith(".py"):
+            said = f"{client.kind} asks for {client.names}: a file of Python is no served name"
+            yield Problem(client.spot, said, "", WARNING)
+    yield from _public(d, names)
+    if any(names) and any(fill_ins.holds(name) or "$" in name for name in names):
+        yield from _other_folder(d, names)
     if not names or any(fill_ins.holds(name) or not name for name in names):
         return
     for client in d.clients:
@@ -183,6 +190,37 @@ def client_name(d: Deployment) -> Iterator[Problem]:
                 f"Only the case differs: write {near}." if near else "",
                 WARNING if client.kind in _PYTHON else "",
             )
+
+
+def _public(d: Deployment, names: Sequence[str]) -> Iterator[Problem]:
+    """Yield clients of a document's only engine that ask at a public name for something else."""
+    if len(names) != 1 or fill_ins.holds(names[0]) or "$" in names[0]:
+        return
+    files = {server.spot.file for server in d.servers}
+    for client in d.clients:
+        asked, host = client.names or "", client.host or ""
+        if (
+            client.spot.file in files
+            and re.fullmatch(r"[\w-]+(\.[\w-]+)+\.[a-z]+", host)
+            and asked not in ("", names[0])
+            and client.path.startswith("/v1/")
+            and "/" in asked
+            and not fill_ins.holds(asked + host)
+        ):
+            said = f"{client.kind} asks for {asked}; served is {names[0]}"
+            yield Problem(client.spot, said, "", WARNING)
+
+
+def _other_folder(d: Deployment, names: Sequence[str]) -> Iterator[Problem]:
+    """Yield clients that ask for what begins as no name does, though its end is filled in later."""
+    begins = [re.split(rf"{fill_ins.MARK[0]}|\$", name)[0] for name in names]
+    if not all(begin.startswith("/") and begin.count("/") > 1 for begin in begins):
+        return
+    for client in d.clients:
+        asked = client.names or ""
+        if asked and not fill_ins.holds(asked) and not asked.startswith(tuple(begins)):
+            said = f"{client.kind} asks for {asked}; what is served begins with {begins[0]}"
+            yield Problem(client.spot, said, "", WARNING)
 
 
 @rule(

@@ -30,8 +30,44 @@ def header(d: Deployment) -> Iterator[Problem]:
         if "curl" not in argv[:3]:
             continue
         for before, word in itertools.pairwise(argv):
-            if before in ("-H", "--header") and (said := _wrong(word)):
+            if before in ("-H", "--header") and (said := _wrong(word) or _bare(word)):
                 yield Problem(spot, f"the header {word[:60]!r} is not read: {said}")
+
+
+def _bare(word: str) -> str:
+    """Return what is wrong with a key that stands alone."""
+    name, _, value = word.partition(":")
+    alone = name.strip().lower() == "authorization" and re.fullmatch(r"[\w.-]+", value.strip())
+    return "Bearer stands before the key" if alone else ""
+
+
+@rule(
+    "client/path-spelling",
+    WARNING,
+    "The path of a request is spelt as the server spells it.",
+    "Write it as it stands in the list of routes that vllm serve prints.",
+    "OpenAI API; vLLM: routes of the API server",
+)
+def path_spelling(d: Deployment) -> Iterator[Problem]:
+    """The server answers 404: Not Found."""
+    for client in d.clients:
+        parts = client.path.strip("/").split("/")
+        if not {*parts} & _PATH or fill_ins.holds(client.path):
+            continue
+        for before, part in itertools.pairwise(("", *parts)):
+            near = difflib.get_close_matches(part, sorted(_PATH), n=1, cutoff=0.85)
+            # What stands behind models is a name.
+            if near and part not in _PATH and before != "models" and len(part) > 4:
+                yield Problem(
+                    client.spot, f"{client.kind} asks for {client.path[:80]}: {part} is {near[0]}"
+                )
+
+
+_PATH = frozenset(
+    ("openai", "v1", "v2", "models", "chat", "completions", "embeddings", "responses", "messages",
+     "rerank", "score", "classify", "pooling", "tokenize", "detokenize", "audio", "transcriptions",
+     "translations", "health", "metrics", "version"),
+)  # fmt: skip
 
 
 def _wrong(word: str) -> str:

@@ -75,7 +75,9 @@ _REFERENCE = re.compile(
 def image_name(d: Deployment) -> Iterator[Problem]:
     """'invalid reference format', or 'repository name must be lowercase': nothing is pulled."""
     for box in d.boxes:
-        if fill_ins.holds(box.image) or re.search(r"[^\w./:@-]|:$", box.image):
+        if fill_ins.holds(box.image) or re.search(
+            r"[^\w./:@-]|:$|^[A-Z][A-Z0-9]*(_[A-Z0-9]+)+$", box.image
+        ):
             continue  # a part of it is left to the reader
         if box.image and not _REFERENCE.fullmatch(box.image):
             yield Problem(box.spot, f"{box.image} is no name of an image")

@@ -68,6 +68,13 @@ for _identity, _says, _fix, _source, _why in (
         "uv 0.9: pip install looks for a virtual environment",
         "'No virtual environment found; run uv venv ... or pass --system': the image is not built.",
     ),
+    (
+        "containers/cuda-folder",
+        "A Dockerfile names the folder of the CUDA that its image has.",
+        "Write the version that the tag of FROM names.",
+        "nvidia/cuda: one CUDA in /usr/local/cuda-MAJOR.MINOR",
+        "ldconfig and the linker pass over a folder that is not there: the libraries are not found.",
+    ),
 ):
     rule(_identity, WARNING, _says, _fix, _source, needs=("scripts",))(
         of_reading(_identity, _why, __name__)

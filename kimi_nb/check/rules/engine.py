@@ -248,6 +248,11 @@ def no_stray(d: Deployment) -> Iterator[Problem]:
                     WARNING if not d.engine_known and formerly(given) else "",
                 )
         before = {given.index: given for given in server.given}
+        told = [given.index for given in server.given if given.name == "model"]
+        for index, word in server.positional[:1] if told else ():
+            if index > told[0] and not fill_ins.holds(word):
+                said = f"'{word[:60]}' stands beside --model, and is taken for the model"
+                yield Problem(server.at(index), said, "", WARNING)
         if any(word.startswith("...") or word.endswith("...") for _, word in server.stray):
             continue  # ...other flags...
         for index, word in server.stray:

@@ -85,6 +85,14 @@ def model_owner(d: Deployment) -> Iterator[Problem]:
         if _MAKERS & {*words[:3]} or "--local-dir" in words
         for word in words
     }
+    owned = [one.model for one in d.servers if re.fullmatch(r"[\w.-]+/[\w.-]+", one.model)]
     for server in d.servers:
         if _HUB.fullmatch(server.model) and server.model not in made:
-            yield Problem(server.spot, f"{server.model} names a folder: it has no owner")
+            family = server.model.partition("-")[0]
+            like = next((one for one in owned if one.partition("/")[2].startswith(family)), "")
+            yield Problem(
+                server.spot,
+                f"{server.model} names a folder: it has no owner",
+                f"Write {like.partition('/')[0]}/{server.model}, as beside it." if like else "",
+                WARNING if like else "",
+            )

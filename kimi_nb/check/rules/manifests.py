@@ -6,7 +6,7 @@ here.
 
 from __future__ import annotations
 
-from kimi_nb.check.findings import WARNING
+from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import of_reading, rule
 
 _API = "API reference of Kubernetes 1.34"
@@ -39,7 +39,7 @@ for _identity, _says, _fix, _source, _why in (
     ),
     (
         "manifests/name",
-        "Containers and their ports have names that Kubernetes takes.",
+        "Objects, containers and their ports have names that Kubernetes takes.",
         "Use small letters, digits and hyphens: 63 of them for a container, 15 for a port.",
         "RFC 1123 and RFC 6335, as the API of Kubernetes checks them",
         "The object is refused: 'must consist of lower case alphanumeric characters', or 'must be no "
@@ -125,3 +125,21 @@ for _identity, _says, _fix, _source, _why in (
     rule(_identity, WARNING, _says, _fix, _source, needs=("scripts",))(
         of_reading(_identity, _why, __name__)
     )
+
+
+rule(
+    "manifests/template",
+    ERROR,
+    "A template of a chart can be filled in, and what it fills in stands where it belongs.",
+    "Write the dash beside its braces, and a blank beside the dash; end each if, with, range and "
+    "define; give nindent two more than the indentation of the key.",
+    "Go: text/template; Helm: chart templates, nindent",
+    needs=("scripts",),
+)(
+    of_reading(
+        "manifests/template",
+        "helm ends with 'parse error' or 'unexpected EOF', or the API server refuses what comes out: "
+        "the values stand beside their key instead of below it.",
+        __name__,
+    )
+)

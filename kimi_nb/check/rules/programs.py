@@ -402,6 +402,43 @@ def helm_name(d: Deployment) -> Iterator[Problem]:
                     one.spot,
                     f"helm {words[1]} names {name}; installed is {', '.join(sorted(made))}",
                 )
+    yield from _published(d, by_file)
+
+
+_Calls = dict[str, list[tuple[Program, list[str]]]]
+
+
+def _published(d: Deployment, by_file: _Calls) -> Iterator[Problem]:
+    """Yield charts that a known repository lacks, and services of another release of theirs."""
+    facts = data_files.facts("check/manifests")
+    for file, calls in by_file.items():
+        charts = {
+            words[3]: names
+            for _, words in calls
+            if words[1:3] == ["repo", "add"] and words[4:]
+            for url, names in facts["charts"].items()
+            if url in words[4]
+        }
+        of_them = [(one, words) for one, words in calls if _chart(words).split("/")[0] in charts]
+        for one, words in of_them:
+            source, _, chart = _chart(words).partition("/")
+            if chart not in charts[source]:
+                has = ", ".join(charts[source])
+                yield Problem(one.spot, f"{source} has no chart {chart}", f"Its chart is {has}.")
+        made = {_release(words) for _, words in of_them}
+        asked = d.programs if made and not any(map(fill_ins.holds, made)) else ()
+        for program in asked:
+            for word in program.argv if program.spot.file == file else ():
+                match = _SERVICE.match(word)
+                end = next((one for one in facts["services"] if word.endswith(one)), "")
+                if match and end and not match[1].startswith(tuple(f"{one}-" for one in made)):
+                    yield Problem(
+                        program.spot,
+                        f"no service is named {match[1]}: installed is {', '.join(sorted(made))}",
+                    )
+
+
+_SERVICE = re.compile(r"(?:svc|service)/([a-z0-9-]+)$")
 
 
 def _release(words: Sequence[str]) -> str:

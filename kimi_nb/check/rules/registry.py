@@ -52,6 +52,7 @@ _ORDER = (
     "client_requests",
     "containers",
     "containers_build",
+    "containers_words",
     "manifests",
     "programs",
     "programs_tools",

@@ -161,6 +161,7 @@ def side_channel_host(d: Deployment) -> Iterator[Problem]:
         if server.role != "mixed" and server.address and not server.everywhere
     }
     if len(addresses - set(LOOPBACK)) < 2:
+        yield from _pods_apart(d)
         return
     for server in d.environments():
         kv = server.table("kv-transfer-config")
@@ -169,6 +170,25 @@ def side_channel_host(d: Deployment) -> Iterator[Problem]:
         ):
             yield Problem(
                 server.spot, "NixlConnector over several nodes without VLLM_NIXL_SIDE_CHANNEL_HOST"
+            )
+
+
+def _pods_apart(d: Deployment) -> Iterator[Problem]:
+    """Yield engines in containers with networks of their own: to each localhost is itself."""
+    boxes = {
+        box.node: box for box in d.boxes if not box.host_network and "--env-file" not in box.options
+    }
+    lonely = {
+        server.node: server
+        for server in d.servers
+        if server.node in boxes
+        and server.table("kv-transfer-config").get("kv_connector") == "NixlConnector"
+        and "VLLM_NIXL_SIDE_CHANNEL_HOST" not in (*server.env, *boxes[server.node].passes)
+    }
+    if len(lonely) > 1:
+        for server in lonely.values():
+            yield Problem(
+                server.spot, "NixlConnector in several pods without VLLM_NIXL_SIDE_CHANNEL_HOST"
             )
 
 

@@ -192,7 +192,9 @@ def box(
         if "$" not in env.get(name, "$"):
             inner.setdefault(name, env[name])
     entry = all_of("--entrypoint")
-    runs = serves((*entry, *inside)) or (not entry and serves_by_itself(image) and bool(inside))
+    runs = serves((*entry, *inside)) or (
+        not entry and bool(inside) and (serves_by_itself(image) or serves_by_words(inside, image))
+    )
     mounts = (*all_of("-v", "--volume"), *filter(None, map(_mount, all_of("--mount"))))
     devices = (*accelerators(all_of("--device")), *gpus(all_of("--gpus")))
     return Box(
@@ -317,12 +319,19 @@ _OF_VLLM = frozenset(
 )
 
 
-def serves_by_words(words: Sequence[str]) -> bool:
+def serves_by_words(words: Sequence[str], image: str = "") -> bool:
     """Return whether the arguments of a container are those of ``vllm serve``.
 
-    Other people's images have it as their entry point too; three of its flags tell.
+    Other people's images have it as their entry point too; three of its flags tell, or an image that
+    is called vllm and given options with a model among them.
+
+    >>> serves_by_words(["--model", "org/model", "--port", "80"], "registry/org/vllm:1")
+    True
     """
-    return len(_OF_VLLM & {word.partition("=")[0] for word in words}) >= 3
+    flags = {word.partition("=")[0] for word in words}
+    name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+    called = name == "vllm" and "--model" in flags and words[0].startswith("--")
+    return called or len(_OF_VLLM & flags) >= 3
 
 
 def image_engine(image: str) -> tuple[str, str] | None:
