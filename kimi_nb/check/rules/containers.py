@@ -65,6 +65,9 @@ _REFERENCE = re.compile(
 )
 
 
+_OWNER_ALONE = re.compile(r"(quay\.io|ghcr\.io)/[a-z0-9][\w.-]*(?=[:@]|$)")
+
+
 @rule(
     "containers/image-name",
     ERROR,
@@ -75,6 +78,13 @@ _REFERENCE = re.compile(
 def image_name(d: Deployment) -> Iterator[Problem]:
     """'invalid reference format', or 'repository name must be lowercase': nothing is pulled."""
     for box in d.boxes:
+        if match := _OWNER_ALONE.match(box.image):
+            yield Problem(
+                box.spot,
+                f"{match[0]} is an owner, and no image: {match[1]} has owners with images",
+                "Write the image behind its owner.",
+            )
+            continue
         if fill_ins.holds(box.image) or re.search(r"[^\w./:@-]|:$", box.image):
             continue  # a part of it is left to the reader
         if box.image and not _REFERENCE.fullmatch(box.image):

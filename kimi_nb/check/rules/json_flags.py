@@ -415,3 +415,21 @@ def draft_name(d: Deployment) -> Iterator[Problem]:
             yield Problem(
                 server.of("speculative-config"), f"the method {method} is deprecated: it is mtp"
             )
+
+
+@rule(
+    "json/draft-kind",
+    WARNING,
+    "The method of a draft is that of its model.",
+    'Write "method": "eagle3".',
+    "vLLM SpeculativeConfig: eagle and eagle3 read other hidden states and other weights",
+)
+def draft_kind(d: Deployment) -> Iterator[Problem]:
+    """The weights do not fit the layers, or no draft is ever accepted."""
+    for server in d.options():
+        table = server.table("speculative-config")
+        model = str(table.get("model") or "")
+        if table.get("method") == "eagle" and re.search(r"(?i)eagle[-_]?3(?![\d.]|[bB])", model):
+            yield Problem(
+                server.of("speculative-config"), f"the method is eagle, the draft {model[:60]}"
+            )

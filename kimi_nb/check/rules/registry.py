@@ -55,6 +55,7 @@ _ORDER = (
     "manifests",
     "programs",
     "programs_tools",
+    "programs_install",
     "truth",
     "truth_claims",
 )

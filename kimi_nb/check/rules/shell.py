@@ -129,6 +129,28 @@ for _identity, _severity, _says, _fix, _why in (
         "$NAME.",
     ),
     (
+        "shell/letters",
+        WARNING,
+        "A word that sed looks for stands without brackets.",
+        "Take the brackets away.",
+        "Brackets stand for one of the letters in them: sed deletes each line that begins with one.",
+    ),
+    (
+        "shell/words",
+        WARNING,
+        "A variable that holds several words stands in quotes.",
+        'Write "$NAME".',
+        "Without quotes each word becomes one of its own: the flag gets the first, and the others "
+        "belong to nothing.",
+    ),
+    (
+        "shell/json-text",
+        WARNING,
+        "A text of a script that is JSON is JSON as a whole.",
+        "Write numbers out, and check commas, quotes and brackets.",
+        "Whoever reads it (a server, jq, a program) refuses the whole.",
+    ),
+    (
         "shell/unexported",
         WARNING,
         "A variable for the engine is exported.",
