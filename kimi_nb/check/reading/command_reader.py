@@ -105,8 +105,9 @@ class CommandReader:
     ) -> None:
         """Read a script that a command takes as one word."""
         text, line = inner
-        if not source.text and "vllm" in text and "\n" in text.strip():
-            self._quirks(source, text, line)  # a script that YAML holds
+        yaml = not source.text and "vllm" in text
+        if (yaml or (text and text in source.text)) and "\n" in text.strip():
+            self._quirks(source, text, line)  # a script that YAML holds, or single quotes
         script = bash.interpret(
             fill_ins.masked(text),
             source.file,

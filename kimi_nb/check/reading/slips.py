@@ -78,6 +78,17 @@ def of_command(node: Any, document: bool = False) -> Iterator[Slip]:
     yield from _unexpanded(name, arguments)
     if name == "sed":
         yield from _letters(arguments)
+    if name in ("source", ".") and _is_piped(node):
+        said = f"{name} {text_of(arguments[0])[:40]}" if arguments else name
+        yield Slip("shell/source-piped", row, f"{said} is part of a pipe: what it sets is lost")
+
+
+def _is_piped(node: Any) -> bool:
+    """Return whether another command of a pipe reads what a command prints."""
+    outer = node.parent
+    if outer is not None and outer.type == "redirected_statement":
+        node, outer = outer, outer.parent
+    return outer is not None and outer.type == "pipeline" and outer.named_children[-1] != node
 
 
 def _letters(arguments: Sequence[Any]) -> Iterator[Slip]:

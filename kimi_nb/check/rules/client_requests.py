@@ -208,6 +208,43 @@ _FIELDS = re.compile(
     r'"(chat_template_kwargs|thinking_token_budget|top_k|min_p|repetition_penalty|guided_\w+|'
     r'structured_outputs|stop_token_ids|mm_processor_kwargs|include_reasoning|ignore_eos)"'
 )
+_THINKS = ("enable_thinking", "thinking", "reasoning", "enable_reasoning", "think")
+
+
+@rule(
+    "client/template-key",
+    WARNING,
+    "A chat template is given the key that it reads.",
+    "Write the key that is named.",
+    "chat_template.jinja of Qwen3, GLM-4.5, DeepSeek-V3.1 and Kimi-K2.5 (kimi_nb/data/catalog/versions.yaml)",
+)
+def template_key(d: Deployment) -> Iterator[Problem]:
+    """A template leaves a key that it does not know aside: the model goes on thinking."""
+    families = data_files.facts("catalog/versions")["template_keys"]
+    models = {one.model for one in d.servers if one.model and not fill_ins.holds(one.model)}
+    reads = {
+        next((key for name, key in families.items() if re.search(name, model)), "")
+        for model in models
+    }
+    if len(reads) != 1 or "" in reads:
+        return
+    (right,) = reads
+    given: list[tuple[Spot, str]] = [
+        (server.of("default-chat-template-kwargs"), str(name))
+        for server in (*d.options(), *d.prose)
+        for name in server.table("default-chat-template-kwargs")
+    ]
+    for one in d.clients:
+        match = re.search(r'"chat_template_kwargs"\s*:\s*\{([^{}]*)\}', _body(one))
+        names = re.findall(r'"(\w+)"\s*:', match[1]) if match else ()
+        given += [(one.spot, name) for name in names]
+    for spot, name in given:
+        if name in _THINKS and name != right:
+            yield Problem(
+                spot, f"the template reads {right}, and is given {name}", f"Write {right}."
+            )
+
+
 _DATA = ("-d", "--data", "--data-raw", "--data-binary", "--json")
 
 

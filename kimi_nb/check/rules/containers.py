@@ -91,6 +91,24 @@ def image_name(d: Deployment) -> Iterator[Problem]:
             yield Problem(box.spot, f"{box.image} is no name of an image")
 
 
+@rule(
+    "containers/mount-source",
+    ERROR,
+    "The source of a mount is a path from the root, or the name of a volume.",
+    "Write $PWD/ before it.",
+    "docker run --help: a source without a slash at its beginning is the name of a volume",
+)
+def mount_source(d: Deployment) -> Iterator[Problem]:
+    """'includes invalid characters for a local volume name': the container is not made."""
+    for box in d.boxes:
+        for mount in (*box.options.get("-v", ()), *box.options.get("--volume", ())):
+            source, colon, target = mount.partition(":")
+            if colon and target.startswith("/") and re.match(r"[A-Za-z0-9][\w.-]*/", source):
+                yield Problem(
+                    box.spot, f"{source[:60]} is neither a path from the root nor a volume"
+                )
+
+
 _BUILD = re.compile(
     r"vllm/vllm-openai:v?(?P<version>[0-9]+\.[0-9]+\.[0-9]+)(?:-x86_64|-aarch64)?(?:-cu(?P<cuda>[0-9]{2})[0-9]+)?"
 )

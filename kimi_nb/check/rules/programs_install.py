@@ -107,11 +107,7 @@ def file_mode(d: Deployment) -> Iterator[Problem]:
         if os.path.basename(words[0] if words else "") != "chmod":
             continue
         rest = [word for word in words[1:] if not re.fullmatch(r"-[cfvR]+|--.*", word)]
-        if (
-            len(rest) > 1
-            and not _MODE.fullmatch(rest[0])
-            and not fill_ins.holds(rest[0])
-        ):
+        if len(rest) > 1 and not _MODE.fullmatch(rest[0]) and not fill_ins.holds(rest[0]):
             yield Problem(one.spot, f"{rest[0][:40]} is no mode of a file")
 
 

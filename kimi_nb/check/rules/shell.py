@@ -136,6 +136,13 @@ for _identity, _severity, _says, _fix, _why in (
         "Brackets stand for one of the letters in them: sed deletes each line that begins with one.",
     ),
     (
+        "shell/source-piped",
+        WARNING,
+        "What a script sources stands in no pipe.",
+        "Write its output to a file, and read that below.",
+        "Each part of a pipe is a process of its own: the variables that are set there end with it.",
+    ),
+    (
         "shell/words",
         WARNING,
         "A variable that holds several words stands in quotes.",
