@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -89,7 +90,7 @@ class CommandReader:
         elif (client := clients.client(self._engine, argv, spot)) is not None:
             self._found.clients.append(client)
         elif commands.program_at(argv, commands.LAUNCHER) is None:
-            self._other(command, spot)
+            self._other(source, command, spot)
             return
         unset_variables.words(source, command, self._found)
 
@@ -104,8 +105,9 @@ class CommandReader:
     ) -> None:
         """Read a script that a command takes as one word."""
         text, line = inner
-        if not source.text and "vllm" in text and "\n" in text.strip():
-            self._quirks(source, text, line)  # a script that YAML holds
+        yaml = not source.text and "vllm" in text
+        if (yaml or (text and text in source.text)) and "\n" in text.strip():
+            self._quirks(source, text, line)  # a script that YAML holds, or single quotes
         script = bash.interpret(
             fill_ins.masked(text),
             source.file,
@@ -188,9 +190,12 @@ class CommandReader:
         )
         self._found.servers.append(replace(made, http_port=None, headless=True, assumed=True))
 
-    def _other(self, command: Command, spot: Spot) -> None:
+    def _other(self, source: Source, command: Command, spot: Spot) -> None:
         """Read a command that starts nothing of a service."""
         argv = command.argv
+        if source.document and re.match(r"--[a-z][a-z-]+(=|$)", argv[0]) and "{" in argv[-1][:1]:
+            said = shlex.join(argv)  # a flag that a document adds, with JSON in quotes
+            self._found.spans.append(Words(source.file, ((said, command.line),), True))
         self._found.programs.append(Program(spot, argv, {}))
         for name in command.own:
             # Other programs read variables of their own: only a slip in a known name is told.

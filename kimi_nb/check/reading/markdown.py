@@ -113,11 +113,30 @@ def python(text: str) -> list[tuple[str, int]]:
     """Return the blocks of Python, each with the line at which its text begins."""
     if "```py" not in text and "~~~py" not in text and "``` py" not in text:
         return []
-    return [
-        (token.content, token.map[0] + 2)
-        for token in _parser().parse(_COLLAPSED.sub("", text))
-        if token.type == "fence" and token.map is not None and _PYTHON.match(token.info)
-    ]
+    return list(_python(text, 0))
+
+
+def _python(text: str, above: int, depth: int = 0) -> Iterator[tuple[str, int]]:
+    for token in _parser().parse(_COLLAPSED.sub("", text)):
+        if token.map is None:
+            continue
+        if token.type == "code_block" and "```" in token.content and depth < 4:
+            # A fence inside an indented tab of a documentation tool.
+            yield from _python(textwrap.dedent(token.content), above + token.map[0], depth + 1)
+        elif token.type == "fence" and _PYTHON.match(token.info):
+            yield token.content, above + token.map[0] + 2
+
+
+_DEFINES = re.compile(r"(?<![\w-])-D[A-Z][A-Z0-9_]+==")
+
+
+def defines(text: str) -> list[tuple[str, int]]:
+    """Return the variables of a build that have two equals signs, with their lines.
+
+    >>> defines("Build it with `-DUSE_CUDA==ON`.")
+    [('-DUSE_CUDA==', 1)]
+    """
+    return [(one[0], text.count("\n", 0, one.start()) + 1) for one in _DEFINES.finditer(text)]
 
 
 def dockerfiles(text: str) -> list[tuple[str, int]]:

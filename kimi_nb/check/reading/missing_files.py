@@ -59,6 +59,17 @@ def find(
                 and not _made(name, text.text)
             ):
                 yield _fault(one.spot, name, tree)
+        for name in _read_by(one.argv, there) if text is not None else ():
+            others = there | _called(texts)
+            near = difflib.get_close_matches(name, others - {name}, n=1, cutoff=0.85)
+            if (
+                name not in there
+                and near
+                and not _FETCHES.search(text.text)
+                and not _made(name, text.text)
+            ):
+                said = f"{name} is not in the folder; {near[0]} is named elsewhere"
+                yield Fault("shell/missing-file", one.spot, said, WARNING)
     for text in texts:
         if text.kind != "markdown":
             continue
@@ -112,6 +123,35 @@ def _named(argv: Sequence[str]) -> list[str]:
             if flag in _GIVES and _MANIFEST.fullmatch(value.removeprefix("./"))
         ]
     return [one.removeprefix("./") for one in out]
+
+
+_DATA = re.compile(r"[\w.-]+\.(?:txt|jsonl?|csv|lst)")
+_FETCHES = re.compile(
+    r"git clone|wget|curl [^\n]*(-[a-zA-Z]*[oO]|>)|\btar |unzip|download|^\s*cd [a-z]", re.M
+)
+_WRITES = re.compile(r"--?(?:o$|.*(?:out|sav|result|log|dump|trace|record))")
+
+
+def _read_by(argv: Sequence[str], there: frozenset[str]) -> list[str]:
+    """Return the files of data beside it that a script of the folder is told to read."""
+    if not any(posixpath.basename(word) in there for word in argv[:3]):
+        return []
+    return [
+        value
+        for flag, value in itertools.pairwise(argv)
+        if flag.startswith("--") and _DATA.fullmatch(value) and not _WRITES.match(flag)
+    ]
+
+
+def _called(texts: Sequence[Text]) -> frozenset[str]:
+    """Return the names of files of data that the texts of a folder write."""
+    return frozenset(
+        posixpath.basename(found)
+        for text in texts
+        for found in re.findall(
+            r"(?:--output|-o|>)[ =]([\w./-]+\.(?:txt|jsonl?|csv|lst))\b", text.text
+        )
+    )
 
 
 def _made(name: str, text: str) -> bool:

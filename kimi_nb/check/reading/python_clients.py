@@ -11,6 +11,8 @@ Nothing is executed: values are followed as far as names stand for plain texts.
 from __future__ import annotations
 
 import ast
+import contextlib
+import json
 import re
 import textwrap
 import warnings
@@ -58,6 +60,80 @@ def _parsed(text: str) -> ast.Module | None:
             return ast.parse(textwrap.dedent(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+# What a block holds that shows code in parts, or a session, or what is filled in by a generator.
+_PARTS = re.compile(
+    r"^\s*(?:>>>|\.\.\.|[!%$@?]|-{2,}8<|\+\+|--|pip3? |python3? |export |curl |vllm |\{[!%])"
+    r"|\{\{|<[A-Za-z][\w .-]*>|\N{HORIZONTAL ELLIPSIS}|^\s*\.{3}|[(,] ?\.\.\. ?[,)]",
+    re.MULTILINE,
+)
+_CALLS = re.compile(r"\b(?:Async)?OpenAI\(|\bLLM\(|\brequests\.post\(|\bcompletions\.create\(")
+
+
+def broken(text: str) -> tuple[int, str] | None:
+    r"""Return the line and the words of what Python does not take in a block; None for none.
+
+    Only a whole program is asked: it imports what it calls.
+
+    >>> broken("from vllm import LLM\nllm = LLM('m'\nllm.chat()\n")[0]
+    2
+    """
+    if len(text) > _LARGEST or not _CALLS.search(text) or _PARTS.search(text):
+        return None
+    if not re.search(r"^\s*(?:import|from) \w", text, re.MULTILINE):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(textwrap.dedent(text.expandtabs(4)))
+    except SyntaxError as wrong:
+        return wrong.lineno or 1, wrong.msg
+    except (ValueError, RecursionError, MemoryError):
+        pass
+    return None
+
+
+def imports(text: str) -> Iterator[tuple[str, str, int]]:
+    """Yield the module, the name and the line of each name that is imported out of vLLM."""
+    tree = _parsed(text) if "vllm" in text else None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
+            for one in node.names:
+                yield node.module or "", one.name, node.lineno
+
+
+def engines(text: str) -> Iterator[list[tuple[str, int]]]:
+    """Yield the flags that the arguments of each ``LLM(...)`` stand for, with their lines.
+
+    >>> next(engines("LLM('m', max_model_len=4096, enforce_eager=True)"))
+    [('--max-model-len=4096', 1), ('--enforce-eager', 1)]
+    """
+    tree = _parsed(text) if "LLM(" in text else None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call) and _name(node.func) == "LLM":
+            words = [
+                (word, one.value.lineno)
+                for one in node.keywords
+                if one.arg and (word := _flag(one.arg, one.value))
+            ]
+            if words:
+                yield words
+
+
+def _flag(name: str, value: ast.expr) -> str:
+    """Return an argument of Python as a flag, "" for a value that is not written out."""
+    try:
+        said = ast.literal_eval(value)
+    except (ValueError, TypeError, MemoryError, RecursionError):
+        return ""
+    flag = f"--{name.replace('_', '-')}"
+    if said is True:
+        return flag
+    if isinstance(said, dict):
+        with contextlib.suppress(TypeError, ValueError):
+            return f"{flag}={json.dumps(said)}"
+    return f"{flag}={said}" if isinstance(said, str | int | float) and said is not False else ""
 
 
 def unbound(blocks: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -78,11 +78,15 @@ def find(
         "declaration_command",
         "heredoc_redirect",
         "concatenation",
+        "variable_assignment",
     )
     hidden = _hidden(seen)
     lost = _Lost(lines)
     yield from _continuations(lines, hidden, fault)
     yield from _substitutions(root, lines, seen, fault)
+    yield from (fault(*slip) for slip in slips.of_messages(text))
+    if not file.endswith((".yaml", ".yml")):  # another step may have made the environment
+        yield from (fault(*slip) for slip in slips.of_installers(lines))
     closed = True
     for node in seen:
         if node.type == "command":
@@ -92,6 +96,8 @@ def find(
                 yield from (fault(*slip) for slip in slips.of_tilde(word) if word.type == "word")
         elif node.type == "string":
             yield from (fault(*slip) for slip in slips.of_tilde(node))
+        elif node.type == "variable_assignment":
+            yield from (fault(*slip) for slip in slips.of_assignment(node))
         elif node.type == "array":
             yield from _typography(node.named_children, fault)
         elif node.type == "declaration_command":

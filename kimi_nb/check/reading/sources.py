@@ -227,18 +227,25 @@ def _conflicts(text: files.Text) -> list[Fault]:
     return out
 
 
-def _python(text: files.Text) -> list[Client]:
-    """Return the requests in the blocks of Python of a document."""
-    out = []
+def _python(text: files.Text, found: Found) -> None:
+    """Add what the blocks of Python of a document ask, import and start, and what is wrong there."""
     for body, first in markdown.python(text.text):
+
+        def spot(line: int, first: int = first) -> Spot:
+            return Spot(f"{text.name}:{first + line - 1}", text.name, first + line - 1)
+
         for one in python_clients.requests(body):
-            line = first + one.line - 1
-            out.append(
-                clients.python(
-                    one.library, one.url, one.model, Spot(f"{text.name}:{line}", text.name, line)
-                )
-            )
-    return out
+            made = clients.python(one.library, one.url, one.model, spot(one.line))
+            found.clients.append(made)
+        for module, name, line in python_clients.imports(body):
+            words = ("from", module, "import", name)
+            found.programs.append(Program(spot(line), words, {}))
+        for flags in python_clients.engines(body):
+            placed = tuple((word, first + line - 1) for word, line in flags)
+            found.loose.append(Words(text.name, placed, False))
+        if wrong := python_clients.broken(body):
+            said = f"Python does not take this block: {wrong[1]}"
+            found.faults.append(Fault("client/python-syntax", spot(wrong[0]), said))
 
 
 def _unbound(text: files.Text) -> list[Fault]:
@@ -301,7 +308,11 @@ def sources(
                 for name, line in markdown.variables(text.text)
                 if variables.near(name)  # prose names variables of other programs, too
             ]
-            found.clients += _python(text)
+            found.programs += [
+                Program(Spot(f"{text.name}:{line}", text.name, line), ("cmake", word), {})
+                for word, line in markdown.defines(text.text)
+            ]
+            _python(text, found)
             found.faults += _unbound(text)
             for body, line in markdown.dockerfiles(text.text):
                 found.faults += dockerfile_slips.find(body, text.name, line)

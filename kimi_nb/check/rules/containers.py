@@ -65,6 +65,9 @@ _REFERENCE = re.compile(
 )
 
 
+_OWNER_ALONE = re.compile(r"(quay\.io|ghcr\.io)/[a-z0-9][\w.-]*(?=[:@]|$)")
+
+
 @rule(
     "containers/image-name",
     ERROR,
@@ -75,12 +78,37 @@ _REFERENCE = re.compile(
 def image_name(d: Deployment) -> Iterator[Problem]:
     """'invalid reference format', or 'repository name must be lowercase': nothing is pulled."""
     for box in d.boxes:
+        if match := _OWNER_ALONE.match(box.image):
+            yield Problem(
+                box.spot,
+                f"{match[0]} is an owner, and no image: {match[1]} has owners with images",
+                "Write the image behind its owner.",
+            )
+            continue
         if fill_ins.holds(box.image) or re.search(
             r"[^\w./:@-]|:$|^[A-Z][A-Z0-9]*(_[A-Z0-9]+)+$", box.image
         ):
             continue  # a part of it is left to the reader
         if box.image and not _REFERENCE.fullmatch(box.image):
             yield Problem(box.spot, f"{box.image} is no name of an image")
+
+
+@rule(
+    "containers/mount-source",
+    ERROR,
+    "The source of a mount is a path from the root, or the name of a volume.",
+    "Write $PWD/ before it.",
+    "docker run --help: a source without a slash at its beginning is the name of a volume",
+)
+def mount_source(d: Deployment) -> Iterator[Problem]:
+    """'includes invalid characters for a local volume name': the container is not made."""
+    for box in d.boxes:
+        for mount in (*box.options.get("-v", ()), *box.options.get("--volume", ())):
+            source, colon, target = mount.partition(":")
+            if colon and target.startswith("/") and re.match(r"[A-Za-z0-9][\w.-]*/", source):
+                yield Problem(
+                    box.spot, f"{source[:60]} is neither a path from the root nor a volume"
+                )
 
 
 _BUILD = re.compile(

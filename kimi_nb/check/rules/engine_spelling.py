@@ -59,10 +59,31 @@ def chat_template(d: Deployment) -> Iterator[Problem]:
                     f"vLLM's examples have no {name}",
                     f"Did you mean tool_chat_template_{near[0]}.jinja?" if near else "",
                 )
+        for index, word in server.stray if server in d.prose else ():
+            if re.fullmatch(r"[\w./-]+\.jinja", word):
+                yield Problem(
+                    server.at(index),
+                    f"{word[:60]} belongs to no flag",
+                    f"Write --chat-template {word[:60]}.",
+                )
 
 
 # As models on the hub are called: Family-8B-Instruct.
 _HUB = re.compile(r"[A-Z][A-Za-z0-9.]+(-[\w.]+)*-\d+(\.\d+)?[BM](-[\w.]+)*")
+
+
+@rule(
+    "engine/model-slash",
+    WARNING,
+    "The name of a model on the hub has one slash, in the middle.",
+    "Take the slash at the end away.",
+    "huggingface_hub: a repository is called OWNER/MODEL",
+)
+def model_slash(d: Deployment) -> Iterator[Problem]:
+    """'Repo id must be in the form repo_name or namespace/repo_name', where no such folder is there."""
+    for server in d.servers:
+        if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*[A-Za-z\d]/", server.model) and d.plan is None:
+            yield Problem(server.spot, f"{server.model} ends in a slash: no model has such a name")
 
 
 _MAKERS = {"git", "hf", "huggingface-cli", "modelscope", "cp", "mv", "ln", "mkdir", "wget", "cd"}

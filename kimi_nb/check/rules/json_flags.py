@@ -368,6 +368,31 @@ def kv_connector(d: Deployment) -> Iterator[Problem]:
                 )
 
 
+@rule(
+    "json/connector-module",
+    WARNING,
+    "A connector is loaded from a module that some version has.",
+    "Take kv_connector_module_path out: registered connectors need none.",
+    "vllm_ascend/distributed at each tag, as listed (kimi_nb/data/catalog/versions.yaml)",
+    needs=("ascend",),
+)
+def connector_module(d: Deployment) -> Iterator[Problem]:
+    """ModuleNotFoundError, on every node, before anything is loaded."""
+    facts = data_files.facts("catalog/versions")
+    known = {f"{_CONNECTORS}kv_transfer.{one}" for one in facts["connector_homes"]}
+    known |= {*facts["connector_modules"]}
+    for server in d.options():
+        for kv in server.transfers:
+            path = str(kv.get("kv_connector_module_path") or "")
+            if path.startswith(_CONNECTORS) and path not in known:
+                yield Problem(
+                    server.of("kv-transfer-config"), f"no listed version has the module {path}"
+                )
+
+
+_CONNECTORS = "vllm_ascend.distributed."
+
+
 def _connector(
     d: Deployment, name: str, own: bool, known: Mapping[str, Any], spot: Spot
 ) -> Iterator[Problem]:
@@ -414,4 +439,22 @@ def draft_name(d: Deployment) -> Iterator[Problem]:
         if method.endswith("_mtp"):
             yield Problem(
                 server.of("speculative-config"), f"the method {method} is deprecated: it is mtp"
+            )
+
+
+@rule(
+    "json/draft-kind",
+    WARNING,
+    "The method of a draft is that of its model.",
+    'Write "method": "eagle3".',
+    "vLLM SpeculativeConfig: eagle and eagle3 read other hidden states and other weights",
+)
+def draft_kind(d: Deployment) -> Iterator[Problem]:
+    """The weights do not fit the layers, or no draft is ever accepted."""
+    for server in d.options():
+        table = server.table("speculative-config")
+        model = str(table.get("model") or "")
+        if table.get("method") == "eagle" and re.search(r"(?i)eagle[-_]?3(?![\d.]|[bB])", model):
+            yield Problem(
+                server.of("speculative-config"), f"the method is eagle, the draft {model[:60]}"
             )

@@ -56,6 +56,7 @@ _ORDER = (
     "manifests",
     "programs",
     "programs_tools",
+    "programs_install",
     "truth",
     "truth_claims",
 )

@@ -129,6 +129,35 @@ for _identity, _severity, _says, _fix, _why in (
         "$NAME.",
     ),
     (
+        "shell/letters",
+        WARNING,
+        "A word that sed looks for stands without brackets.",
+        "Take the brackets away.",
+        "Brackets stand for one of the letters in them: sed deletes each line that begins with one.",
+    ),
+    (
+        "shell/source-piped",
+        WARNING,
+        "What a script sources stands in no pipe.",
+        "Write its output to a file, and read that below.",
+        "Each part of a pipe is a process of its own: the variables that are set there end with it.",
+    ),
+    (
+        "shell/words",
+        WARNING,
+        "A variable that holds several words stands in quotes.",
+        'Write "$NAME".',
+        "Without quotes each word becomes one of its own: the flag gets the first, and the others "
+        "belong to nothing.",
+    ),
+    (
+        "shell/json-text",
+        WARNING,
+        "A text of a script that is JSON is JSON as a whole.",
+        "Write numbers out, and check commas, quotes and brackets.",
+        "Whoever reads it (a server, jq, a program) refuses the whole.",
+    ),
+    (
         "shell/unexported",
         WARNING,
         "A variable for the engine is exported.",

@@ -189,6 +189,33 @@ def both_roles(d: Deployment) -> Iterator[Problem]:
         )
 
 
+# Connectors between two engines: what one makes, the other takes.
+_PAIRED = re.compile(r"Mooncake(Hybrid|Layerwise)?Connector(V1)?|P2pNcclConnector|NixlConnector")
+
+
+@rule(
+    "topology/one-sided",
+    WARNING,
+    "Where several lists of options transfer the KV cache, one side makes it and one takes it.",
+    "Write kv_consumer for the decode engines.",
+    "vLLM: KV transfer roles; the connector's table names prefill and decode",
+)
+def one_sided(d: Deployment) -> Iterator[Problem]:
+    """Prefill engines alone answer one token, and their blocks are never fetched."""
+    roles: dict[str, list[tuple[str, EngineView]]] = {}
+    for view in d.fragments:
+        kv = view.table("kv-transfer-config")
+        extra = kv.get("kv_connector_extra_config")
+        both = isinstance(extra, dict) and {"prefill", "decode"} <= {*extra}
+        if both and _PAIRED.fullmatch(str(kv.get("kv_connector") or "")):
+            roles.setdefault(view.spot.file, []).append((str(kv.get("kv_role") or ""), view))
+    for found in roles.values():
+        names = {role for role, _ in found}
+        if len(found) > 1 and len(names) == 1 and names <= {"kv_producer", "kv_consumer"}:
+            role, view = found[0]
+            yield Problem(view.of("kv-transfer-config"), f"all {len(found)} lists are {role}")
+
+
 # The front door -------------------------------------------------------------------------
 
 

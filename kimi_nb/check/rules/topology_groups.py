@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kimi_nb import catalog
 from kimi_nb.catalog import fill_ins
 from kimi_nb.catalog.arguments import Unread
 from kimi_nb.catalog.group_settings import API_FLAGS, is_shared
@@ -278,3 +279,39 @@ def env_alike(d: Deployment) -> Iterator[Problem]:
                         f"{name} is {_said(mine)}, and "
                         f"{_said(theirs)} for {first.spot.name} of the same group",
                     )
+
+
+_MOST_DEVICES = 8  # of a node with GPUs, but for a few kinds
+
+
+@rule(
+    "topology/ray-backend",
+    WARNING,
+    "An engine that is larger than a node is told to use Ray.",
+    "Add --distributed-executor-backend ray.",
+    "vllm/config/parallel.py at 0.11.2 and later: Ray is no longer taken by itself",
+)
+def ray_backend(d: Deployment) -> Iterator[Problem]:
+    """'World size ... is larger than the number of available GPUs': nothing loads, although all nodes
+    have joined the Ray cluster."""
+    stated = d.engine_stated
+    if d.ascend or (re.match(r"\d", stated) and catalog.earlier(stated, "0.11.2")):
+        return
+    joined = {one.spot.file for one in d.programs if _joins_ray(one.argv)}
+    most = d.devices_per_node or _MOST_DEVICES
+    for server in d.servers:
+        size = server.world or 1
+        apart = {"distributed-executor-backend", "data-parallel-backend", "nnodes"} & {
+            *server.flags
+        }
+        if server.spot.file in joined and size > most and not apart:
+            yield Problem(
+                server.spot,
+                f"{size} devices of a Ray cluster, and no --distributed-executor-backend",
+            )
+
+
+def _joins_ray(argv: Sequence[str]) -> bool:
+    """Return whether a command makes a node a part of a Ray cluster."""
+    text = " ".join(argv[:6])
+    return re.search(r"\bray start\b|run_cluster\.sh\b|multi-node-serving\.sh\b", text) is not None
