@@ -45,31 +45,15 @@ def find(
     bodies = {text.name: text for text in texts}
     brings: dict[str, bool] = {}
     there = frozenset(posixpath.basename(one) for one in tree)
+    named = there | _called(texts)
     for one in programs:
         text = bodies.get(one.spot.file)
-        for name in _named(one.argv) if text is not None else ():
-            if posixpath.basename(name) in there or text is None:
-                continue
-            if text.name not in brings:
-                brings[text.name] = _BRINGS.search(text.text) is not None
-            near = difflib.get_close_matches(posixpath.basename(name), there, n=1, cutoff=_NEARLY)
-            if (
-                (not brings[text.name] or near)
-                and lacks(name, text.name, tree)
-                and not _made(name, text.text)
-            ):
-                yield _fault(one.spot, name, tree)
-        for name in _read_by(one.argv, there) if text is not None else ():
-            others = there | _called(texts)
-            near = difflib.get_close_matches(name, others - {name}, n=1, cutoff=0.85)
-            if (
-                name not in there
-                and near
-                and not _FETCHES.search(text.text)
-                and not _made(name, text.text)
-            ):
-                said = f"{name} is not in the folder; {near[0]} is named elsewhere"
-                yield Fault("shell/missing-file", one.spot, said, WARNING)
+        if text is None:
+            continue
+        if text.name not in brings:
+            brings[text.name] = _BRINGS.search(text.text) is not None
+        yield from _not_there(one, text, tree, there, brings[text.name])
+        yield from _data_not_there(one, text, there, named)
     for text in texts:
         if text.kind != "markdown":
             continue
@@ -78,6 +62,35 @@ def find(
                 line = text.text.count("\n", 0, match.start()) + 1
                 spot = Spot(f"{text.name}:{line}", text.name, line)
                 yield _fault(spot, match[1], tree)
+
+
+def _not_there(
+    one: Program, text: Text, tree: frozenset[str], there: frozenset[str], brings: bool
+) -> Iterator[Fault]:
+    """Yield a fault for each file that a command runs or applies, and that is not in the folder."""
+    for name in _named(one.argv):
+        base = posixpath.basename(name)
+        if base in there:
+            continue
+        near = difflib.get_close_matches(base, there, n=1, cutoff=_NEARLY)
+        if (not brings or near) and lacks(name, text.name, tree) and not _made(name, text.text):
+            yield _fault(one.spot, name, tree)
+
+
+def _data_not_there(
+    one: Program, text: Text, there: frozenset[str], named: frozenset[str]
+) -> Iterator[Fault]:
+    """Yield a fault for each file of data that a script is told to read under nearly its name."""
+    for name in _read_by(one.argv, there):
+        near = difflib.get_close_matches(name, named - {name}, n=1, cutoff=0.85)
+        if (
+            name not in there
+            and near
+            and not _FETCHES.search(text.text)
+            and not _made(name, text.text)
+        ):
+            said = f"{name} is not in the folder; {near[0]} is named elsewhere"
+            yield Fault("shell/missing-file", one.spot, said, WARNING)
 
 
 def lacks(name: str, source: str, tree: frozenset[str], linked: bool = False) -> bool:
