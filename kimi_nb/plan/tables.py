@@ -44,9 +44,9 @@ def topology(plan: Plan) -> Table:
                 len(engines),
             )
         )
-    engines, nodes = len(plan.engines), len(plan.nodes)
+    count, nodes = len(plan.engines), len(plan.nodes)
     return Table(
-        f"{plan.heading}: {engines} engine{'s' * (engines > 1)} on {nodes} node{'s' * (nodes > 1)}",
+        f"{plan.heading}: {count} engine{'s' * (count > 1)} on {nodes} node{'s' * (nodes > 1)}",
         (
             "node",
             "address",
@@ -153,8 +153,8 @@ def recipes(rows: Sequence[dict[str, Any]], of: tuple[str, str] | None = None) -
 
     Those ``of`` one model and hardware have these in the title, and not in each row.
     """
-    keys = ("model", "hardware", "layout", "variant", "scenario", "documented", "source", "title")
-    keys = keys[2:] if of else keys
+    every = ("model", "hardware", "layout", "variant", "scenario", "documented", "source", "title")
+    keys = every[2 if of else 0 :]
     said = [
         {
             **row,
