@@ -16,12 +16,16 @@ _OURS = signal.default_int_handler  # not so where Ctrl-C is ignored, as behind 
 def run() -> int:
     """Run the command line; return the exit code."""
     gc.set_threshold(_COLLECT_AT)
-    # Looking for plugins of pydantic reads the metadata of each installed distribution.
+    # Looking for plugins of pydantic reads the metadata of each installed distribution: this is for
+    # the programs that are started.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     known = signal.getsignal(signal.SIGINT) is _OURS
     if known:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from kimi_nb.cli import main  # start-up: what takes long is imported once this is settled
+    from kimi_nb.core import lean_imports
+
+    lean_imports.without_plugins()
 
     try:
         if known:

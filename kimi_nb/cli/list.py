@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 from kimi_nb.cli import options
 from kimi_nb.core.errors import ParameterError, choice
@@ -66,31 +67,51 @@ def _rules(as_json: bool) -> None:
 
 
 def _recipes(as_json: bool, why: bool, wanted: dict[str, str]) -> None:
+    from kimi_nb.core import kept_results
+    from kimi_nb.plan import combinations
+
+    there = kept_results.of("combinations", _there)
+    wanted = {key: _known(key, value, there["cells"]) for key, value in wanted.items()}
+
+    def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            row for row in rows if all(row[key] == wanted[key] for key in wanted if wanted[key])
+        ]
+
+    rows, cells = chosen(there["recipes"]), chosen(there["cells"])
+    if as_json:
+        print(json.dumps({"recipes": rows, "cells": cells}, indent=2))
+        return
+    verdicts = [combinations.Verdict(**cell) for cell in cells]
+    if why:
+        print(combinations.reasons(verdicts))
+        return
+    print(combinations.recipes(rows))
+    print()
+    print(combinations.matrix(verdicts))
+
+
+def _there() -> dict[str, list[dict[str, Any]]]:
+    """Find out what there is, which takes half a second."""
     import dataclasses
 
-    from kimi_nb.params import fields, load, recipes
-    from kimi_nb.plan import derivation, tables
+    from kimi_nb.params import recipes
+    from kimi_nb.plan import derivation
 
-    for key, kind in (("model", "models"), ("hardware", "hardware")):
-        wanted[key] = load.canonical(kind, wanted[key])
-        if wanted[key] and wanted[key] not in load.names(kind):
-            raise ParameterError(choice(key, wanted[key], load.names(kind)))
-    if wanted["layout"] and wanted["layout"] not in fields.LAYOUTS:
-        raise ParameterError(choice("layout", wanted["layout"], fields.LAYOUTS))
-    cells = derivation.cells(**wanted)
-    rows = [
-        row
-        for row in recipes.listing()
-        if all(value in ("", row[key]) for key, value in wanted.items())
-    ]
-    if as_json:
-        print(
-            json.dumps({"recipes": rows, "cells": list(map(dataclasses.asdict, cells))}, indent=2)
-        )
-        return
-    if why:
-        print(tables.reasons(cells))
-        return
-    print(tables.recipes(rows))
-    print()
-    print(tables.matrix(cells))
+    cells = [dataclasses.asdict(one) for one in derivation.cells()]
+    return {"recipes": recipes.listing(), "cells": cells}
+
+
+def _known(key: str, given: str, cells: list[dict[str, Any]]) -> str:
+    """Return the name of a model, a hardware or a layout, in whatever spelling it was given."""
+    names = list(dict.fromkeys(cell[key] for cell in cells))
+    if not given or given in names:
+        return given
+    if key != "layout":
+        from kimi_nb.params import load  # start-up: only for another spelling
+
+        kind = "models" if key == "model" else key
+        names, given = load.names(kind), load.canonical(kind, given)
+    if given not in names:
+        raise ParameterError(choice(key, given, names))
+    return given

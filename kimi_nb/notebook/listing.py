@@ -17,7 +17,7 @@ from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.notebook.choice import Choice
 from kimi_nb.notebook.subject import Subject
 from kimi_nb.params import recipes
-from kimi_nb.plan import build, derivation, tables
+from kimi_nb.plan import build, combinations, derivation, tables
 
 _LINES, _NAMED = 12, 6  # of evidence that are shown, and the most names of a list in one
 
@@ -43,16 +43,20 @@ def _recipes(subject: Subject, given: Choice) -> show.Table:
         row for row in recipes.listing() if (row["model"], row["hardware"], row["layout"]) in keys
     ]
     models = sorted({model for model, _, _ in keys})
-    return tables.recipes(mine, (models[0], subject.hardware.name) if len(models) == 1 else None)
+    return combinations.recipes(
+        mine, (models[0], subject.hardware.name) if len(models) == 1 else None
+    )
 
 
 def _matrix(subject: Subject, given: Choice) -> show.Table:
-    return tables.matrix(derivation.cells())
+    return combinations.matrix(derivation.cells())
 
 
 def _why(subject: Subject, given: Choice) -> show.Table:
     mine = (subject.named.name, subject.hardware.name)
-    return tables.reasons([one for one in derivation.cells() if (one.model, one.hardware) == mine])
+    return combinations.reasons(
+        [one for one in derivation.cells() if (one.model, one.hardware) == mine]
+    )
 
 
 def _notes(subject: Subject, given: Choice) -> show.Table:

@@ -3,7 +3,7 @@
 A family is a recipe with several hardware, each with what is different there.
 """
 
-from __future__ import annotations
+# No postponed annotations: pydantic would compile each of them, at every start.
 
 from collections.abc import Iterator
 from typing import Any

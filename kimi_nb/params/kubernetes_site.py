@@ -4,10 +4,10 @@
 'claim'
 """
 
-from __future__ import annotations
+# No postponed annotations: pydantic would compile each of them, at every start.
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -77,7 +77,7 @@ class Toleration(Table):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
     @model_validator(mode="after")
-    def _only_equal_has_a_value(self) -> Toleration:
+    def _only_equal_has_a_value(self) -> Self:
         if self.value and self.operator == "Exists":
             raise ValueError("value: operator Equal compares it, Exists has none")
         return self
@@ -96,7 +96,7 @@ class Volume(Table):
         return next(name for name in ("claim", "storage_class", "host_path") if getattr(self, name))
 
     @model_validator(mode="after")
-    def _is_one(self) -> Volume:
+    def _is_one(self) -> Self:
         if (
             sum(value is not None for value in (self.claim, self.storage_class, self.host_path))
             != 1

@@ -4,11 +4,11 @@ Nothing here reads a file or knows a path; that is the task of `kimi_nb.params.l
 rejects unknown keys, so that a typing error is reported instead of being ignored.
 """
 
-from __future__ import annotations
+# No postponed annotations: pydantic would compile each of them, at every start.
 
 import posixpath
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -73,7 +73,7 @@ class Settings(Table):
     flags: dict[str, Any] = {}
     env: dict[str, Any] = {}
 
-    def overridden(self, over: Settings) -> Settings:
+    def overridden(self, over: "Settings") -> "Settings":
         """Return these settings with those of ``over`` in the place of the same names."""
         return Settings(flags={**self.flags, **over.flags}, env={**self.env, **over.env})
 
@@ -109,7 +109,7 @@ class Usable(Table):
     source: Line
 
     @model_validator(mode="after")
-    def _is_not_more(self) -> Usable:
+    def _is_not_more(self) -> Self:
         if self.gib > self.nominal_gb:
             raise ValueError(
                 f"gib: {self.gib:g} GiB of a device of {self.nominal_gb} GB is more than it has"
@@ -215,7 +215,7 @@ class Check(Table):
     broken: str = ""
 
     @model_validator(mode="after")
-    def _the_pattern_can_be_asked(self) -> Check:
+    def _the_pattern_can_be_asked(self) -> Self:
         try:
             groups = re.compile(self.pattern).groups
         except re.error as error:
@@ -227,7 +227,7 @@ class Check(Table):
         return self
 
     @model_validator(mode="after")
-    def _a_link_has_an_address(self) -> Check:
+    def _a_link_has_an_address(self) -> Self:
         if (self.each == "link") != (self.address is not None):
             raise ValueError(
                 f"each link and an address go together: each is {self.each}, address is "
@@ -405,7 +405,7 @@ class RoleSpec(Table):
     settings: Settings = Settings()
     when: dict[Name, Settings] = {}
 
-    def changed(self, change: RoleChange) -> RoleSpec:
+    def changed(self, change: "RoleChange") -> Self:
         """Return this role with what a change names."""
         given = {
             name: value
@@ -547,7 +547,7 @@ class Recipe(Table):
         return str(self.derivation or self.source)
 
     @model_validator(mode="after")
-    def _roles_fit_the_layout(self) -> Recipe:
+    def _roles_fit_the_layout(self) -> Self:
         wanted = {"prefill", "decode"} if self.layout == "pd" else {"mixed"}
         if set(self.roles) != wanted:
             raise ValueError(
@@ -583,7 +583,7 @@ class Client(Table):
     source: Source
 
     @model_validator(mode="after")
-    def _a_sweep_has_its_flags(self) -> Client:
+    def _a_sweep_has_its_flags(self) -> Self:
         for flag in ("--num-prompts", "--max-concurrency") if self.sweep else ():
             if flag not in self.argv[:-1]:
                 raise ValueError(f"a sweep sets {flag}: put it into argv, with its value")
@@ -645,7 +645,7 @@ class Model(Table):
     notes: tuple[Line, ...] = ()
 
     @model_validator(mode="after")
-    def _names_are_defined(self) -> Model:
+    def _names_are_defined(self) -> Self:
         if "heads" not in self.architecture:
             raise ValueError("architecture.heads: is missing; tp must divide it")
         self._hybrid_is_whole()
@@ -860,7 +860,7 @@ class Paths(Table):
     )
 
     @model_validator(mode="after")
-    def _nothing_lies_where_it_would_be_replaced(self) -> Paths:
+    def _nothing_lies_where_it_would_be_replaced(self) -> Self:
         """Refuse scripts among weights, and weights among programs; both are removed as a whole."""
         for key, others in _APART.items():
             for other in others:
@@ -978,7 +978,7 @@ class Site(Table):
         return {**keys, "nodes": nodes}
 
     @model_validator(mode="after")
-    def _nodes_are_distinct(self) -> Site:
+    def _nodes_are_distinct(self) -> Self:
         for key in ("name", "address"):
             seen: dict[str, int] = {}
             for index, node in enumerate(self.nodes):

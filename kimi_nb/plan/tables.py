@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from kimi_nb import catalog
 from kimi_nb.core import data_files
-from kimi_nb.params import fields, load, schema
+from kimi_nb.params import load, schema
 from kimi_nb.plan import checkpoints
 from kimi_nb.plan.spec import EngineSpec, Plan
 from kimi_nb.show import Table, spans
-
-if TYPE_CHECKING:
-    from kimi_nb.plan.derivation import Verdict
 
 # The settings that decide how long and how many requests may be, and what they may take.
 _DECISIVE = {"max-model-len", "max-num-seqs", "gpu-memory-utilization"}
@@ -145,49 +141,6 @@ def derivation(plan: Plan) -> Table:
         title,
         ("what", "is", "by the rule"),
         tuple((one["what"], one["value"], one["rule"]) for one in steps),
-    )
-
-
-def recipes(rows: Sequence[dict[str, Any]], of: tuple[str, str] | None = None) -> Table:
-    """Return every deployment that can be planned; "untried" is published, but not said to be run.
-
-    Those ``of`` one model and hardware have these in the title, and not in each row.
-    """
-    every = ("model", "hardware", "layout", "variant", "scenario", "documented", "source", "title")
-    keys = every[2 if of else 0 :]
-    said = [
-        {
-            **row,
-            "documented": "untried"
-            if row["documented"] and not row["tried"]
-            else row["documented"],
-        }
-        for row in rows
-    ]
-    title = "Deployments"
-    if of:
-        model, hardware = of
-        title = f"Deployments of {model} on {hardware}"
-    return Table(title, keys, tuple(tuple(row[key] for key in keys) for row in said))
-
-
-def matrix(cells: Sequence[Verdict]) -> Table:
-    """Return for each model, hardware and layout whether it is documented, derived or impossible."""
-    words = {(one.model, one.hardware, one.layout): one.word for one in cells}
-    pairs = dict.fromkeys((one.model, one.hardware) for one in cells)
-    return Table(
-        "What there is: documented, derived (--derive) or impossible (kimi-nb list --why)",
-        ("model", "hardware", *fields.LAYOUTS),
-        tuple((*pair, *(words[*pair, layout] for layout in fields.LAYOUTS)) for pair in pairs),
-    )
-
-
-def reasons(cells: Sequence[Verdict]) -> Table:
-    """Return the same with the source, the base or the sum of each."""
-    return Table(
-        "Why",
-        ("model", "hardware", "layout", "is", "why"),
-        tuple((one.model, one.hardware, one.layout, one.word, one.why) for one in cells),
     )
 
 

@@ -58,6 +58,55 @@ def test_list():
     assert kimi("list", "--why", "--rules").returncode == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("--layout", "dp"), ("--model", "K2.5", "--hw", "a3"), ("--hw", "A3"), ("--layout", "pd")],
+)
+def test_list_shows_what_is_asked_for(words):
+    wanted = dict(zip(words[::2], words[1::2], strict=True))
+    rows = json.loads(kimi("list", *words, "--json").stdout)
+    for row in (*rows["recipes"], *rows["cells"]):
+        for option, key in (("--model", "model"), ("--hw", "hardware"), ("--layout", "layout")):
+            assert row[key] == wanted.get(option, row[key]).lower()
+    assert rows["cells"]
+    assert rows["recipes"]
+    shown = kimi("list", *words)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    head = next(line for line in reversed(shown.stdout.splitlines()) if "hardware" in line)
+    there = {cell["layout"] for cell in rows["cells"]}
+    assert set(head.split()) == {"model", "hardware", *there}
+
+
+def test_a_second_list_reads_what_the_first_one_found_until_a_file_changes(tmp_path):
+    for part in ("kimi_nb", "params"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    env = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('pydantic' in sys.modules, file=sys.stderr))\n"
+    )
+    first, second = kimi("list", cwd=tmp_path, **env), kimi("list", cwd=tmp_path, **env)
+    assert first.stdout == second.stdout
+    assert (first.stderr, second.stderr) == ("True\n", "False\n")
+    file = tmp_path / "params" / "models" / "k2.5.yaml"
+    file.write_text(file.read_text().replace("variant: ", "variant: other-", 1))
+    third = kimi("list", cwd=tmp_path, **env)
+    assert third.stderr == "True\n"
+    assert "other-" not in second.stdout
+    assert "other-" in third.stdout
+
+
+def test_a_command_does_not_look_for_plugins_of_pydantic():
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "kimi_nb", *PLAN, "pd", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "pydantic.types" in done.stderr
+    assert "importlib.metadata" not in done.stderr
+
+
 def test_plan_json_is_one_document_and_nothing_else(tmp_path):
     done = kimi(*PLAN, "pd", "--json", "--out", str(tmp_path / "b"))
     assert done.returncode == 0 and done.stderr == ""

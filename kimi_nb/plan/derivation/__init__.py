@@ -9,6 +9,7 @@ it is documented, derived or impossible, and why. A derived recipe is an ordinar
 'impossible'
 """
 
-from kimi_nb.plan.derivation.feasibility import Verdict, all_of, cells, find, judge, offer
+from kimi_nb.plan.combinations import Verdict
+from kimi_nb.plan.derivation.feasibility import all_of, cells, find, judge, offer
 
 __all__ = ["Verdict", "all_of", "cells", "find", "judge", "offer"]

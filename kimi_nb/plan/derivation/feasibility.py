@@ -9,29 +9,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kimi_nb import catalog
 from kimi_nb.core.errors import NoRecipeError
 from kimi_nb.params import fields, recipes, schema
 from kimi_nb.params.fields import Layout
+from kimi_nb.plan.combinations import Verdict
 from kimi_nb.plan.derivation import bases, making
 from kimi_nb.plan.derivation.adapting import Impossible, Subject, facts, version, weights
 from kimi_nb.plan.derivation.making import Made
 
 DOCUMENTED, DERIVED, IMPOSSIBLE = "documented", "derived", "impossible"
 UNDOCUMENTED = "undocumented"  # a recipe of ours, which no document describes
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What there is of a model on a hardware in a layout, and why: source, base, or the sum."""
-
-    model: str
-    hardware: str
-    layout: Layout
-    word: str
-    why: str
 
 
 def find(
