@@ -86,11 +86,16 @@ def broken(text: str) -> tuple[int, str] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ast.parse(textwrap.dedent(text.expandtabs(4)))
+            tree = ast.parse(textwrap.dedent(text.expandtabs(4)))
     except SyntaxError as wrong:
         return wrong.lineno or 1, wrong.msg
     except (ValueError, RecursionError, MemoryError):
-        pass
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Set) and any(
+            isinstance(one, ast.Dict | ast.List) for one in node.elts
+        ):
+            return node.lineno, "a key is missing before a value in braces"
     return None
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from kimi_nb.catalog import fill_ins
 from kimi_nb.check.findings import WARNING
-from kimi_nb.check.reading import slips
+from kimi_nb.check.reading import slips, text_slips
 from kimi_nb.check.reading.syntax import nodes
 from kimi_nb.check.view.deployment import Fault
 from kimi_nb.check.view.engine_view import Spot
@@ -84,9 +84,9 @@ def find(
     lost = _Lost(lines)
     yield from _continuations(lines, hidden, fault)
     yield from _substitutions(root, lines, seen, fault)
-    yield from (fault(*slip) for slip in slips.of_messages(text))
+    yield from (fault(*slip) for slip in text_slips.of_messages(text))
     if not file.endswith((".yaml", ".yml")):  # another step may have made the environment
-        yield from (fault(*slip) for slip in slips.of_installers(lines))
+        yield from (fault(*slip) for slip in text_slips.of_installers(lines))
     closed = True
     for node in seen:
         if node.type == "command":
@@ -97,7 +97,7 @@ def find(
         elif node.type == "string":
             yield from (fault(*slip) for slip in slips.of_tilde(node))
         elif node.type == "variable_assignment":
-            yield from (fault(*slip) for slip in slips.of_assignment(node))
+            yield from (fault(*slip) for slip in text_slips.of_assignment(node))
         elif node.type == "array":
             yield from _typography(node.named_children, fault)
         elif node.type == "declaration_command":

@@ -53,6 +53,32 @@ def _device(path: str) -> str:
     return next(iter(difflib.get_close_matches(path, _FILES, n=1, cutoff=0.85)), "")
 
 
+@rule(
+    "containers/too-few-devices",
+    WARNING,
+    "A container is given the devices of the engine that a document starts in it.",
+    "Add --device for each device of the node, or take the size that fits.",
+    "vllm serve: tensor parallel size x pipeline parallel size devices for each rank",
+)
+def too_few_devices(d: Deployment) -> Iterator[Problem]:
+    """The engine counts the devices that it sees, and ends before it loads."""
+    most: dict[str, int] = {}
+    for box in d.boxes:
+        if box.spot.file in d.documents and not box.runs_engine:
+            count = len(box.devices) if all("/dev/" in one for one in box.devices) else 0
+            most[box.spot.file] = max(most.get(box.spot.file, 0), count or _UNKNOWN)
+    for server in d.servers:
+        given = most.get(server.spot.file, _UNKNOWN)
+        spread = {"nnodes", "distributed-executor-backend", "master-addr"} & {*server.flags}
+        if given < (server.world or 0) < _UNKNOWN and not spread:
+            yield Problem(
+                server.spot,
+                f"{server.world} devices for a rank; the containers of this document get {given}",
+            )
+
+
+_UNKNOWN = 10_000  # devices: nothing says how many
+
 for _identity, _says, _fix, _source, _why in (
     (
         "containers/dockerfile-variable",

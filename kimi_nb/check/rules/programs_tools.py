@@ -73,6 +73,9 @@ def option_form(d: Deployment) -> Iterator[Problem]:
     for spot, argv in d.commands():
         words = [word for word in argv if word != "sudo"]
         tool = os.path.basename(words[0]) if words else ""
+        for word, after in itertools.pairwise(words[1:]):
+            if word == after and re.fullmatch(r"--[a-z][\w-]+", word) and word not in _COUNTED:
+                yield Problem(spot, f"{word} stands twice, and is the first one's value")
         for word in itertools.takewhile(lambda word: word != "--", words[1:]):
             if re.fullmatch(r"-[A-Za-z],\s*--[a-z][\w-]+", word):
                 yield Problem(spot, f"{word[:40]} is copied from a help text: both forms")
@@ -83,6 +86,7 @@ def option_form(d: Deployment) -> Iterator[Problem]:
                 yield Problem(spot, f"{name} has one dash", f"Write -{name}.")
 
 
+_COUNTED = ("--verbose", "--quiet", "--debug")
 _PIP = ("pip", "pip3")
 # What pip reads as a requirement; a range without quotes is a redirection, and gone by then.
 _SPLIT = re.compile(r"[A-Za-z][\w.-]*\[[\w-]+(,[\w-]+)*,?")

@@ -50,6 +50,7 @@ _ORDER = (
     "shell",
     "client",
     "client_requests",
+    "client_bodies",
     "containers",
     "containers_build",
     "containers_words",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kimi_nb.catalog import fill_ins
 from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
@@ -127,3 +128,30 @@ def _mixed(d: Deployment, head: EngineView, group: tuple[EngineView, ...]) -> It
         f"Take --{flag} out of the command of the head, whose rank is 0 without it.",
         "" if d.engine_known else WARNING,
     )
+
+
+@rule(
+    "topology/proxy-headless",
+    WARNING,
+    "A front door lists nodes that answer.",
+    "List the node with rank 0 of each group.",
+    "vLLM: --headless starts no API server",
+)
+def proxy_headless(d: Deployment) -> Iterator[Problem]:
+    """'Connection refused' for each request that the proxy sends to a follower."""
+    quiet = {_address(server) for server in d.servers if server.headless}
+    answer = {_address(server) for server in d.servers if not server.headless}
+    for proxy in d.proxies:
+        for role, host, _ in proxy.workers:
+            if host in quiet - answer - {""}:
+                yield Problem(
+                    proxy.spot, f"lists {host} for {role}: the engine there is --headless"
+                )
+
+
+def _address(server: EngineView) -> str:
+    """Return the address of the node that an engine runs on, "" if nothing names it."""
+    for text in (server.env.get("HCCL_IF_IP"), server.env.get("VLLM_HOST_IP"), server.address):
+        if text and not fill_ins.holds(text) and text != "0.0.0.0":
+            return text
+    return ""

@@ -63,6 +63,9 @@ def near(name: str) -> str:
         return ""
     most = 1 if len(name) < 12 else 2
     known = [*catalog.ever_read(), *data_files.facts("catalog/versions")["others"]]
+    whole = next((one for one in known if len(one) > 15 and name.startswith(one)), "")
+    if re.fullmatch("[A-Z]{4,}[A-Z_]*", name.removeprefix(whole)) and whole:
+        return whole  # pasted once more behind itself
     found = [
         (away, other)
         for other in known
