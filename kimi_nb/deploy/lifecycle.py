@@ -193,13 +193,13 @@ def target(
             plan, scripts.files(plan), journal.folder, journal.run, say, earlier=earlier
         )
     elif plan.transport == "kubernetes":
-        from kimi_nb.deploy.kubernetes.cluster import Cluster as Pods  # start-up: only there
+        from kimi_nb.deploy.kubernetes.pod_deployment import PodDeployment  # start-up: only there
 
         if checksums:
             say("--checksums: no effect on Kubernetes, nobody reads the weights before the engines")
         if not (journal.folder / "bundle" / "kubernetes" / "kustomization.yaml").exists():
             writer.write(scripts.files(plan), journal.folder / "bundle")
-        made = Pods(
+        made = PodDeployment(
             plan,
             journal.folder / "bundle",
             journal.folder,

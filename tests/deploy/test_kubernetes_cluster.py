@@ -15,9 +15,9 @@ from kimi_nb.bundle import scripts, writer
 from kimi_nb.cli import main as cli
 from kimi_nb.core.errors import ParameterError
 from kimi_nb.deploy import journal, lifecycle
-from kimi_nb.deploy.kubernetes import cluster as module
 from kimi_nb.deploy.kubernetes import cluster_looks, kubectl, pod_logs, pod_states
-from kimi_nb.deploy.kubernetes.cluster import Cluster
+from kimi_nb.deploy.kubernetes import pod_deployment as module
+from kimi_nb.deploy.kubernetes.pod_deployment import PodDeployment
 from kimi_nb.deploy.steps import StepFailed
 from kimi_nb.diagnose.first_failure import Diagnosis
 from kimi_nb.params import load
@@ -63,13 +63,13 @@ def plan_of(where: str = "a3-kubernetes", *names: str):
     return build.plan("k2.5", "a3", *(names or ("pd",)), site=where)
 
 
-def target(folder: Path, plan=None, run="run-1", **more) -> Cluster:
+def target(folder: Path, plan=None, run="run-1", **more) -> PodDeployment:
     plan = plan or plan_of()
     writer.write(scripts.files(plan), folder / "bundle")
-    return Cluster(plan, folder / "bundle", folder, run, "me@here", lambda text: None, **more)
+    return PodDeployment(plan, folder / "bundle", folder, run, "me@here", lambda text: None, **more)
 
 
-def to(made: Cluster, last: str):
+def to(made: PodDeployment, last: str):
     """Every step up to one; what they changed."""
     out = []
     for step in made.steps:
@@ -79,7 +79,7 @@ def to(made: Cluster, last: str):
     raise AssertionError(last)
 
 
-def failed(made: Cluster, last: str) -> list[Diagnosis]:
+def failed(made: PodDeployment, last: str) -> list[Diagnosis]:
     with pytest.raises(StepFailed) as caught:
         to(made, last)
     assert caught.value.step == last

@@ -2,10 +2,10 @@
 
 Example::
 
-    cluster = Cluster(plan, folder / "bundle", folder, "run-1", "me@here since ...", print)
-    for step in cluster.steps:
+    made = PodDeployment(plan, folder / "bundle", folder, "run-1", "me@here since ...", print)
+    for step in made.steps:
         step.run()
-    watch = readiness.Watch(cluster.serving(), cluster.logs, cluster.ended, limits)
+    watch = readiness.Watch(made.serving(), made.logs, made.ended, limits)
 
 Ours is what bears our labels, and one run at a time has the name that the site file gives: a ConfigMap
 is its claim. The claim of the weights is never deleted.
@@ -47,7 +47,7 @@ _GONE = 300.0  # seconds for pods to end
 _SHOWN = 8
 
 
-class Cluster:
+class PodDeployment:
     """A plan on a Kubernetes cluster.
 
     ``bundle`` has the written files, ``folder`` is the deployment's own on this machine, ``run``
