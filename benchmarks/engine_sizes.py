@@ -184,16 +184,21 @@ def predicted_and_seen(judge: judging.Judge, folder: Path) -> None:
     table = site_factors.of(own, chip)
     if {"calibrated"} != {one.mark for one in table.values()} - {"estimated"}:
         raise KimiError("no factor was calibrated by what was measured")
-    told, seen = _predicted(choice.plan(), others, table), _medians(others)
+    plan = choice.plan()
+    before = factors.of(plan.request.hardware.vendor, plan.request.weights.precision)
+    told, guessed = (_predicted(plan, others, one) for one in (table, before))
+    seen = _medians(others)
     for name in FIGURES:
-        ratios = {key: told[key][name] / seen[key][name] for key in seen}
-        print(name, {key: round(one, 2) for key, one in ratios.items()})
-        errors = [100 * (math.exp(abs(math.log(one))) - 1) for one in ratios.values()]
+        errors, without = (
+            [100 * (math.exp(abs(math.log(said[key][name] / seen[key][name]))) - 1) for key in seen]
+            for said in (told, guessed)
+        )
+        what = f"error of {name}"
         if used > QUIET:
-            why = f"others used {used:.2f} cores; {statistics.median(errors):.1f} % says little"
-            judge.not_measured(f"error of {name}", why)
+            middle = statistics.median(errors)
+            judge.not_measured(what, f"others used {used:.2f} cores; {middle:.1f} % says little")
         else:
-            judge.figure(f"error of {name}", errors, "%", most=MOST)
+            judge.figure(what, errors, "%", most=MOST, peer=("before calibration", without))
 
 
 if __name__ == "__main__":
