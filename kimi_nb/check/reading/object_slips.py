@@ -7,7 +7,7 @@
 ... spec: {replicase: 2, resources: {limits: {nvidia.com.gpu: 1}}}
 ... '''
 >>> [fault.message for fault in object_slips.find(compose.read(text).roots, "a.yaml", 1)]
-['replicase is nearly replicas', 'nvidia.com.gpu: the name of a device is VENDOR/NAME']
+['nvidia.com.gpu: the name of a device is VENDOR/NAME', 'replicase is nearly replicas']
 
 Kinds with controllers of their own (models, graphs of services, serving runtimes) hold parts of pods,
 so a key is named that is one letter from one of a pod or a workload.
