@@ -52,8 +52,9 @@ def find(text: str, file: str, document: bool = False) -> list[Fault]:
     if not _HELM.search(text):
         return []
     bare = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
-    told = [*_delimiters(bare), *_indents(bare), *_unexpanded(bare)]
-    if not document:
+    refused = list(_delimiters(bare))
+    told = [*refused, *_indents(bare), *_unexpanded(bare)]
+    if not document and not refused:  # what is no action opens no block
         told += _blocks(bare)
     return [
         Fault(rule, Spot(f"{file}:{line}", file, line), message, severity)

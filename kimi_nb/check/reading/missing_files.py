@@ -23,6 +23,7 @@ from kimi_nb.check.view.engine_view import Spot
 _SHELLS = ("bash", "sh", "source", ".")
 _DEPLOYERS = ("kubectl", "oc", "helm", "docker-compose")
 _GIVES = ("-f", "--file", "--filename", "--values")
+_VALUES = ("--values-file", "--values")  # as scripts hand them to helm
 _SCRIPT = re.compile(r"[\w.-]+(/[\w.-]+)*\.(sh|bash|sbatch|slurm|py)")
 _MANIFEST = re.compile(r"[\w.-]+(/[\w.-]+)*\.(ya?ml|json)")
 _LINK = re.compile(r"\]\((?:\./)?([\w.-]+(?:/[\w.-]+)*\.(?:sh|sbatch|ya?ml|py))\)")
@@ -71,6 +72,8 @@ def _not_there(
     for name in _named(one.argv):
         base = posixpath.basename(name)
         if base in there:
+            if _elsewhere(name, tree):
+                yield _fault(one.spot, name, tree)
             continue
         near = difflib.get_close_matches(base, there, n=1, cutoff=_NEARLY)
         if (not brings or near) and lacks(name, text.name, tree) and not _made(name, text.text):
@@ -119,6 +122,28 @@ def lacks(name: str, source: str, tree: frozenset[str], linked: bool = False) ->
     return bool(difflib.get_close_matches(base, there, n=1, cutoff=0.8))
 
 
+def _elsewhere(name: str, tree: frozenset[str]) -> bool:
+    """Return whether a file is in another folder than its path says, wherever that begins.
+
+    >>> _elsewhere(
+    ...     "examples/base/small.yaml",
+    ...     frozenset({"examples/base/a", "examples/base/slim/small.yaml"}),
+    ... )
+    True
+    """
+    folder, _, base = posixpath.normpath(name).rpartition("/")
+    if "/" not in folder or ".." in folder or fill_ins.holds(name):
+        return False
+    above = {parent for one in tree for parent in _parents(one)}
+    homes = [one for one in above if one == folder or one.endswith(f"/{folder}")]
+    return bool(homes) and not any(f"{one}/{base}" in tree for one in homes)
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := posixpath.dirname(path):
+        yield path
+
+
 def _named(argv: Sequence[str]) -> list[str]:
     """Return the files of a command that must be there before it runs."""
     words = [word for word in argv if word not in ("sudo", "exec", "nohup")]
@@ -129,6 +154,11 @@ def _named(argv: Sequence[str]) -> list[str]:
         out = [rest[0]] if _SCRIPT.fullmatch(rest[0].removeprefix("./")) else []
     elif words and words[0].startswith("./") and _SCRIPT.fullmatch(words[0][2:]):
         out = [words[0]]
+        out += [
+            value
+            for flag, value in itertools.pairwise(words)
+            if flag in _VALUES and _MANIFEST.fullmatch(value.removeprefix("./"))
+        ]
     elif program in _DEPLOYERS or words[:2] == ["docker", "compose"]:
         out = [
             value
@@ -177,4 +207,6 @@ def _fault(spot: Spot, name: str, tree: frozenset[str]) -> Fault:
     names = sorted({posixpath.basename(one) for one in tree})
     near = difflib.get_close_matches(posixpath.basename(name), names, n=1, cutoff=0.8)
     hint = f"; {near[0]} is" if near else ""
+    if near and near[0] == posixpath.basename(name):
+        hint = f"; {min(one for one in tree if posixpath.basename(one) == near[0])} is"
     return Fault("shell/missing-file", spot, f"{name} is not in the folder{hint}", WARNING)

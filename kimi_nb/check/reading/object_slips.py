@@ -7,7 +7,7 @@
 ... spec: {replicase: 2, resources: {limits: {nvidia.com.gpu: 1}}}
 ... '''
 >>> [fault.message for fault in object_slips.find(compose.read(text).roots, "a.yaml", 1)]
-['replicase is nearly replicas', 'nvidia.com.gpu: the name of a device is VENDOR/NAME']
+['nvidia.com.gpu: the name of a device is VENDOR/NAME', 'replicase is nearly replicas']
 
 Kinds with controllers of their own (models, graphs of services, serving runtimes) hold parts of pods,
 so a key is named that is one letter from one of a pod or a workload.
@@ -92,12 +92,9 @@ def _named(root: yaml.Node) -> Iterator[_Told]:
     """Yield the name of an object of any kind that the API server refuses."""
     value = below(root, "metadata", "name")
     name = value.value if isinstance(value, yaml.ScalarNode) and plain(root, "apiVersion") else ""
-    # A name in capitals alone, or one with what nobody types, is filled in later.
-    if (
-        value is not None
-        and re.fullmatch(r"[\w.-]*[a-z][\w.-]*", name)
-        and not _NAME.fullmatch(name)
-    ):
+    # Words in capitals alone, or what nobody types, are filled in later.
+    typed = re.fullmatch(r"[\w.-]*[a-z][\w.-]*", name) and not re.search("[A-Z]_[A-Z]", name)
+    if value is not None and typed and not _NAME.fullmatch(name):
         message = f"{name[:80]} cannot name an object: a to z, 0 to 9, - and . alone"
         yield "manifests/name", value, message, ERROR
 

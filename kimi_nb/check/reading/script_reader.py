@@ -58,6 +58,7 @@ class ScriptReader:
         for source, script in scripts:
             self._run(source, script)
         unset_variables.alike(scripts, self._found)
+        unset_variables.undefaulted(scripts, self._found)
         unset_variables.misspelt(scripts, self._found)
         unset_variables.bare(scripts, self._found)
         unset_variables.unexported(scripts, self._found)

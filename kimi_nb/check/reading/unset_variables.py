@@ -26,6 +26,12 @@ from kimi_nb.check.view.engine_view import Spot
 from kimi_nb.core import data_files
 
 _LARGEST = 200_000  # characters of a file in which names are counted
+# NAME=${NAME:-default}, as often as a script that has a default for each of its settings.
+_DEFAULT = re.compile(r"^\s*(?:export )?(\w+)=[\"']?\$\{\1:?-", re.MULTILINE)
+_MANY, _FEW = 5, 4
+_NAMES = 500  # of a script that a person writes
+_INCLUDES = re.compile(r"^\s*(?:source|\.)\s", re.MULTILINE)
+_PLAIN = re.compile(r"(?<=[=\s\"])\$\{?([A-Z][A-Z0-9]*_[A-Z0-9_]+)\}?(?=[\s\"\\]|$)", re.MULTILINE)
 _LONG = re.compile(r"\$\{?([A-Za-z_]\w{11,})")
 _READERS = ("python", "python3", "vllm", "torchrun")
 _LETTERS = re.compile("([A-Z][A-Z0-9_]+)")
@@ -204,6 +210,8 @@ def misspelt(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:
         places = {one[1]: one.start() for one in _LONG.finditer(text)}
         used = collections.Counter(one[1] for one in _LONG.finditer(text))
         more = [name for name, count in used.items() if count > 1]
+        if len(used) > _NAMES:
+            continue
         for name in [name for name, count in used.items() if count == 1 and more]:
             near = next(iter(difflib.get_close_matches(name, more, n=1, cutoff=0.93)), "")
             same = re.sub(r"\d", "", near) == re.sub(r"\d", "", name)
@@ -212,6 +220,29 @@ def misspelt(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:
                 message = f"${name} is set nowhere; ${near} is nearly the same name"
                 spot = Spot(f"{source.file}:{line}", source.file, line)
                 found.faults.append(Fault("shell/unset", spot, message))
+
+
+def undefaulted(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:
+    """Find variables that a script takes from its caller without a default, where others have one."""
+    for source, _ in scripts:
+        text = source.text[:_LARGEST]
+        if source.document or len(_DEFAULT.findall(text)) < _MANY or _INCLUDES.search(text):
+            continue
+        plain = list(_PLAIN.finditer(text))
+        if len(plain) > _NAMES:
+            continue
+        bare = [
+            match
+            for match in plain
+            if not _OUTSIDE.match(match[1])
+            and not re.search(rf"\b{match[1]}=|[{{!#]{match[1]}[:?+-]|read .*{match[1]}", text)
+        ]
+        names = dict.fromkeys(match[1] for match in bare)
+        for match in bare if len(names) < _FEW else ():
+            line = source.line + text.count("\n", 0, match.start())
+            spot = Spot(f"{source.file}:{line}", source.file, line)
+            message = f"${match[1]} is set nowhere in this script"
+            found.faults.append(Fault("shell/unset", spot, message, WARNING))
 
 
 def unexported(scripts: Sequence[tuple[Source, Script]], found: Found) -> None:

@@ -12,7 +12,7 @@ from kimi_nb.check.view import container_start
 from kimi_nb.check.view.deployment import Box, Deployment
 
 _PAIR = re.compile(r"(--[a-z][\w.-]*)[ \t]+\S")
-_DOLLAR = re.compile(r"(?:--[\w.-]+=)?\$\{?([A-Za-z_]\w*)\}?(?![\w(])")
+_DOLLAR = re.compile(r"(?:--[\w.-]+=)?\$\{?([A-Z_][A-Z0-9_]*)\}?(?![\w(])")
 _QUOTED = re.compile(
     r"(?:(--[a-z][\w.-]*)=)?(?P<mark>[\"'])(?P<value>(?:(?!(?P=mark)).)*)(?P=mark)", re.DOTALL
 )
