@@ -60,12 +60,9 @@ def find(
         for name in _read_by(one.argv, there) if text is not None else ():
             others = there | _called(texts)
             near = difflib.get_close_matches(name, others - {name}, n=1, cutoff=0.85)
-            if (
-                name not in there
-                and near
-                and not _FETCHES.search(text.text)
-                and not _made(name, text.text)
-            ):
+            if name in there or not near or text is None:
+                continue
+            if not _FETCHES.search(text.text) and not _made(name, text.text):
                 said = f"{name} is not in the folder; {near[0]} is named elsewhere"
                 yield Fault("shell/missing-file", one.spot, said, WARNING)
     for text in texts:
