@@ -82,7 +82,7 @@ _HUB = re.compile(r"[A-Z][A-Za-z0-9.]+(-[\w.]+)*-\d+(\.\d+)?[BM](-[\w.]+)*")
 def model_twice(d: Deployment) -> Iterator[Problem]:
     """--model is left aside: other weights are loaded than it names, or downloaded."""
     for server in d.servers:
-        other = server.text("model")
+        other = server.text("model") or ""
         named = server.positional and other and not fill_ins.holds(other + server.model)
         if named and other != server.model:
             yield Problem(server.of("model"), f"--model {other[:60]} beside {server.model[:60]}")
