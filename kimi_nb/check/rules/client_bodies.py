@@ -41,6 +41,27 @@ def moved_name(d: Deployment) -> Iterator[Problem]:
             )
 
 
+_ONLY_READ = ("/v1/models", "/health", "/metrics", "/version")
+
+
+@rule(
+    "client/method",
+    WARNING,
+    "What is only read is asked for by GET.",
+    "Take -X POST out.",
+    "vllm/entrypoints/openai/api_server.py: these paths have GET alone",
+)
+def method(d: Deployment) -> Iterator[Problem]:
+    """405 Method Not Allowed, also while the engine serves."""
+    for one in d.clients:
+        given = dict(itertools.pairwise(one.argv))
+        verb = given.get("-X") or given.get("--request") or ("POST" if _body(one) else "GET")
+        if "-XPOST" in one.argv:
+            verb = "POST"
+        if one.kind == "curl" and verb == "POST" and one.path.rstrip("/") in _ONLY_READ:
+            yield Problem(one.spot, f"curl sends POST to {one.path}")
+
+
 # What the openai package takes out of a call and puts beside the other fields.
 _PYTHON_ONLY = ("extra_body", "extra_headers", "extra_query")
 

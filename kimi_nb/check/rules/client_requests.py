@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from kimi_nb import catalog
 from kimi_nb.catalog import fill_ins
-from kimi_nb.check.findings import WARNING
+from kimi_nb.check.findings import NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, of_reading, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import Spot
@@ -183,7 +183,9 @@ def bench_script(d: Deployment) -> Iterator[Problem]:
                 folder = _entered(spot, entered)
             # Others keep scripts of these names, in folders of their own.
             if name in _MOVED and re.search(r"(^|/)benchmarks$", folder):
-                yield Problem(spot, f"{name} has moved: vllm bench {_MOVED[name]}")
+                known = d.engine_known or stated
+                severity = "" if known else NOTE  # an older source still has it
+                yield Problem(spot, f"{name} has moved: vllm bench {_MOVED[name]}", "", severity)
 
 
 def _entered(spot: Spot, entered: Sequence[tuple[Spot, str]]) -> str:

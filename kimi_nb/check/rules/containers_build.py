@@ -65,7 +65,8 @@ def too_few_devices(d: Deployment) -> Iterator[Problem]:
     most: dict[str, int] = {}
     for box in d.boxes:
         if box.spot.file in d.documents and not box.runs_engine:
-            count = len(box.devices) if all("/dev/" in one for one in box.devices) else 0
+            whole = all(re.match(r"/dev/davinci\d+", one) for one in box.devices)
+            count = len(box.devices) if whole else 0
             most[box.spot.file] = max(most.get(box.spot.file, 0), count or _UNKNOWN)
     for server in d.servers:
         given = most.get(server.spot.file, _UNKNOWN)

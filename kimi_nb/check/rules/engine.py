@@ -119,6 +119,19 @@ def flag_not_removed(d: Deployment) -> Iterator[Problem]:
                     f"Use {instead}." if instead else "",
                     "" if d.engine_known else WARNING,
                 )
+    gone = data_files.facts("catalog/versions")["gone"]
+    for server in d.prose:
+        # Prose also tells what is gone; several flags together are meant to be given.
+        if len(server.given) < _TOGETHER:
+            continue
+        for given in server.given:
+            if given.name in gone:
+                yield Problem(
+                    server.at(given.index), f"{given.spelt} is gone from vLLM", "", WARNING
+                )
+
+
+_TOGETHER = 3
 
 
 @rule(

@@ -73,6 +73,22 @@ _HUB = re.compile(r"[A-Z][A-Za-z0-9.]+(-[\w.]+)*-\d+(\.\d+)?[BM](-[\w.]+)*")
 
 
 @rule(
+    "engine/model-twice",
+    WARNING,
+    "The model is named once.",
+    "Write vllm serve MODEL, and give another name by --served-model-name.",
+    "vllm/entrypoints/cli/serve.py: the positional model takes the place of --model",
+)
+def model_twice(d: Deployment) -> Iterator[Problem]:
+    """--model is left aside: other weights are loaded than it names, or downloaded."""
+    for server in d.servers:
+        other = server.text("model") or ""
+        named = server.positional and other and not fill_ins.holds(other + server.model)
+        if named and other != server.model:
+            yield Problem(server.of("model"), f"--model {other[:60]} beside {server.model[:60]}")
+
+
+@rule(
     "engine/model-slash",
     WARNING,
     "The name of a model on the hub has one slash, in the middle.",

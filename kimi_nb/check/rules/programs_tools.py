@@ -178,6 +178,35 @@ def _swapped(one: str, other: str) -> bool:
     )
 
 
+@rule(
+    "programs/script-folder",
+    WARNING,
+    "The folder of scripts has one name in all commands of a file.",
+    "Spell it as the other commands do.",
+    "one letter more or less in a path that occurs once",
+)
+def script_folder(d: Deployment) -> Iterator[Problem]:
+    """'can't open file': the folder of that name is not there."""
+    by_file: dict[str, list[tuple[Spot, str]]] = {}
+    for spot, argv in d.commands():
+        for word in argv[:4]:
+            if re.fullmatch(r"/[\w.-]+/[\w./-]+\.(py|sh)", word):
+                by_file.setdefault(spot.file, []).append((spot, word.split("/")[1]))
+    for named in by_file.values():
+        count = Counter(first for _, first in named)
+        for spot, first in named:
+            near = [one for one in count if count[one] > 1 and _one_more(first, one)]
+            if count[first] == 1 and near:
+                yield Problem(spot, f"/{first} in a path; elsewhere it is /{near[0]}")
+
+
+def _one_more(one: str, other: str) -> bool:
+    """Return whether a name is another with one letter more, and no digit."""
+    return len(one) == len(other) + 1 and any(
+        one[:at] + one[at + 1 :] == other and one[at].isalpha() for at in range(len(one))
+    )
+
+
 _LAUNCH = re.compile(
     r"--(nnodes|nproc[-_]per[-_]node|node[-_]rank|master[-_]addr|master[-_]port|rdzv[-_]\w+)(=|$)"
 )

@@ -149,6 +149,26 @@ def proxy_headless(d: Deployment) -> Iterator[Problem]:
                 )
 
 
+@rule(
+    "topology/proxy-left-out",
+    WARNING,
+    "A front door lists every node that answers in a role.",
+    "Add the node to its hosts and ports.",
+    "load_balance_proxy_server_example.py: requests go to the listed hosts alone",
+)
+def proxy_left_out(d: Deployment) -> Iterator[Problem]:
+    """The node loads the model and gets no request."""
+    if len(d.proxies) != 1:
+        return
+    proxy = d.proxies[0]
+    for role in ("prefill", "decode"):
+        listed = {host for kind, host, _ in proxy.workers if kind == role}
+        there = {_address(one) for one in d.at_role(role) if not one.headless and one.group is None}
+        if len(there & listed) > 0 and not any(map(fill_ins.holds, listed)):
+            for host in sorted(there - listed - {""}):
+                yield Problem(proxy.spot, f"the {role} engine at {host} is not listed")
+
+
 def _address(server: EngineView) -> str:
     """Return the address of the node that an engine runs on, "" if nothing names it."""
     for text in (server.env.get("HCCL_IF_IP"), server.env.get("VLLM_HOST_IP"), server.address):
