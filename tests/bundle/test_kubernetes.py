@@ -105,8 +105,12 @@ def alike_in_place(plan: Plan, folder: Path) -> None:
     for server in reading.read([folder]).servers:
         pod = server.spot.file.partition("/")[0]
         engine = by_command.pop((pod, *[word for word in server.argv if word != "exec"]))
-        # Without a variable a container sees what its pod was given.
-        seen = server.devices if server.devices is not None else tuple(range(count[pod]))
+        # Without a variable vLLM takes the first of what its pod was given.
+        nodes = int(server.flags.get("nnodes") or 0)
+        takes = server.tp * (server.pp or 1)
+        takes = takes * server.dp // nodes if nodes else takes * server.ranks
+        first = tuple(range(count[pod]))[:takes]
+        seen = server.devices if server.devices is not None else first
         assert seen == engine.devices, engine.name
         ports = ("http_port", "kv_port", "side_channel_port", "rpc_port")
         read = {port: getattr(server, port) for port in ports}
