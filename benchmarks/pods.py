@@ -20,7 +20,7 @@ from kimi_nb.bundle.kubernetes import kubernetes_files
 from kimi_nb.params import load
 from kimi_nb.plan import build
 from kimi_nb.plan.spec import Plan
-from kimi_nb.rehearse import kubernetes_pods, rehearsal
+from kimi_nb.rehearse import rehearsal
 
 NODES = 1024
 OBJECTS, MORE = 1.5, 2.0  # s CPU; s after the first answer of scripts
@@ -63,9 +63,7 @@ def pods(judge: judging.Judge) -> None:
         assert found.ok and found.first_answer_s, found
         return found.first_answer_s
 
-    here, there = judging.repeated(
-        REPEATS, lambda: first(kubernetes_pods.make), lambda: first(None)
-    )
+    here, there = judging.repeated(REPEATS, lambda: first(None), lambda: first(rehearsal.of_nodes))
     later = [mine - other for mine, other in zip(here, there, strict=True)]
     judge.figure(
         f"first answer of {len(plan.engines)} engines in pods, after that of scripts",

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _planned(args: argparse.Namespace) -> tuple[Plan, Make | None]:
-    """Return the plan, and what makes its scripts: None for those of its bundle.
+    """Return the plan, and what makes its scripts: None for what the site deploys.
 
     Raises:
         ParameterError: Objects of Kubernetes are asked for where the site has no cluster.
@@ -90,11 +90,9 @@ def _planned(args: argparse.Namespace) -> tuple[Plan, Make | None]:
                 "with transport kubernetes (--site a3-kubernetes is an example)."
             )
         return plan, None
-    if args.form == "scripts":
-        return plan, None
-    from kimi_nb.rehearse import kubernetes_pods  # start-up: only for Kubernetes
+    from kimi_nb.rehearse import rehearsal
 
-    return plan, kubernetes_pods.make
+    return plan, rehearsal.of_nodes if args.form == "scripts" else None
 
 
 def _documented(args: argparse.Namespace) -> tuple[Plan, Make]:

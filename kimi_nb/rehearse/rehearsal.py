@@ -200,8 +200,9 @@ def start(
 ) -> Live:
     """Rehearse a plan in a new folder below ``folder``, up to a service under a short load.
 
-    The scripts are those of the plan's bundle, on loopback addresses, unless ``make`` derives
-    others from the plan, their folder and the block of addresses (see `documented`). What goes
+    The scripts are those of the plan's bundle, on loopback addresses; on Kubernetes its pods run;
+    unless ``make`` derives others from the plan, their folder and the block of addresses (see
+    `of_nodes`, `documented`). What goes
     wrong after the start becomes the diagnosis of the result, and the service is stopped.
 
     Args:
@@ -250,7 +251,7 @@ def start(
             dict(os.environ),
             root / "logs" / "spawner.log",
         )
-        local, files = (make or _bundle)(faults.suited(fault, plan), root / WORK, block)
+        local, files = (make or _as_deployed)(faults.suited(fault, plan), root / WORK, block)
         _check_ports(local)
         stage = Stage(local, files, root, fault, programs, say)
         result = _run(stage, programs, begun, fault, say, progress, heard)
@@ -327,7 +328,17 @@ def _check_ports(plan: Plan) -> None:
         )
 
 
-def _bundle(plan: Plan, work: Path, block: Block) -> tuple[Plan, dict[str, str]]:
+def _as_deployed(plan: Plan, work: Path, block: Block) -> tuple[Plan, dict[str, str]]:
+    """Return what the site deploys: pods of a cluster, or the scripts of nodes."""
+    if plan.request.site.kubernetes:
+        from kimi_nb.rehearse import kubernetes_pods  # start-up: only for Kubernetes
+
+        return kubernetes_pods.make(plan, work, block)
+    return of_nodes(plan, work, block)
+
+
+def of_nodes(plan: Plan, work: Path, block: Block) -> tuple[Plan, dict[str, str]]:
+    """Return the plan on loopback addresses, and the scripts of its nodes there."""
     local = rebound(plan, work, block)
     return local, scripts.files(local)
 

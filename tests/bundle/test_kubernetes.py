@@ -106,8 +106,12 @@ def alike_in_place(plan: Plan, folder: Path) -> None:
     for server in reading.read([folder]).servers:
         pod = server.spot.file.partition("/")[0]
         engine = by_command.pop((pod, *[word for word in server.argv if word != "exec"]))
-        # Without a variable a container sees what its pod was given.
-        seen = server.devices if server.devices is not None else tuple(range(count[pod]))
+        # Without a variable vLLM takes the first of what its pod was given.
+        nodes = int(server.flags.get("nnodes") or 0)
+        takes = server.tp * (server.pp or 1)
+        takes = takes * server.dp // nodes if nodes else takes * server.ranks
+        first = tuple(range(count[pod]))[:takes]
+        seen = server.devices if server.devices is not None else first
         assert seen == engine.devices, engine.name
         ports = ("http_port", "kv_port", "side_channel_port", "rpc_port")
         read = {port: getattr(server, port) for port in ports}
@@ -435,6 +439,100 @@ def test_a_misspelt_key_is_found():
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"container": []}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(pod, "1.34", strict=True)
+
+
+EXAMPLES = {
+    "a3-kubernetes": ("k2.5", "a3", "pd"),
+    "h200-kubernetes": ("k2.5", "h200", "dp"),
+    "gb200-kubernetes": ("k2.5", "gb200", "pd"),
+    "mi300x-kubernetes": ("k2.5", "mi300x", "single"),
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_each_example_becomes_all_that_a_cluster_needs(example, tmp_path):
+    """With the settings that the examples have as remarks switched on."""
+    text = (paths.root() / "params" / "sites" / f"{example}.yaml").read_text()
+    text, count = re.subn(r"^  # (?=(?:image_pull_secret|api_key_secret|pod_monitor): )", "  ", text, flags=re.M)  # fmt: skip
+    assert count == 3
+    site = tmp_path / f"{example}.yaml"
+    site.write_text(text.replace("paths: {", "api_key_env: KIMI_KEY\npaths: {"))
+    several = [] if EXAMPLES[example][2] == "pd" else ["groups=2"]
+    pairs = ["router=vllm-router", *several]
+    plan = build.plan(*EXAMPLES[example], site=str(site), pairs=pairs)
+    objects = objects_of(plan, tmp_path / "bundle")
+    kinds = [one["kind"] for one in objects]
+    sets = [one for one in objects if one["kind"] == "LeaderWorkerSet"]
+    roles = {engine.role for engine in plan.engines}
+    assert len(sets) == len(roles) == kinds.count("PodDisruptionBudget")
+    assert kinds.count("PodMonitor") == len(roles) and kinds.count("Service") == 1
+    assert kinds.count("NetworkPolicy") >= len(roles) and "ConfigMap" in kinds
+    key = {"secretKeyRef": {"name": "kimi-api-key", "key": "KIMI_KEY"}}
+    for one in sets:
+        group = one["spec"]["leaderWorkerTemplate"]
+        assert group["restartPolicy"] == "RecreateGroupOnPodRestart"
+        assert one["spec"]["networkConfig"] == {"subdomainPolicy": "Shared"}
+        for template in ("leaderTemplate", "workerTemplate"):
+            if template in group:
+                check_pod(plan, group[template]["spec"], key)
+    (router,) = [one for one in objects if one["kind"] == "Deployment"]
+    (door,) = router["spec"]["template"]["spec"]["containers"]
+    assert "ready.py" in " ".join(door["readinessProbe"]["exec"]["command"])
+    for one in objects:
+        if one["kind"] == "NetworkPolicy":
+            check_policy(one["spec"], roles)
+        if one["kind"] == "PodMonitor":
+            (ports,) = [
+                [port["name"] for port in container["ports"]]
+                for made in sets
+                if made["metadata"]["name"] == one["metadata"]["name"]
+                for container in made["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"][
+                    "containers"
+                ][:1]
+                if container["ports"]
+            ] or [["http"]]
+            asked = [row["port"] for row in one["spec"]["podMetricsEndpoints"]]
+            assert asked == ports
+    # A secret is named; its value is nowhere.
+    assert not [one for one in objects if one["kind"] == "Secret"]
+
+
+def check_pod(plan: Plan, pod: dict[str, Any], key: dict[str, Any]) -> None:
+    (container,) = pod["containers"]
+    assert pod["imagePullSecrets"] == [{"name": "registry-login"}]
+    held = {one["name"]: one.get("valueFrom") for one in container["env"]}
+    assert held["VLLM_API_KEY"] == key
+    limits = container["resources"]["limits"]
+    cluster = plan.request.site.kubernetes
+    assert limits[cluster.device] == plan.devices_per_node
+    assert all(limits[name] == count for name, count in cluster.resources.items())
+    assert int(container["resources"]["requests"]["memory"].removesuffix("Gi")) <= int(
+        limits["memory"].removesuffix("Gi")
+    )
+    if not container["ports"]:  # headless: its leader answers for it
+        assert not [name for name in container if name.endswith("Probe")]
+        return
+    start, live = container["startupProbe"], container["livenessProbe"]
+    # While it loads only the start-up probe counts: it waits for a slow disk.
+    size = plan.request.weights.size_gb / 0.5
+    assert start["periodSeconds"] * start["failureThreshold"] >= size + 30 * 60
+    assert start["httpGet"] == live["httpGet"] and live["failureThreshold"] > 1
+    command = container["readinessProbe"]["exec"]["command"]
+    ports = [str(one["containerPort"]) for one in container["ports"]]
+    assert command[1].endswith("/ready.py") and command[2:] == [plan.served_name, *ports]
+
+
+def check_policy(policy: dict[str, Any], roles: set[str]) -> None:
+    """Only the router, engines, and Prometheus at the ports of the API."""
+    assert policy["policyTypes"] == ["Ingress"]
+    for rule in policy["ingress"]:
+        assert rule["from"], "not everyone"
+        for one in rule["from"]:
+            labels = one["podSelector"]["matchLabels"]
+            if "namespaceSelector" in one:
+                assert labels == {"app.kubernetes.io/name": "prometheus"} and rule["ports"]
+            else:
+                assert labels["app.kubernetes.io/component"] in {"router", *roles}
 
 
 def test_names_meet(tmp_path):
