@@ -254,11 +254,11 @@ def type_of(row: Mapping[str, Any]) -> str:
     return str(row.get("type", "")).rpartition("_optional_type(")[2].rstrip(")")
 
 
-def _number(value: Any) -> float:
+def _number(value: Any) -> int | float:
     """Return a size such as 32k as a number; ``auto`` counts as 1."""
     if isinstance(value, str):
         return float(value[:-1]) * _SIZES[value[-1]] if value[-1:] in _SIZES else 1
-    return float(value)
+    return int(value) if isinstance(value, int) else float(value)
 
 
 def _is_integer(value: Any, kind: str) -> bool:

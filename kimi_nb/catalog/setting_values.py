@@ -94,7 +94,7 @@ def judged(accepts: Mapping[str, Any], value: Any) -> str:
             if found := judged(accepts["items"], item):
                 return f"in the list, of {item!r}: {found}"
     numeric = {"int", "float"}.intersection(fitting) and not {"str", "bool"}.intersection(fitting)
-    return limits(accepts, float(value)) if numeric else ""
+    return limits(accepts, float(value) if isinstance(value, str) else value) if numeric else ""
 
 
 def limits(row: Mapping[str, Any], value: float) -> str:
@@ -134,7 +134,7 @@ def _reads_as(kind: str, value: Any) -> bool:
         return True
     if not isinstance(value, int | float):
         return False
-    return kind == "float" or float(value).is_integer()
+    return kind == "float" or isinstance(value, int) or value.is_integer()
 
 
 def _is_number(value: Any) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kimi_nb import show
-from kimi_nb.core import data_files
+from kimi_nb.core import data_files, numbers
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.diagnose import faq
 from kimi_nb.rehearse import faults
@@ -119,8 +119,9 @@ def _without(word: str, text: str) -> str:
 def _node(said: str, nodes: Sequence[str]) -> str | None:
     if not said:
         return None
-    if said.isdecimal() and 1 <= int(said) <= len(nodes) and said not in nodes:
-        return nodes[int(said) - 1]
+    at = numbers.whole(said)
+    if at is not None and 1 <= at <= len(nodes) and said not in nodes:
+        return nodes[at - 1]
     if said not in nodes:
         raise ParameterError(choice("node", said, nodes))
     return said
@@ -129,8 +130,8 @@ def _node(said: str, nodes: Sequence[str]) -> str | None:
 def _rank(said: str) -> int | str | None:
     if not said:
         return None
-    if said.isdecimal():
-        return int(said)
+    if (rank := numbers.whole(said)) is not None:
+        return rank
     if said.casefold() in (WHOLE, "all", "-"):
         return WHOLE
     raise ParameterError(
@@ -143,8 +144,9 @@ def _causes(said: str) -> tuple[str, ...]:
     if not said:
         return ()
     names = tuple(faults.FAULTS)
-    if said.isdecimal() and 1 <= int(said) <= len(names):
-        return (names[int(said) - 1],)
+    at = numbers.whole(said)
+    if at is not None and 1 <= at <= len(names):
+        return (names[at - 1],)
     plain = re.sub(r"[\s_]+", "-", said.casefold())
     whole = [
         str(name) for name, kind in faults.FAULTS.items() if name in plain or said == kind.says

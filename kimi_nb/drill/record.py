@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kimi_nb import show
-from kimi_nb.core import bounded_files, evidence
+from kimi_nb.core import bounded_files, evidence, numbers
 from kimi_nb.core.errors import ParameterError, choice
 from kimi_nb.core.marks import MARK
 from kimi_nb.diagnose import rank_places
@@ -236,7 +236,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 def _numbered(path: Path) -> list[tuple[int, str]]:
     """Sort by numbers as numbers: rank_2 before rank_10."""
     parts = re.split(r"(\d+)", str(path))
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    return [(-1 if (at := numbers.whole(part)) is None else at, part) for part in parts]
 
 
 def lines_of(path: Path) -> list[str]:

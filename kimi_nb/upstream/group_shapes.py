@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kimi_nb.catalog import fill_ins
+from kimi_nb.core import numbers
 from kimi_nb.upstream import published
 from kimi_nb.upstream.counted import Deployment, Role
 
@@ -103,4 +104,5 @@ def _ports(role: published.Role, notes: tuple[str, ...]) -> dict[str, int]:
     if found["http"] is None or fill_ins.holds(str(found["http"])):
         said = next((match[1] for note in notes if (match := _FIRST_PORT.search(note))), None)
         found["http"] = said or role.env.get("SERVER_PORT")
-    return {kind: int(port) for kind, port in found.items() if str(port).isdecimal()}
+    there = {kind: numbers.whole(str(port)) for kind, port in found.items()}
+    return {kind: port for kind, port in there.items() if port is not None}

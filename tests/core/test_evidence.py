@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from kimi_nb.core import evidence
+from kimi_nb.core import evidence, scratch
 from kimi_nb.core.errors import WriteError
 from kimi_nb.deploy.slurm import job_book
 from kimi_nb.prove.bench import measurements
@@ -98,11 +98,11 @@ def test_a_line_that_a_full_disk_cuts_off_is_told_and_taken_back(tmp_path, monke
 def test_what_cannot_be_written_leaves_no_scratch_file(tmp_path, monkeypatch, error):
     (tmp_path / "a.json").write_text("{}")
 
-    def fail(path, text, **more):
+    def fail(path, text, *more):
         path.touch()
         raise error
 
-    monkeypatch.setattr(type(tmp_path), "write_text", fail)
+    monkeypatch.setattr(scratch, "write", fail)
     with pytest.raises(WriteError if isinstance(error, OSError) else KeyboardInterrupt):
         evidence.write_text(tmp_path / "a.json", "[]")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -343,6 +343,24 @@ def test_a_login_that_hangs_is_named(site, tmp_path):
         assert found["h1"] == "" and "nothing came for 3 s" in found["h2"], said
 
 
+def test_a_login_that_prints_without_an_end_is_named(site, tmp_path):
+    """Also in a verb without a limit of time, which would be read until the memory is full."""
+    shell = site.host("h2").folder / "home" / ".bashrc"
+    shell.write_text("yes\n")
+    program = HANGING.replace('"start"', '"weights"').replace("seconds=3", "seconds=60")
+    try:
+        said = site.hosts.run(
+            [sys.executable, "-c", program, str(tmp_path), str(site.folder / "a2.yaml")]
+        )
+    finally:
+        shell.unlink()
+    lines = said.stdout.splitlines()
+    assert len(lines) == 2, said
+    for line in lines:
+        found = json.loads(line)
+        assert found["h1"] == "" and "it has sent more than" in found["h2"], said
+
+
 def test_a_link_that_is_gone_is_named_also_while_weights_are_loaded(site, tmp_path):
     """Loading the weights has no limit of time, and TCP would wait a quarter of an hour."""
     link = ["ip", "-n", site.hosts.bridge, "link", "set", f"v{site.host('h2').number}"]

@@ -301,11 +301,19 @@ def test_a_number_after_other_lines():
         ("0:0", "NODE_FAIL", -9),
         ("", "FAILED", 1),
         ("x:y", "FAILED", 1),
+        ("9" * 5000 + ":" + "9" * 5000, "FAILED", 1),
         ("", "COMPLETED", 0),
     ],
 )
 def test_exit_codes(text, state, code):
     assert slurm_commands.exit_code(text, state) == code
+
+
+def test_the_number_of_a_job_has_a_bound():
+    large = "9" * 5000
+    assert slurm_commands.rows(f"{large}|RUNNING||n1|1:00|/x|a|b") == ()
+    with pytest.raises(slurm_commands.SlurmError, match="sbatch says"):
+        slurm_commands.submitted(large)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from mutants import results  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 BUDGET = 1800  # seconds
+_SPINNER = ("", *"⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")  # how a line of mutmut's progress begins
 # Prints the diffs of the mutants on standard input, with mutmut's own functions.
 _DIFFS = """
 import json, sys
@@ -213,7 +214,8 @@ def _mutmut(tree: Path, seconds: float) -> str:
             return "the budget was used up"
         finally:
             _stop(process)
-    said = log.read_text(errors="replace").replace("\r", "\n").splitlines()
+    lines = log.read_text(errors="replace").replace("\r", "\n").splitlines()
+    said = [line for line in lines if line.strip()[:1] not in _SPINNER]
     return "" if code == 0 else "\n".join([f"mutmut ended with {code}", *said[-40:]])
 
 

@@ -34,7 +34,7 @@ PATIENCE = Patience(ready=20.0, progress=20.0, answer=0.4, door=0.4)
 
 def seconds(manner):
     """How long to wait: a service that never ends is given up soon, a flood is to be met."""
-    return 5.0 if manner is hostile.bomb else 0.4
+    return 5.0 if manner in (hostile.bomb, hostile.floods_stream) else 0.4
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ from dataclasses import replace
 from kimi_nb.check.reading.script import Command, Ended, Enough, Script, Variable, Word
 from kimi_nb.check.reading.syntax import Node, Tree, Unparsed, tree
 from kimi_nb.check.reading.words import HIDDEN, MOST_TURNS, Words
+from kimi_nb.core import numbers
 
 _MOST_STEPS = 10_000  # of one file: a loop in a loop ends here instead of running for ever
 _MOST_DEPTH = 60
@@ -224,8 +225,8 @@ class _Reader(Words):
             self._call(name, words[1:])
             return
         if name == "shift" and self.arguments is not None:
-            count = int(words[1].text) if len(words) > 1 and words[1].text.isdecimal() else 1
-            self.arguments = self.arguments[count:]
+            count = numbers.whole(words[1].text) if len(words) > 1 else 1
+            self.arguments = self.arguments[1 if count is None else count :]
             return
         if name in ("source", ".") and len(words) > 1:
             self._source(words[1])

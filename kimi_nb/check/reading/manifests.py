@@ -23,7 +23,7 @@ from kimi_nb.check.reading import pods
 from kimi_nb.check.reading.pods import below, fixed, items, keys, plain
 from kimi_nb.check.view.deployment import Fault
 from kimi_nb.check.view.engine_view import Spot
-from kimi_nb.core import data_files
+from kimi_nb.core import data_files, numbers
 
 _TYPES = {"int": "a number", "float": "a number", "bool": "true or false"}
 _LABEL = re.compile("[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -232,20 +232,21 @@ class _Seen:
                 if (node := below(one.node, "resources", side, name)) is not None
             ]
             counts = [str(node.value) for node in both]
-            if not counts or not all(map(str.isdecimal, counts)):
+            count = numbers.whole(counts[0]) if counts else None
+            if count is None or not all(map(str.isdecimal, counts)):
                 continue
             if len(set(counts)) > 1:
                 message = f"{name}: limits {counts[0]}, requests {counts[1]}; they must be equal"
                 self.fault("devices", both[1], message, ERROR)
             elif pod is not None and pod.size:
-                self.group(one, pod.size, both[0], name, int(counts[0]))
-            elif one.ranks not in (None, int(counts[0])) and not one.spread and name in self.whole:
+                self.group(one, pod.size, both[0], name, count)
+            elif one.ranks not in (None, count) and not one.spread and name in self.whole:
                 message = f"{name} is {counts[0]}, the engine has {one.ranks} ranks"
                 self.fault("devices", both[0], message)
 
     def group(self, one: pods.Container, said: str, node: yaml.Node, name: str, count: int) -> None:
         """Compare the devices of a LeaderWorkerSet with the ranks of its engine."""
-        size = int(said) if said.isdecimal() else 0
+        size = numbers.whole(said)
         if not size:
             return
         if one.nodes and one.nodes != size:

@@ -163,7 +163,7 @@ class Words:
 
     def _value(self, name: str, raw: str) -> tuple[str, bool]:
         if name.isdecimal():
-            index = int(name)
+            index = int(name[:9])  # nobody passes as many arguments
             if index == 0:
                 return self.script.file, True
             if self.arguments is not None:

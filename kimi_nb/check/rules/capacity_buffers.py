@@ -8,6 +8,7 @@ from kimi_nb.check.findings import ERROR, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.deployment import Deployment
 from kimi_nb.check.view.engine_view import EngineView
+from kimi_nb.core import numbers
 from kimi_nb.plan import memory
 
 
@@ -27,16 +28,17 @@ def buffer_holds_step(d: Deployment) -> Iterator[Problem]:
     for server, _ in d.profiles():
         shape = memory.Shape.of(server, d.engine)
         text = server.env.get("HCCL_BUFFSIZE", "200")
+        size = numbers.whole(text)
         if (
             shape is None
-            or not text.isdecimal()
+            or size is None
             or server.role == "prefill"
             or not dispatches(d, server, shape)
         ):
             continue
         tokens, how = step_tokens(server, shape)
         need, working, severity, sure = buffer_need(d, server, shape, tokens)
-        if need > int(text):
+        if need > size:
             said = (
                 f"HCCL_BUFFSIZE is {text}"
                 if "HCCL_BUFFSIZE" in server.env

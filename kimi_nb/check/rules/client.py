@@ -13,6 +13,7 @@ from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.commands import split_url, word_at
 from kimi_nb.check.view.deployment import Client, Deployment
 from kimi_nb.check.view.engine_view import LOOPBACK, EngineView
+from kimi_nb.core import numbers
 
 
 def _doors(d: Deployment) -> dict[int, str]:
@@ -30,8 +31,9 @@ def _doors(d: Deployment) -> dict[int, str]:
     for box in d.boxes:
         for text in box.published:
             parts = text.split(":")
-            if len(parts) >= 2 and parts[-2].isdecimal():
-                out.setdefault(int(parts[-2]), box.spot.name)
+            port = numbers.whole(parts[-2]) if len(parts) >= 2 else None
+            if port is not None:
+                out.setdefault(port, box.spot.name)
     return out
 
 
@@ -507,12 +509,12 @@ def published_leads(d: Deployment) -> Iterator[Problem]:
     for box in d.boxes:
         inside = by_node.get(box.node, []) if box.runs_engine and not box.host_network else []
         for text in box.published:
-            port = text.rpartition(":")[2].partition("/")[0]
+            port = numbers.whole(text.rpartition(":")[2].partition("/")[0])
             for server in inside:
                 if (
-                    port.isdecimal()
+                    port is not None
                     and server.http_port is not None
-                    and int(port) != server.http_port
+                    and port != server.http_port
                     and len(box.published) == 1
                 ):
                     yield Problem(

@@ -15,7 +15,7 @@ from kimi_nb.check.findings import ERROR, NOTE, WARNING
 from kimi_nb.check.rules.registry import Problem, rule
 from kimi_nb.check.view.commands import word_at
 from kimi_nb.check.view.deployment import Deployment, Program
-from kimi_nb.core import data_files
+from kimi_nb.core import data_files, numbers
 from kimi_nb.params import schema
 
 _TUNED = "VLLM_TUNED_CONFIG_FOLDER"
@@ -105,7 +105,7 @@ def _tuned_shape(
     ranks, parallel = servers[0]
     tuned = bool({"--enable-expert-parallel", "-enable-ep"} & set(one.argv))
     told = _option(one.argv, *_TUNER_SIZES)
-    size = int(told) if told and told.isdecimal() else None
+    size = numbers.whole(told or "")
     experts = arch["experts"]
     if parallel and not tuned:
         yield Problem(

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kimi_nb.core import secret_forms
+from kimi_nb.core import numbers, secret_forms
 from kimi_nb.core.errors import KimiError
 from kimi_nb.diagnose import remedies
 
@@ -111,11 +111,12 @@ def rows(text: str) -> tuple[Row, ...]:
     out = []
     for line in text.splitlines():
         parts = line.split("|", 7)
-        if len(parts) == 8 and parts[0].isdecimal():
-            number, state, reason, nodes, elapsed, folder, name, comment = (
+        job = numbers.whole(parts[0])
+        if len(parts) == 8 and job is not None:
+            _, state, reason, nodes, elapsed, folder, name, comment = (
                 "" if part in ("(null)", "None", "N/A") else part for part in parts
             )
-            out.append(Row(int(number), name, state, reason, nodes, elapsed, folder, comment))
+            out.append(Row(job, name, state, reason, nodes, elapsed, folder, comment))
     return tuple(out)
 
 
@@ -138,10 +139,10 @@ def exit_code(text: str, state: str) -> int:
     (3, -15, -15)
     """
     code, _, number = text.partition(":")
-    if number.isdecimal() and int(number):
-        return -int(number)
-    if code.isdecimal() and int(code):
-        return int(code)
+    if signal := numbers.whole(number):
+        return -signal
+    if said := numbers.whole(code):
+        return said
     return 0 if state == "COMPLETED" else _SIGNALS.get(state, 1)
 
 
@@ -152,12 +153,12 @@ def submitted(text: str) -> int:
     (12, 13)
     """
     last = text.strip().splitlines()[-1] if text.strip() else ""
-    number = last.partition(";")[0]
-    if not number.isdecimal():
+    number = numbers.whole(last.partition(";")[0])
+    if number is None:
         raise SlurmError(
             f"sbatch says {text.strip()[:200]!r} where the number of the job is expected."
         )
-    return int(number)
+    return number
 
 
 def partitions(text: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from gevent import monkey
 
 monkey.patch_all()
 
+import functools  # noqa: E402
 import json  # noqa: E402
 import socket  # noqa: E402
 import sys  # noqa: E402
@@ -25,6 +26,8 @@ from pyinfra.api.operation import add_op  # noqa: E402
 from pyinfra.api.operations import run_ops  # noqa: E402
 from pyinfra.api.state import BaseStateCallback, StateStage  # noqa: E402
 from pyinfra.context import ctx_host, ctx_state  # noqa: E402
+
+from kimi_nb.deploy.ssh import channel_bounds  # noqa: E402
 
 CONNECT_SECONDS = 10
 
@@ -42,12 +45,6 @@ class _Errors(BaseStateCallback):
         self.by_host[host.name] = str(error)
 
 
-def _none(seconds: int | None) -> str:
-    return "no answer: the connection ended" + (
-        f", or nothing came for {seconds} s" if seconds else ""
-    )
-
-
 class _Hosts:
     def __init__(self, order: dict[str, Any]) -> None:
         sys.path.insert(0, order["folder"])
@@ -60,6 +57,7 @@ class _Hosts:
             Config(CONNECT_TIMEOUT=CONNECT_SECONDS, PARALLEL=min(len(inventory), 64)),
             check_for_changes=False,
         )
+        self._flooded: set[str] = set()
         self.errors = _Errors()
         self.state.add_callback_handler(self.errors)
 
@@ -72,7 +70,9 @@ class _Hosts:
             logger.debug("%s", error)
         for host in self.state.activated_hosts:
             connector: Any = host.connector  # that of SSH
-            _end_when_gone(connector.client.get_transport(), self.gone)
+            connection = connector.client.get_transport()
+            _end_when_gone(connection, self.gone)
+            channel_bounds.hold(connection, functools.partial(self._flooded.add, host.name))
         return self.errors.by_host
 
     def look(self, texts: dict[str, str], seconds: int) -> dict[str, Any]:
@@ -94,8 +94,20 @@ class _Hosts:
         out = {}
         for name, job in jobs.items():
             job.join()
-            out[name] = _looked(job.value) or {"error": str(job.exception or "") or _none(seconds)}
+            host = self.state.inventory.get_host(name)
+            out[name] = _looked(job.value) or {
+                "error": str(job.exception or "") or self._none(host, seconds)
+            }
         return out
+
+    def _none(self, host: Any, seconds: int | None) -> str:
+        """Return why a node has given no answer."""
+        if host.name in self._flooded:
+            size, lines = channel_bounds.LARGEST >> 20, channel_bounds.LINES
+            return f"no answer: it has sent more than {size} MB or {lines} lines"
+        return "no answer: the connection ended" + (
+            f", or nothing came for {seconds} s" if seconds else ""
+        )
 
     def change(self, texts: dict[str, str], verb: str, seconds: int | None) -> dict[str, Any]:
         """Run a verb on nodes, as an operation."""
@@ -123,15 +135,15 @@ class _Hosts:
             run_ops(state, no_wait=True)
         except PyinfraError as error:  # it failed on all hosts
             logger.debug("%s", error)
-        return {host.name: self._answer(meta, seconds) for host, meta in metas.items()}
+        return {host.name: self._answer(host, meta, seconds) for host, meta in metas.items()}
 
-    def _answer(self, meta: Any, seconds: int | None) -> dict[str, Any]:
+    def _answer(self, host: Any, meta: Any, seconds: int | None) -> dict[str, Any]:
         if not meta.is_complete():
-            return {"error": _none(seconds)}
+            return {"error": self._none(host, seconds)}
         lines = self.steps.node_call.lines(meta.stdout_lines)
         out: dict[str, Any] = {"lines": [[line.kind, line.thing, line.text] for line in lines]}
         if not meta.did_succeed() and not any(line.kind == "fail" for line in lines):
-            out["error"] = " ".join(meta.stderr_lines)[-300:] or _none(seconds)
+            out["error"] = " ".join(meta.stderr_lines)[-300:] or self._none(host, seconds)
         return out
 
 

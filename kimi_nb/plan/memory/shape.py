@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kimi_nb import catalog
-from kimi_nb.core import data_files
+from kimi_nb.core import data_files, numbers
 from kimi_nb.params import schema
 from kimi_nb.plan.memory.terms import GIB, facts
 
@@ -117,7 +117,7 @@ class Shape:
             batched_tokens=int(number("max-num-batched-tokens", 8192)),
             model_len=int(length) if length is not None else None,
             utilization=float(number("gpu-memory-utilization", 0.9)),
-            buffer_mib=int(buffer) if ascend and buffer.isdecimal() else 0,
+            buffer_mib=(numbers.whole(buffer) or 0) if ascend else 0,
             transfer_mib=_pool(server) if ascend else 0,
             graphs=_captures(server),
             graphs_inside=_graphs_inside(engine, server.env),
@@ -171,7 +171,7 @@ def _pool(server: Any) -> int:
     if not server.table("kv-transfer-config"):
         return 0
     count, _, size = server.env.get("ASCEND_BUFFER_POOL", "").partition(":")
-    return int(count) * int(size) if count.isdecimal() and size.isdecimal() else 0
+    return (numbers.whole(count) or 0) * (numbers.whole(size) or 0)
 
 
 def _fixed(server: Any) -> int | None:
@@ -179,7 +179,9 @@ def _fixed(server: Any) -> int | None:
     given = server.flags.get("kv-cache-memory-bytes", server.flags.get("kv-cache-memory"))
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:
         return given
-    if isinstance(given, str) and given[:-1].isdecimal() and given[-1:] in _UNITS:
-        return int(given[:-1]) * _UNITS[given[-1]]
-    space = server.env.get("VLLM_CPU_KVCACHE_SPACE", "")
-    return int(space) * GIB if space.isdecimal() and int(space) > 0 else None
+    if isinstance(given, str) and given[-1:] in _UNITS:
+        amount = numbers.whole(given[:-1])
+        if amount is not None:
+            return amount * _UNITS[given[-1]]
+    space = numbers.whole(server.env.get("VLLM_CPU_KVCACHE_SPACE", ""))
+    return space * GIB if space else None
