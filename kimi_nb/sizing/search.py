@@ -57,10 +57,12 @@ class _Search:
     pool: dict[tuple[int, str], list[Unit]] = field(default_factory=dict)
     judged: dict[str, bool] = field(default_factory=dict)
     tried: Counter[tuple[object, ...]] = field(default_factory=Counter)  # refused of a kind
+    seen: dict[Bounds, Evaluator] = field(default_factory=dict)  # what units give, of any nodes
 
     def points(self, nodes: int, bounds: Bounds | None = None) -> list[Point]:
         """Return every point on so many nodes."""
-        evaluator = Evaluator(self.load, bounds or self.bounds)
+        wanted = bounds or self.bounds
+        evaluator = self.seen.setdefault(wanted, Evaluator(self.load, wanted))
         return [
             point
             for base in self.found

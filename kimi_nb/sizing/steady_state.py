@@ -17,7 +17,7 @@ from kimi_nb.sizing.request_load import Workload
 from kimi_nb.sizing.step_time import Kind, Time
 
 Pick = Callable[[Time], float]
-_SETTLED = 4  # rounds in which the prompts of a step and its time settle
+_SETTLED = 3  # rounds in which the prompts of a step and its time settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,26 +140,29 @@ def mixed(
     ones = [(one.prompts, max(pick(one.alone), plain)) for one in read.packs]
     alls = [(one.prompts, max(pick(one.all_ranks), plain)) for one in read.packs]
 
-    def cycle(whole: float) -> tuple[float, float, float]:
-        """Return the seconds of all steps, those of a reading step, and its prompts on a rank."""
-        packed, once, mean = 1.0, ones[0][1], plain
-        for _ in range(_SETTLED if read.most > 1 else 1):
-            packed = min(_together(seqs / whole * mean), read.most) if read.most > 1 else 1.0
-            chunk, most = _between(ones, packed), _between(alls, packed)
-            busy = min(seqs / packed * read.chunks * chunk / whole, 1.0)
-            once = chunk + (max(most, chunk) - chunk) * busy  # more ranks read at the same time
-            busy = min(seqs / packed * read.chunks * once / whole, 1.0)
-            reading = 1 - (1 - busy) ** dp
-            mean = once * reading + plain * (1 - reading)
-        union = whole * reading
-        return union + max(steps - union / once, 0.0) * plain, once, packed
+    def cycle(whole: float, mean: float) -> tuple[float, float, float, float]:
+        """Return the seconds of all steps, of a reading step and of the mean one, prompts of a step.
 
-    low = steps * plain
+        ``mean`` is what the mean step was taken to be: it and the prompts of a step settle together.
+        """
+        packed = min(_together(seqs / whole * mean), read.most) if read.most > 1 else 1.0
+        chunk, most = _between(ones, packed), _between(alls, packed)
+        busy = min(seqs / packed * read.chunks * chunk / whole, 1.0)
+        once = chunk + (max(most, chunk) - chunk) * busy  # more ranks read at the same time
+        busy = min(seqs / packed * read.chunks * once / whole, 1.0)
+        reading = 1 - (1 - busy) ** dp
+        union = whole * reading
+        spent = union + max(steps - union / once, 0.0) * plain
+        return spent, once, once * reading + plain * (1 - reading), packed
+
+    low, mean = steps * plain, plain
     high = low + seqs * dp * read.chunks * max(ones[0][1], alls[0][1]) + 1.0
     for _ in range(24):
         whole = (low + high) / 2
-        low, high = (whole, high) if cycle(whole)[0] > whole else (low, whole)
-    spent, once, packed = cycle(high)
+        spent, _, mean, _ = cycle(whole, mean)
+        low, high = (whole, high) if spent > whole else (low, whole)
+    for _ in range(_SETTLED):
+        spent, once, mean, packed = cycle(high, mean)
     own = read.chunks * once
     spent = max(spent, seqs / packed * own)
     busy = min(seqs / packed * own / (spent + own), 0.98)
